@@ -1,0 +1,213 @@
+"""Checkpoints: saving, restoring, and reading those of the original.
+
+A checkpoint is two files, `model_epoch_01_gs_430.index` and
+`model_epoch_01_gs_430.data-00000-of-00001`. The file `checkpoint` beside them
+names the newest, as TensorFlow has always done.
+"""
+
+import os
+import re
+from pathlib import Path
+
+import tensorflow as tf
+
+from hparams import InputError, write_whole
+
+UNREADABLE = (tf.errors.OpError, ValueError, AssertionError, IndexError)
+
+
+def newest(logdir):
+    """The newest checkpoint in `logdir`, the path without its endings, or None.
+
+    What `checkpoint` says is looked for in `logdir` itself, wherever the folder
+    stood in training.
+
+    Raises:
+      InputError: `checkpoint` names one that is not there.
+    """
+    state = Path(logdir) / "checkpoint"
+    if not state.is_file():
+        return None
+    named = re.search(r'model_checkpoint_path: "(?:.*[/\\])?([^"/\\]+)"', state.read_text("utf-8"))
+    if not named:
+        raise InputError(f"{state}: names no checkpoint: delete it, or copy the file again")
+    path = Path(logdir) / named[1]
+    if not Path(f"{path}.index").is_file():
+        raise InputError(f"{state} names {path.name}, and {path}.index is not there")
+    return path
+
+
+def require_newest(logdir):
+    """`newest`, or an InputError that says what to do."""
+    path = newest(logdir)
+    if path is None:
+        raise InputError(
+            f"{logdir}: no checkpoint here: train a model with `python train.py`, or name the"
+            " folder of one with --logdir"
+        )
+    return path
+
+
+def damaged(path, error):
+    """The InputError for a checkpoint that cannot be read."""
+    others = sorted(Path(path).parent.glob("*.index"), key=lambda p: p.stat().st_mtime)
+    earlier = [other.stem for other in others if other.stem != Path(path).name]
+    way_out = "copy it again" if not earlier else f"copy it again, or write {earlier[-1]}"
+    way_out += "" if not earlier else f" into {Path(path).parent / 'checkpoint'} in its place"
+    reason = str(error).splitlines()[0]
+    return InputError(f"{path}: this checkpoint is damaged ({reason}): {way_out}")
+
+
+# Our own -----------------------------------------------------------------------
+
+
+def trackable(model, optimizer=None):
+    """Everything a run goes on from.
+
+    Dropout's random state is no attribute that TensorFlow follows, so it is put
+    beside the model.
+    """
+    parts = {"model": model}
+    if optimizer is not None:
+        parts["optimizer"] = optimizer
+        parts["random"] = tf.train.Checkpoint(
+            **{str(i): v.value for i, v in enumerate(model.non_trainable_variables)}
+        )
+    return tf.train.Checkpoint(**parts)
+
+
+def save(parts, logdir, epoch, global_step):
+    """Write `parts`, a `trackable`, as the checkpoint of this epoch; returns its path."""
+    path = Path(logdir) / f"model_epoch_{epoch:02d}_gs_{global_step}"
+    beside = parts.write(str(path.with_name("writing")))
+    for ending in (".data-00000-of-00001", ".index"):  # the index last: it makes it whole
+        os.replace(beside + ending, f"{path}{ending}")
+    names = [path.name] + [p.stem for p in Path(logdir).glob("model_epoch_*.index")]
+    lines = [f'model_checkpoint_path: "{path.name}"']
+    lines += [f'all_model_checkpoint_paths: "{name}"' for name in sorted(set(names))]
+    write_whole(Path(logdir) / "checkpoint", "\n".join(lines) + "\n")
+    return path
+
+
+def restore(parts, path, partly=False):
+    """Read the checkpoint at `path` into `parts`, a `trackable`.
+
+    Args:
+      partly: whether the checkpoint may hold more than `parts`, as one with an
+        optimizer does for a model alone.
+
+    Raises:
+      InputError: it is damaged, or does not fit.
+    """
+    try:
+        status = parts.read(str(path))
+        status.assert_existing_objects_matched() if partly else status.assert_consumed()
+    except UNREADABLE as error:
+        raise damaged(path, error) from None
+
+
+def epoch_and_step(path):
+    """(epoch, global step) that the name of a checkpoint tells.
+
+    >>> epoch_and_step("logdir/model_epoch_03_gs_1290")
+    (3, 1290)
+    """
+    epoch, global_step = re.fullmatch(r"model_epoch_(\d+)_gs_(\d+)", Path(path).name).groups()
+    return int(epoch), int(global_step)
+
+
+# The original's ----------------------------------------------------------------
+
+
+def is_original(path):
+    """Whether the original wrote this checkpoint (TensorFlow 1, names of variables)."""
+    try:
+        return tf.train.load_checkpoint(str(path)).has_tensor("encoder/enc_embed/lookup_table")
+    except UNREADABLE as error:
+        raise damaged(path, error) from None
+
+
+def read_original(path):
+    """The arrays of the original's checkpoint by their names, without Adam's slots."""
+    try:
+        reader = tf.train.load_checkpoint(str(path))
+        names = [name for name in reader.get_variable_to_shape_map() if "Adam" not in name]
+        return {name: reader.get_tensor(name) for name in names}
+    except UNREADABLE as error:
+        raise damaged(path, error) from None
+
+
+def original_shape(arrays):
+    """What the original's arrays tell of its hyperparameters, and its two vocabulary sizes.
+
+    Returns:
+      (dict, (int, int)): `num_heads` is not among them, no array tells it, nor is
+      `maxlen` where the positions are sinusoids.
+    """
+    source_vocab, hidden_units = arrays["encoder/enc_embed/lookup_table"].shape
+    target_vocab, _ = arrays["decoder/dec_embed/lookup_table"].shape
+    num_blocks = len({name.split("/")[1] for name in arrays if "/num_blocks_" in name})
+    shape = dict(hidden_units=hidden_units, num_blocks=num_blocks)
+    shape["sinusoid"] = "encoder/enc_pe/lookup_table" not in arrays
+    if not shape["sinusoid"]:
+        shape["maxlen"] = arrays["encoder/enc_pe/lookup_table"].shape[0]
+    return shape, (source_vocab, target_vocab)
+
+
+def original_variables(model):
+    """The variables of a built `Transformer` by the names that the original gave them."""
+    named = {
+        "encoder/enc_embed/lookup_table": model.enc_embed.lookup_table,
+        "decoder/dec_embed/lookup_table": model.dec_embed.lookup_table,
+        "dense/kernel": model.logits.kernel,
+        "dense/bias": model.logits.bias,
+    }
+    if model.enc_pe.weights:
+        named["encoder/enc_pe/lookup_table"] = model.enc_pe.lookup_table
+        named["decoder/dec_pe/lookup_table"] = model.dec_pe.lookup_table
+    for i, block in enumerate(model.enc_blocks):
+        scope = f"encoder/num_blocks_{i}"
+        named |= attention_names(block.self_attention, f"{scope}/multihead_attention")
+        # feedforward's default scope is "multihead_attention" too: TensorFlow shared
+        # the scope for its convolutions and numbered it anew for its normalisation.
+        named |= feedforward_names(block.feedforward, scope, "multihead_attention_1")
+    for i, block in enumerate(model.dec_blocks):
+        scope = f"decoder/num_blocks_{i}"
+        named |= attention_names(block.self_attention, f"{scope}/self_attention")
+        named |= attention_names(block.vanilla_attention, f"{scope}/vanilla_attention")
+        named |= feedforward_names(block.feedforward, scope, "multihead_attention")
+    return named
+
+
+def attention_names(attention, scope):
+    named = normalize_names(attention.normalize, scope)
+    dense = {"dense": attention.query, "dense_1": attention.key, "dense_2": attention.value}
+    for name, layer in dense.items():
+        named[f"{scope}/{name}/kernel"] = layer.kernel
+        named[f"{scope}/{name}/bias"] = layer.bias
+    return named
+
+
+def feedforward_names(feedforward, scope, normalize_scope):
+    named = normalize_names(feedforward.normalize, f"{scope}/{normalize_scope}")
+    for name, layer in {"conv1d": feedforward.inner, "conv1d_1": feedforward.outer}.items():
+        named[f"{scope}/multihead_attention/{name}/kernel"] = layer.kernel
+        named[f"{scope}/multihead_attention/{name}/bias"] = layer.bias
+    return named
+
+
+def normalize_names(normalize, scope):
+    return {
+        f"{scope}/ln/Variable": normalize.beta,
+        f"{scope}/ln/Variable_1": normalize.gamma,
+    }
+
+
+def assign_original(model, arrays):
+    """Give a built `Transformer` the original's weights.
+
+    A convolution of width 1 is a dense layer: its kernel (1, C_in, C_out) loses
+    its first axis.
+    """
+    for name, variable in original_variables(model).items():
+        variable.assign(arrays[name].reshape(variable.shape))

@@ -1,0 +1,126 @@
+"""Train a Transformer, with a checkpoint an epoch; run again, it goes on from the last one."""
+
+import os
+import time
+
+from hparams import InputError, load_hparams, parse_flags, run, save_hparams
+
+if __name__ == "__main__":
+    flags = parse_flags(__doc__)  # before TensorFlow is loaded, which takes seconds
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+import checkpoint
+from data_load import PAD, fingerprints, get_batch_data, load_train_data, load_vocabs
+from model import make_model
+from modules import cross_entropy
+
+SUMMARY_STEPS = 10  # steps from one point of TensorBoard's curves to the next
+
+
+def make_strategy():
+    """One device, all devices of this machine, or the workers that TF_CONFIG names."""
+    if "TF_CONFIG" in os.environ:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
+    if len(devices) > 1:
+        return tf.distribute.MirroredStrategy([device.name for device in devices])
+    return tf.distribute.get_strategy()
+
+
+def make_step(strategy, model, optimizer):
+    """The training step: a batch (x, y) of (N, T) -> (mean_loss, acc), both ()."""
+
+    def replica_step(x, y):
+        istarget = tf.cast(tf.not_equal(y, PAD), tf.float32)  # (N, T)
+        # Over all replicas: each word counts the same, whichever replica it came to.
+        targets = tf.distribute.get_replica_context().all_reduce("SUM", tf.reduce_sum(istarget))
+        with tf.GradientTape() as tape:
+            logits = model(x, y, training=True)  # (N, T, V)
+            mean_loss = tf.reduce_sum(cross_entropy(y, logits) * istarget) / targets
+        gradients = tape.gradient(mean_loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        preds = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (N, T)
+        acc = tf.reduce_sum(tf.cast(preds == y, tf.float32) * istarget) / targets
+        return mean_loss, acc
+
+    @tf.function
+    def step(x, y):
+        mean_loss, acc = strategy.run(replica_step, args=(x, y))
+        return (
+            strategy.reduce("SUM", mean_loss, axis=None),
+            strategy.reduce("SUM", acc, axis=None),
+        )
+
+    return step
+
+
+def train_epoch(step, batches, num_batch, global_step, title):
+    """One pass over the batches; returns the means of mean_loss and acc."""
+    history = []
+    with tqdm(batches, title, num_batch, leave=False, mininterval=1, unit="b") as bar:
+        for x, y in bar:
+            history.append(step(x, y))
+            global_step += 1
+            if global_step % SUMMARY_STEPS == 0 or len(history) == num_batch:
+                mean_loss, acc = history[-1]
+                tf.summary.scalar("mean_loss", mean_loss, global_step)
+                tf.summary.scalar("acc", acc, global_step)
+                bar.set_postfix_str(f"mean_loss {mean_loss:.3f} acc {acc:.3f}", refresh=False)
+    return np.mean(history, axis=0)
+
+
+def resume(parts, hp):
+    """Read the newest checkpoint of `hp.logdir` into `parts`; (epoch, global step) so far."""
+    path = checkpoint.newest(hp.logdir)
+    if path is None:
+        return 0, 0
+    if checkpoint.is_original(path):
+        raise InputError(
+            f"{path}: a checkpoint of the original, which eval.py can evaluate: to train, give a"
+            " new --logdir"
+        )
+    checkpoint.restore(parts, path)
+    print(f"Going on from {path}")
+    return checkpoint.epoch_and_step(path)
+
+
+def main(flags):
+    hp, trained_with = load_hparams(flags)
+    de2idx, _, en2idx, _ = load_vocabs(hp, trained_with)
+    data = load_train_data(hp, de2idx, en2idx)
+    keras.utils.set_random_seed(hp.seed)
+
+    strategy = make_strategy()
+    with strategy.scope():
+        model = make_model(hp, len(de2idx), len(en2idx))
+        optimizer = keras.optimizers.Adam(hp.lr, beta_1=0.9, beta_2=0.98, epsilon=1e-8)
+        optimizer.build(model.trainable_variables)
+    parts = checkpoint.trackable(model, optimizer)
+    done, global_step = resume(parts, hp)
+    if done >= hp.num_epochs:
+        print(f"{hp.logdir}: all {done} epochs are done; more: --num_epochs {done + 10}")
+        return
+
+    step = make_step(strategy, model, optimizer)
+    print(f"{model.count_params():,} weights")
+    with tf.summary.create_file_writer(hp.logdir).as_default():
+        for epoch in range(done + 1, hp.num_epochs + 1):
+            began = time.monotonic()
+            batches, num_batch = get_batch_data(data, hp.batch_size, hp.seed, epoch)
+            batches = strategy.experimental_distribute_dataset(batches)
+            title = f"epoch {epoch}/{hp.num_epochs}"
+            mean_loss, acc = train_epoch(step, batches, num_batch, global_step, title)
+            global_step += num_batch
+            save_hparams(hp, fingerprints(hp, de2idx, en2idx))
+            path = checkpoint.save(parts, hp.logdir, epoch, global_step)
+            seconds = time.monotonic() - began
+            print(f"{path}: mean_loss {mean_loss:.3f} acc {acc:.3f}, {seconds:.0f} s", flush=True)
+    print("Done")
+
+
+if __name__ == "__main__":
+    run(main, flags)
