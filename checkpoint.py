@@ -62,17 +62,18 @@ def damaged(path, error):
 
 
 def trackable(model, optimizer=None):
-    """Everything a run goes on from.
+    """Everything a run goes on from: weights, and with an optimizer its state and dropout's.
 
-    Dropout's random state is no attribute that TensorFlow follows, so it is put
-    beside the model.
+    Each variable is put in by itself and by name. TensorFlow would follow the
+    attributes of a Keras model, but not the lists of blocks among them, and leave
+    out without a word what it does not reach.
     """
-    parts = {"model": model}
+    parts = {"weights": {name: v.value for name, v in named_variables(model).items()}}
     if optimizer is not None:
-        parts["optimizer"] = optimizer
-        parts["random"] = tf.train.Checkpoint(
-            **{str(i): v.value for i, v in enumerate(model.non_trainable_variables)}
-        )
+        # Without the learning rate, which is the flag's to say.
+        state = [v.value for v in optimizer.variables if v.name != "learning_rate"]
+        parts["optimizer"] = state
+        parts["dropout"] = [v.value for v in model.non_trainable_variables]
     return tf.train.Checkpoint(**parts)
 
 
@@ -82,26 +83,23 @@ def save(parts, logdir, epoch, global_step):
     beside = parts.write(str(path.with_name("writing")))
     for ending in (".data-00000-of-00001", ".index"):  # the index last: it makes it whole
         os.replace(beside + ending, f"{path}{ending}")
-    names = [path.name] + [p.stem for p in Path(logdir).glob("model_epoch_*.index")]
+    older = sorted(Path(logdir).glob("model_epoch_*.index"), key=lambda p: epoch_and_step(p.stem))
     lines = [f'model_checkpoint_path: "{path.name}"']
-    lines += [f'all_model_checkpoint_paths: "{name}"' for name in sorted(set(names))]
+    lines += [f'all_model_checkpoint_paths: "{index.stem}"' for index in older]
     write_whole(Path(logdir) / "checkpoint", "\n".join(lines) + "\n")
     return path
 
 
-def restore(parts, path, partly=False):
+def restore(parts, path):
     """Read the checkpoint at `path` into `parts`, a `trackable`.
 
-    Args:
-      partly: whether the checkpoint may hold more than `parts`, as one with an
-        optimizer does for a model alone.
+    A checkpoint may hold more than `parts`, as one of a training does for a model alone.
 
     Raises:
       InputError: it is damaged, or does not fit.
     """
     try:
-        status = parts.read(str(path))
-        status.assert_existing_objects_matched() if partly else status.assert_consumed()
+        parts.read(str(path)).assert_existing_objects_matched().expect_partial()
     except UNREADABLE as error:
         raise damaged(path, error) from None
 
@@ -116,46 +114,11 @@ def epoch_and_step(path):
     return int(epoch), int(global_step)
 
 
-# The original's ----------------------------------------------------------------
+# Names -------------------------------------------------------------------------
 
 
-def is_original(path):
-    """Whether the original wrote this checkpoint (TensorFlow 1, names of variables)."""
-    try:
-        return tf.train.load_checkpoint(str(path)).has_tensor("encoder/enc_embed/lookup_table")
-    except UNREADABLE as error:
-        raise damaged(path, error) from None
-
-
-def read_original(path):
-    """The arrays of the original's checkpoint by their names, without Adam's slots."""
-    try:
-        reader = tf.train.load_checkpoint(str(path))
-        names = [name for name in reader.get_variable_to_shape_map() if "Adam" not in name]
-        return {name: reader.get_tensor(name) for name in names}
-    except UNREADABLE as error:
-        raise damaged(path, error) from None
-
-
-def original_shape(arrays):
-    """What the original's arrays tell of its hyperparameters, and its two vocabulary sizes.
-
-    Returns:
-      (dict, (int, int)): `num_heads` is not among them, no array tells it, nor is
-      `maxlen` where the positions are sinusoids.
-    """
-    source_vocab, hidden_units = arrays["encoder/enc_embed/lookup_table"].shape
-    target_vocab, _ = arrays["decoder/dec_embed/lookup_table"].shape
-    num_blocks = len({name.split("/")[1] for name in arrays if "/num_blocks_" in name})
-    shape = dict(hidden_units=hidden_units, num_blocks=num_blocks)
-    shape["sinusoid"] = "encoder/enc_pe/lookup_table" not in arrays
-    if not shape["sinusoid"]:
-        shape["maxlen"] = arrays["encoder/enc_pe/lookup_table"].shape[0]
-    return shape, (source_vocab, target_vocab)
-
-
-def original_variables(model):
-    """The variables of a built `Transformer` by the names that the original gave them."""
+def named_variables(model):
+    """The weights of a built `Transformer` by the names that the original gave them."""
     named = {
         "encoder/enc_embed/lookup_table": model.enc_embed.lookup_table,
         "decoder/dec_embed/lookup_table": model.dec_embed.lookup_table,
@@ -203,11 +166,49 @@ def normalize_names(normalize, scope):
     }
 
 
+# The original's ----------------------------------------------------------------
+
+
+def is_original(path):
+    """Whether the original wrote this checkpoint (TensorFlow 1, names of variables)."""
+    try:
+        return tf.train.load_checkpoint(str(path)).has_tensor("encoder/enc_embed/lookup_table")
+    except UNREADABLE as error:
+        raise damaged(path, error) from None
+
+
+def read_original(path):
+    """The arrays of the original's checkpoint by their names, without Adam's slots."""
+    try:
+        reader = tf.train.load_checkpoint(str(path))
+        names = [name for name in reader.get_variable_to_shape_map() if "Adam" not in name]
+        return {name: reader.get_tensor(name) for name in names}
+    except UNREADABLE as error:
+        raise damaged(path, error) from None
+
+
+def original_shape(arrays):
+    """What the original's arrays tell of its hyperparameters, and its two vocabulary sizes.
+
+    Returns:
+      (dict, (int, int)): `num_heads` is not among them, no array tells it, nor is
+      `maxlen` where the positions are sinusoids.
+    """
+    source_vocab, hidden_units = arrays["encoder/enc_embed/lookup_table"].shape
+    target_vocab, _ = arrays["decoder/dec_embed/lookup_table"].shape
+    num_blocks = len({name.split("/")[1] for name in arrays if "/num_blocks_" in name})
+    shape = dict(hidden_units=hidden_units, num_blocks=num_blocks)
+    shape["sinusoid"] = "encoder/enc_pe/lookup_table" not in arrays
+    if not shape["sinusoid"]:
+        shape["maxlen"] = arrays["encoder/enc_pe/lookup_table"].shape[0]
+    return shape, (source_vocab, target_vocab)
+
+
 def assign_original(model, arrays):
     """Give a built `Transformer` the original's weights.
 
     A convolution of width 1 is a dense layer: its kernel (1, C_in, C_out) loses
     its first axis.
     """
-    for name, variable in original_variables(model).items():
+    for name, variable in named_variables(model).items():
         variable.assign(arrays[name].reshape(variable.shape))

@@ -49,7 +49,7 @@ def load(flags):
         raise InputError(f"{hparams_path(hp.logdir)}: not there, and the model needs it: copy it")
     vocabs = load_vocabs(hp, trained_with)
     model = make_model(hp, len(vocabs[0]), len(vocabs[2]))
-    checkpoint.restore(checkpoint.trackable(model), path, partly=True)
+    checkpoint.restore(checkpoint.trackable(model), path)
     return path, hp, model, vocabs
 
 
