@@ -120,14 +120,14 @@ def epoch_and_step(path):
 def named_variables(model):
     """The weights of a built `Transformer` by the names that the original gave them."""
     named = {
-        "encoder/enc_embed/lookup_table": model.enc_embed.lookup_table,
-        "decoder/dec_embed/lookup_table": model.dec_embed.lookup_table,
+        "encoder/enc_embed/lookup_table": model.enc_words.embed.lookup_table,
+        "decoder/dec_embed/lookup_table": model.dec_words.embed.lookup_table,
         "dense/kernel": model.logits.kernel,
         "dense/bias": model.logits.bias,
     }
-    if model.enc_pe.weights:
-        named["encoder/enc_pe/lookup_table"] = model.enc_pe.lookup_table
-        named["decoder/dec_pe/lookup_table"] = model.dec_pe.lookup_table
+    if model.enc_words.pe.weights:
+        named["encoder/enc_pe/lookup_table"] = model.enc_words.pe.lookup_table
+        named["decoder/dec_pe/lookup_table"] = model.dec_words.pe.lookup_table
     for i, block in enumerate(model.enc_blocks):
         scope = f"encoder/num_blocks_{i}"
         named |= attention_names(block.self_attention, f"{scope}/multihead_attention")

@@ -34,7 +34,7 @@ class Data(NamedTuple):
     rows: list[int]  # which of the given pairs each row is, counted from 0
 
 
-class TestData(NamedTuple):
+class EvalData(NamedTuple):
     """A test set: what the model sees, and all that there is to score against."""
 
     data: Data
@@ -144,9 +144,11 @@ def load_vocab(path, min_cnt):
       (dict, dict): word to id, and id to word.
 
     Raises:
-      InputError: see `read_counts`.
+      InputError: see `read_counts`; or no word was seen so often.
     """
     words = [word for word, count in zip(*read_counts(path), strict=True) if count >= min_cnt]
+    if len(words) == len(SPECIALS):
+        raise InputError(f"{path}: no word was seen {min_cnt} times: lower --min_cnt")
     return {word: i for i, word in enumerate(words)}, dict(enumerate(words))
 
 
@@ -282,7 +284,7 @@ def load_train_data(hp, de2idx, en2idx):
 
 
 def load_test_data(hp, de2idx, en2idx):
-    """The test set as `TestData`.
+    """The test set as `EvalData`.
 
     Raises:
       InputError: a file cannot be read, the sides differ in length, or no pair is left.
@@ -292,7 +294,7 @@ def load_test_data(hp, de2idx, en2idx):
     same_length(paths, (source, target))
     data = create_data(source, target, de2idx, en2idx, hp.maxlen)
     refuse_nothing_left(paths, (source, target), data, hp.maxlen)
-    return TestData(data, references)
+    return EvalData(data, references)
 
 
 def same_length(paths, sides):

@@ -5,8 +5,6 @@ from pathlib import Path
 
 from hparams import (
     Hyperparams,
-    InputError,
-    hparams_path,
     load_hparams,
     parse_flags,
     refuse_contradiction,
@@ -44,9 +42,7 @@ def load(flags):
     path = checkpoint.require_newest(flags.get("logdir", Hyperparams.logdir))
     if checkpoint.is_original(path):
         return path, *load_original(path, flags)
-    hp, trained_with = load_hparams(flags)
-    if not trained_with:
-        raise InputError(f"{hparams_path(hp.logdir)}: not there, and the model needs it: copy it")
+    hp, trained_with = load_hparams(flags, trained=True)
     vocabs = load_vocabs(hp, trained_with)
     model = make_model(hp, len(vocabs[0]), len(vocabs[2]))
     checkpoint.restore(checkpoint.trackable(model), path)

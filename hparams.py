@@ -165,11 +165,12 @@ def save_hparams(hp, vocab_sha256):
     write_whole(hparams_path(hp.logdir), json.dumps(saved, indent=2) + "\n")
 
 
-def load_hparams(flags):
+def load_hparams(flags, trained):
     """Hyperparameters of the model in `logdir`, under the flags of this call.
 
     Args:
       flags: dict, what `parse_flags` returned.
+      trained: whether there is a model, so that its hyperparameters must be there too.
 
     Returns:
       (Hyperparams, dict): where `logdir` holds no model yet, the defaults under
@@ -177,10 +178,12 @@ def load_hparams(flags):
       the fingerprints of the vocabularies the model was trained with.
 
     Raises:
-      InputError: a flag contradicts the saved model, or the file is damaged.
+      InputError: a flag contradicts the saved model, or the file is damaged or missing.
     """
     path = hparams_path(flags.get("logdir", Hyperparams.logdir))
     if not path.exists():
+        if trained:
+            raise InputError(f"{path}: not there, and the checkpoint beside it needs it: copy it")
         return Hyperparams(**flags), {}
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
@@ -221,5 +224,5 @@ def run(main, flags):
         print(f"{program}: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print(f"\n{program}: stopped", file=sys.stderr)
+        print(f"\n{program}: stopped; the same command goes on", file=sys.stderr)
         sys.exit(130)

@@ -12,6 +12,35 @@ from data_load import START
 from modules import Embedding, Feedforward, MultiheadAttention, PositionalEncoding, active
 
 
+class Words(keras.layers.Layer):
+    """Words and their positions as vectors (figure 1, bottom): (N, T) int32 -> (N, T, C).
+
+    Where a word is `<PAD>` there is nothing: its position is not added.
+
+    Args:
+      vocab_size: words in the vocabulary.
+      maxlen: T, how many positions there are.
+      num_units: C.
+      dropout_rate: share of units dropped in training.
+      sinusoid: whether positions are sinusoids, or learned.
+    """
+
+    def __init__(self, vocab_size, maxlen, num_units, dropout_rate, sinusoid, **kwargs):
+        super().__init__(**kwargs)
+        self.embed = Embedding(vocab_size, num_units)
+        positions = PositionalEncoding if sinusoid else Embedding
+        self.pe = positions(maxlen, num_units, zero_pad=False, scale=False)
+        self.dropout = keras.layers.Dropout(dropout_rate)
+
+    def call(self, ids, positions=None, training=None):
+        if positions is None:
+            positions = ops.arange(ops.shape(ids)[1])[None]  # (1, T)
+        outputs = self.embed(ids)  # (N, T, C)
+        key_masks = ops.cast(active(outputs), outputs.dtype)[:, :, None]  # (N, T, 1)
+        outputs = (outputs + self.pe(positions)) * key_masks
+        return self.dropout(outputs, training=training)
+
+
 class EncoderBlock(keras.layers.Layer):
     """Figure 1, left: (N, T, C) -> (N, T, C)."""
 
@@ -87,23 +116,12 @@ class Transformer(keras.Model):
     ):
         super().__init__(**kwargs)
         self.maxlen = maxlen
+        words = (maxlen, hidden_units, dropout_rate, sinusoid)
         block = (hidden_units, num_heads, dropout_rate)
-
-        def position():
-            if sinusoid:
-                return PositionalEncoding(maxlen, hidden_units, zero_pad=False, scale=False)
-            return Embedding(maxlen, hidden_units, zero_pad=False, scale=False)
-
-        self.enc_embed = Embedding(source_vocab, hidden_units)
-        self.enc_pe = position()
-        self.enc_dropout = keras.layers.Dropout(dropout_rate)
+        self.enc_words = Words(source_vocab, *words)
         self.enc_blocks = [EncoderBlock(*block) for _ in range(num_blocks)]
-
-        self.dec_embed = Embedding(target_vocab, hidden_units)
-        self.dec_pe = position()
-        self.dec_dropout = keras.layers.Dropout(dropout_rate)
+        self.dec_words = Words(target_vocab, *words)
         self.dec_blocks = [DecoderBlock(*block) for _ in range(num_blocks)]
-
         self.logits = keras.layers.Dense(target_vocab)
 
     def call(self, x, y, training=None):
@@ -113,17 +131,14 @@ class Transformer(keras.Model):
 
     def encode(self, x, training=None):
         """Source ids (N, T) -> the encoder's output (N, T, C)."""
-        enc = add_positions(self.enc_embed(x), self.enc_pe(positions(x)))  # (N, T, C)
-        enc = self.enc_dropout(enc, training=training)
+        enc = self.enc_words(x, training=training)  # (N, T, C)
         for block in self.enc_blocks:
             enc = block(enc, training=training)
         return enc
 
     def decode(self, decoder_inputs, memory, training=None):
         """Target ids that begin with `<S>` (N, T), (N, T, C) -> (N, T, C)."""
-        dec = self.dec_embed(decoder_inputs)  # (N, T, C)
-        dec = add_positions(dec, self.dec_pe(positions(decoder_inputs)))
-        dec = self.dec_dropout(dec, training=training)
+        dec = self.dec_words(decoder_inputs, training=training)  # (N, T, C)
         for block in self.dec_blocks:
             dec = block(dec, memory, training=training)
         return dec
@@ -140,24 +155,12 @@ class Transformer(keras.Model):
     def step(self, ids, state):
         """The newest word of each sentence (N,) int32 -> logits of the next (N, V), and state."""
         t, pasts, memories = state
-        dec = self.dec_embed(ids[:, None])  # (N, 1, C)
-        dec = add_positions(dec, self.dec_pe(t[None, None]))
+        dec = self.dec_words(ids[:, None], t[None, None])  # (N, 1, C)
         new_pasts = []
         for block, past, memory in zip(self.dec_blocks, pasts, memories, strict=True):
             dec, past = block.step(dec, t, past, memory)
             new_pasts.append(past)
         return self.logits(dec[:, 0]), DecoderState(t + 1, tuple(new_pasts), memories)  # (N, V)
-
-
-def positions(ids):
-    """(N, T) -> (1, T), the numbers of the positions."""
-    return ops.arange(ops.shape(ids)[1])[None]
-
-
-def add_positions(embedded, encoding):
-    """Words (N, T, C) and positions (1, T, C), but nothing where the word is `<PAD>`."""
-    key_masks = ops.cast(active(embedded), embedded.dtype)[:, :, None]  # (N, T, 1)
-    return (embedded + encoding) * key_masks
 
 
 def shift_right(y):

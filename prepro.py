@@ -8,8 +8,8 @@ from hparams import Hyperparams, InputError, parse_flags, run, write_whole
 SPECIAL_COUNT = 1_000_000_000  # above every `min_cnt`
 
 
-def make_vocab(source, path):
-    """Write the words of the file `source`, the most frequent first, to `path`.
+def make_vocab(source):
+    """The vocabulary file of the text file `source`, the most frequent word first, a str.
 
     A line is a word, a tab and its count. As documented the lines that open with
     a tag are counted too.
@@ -26,14 +26,17 @@ def make_vocab(source, path):
             " apostrophes only"
         )
     entries = [(word, SPECIAL_COUNT) for word in SPECIALS] + word2cnt.most_common()
-    write_whole(path, "".join(f"{word}\t{count}\n" for word, count in entries))
-    print(f"{path}: {len(entries)} words")
+    return "".join(f"{word}\t{count}\n" for word, count in entries)
 
 
 def main(flags):
     hp = Hyperparams(**flags)
-    make_vocab(hp.source_train, hp.vocab_path(hp.source_lang))
-    make_vocab(hp.target_train, hp.vocab_path(hp.target_lang))
+    sides = [(hp.source_train, hp.source_lang), (hp.target_train, hp.target_lang)]
+    # Both are counted before either is written, so that they always belong together.
+    vocabs = [(hp.vocab_path(lang), make_vocab(source)) for source, lang in sides]
+    for path, text in vocabs:
+        write_whole(path, text)
+        print(f"{path}: {len(text.splitlines())} words")
     print("Done")
 
 

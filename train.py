@@ -3,7 +3,7 @@
 import os
 import time
 
-from hparams import InputError, load_hparams, parse_flags, run, save_hparams
+from hparams import Hyperparams, InputError, load_hparams, parse_flags, run, save_hparams
 
 if __name__ == "__main__":
     flags = parse_flags(__doc__)  # before TensorFlow is loaded, which takes seconds
@@ -73,40 +73,50 @@ def train_epoch(step, batches, num_batch, global_step, title):
     return np.mean(history, axis=0)
 
 
-def resume(parts, hp):
-    """Read the newest checkpoint of `hp.logdir` into `parts`; (epoch, global step) so far."""
-    path = checkpoint.newest(hp.logdir)
-    if path is None:
-        return 0, 0
-    if checkpoint.is_original(path):
+def open_logdir(flags):
+    """What a run starts from: the hyperparameters, and the model that may be there already.
+
+    Returns:
+      (Hyperparams, dict, Path or None): as `load_hparams`, and the newest checkpoint.
+
+    Raises:
+      InputError: what is there cannot be trained on.
+    """
+    path = checkpoint.newest(flags.get("logdir", Hyperparams.logdir))
+    if path is not None and checkpoint.is_original(path):
         raise InputError(
             f"{path}: a checkpoint of the original, which eval.py can evaluate: to train, give a"
             " new --logdir"
         )
-    checkpoint.restore(parts, path)
-    print(f"Going on from {path}")
-    return checkpoint.epoch_and_step(path)
+    return *load_hparams(flags, trained=path is not None), path
+
+
+def make_training(hp, strategy, source_vocab, target_vocab):
+    """A new model's training step, and the `trackable` that makes up its checkpoints."""
+    keras.utils.set_random_seed(hp.seed)
+    with strategy.scope():
+        model = make_model(hp, source_vocab, target_vocab)
+        optimizer = keras.optimizers.Adam(hp.lr, beta_1=0.9, beta_2=0.98, epsilon=1e-8)
+        optimizer.build(model.trainable_variables)
+    print(f"{model.count_params():,} weights on {strategy.num_replicas_in_sync} device(s)")
+    return make_step(strategy, model, optimizer), checkpoint.trackable(model, optimizer)
 
 
 def main(flags):
-    hp, trained_with = load_hparams(flags)
+    hp, trained_with, path = open_logdir(flags)
     de2idx, _, en2idx, _ = load_vocabs(hp, trained_with)
-    data = load_train_data(hp, de2idx, en2idx)
-    keras.utils.set_random_seed(hp.seed)
-
-    strategy = make_strategy()
-    with strategy.scope():
-        model = make_model(hp, len(de2idx), len(en2idx))
-        optimizer = keras.optimizers.Adam(hp.lr, beta_1=0.9, beta_2=0.98, epsilon=1e-8)
-        optimizer.build(model.trainable_variables)
-    parts = checkpoint.trackable(model, optimizer)
-    done, global_step = resume(parts, hp)
+    done, global_step = checkpoint.epoch_and_step(path) if path else (0, 0)
     if done >= hp.num_epochs:
-        print(f"{hp.logdir}: all {done} epochs are done; more: --num_epochs {done + 10}")
+        print(f"{path}: all {done} epochs are done; for more, say --num_epochs {done + 10}")
         return
 
-    step = make_step(strategy, model, optimizer)
-    print(f"{model.count_params():,} weights")
+    data = load_train_data(hp, de2idx, en2idx)
+    strategy = make_strategy()
+    step, parts = make_training(hp, strategy, len(de2idx), len(en2idx))
+    if path:
+        checkpoint.restore(parts, path)
+        print(f"Going on from {path}")
+
     with tf.summary.create_file_writer(hp.logdir).as_default():
         for epoch in range(done + 1, hp.num_epochs + 1):
             began = time.monotonic()

@@ -1,0 +1,38 @@
+# Python 3.11 or newer; any other by `make demo PYTHON=...`.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PY = .venv/bin/python
+
+DEMO = --source_train corpora/sample/train.tags.de-en.de \
+       --target_train corpora/sample/train.tags.de-en.en \
+       --source_test corpora/sample/IWSLT16.TED.tst2014.de-en.de.xml \
+       --target_test corpora/sample/IWSLT16.TED.tst2014.de-en.en.xml \
+       --preprocessed preprocessed/demo --logdir logdir/demo --results results/demo
+DEMO_MODEL = --maxlen 15 --min_cnt 2 --hidden_units 128 --num_blocks 2 --num_heads 4 \
+       --batch_size 64 --lr 0.001 --num_epochs 6
+
+.PHONY: install demo test lint
+
+install: .venv/installed
+
+.venv/installed: requirements.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, and this is " + sys.version)'
+	$(PYTHON) -m venv .venv
+	$(PY) -m pip install --quiet -r requirements.txt
+	touch $@
+
+.venv/installed-tests: .venv/installed tests/requirements.txt
+	$(PY) -m pip install --quiet -r tests/requirements.txt
+	touch $@
+
+demo: .venv/installed
+	$(PY) corpora/sample.py --output corpora/sample
+	$(PY) prepro.py $(DEMO)
+	$(PY) train.py $(DEMO) $(DEMO_MODEL)
+	$(PY) eval.py --logdir logdir/demo
+
+test: .venv/installed-tests
+	$(PY) -m pytest
+
+lint: .venv/installed-tests
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .

@@ -1,0 +1,96 @@
+"""Draw the README's pictures from a trained model: its loss, and a cross-attention map.
+
+python docs/draw.py --logdir LOGDIR
+"""
+
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS.parent))
+
+from hparams import parse_flags, run
+
+if __name__ == "__main__":
+    flags = parse_flags(__doc__)
+
+import matplotlib
+import numpy as np
+import tensorflow as tf
+
+from data_load import load_test_data
+from eval import load, to_text, translate
+from model import shift_right
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+WORDS = 12  # of the source sentence that is drawn: the first with so many, none unknown
+
+
+def read_scalars(logdir):
+    """TensorBoard's points, {name: ([step], [value])}."""
+    points = {}
+    for path in sorted(Path(logdir).glob("events*")):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                steps, values = points.setdefault(value.tag, ([], []))
+                steps.append(event.step)
+                values.append(float(tf.make_ndarray(value.tensor)))
+    return points
+
+
+def draw_curve(logdir, path):
+    """mean_loss and acc over the training steps."""
+    points = read_scalars(logdir)
+    figure, axes = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained")
+    for ax, name in zip(axes, ("mean_loss", "acc"), strict=True):
+        ax.plot(*points[name], linewidth=0.8, color="tab:blue")
+        ax.set(title=name, xlabel="step")
+        ax.grid(alpha=0.3)
+    figure.savefig(path, dpi=100)
+
+
+def cross_attention(model, x, pred):
+    """The last block's attention to the source, mean of the heads: two (1, T) -> (T_q, T_k)."""
+    memory = model.encode(x)  # (1, T, C)
+    *before, last = model.dec_blocks
+    dec = model.dec_words(shift_right(pred))  # (1, T, C)
+    for block in before:
+        dec = block(dec, memory)
+    dec = last.self_attention(dec, dec, causality=True)
+    attention = last.vanilla_attention
+    return np.mean(attention.weigh(dec, attention.project(memory))[0], axis=0)
+
+
+def draw_attention(flags, path):
+    """The map for one sentence of the test set, source words across, translation down."""
+    _, hp, model, (de2idx, idx2de, en2idx, idx2en) = load(flags)
+    data = load_test_data(hp, de2idx, en2idx).data
+    row = next(
+        row
+        for row, x in enumerate(data.X)
+        if np.count_nonzero(x) == WORDS + 1 and not (x == 1).any()
+    )
+    x = data.X[row : row + 1]
+    pred = translate(model, x, 1)
+    across = [idx2de[i] for i in x[0] if i]
+    down = [*to_text(pred[0], idx2en).split(), "</S>"]
+    weights = cross_attention(model, x, pred)[: len(down), : len(across)]
+
+    figure, ax = plt.subplots(figsize=(7, 5.5), layout="constrained")
+    ax.imshow(weights, cmap="Blues", vmin=0)
+    ax.set_xticks(range(len(across)), across, rotation=45, ha="left")
+    ax.xaxis.tick_top()
+    ax.set_yticks(range(len(down)), down)
+    figure.savefig(path, dpi=100)
+
+
+def main(flags):
+    _, hp, *_ = load(flags)
+    draw_curve(hp.logdir, DOCS / "curve.png")
+    draw_attention(flags, DOCS / "attention.png")
+
+
+if __name__ == "__main__":
+    run(main, flags)

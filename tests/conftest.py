@@ -1,0 +1,109 @@
+"""What the tests share: golden numbers, real text, small corpora, and running the scripts."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden"
+SMALL = dict(maxlen=15, min_cnt=1, hidden_units=16, num_blocks=1, num_heads=2)
+
+
+def from_environment(name, what):
+    folder = os.environ.get(name)
+    if not folder:
+        pytest.skip(f"{name} is not set: it names {what}")
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def real_text():
+    """The folder with multi30k/ and iwslt16/; README.md says where they are to be had."""
+    return from_environment("REAL_TEXT", "the folder of the real corpora")
+
+
+@pytest.fixture(scope="session")
+def original_run():
+    """A run of the original: its logdir/, preprocessed/ and results/."""
+    return from_environment("ORIGINAL_RUN", "the folder of a run of the original")
+
+
+class Golden:
+    """Numbers that the original computed on one batch, and its weights."""
+
+    def __init__(self, name):
+        arrays = np.load(GOLDEN / f"{name}.npz", allow_pickle=False)
+        self.hparams = json.loads(str(arrays["hparams"]))
+        self.vocab_sizes = [int(size) for size in arrays["nv"]]
+        self.arrays = {name: arrays[name] for name in arrays.files}
+
+    def __getitem__(self, name):
+        return self.arrays[name]
+
+    def group(self, prefix):
+        """w, g or w5: arrays by the original's names of its variables."""
+        prefix += "/"
+        return {k.removeprefix(prefix): v for k, v in self.arrays.items() if k.startswith(prefix)}
+
+    def model(self):
+        import checkpoint
+        from model import Transformer
+
+        shape = ("maxlen", "hidden_units", "num_blocks", "num_heads")
+        model = Transformer(*self.vocab_sizes, *(self.hparams[name] for name in shape))
+        model(self["x"], self["y"])
+        checkpoint.assign_original(model, self.group("w"))
+        return model
+
+
+@pytest.fixture(params=["legacy_a", "legacy_b"])
+def golden(request):
+    return Golden(request.param)
+
+
+def run_script(script, *args, cwd=ROOT, **flags):
+    """Run a script of the project in a process of its own; its exit code and both outputs."""
+    options = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    command = [sys.executable, str(ROOT / script), *map(str, args), *options]
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", cwd=cwd)
+
+
+def write_corpus(folder, train, test=None):
+    """Write training and test pairs one a line; the flags that name the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    flags = {name: str(folder / name) for name in ("preprocessed", "logdir", "results")}
+    for part, pairs in (("train", train), ("test", test or train)):
+        for side, lines in zip(("source", "target"), zip(*pairs, strict=True), strict=True):
+            path = folder / f"{part}.{side}"
+            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            flags[f"{side}_{part}"] = str(path)
+    return flags
+
+
+def sample_pairs(count, seed=0):
+    """Sentence pairs of the built-in corpus."""
+    import itertools
+
+    sys.path.insert(0, str(ROOT / "corpora"))
+    try:
+        from sample import sentence_pairs
+    finally:
+        sys.path.pop(0)
+    return list(itertools.islice(sentence_pairs(seed), count))
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Flags of a corpus of 96 pairs with its vocabularies, and of a small model."""
+    import prepro
+
+    flags = write_corpus(tmp_path, sample_pairs(96), sample_pairs(20, seed=1))
+    prepro.main(flags)
+    return flags

@@ -1,0 +1,175 @@
+"""What a person may give by mistake: one message, exit code 2, nothing half-written."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import prepro
+import train
+from conftest import SMALL, run_script, sample_pairs, write_corpus
+
+PAIRS = sample_pairs(40)
+
+
+def refused(script, *needles, **flags):
+    """Run a script that must refuse, in one line that holds every needle."""
+    done = run_script(script, **flags)
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    message = [line for line in done.stderr.splitlines() if line.startswith(f"{script}: ")]
+    assert len(message) == 1, done.stderr
+    for needle in needles:
+        assert str(needle) in message[0]
+
+
+@pytest.fixture
+def flags(tmp_path):
+    flags = write_corpus(tmp_path, PAIRS)
+    prepro.main(flags)
+    return flags | SMALL
+
+
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory):
+    flags = write_corpus(tmp_path_factory.mktemp("trained"), PAIRS)
+    prepro.main(flags)
+    train.main(flags | SMALL | dict(num_epochs=1))
+    return Path(flags["logdir"]).parent
+
+
+@pytest.fixture
+def trained(trained_once, tmp_path):
+    """The flags of a copy of a trained model, of its vocabularies and its text."""
+    shutil.copytree(trained_once, tmp_path / "copy")
+    folder = tmp_path / "copy"
+    flags = {name: str(folder / name) for name in ("preprocessed", "logdir", "results")}
+    for name in ("source_train", "target_train", "source_test", "target_test"):
+        part, side = name.split("_")[::-1]
+        flags[name] = str(folder / f"{part}.{side}")
+    return flags
+
+
+def vocab(flags, lang="en"):
+    return Path(flags["preprocessed"]) / f"{lang}.vocab.tsv"
+
+
+# The corpus ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "script, side", [("prepro.py", "target_train"), ("train.py", "source_train")]
+)
+def test_a_missing_corpus(flags, script, side):
+    before = vocab(flags, "de").read_bytes()
+    Path(flags[side]).unlink()
+    refused(script, flags[side], "README.md", "make demo", **flags)
+    assert vocab(flags, "de").read_bytes() == before  # not one new beside one old
+
+
+def test_a_missing_test_set(trained):
+    refused("eval.py", "nowhere.de", "README.md", **trained | dict(source_test="nowhere.de"))
+
+
+def test_sides_of_different_lengths(flags, trained):
+    for script, name, given in (("train.py", "train", flags), ("eval.py", "test", trained)):
+        with open(given[f"source_{name}"], "a", encoding="utf-8") as file:
+            file.write("Noch ein Satz.\n")
+        count = len(PAIRS)
+        paths = given[f"source_{name}"], given[f"target_{name}"]
+        refused(script, *paths, f"{count + 1} sentences", f" {count} (", **given)
+
+
+@pytest.mark.parametrize("script", ["prepro.py", "train.py"])
+def test_a_file_that_is_not_utf_8(flags, script):
+    path = Path(flags["target_train"])
+    lines = path.read_bytes().split(b"\n")
+    lines[6] = "Bäume".encode("latin1")
+    path.write_bytes(b"\n".join(lines))
+    refused(script, f"{path}:7: byte 2", "not UTF-8", "iconv", **flags)
+
+
+def test_a_folder_given_as_a_file(flags, tmp_path):
+    refused("prepro.py", tmp_path, "is a directory", **flags | dict(source_train=tmp_path))
+
+
+def test_no_sentence_under_maxlen(flags):
+    refused("train.py", "none of 40 pairs", "maxlen 2", "raise", **flags | dict(maxlen=2))
+
+
+def test_no_sentence_left_after_cleaning(flags):
+    Path(flags["source_train"]).write_text("我爱你\n" * len(PAIRS), encoding="utf-8")
+    refused("train.py", flags["source_train"], "cleaning leaves nothing", "Latin", **flags)
+    before = vocab(flags, "de").read_bytes()
+    refused("prepro.py", flags["source_train"], "cleaning leaves no word", "Latin", **flags)
+    assert vocab(flags, "de").read_bytes() == before
+
+
+def test_a_file_of_tags_alone(flags):
+    for side in ("source_train", "target_train"):
+        Path(flags[side]).write_text("<url>x</url>\n")
+    refused("train.py", flags["source_train"], "holds no sentence", **flags)
+
+
+# Vocabularies ------------------------------------------------------------------------
+
+
+def test_a_missing_vocabulary(flags):
+    vocab(flags).unlink()
+    refused("train.py", vocab(flags), "prepro.py", **flags)
+
+
+def test_a_malformed_vocabulary(flags):
+    with vocab(flags).open("a") as file:
+        file.write("dog 1\n")
+    number = len(vocab(flags).read_text().splitlines())
+    refused("train.py", f"{vocab(flags)}:{number}: ", "prepro.py", **flags)
+
+
+@pytest.mark.parametrize("script", ["train.py", "eval.py"])
+def test_a_vocabulary_of_another_corpus(trained, script):
+    text = vocab(trained).read_text().splitlines(keepends=True)
+    text[-2:] = text[:-3:-1]  # as many words, in another order
+    vocab(trained).write_text("".join(text))
+    refused(script, vocab(trained), "not the vocabulary that the model", **trained)
+
+
+# Checkpoints -------------------------------------------------------------------------
+
+
+def test_a_logdir_with_no_checkpoint(tmp_path):
+    refused("eval.py", tmp_path, "no checkpoint", "train.py", "--logdir", logdir=tmp_path)
+    refused("eval.py", "nowhere", "no checkpoint", logdir="nowhere")
+
+
+@pytest.mark.parametrize("script", ["train.py", "eval.py"])
+def test_a_truncated_checkpoint(trained, script):
+    path = next(Path(trained["logdir"]).glob("*.data-00000-of-00001"))
+    path.write_bytes(path.read_bytes()[:1000])
+    refused(script, path.name.partition(".")[0], "damaged", **trained | dict(num_epochs=2))
+
+
+def test_a_model_without_its_hyperparameters(trained):
+    (Path(trained["logdir"]) / "hparams.json").unlink()
+    for script in ("train.py", "eval.py"):
+        refused(script, "hparams.json", "copy it", **trained)
+
+
+@pytest.mark.parametrize("script", ["train.py", "eval.py"])
+def test_a_flag_that_contradicts_the_model(trained, script):
+    refused(script, "trained with --hidden_units 16, not 32", **trained | dict(hidden_units=32))
+
+
+# The original's ----------------------------------------------------------------------
+
+
+def test_flags_that_contradict_the_originals_checkpoint(original_run, tmp_path):
+    folders = dict(logdir=original_run / "logdir", preprocessed=original_run / "preprocessed")
+    refused("eval.py", "trained with --maxlen 20, not 25", **folders, maxlen=25)
+    refused("eval.py", "5463 and 4740 words", "--min_cnt 5", **folders, min_cnt=5)
+    refused("eval.py", "hidden_units 128 is not a multiple of num_heads 3", **folders, num_heads=3)
+    refused("train.py", "new --logdir", **folders | SMALL)
+    other = write_corpus(tmp_path, PAIRS)
+    prepro.main(other)
+    folders["preprocessed"] = other["preprocessed"]
+    refused("eval.py", "not the vocabularies of this model", "--preprocessed", **folders)

@@ -1,0 +1,161 @@
+"""Saving and restoring; the original's checkpoints."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import checkpoint
+from conftest import run_script
+from eval import bleu_score
+from hparams import InputError
+from model import Transformer
+from train import make_step
+
+BATCH = tf.constant([[4, 5, 3, 0]])
+
+
+def small(seed):
+    keras.utils.set_random_seed(seed)
+    model = Transformer(7, 8, 4, 16, 2, 4, dropout_rate=0.3)
+    model(BATCH, BATCH)
+    optimizer = keras.optimizers.Adam(0.01)
+    optimizer.build(model.trainable_variables)
+    return model, optimizer
+
+
+def trained(seed, steps):
+    model, optimizer = small(seed)
+    step = make_step(tf.distribute.get_strategy(), model, optimizer)
+    for _ in range(steps):
+        step(BATCH, BATCH)
+    return model, optimizer
+
+
+def test_names_cover_every_weight_once():
+    model, _ = small(0)
+    named = checkpoint.named_variables(model)
+    assert {id(v) for v in named.values()} == {id(v) for v in model.trainable_variables}
+    assert len(named) == len(model.trainable_variables)
+
+
+def test_weights_optimizer_and_dropout_come_back(tmp_path):
+    model, optimizer = trained(seed=1, steps=3)
+    path = checkpoint.save(checkpoint.trackable(model, optimizer), tmp_path, 1, 3)
+    assert path.name == "model_epoch_01_gs_3" and checkpoint.newest(tmp_path) == path
+
+    again, again_optimizer = small(seed=2)
+    checkpoint.restore(checkpoint.trackable(again, again_optimizer), path)
+    ours = [*model.variables, *optimizer.variables]
+    theirs = [*again.variables, *again_optimizer.variables]
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_array_equal(one, other, err_msg=one.path)
+
+    alone, _ = small(seed=3)
+    checkpoint.restore(checkpoint.trackable(alone), path)
+    np.testing.assert_array_equal(alone(BATCH, BATCH), model(BATCH, BATCH))
+
+
+def test_the_newest_is_found_where_the_folder_now_stands(tmp_path):
+    model, _ = small(0)
+    parts = checkpoint.trackable(model)
+    checkpoint.save(parts, tmp_path, 9, 90)
+    path = checkpoint.save(parts, tmp_path, 10, 100)
+    state = tmp_path / "checkpoint"
+    assert checkpoint.newest(tmp_path) == path
+    assert tf.train.latest_checkpoint(tmp_path) == str(path)
+    state.write_text('model_checkpoint_path: "/elsewhere/logdir/model_epoch_09_gs_90"\n')
+    assert checkpoint.newest(tmp_path).name == "model_epoch_09_gs_90"
+    state.write_text('model_checkpoint_path: "model_epoch_11_gs_110"\n')
+    with pytest.raises(InputError, match="model_epoch_11_gs_110.index is not there"):
+        checkpoint.newest(tmp_path)
+    state.write_text("")
+    with pytest.raises(InputError, match="names no checkpoint"):
+        checkpoint.newest(tmp_path)
+
+
+@pytest.mark.parametrize("ending", [".data-00000-of-00001", ".index"])
+def test_a_truncated_checkpoint_is_named_with_the_one_before(tmp_path, ending):
+    model, optimizer = trained(seed=1, steps=1)
+    parts = checkpoint.trackable(model, optimizer)
+    checkpoint.save(parts, tmp_path, 1, 1)
+    path = checkpoint.save(parts, tmp_path, 2, 2)
+    with open(f"{path}{ending}", "r+b") as file:
+        file.truncate(file.seek(0, 2) // 2)
+    with pytest.raises(InputError, match="model_epoch_02_gs_2: .*damaged.*model_epoch_01_gs_1"):
+        checkpoint.restore(parts, path)
+
+
+# The original's ------------------------------------------------------------------
+
+
+def write_original(golden, folder, adam):
+    """A checkpoint as TensorFlow 1 wrote it, with or without Adam's slots."""
+    arrays = golden.group("w")
+    if adam:
+        arrays |= {f"{name}/Adam": np.zeros_like(v) for name, v in arrays.items()}
+        arrays |= {"beta1_power": np.float32(0.9), "beta2_power": np.float32(0.98)}
+    arrays["global_step"] = np.int32(430)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        for name, array in arrays.items():
+            tf.compat.v1.get_variable(name, initializer=array, use_resource=False)
+        session.run(tf.compat.v1.global_variables_initializer())
+        saver = tf.compat.v1.train.Saver()
+        saver.save(session, str(folder / "model_epoch_01_gs_430"), write_meta_graph=False)
+    return checkpoint.newest(folder)
+
+
+@pytest.mark.parametrize("adam", [False, True])
+def test_the_originals_checkpoint_gives_the_originals_logits(golden, tmp_path, adam):
+    path = write_original(golden, tmp_path, adam)
+    assert checkpoint.is_original(path)
+    arrays = checkpoint.read_original(path)
+    shape, sizes = checkpoint.original_shape(arrays)
+    assert list(sizes) == golden.vocab_sizes
+    expected = {k: v for k, v in golden.hparams.items() if k not in ("lr", "num_heads")}
+    assert shape == expected
+
+    model = Transformer(*sizes, num_heads=golden.hparams["num_heads"], **shape)
+    model(golden["x"], golden["y"])
+    checkpoint.assign_original(model, arrays)
+    difference = np.abs(model(golden["x"], golden["y"]) - golden["logits"]).max()
+    assert difference < 1e-5
+
+
+def test_our_checkpoint_is_not_taken_for_the_originals(tmp_path):
+    model, _ = small(0)
+    path = checkpoint.save(checkpoint.trackable(model), tmp_path, 1, 1)
+    assert not checkpoint.is_original(path)
+
+
+def results_of(path):
+    """The records of a results file and its Bleu Score."""
+    records, closing = [], None
+    for block in path.read_text(encoding="utf-8").split("\n\n"):
+        if block.startswith("- source: "):
+            records.append(block.split("\n"))
+        else:
+            closing = block
+    return records, closing
+
+
+def test_eval_gives_the_translations_that_the_original_gave(original_run, real_text, tmp_path):
+    """All 896 that it wrote, of its own training run, and its own Bleu Score of them."""
+    text = real_text / "multi30k" / "test_2016_flickr"
+    done = run_script(
+        "eval.py",
+        logdir=original_run / "logdir",
+        preprocessed=original_run / "preprocessed",
+        results=tmp_path,
+        num_heads=4,
+        source_test=f"{text}.de",
+        target_test=f"{text}.en",
+    )
+    assert done.returncode == 0, done.stderr
+    theirs, score = results_of(original_run / "results" / "model_epoch_15_gs_6450")
+    ours, _ = results_of(tmp_path / "model_epoch_15_gs_6450")
+    assert len(theirs) == 896 and len(ours) == 952
+    assert ours[:896] == theirs
+    columns = [[record[i].partition(": ")[2] for record in ours[:896]] for i in (1, 2)]
+    bleu, _ = bleu_score(*columns)
+    assert score.strip() == f"Bleu Score = {bleu}"

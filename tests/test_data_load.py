@@ -1,0 +1,212 @@
+"""Text to batches: the original's arrays on real text, and files as people have them."""
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+
+import data_load
+import prepro
+from conftest import GOLDEN, write_corpus
+from data_load import (
+    create_data,
+    find_min_cnt,
+    get_batch_data,
+    load_test_data,
+    load_train_data,
+    load_vocab,
+    load_vocabs,
+    read_lines,
+)
+from hparams import Hyperparams, InputError
+
+VOCAB_SHA256 = {
+    "de": "94240fde34b7dd1cd00fad21c28bff16083c2ae29c213cdf0b04157c680fc317",
+    "en": "c136d199325f6e3a9c4a4cb2af2da4cd8fe866d11905623465e9682579ad8473",
+}
+
+
+def sha256(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def iwslt16(real_text, tmp_path_factory):
+    """Flags of the documented corpus, with its vocabularies."""
+    folder = real_text / "iwslt16"
+    flags = {"preprocessed": str(tmp_path_factory.mktemp("iwslt16"))}
+    for side, lang in (("source", "de"), ("target", "en")):
+        flags[f"{side}_train"] = str(folder / f"train.tags.de-en.{lang}")
+        flags[f"{side}_test"] = str(folder / f"IWSLT16.TED.tst2014.de-en.{lang}.xml")
+    prepro.main(flags)
+    return flags
+
+
+@pytest.mark.parametrize("lang", ["de", "en"])
+def test_vocabularies_are_the_originals_byte_for_byte(iwslt16, lang):
+    path = Hyperparams(**iwslt16).vocab_path(lang)
+    assert sha256(path.read_bytes()) == VOCAB_SHA256[lang]
+
+
+@pytest.mark.parametrize("maxlen, min_cnt", [(10, 20), (25, 3)])
+def test_arrays_are_the_originals(iwslt16, maxlen, min_cnt):
+    hp = Hyperparams(**iwslt16, maxlen=maxlen, min_cnt=min_cnt)
+    de2idx, _, en2idx, _ = load_vocabs(hp)
+    train = load_train_data(hp, de2idx, en2idx)
+    test = load_test_data(hp, de2idx, en2idx).data
+    golden = json.loads((GOLDEN / "data_iwslt16.json").read_text())
+    assert golden[f"maxlen={maxlen},min_cnt={min_cnt}"] == {
+        "de_vocab": len(de2idx),
+        "en_vocab": len(en2idx),
+        "train_pairs": len(train.X),
+        "test_pairs": len(test.X),
+        "train_X": sha256(train.X.tobytes()),
+        "train_Y": sha256(train.Y.tobytes()),
+        "test_X": sha256(test.X.tobytes()),
+        "sources": sha256("\n".join(test.Sources).encode()),
+        "targets": sha256("\n".join(test.Targets).encode()),
+        "first_X": train.X[0].tolist(),
+        "first_Y": train.Y[0].tolist(),
+    }
+
+
+# Reading -----------------------------------------------------------------------
+
+
+def load(folder, train, maxlen=10, **overrides):
+    """Data of the training pairs, with vocabularies of every word in them."""
+    flags = write_corpus(folder, train) | overrides
+    hp = Hyperparams(**flags, maxlen=maxlen, min_cnt=1)
+    prepro.main(flags)
+    de2idx, _, en2idx, _ = load_vocabs(hp)
+    return load_train_data(hp, de2idx, en2idx)
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes("\ufeffein\r\nzwei\u2028drei\x85vier\x0bfünf\rsechs\n\nsieben".encode())
+    lines = ["ein", "zwei\u2028drei\x85vier\x0bfünf\rsechs", "", "sieben"]
+    assert list(read_lines(path)) == lines
+
+
+def test_a_pair_with_an_empty_line_goes_as_a_pair(tmp_path, capsys):
+    pairs = [("eins", "one"), ("", "two"), ("drei", " "), ("vier", "four"), ("fünf", "five")]
+    data = load(tmp_path, pairs)
+    assert list(zip(data.Sources, data.Targets, strict=True)) == [pairs[0], pairs[3], pairs[4]]
+    assert "Training on 3 of 5 pairs" in capsys.readouterr().out
+
+
+def test_tag_lines_are_left_out_on_each_side_by_itself(tmp_path):
+    flags = write_corpus(tmp_path, [("eins", "one"), ("zwei", "two")])
+    (tmp_path / "train.source").write_text("<url>a</url>\n<title>b</title>\neins\n<x>\nzwei\n")
+    hp = Hyperparams(**flags, min_cnt=1)
+    prepro.main(flags)
+    data = load_train_data(hp, *load_vocabs(hp)[::2])
+    assert data.Sources == ["eins", "zwei"] and data.Targets == ["one", "two"]
+
+
+def test_a_pair_longer_than_maxlen_on_either_side_is_left_out(tmp_path):
+    data = load(tmp_path, [("a b c", "d"), ("a b", "c d"), ("a", "b c d")], maxlen=3)
+    assert data.rows == [1]
+    assert data.X.shape == data.Y.shape == (1, 3) and data.X[0, 2] == data_load.END
+
+
+def test_test_sets_may_be_xml_or_plain(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_text('<doc>\n<seg id="1"> Ein Hund. </seg>\n <seg id="2">A &amp; B</seg>\n</doc>')
+    target.write_text("A dog.\nA & B\n")
+    hp = Hyperparams(source_test=str(source), target_test=str(target))
+    test = load_test_data(hp, {"Ein": 4}, {"A": 4})
+    assert test.data.Sources == ["Ein Hund", "A amp B"]  # as the original cleaned them
+    assert test.references == ["A dog.", "A & B"]
+    assert test.data.X[:, :3].tolist() == [[4, 1, 3], [1, 1, 1]]
+
+
+# Vocabularies ------------------------------------------------------------------
+
+GOOD = "<PAD>\t9\n<UNK>\t9\n<S>\t9\n</S>\t9\nein\t3\nHund\t1\n"
+
+
+def test_words_seen_too_seldom_are_left_out(tmp_path):
+    path = tmp_path / "de.vocab.tsv"
+    path.write_text(GOOD)
+    word2idx, idx2word = load_vocab(path, min_cnt=2)
+    assert word2idx == {"<PAD>": 0, "<UNK>": 1, "<S>": 2, "</S>": 3, "ein": 4}
+    assert idx2word[4] == "ein"
+    with pytest.raises(InputError, match="no word was seen 5 times"):
+        load_vocab(path, min_cnt=5)
+
+
+@pytest.mark.parametrize(
+    "text, line, problem",
+    [
+        (GOOD + "\n", 7, "is not a word, a tab and a count"),
+        (GOOD + "Katze 1\n", 7, "is not a word, a tab and a count"),
+        (GOOD + "zwei Katzen\t1\n", 7, "is not a word, a tab and a count"),
+        (GOOD + "Katze\tviele\n", 7, "has 'viele' for a count"),
+        (GOOD + "Katze\t²\n", 7, "is not a word, a tab and a count"),
+        (GOOD + "ein\t1\n", 7, "names ein a second time"),
+        (GOOD + "Katze\t2\n", 7, "is counted higher"),
+        (GOOD.replace("<S>", "<s>"), 1, "the first four words are not"),
+        ("", 1, "the first four words are not"),
+    ],
+)
+def test_a_malformed_vocabulary_is_named_with_its_line(tmp_path, text, line, problem):
+    path = tmp_path / "de.vocab.tsv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as raised:
+        load_vocab(path, min_cnt=1)
+    assert f"{path}:{line}: " in str(raised.value) and problem in str(raised.value)
+
+
+def test_min_cnt_is_found_from_the_sizes(tmp_path):
+    paths = [tmp_path / "de", tmp_path / "en"]
+    paths[0].write_text(GOOD)
+    paths[1].write_text(GOOD.replace("Hund\t1", "dog\t2"))
+    assert find_min_cnt(paths, (5, 6)) == 2
+    assert find_min_cnt(paths, (6, 6)) == 1
+    with pytest.raises(InputError, match="not the vocabularies of this model"):
+        find_min_cnt(paths, (6, 5))
+    with pytest.raises(InputError, match="--min_cnt 3 leaves"):
+        find_min_cnt(paths, (5, 6), wanted=3)
+
+
+# Batches -----------------------------------------------------------------------
+
+
+def numbered(count):
+    """Data whose row i is i."""
+    rows = np.arange(count, dtype=np.int32)[:, None]  # (N, 1)
+    return data_load.Data(rows, rows, [], [], list(range(count)))
+
+
+def epoch(count, batch_size, seed=0, number=1):
+    batches, num_batch = get_batch_data(numbered(count), batch_size, seed, number)
+    batches = [x.numpy().ravel().tolist() for x, _ in batches]
+    assert len(batches) == num_batch
+    return batches
+
+
+def test_an_epoch_is_whole_batches_of_different_pairs():
+    batches = epoch(10, 3)
+    assert [len(batch) for batch in batches] == [3, 3, 3]
+    assert len({row for batch in batches for row in batch}) == 9
+
+
+def test_seed_and_epoch_alone_decide_the_order():
+    assert epoch(50, 10) == epoch(50, 10)
+    assert epoch(50, 10) != epoch(50, 10, number=2)
+    assert epoch(50, 10) != epoch(50, 10, seed=1)
+
+
+def test_a_corpus_smaller_than_a_batch_is_one_batch():
+    assert [sorted(batch) for batch in epoch(3, 32)] == [[0, 1, 2]]
+
+
+def test_source_and_target_stay_together():
+    words = {"<PAD>": 0, "<UNK>": 1, "<S>": 2, "</S>": 3, "a": 4, "b": 5}
+    data = create_data(["a", "b"] * 20, ["a", "b"] * 20, words, words, 3)
+    batches, _ = get_batch_data(data, 8, 0, 1)
+    for x, y in batches:
+        np.testing.assert_array_equal(x, y)

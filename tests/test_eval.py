@@ -1,0 +1,54 @@
+"""Scores and results files."""
+
+import warnings
+
+import nltk.translate.bleu_score as nltk_bleu
+import sacrebleu
+
+from data_load import Data, EvalData
+from eval import bleu_score, sacrebleu_score, scores, to_text
+
+LONG = "the dog sees the cat in the park"
+
+
+def test_words_end_at_the_first_end_of_sentence():
+    idx2en = dict(enumerate(["<PAD>", "<UNK>", "<S>", "</S>", "a", "dog"]))
+    assert to_text([4, 5, 3, 5], idx2en) == "a dog"
+    assert to_text([4, 1, 5], idx2en) == "a <UNK> dog"
+    assert to_text([3, 0, 0], idx2en) == ""
+
+
+def test_bleu_counts_pairs_of_more_than_three_words_on_both_sides():
+    expected = [LONG, "a b c", LONG, "a b c d"]
+    got = [LONG, "a b c", "the dog sees", "a b c e"]
+    score, scored = bleu_score(expected, got)
+    assert scored == 2
+    refs = [[LONG.split()], ["a b c d".split()]]
+    assert score == 100 * nltk_bleu.corpus_bleu(refs, [LONG.split(), "a b c e".split()])
+
+
+def test_bleu_of_nothing_is_zero():
+    assert bleu_score(["a b"], ["a b"]) == (0.0, 0)
+    assert bleu_score([], []) == (0.0, 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        score, scored = bleu_score([LONG], ["x y z w"])
+    assert score < 1e-6 and scored == 1
+
+
+def test_sacrebleu_counts_a_sentence_left_out_as_an_empty_line():
+    references = ["The dog sleeps.", "A cat runs home.", "They all sing songs."]
+    expected = sacrebleu.corpus_bleu(["", "A cat runs home", ""], [references])
+    score = sacrebleu_score(references, [1], ["A cat runs home"])
+    assert score.startswith(f"{expected.score:.2f} nrefs:1|case:mixed|")
+    assert float(score.split()[0]) > 0
+
+
+def test_closing_lines_say_what_was_scored_and_what_was_left_out():
+    data = Data(None, None, [LONG, "x"], [LONG, "y"], rows=[0, 2])
+    lines = scores(EvalData(data, [LONG, "too long", "y"]), [LONG, "y"], maxlen=9)
+    assert lines[0] == "Bleu Score = 100.0"
+    assert lines[1].startswith("Pairs scored = 1 of 3")
+    assert lines[2].startswith("sacreBLEU = ") and "version:" in lines[2]
+    assert lines[3] == "Left out = 1 of 3 (longer than maxlen 9)"
+    assert lines[4] == "Left out, numbers of the pairs = 2"

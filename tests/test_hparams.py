@@ -1,0 +1,106 @@
+"""Hyperparameters: the documented defaults, the flags, and what logdir remembers."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+
+from conftest import ROOT, run_script
+from hparams import Hyperparams, InputError, hparams_path, load_hparams, save_hparams
+
+DOCUMENTED = dict(
+    source_train="corpora/train.tags.de-en.de",
+    target_train="corpora/train.tags.de-en.en",
+    source_test="corpora/IWSLT16.TED.tst2014.de-en.de.xml",
+    target_test="corpora/IWSLT16.TED.tst2014.de-en.en.xml",
+    batch_size=32,
+    lr=0.0001,
+    logdir="logdir",
+    maxlen=10,
+    min_cnt=20,
+    hidden_units=512,
+    num_blocks=6,
+    num_epochs=20,
+    num_heads=8,
+    dropout_rate=0.1,
+    sinusoid=False,
+)
+
+
+def test_defaults_are_the_documented_ones():
+    hp = dataclasses.asdict(Hyperparams())
+    assert {name: hp[name] for name in DOCUMENTED} == DOCUMENTED
+
+
+@pytest.mark.parametrize("script", ["prepro.py", "train.py", "eval.py"])
+def test_help_names_every_field_and_does_not_wait_for_tensorflow(script):
+    command = [sys.executable, "-X", "importtime", script, "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0
+    for field in dataclasses.fields(Hyperparams):
+        assert f"--{field.name} " in done.stdout
+    assert "argparse" in done.stderr  # the list of imports is there
+    assert "tensorflow" not in done.stderr and "keras" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        (dict(hidden_units=10, num_heads=4), "hidden_units 10 is not a multiple of num_heads 4"),
+        (dict(maxlen=0), "maxlen is 0"),
+        (dict(batch_size=-1), "batch_size is -1"),
+        (dict(dropout_rate=1.0), "dropout_rate is 1.0"),
+        (dict(lr=float("nan")), "lr is nan"),
+        (dict(source_lang="en"), "source_lang and target_lang are both en"),
+        (dict(recipe="lavish"), "choose one of legacy"),
+        (dict(logdir=""), "logdir is empty"),
+    ],
+)
+def test_values_out_of_range_are_named(values, message):
+    with pytest.raises(InputError, match=message):
+        Hyperparams(**values)
+
+
+def test_a_mistyped_flag_is_refused_with_exit_code_2():
+    done = run_script("train.py", max_len=25)
+    assert done.returncode == 2 and "--max_len" in done.stderr
+    done = run_script("train.py", sinusoid="maybe")
+    assert done.returncode == 2 and "maybe is neither True nor False" in done.stderr
+
+
+def test_what_is_saved_is_loaded(tmp_path):
+    hp = Hyperparams(logdir=str(tmp_path), maxlen=25, lr=0.5, sinusoid=True)
+    save_hparams(hp, {"de": "1", "en": "2"})
+    assert load_hparams({"logdir": str(tmp_path)}, trained=True) == (hp, {"de": "1", "en": "2"})
+
+    moved = tmp_path.with_name("moved")
+    tmp_path.rename(moved)
+    loaded, _ = load_hparams({"logdir": str(moved), "num_epochs": 3}, trained=True)
+    assert loaded == dataclasses.replace(hp, logdir=str(moved), num_epochs=3)
+
+
+def test_a_flag_cannot_contradict_the_model(tmp_path):
+    save_hparams(Hyperparams(logdir=str(tmp_path), maxlen=25), {})
+    assert load_hparams({"logdir": str(tmp_path), "maxlen": 25}, trained=True)[0].maxlen == 25
+    with pytest.raises(InputError, match="trained with --maxlen 25, not 10"):
+        load_hparams({"logdir": str(tmp_path), "maxlen": 10}, trained=True)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda saved: "{",
+        lambda saved: "[]",
+        lambda saved: json.dumps(saved | {"maxlen": "ten"}),
+        lambda saved: json.dumps(saved | {"heads": 8}),
+        lambda saved: json.dumps({k: v for k, v in saved.items() if k != "vocab_sha256"}),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, damage):
+    save_hparams(Hyperparams(logdir=str(tmp_path)), {})
+    path = hparams_path(tmp_path)
+    path.write_text(damage(json.loads(path.read_text())))
+    with pytest.raises(InputError, match="hparams.json: not hyperparameters of this project"):
+        load_hparams({"logdir": str(tmp_path)}, trained=True)

@@ -1,0 +1,152 @@
+"""The whole model: equal to the original, causal, and decoded word by word as all at once."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from checkpoint import named_variables
+from data_load import START
+from model import Transformer, shift_right
+from modules import cross_entropy
+from search import greedy
+from train import make_step
+
+
+def largest_difference(ours, theirs):
+    return np.abs(np.asarray(ours) - theirs).max()
+
+
+# Equal to the original -----------------------------------------------------------
+
+
+def test_stacks_logits_and_loss_are_the_originals(golden):
+    model, x, y = golden.model(), golden["x"], golden["y"]
+    memory = model.encode(x)
+    logits = model(x, y)
+    assert largest_difference(memory, golden["enc"]) < 1e-5
+    assert largest_difference(model.decode(shift_right(y), memory), golden["dec"]) < 1e-5
+    assert largest_difference(logits, golden["logits"]) < 1e-5
+    assert largest_difference(cross_entropy(y, logits), golden["loss"]) < 1e-5
+    np.testing.assert_array_equal(np.argmax(logits, -1), golden["preds"])
+
+
+def test_gradients_are_the_originals(golden):
+    model, x, y = golden.model(), golden["x"], golden["y"]
+    istarget = (y != 0).astype(np.float32)
+    named = named_variables(model)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(cross_entropy(y, model(x, y)) * istarget) / istarget.sum()
+    gradients = tape.gradient(loss, [v.value for v in named.values()])
+    expected = golden.group("g")
+    assert expected.keys() == named.keys()
+    for name, gradient in zip(named, gradients, strict=True):
+        theirs = expected[name].reshape(named[name].shape)
+        difference = largest_difference(tf.convert_to_tensor(gradient), theirs)
+        assert difference <= 1e-5 * np.abs(theirs).max(), name
+
+
+def test_five_training_steps_are_the_originals(golden):
+    model, x, y = golden.model(), golden["x"], golden["y"]
+    optimizer = keras.optimizers.Adam(golden.hparams["lr"], 0.9, 0.98, 1e-8)
+    step = make_step(tf.distribute.get_strategy(), model, optimizer)
+    results = [step(tf.constant(x), tf.constant(y)) for _ in range(5)]
+    losses = [float(mean_loss) for mean_loss, _ in results]
+    assert largest_difference(losses, golden["losses5"]) < 1e-5
+    assert float(results[0][1]) == pytest.approx(float(golden["acc"]))
+    after, _ = step(tf.constant(x), tf.constant(y))
+    assert float(after) == pytest.approx(float(golden["mean_loss_after5"]), abs=1e-5)
+
+
+def test_the_weights_after_five_steps_are_the_originals(golden):
+    model, x, y = golden.model(), golden["x"], golden["y"]
+    optimizer = keras.optimizers.Adam(golden.hparams["lr"], 0.9, 0.98, 1e-8)
+    step = make_step(tf.distribute.get_strategy(), model, optimizer)
+    for _ in range(5):
+        step(tf.constant(x), tf.constant(y))
+    expected = golden.group("w5")
+    for name, variable in named_variables(model).items():
+        theirs = expected[name].reshape(variable.shape)
+        assert largest_difference(variable, theirs) < 1e-4, name
+
+
+def test_greedy_decoding_is_the_originals(golden):
+    model, x = golden.model(), golden["x"]
+    start = tf.fill([len(x)], START)
+    preds = greedy(model.step, model.start(x), start, model.maxlen)
+    np.testing.assert_array_equal(preds, golden["greedy"])
+
+
+# Properties ----------------------------------------------------------------------
+
+X = np.array([[5, 6, 7, 8, 3, 0], [9, 10, 3, 0, 0, 0]], np.int32)  # (N, T)
+Y = np.array([[11, 5, 6, 3, 0, 0], [7, 8, 9, 10, 11, 3]], np.int32)
+
+
+@pytest.fixture(params=[False, True], ids=["learned", "sinusoid"])
+def model(request):
+    keras.utils.set_random_seed(1)
+    model = Transformer(12, 13, 6, 16, 2, 4, dropout_rate=0.1, sinusoid=request.param)
+    model(X, Y)
+    for variable in model.trainable_variables:  # as after training: no bias is zero
+        variable.assign_add(np.random.normal(scale=0.1, size=variable.shape))
+    return model
+
+
+def test_logits_do_not_depend_on_later_words(model):
+    """Shown by the gradient: of the logits at each position to the words fed in."""
+    memory = model.encode(X)
+    inputs = shift_right(Y)
+    with tf.GradientTape() as tape:
+        embedded = model.dec_words(inputs)
+        tape.watch(embedded)
+        dec = embedded
+        for block in model.dec_blocks:
+            dec = block(dec, memory)
+        probe = tf.reduce_sum(model.logits(dec)[:, 2] * np.random.normal(size=(2, 13)))
+    gradient = np.abs(tape.gradient(probe, embedded)).max(-1)  # (N, T)
+    assert (gradient[:, :3] > 0).all() and not gradient[:, 3:].any()
+
+
+def test_later_words_change_nothing_before_them(model):
+    changed = Y.copy()
+    changed[:, 3] = 4
+    ours, theirs = model(X, Y).numpy(), model(X, changed).numpy()
+    np.testing.assert_array_equal(ours[:, :4], theirs[:, :4])
+    assert np.abs(ours[:, 4:] - theirs[:, 4:]).max() > 1e-4
+
+
+def test_sentences_of_a_batch_do_not_touch(model):
+    alone = tf.concat([model(X[:1], Y[:1]), model(X[1:], Y[1:])], axis=0)
+    np.testing.assert_allclose(model(X, Y), alone, atol=1e-5)
+
+
+def test_word_by_word_equals_all_at_once(model):
+    """The cached decoder gives the logits that the whole sentence gives."""
+    state = model.start(X)
+    inputs = shift_right(Y).numpy()
+    steps = []
+    for t in range(Y.shape[1]):
+        logits, state = model.step(inputs[:, t], state)
+        steps.append(logits)
+    np.testing.assert_allclose(np.stack(steps, axis=1), model(X, Y), atol=1e-5)
+
+
+def test_greedy_is_the_argmax_of_its_own_output(model):
+    preds = greedy(model.step, model.start(X), tf.fill([2], START), 6)
+    np.testing.assert_array_equal(np.argmax(model(X, preds), -1), preds)
+
+
+def test_padding_changes_nothing_before_the_first_step():
+    """Before training only: the documented masks read zeros in the activations, and
+    biases learned in a first block fill the padding of the next."""
+    keras.utils.set_random_seed(1)
+    model = Transformer(12, 13, 8, 16, 2, 4)
+    padded = [np.pad(ids, [(0, 0), (0, 2)]) for ids in (X, Y)]
+    np.testing.assert_allclose(model(*padded)[:, :6], model(X, Y), atol=1e-5)
+
+
+def test_dropout_is_on_in_training(model):
+    first, second = model(X, Y, training=True), model(X, Y, training=True)
+    assert np.abs(first - second).max() > 0.01
+    np.testing.assert_array_equal(model(X, Y), model(X, Y))

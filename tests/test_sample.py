@@ -1,0 +1,106 @@
+"""The built-in corpus: its grammar, its files, and that it replaces nothing."""
+
+import re
+
+import pytest
+
+from conftest import run_script, sample_pairs
+from data_load import read_corpus, read_test
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    return sample_pairs(5000)
+
+
+def test_every_german_sentence_comes_once(pairs):
+    assert len({german for german, _ in pairs}) == len(pairs)
+
+
+def test_same_seed_same_sentences_and_more_continue_fewer(pairs):
+    assert sample_pairs(200) == pairs[:200]
+    assert sample_pairs(200, seed=1) != pairs[:200]
+
+
+def test_several_hundred_words_a_side(pairs):
+    for side in zip(*pairs, strict=True):
+        assert len({word for line in side for word in re.findall(r"\w+", line)}) > 500
+
+
+@pytest.mark.parametrize(
+    "what, german, english",
+    [
+        ("question", r"^Wird (der|die|das) ", r"^Will the "),
+        ("negated modal", r" muss nicht .*en\.$", r" does not have to "),
+        ("kein", r" kein(en|e)? ", r"not "),
+        ("separable verb in second place", r" zieht .* an\.$", r" puts on "),
+        ("separable verb at the end", r", weil .* aufsteht\.$", r" because .* gets up"),
+        ("verb last", r", dass .* hat\.$", r" that "),
+        ("inversion", r"^Heute \w+ (der|die|das) ", r"^Today the "),
+        ("weak noun in the accusative", r" den (\w+ )?Jungen ", r" the (\w+ )?boy\b"),
+        ("dative plural", r" (mit|von) den (\w+ )?\w+n\b", r" (with|to|of) the "),
+        ("relative clause", r"^Der (\w+ )?Bauer, der .*, ", r"^The (\w+ )?farmer who "),
+        ("comparison", r" größer als der ", r" bigger than the "),
+    ],
+)
+def test_the_grammar_holds(pairs, what, german, english):
+    """Each construction occurs, and wherever its German does, its English does too."""
+    found = [pair for pair in pairs if re.search(german, pair[0])]
+    assert found, what
+    for pair in found:
+        assert re.search(english, pair[1]), pair
+
+
+def test_adjectives_agree_with_article_and_case(pairs):
+    """After der, die, das: e in the nominative singular, en in the dative."""
+    text = "\n".join(german for german, _ in pairs)
+    assert re.search(r"Der \w+e (Mann|Arzt|Hund)\b", text)
+    assert not re.search(r"\b[Dd]em \w+(er|es|em) (Mann|Arzt|Hund|Kind|Pferd)\b", text)
+    assert not re.search(r"\b[Ee]in \w+e (Mann|Arzt|Hund|Kind|Mädchen)\b", text)
+    assert not re.search(r"\b[Ee]ine [a-zäöü]+(er|es) ", text)
+    assert not re.search(r"\b(a [aeiou]|an [^aeiou])\w* ", "\n".join(en for _, en in pairs))
+
+
+# Files -----------------------------------------------------------------------------
+
+
+def write(folder, **flags):
+    return run_script("corpora/sample.py", output=folder, **flags)
+
+
+def test_the_files_are_in_the_formats_of_iwslt(tmp_path):
+    assert write(tmp_path, train=300, test=50).returncode == 0
+    train, test = {}, {}
+    for lang in ("de", "en"):
+        path = tmp_path / f"train.tags.de-en.{lang}"
+        assert path.read_text(encoding="utf-8").startswith("<url>")
+        train[lang] = read_corpus(path)
+        path = tmp_path / f"IWSLT16.TED.tst2014.de-en.{lang}.xml"
+        assert '<seg id="50"> ' in path.read_text(encoding="utf-8")
+        test[lang] = read_test(path)[1]
+    assert [len(side) for side in train.values()] == [300, 300]
+    assert [len(side) for side in test.values()] == [50, 50]
+    assert len(set(zip(*train.values(), strict=True))) == 300
+    for lang in ("de", "en"):
+        assert not set(test[lang]) & set(train[lang])
+    assert train["de"][0] != train["en"][0]
+
+
+def test_same_seed_same_bytes(tmp_path):
+    for name in "ab":
+        write(tmp_path / name, train=100, test=10)
+    write(tmp_path / "c", train=100, test=10, seed=1)
+    files = {name: sorted((tmp_path / name).iterdir()) for name in "abc"}
+    contents = {name: [path.read_bytes() for path in paths] for name, paths in files.items()}
+    assert len(files["a"]) == 4 and contents["a"] == contents["b"] != contents["c"]
+
+
+def test_it_replaces_its_own_files_and_no_others(tmp_path):
+    assert write(tmp_path, train=10, test=2).returncode == 0
+    assert write(tmp_path, train=20, test=2).returncode == 0
+    foreign = tmp_path / "train.tags.de-en.en"
+    foreign.write_text("My own text.\n")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    done = write(tmp_path, train=30, test=2)
+    assert done.returncode == 2 and str(foreign) in done.stderr
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -1,0 +1,184 @@
+"""The scripts as a person runs them, one after the other, and again."""
+
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import checkpoint
+import eval
+import prepro
+import train
+from conftest import ROOT, SMALL, run_script, sample_pairs, write_corpus
+from data_load import load_vocabs
+from hparams import load_hparams
+from model import make_model
+
+TRAINING = SMALL | dict(batch_size=32, num_epochs=2, lr=0.003)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """All three scripts on 100 pairs: the folder's flags, and what the scripts printed."""
+    pairs, tests = sample_pairs(100), sample_pairs(21, seed=1)
+    long = ("sehr " * 20 + "lang", "very " * 20 + "long")
+    flags = write_corpus(tmp_path_factory.mktemp("run"), pairs, [*tests[:7], long, *tests[7:]])
+    printed = {}
+    for script, more in (("prepro", {}), ("train", TRAINING), ("eval", {})):
+        done = run_script(f"{script}.py", **flags, **more)
+        assert done.returncode == 0, done.stderr
+        printed[script] = done
+    return flags, printed
+
+
+def test_training_leaves_a_checkpoint_an_epoch(run):
+    flags, printed = run
+    assert checkpoint.newest(flags["logdir"]).name == "model_epoch_02_gs_6"
+    names = re.findall(r"model_epoch_\d+_gs_\d+", printed["train"].stdout)
+    assert names == ["model_epoch_01_gs_3", "model_epoch_02_gs_6"]
+    assert "Training on 100 of 100 pairs" in printed["train"].stdout
+    assert "epoch 2/2" in printed["train"].stderr  # the progress bar
+
+
+def scalars(logdir):
+    """TensorBoard's points, {name: {step: value}}."""
+    points = {}
+    for path in tf.io.gfile.glob(f"{logdir}/events*"):
+        for event in tf.compat.v1.train.summary_iterator(path):
+            for value in event.summary.value:
+                number = float(tf.make_ndarray(value.tensor))
+                assert event.step not in points.setdefault(value.tag, {})
+                points[value.tag][event.step] = number
+    return points
+
+
+def test_tensorboard_gets_loss_and_accuracy(run):
+    points = scalars(run[0]["logdir"])
+    assert set(points) == {"mean_loss", "acc"}
+    assert list(points["mean_loss"]) == list(points["acc"]) == [3, 6]
+    assert points["mean_loss"][6] < points["mean_loss"][3]
+    assert all(0 <= acc <= 1 for acc in points["acc"].values())
+
+
+def test_results_are_in_the_documented_format(run):
+    flags, printed = run
+    with open(f"{flags['results']}/model_epoch_02_gs_6", encoding="utf-8") as file:
+        *records, closing = file.read().split("\n\n")
+    # 22 pairs, one over maxlen; 21 are no multiple of the batch, and none is dropped.
+    assert len(records) == 21
+    for record in records:
+        assert re.fullmatch(r"- source: .+\n- expected: .+\n- got: .*", record)
+    lines = closing.splitlines()
+    assert re.fullmatch(r"Bleu Score = [\d.e-]+", lines[0])
+    assert re.match(r"Pairs scored = \d+ of 22 ", lines[1])
+    assert re.match(r"sacreBLEU = [\d.]+ nrefs:1\|case:mixed\|.*version:", lines[2])
+    assert lines[3].startswith("Left out = 1 of 22 (longer than maxlen 15)")
+    assert lines[4].endswith("= 8")
+    assert lines[0] in printed["eval"].stdout and "- got: " in printed["eval"].stdout
+
+
+def test_training_that_is_done_says_so_and_changes_nothing(run):
+    flags, _ = run
+    before = checkpoint.newest(flags["logdir"]).with_suffix(".index").read_bytes()
+    done = run_script("train.py", **flags, **TRAINING)
+    assert done.returncode == 0 and "all 2 epochs are done" in done.stdout
+    assert checkpoint.newest(flags["logdir"]).with_suffix(".index").read_bytes() == before
+
+
+def test_the_model_alone_tells_eval_its_hyperparameters(run):
+    """Corpus, vocabularies and shape are read from logdir; no other flag is needed."""
+    done = run_script("eval.py", logdir=run[0]["logdir"])
+    assert done.returncode == 0, done.stderr
+    assert run[1]["eval"].stdout == done.stdout
+
+
+def test_another_test_set_can_be_named(run, tmp_path):
+    flags = write_corpus(tmp_path, sample_pairs(3, seed=2))
+    tests = {name: flags[name] for name in ("source_test", "target_test", "results")}
+    done = run_script("eval.py", logdir=run[0]["logdir"], **tests)
+    assert done.returncode == 0 and "Pairs scored = " in done.stdout and "of 3 " in done.stdout
+
+
+# In this process, where TensorFlow is loaded already ------------------------------
+
+
+def weights(flags):
+    """Every weight of the newest checkpoint, by name."""
+    hp, trained_with = load_hparams({"logdir": flags["logdir"]}, trained=True)
+    vocabs = load_vocabs(hp, trained_with)
+    model = make_model(hp, len(vocabs[0]), len(vocabs[2]))
+    checkpoint.restore(checkpoint.trackable(model), checkpoint.newest(flags["logdir"]))
+    return {name: v.numpy() for name, v in checkpoint.named_variables(model).items()}
+
+
+def test_training_in_two_parts_equals_training_in_one(corpus, tmp_path):
+    """Weights, optimizer, dropout and the order of the data go on where they were."""
+    flags = corpus | SMALL | dict(batch_size=32, lr=0.003, dropout_rate=0.3)
+    train.main(flags | dict(num_epochs=4))
+    whole = weights(flags)
+    parts = flags | dict(logdir=str(tmp_path / "parts"))
+    train.main(parts | dict(num_epochs=1))
+    train.main(parts | dict(num_epochs=4))
+    for name, weight in weights(parts).items():
+        np.testing.assert_allclose(weight, whole[name], atol=1e-5, err_msg=name)
+    assert sorted(scalars(parts["logdir"])["mean_loss"]) == [3, 6, 9, 10, 12]
+
+
+def test_seeds_differ(corpus, tmp_path):
+    flags = corpus | SMALL | dict(num_epochs=1)
+    train.main(flags)
+    other = flags | dict(seed=1, logdir=str(tmp_path / "other"))
+    train.main(other)
+    assert any(np.any(weights(flags)[name] != w) for name, w in weights(other).items())
+
+
+def test_a_learning_rate_flag_counts_when_going_on(corpus):
+    flags = corpus | SMALL
+    train.main(flags | dict(num_epochs=1))
+    before = weights(flags)
+    train.main(flags | dict(num_epochs=2, lr=0.0))
+    for name, weight in weights(flags).items():
+        np.testing.assert_array_equal(weight, before[name])
+
+
+def test_a_corpus_smaller_than_a_batch_is_trained_on(tmp_path):
+    flags = write_corpus(tmp_path, sample_pairs(5)) | SMALL
+    prepro.main(flags)
+    train.main(flags | dict(num_epochs=2, batch_size=32))
+    assert checkpoint.newest(flags["logdir"]).name == "model_epoch_02_gs_2"
+
+
+def test_it_learns_to_copy(tmp_path, capsys):
+    """The whole system, until it translates: sentences of letters, into themselves."""
+    rng = np.random.default_rng(0)
+    lines = [" ".join(rng.choice(list("abcdefgh"), size=6)) for _ in range(600)]
+    pairs = [(line, line) for line in lines]
+    flags = write_corpus(tmp_path, pairs[:550], pairs[550:])
+    prepro.main(flags)
+    model = dict(maxlen=7, min_cnt=1, hidden_units=64, num_blocks=1, num_heads=4, dropout_rate=0.0)
+    train.main(flags | model | dict(batch_size=25, num_epochs=15, lr=0.003))
+    eval.main({"logdir": flags["logdir"]})
+    score = re.search(r"Bleu Score = ([\d.]+)", capsys.readouterr().out)
+    assert float(score[1]) > 90
+
+
+def test_ctrl_c_is_one_line_and_the_same_command_goes_on(corpus):
+    flags = corpus | SMALL | dict(num_epochs=10_000)
+    options = [f"--{name}={value}" for name, value in flags.items()]
+    command = [sys.executable, str(ROOT / "train.py"), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        while b"model_epoch_02" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        printed = process.stderr.read().decode()
+    assert process.returncode == 130
+    assert "stopped" in printed and "Traceback" not in printed
+    epoch, _ = checkpoint.epoch_and_step(checkpoint.newest(flags["logdir"]))
+    done = run_script("train.py", **flags | dict(num_epochs=epoch + 1))
+    assert done.returncode == 0, done.stderr
+    assert checkpoint.epoch_and_step(checkpoint.newest(flags["logdir"]))[0] == epoch + 1
