@@ -17,11 +17,11 @@ install: .venv/installed
 .venv/installed: requirements.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, and this is " + sys.version)'
 	$(PYTHON) -m venv .venv
-	$(PY) -m pip install --quiet -r requirements.txt
+	$(PY) -m pip install -r requirements.txt
 	touch $@
 
 .venv/installed-tests: .venv/installed tests/requirements.txt
-	$(PY) -m pip install --quiet -r tests/requirements.txt
+	$(PY) -m pip install -r tests/requirements.txt
 	touch $@
 
 demo: .venv/installed

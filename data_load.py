@@ -18,9 +18,10 @@ PAD, UNK, START, END = range(4)  # ids of the four words that open each vocabula
 SPECIALS = ("<PAD>", "<UNK>", "<S>", "</S>")
 
 WHERE_TO_GET_TEXT = (
-    "put your text there, or name it with the flags --source_train, --target_train,"
-    " --source_test and --target_test (README.md says where the documented corpus is to be had);"
-    " `make demo` writes a corpus of its own and trains on it"
+    "put your text there, or name it with --source_train, --target_train, --source_test and"
+    " --target_test; the documented corpus is IWSLT 2016 German-English,"
+    " https://wit3.fbk.eu/2016-01 (see README.md); `make demo` writes a corpus of its own and"
+    " trains on it"
 )
 
 

@@ -98,7 +98,8 @@ def make_training(hp, strategy, source_vocab, target_vocab):
         model = make_model(hp, source_vocab, target_vocab)
         optimizer = keras.optimizers.Adam(hp.lr, beta_1=0.9, beta_2=0.98, epsilon=1e-8)
         optimizer.build(model.trainable_variables)
-    print(f"{model.count_params():,} weights on {strategy.num_replicas_in_sync} device(s)")
+    kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+    print(f"{model.count_params():,} weights on {strategy.num_replicas_in_sync} {kind}")
     return make_step(strategy, model, optimizer), checkpoint.trackable(model, optimizer)
 
 

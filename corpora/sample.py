@@ -127,7 +127,7 @@ VERBS = {
         auf|wachen - - aufgewacht wake_up wakes_up woke_up sein,
         ein|schlafen schläfst schläft eingeschlafen fall_asleep falls_asleep fell_asleep sein,
         fern|sehen siehst sieht ferngesehen watch_television watches_television watched_television
-        haben, aus|ruhen - - ausgeruht rest rests rested haben""",
+        haben, auf|räumen - - aufgeräumt tidy_up tidies_up tidied_up haben""",
     "away": """
         ab|reisen - - abgereist depart departs departed sein,
         an|kommen - - angekommen arrive arrives arrived sein,
@@ -302,7 +302,7 @@ class Phrase(NamedTuple):
     de: str
     en: str
     person: int  # 0 to 5, see the forms of verbs
-    relative: str = ""  # the pronoun of a relative clause about it
+    relative: str = ""  # who or that, and the German pronoun of a relative clause about it
     pronoun: bool = False
 
 

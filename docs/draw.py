@@ -1,30 +1,22 @@
 """Draw the README's pictures from a trained model: its loss, and a cross-attention map.
 
-python docs/draw.py --logdir LOGDIR
+    python -m docs.draw --logdir LOGDIR
+
+It needs matplotlib besides the project's own packages.
 """
 
-import sys
 from pathlib import Path
 
-DOCS = Path(__file__).resolve().parent
-sys.path.insert(0, str(DOCS.parent))
-
-from hparams import parse_flags, run
-
-if __name__ == "__main__":
-    flags = parse_flags(__doc__)
-
-import matplotlib
 import numpy as np
 import tensorflow as tf
+from matplotlib import pyplot as plt
 
 from data_load import load_test_data
 from eval import load, to_text, translate
+from hparams import parse_flags, run
 from model import shift_right
 
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
-
+DOCS = Path(__file__).resolve().parent
 WORDS = 12  # of the source sentence that is drawn: the first with so many, none unknown
 
 
@@ -93,4 +85,4 @@ def main(flags):
 
 
 if __name__ == "__main__":
-    run(main, flags)
+    run(main, parse_flags(__doc__))
