@@ -170,3 +170,10 @@ def test_dropout_is_on_in_training(model):
     first, second = model(X, Y, training=True), model(X, Y, training=True)
     assert np.abs(first - second).max() > 0.01
     np.testing.assert_array_equal(model(X, Y), model(X, Y))
+
+
+def test_dropout_is_on_in_the_training_step(model):
+    step = make_step(tf.distribute.get_strategy(), model, keras.optimizers.SGD(0.0))
+    x, y = tf.constant(X), tf.constant(Y)
+    losses = {float(step(x, y)[0]) for _ in range(3)}
+    assert len(losses) == 3

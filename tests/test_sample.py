@@ -81,9 +81,17 @@ def test_the_files_are_in_the_formats_of_iwslt(tmp_path):
     assert [len(side) for side in train.values()] == [300, 300]
     assert [len(side) for side in test.values()] == [50, 50]
     assert len(set(zip(*train.values(), strict=True))) == 300
-    for lang in ("de", "en"):
-        assert not set(test[lang]) & set(train[lang])
     assert train["de"][0] != train["en"][0]
+
+
+def test_no_test_sentence_is_in_the_training_text(tmp_path):
+    """At the default size, where some English sentences have two German ones."""
+    assert write(tmp_path).returncode == 0
+    for lang in ("de", "en"):
+        train = read_corpus(tmp_path / f"train.tags.de-en.{lang}")
+        _, test = read_test(tmp_path / f"IWSLT16.TED.tst2014.de-en.{lang}.xml")
+        assert len(train) == 20_000 and len(test) == 1_000
+        assert not set(test) & set(train)
 
 
 def test_same_seed_same_bytes(tmp_path):

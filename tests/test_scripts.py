@@ -28,7 +28,7 @@ def run(tmp_path_factory):
     long = ("sehr " * 20 + "lang", "very " * 20 + "long")
     flags = write_corpus(tmp_path_factory.mktemp("run"), pairs, [*tests[:7], long, *tests[7:]])
     printed = {}
-    for script, more in (("prepro", {}), ("train", TRAINING), ("eval", {})):
+    for script, more in (("prepro", {}), ("train", TRAINING), ("eval", {"batch_size": 8})):
         done = run_script(f"{script}.py", **flags, **more)
         assert done.returncode == 0, done.stderr
         printed[script] = done
