@@ -350,4 +350,7 @@ def get_batch_data(data, batch_size, seed, epoch):
     order = order[: num_batch * batch_size]
     batches = tf.data.Dataset.from_tensor_slices((data.X[order], data.Y[order]))
     batches = batches.batch(batch_size, drop_remainder=True)
+    options = tf.data.Options()  # several workers share the batches, not files of them
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    batches = batches.with_options(options)
     return batches.prefetch(tf.data.AUTOTUNE), num_batch

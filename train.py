@@ -118,7 +118,9 @@ def main(flags):
         checkpoint.restore(parts, path)
         print(f"Going on from {path}")
 
-    with tf.summary.create_file_writer(hp.logdir).as_default():
+    chief = strategy.extended.should_checkpoint  # of several workers, the one that writes
+    log = tf.summary.create_file_writer(hp.logdir) if chief else tf.summary.create_noop_writer()
+    with log.as_default():
         for epoch in range(done + 1, hp.num_epochs + 1):
             began = time.monotonic()
             batches, num_batch = get_batch_data(data, hp.batch_size, hp.seed, epoch)
@@ -126,10 +128,12 @@ def main(flags):
             title = f"epoch {epoch}/{hp.num_epochs}"
             mean_loss, acc = train_epoch(step, batches, num_batch, global_step, title)
             global_step += num_batch
-            save_hparams(hp, fingerprints(hp, de2idx, en2idx))
-            path = checkpoint.save(parts, hp.logdir, epoch, global_step)
-            seconds = time.monotonic() - began
-            print(f"{path}: mean_loss {mean_loss:.3f} acc {acc:.3f}, {seconds:.0f} s", flush=True)
+            if chief:
+                save_hparams(hp, fingerprints(hp, de2idx, en2idx))
+                path = checkpoint.save(parts, hp.logdir, epoch, global_step)
+                seconds = time.monotonic() - began
+                report = f"mean_loss {mean_loss:.3f} acc {acc:.3f}, {seconds:.0f} s"
+                print(f"{path}: {report}", flush=True)
     print("Done")
 
 
