@@ -109,9 +109,14 @@ def epoch_and_step(path):
 
     >>> epoch_and_step("logdir/model_epoch_03_gs_1290")
     (3, 1290)
+
+    Raises:
+      InputError: it has another name.
     """
-    epoch, global_step = re.fullmatch(r"model_epoch_(\d+)_gs_(\d+)", Path(path).name).groups()
-    return int(epoch), int(global_step)
+    numbers = re.fullmatch(r"model_epoch_(\d+)_gs_(\d+)", Path(path).name)
+    if not numbers:
+        raise InputError(f"{path}: to go on, it must be named like model_epoch_03_gs_1290")
+    return int(numbers[1]), int(numbers[2])
 
 
 # Names -------------------------------------------------------------------------

@@ -59,6 +59,8 @@ def load_original(path, flags):
     paths = [hp.vocab_path(lang) for lang in (hp.source_lang, hp.target_lang)]
     min_cnt = find_min_cnt(paths, sizes, flags.get("min_cnt"))
     hp = Hyperparams(**(flags | shape | {"min_cnt": min_cnt}))
+    if "num_heads" not in flags:
+        print(f"{path}: taken to have num_heads {hp.num_heads}, which its arrays do not tell")
     model = make_model(hp, *sizes)
     checkpoint.assign_original(model, arrays)
     return hp, model, load_vocabs(hp)
