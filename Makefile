@@ -1,4 +1,4 @@
-# Python 3.11 or newer; any other by `make demo PYTHON=...`.
+# Python 3.11, or 3.12 or 3.13 where it is called python3; any other by `make demo PYTHON=...`.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY = .venv/bin/python
 
@@ -15,7 +15,8 @@ DEMO_MODEL = --maxlen 15 --min_cnt 2 --hidden_units 128 --num_blocks 2 --num_hea
 install: .venv/installed
 
 .venv/installed: requirements.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, and this is " + sys.version)'
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+	    { echo "Python 3.11 to 3.13 is needed: install it, or name one: make PYTHON=..."; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(PY) -m pip install -r requirements.txt
 	touch $@

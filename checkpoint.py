@@ -9,31 +9,42 @@ import os
 import re
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
 from hparams import InputError, write_whole
 
+KEEP = 5  # checkpoints that stay in `logdir`
+ENDINGS = (".data-00000-of-00001", ".index")  # the index last: it makes a checkpoint whole
+NAME = re.compile(r"model_epoch_(\d+)_gs_(\d+)")
 UNREADABLE = (tf.errors.OpError, ValueError, AssertionError, IndexError)
 
 
+def named(logdir):
+    """The checkpoints in `logdir` that bear our names, oldest first, Paths without endings."""
+    paths = [index.with_suffix("") for index in Path(logdir).glob("*.index")]
+    return sorted((path for path in paths if NAME.fullmatch(path.name)), key=epoch_and_step)
+
+
 def newest(logdir):
-    """The newest checkpoint in `logdir`, the path without its endings, or None.
+    """The newest checkpoint in `logdir`, a Path without its endings, or None.
 
     What `checkpoint` says is looked for in `logdir` itself, wherever the folder
-    stood in training.
+    stood in training; without that file, the newest by name.
 
     Raises:
       InputError: `checkpoint` names one that is not there.
     """
     state = Path(logdir) / "checkpoint"
     if not state.is_file():
-        return None
-    named = re.search(r'model_checkpoint_path: "(?:.*[/\\])?([^"/\\]+)"', state.read_text("utf-8"))
-    if not named:
+        return named(logdir)[-1] if named(logdir) else None
+    text = state.read_text("utf-8", errors="replace")
+    found = re.search(r'model_checkpoint_path: "(?:.*[/\\])?([^"/\\]+)"', text)
+    if not found:
         raise InputError(f"{state}: names no checkpoint: delete it, or copy the file again")
-    path = Path(logdir) / named[1]
+    path = Path(logdir) / found[1]
     if not Path(f"{path}.index").is_file():
-        raise InputError(f"{state} names {path.name}, and {path}.index is not there")
+        raise InputError(f"{state} names {path.name}, and {path}.index is not there: copy it again")
     return path
 
 
@@ -50,11 +61,12 @@ def require_newest(logdir):
 
 def damaged(path, error):
     """The InputError for a checkpoint that cannot be read."""
-    others = sorted(Path(path).parent.glob("*.index"), key=lambda p: p.stat().st_mtime)
-    earlier = [other.stem for other in others if other.stem != Path(path).name]
-    way_out = "copy it again" if not earlier else f"copy it again, or write {earlier[-1]}"
-    way_out += "" if not earlier else f" into {Path(path).parent / 'checkpoint'} in its place"
-    reason = str(error).splitlines()[0]
+    way_out = "copy it again"
+    before = [other for other in named(Path(path).parent) if other != Path(path)]
+    if before:
+        state = Path(path).parent / "checkpoint"
+        way_out += f", or write {before[-1].name} into {state} in its place"
+    reason = str(error).partition("\n")[0]
     return InputError(f"{path}: this checkpoint is damaged ({reason}): {way_out}")
 
 
@@ -78,15 +90,21 @@ def trackable(model, optimizer=None):
 
 
 def save(parts, logdir, epoch, global_step):
-    """Write `parts`, a `trackable`, as the checkpoint of this epoch; returns its path."""
+    """Write `parts`, a `trackable`, as the checkpoint of this epoch; returns its path.
+
+    The `KEEP` newest stay, as the original's Saver kept them.
+    """
     path = Path(logdir) / f"model_epoch_{epoch:02d}_gs_{global_step}"
     beside = parts.write(str(path.with_name("writing")))
-    for ending in (".data-00000-of-00001", ".index"):  # the index last: it makes it whole
+    for ending in ENDINGS:
         os.replace(beside + ending, f"{path}{ending}")
-    older = sorted(Path(logdir).glob("model_epoch_*.index"), key=lambda p: epoch_and_step(p.stem))
+    kept, outdated = named(logdir)[-KEEP:], named(logdir)[:-KEEP]
     lines = [f'model_checkpoint_path: "{path.name}"']
-    lines += [f'all_model_checkpoint_paths: "{index.stem}"' for index in older]
+    lines += [f'all_model_checkpoint_paths: "{other.name}"' for other in kept]
     write_whole(Path(logdir) / "checkpoint", "\n".join(lines) + "\n")
+    for other in outdated:
+        for ending in reversed(ENDINGS):
+            Path(f"{other}{ending}").unlink(missing_ok=True)
     return path
 
 
@@ -113,7 +131,7 @@ def epoch_and_step(path):
     Raises:
       InputError: it has another name.
     """
-    numbers = re.fullmatch(r"model_epoch_(\d+)_gs_(\d+)", Path(path).name)
+    numbers = NAME.fullmatch(Path(path).name)
     if not numbers:
         raise InputError(f"{path}: to go on, it must be named like model_epoch_03_gs_1290")
     return int(numbers[1]), int(numbers[2])
@@ -214,6 +232,14 @@ def assign_original(model, arrays):
 
     A convolution of width 1 is a dense layer: its kernel (1, C_in, C_out) loses
     its first axis.
+
+    Raises:
+      InputError: an array is missing, or has another shape than the rest tell.
     """
     for name, variable in named_variables(model).items():
+        if name not in arrays:
+            raise InputError(f"this checkpoint of the original lacks the array {name}")
+        if arrays[name].size != np.prod(variable.shape):
+            shape = tuple(arrays[name].shape)
+            raise InputError(f"the array {name} has shape {shape}, not {tuple(variable.shape)}")
         variable.assign(arrays[name].reshape(variable.shape))

@@ -40,6 +40,7 @@ class EvalData(NamedTuple):
 
     data: Data
     references: list[str]  # every pair's target as it stands in the file
+    empty: list[int]  # pairs with nothing on a side, which cannot be translated or scored
 
 
 # Reading -----------------------------------------------------------------------
@@ -272,14 +273,14 @@ def load_train_data(hp, de2idx, en2idx):
     same_length(paths, sides)
     # A pair goes as a pair. The original dropped empty lines on each side by
     # itself, and matched every pair behind one with the wrong translation.
-    pairs = [pair for pair in zip(*sides, strict=True) if all(line.strip() for line in pair)]
-    cleaned = [[clean(pair[side]) for pair in pairs] for side in (0, 1)]
+    filled, empty = split_empty(sides)
+    cleaned = [[clean(side[row]) for row in filled] for side in sides]
     data = create_data(*cleaned, de2idx, en2idx, hp.maxlen)
-    refuse_nothing_left(paths, cleaned, data, hp.maxlen)
+    refuse_nothing_left(paths, sides, cleaned, data, hp.maxlen)
     print(
         f"Training on {len(data.rows)} of {len(sides[0])} pairs:"
-        f" {len(pairs) - len(data.rows)} are longer than maxlen {hp.maxlen},"
-        f" {len(sides[0]) - len(pairs)} have an empty line on a side"
+        f" {len(filled) - len(data.rows)} are longer than maxlen {hp.maxlen},"
+        f" {len(empty)} have an empty line on a side"
     )
     return data
 
@@ -291,11 +292,27 @@ def load_test_data(hp, de2idx, en2idx):
       InputError: a file cannot be read, the sides differ in length, or no pair is left.
     """
     paths = hp.source_test, hp.target_test
-    (source, _), (target, references) = map(read_test, paths)
-    same_length(paths, (source, target))
-    data = create_data(source, target, de2idx, en2idx, hp.maxlen)
-    refuse_nothing_left(paths, (source, target), data, hp.maxlen)
-    return EvalData(data, references)
+    (source, sources), (target, targets) = map(read_test, paths)
+    sides = sources, targets
+    same_length(paths, sides)
+    filled, empty = split_empty(sides)
+    cleaned = [[side[row] for row in filled] for side in (source, target)]
+    data = create_data(*cleaned, de2idx, en2idx, hp.maxlen)
+    refuse_nothing_left(paths, sides, cleaned, data, hp.maxlen)
+    data = data._replace(rows=[filled[row] for row in data.rows])
+    return EvalData(data, targets, empty)
+
+
+def split_empty(sides):
+    """The numbers of the pairs with text on both sides, and of the others.
+
+    >>> split_empty([["eins", "", "drei"], ["one", "two", "three"]])
+    ([0, 2], [1])
+    """
+    filled, empty = [], []
+    for row, pair in enumerate(zip(*sides, strict=True)):
+        (filled if all(line.strip() for line in pair) else empty).append(row)
+    return filled, empty
 
 
 def same_length(paths, sides):
@@ -308,11 +325,13 @@ def same_length(paths, sides):
         )
 
 
-def refuse_nothing_left(paths, sides, data, maxlen):
-    """Raise InputError where cleaning or `maxlen` leaves no pair, and say which."""
-    for path, sentences in zip(paths, sides, strict=True):
-        if not sentences:
-            raise InputError(f"{path}: holds no sentence beside lines that open with <")
+def refuse_nothing_left(paths, sides, cleaned, data, maxlen):
+    """Raise InputError where empty lines, cleaning or `maxlen` leave no pair; say which."""
+    if not sides[0]:
+        raise InputError(f"{paths[0]}: holds no sentence beside lines that open with <")
+    if not cleaned[0]:
+        raise InputError(f"{paths[0]} and {paths[1]}: every pair has an empty line on a side")
+    for path, sentences in zip(paths, cleaned, strict=True):
         if not any(sentence.strip() for sentence in sentences):
             raise InputError(
                 f"{path}: cleaning leaves nothing of its {len(sentences)} sentences, since the"
@@ -321,8 +340,8 @@ def refuse_nothing_left(paths, sides, data, maxlen):
             )
     if not data.rows:
         raise InputError(
-            f"{paths[0]} and {paths[1]}: none of {len(sides[0])} pairs is at most maxlen {maxlen}"
-            " words long on both sides, </S> counted: raise --maxlen"
+            f"{paths[0]} and {paths[1]}: none of {len(cleaned[0])} pairs is at most maxlen"
+            f" {maxlen} words long on both sides, </S> counted: raise --maxlen"
         )
 
 

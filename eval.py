@@ -6,6 +6,7 @@ from pathlib import Path
 from hparams import (
     Hyperparams,
     load_hparams,
+    make_folder,
     parse_flags,
     refuse_contradiction,
     run,
@@ -130,25 +131,25 @@ def sacrebleu_score(references, rows, got):
 
 
 def scores(test, got, maxlen):
-    """The lines that close a results file, the documented one first."""
+    """The lines that close a results file, the documented one last."""
     score, scored = bleu_score(test.data.Targets, got)
-    total = len(test.references)
+    total, empty = len(test.references), len(test.empty)
     left_out = sorted(set(range(total)) - set(test.data.rows))
-    lines = [
-        f"Bleu Score = {score}",
-        f"Pairs scored = {scored} of {total} (those with more than 3 words on both sides)",
+    too_long = len(left_out) - empty
+    return [
+        f"Left out = {len(left_out)} of {total}"
+        f" ({too_long} longer than maxlen {maxlen}, {empty} with an empty line on a side)",
+        f"Left out, numbers of the pairs = {' '.join(str(row + 1) for row in left_out) or '-'}",
         f"sacreBLEU = {sacrebleu_score(test.references, test.data.rows, got)} (all {total} pairs)",
-        f"Left out = {len(left_out)} of {total} (longer than maxlen {maxlen})",
+        f"Pairs scored = {scored} of {total} (those with more than 3 words on both sides)",
+        f"Bleu Score = {score}",
     ]
-    if left_out:
-        numbers = " ".join(str(row + 1) for row in left_out)
-        lines.append(f"Left out, numbers of the pairs = {numbers}")
-    return lines
 
 
 def main(flags):
     path, hp, model, (de2idx, _, en2idx, idx2en) = load(flags)
     test = load_test_data(hp, de2idx, en2idx)
+    make_folder(hp.results)
     print(f"Translating {len(test.data.X)} sentences with {path}")
     preds = translate(model, test.data.X, hp.batch_size)
     got = [to_text(pred, idx2en) for pred in preds]
@@ -159,7 +160,8 @@ def main(flags):
     results = Path(hp.results) / path.name
     write_whole(results, "\n".join(records + closing) + "\n")
 
-    print("\n".join([""] + records[:SAMPLES] + closing[:4]))
+    shown = [line for line in closing if len(line) < 200]  # the numbers may be hundreds
+    print("\n".join([""] + records[:SAMPLES] + shown))
     print(f"All of it: {results}")
 
 

@@ -16,6 +16,7 @@ import dataclasses
 import json
 import math
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -75,7 +76,9 @@ class Hyperparams:
     # training
     batch_size: int = option(32, "N: sentence pairs in a batch, over all devices", at_least=1)
     lr: float = option(0.0001, "Adam's learning rate", at_least=0.0)
-    dropout_rate: float = option(0.1, "share of units dropped in training", 0.0, below=1.0)
+    dropout_rate: float = option(
+        0.1, "share of units dropped in training", 0.0, below=1.0, kept=True
+    )
     num_epochs: int = option(20, "passes over the training text", at_least=1)
     seed: int = option(0, "fixes weights, dropout and the order of the data", 0, below=2**31)
 
@@ -91,6 +94,9 @@ class Hyperparams:
                 f"source_lang and target_lang are both {self.source_lang}, so that one vocabulary"
                 " file would overwrite the other: give each side its own name"
             )
+        for lang in (self.source_lang, self.target_lang):
+            if "/" in lang or "\\" in lang:
+                raise InputError(f"{lang} is the name of a language, and cannot hold a slash")
 
     def vocab_path(self, lang):
         """The vocabulary file of a language, a `Path`."""
@@ -99,6 +105,8 @@ class Hyperparams:
 
 def check(field, value):
     """Raise InputError where `value` is not one that `field` allows."""
+    if type(value) not in ((int, float) if field.type is float else (field.type,)):
+        raise InputError(f"{field.name} is {value!r}: it must be of type {field.type.__name__}")
     if field.type in (int, float):
         low, high = field.metadata["at_least"], field.metadata["below"]
         if not low <= value < high:
@@ -115,9 +123,11 @@ def parse_flags(description):
     """The hyperparameters given on the command line, a dict of only those.
 
     Scripts call this before they import TensorFlow, so that `--help` and a
-    mistyped flag answer at once.
+    mistyped flag answer at once. Ctrl-C then ends the program without a word,
+    until `run` has something to say of it.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up notices
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # fewer of TensorFlow's notices
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     parser = argparse.ArgumentParser(
         description=description, argument_default=argparse.SUPPRESS, allow_abbrev=False
     )
@@ -158,7 +168,7 @@ def hparams_path(logdir):
 def save_hparams(hp, vocab_sha256):
     """Write `hp` and the fingerprints of its vocabularies into `hp.logdir`.
 
-    Where the folder stands is not saved: a model that is moved still works.
+    Where that folder stands is not saved, so that it can be moved.
     """
     saved = dataclasses.asdict(hp) | {"vocab_sha256": vocab_sha256}
     del saved["logdir"]
@@ -173,27 +183,27 @@ def load_hparams(flags, trained):
       trained: whether there is a model, so that its hyperparameters must be there too.
 
     Returns:
-      (Hyperparams, dict): where `logdir` holds no model yet, the defaults under
-      the flags, and an empty dict; else what was saved there under the flags, and
-      the fingerprints of the vocabularies the model was trained with.
+      (Hyperparams, dict): without a model the defaults under the flags, and an
+      empty dict; else what was saved with it under the flags, and the
+      fingerprints of the vocabularies it was trained with.
 
     Raises:
       InputError: a flag contradicts the saved model, or the file is damaged or missing.
     """
+    if not trained:
+        return Hyperparams(**flags), {}
     path = hparams_path(flags.get("logdir", Hyperparams.logdir))
     if not path.exists():
-        if trained:
-            raise InputError(f"{path}: not there, and the checkpoint beside it needs it: copy it")
-        return Hyperparams(**flags), {}
+        raise InputError(f"{path}: not there, and the checkpoint beside it needs it: copy it")
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
         vocab_sha256 = saved.pop("vocab_sha256")
-        trained = Hyperparams(**saved)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        as_trained = Hyperparams(**saved)
+    except (InputError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{path}: not hyperparameters of this project ({error})") from None
     for field in dataclasses.fields(Hyperparams):
         if field.metadata["kept"]:
-            refuse_contradiction(path, field.name, getattr(trained, field.name), flags)
+            refuse_contradiction(path, field.name, getattr(as_trained, field.name), flags)
     return Hyperparams(**(saved | flags)), vocab_sha256
 
 
@@ -206,23 +216,45 @@ def refuse_contradiction(path, name, trained, flags):
         )
 
 
+def make_folder(folder):
+    """Make a folder where there is none.
+
+    Raises:
+      InputError: it cannot be made, or not be written to.
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made a folder: {error.strerror.lower()}") from None
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"{folder}: this folder cannot be written to")
+
+
 def write_whole(path, text):
     """Write beside and rename, so that a file is either old or new, never half."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     beside = path.with_name(path.name + ".tmp")
     beside.write_text(text, encoding="utf-8", newline="\n")
     os.replace(beside, path)
 
 
-def run(main, flags):
-    """Call `main(flags)` as a script does: an InputError is one line and exit code 2."""
+def run(main, flags, stopped="stopped"):
+    """Call `main(flags)` as a script does: an InputError is one line and exit code 2.
+
+    Args:
+      stopped: what to say after Ctrl-C.
+    """
     program = Path(sys.argv[0]).name
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         main(flags)
     except InputError as error:
         print(f"{program}: {error}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
-        print(f"\n{program}: stopped; the same command goes on", file=sys.stderr)
+        print(f"\n{program}: {stopped}", file=sys.stderr)
         sys.exit(130)

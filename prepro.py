@@ -15,15 +15,14 @@ def make_vocab(source):
     a tag are counted too.
 
     Raises:
-      InputError: `source` cannot be read, or cleaning leaves no word of it.
+      InputError: `source` cannot be read, or it holds no word of Latin letters.
     """
     word2cnt = Counter()
     for line in read_lines(source):
         word2cnt.update(clean(line).split())
     if not word2cnt:
         raise InputError(
-            f"{source}: cleaning leaves no word, since the recipe legacy keeps Latin letters and"
-            " apostrophes only"
+            f"{source}: holds no word of Latin letters, the only ones that the recipe legacy keeps"
         )
     entries = [(word, SPECIAL_COUNT) for word in SPECIALS] + word2cnt.most_common()
     return "".join(f"{word}\t{count}\n" for word, count in entries)

@@ -3,7 +3,15 @@
 import os
 import time
 
-from hparams import Hyperparams, InputError, load_hparams, parse_flags, run, save_hparams
+from hparams import (
+    Hyperparams,
+    InputError,
+    load_hparams,
+    make_folder,
+    parse_flags,
+    run,
+    save_hparams,
+)
 
 if __name__ == "__main__":
     flags = parse_flags(__doc__)  # before TensorFlow is loaded, which takes seconds
@@ -112,6 +120,7 @@ def main(flags):
         return
 
     data = load_train_data(hp, de2idx, en2idx)
+    make_folder(hp.logdir)
     strategy = make_strategy()
     step, parts = make_training(hp, strategy, len(de2idx), len(en2idx))
     if path:
@@ -138,4 +147,4 @@ def main(flags):
 
 
 if __name__ == "__main__":
-    run(main, flags)
+    run(main, flags, "stopped; the same command goes on from the last checkpoint")

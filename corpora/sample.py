@@ -73,9 +73,10 @@ NOUNS = {
         Tür f Türen door doors, Fenster n Fenster window windows, Kiste f Kisten box boxes,
         Flasche f Flaschen bottle bottles, Koffer m Koffer suitcase suitcases""",
     "clothing": """
-        Hut m Hüte hat hats, Mantel m Mäntel coat coats, Hemd n Hemden shirt shirts,
+        Mantel m Mäntel coat coats, Hemd n Hemden shirt shirts,
         Kleid n Kleider dress dresses, Jacke f Jacken jacket jackets, Rock m Röcke skirt skirts,
-        Pullover m Pullover sweater sweaters, Mütze f Mützen cap caps""",
+        Pullover m Pullover sweater sweaters""",
+    "hat": "Hut m Hüte hat hats, Mütze f Mützen cap caps",
     "vehicle": """
         Auto n Autos car cars, Fahrrad n Fahrräder bicycle bicycles, Boot n Boote boat boats,
         Motorrad n Motorräder motorcycle motorcycles, Lastwagen m Lastwagen truck trucks,
@@ -86,14 +87,15 @@ NOUNS = {
 ADJECTIVES = {
     "person animal": """
         alt älter old older, jung jünger young younger, stark stärker strong stronger,
-        klug klüger clever cleverer, groß größer big bigger, klein kleiner small smaller,
+        klug klüger clever cleverer, klein kleiner small smaller,
         müde müder tired more_tired, hungrig hungriger hungry hungrier,
         glücklich glücklicher happy happier, traurig trauriger sad sadder,
         freundlich freundlicher friendly friendlier, faul fauler lazy lazier,
         ruhig ruhiger calm calmer, mutig mutiger brave braver""",
+    "animal": "groß größer big bigger",
     "person": """
-        reich reicher rich richer, arm ärmer poor poorer, nett netter nice nicer,
-        berühmt berühmter famous more_famous, krank kränker sick sicker""",
+        groß größer tall taller, reich reicher rich richer, arm ärmer poor poorer,
+        nett netter nice nicer, berühmt berühmter famous more_famous, krank kränker sick sicker""",
     "food": """
         frisch frischer fresh fresher, süß süßer sweet sweeter, groß größer big bigger,
         klein kleiner small smaller""",
@@ -102,7 +104,7 @@ ADJECTIVES = {
         lang länger long longer, kurz kürzer short shorter, neu neuer new newer,
         alt älter old older, interessant interessanter interesting more_interesting,
         langweilig langweiliger boring more_boring""",
-    "thing door clothing vehicle": """
+    "thing door clothing hat vehicle": """
         neu neuer new newer, alt älter old older, groß größer big bigger,
         klein kleiner small smaller, schön schöner beautiful more_beautiful,
         billig billiger cheap cheaper, schmutzig schmutziger dirty dirtier,
@@ -121,7 +123,8 @@ VERBS = {
         arbeiten - - gearbeitet work works worked haben,
         warten - - gewartet wait waits waited haben,
         schwimmen - - geschwommen swim swims swam sein, kochen - - gekocht cook cooks cooked haben,
-        spielen - - gespielt play plays played haben, lernen - - gelernt learn learns learned haben,
+        spielen - - gespielt play plays played haben,
+        lernen - - gelernt study studies studied haben,
         beten - - gebetet pray prays prayed haben, rauchen - - geraucht smoke smokes smoked haben,
         auf|stehen - - aufgestanden get_up gets_up got_up sein,
         auf|wachen - - aufgewacht wake_up wakes_up woke_up sein,
@@ -141,7 +144,7 @@ VERBS = {
         lesen liest liest gelesen read reads read haben,
         schreiben - - geschrieben write writes wrote haben,
         übersetzen - - übersetzt translate translates translated haben,
-        vor|lesen liest liest vorgelesen read_aloud reads_aloud read_aloud haben""",
+        ab|schreiben - - abgeschrieben copy copies copied haben""",
     "acc:food": """
         essen isst isst gegessen eat eats ate haben, kochen - - gekocht cook cooks cooked haben,
         schneiden - - geschnitten cut cuts cut haben,
@@ -150,10 +153,13 @@ VERBS = {
         trinken - - getrunken drink drinks drank haben,
         bestellen - - bestellt order orders ordered haben""",
     "acc:clothing": """
-        tragen trägst trägt getragen wear wears wore haben,
         waschen wäschst wäscht gewaschen wash washes washed haben,
         an|ziehen - - angezogen put_on puts_on put_on haben,
         aus|ziehen - - ausgezogen take_off takes_off took_off haben""",
+    "acc:clothing hat": "tragen trägst trägt getragen wear wears wore haben",
+    "acc:hat": """
+        auf|setzen - - aufgesetzt put_on puts_on put_on haben,
+        ab|setzen - - abgesetzt take_off takes_off took_off haben""",
     "acc:vehicle": """
         reparieren - - repariert repair repairs repaired haben,
         waschen wäschst wäscht gewaschen wash washes washed haben,
@@ -164,11 +170,11 @@ VERBS = {
         putzen - - geputzt clean cleans cleaned haben""",
     "acc:person": """
         an|rufen - - angerufen call calls called haben,
-        ab|holen - - abgeholt pick_up picks_up picked_up haben,
+        ab|holen - - abgeholt collect collects collected haben,
         ein|laden lädst lädt eingeladen invite invites invited haben,
         besuchen - - besucht visit visits visited haben,
-        fragen - - gefragt ask asks asked haben, lieben - - geliebt love loves loved haben,
-        kennen - - gekannt know knows knew haben, grüßen - - gegrüßt greet greets greeted haben,
+        fragen - - gefragt ask asks asked haben, küssen - - geküsst kiss kisses kissed haben,
+        umarmen - - umarmt hug hugs hugged haben, grüßen - - gegrüßt greet greets greeted haben,
         treffen triffst trifft getroffen meet meets met haben""",
     "acc:person animal thing": """
         sehen siehst sieht gesehen see sees saw haben,
@@ -176,7 +182,7 @@ VERBS = {
         finden - - gefunden find finds found haben,
         malen - - gemalt paint paints painted haben,
         vergessen vergisst vergisst vergessen forget forgets forgot haben,
-        brauchen - - gebraucht need needs needed haben""",
+        fotografieren - - fotografiert photograph photographs photographed haben""",
     "acc:thing food text": """
         kaufen - - gekauft buy buys bought haben, bezahlen - - bezahlt pay_for pays_for paid_for
         haben, mit|bringen - - mitgebracht bring_along brings_along brought_along haben,
@@ -241,12 +247,12 @@ ANY_TIME = """
     am_Freitag on_Friday, am_Sonntag on_Sunday, im_Sommer in_summer, im_Winter in_winter,
     in_der_Nacht at_night, nach_dem_Essen after_the_meal, um_acht_Uhr at_eight_o'clock"""
 TIMES = {
-    "present": "jetzt now, jeden_Tag every_day, jede_Woche every_week",
+    "present": "jeden_Tag every_day, jede_Woche every_week, meistens most_of_the_time",
     "past": "gestern yesterday, letzte_Woche last_week, vor_einem_Jahr a_year_ago",
     "future": "morgen tomorrow, bald soon, nächste_Woche next_week",
     "modal": "jetzt now, morgen tomorrow, bald soon",
 }
-OFTEN = "oft often, immer always, manchmal sometimes, nie never, selten rarely, wieder again"
+OFTEN = "oft often, immer always, manchmal sometimes, nie never, selten rarely"
 
 # German for ich, du, er, wir, ihr, sie; English auxiliary (- for do) and what follows it;
 # the same where it is negated.
@@ -346,8 +352,9 @@ QUALITIES = {
     ]
     for kind in NOUNS
 }
+PASSING = "müde hungrig glücklich traurig ruhig krank".split()  # today, and not tomorrow
 PAINT = list(entries(COLOURS))
-PAINTED = ("thing", "door", "clothing", "vehicle")
+PAINTED = ("thing", "door", "clothing", "hat", "vehicle")
 ALL_VERBS = [parse_verb(frame, words) for frame, table in VERBS.items() for words in entries(table)]
 ANIMALS_DO = """schlafen warten schwimmen spielen aufwachen einschlafen laufen kommen essen trinken
     sehen suchen finden folgen""".split()
@@ -413,7 +420,9 @@ def noun_phrase(rng, kinds, case, definite=False, negated=False):
     """
     noun = rng.choice(OF_KIND[rng.choice(kinds)])
     gender = "pl" if noun.plural and rng.random() < 0.25 else noun.gender
-    options = ["definite"] * 8 + ["possessive"] * 3 + ["dieser"] * 2
+    options = ["definite"] * 8 + ["dieser"] * 2
+    if noun.en not in ("man", "woman"):  # whose possessive makes a husband or wife of them
+        options += ["possessive"] * 3
     if noun.plural and not definite:
         options += ["indefinite"] * 6 + ["jeder"] * (gender != "pl")
     kind = "kein" if negated and noun.plural else rng.choice(options)
@@ -495,7 +504,11 @@ class Clause:
         self.time = rng.choice(WHEN[self.tense])
 
     def add_often(self, rng):
-        self.often = rng.choice(HOW_OFTEN)
+        """Never and rarely go with no modal, which they would negate, and with no every."""
+        phrases = [self.subject.de, *(de for de, _ in [*self.objects, *self.behind])]
+        every = any("jed" in phrase for phrase in phrases)
+        rare = ("nie", "selten") if self.tense == "modal" or every else ()
+        self.often = rng.choice([pair for pair in HOW_OFTEN if pair[0] not in rare])
 
     def german(self, order, opening=""):
         nicht = "nicht" if self.not_said else ""
@@ -614,7 +627,8 @@ def copula_clause(rng, subject_kinds=("person", "animal")):
         clause.behind.append((f"{adjective[1]} als {other.de}", f"{adjective[3]} than {other.en}"))
     else:
         clause.behind.append((adjective[0], adjective[2]))
-        add_adverb(rng, clause)
+        if adjective[0] in PASSING:
+            add_adverb(rng, clause)
     return clause
 
 
@@ -671,10 +685,8 @@ def what(rng):
 
 def subordinate(rng):
     """A main clause and one that says why, when or despite what, its verb at the end."""
-    german, english = rng.choice(
-        [("weil", "because"), ("obwohl", "although"), ("wenn", "when"), ("bevor", "before")]
-    )
-    tenses = dict(tenses=("present",)) if german in ("wenn", "bevor") else {}
+    german, english = rng.choice([("weil", "because"), ("obwohl", "although"), ("wenn", "when")])
+    tenses = dict(tenses=("present",)) if german == "wenn" else {}
     main = some_clause(rng, relative=False, **tenses)
     other = some_clause(rng, relative=False, **tenses)
     return (
@@ -693,7 +705,8 @@ def said(rng):
         main = Clause(rng, rng.choice(SAYINGS), subject, tenses=("present", "past"))
     whether = main.finite in WISSEN and main.negated
     german, english = ("ob", "whether") if whether else ("dass", "that")
-    other = some_clause(rng, relative=False)
+    tenses = dict(tenses=("past",)) if main.tense == "past" else {}
+    other = some_clause(rng, relative=False, **tenses)
     return (
         f"{main.german('second')}, {german} {other.german('last')}",
         f"{main.english('plain')} {english} {other.english('plain')}",
@@ -756,42 +769,51 @@ def test_lines(pairs):
 def refuse_foreign(paths):
     """Raise FileExistsError for a file that was not written here."""
     for path in paths:
-        if path.exists() and MARK.encode() not in path.read_bytes()[:300]:
-            raise FileExistsError(
-                f"{path} is there already and was not written by this program: choose another"
-                " --output, or move the file away"
-            )
+        if path.exists():
+            with path.open("rb") as file:
+                if MARK.encode() not in file.read(300):
+                    raise FileExistsError(
+                        f"{path} is there already and was not written by this program: choose"
+                        " another --output, or move the file away"
+                    )
 
 
 def write_corpus(output, train, test, seed):
     """Write the four files into the folder `output`; returns their paths.
 
     A corpus of any size takes no more memory than a number a sentence.
+
+    Raises:
+      OSError: a file is there that was not written here, or cannot be written.
     """
     folder = Path(output)
     train_paths = [folder / f"train.tags.de-en.{lang}" for lang in LANGUAGES]
     test_paths = [folder / f"IWSLT16.TED.tst2014.de-en.{lang}.xml" for lang in LANGUAGES]
-    refuse_foreign(train_paths + test_paths)
+    paths = train_paths + test_paths
+    refuse_foreign(paths)
     folder.mkdir(parents=True, exist_ok=True)
 
     pairs = sentence_pairs(seed)
     tests = list(itertools.islice(pairs, test))
     held_out = {english for _, english in tests}
     trains = itertools.islice((pair for pair in pairs if pair[1] not in held_out), train)
-    write_sides(test_paths, test_lines(tests))
-    write_sides(train_paths, training_lines(trains))
-    return train_paths + test_paths
+    write_beside(test_paths, test_lines(tests))
+    write_beside(train_paths, training_lines(trains))
+    for path in paths:  # all four are whole by now
+        os.replace(beside(path), path)
+    return paths
 
 
-def write_sides(paths, lines):
-    """Write both sides beside their places, then rename them."""
-    besides = [path.with_name(path.name + ".tmp") for path in paths]
-    with besides[0].open("wb") as german, besides[1].open("wb") as english:
+def beside(path):
+    return path.with_name(path.name + ".tmp")
+
+
+def write_beside(paths, lines):
+    """Write both sides of `lines`, under names that are not yet theirs."""
+    with beside(paths[0]).open("wb") as german, beside(paths[1]).open("wb") as english:
         for de, en in lines:
             german.write(f"{de}\n".encode())
             english.write(f"{en}\n".encode())
-    for beside, path in zip(besides, paths, strict=True):
-        os.replace(beside, path)
 
 
 def main():
@@ -805,7 +827,7 @@ def main():
         parser.error("--train and --test must be at least 1")
     try:
         paths = write_corpus(args.output, args.train, args.test, args.seed)
-    except FileExistsError as error:
+    except OSError as error:
         parser.error(str(error))
     print("\n".join(map(str, paths)))
 

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 from matplotlib import pyplot as plt
 
-from data_load import load_test_data
+from data_load import UNK, load_test_data
 from eval import load, to_text, translate
 from hparams import parse_flags, run
 from model import shift_right
@@ -60,9 +60,7 @@ def draw_attention(flags, path):
     _, hp, model, (de2idx, idx2de, en2idx, idx2en) = load(flags)
     data = load_test_data(hp, de2idx, en2idx).data
     row = next(
-        row
-        for row, x in enumerate(data.X)
-        if np.count_nonzero(x) == WORDS + 1 and not (x == 1).any()
+        row for row, x in enumerate(data.X) if np.count_nonzero(x) == WORDS + 1 and UNK not in x
     )
     x = data.X[row : row + 1]
     pred = translate(model, x, 1)

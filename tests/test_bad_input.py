@@ -101,8 +101,22 @@ def test_no_sentence_left_after_cleaning(flags):
     Path(flags["source_train"]).write_text("我爱你\n" * len(PAIRS), encoding="utf-8")
     refused("train.py", flags["source_train"], "cleaning leaves nothing", "Latin", **flags)
     before = vocab(flags, "de").read_bytes()
-    refused("prepro.py", flags["source_train"], "cleaning leaves no word", "Latin", **flags)
+    refused("prepro.py", flags["source_train"], "holds no word of Latin letters", **flags)
     assert vocab(flags, "de").read_bytes() == before
+
+
+def test_no_pair_with_text_on_both_sides(flags):
+    Path(flags["target_train"]).write_text("\n" * len(PAIRS))
+    refused("train.py", flags["target_train"], "every pair has an empty line", **flags)
+
+
+def test_a_file_where_a_folder_is_to_be(flags, trained, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    refused("prepro.py", file, "cannot be made a folder", **flags | dict(preprocessed=file))
+    refused("train.py", file, "cannot be made a folder", **flags | dict(logdir=file))
+    refused("eval.py", file, "cannot be made a folder", **trained | dict(results=file))
+    assert file.read_text() == "mine"
 
 
 def test_a_file_of_tags_alone(flags):

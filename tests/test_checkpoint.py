@@ -6,10 +6,13 @@ import pytest
 import tensorflow as tf
 
 import checkpoint
-from conftest import run_script
+import eval
+from conftest import run_script, write_corpus
+from data_load import END, SPECIALS, START
 from eval import bleu_score
 from hparams import InputError
 from model import Transformer
+from search import greedy
 from train import make_step
 
 BATCH = tf.constant([[4, 5, 3, 0]])
@@ -72,6 +75,20 @@ def test_the_newest_is_found_where_the_folder_now_stands(tmp_path):
     state.write_text("")
     with pytest.raises(InputError, match="names no checkpoint"):
         checkpoint.newest(tmp_path)
+    state.write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="names no checkpoint"):
+        checkpoint.newest(tmp_path)
+    state.unlink()
+    assert checkpoint.newest(tmp_path) == path
+
+
+def test_files_with_other_names_are_let_be(tmp_path):
+    model, _ = small(0)
+    for name in ("model_epoch_01_gs_1_best.index", "writing.index"):
+        (tmp_path / name).write_text("mine")
+    path = checkpoint.save(checkpoint.trackable(model), tmp_path, 1, 1)
+    assert checkpoint.named(tmp_path) == [path]
+    assert (tmp_path / "model_epoch_01_gs_1_best.index").read_text() == "mine"
 
 
 @pytest.mark.parametrize("ending", [".data-00000-of-00001", ".index"])
@@ -126,6 +143,43 @@ def test_our_checkpoint_is_not_taken_for_the_originals(tmp_path):
     model, _ = small(0)
     path = checkpoint.save(checkpoint.trackable(model), tmp_path, 1, 1)
     assert not checkpoint.is_original(path)
+
+
+@pytest.mark.parametrize("name, array", [("decoder/dec_pe/lookup_table", None), ("dense/bias", 3)])
+def test_an_array_that_is_missing_or_of_another_shape_is_named(golden, name, array):
+    arrays = golden.group("w")
+    arrays.pop(name)
+    if array:
+        arrays[name] = np.zeros(array, np.float32)
+    with pytest.raises(InputError, match=name):
+        checkpoint.assign_original(golden.model(), arrays)
+
+
+def test_eval_reads_shape_and_min_cnt_from_the_originals_checkpoint(golden, tmp_path, capsys):
+    logdir, flags = tmp_path / "logdir", write_corpus(tmp_path, [("wda wf", "wca wg")])
+    logdir.mkdir()
+    path = write_original(golden, logdir, adam=True)
+    (tmp_path / "preprocessed").mkdir()
+    for lang, size in zip(("de", "en"), golden.vocab_sizes, strict=True):
+        words = [f"{word}\t9" for word in SPECIALS]
+        words += [f"{word(i)}\t{3 if i < size else 2}" for i in range(4, size + 5)]
+        vocab = tmp_path / "preprocessed" / f"{lang}.vocab.tsv"
+        vocab.write_text("".join(f"{line}\n" for line in words))
+    eval.main(flags | {"num_heads": golden.hparams["num_heads"]})
+    assert "taken to have num_heads" not in capsys.readouterr().out
+
+    model = golden.model()
+    x = np.zeros((1, model.maxlen), np.int32)
+    x[0, :3] = 30, 5, 3
+    preds = greedy(model.step, model.start(x), tf.constant([START]), model.maxlen, END)
+    got = " ".join(word(i) for i in preds.numpy()[0]).split("</S>")[0].strip()
+    records, _ = results_of(tmp_path / "results" / path.name)
+    assert records == [["- source: wda wf", "- expected: wca wg", f"- got: {got}"]]
+
+
+def word(i):
+    """The word with id `i`: w and its digits as letters, since cleaning drops digits."""
+    return SPECIALS[i] if i < 4 else "w" + "".join("abcdefghij"[int(digit)] for digit in str(i))
 
 
 def results_of(path):

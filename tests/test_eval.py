@@ -44,11 +44,12 @@ def test_sacrebleu_counts_a_sentence_left_out_as_an_empty_line():
     assert float(score.split()[0]) > 0
 
 
-def test_closing_lines_say_what_was_scored_and_what_was_left_out():
-    data = Data(None, None, [LONG, "x"], [LONG, "y"], rows=[0, 2])
-    lines = scores(EvalData(data, [LONG, "too long", "y"]), [LONG, "y"], maxlen=9)
-    assert lines[0] == "Bleu Score = 100.0"
-    assert lines[1].startswith("Pairs scored = 1 of 3")
+def test_closing_lines_say_what_was_left_out_and_what_was_scored():
+    data = Data(None, None, [LONG, "x"], [LONG, "y"], rows=[0, 3])
+    references = [LONG, "too long", "", "y"]
+    lines = scores(EvalData(data, references, empty=[2]), [LONG, "y"], maxlen=9)
+    assert lines[0] == "Left out = 2 of 4 (1 longer than maxlen 9, 1 with an empty line on a side)"
+    assert lines[1] == "Left out, numbers of the pairs = 2 3"
     assert lines[2].startswith("sacreBLEU = ") and "version:" in lines[2]
-    assert lines[3] == "Left out = 1 of 3 (longer than maxlen 9)"
-    assert lines[4] == "Left out, numbers of the pairs = 2"
+    assert lines[3].startswith("Pairs scored = 1 of 4")
+    assert lines[4] == "Bleu Score = 100.0"

@@ -54,6 +54,7 @@ def test_help_names_every_field_and_does_not_wait_for_tensorflow(script):
         (dict(dropout_rate=1.0), "dropout_rate is 1.0"),
         (dict(lr=float("nan")), "lr is nan"),
         (dict(source_lang="en"), "source_lang and target_lang are both en"),
+        (dict(source_lang="../de"), "../de is the name of a language"),
         (dict(recipe="lavish"), "choose one of legacy"),
         (dict(logdir=""), "logdir is empty"),
     ],
@@ -88,12 +89,21 @@ def test_a_flag_cannot_contradict_the_model(tmp_path):
         load_hparams({"logdir": str(tmp_path), "maxlen": 10}, trained=True)
 
 
+def test_what_is_left_of_a_model_that_is_gone_binds_nobody(tmp_path):
+    save_hparams(Hyperparams(logdir=str(tmp_path), maxlen=25), {"de": "1"})
+    hp, trained_with = load_hparams({"logdir": str(tmp_path)}, trained=False)
+    assert hp.maxlen == 10 and trained_with == {}
+
+
 @pytest.mark.parametrize(
     "damage",
     [
         lambda saved: "{",
         lambda saved: "[]",
         lambda saved: json.dumps(saved | {"maxlen": "ten"}),
+        lambda saved: json.dumps(saved | {"maxlen": 15.0}),
+        lambda saved: json.dumps(saved | {"maxlen": 0}),
+        lambda saved: json.dumps(saved | {"sinusoid": "false"}),
         lambda saved: json.dumps(saved | {"heads": 8}),
         lambda saved: json.dumps({k: v for k, v in saved.items() if k != "vocab_sha256"}),
     ],

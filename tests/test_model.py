@@ -65,7 +65,7 @@ def test_five_training_steps_are_the_originals(golden):
 
 
 def test_the_weights_after_five_steps_are_the_originals(golden, float64):
-    """In float64, where the original's rounding alone is in the difference (7e-5).
+    """In float64, where the original's rounding alone is in the difference (8e-5).
 
     In float32 ours adds to it, to 1.3e-4 in one of 78 arrays: some biases of K have a
     gradient that is zero but for rounding, and Adam makes a step of the rounding.
@@ -78,6 +78,20 @@ def test_the_weights_after_five_steps_are_the_originals(golden, float64):
         optimizer.apply_gradients(zip(gradients, named.values(), strict=True))
     for name, theirs in golden.group("w5").items():
         assert largest_difference(named[name], theirs.reshape(named[name].shape)) < 1e-4, name
+
+
+def test_the_weights_after_five_training_steps_are_the_originals(golden):
+    """In float32 through the training step, but for those biases (1.3e-4)."""
+    model, x, y = golden.model(), tf.constant(golden["x"]), tf.constant(golden["y"])
+    optimizer = keras.optimizers.Adam(golden.hparams["lr"], 0.9, 0.98, 1e-8)
+    step = make_step(tf.distribute.get_strategy(), model, optimizer)
+    for _ in range(5):
+        step(x, y)
+    named = named_variables(model)
+    for name, theirs in golden.group("w5").items():
+        rounding = 1e-4 if not name.endswith("attention/dense_1/bias") else 5e-4
+        difference = largest_difference(named[name], theirs.reshape(named[name].shape))
+        assert difference < rounding, name
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from data_load import read_corpus, read_test
 
 @pytest.fixture(scope="module")
 def pairs():
-    return sample_pairs(5000)
+    return sample_pairs(20_000)
 
 
 def test_every_german_sentence_comes_once(pairs):
@@ -33,14 +33,18 @@ def test_several_hundred_words_a_side(pairs):
         ("question", r"^Wird (der|die|das) ", r"^Will the "),
         ("negated modal", r" muss nicht .*en\.$", r" does not have to "),
         ("kein", r" kein(en|e)? ", r"not "),
-        ("separable verb in second place", r" zieht .* an\.$", r" puts on "),
-        ("separable verb at the end", r", weil .* aufsteht\.$", r" because .* gets up"),
+        ("separable verb in second place", r" zieht .* an\.$", r" puts? on "),
+        (
+            "separable verb at the end",
+            r", weil .* (aufsteht|ankommt)\.$",
+            r" because .* (gets up|arrives)",
+        ),
         ("verb last", r", dass .* hat\.$", r" that "),
         ("inversion", r"^Heute \w+ (der|die|das) ", r"^Today the "),
-        ("weak noun in the accusative", r" den (\w+ )?Jungen ", r" the (\w+ )?boy\b"),
+        ("weak noun in the accusative", r" (sucht|fragt) den (\w+ )?Jungen", r" the (\w+ )?boy\b"),
         ("dative plural", r" (mit|von) den (\w+ )?\w+n\b", r" (with|to|of) the "),
         ("relative clause", r"^Der (\w+ )?Bauer, der .*, ", r"^The (\w+ )?farmer who "),
-        ("comparison", r" größer als der ", r" bigger than the "),
+        ("comparison", r" größer als der ", r" (bigger|taller) than the "),
     ],
 )
 def test_the_grammar_holds(pairs, what, german, english):

@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +27,9 @@ def run(tmp_path_factory):
     """All three scripts on 100 pairs: the folder's flags, and what the scripts printed."""
     pairs, tests = sample_pairs(100), sample_pairs(21, seed=1)
     long = ("sehr " * 20 + "lang", "very " * 20 + "long")
-    flags = write_corpus(tmp_path_factory.mktemp("run"), pairs, [*tests[:7], long, *tests[7:]])
+    flags = write_corpus(
+        tmp_path_factory.mktemp("run"), pairs, [*tests[:7], long, ("", "x"), *tests[7:]]
+    )
     printed = {}
     for script, more in (("prepro", {}), ("train", TRAINING), ("eval", {"batch_size": 8})):
         done = run_script(f"{script}.py", **flags, **more)
@@ -68,17 +71,17 @@ def test_results_are_in_the_documented_format(run):
     flags, printed = run
     with open(f"{flags['results']}/model_epoch_02_gs_6", encoding="utf-8") as file:
         *records, closing = file.read().split("\n\n")
-    # 22 pairs, one over maxlen; 21 are no multiple of the batch, and none is dropped.
+    # Of 23 pairs one is too long and one empty; 21 are no multiple of the batch.
     assert len(records) == 21
     for record in records:
         assert re.fullmatch(r"- source: .+\n- expected: .+\n- got: .*", record)
-    lines = closing.splitlines()
-    assert re.fullmatch(r"Bleu Score = [\d.e-]+", lines[0])
-    assert re.match(r"Pairs scored = \d+ of 22 ", lines[1])
-    assert re.match(r"sacreBLEU = [\d.]+ nrefs:1\|case:mixed\|.*version:", lines[2])
-    assert lines[3].startswith("Left out = 1 of 22 (longer than maxlen 15)")
-    assert lines[4].endswith("= 8")
-    assert lines[0] in printed["eval"].stdout and "- got: " in printed["eval"].stdout
+    left_out, numbers, sacrebleu, scored, bleu = closing.splitlines()
+    assert left_out.startswith("Left out = 2 of 23 (1 longer than maxlen 15, 1 with an empty line")
+    assert numbers.endswith("= 8 9")
+    assert re.match(r"sacreBLEU = [\d.]+ nrefs:1\|case:mixed\|.*version:", sacrebleu)
+    assert re.match(r"Pairs scored = \d+ of 23 ", scored)
+    assert re.fullmatch(r"Bleu Score = [\d.e-]+", bleu)
+    assert bleu in printed["eval"].stdout and "- got: " in printed["eval"].stdout
 
 
 def test_training_that_is_done_says_so_and_changes_nothing(run):
@@ -126,6 +129,13 @@ def test_training_in_two_parts_equals_training_in_one(corpus, tmp_path):
     for name, weight in weights(parts).items():
         np.testing.assert_allclose(weight, whole[name], atol=1e-5, err_msg=name)
     assert sorted(scalars(parts["logdir"])["mean_loss"]) == [3, 6, 9, 10, 12]
+
+
+def test_five_checkpoints_stay(corpus):
+    train.main(corpus | SMALL | dict(num_epochs=7))
+    names = [path.name for path in checkpoint.named(corpus["logdir"])]
+    assert names == [f"model_epoch_0{epoch}_gs_{3 * epoch}" for epoch in range(3, 8)]
+    assert len(list(Path(corpus["logdir"]).glob("model_epoch_*"))) == 2 * len(names)
 
 
 def test_seeds_differ(corpus, tmp_path):
