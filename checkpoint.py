@@ -98,7 +98,9 @@ def save(parts, logdir, epoch, global_step):
     beside = parts.write(str(path.with_name("writing")))
     for ending in ENDINGS:
         os.replace(beside + ending, f"{path}{ending}")
-    kept, outdated = named(logdir)[-KEEP:], named(logdir)[:-KEEP]
+    # Of those before this one: whoever went back to it may want those behind it.
+    older = [other for other in named(logdir) if epoch_and_step(other) < (epoch, global_step)]
+    outdated, kept = older[: 1 - KEEP], [*older[1 - KEEP :], path]
     lines = [f'model_checkpoint_path: "{path.name}"']
     lines += [f'all_model_checkpoint_paths: "{other.name}"' for other in kept]
     write_whole(Path(logdir) / "checkpoint", "\n".join(lines) + "\n")
@@ -205,9 +207,12 @@ def read_original(path):
     try:
         reader = tf.train.load_checkpoint(str(path))
         names = [name for name in reader.get_variable_to_shape_map() if "Adam" not in name]
-        return {name: reader.get_tensor(name) for name in names}
+        arrays = {name: reader.get_tensor(name) for name in names}
     except UNREADABLE as error:
         raise damaged(path, error) from None
+    if "decoder/dec_embed/lookup_table" not in arrays:
+        raise InputError(f"{path}: this checkpoint of the original has no decoder")
+    return arrays
 
 
 def original_shape(arrays):
@@ -227,7 +232,7 @@ def original_shape(arrays):
     return shape, (source_vocab, target_vocab)
 
 
-def assign_original(model, arrays):
+def assign_original(model, arrays, source="the original's weights"):
     """Give a built `Transformer` the original's weights.
 
     A convolution of width 1 is a dense layer: its kernel (1, C_in, C_out) loses
@@ -238,8 +243,9 @@ def assign_original(model, arrays):
     """
     for name, variable in named_variables(model).items():
         if name not in arrays:
-            raise InputError(f"this checkpoint of the original lacks the array {name}")
+            raise InputError(f"{source}: the array {name} is missing")
         if arrays[name].size != np.prod(variable.shape):
             shape = tuple(arrays[name].shape)
-            raise InputError(f"the array {name} has shape {shape}, not {tuple(variable.shape)}")
+            wanted = tuple(variable.shape)
+            raise InputError(f"{source}: the array {name} has shape {shape}, not {wanted}")
         variable.assign(arrays[name].reshape(variable.shape))

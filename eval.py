@@ -63,7 +63,7 @@ def load_original(path, flags):
     if "num_heads" not in flags:
         print(f"{path}: taken to have num_heads {hp.num_heads}, which its arrays do not tell")
     model = make_model(hp, *sizes)
-    checkpoint.assign_original(model, arrays)
+    checkpoint.assign_original(model, arrays, path)
     return hp, model, load_vocabs(hp)
 
 

@@ -82,6 +82,17 @@ def test_the_newest_is_found_where_the_folder_now_stands(tmp_path):
     assert checkpoint.newest(tmp_path) == path
 
 
+def test_going_back_loses_nothing(tmp_path):
+    model, _ = small(0)
+    parts = checkpoint.trackable(model)
+    for epoch in range(1, 8):
+        checkpoint.save(parts, tmp_path, epoch, 10 * epoch)
+    assert [path.name[12:14] for path in checkpoint.named(tmp_path)] == "03 04 05 06 07".split()
+    path = checkpoint.save(parts, tmp_path, 4, 40)
+    assert checkpoint.newest(tmp_path) == path
+    assert [path.name[12:14] for path in checkpoint.named(tmp_path)] == "03 04 05 06 07".split()
+
+
 def test_files_with_other_names_are_let_be(tmp_path):
     model, _ = small(0)
     for name in ("model_epoch_01_gs_1_best.index", "writing.index"):
