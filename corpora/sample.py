@@ -683,17 +683,21 @@ def what(rng):
     return clause.german("first", "was"), clause.english("question", "what"), "?"
 
 
-def subordinate(rng):
-    """A main clause and one that says why, when or despite what, its verb at the end."""
-    german, english = rng.choice([("weil", "because"), ("obwohl", "although"), ("wenn", "when")])
-    tenses = dict(tenses=("present",)) if german == "wenn" else {}
-    main = some_clause(rng, relative=False, **tenses)
-    other = some_clause(rng, relative=False, **tenses)
+def two_clauses(main, german, english, other, order="last"):
+    """A main clause and another behind a comma, the German one's verb in its `order`."""
     return (
-        f"{main.german('second')}, {german} {other.german('last')}",
-        f"{main.english('plain')} {english} {other.english('plain')}",
+        f"{main.german('second')}, {german} {other.german(order)}",
+        f"{main.english('plain')}{english} {other.english('plain')}",
         ".",
     )
+
+
+def subordinate(rng):
+    """A main clause and one that says why, when or despite what, its verb at the end."""
+    german, english = rng.choice([("weil", " because"), ("obwohl", " although"), ("wenn", " when")])
+    tenses = dict(tenses=("present",)) if german == "wenn" else {}
+    main = some_clause(rng, relative=False, **tenses)
+    return two_clauses(main, german, english, some_clause(rng, relative=False, **tenses))
 
 
 def said(rng):
@@ -704,23 +708,14 @@ def said(rng):
     else:
         main = Clause(rng, rng.choice(SAYINGS), subject, tenses=("present", "past"))
     whether = main.finite in WISSEN and main.negated
-    german, english = ("ob", "whether") if whether else ("dass", "that")
+    german, english = ("ob", " whether") if whether else ("dass", " that")
     tenses = dict(tenses=("past",)) if main.tense == "past" else {}
-    other = some_clause(rng, relative=False, **tenses)
-    return (
-        f"{main.german('second')}, {german} {other.german('last')}",
-        f"{main.english('plain')} {english} {other.english('plain')}",
-        ".",
-    )
+    return two_clauses(main, german, english, some_clause(rng, relative=False, **tenses))
 
 
 def but(rng):
     one, other = some_clause(rng, relative=False), some_clause(rng, relative=False)
-    return (
-        f"{one.german('second')}, aber {other.german('second')}",
-        f"{one.english('plain')}, but {other.english('plain')}",
-        ".",
-    )
+    return two_clauses(one, "aber", ", but", other, order="second")
 
 
 SENTENCES = [statement] * 6 + [inverted] * 4 + [question] * 3 + [why_where_when] * 2
