@@ -25,6 +25,11 @@ WHERE_TO_GET_TEXT = (
 )
 
 
+PREPRO_FIRST = (
+    "run `python prepro.py` first, with the same --preprocessed, --source_lang and --target_lang"
+)
+
+
 class Data(NamedTuple):
     """Encoded sentence pairs."""
 
@@ -114,7 +119,7 @@ def read_counts(path):
       InputError: no such file, or not one that prepro.py writes (names the line).
     """
     words, counts, seen = [], [], set()
-    for number, line in enumerate(read_lines(path, "run `python prepro.py` first"), 1):
+    for number, line in enumerate(read_lines(path, PREPRO_FIRST), 1):
         word, tab, count = line.partition("\t")
         if not word or not tab or word.split() != [word] or not count.isascii():
             problem = "is not a word, a tab and a count"
@@ -282,6 +287,11 @@ def load_train_data(hp, de2idx, en2idx):
         f" {len(filled) - len(data.rows)} are longer than maxlen {hp.maxlen},"
         f" {len(empty)} have an empty line on a side"
     )
+    unknown = [
+        f"{(ids == UNK).sum() / max(1, np.isin(ids, (PAD, END), invert=True).sum()):.0%}"
+        for ids in (data.X, data.Y)
+    ]
+    print(f"<UNK> stands for {unknown[0]} of the source words and {unknown[1]} of the target's")
     return data
 
 

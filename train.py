@@ -116,7 +116,9 @@ def main(flags):
     de2idx, _, en2idx, _ = load_vocabs(hp, trained_with)
     done, global_step = checkpoint.epoch_and_step(path) if path else (0, 0)
     if done >= hp.num_epochs:
-        print(f"{path}: all {done} epochs are done; for more, say --num_epochs {done + 10}")
+        print(
+            f"{path}: all {hp.num_epochs} epochs are done; to train for longer, raise --num_epochs"
+        )
         return
 
     data = load_train_data(hp, de2idx, en2idx)
@@ -147,4 +149,4 @@ def main(flags):
 
 
 if __name__ == "__main__":
-    run(main, flags, "stopped; the same command goes on from the last checkpoint")
+    run(main, flags, "stopped; the same command goes on from the last checkpoint, if there is one")

@@ -97,6 +97,14 @@ def test_a_pair_with_an_empty_line_goes_as_a_pair(tmp_path, capsys):
     assert "Training on 3 of 5 pairs" in capsys.readouterr().out
 
 
+def test_the_share_of_unknown_words_is_told(tmp_path, capsys):
+    flags = write_corpus(tmp_path, [("a a b", "x x x"), ("a", "x")])
+    prepro.main(flags)
+    hp = Hyperparams(**flags, min_cnt=2)
+    load_train_data(hp, *load_vocabs(hp)[::2])
+    assert "<UNK> stands for 25% of the source words and 0%" in capsys.readouterr().out
+
+
 def test_tag_lines_are_left_out_on_each_side_by_itself(tmp_path):
     flags = write_corpus(tmp_path, [("eins", "one"), ("zwei", "two")])
     (tmp_path / "train.source").write_text("<url>a</url>\n<title>b</title>\neins\n<x>\nzwei\n")
