@@ -37,7 +37,7 @@ def newest(logdir):
     """
     state = Path(logdir) / "checkpoint"
     if not state.is_file():
-        return named(logdir)[-1] if named(logdir) else None
+        return (named(logdir) or [None])[-1]
     text = state.read_text("utf-8", errors="replace")
     found = re.search(r'model_checkpoint_path: "(?:.*[/\\])?([^"/\\]+)"', text)
     if not found:
@@ -144,44 +144,44 @@ def epoch_and_step(path):
 
 def named_variables(model):
     """The weights of a built `Transformer` by the names that the original gave them."""
-    named = {
+    names = {
         "encoder/enc_embed/lookup_table": model.enc_words.embed.lookup_table,
         "decoder/dec_embed/lookup_table": model.dec_words.embed.lookup_table,
         "dense/kernel": model.logits.kernel,
         "dense/bias": model.logits.bias,
     }
     if model.enc_words.pe.weights:
-        named["encoder/enc_pe/lookup_table"] = model.enc_words.pe.lookup_table
-        named["decoder/dec_pe/lookup_table"] = model.dec_words.pe.lookup_table
+        names["encoder/enc_pe/lookup_table"] = model.enc_words.pe.lookup_table
+        names["decoder/dec_pe/lookup_table"] = model.dec_words.pe.lookup_table
     for i, block in enumerate(model.enc_blocks):
         scope = f"encoder/num_blocks_{i}"
-        named |= attention_names(block.self_attention, f"{scope}/multihead_attention")
+        names |= attention_names(block.self_attention, f"{scope}/multihead_attention")
         # feedforward's default scope is "multihead_attention" too: TensorFlow shared
         # the scope for its convolutions and numbered it anew for its normalisation.
-        named |= feedforward_names(block.feedforward, scope, "multihead_attention_1")
+        names |= feedforward_names(block.feedforward, scope, "multihead_attention_1")
     for i, block in enumerate(model.dec_blocks):
         scope = f"decoder/num_blocks_{i}"
-        named |= attention_names(block.self_attention, f"{scope}/self_attention")
-        named |= attention_names(block.vanilla_attention, f"{scope}/vanilla_attention")
-        named |= feedforward_names(block.feedforward, scope, "multihead_attention")
-    return named
+        names |= attention_names(block.self_attention, f"{scope}/self_attention")
+        names |= attention_names(block.vanilla_attention, f"{scope}/vanilla_attention")
+        names |= feedforward_names(block.feedforward, scope, "multihead_attention")
+    return names
 
 
 def attention_names(attention, scope):
-    named = normalize_names(attention.normalize, scope)
+    names = normalize_names(attention.normalize, scope)
     dense = {"dense": attention.query, "dense_1": attention.key, "dense_2": attention.value}
     for name, layer in dense.items():
-        named[f"{scope}/{name}/kernel"] = layer.kernel
-        named[f"{scope}/{name}/bias"] = layer.bias
-    return named
+        names[f"{scope}/{name}/kernel"] = layer.kernel
+        names[f"{scope}/{name}/bias"] = layer.bias
+    return names
 
 
 def feedforward_names(feedforward, scope, normalize_scope):
-    named = normalize_names(feedforward.normalize, f"{scope}/{normalize_scope}")
+    names = normalize_names(feedforward.normalize, f"{scope}/{normalize_scope}")
     for name, layer in {"conv1d": feedforward.inner, "conv1d_1": feedforward.outer}.items():
-        named[f"{scope}/multihead_attention/{name}/kernel"] = layer.kernel
-        named[f"{scope}/multihead_attention/{name}/bias"] = layer.bias
-    return named
+        names[f"{scope}/multihead_attention/{name}/kernel"] = layer.kernel
+        names[f"{scope}/multihead_attention/{name}/bias"] = layer.bias
+    return names
 
 
 def normalize_names(normalize, scope):

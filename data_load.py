@@ -23,8 +23,6 @@ WHERE_TO_GET_TEXT = (
     " https://wit3.fbk.eu/2016-01 (see README.md); `make demo` writes a corpus of its own and"
     " trains on it"
 )
-
-
 PREPRO_FIRST = (
     "run `python prepro.py` first, with the same --preprocessed, --source_lang and --target_lang"
 )
@@ -82,9 +80,14 @@ def clean(line):
     return regex.sub(r"[^\s\p{Latin}']", "", line)
 
 
+def drop_tags(lines):
+    """The lines that do not open with a tag."""
+    return [line for line in lines if not line.startswith("<")]
+
+
 def read_corpus(path):
     """The sentences of a training file: its lines, without those that open with a tag."""
-    return [line for line in read_lines(path) if not line.startswith("<")]
+    return drop_tags(read_lines(path))
 
 
 def read_test(path):
@@ -100,7 +103,7 @@ def read_test(path):
     lines = list(read_lines(path))
     segments = [line for line in lines if line.lstrip().startswith("<seg")]
     if not segments:
-        raw = [line for line in lines if not line.startswith("<")]
+        raw = drop_tags(lines)
         return [clean(line).strip() for line in raw], raw
     inner = [regex.sub("<[^>]+>", "", line).strip() for line in segments]
     return [clean(line).strip() for line in inner], [html.unescape(line) for line in inner]
@@ -110,34 +113,29 @@ def read_test(path):
 
 
 def read_counts(path):
-    """The words of a vocabulary file and how often each was seen.
-
-    Returns:
-      (list of str, list of int), in the order of the file.
+    """The words of a vocabulary file and how often each was seen, a dict in its order.
 
     Raises:
       InputError: no such file, or not one that prepro.py writes (names the line).
     """
-    words, counts, seen = [], [], set()
+    counts, last = {}, None
     for number, line in enumerate(read_lines(path, PREPRO_FIRST), 1):
         word, tab, count = line.partition("\t")
         if not word or not tab or word.split() != [word] or not count.isascii():
             problem = "is not a word, a tab and a count"
         elif not count.isdigit():
             problem = f"has {count!r} for a count"
-        elif word in seen:
+        elif word in counts:
             problem = f"names {word} a second time"
-        elif counts and int(count) > counts[-1]:
+        elif counts and int(count) > last:
             problem = "is counted higher than the line before it"
         else:
-            words.append(word)
-            counts.append(int(count))
-            seen.add(word)
+            counts[word] = last = int(count)
             continue
         raise bad_vocab(path, number, f"this line {problem}")
-    if tuple(words[:4]) != SPECIALS:
+    if tuple(counts)[:4] != SPECIALS:
         raise bad_vocab(path, 1, f"the first four words are not {' '.join(SPECIALS)}")
-    return words, counts
+    return counts
 
 
 def bad_vocab(path, number, problem):
@@ -153,7 +151,7 @@ def load_vocab(path, min_cnt):
     Raises:
       InputError: see `read_counts`; or no word was seen so often.
     """
-    words = [word for word, count in zip(*read_counts(path), strict=True) if count >= min_cnt]
+    words = [word for word, count in read_counts(path).items() if count >= min_cnt]
     if len(words) == len(SPECIALS):
         raise InputError(f"{path}: no word was seen {min_cnt} times: lower --min_cnt")
     return {word: i for i, word in enumerate(words)}, dict(enumerate(words))
@@ -203,7 +201,7 @@ def find_min_cnt(paths, sizes, wanted=None):
     Raises:
       InputError: none does, so these are not the vocabularies that were used.
     """
-    sides = [np.array(read_counts(path)[1]) for path in paths]
+    sides = [np.array(list(read_counts(path).values())) for path in paths]
     tried = np.unique(np.concatenate(sides))[::-1] if wanted is None else [wanted]
     for min_cnt in tried:
         if [(side >= min_cnt).sum() for side in sides] == list(sizes):
@@ -275,16 +273,12 @@ def load_train_data(hp, de2idx, en2idx):
     """
     paths = hp.source_train, hp.target_train
     sides = [read_corpus(path) for path in paths]
-    same_length(paths, sides)
-    # A pair goes as a pair. The original dropped empty lines on each side by
-    # itself, and matched every pair behind one with the wrong translation.
-    filled, empty = split_empty(sides)
-    cleaned = [[clean(side[row]) for row in filled] for side in sides]
-    data = create_data(*cleaned, de2idx, en2idx, hp.maxlen)
-    refuse_nothing_left(paths, sides, cleaned, data, hp.maxlen)
+    cleaned = [[clean(line) for line in side] for side in sides]
+    data, empty = keep_pairs(paths, sides, cleaned, de2idx, en2idx, hp.maxlen)
+    total = len(sides[0])
     print(
-        f"Training on {len(data.rows)} of {len(sides[0])} pairs:"
-        f" {len(filled) - len(data.rows)} are longer than maxlen {hp.maxlen},"
+        f"Training on {len(data.rows)} of {total} pairs:"
+        f" {total - len(empty) - len(data.rows)} are longer than maxlen {hp.maxlen},"
         f" {len(empty)} have an empty line on a side"
     )
     unknown = [
@@ -303,14 +297,34 @@ def load_test_data(hp, de2idx, en2idx):
     """
     paths = hp.source_test, hp.target_test
     (source, sources), (target, targets) = map(read_test, paths)
-    sides = sources, targets
+    sides, cleaned = (sources, targets), (source, target)
+    data, empty = keep_pairs(paths, sides, cleaned, de2idx, en2idx, hp.maxlen)
+    return EvalData(data, targets, empty)
+
+
+def keep_pairs(paths, sides, cleaned, de2idx, en2idx, maxlen):
+    """Encode the pairs that have text on both sides and are not too long.
+
+    A pair goes as a pair. The original dropped empty lines on each side by
+    itself, and matched every pair behind one with the wrong translation.
+
+    Args:
+      paths: the two files, for messages.
+      sides: their sentences as they stand there.
+      cleaned: the same, cleaned.
+
+    Returns:
+      (Data, list of int): the pairs, and the numbers of those with nothing on a side.
+
+    Raises:
+      InputError: the sides differ in length, or no pair is left.
+    """
     same_length(paths, sides)
     filled, empty = split_empty(sides)
-    cleaned = [[side[row] for row in filled] for side in (source, target)]
-    data = create_data(*cleaned, de2idx, en2idx, hp.maxlen)
-    refuse_nothing_left(paths, sides, cleaned, data, hp.maxlen)
-    data = data._replace(rows=[filled[row] for row in data.rows])
-    return EvalData(data, targets, empty)
+    cleaned = [[side[row] for row in filled] for side in cleaned]
+    data = create_data(*cleaned, de2idx, en2idx, maxlen)
+    refuse_nothing_left(paths, sides, cleaned, data, maxlen)
+    return data._replace(rows=[filled[row] for row in data.rows]), empty
 
 
 def split_empty(sides):

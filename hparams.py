@@ -133,19 +133,11 @@ def parse_flags(description):
     )
     for field in dataclasses.fields(Hyperparams):
         text = f"{field.metadata['help']} (default: {field.default})"
+        kind = dict(type=field.type)
         if field.type is bool:
-            parser.add_argument(
-                f"--{field.name}",
-                type=boolean,
-                nargs="?",
-                const=True,
-                metavar="BOOL",
-                help=text,
-            )
-        else:
-            parser.add_argument(
-                f"--{field.name}", type=field.type, metavar=field.type.__name__.upper(), help=text
-            )
+            kind = dict(type=boolean, nargs="?", const=True)
+        metavar = field.type.__name__.upper()
+        parser.add_argument(f"--{field.name}", metavar=metavar, help=text, **kind)
     return vars(parser.parse_args())
 
 

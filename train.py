@@ -129,6 +129,7 @@ def main(flags):
         checkpoint.restore(parts, path)
         print(f"Going on from {path}")
 
+    vocab_sha256 = fingerprints(hp, de2idx, en2idx)
     chief = strategy.extended.should_checkpoint  # of several workers, the one that writes
     log = tf.summary.create_file_writer(hp.logdir) if chief else tf.summary.create_noop_writer()
     with log.as_default():
@@ -140,7 +141,7 @@ def main(flags):
             mean_loss, acc = train_epoch(step, batches, num_batch, global_step, title)
             global_step += num_batch
             if chief:
-                save_hparams(hp, fingerprints(hp, de2idx, en2idx))
+                save_hparams(hp, vocab_sha256)
                 path = checkpoint.save(parts, hp.logdir, epoch, global_step)
                 seconds = time.monotonic() - began
                 report = f"mean_loss {mean_loss:.3f} acc {acc:.3f}, {seconds:.0f} s"

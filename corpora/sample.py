@@ -389,7 +389,7 @@ def ending(table, case, gender):
     return table[case].split()[GENDERS.index(gender)].replace("-", "")
 
 
-def determiner(rng, kind, case, gender, allowed=None):
+def determiner(rng, kind, case, gender):
     """(German, English, endings of an adjective behind it); English a may become an.
 
     `kind` is one of definite, indefinite, possessive, dieser, jeder, kein.
@@ -609,9 +609,9 @@ def add_object(rng, clause, case, kinds, alone):
         clause.objects.append((phrase.de, phrase.en))
 
 
-def copula_clause(rng, subject_kinds=("person", "animal")):
+def copula_clause(rng):
     """Somebody is somehow, somewhere, or more so than somebody else."""
-    kind = rng.choice(subject_kinds)
+    kind = rng.choice(("person", "animal"))
     subject = some_subject(rng, [kind], relative=False)
     forms = [(SEIN, BE, "present"), (WAR, WAS, "past")]
     german, english, tense = rng.choice(forms)

@@ -55,9 +55,9 @@ def cross_attention(model, x, pred):
     return np.mean(attention.weigh(dec, attention.project(memory))[0], axis=0)
 
 
-def draw_attention(flags, path):
+def draw_attention(hp, model, vocabs, path):
     """The map for one sentence of the test set, source words across, translation down."""
-    _, hp, model, (de2idx, idx2de, en2idx, idx2en) = load(flags)
+    de2idx, idx2de, en2idx, idx2en = vocabs
     data = load_test_data(hp, de2idx, en2idx).data
     row = next(
         row for row, x in enumerate(data.X) if np.count_nonzero(x) == WORDS + 1 and UNK not in x
@@ -77,9 +77,9 @@ def draw_attention(flags, path):
 
 
 def main(flags):
-    _, hp, *_ = load(flags)
+    _, hp, model, vocabs = load(flags)
     draw_curve(hp.logdir, DOCS / "curve.png")
-    draw_attention(flags, DOCS / "attention.png")
+    draw_attention(hp, model, vocabs, DOCS / "attention.png")
 
 
 if __name__ == "__main__":

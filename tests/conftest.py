@@ -1,5 +1,6 @@
 """What the tests share: golden numbers, real text, small corpora, and running the scripts."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -68,11 +69,11 @@ def golden(request):
     return Golden(request.param)
 
 
-def run_script(script, *args, cwd=ROOT, **flags):
+def run_script(script, **flags):
     """Run a script of the project in a process of its own; its exit code and both outputs."""
     options = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-    command = [sys.executable, str(ROOT / script), *map(str, args), *options]
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", cwd=cwd)
+    command = [sys.executable, str(ROOT / script), *options]
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", cwd=ROOT)
 
 
 def write_corpus(folder, train, test=None):
@@ -89,8 +90,6 @@ def write_corpus(folder, train, test=None):
 
 def sample_pairs(count, seed=0):
     """Sentence pairs of the built-in corpus."""
-    import itertools
-
     sys.path.insert(0, str(ROOT / "corpora"))
     try:
         from sample import sentence_pairs
