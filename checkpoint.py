@@ -5,6 +5,7 @@ A checkpoint is two files, `model_epoch_01_gs_430.index` and
 names the newest, as TensorFlow has always done.
 """
 
+import json
 import os
 import re
 from pathlib import Path
@@ -14,7 +15,7 @@ import tensorflow as tf
 
 from hparams import InputError, write_whole
 
-KEEP = 5  # checkpoints that stay in `logdir`
+BEST = "best.json"  # names the checkpoint of the best dev BLEU
 ENDINGS = (".data-00000-of-00001", ".index")  # the index last: it makes a checkpoint whole
 NAME = re.compile(r"model_epoch_(\d+)_gs_(\d+)")
 UNREADABLE = (tf.errors.OpError, ValueError, AssertionError, IndexError)
@@ -89,10 +90,10 @@ def trackable(model, optimizer=None):
     return tf.train.Checkpoint(**parts)
 
 
-def save(parts, logdir, epoch, global_step):
+def save(parts, logdir, epoch, global_step, keep=5):
     """Write `parts`, a `trackable`, as the checkpoint of this epoch; returns its path.
 
-    The `KEEP` newest stay, as the original's Saver kept them.
+    The `keep` newest stay, as the original's Saver kept five, and the best.
     """
     path = Path(logdir) / f"model_epoch_{epoch:02d}_gs_{global_step}"
     beside = parts.write(str(path.with_name("writing")))
@@ -100,14 +101,55 @@ def save(parts, logdir, epoch, global_step):
         os.replace(beside + ending, f"{path}{ending}")
     # Of those before this one: whoever went back to it may want those behind it.
     older = [other for other in named(logdir) if epoch_and_step(other) < (epoch, global_step)]
-    outdated, kept = older[: 1 - KEEP], [*older[1 - KEEP :], path]
+    kept = [*older[len(older) - keep + 1 :], path] if len(older) >= keep else [*older, path]
     lines = [f'model_checkpoint_path: "{path.name}"']
     lines += [f'all_model_checkpoint_paths: "{other.name}"' for other in kept]
     write_whole(Path(logdir) / "checkpoint", "\n".join(lines) + "\n")
-    for other in outdated:
+    best, _ = read_best(logdir)
+    for other in set(older) - {*kept, best}:
         for ending in reversed(ENDINGS):
             Path(f"{other}{ending}").unlink(missing_ok=True)
     return path
+
+
+def write_best(path, bleu):
+    """Remember the checkpoint at `path` as the one with the best dev BLEU so far."""
+    write_whole(path.with_name(BEST), json.dumps({"checkpoint": path.name, "bleu": bleu}) + "\n")
+
+
+def read_best(logdir):
+    """The checkpoint with the best dev BLEU, and that BLEU; (None, -1.0) if there is none yet.
+
+    Raises:
+      InputError: the file that remembers it is damaged.
+    """
+    file = Path(logdir) / BEST
+    if not file.exists():
+        return None, -1.0
+    try:
+        best = json.loads(file.read_text("utf-8"))
+        return Path(logdir) / best["checkpoint"], float(best["bleu"])
+    except (ValueError, TypeError, KeyError):
+        raise InputError(f"{file}: names no checkpoint: delete it, or copy it again") from None
+
+
+def require_best(logdir):
+    """The checkpoint with the best dev BLEU, or an InputError that says what to do."""
+    path, _ = read_best(logdir)
+    if path is None:
+        raise InputError(
+            f"{logdir}: no dev BLEU is known here: train with --source_dev and --target_dev, or"
+            " leave --best out"
+        )
+    return path
+
+
+def last(path, count):
+    """The checkpoint at `path` behind those before it in its folder, `count` at most."""
+    if count == 1:
+        return [path]
+    older = [other for other in named(path.parent) if epoch_and_step(other) < epoch_and_step(path)]
+    return [*older, path][-count:]
 
 
 def restore(parts, path):
@@ -122,6 +164,22 @@ def restore(parts, path):
         parts.read(str(path)).assert_existing_objects_matched().expect_partial()
     except UNREADABLE as error:
         raise damaged(path, error) from None
+
+
+def restore_mean(model, paths):
+    """Read the mean of the weights of the checkpoints at `paths` into a built model.
+
+    Raises:
+      InputError: one of them is damaged, or does not fit.
+    """
+    parts, variables = trackable(model), model.trainable_variables
+    sums = [np.zeros(variable.shape, variable.dtype) for variable in variables]
+    for path in paths:
+        restore(parts, path)
+        for total, variable in zip(sums, variables, strict=True):
+            total += variable.numpy()
+    for total, variable in zip(sums, variables, strict=True):
+        variable.assign(total / len(paths))
 
 
 def epoch_and_step(path):
@@ -143,13 +201,19 @@ def epoch_and_step(path):
 
 
 def named_variables(model):
-    """The weights of a built `Transformer` by the names that the original gave them."""
-    names = {
-        "encoder/enc_embed/lookup_table": model.enc_words.embed.lookup_table,
-        "decoder/dec_embed/lookup_table": model.dec_words.embed.lookup_table,
-        "dense/kernel": model.logits.kernel,
-        "dense/bias": model.logits.bias,
-    }
+    """The weights of a built `Transformer` by the names that the 2017 code gave them.
+
+    What that code did not have, the shared matrix and W_O, is named in its manner.
+    """
+    if model.enc_words.embed is model.dec_words.embed:
+        names = {"shared_embed/lookup_table": model.enc_words.embed.lookup_table}
+    else:
+        names = {
+            "encoder/enc_embed/lookup_table": model.enc_words.embed.lookup_table,
+            "decoder/dec_embed/lookup_table": model.dec_words.embed.lookup_table,
+            "dense/kernel": model.logits.kernel,
+            "dense/bias": model.logits.bias,
+        }
     if model.enc_words.pe.weights:
         names["encoder/enc_pe/lookup_table"] = model.enc_words.pe.lookup_table
         names["decoder/dec_pe/lookup_table"] = model.dec_words.pe.lookup_table
@@ -170,6 +234,8 @@ def named_variables(model):
 def attention_names(attention, scope):
     names = normalize_names(attention.normalize, scope)
     dense = {"dense": attention.query, "dense_1": attention.key, "dense_2": attention.value}
+    if attention.output_projection:
+        dense["dense_3"] = attention.output_projection
     for name, layer in dense.items():
         names[f"{scope}/{name}/kernel"] = layer.kernel
         names[f"{scope}/{name}/bias"] = layer.bias

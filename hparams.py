@@ -43,12 +43,20 @@ class Hyperparams:
     """
 
     recipe: str = option(
-        "legacy", "named setting of the model's switches", choices=("legacy",), kept=True
+        "legacy",
+        "what the other flags are where they are not given: of the 2017 code, the 2019 code, the"
+        " paper, or the paper's model made small",
+        choices=("legacy", "updated", "paper", "tiny"),
+        kept=True,
     )
 
     # data
     source_train: str = option("corpora/train.tags.de-en.de", "source side of the training text")
     target_train: str = option("corpora/train.tags.de-en.en", "target side of the training text")
+    source_dev: str = option(
+        "none", "source side of the development set, translated after each epoch; none: without"
+    )
+    target_dev: str = option("none", "target side of the development set; none: without")
     source_test: str = option(
         "corpora/IWSLT16.TED.tst2014.de-en.de.xml", "source side of the test set"
     )
@@ -60,27 +68,81 @@ class Hyperparams:
     preprocessed: str = option("preprocessed", "folder of the vocabularies that prepro.py writes")
     logdir: str = option("logdir", "folder of the checkpoints and of TensorBoard's events")
     results: str = option("results", "folder of the translations that eval.py writes")
+    tokens: str = option(
+        "words", "what a sentence is cut into", choices=("words", "pieces"), kept=True
+    )
     min_cnt: int = option(
         20, "words seen less often in the training text become <UNK>", at_least=0, kept=True
+    )
+    vocab_size: int = option(
+        32000, "V: pieces in the one vocabulary of both languages", at_least=5, kept=True
+    )
+    bpe_dropout: float = option(
+        0.0, "share of merges left out as training text is cut into pieces", 0.0, below=1.0
     )
 
     # model
     maxlen: int = option(
-        10, "T: words in a sentence, </S> included; longer pairs are left out", 1, kept=True
+        10, "T: tokens in a sentence, </S> included; longer pairs are left out", 1, kept=True
     )
     hidden_units: int = option(512, "C: width of the model", 1, kept=True)
+    ffn_units: int = option(0, "width inside a feed-forward; 0: 4 * C", at_least=0, kept=True)
     num_blocks: int = option(6, "blocks in the encoder, and as many in the decoder", 1, kept=True)
     num_heads: int = option(8, "h: heads of an attention, a divisor of C", 1, kept=True)
     sinusoid: bool = option(False, "positions from the sinusoid, not learned", kept=True)
-
-    # training
-    batch_size: int = option(32, "N: sentence pairs in a batch, over all devices", at_least=1)
-    lr: float = option(0.0001, "Adam's learning rate", at_least=0.0)
+    paired: bool = option(
+        False, "sine and cosine in pairs of one frequency, as in the paper", kept=True
+    )
+    relu_projections: bool = option(True, "Q, K and V pass through a ReLU", kept=True)
+    output_projection: bool = option(False, "W_O: joined heads are projected again", kept=True)
+    shared: bool = option(False, "one matrix for source words, target words and output", kept=True)
+    pad_logit: bool = option(
+        False, "<PAD> has a row of its own in the shared output; else its logit is 0", kept=True
+    )
+    masks: str = option(
+        "activations",
+        "where padding is read from: zeros in the activations, or token ids",
+        choices=("activations", "ids"),
+        kept=True,
+    )
+    dropout_on: str = option(
+        "attention",
+        "what is dropped beside embeddings: attention weights, outputs of sub-layers, or both",
+        choices=("attention", "sublayers", "both"),
+        kept=True,
+    )
     dropout_rate: float = option(
         0.1, "share of units dropped in training", 0.0, below=1.0, kept=True
     )
+
+    # training
+    batch_size: int = option(32, "N: sentence pairs in a batch, over all devices", at_least=1)
+    batch_tokens: int = option(
+        0, "tokens of the longer side in a batch of like lengths; 0: batch_size pairs", at_least=0
+    )
+    lr: float = option(
+        0.0001, "Adam's learning rate, or its peak; 0: (C * warmup_steps)**-0.5, the paper's", 0.0
+    )
+    warmup_steps: int = option(0, "steps up to the peak; 0: the rate stays as it is", at_least=0)
+    beta_2: float = option(0.98, "Adam's decay of the squared gradients", 0.0, below=1.0)
+    epsilon: float = option(1e-8, "Adam's epsilon", at_least=0.0)
     num_epochs: int = option(20, "passes over the training text", at_least=1)
+    patience: int = option(
+        0, "epochs without a better dev BLEU after which training stops; 0: never", at_least=0
+    )
+    keep: int = option(5, "newest checkpoints that stay, beside the best", at_least=1)
     seed: int = option(0, "fixes weights, dropout and the order of the data", 0, below=2**31)
+
+    # decoding
+    beam: int = option(1, "hypotheses of the beam search; 1: greedy", at_least=1)
+    length_penalty: str = option(
+        "paper",
+        "what a hypothesis' log-probability is divided by: ((5 + len) / 6)**alpha, or len**alpha",
+        choices=("paper", "ctranslate2"),
+    )
+    alpha: float = option(0.6, "exponent of the length penalty", at_least=0.0)
+    average: int = option(1, "newest checkpoints whose mean is evaluated", at_least=1)
+    best: bool = option(False, "the checkpoint of the best dev BLEU, not the newest")
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -89,6 +151,12 @@ class Hyperparams:
             raise InputError(
                 f"hidden_units {self.hidden_units} is not a multiple of num_heads {self.num_heads}"
             )
+        if (self.source_dev == "none") != (self.target_dev == "none"):
+            raise InputError("source_dev and target_dev: give both sides, or none of them")
+        if self.patience and self.source_dev == "none":
+            raise InputError("patience needs a dev BLEU: give --source_dev and --target_dev")
+        if self.bpe_dropout and self.tokens != "pieces":
+            raise InputError("bpe_dropout is for pieces: choose a recipe that has them, as tiny")
         if self.source_lang == self.target_lang:
             raise InputError(
                 f"source_lang and target_lang are both {self.source_lang}, so that one vocabulary"
@@ -98,9 +166,73 @@ class Hyperparams:
             if "/" in lang or "\\" in lang:
                 raise InputError(f"{lang} is the name of a language, and cannot hold a slash")
 
+    @property
+    def unlimited(self):
+        """Whether a sentence may be longer than `maxlen`, once the model is trained.
+
+        Learned positions end there; and where padding is read from the activations,
+        what it does to a sentence was learned with rows of that length.
+        """
+        return self.sinusoid and self.masks == "ids"
+
+    @property
+    def peak_lr(self):
+        """The highest learning rate."""
+        return self.lr or (self.hidden_units * max(1, self.warmup_steps)) ** -0.5
+
+    @property
+    def pieces_path(self):
+        """The sentencepiece model, a `Path`."""
+        return Path(self.preprocessed) / "bpe.model"
+
     def vocab_path(self, lang):
         """The vocabulary file of a language, a `Path`."""
         return Path(self.preprocessed) / f"{lang}.vocab.tsv"
+
+
+# What the recipes have otherwise than the defaults, which are those of legacy.
+UPDATED = dict(
+    tokens="pieces",
+    maxlen=100,
+    ffn_units=2048,
+    sinusoid=True,
+    paired=True,
+    relu_projections=False,
+    shared=True,
+    masks="ids",
+    dropout_rate=0.3,
+    batch_size=128,
+    lr=0.0003,
+    warmup_steps=4000,
+    beta_2=0.999,
+)
+PAPER = UPDATED | dict(
+    output_projection=True,
+    pad_logit=True,
+    dropout_on="both",
+    dropout_rate=0.1,
+    batch_tokens=4096,
+    lr=0.0,
+    beta_2=0.98,
+    epsilon=1e-9,
+    beam=4,
+    average=5,
+)
+TINY = PAPER | dict(
+    vocab_size=8000,
+    hidden_units=128,
+    ffn_units=256,
+    num_blocks=4,
+    num_heads=4,
+    dropout_rate=0.3,
+    warmup_steps=2000,
+)
+RECIPES = dict(legacy={}, updated=UPDATED, paper=PAPER, tiny=TINY)
+
+
+def with_recipe(flags):
+    """The `Hyperparams` of the flags given: what they leave out, their recipe says."""
+    return Hyperparams(**(RECIPES.get(flags.get("recipe"), {}) | flags))
 
 
 def check(field, value):
@@ -183,7 +315,7 @@ def load_hparams(flags, trained):
       InputError: a flag contradicts the saved model, or the file is damaged or missing.
     """
     if not trained:
-        return Hyperparams(**flags), {}
+        return with_recipe(flags), {}
     path = hparams_path(flags.get("logdir", Hyperparams.logdir))
     if not path.exists():
         raise InputError(f"{path}: not there, and the checkpoint beside it needs it: copy it")
@@ -222,12 +354,12 @@ def make_folder(folder):
         raise InputError(f"{folder}: this folder cannot be written to")
 
 
-def write_whole(path, text):
-    """Write beside and rename, so that a file is either old or new, never half."""
+def write_whole(path, content):
+    """Write text or bytes beside and rename, so that a file is old or new, never half."""
     path = Path(path)
     make_folder(path.parent)
     beside = path.with_name(path.name + ".tmp")
-    beside.write_text(text, encoding="utf-8", newline="\n")
+    beside.write_bytes(content.encode() if isinstance(content, str) else content)
     os.replace(beside, path)
 
 

@@ -25,60 +25,83 @@ class Embedding(keras.layers.Layer):
       num_units: C, columns of the table.
       zero_pad: whether id 0 is the zero vector, whatever its row in the table.
       scale: whether to multiply by sqrt(C) (paper, section 3.4).
+      pad_logit: whether `score` has a vector for id 0; else the logit of id 0 is 0.
+      initializer: what the table is drawn from.
     """
 
-    def __init__(self, vocab_size, num_units, zero_pad=True, scale=True, **kwargs):
+    def __init__(
+        self,
+        vocab_size,
+        num_units,
+        zero_pad=True,
+        scale=True,
+        pad_logit=True,
+        initializer="glorot_uniform",
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.vocab_size = vocab_size
         self.num_units = num_units
         self.zero_pad = zero_pad
         self.scale = scale
+        self.pad_logit = pad_logit
+        self.initializer = initializer
 
     def build(self, _):
         self.lookup_table = self.add_weight(
             shape=(self.vocab_size, self.num_units),
-            initializer="glorot_uniform",
+            initializer=self.initializer,
             name="lookup_table",
         )
 
+    def table(self):
+        """The vectors of all ids, (V, C), zeros for id 0 where it is padding."""
+        table = ops.convert_to_tensor(self.lookup_table)
+        if not self.zero_pad:
+            return table
+        return ops.concatenate([ops.zeros_like(table[:1]), table[1:]], axis=0)
+
     def call(self, inputs):
-        table = self.lookup_table
-        if self.zero_pad:
-            zeros = ops.zeros((1, self.num_units), table.dtype)
-            table = ops.concatenate([zeros, table[1:]], axis=0)
-        outputs = ops.take(table, inputs, axis=0)  # (N, T, C)
+        outputs = ops.take(self.table(), inputs, axis=0)  # (N, T, C)
         return outputs * self.num_units**0.5 if self.scale else outputs
+
+    def score(self, outputs):
+        """How well each vector of the table fits: (..., C) -> (..., V) (paper, section 3.4)."""
+        table = self.lookup_table if self.pad_logit else self.table()
+        return ops.matmul(outputs, ops.transpose(table))
 
 
 class PositionalEncoding(keras.layers.Layer):
     """Sines and cosines of each position: (N, T) int32 -> (N, T, C).
 
-    This is the documents' formula: the angle of column i is
-    pos / 10000^(2i / C), a sine where i is even and a cosine where it is odd. The
-    paper (section 3.5) has the exponent (i - i % 2) / C, so that the columns
-    go in pairs of one frequency.
+    The angle of column i is pos / 10000^(2i / C), a sine where i is even and a cosine
+    where it is odd: this is the documents' formula. `paired` has the exponent
+    (i - i % 2) / C, so that the columns go in pairs of one frequency (paper,
+    section 3.5). There is no last position.
 
     Args:
-      maxlen: how many positions there are.
       num_units: C.
+      paired: whether it is the paper's formula, or the documents'.
       zero_pad: whether position 0 is the zero vector.
       scale: whether to multiply by sqrt(C).
     """
 
-    def __init__(self, maxlen, num_units, zero_pad=True, scale=True, **kwargs):
+    def __init__(self, num_units, paired=False, zero_pad=True, scale=True, **kwargs):
         super().__init__(**kwargs)
-        pos, i = np.ogrid[:maxlen, :num_units]
-        table = pos / 10000.0 ** (2 * i / num_units)  # (maxlen, C)
-        table[:, 0::2] = np.sin(table[:, 0::2])
-        table[:, 1::2] = np.cos(table[:, 1::2])
-        if zero_pad:
-            table[0] = 0
-        if scale:
-            table *= num_units**0.5
-        self.table = table.astype(np.float32)
+        i = np.arange(num_units)
+        exponents = (i - i % 2 if paired else 2 * i) / num_units
+        self.rates = (10000.0**-exponents).astype(np.float32)  # (C,)
+        # A cosine is a sine a quarter of a turn ahead.
+        self.phases = (np.pi / 2 * (i % 2)).astype(np.float32)  # (C,)
+        self.zero_pad = zero_pad
+        self.scale = num_units**0.5 if scale else 1.0
 
     def call(self, inputs):
-        return ops.take(ops.cast(self.table, self.compute_dtype), inputs, axis=0)  # (N, T, C)
+        positions = ops.cast(inputs, "float32")[..., None]  # (N, T, 1)
+        outputs = self.scale * ops.sin(positions * self.rates + self.phases)  # (N, T, C)
+        if self.zero_pad:
+            outputs = outputs * ops.cast(positions > 0, "float32")
+        return ops.cast(outputs, self.compute_dtype)
 
 
 class Normalize(keras.layers.Layer):
@@ -109,22 +132,22 @@ class Projected(NamedTuple):
     V: keras.KerasTensor  # (N, h, T_k, C/h)
     key_masks: keras.KerasTensor  # (N, T_k) bool, True where there is something
 
-    def put(self, t, one):
-        """The same with `one`, the `Projected` of a single position, at position `t`."""
-        here = ops.arange(ops.shape(self.K)[2]) == t  # (T_k,)
+    def then(self, other):
+        """The positions of this one and behind them those of another."""
         return Projected(
-            ops.where(here[:, None], one.K, self.K),
-            ops.where(here[:, None], one.V, self.V),
-            ops.where(here, one.key_masks, self.key_masks),
+            ops.concatenate([self.K, other.K], axis=2),
+            ops.concatenate([self.V, other.V], axis=2),
+            ops.concatenate([self.key_masks, other.key_masks], axis=1),
         )
 
 
 class MultiheadAttention(keras.layers.Layer):
     """Attention of queries to keys, residual and normalisation (paper, section 3.2).
 
-    (N, T_q, C), (N, T_k, C) -> (N, T_q, C). As documented, and unlike the paper,
-    the projections to Q, K and V pass through a ReLU, the joined heads are not
-    projected again, and a position counts as padding where its vector is all zeros.
+    (N, T_q, C), (N, T_k, C) -> (N, T_q, C). The defaults are as documented, and
+    unlike the paper: the projections to Q, K and V pass through a ReLU, the joined
+    heads are not projected again, and where no masks are given a position counts
+    as padding whose vector is all zeros.
 
     `project` and `attend` are the two halves of a call: a decoder that goes word
     by word keeps what `project` returned for the words before.
@@ -133,36 +156,62 @@ class MultiheadAttention(keras.layers.Layer):
       num_units: C.
       num_heads: h, a divisor of C.
       dropout_rate: share of attention weights dropped in training.
+      residual_dropout_rate: share of the outputs dropped in training, before they are
+        added to the queries (paper, section 5.4).
+      relu: whether Q, K and V pass through a ReLU.
+      output_projection: whether the joined heads are projected by W_O.
+      mask_queries: whether a query that is all zeros takes nothing.
     """
 
-    def __init__(self, num_units, num_heads=8, dropout_rate=0.0, **kwargs):
+    def __init__(
+        self,
+        num_units,
+        num_heads=8,
+        dropout_rate=0.0,
+        residual_dropout_rate=0.0,
+        relu=True,
+        output_projection=False,
+        mask_queries=True,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
+        self.num_units = num_units
         self.num_heads = num_heads
         self.head_units = num_units // num_heads  # C/h
-        self.query = keras.layers.Dense(num_units, activation="relu")
-        self.key = keras.layers.Dense(num_units, activation="relu")
-        self.value = keras.layers.Dense(num_units, activation="relu")
+        activation = "relu" if relu else None
+        self.query = keras.layers.Dense(num_units, activation=activation)
+        self.key = keras.layers.Dense(num_units, activation=activation)
+        self.value = keras.layers.Dense(num_units, activation=activation)
+        self.output_projection = keras.layers.Dense(num_units) if output_projection else None
+        self.mask_queries = mask_queries
         self.dropout = keras.layers.Dropout(dropout_rate)
+        self.residual_dropout = keras.layers.Dropout(residual_dropout_rate)
         self.normalize = Normalize()
 
-    def call(self, queries, keys, causality=False, training=None):
-        return self.attend(queries, self.project(keys), causality, training)
+    def call(self, queries, keys, key_masks=None, causality=False, training=None):
+        return self.attend(queries, self.project(keys, key_masks), causality, training)
 
-    def project(self, keys):
-        """Keys (N, T_k, C) -> Projected."""
+    def project(self, keys, key_masks=None):
+        """Keys (N, T_k, C), and which count (N, T_k) bool -> Projected.
+
+        Without masks those count that are not all zeros, as documented.
+        """
         K, V = self.split_heads(self.key(keys)), self.split_heads(self.value(keys))
-        return Projected(K, V, active(keys))
+        return Projected(K, V, active(keys) if key_masks is None else key_masks)
 
-    def nothing(self, N, T_k):
-        """A `Projected` with room for `T_k` positions and none of them there yet."""
-        zeros = ops.zeros((N, self.num_heads, T_k, self.head_units), self.compute_dtype)
-        return Projected(zeros, zeros, ops.zeros((N, T_k), "bool"))
+    def nothing(self, N):
+        """The `Projected` of no position."""
+        zeros = ops.zeros((N, self.num_heads, 0, self.head_units), self.compute_dtype)
+        return Projected(zeros, zeros, ops.zeros((N, 0), "bool"))
 
     def attend(self, queries, projected, causality=False, training=None):
         """Queries (N, T_q, C), Projected -> (N, T_q, C)."""
         weights = self.weigh(queries, projected, causality)  # (N, h, T_q, T_k)
         weights = self.dropout(weights, training=training)
         outputs = self.join_heads(ops.matmul(weights, projected.V))  # (N, T_q, C)
+        if self.output_projection:
+            outputs = self.output_projection(outputs)
+        outputs = self.residual_dropout(outputs, training=training)
         return self.normalize(outputs + queries)
 
     def weigh(self, queries, projected, causality=False):
@@ -177,6 +226,8 @@ class MultiheadAttention(keras.layers.Layer):
             masks = masks & (ops.arange(T_k) <= ops.arange(T_q)[:, None])  # (N, 1, T_q, T_k)
         weights = ops.softmax(ops.where(masks, scores, MASKED))
 
+        if not self.mask_queries:
+            return weights
         query_masks = active(queries)[:, None, :, None]  # (N, 1, T_q, 1)
         return weights * ops.cast(query_masks, weights.dtype)
 
@@ -188,8 +239,8 @@ class MultiheadAttention(keras.layers.Layer):
 
     def join_heads(self, inputs):
         """(N, h, T, C/h) -> (N, T, C)"""
-        N, h, T, head_units = ops.shape(inputs)
-        return ops.reshape(ops.swapaxes(inputs, 1, 2), (N, T, h * head_units))
+        N, _, T, _ = ops.shape(inputs)
+        return ops.reshape(ops.swapaxes(inputs, 1, 2), (N, T, self.num_units))
 
 
 class Feedforward(keras.layers.Layer):
@@ -198,18 +249,23 @@ class Feedforward(keras.layers.Layer):
     (N, T, C) -> (N, T, C).
 
     Args:
-      inner_units: width between the two maps, 4 * C.
+      inner_units: width between the two maps, 4 * C in the paper.
       num_units: C.
+      residual_dropout_rate: share of the outputs dropped in training, before they are
+        added to the inputs (paper, section 5.4).
     """
 
-    def __init__(self, inner_units, num_units, **kwargs):
+    def __init__(self, inner_units, num_units, residual_dropout_rate=0.0, **kwargs):
         super().__init__(**kwargs)
         self.inner = keras.layers.Dense(inner_units, activation="relu")
         self.outer = keras.layers.Dense(num_units)
+        self.residual_dropout = keras.layers.Dropout(residual_dropout_rate)
         self.normalize = Normalize()
 
-    def call(self, inputs):
-        return self.normalize(self.outer(self.inner(inputs)) + inputs)
+    def call(self, inputs, training=None):
+        outputs = self.outer(self.inner(inputs))
+        outputs = self.residual_dropout(outputs, training=training)
+        return self.normalize(outputs + inputs)
 
 
 def active(inputs):
@@ -232,3 +288,30 @@ def cross_entropy(y, logits):
     """Cross entropy of the smoothed labels: (N, T) int32, (N, T, V) -> (N, T)."""
     labels = label_smoothing(ops.one_hot(y, logits.shape[-1], dtype=logits.dtype))  # (N, T, V)
     return ops.categorical_crossentropy(labels, logits, from_logits=True)
+
+
+class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
+    """A learning rate that rises in a line and then falls with the root of the step.
+
+    peak * warmup**0.5 * min(step * warmup**-1.5, step**-0.5), where the first step is
+    1 (paper, section 5.3, whose peak is (C * warmup)**-0.5). Without warm-up it is the
+    peak throughout.
+
+    Args:
+      peak: the highest learning rate.
+      warmup_steps: the step that has it.
+    """
+
+    def __init__(self, peak, warmup_steps):
+        self.peak = peak
+        self.warmup_steps = warmup_steps
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32") + 1  # that many steps are done
+        if not self.warmup_steps:
+            return self.peak * ops.ones_like(step)
+        rise = step * self.warmup_steps**-1.5
+        return self.peak * self.warmup_steps**0.5 * ops.minimum(rise, step**-0.5)
+
+    def get_config(self):
+        return dict(peak=self.peak, warmup_steps=self.warmup_steps)

@@ -1,9 +1,13 @@
-"""Count the words of the training text and write one vocabulary file a language."""
+"""Write the vocabularies of the training text: a list of words a language, or joint pieces."""
 
+import io
+import re
 from collections import Counter
 
-from data_load import SPECIALS, clean, read_lines
-from hparams import Hyperparams, InputError, parse_flags, run, write_whole
+import sentencepiece
+
+from hparams import InputError, parse_flags, run, with_recipe, write_whole
+from text import END, PAD, SPECIALS, START, UNK, clean, read_corpus, read_lines
 
 SPECIAL_COUNT = 1_000_000_000  # above every `min_cnt`
 
@@ -28,14 +32,62 @@ def make_vocab(source):
     return "".join(f"{word}\t{count}\n" for word, count in entries)
 
 
+def make_pieces(sources, vocab_size):
+    """A sentencepiece model of both text files: joint BPE (Sennrich et al. 2016), bytes.
+
+    Every character of the text is a piece, so that none is unknown in training.
+
+    Raises:
+      InputError: a file cannot be read or holds no text, or the text has not room for
+        `vocab_size` pieces, or not enough in them.
+    """
+    lines = (line for source in sources for line in read_corpus(source))
+    model = io.BytesIO()
+    names = [f"{kind}_piece" for kind in ("pad", "unk", "bos", "eos")]
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=lines,
+            model_writer=model,
+            model_type="bpe",
+            vocab_size=vocab_size,
+            character_coverage=1.0,
+            pad_id=PAD,
+            unk_id=UNK,
+            bos_id=START,
+            eos_id=END,
+            minloglevel=2,  # errors only
+            **dict(zip(names, SPECIALS, strict=True)),
+        )
+    except RuntimeError as error:
+        why = why_no_pieces(str(error), vocab_size)
+        raise InputError(f"{' and '.join(sources)}: {why}") from None
+    return model.getvalue()
+
+
+def why_no_pieces(error, vocab_size):
+    """What sentencepiece's message means, and the way out."""
+    if found := re.search(r"<= (\d+)", error):
+        problem, size, bound = "little text", found[1], "less"
+    elif found := re.search(r"required_chars\. \d+ vs (\d+)", error):
+        problem, size, bound = "many different characters", found[1], "more"
+    else:
+        return f"no pieces can be made of this text ({error})"
+    return f"too {problem} for vocab_size {vocab_size}: say --vocab_size {size} or {bound}"
+
+
 def main(flags):
-    hp = Hyperparams(**flags)
+    hp = with_recipe(flags)
     sides = [(hp.source_train, hp.source_lang), (hp.target_train, hp.target_lang)]
-    # Both are counted before either is written, so that they always belong together.
-    vocabs = [(hp.vocab_path(lang), make_vocab(source)) for source, lang in sides]
-    for path, text in vocabs:
-        write_whole(path, text)
-        print(f"{path}: {len(text.splitlines())} words")
+    if hp.tokens == "pieces":
+        model = make_pieces([source for source, _ in sides], hp.vocab_size)
+        write_whole(hp.pieces_path, model)
+        print(f"{hp.pieces_path}: {hp.vocab_size} pieces")
+    else:
+        # Both are counted before either is written, so that they always belong together.
+        vocabs = [(hp.vocab_path(lang), make_vocab(source)) for source, lang in sides]
+        for path, text in vocabs:
+            write_whole(path, text)
+            print(f"{path}: {len(text.splitlines())} words")
     print("Done")
 
 

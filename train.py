@@ -18,13 +18,16 @@ if __name__ == "__main__":
 
 import keras
 import numpy as np
+import sacrebleu
 import tensorflow as tf
 from tqdm import tqdm
 
 import checkpoint
-from data_load import PAD, fingerprints, get_batch_data, load_train_data, load_vocabs
+from data_load import cut_anew, get_batch_data, load_test_data, load_train_data
+from decoding import make_search, to_text, translate
 from model import make_model
-from modules import cross_entropy
+from modules import WarmUp, cross_entropy
+from text import PAD, fingerprints, load_vocabs
 
 SUMMARY_STEPS = 10  # steps from one point of TensorBoard's curves to the next
 
@@ -55,7 +58,7 @@ def make_step(strategy, model, optimizer):
         acc = tf.reduce_sum(tf.cast(preds == y, tf.float32) * istarget) / targets
         return mean_loss, acc
 
-    @tf.function
+    @tf.function(reduce_retracing=True)
     def step(x, y):
         mean_loss, acc = strategy.run(replica_step, args=(x, y))
         return (
@@ -66,7 +69,7 @@ def make_step(strategy, model, optimizer):
     return step
 
 
-def train_epoch(step, batches, num_batch, global_step, title):
+def train_epoch(step, schedule, batches, num_batch, global_step, title):
     """One pass over the batches; returns the means of mean_loss and acc."""
     history = []
     with tqdm(batches, title, num_batch, leave=False, mininterval=1, unit="b") as bar:
@@ -77,8 +80,34 @@ def train_epoch(step, batches, num_batch, global_step, title):
                 mean_loss, acc = history[-1]
                 tf.summary.scalar("mean_loss", mean_loss, global_step)
                 tf.summary.scalar("acc", acc, global_step)
+                tf.summary.scalar("lr", schedule(global_step - 1), global_step)
                 bar.set_postfix_str(f"mean_loss {mean_loss:.3f} acc {acc:.3f}", refresh=False)
     return np.mean(history, axis=0)
+
+
+def epoch_batches(data, vocabs, hp, epoch):
+    """`get_batch_data`, of text that is cut into other pieces each epoch where hp says so."""
+    if hp.bpe_dropout:
+        data = cut_anew(data, vocabs, hp.bpe_dropout, hp.seed, epoch)
+    return get_batch_data(data, hp, epoch)
+
+
+def make_evaluation(hp, model, vocabs):
+    """The function that gives the BLEU of greedy translations of the dev set, if there is one.
+
+    The score is sacreBLEU's, cased, of the text as it stands in the file.
+    """
+    if hp.source_dev == "none":
+        return None
+    dev = load_test_data(hp, vocabs, (hp.source_dev, hp.target_dev))
+    references = [dev.references[row] for row in dev.data.rows]
+    search = make_search(model, hp, beam=1)
+
+    def evaluate():
+        got = to_text(translate(search, dev.data.X, hp), vocabs[1])
+        return sacrebleu.corpus_bleu(got, [references]).score
+
+    return evaluate
 
 
 def open_logdir(flags):
@@ -99,21 +128,23 @@ def open_logdir(flags):
     return *load_hparams(flags, trained=path is not None), path
 
 
-def make_training(hp, strategy, source_vocab, target_vocab):
-    """A new model's training step, and the `trackable` that makes up its checkpoints."""
+def make_training(hp, strategy, vocabs):
+    """A new model, its learning rate, its training step, and the `trackable` of it all."""
     keras.utils.set_random_seed(hp.seed)
+    schedule = WarmUp(hp.peak_lr, hp.warmup_steps)
     with strategy.scope():
-        model = make_model(hp, source_vocab, target_vocab)
-        optimizer = keras.optimizers.Adam(hp.lr, beta_1=0.9, beta_2=0.98, epsilon=1e-8)
+        model = make_model(hp, *map(len, vocabs))
+        optimizer = keras.optimizers.Adam(schedule, 0.9, hp.beta_2, hp.epsilon)
         optimizer.build(model.trainable_variables)
     kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
     print(f"{model.count_params():,} weights on {strategy.num_replicas_in_sync} {kind}")
-    return make_step(strategy, model, optimizer), checkpoint.trackable(model, optimizer)
+    step = make_step(strategy, model, optimizer)
+    return model, schedule, step, checkpoint.trackable(model, optimizer)
 
 
 def main(flags):
     hp, trained_with, path = open_logdir(flags)
-    de2idx, _, en2idx, _ = load_vocabs(hp, trained_with)
+    vocabs = load_vocabs(hp, trained_with)
     done, global_step = checkpoint.epoch_and_step(path) if path else (0, 0)
     if done >= hp.num_epochs:
         print(
@@ -121,31 +152,43 @@ def main(flags):
         )
         return
 
-    data = load_train_data(hp, de2idx, en2idx)
+    data = load_train_data(hp, vocabs)
     make_folder(hp.logdir)
     strategy = make_strategy()
-    step, parts = make_training(hp, strategy, len(de2idx), len(en2idx))
+    model, schedule, step, parts = make_training(hp, strategy, vocabs)
+    evaluate = make_evaluation(hp, model, vocabs)
     if path:
         checkpoint.restore(parts, path)
         print(f"Going on from {path}")
 
-    vocab_sha256 = fingerprints(hp, de2idx, en2idx)
+    best, best_bleu = checkpoint.read_best(hp.logdir)
+    best_epoch = checkpoint.epoch_and_step(best)[0] if best else done
     chief = strategy.extended.should_checkpoint  # of several workers, the one that writes
     log = tf.summary.create_file_writer(hp.logdir) if chief else tf.summary.create_noop_writer()
     with log.as_default():
         for epoch in range(done + 1, hp.num_epochs + 1):
+            if hp.patience and epoch - best_epoch > hp.patience:
+                print(f"No better dev BLEU than {best_bleu:.2f} in {hp.patience} epochs: stopping")
+                break
             began = time.monotonic()
-            batches, num_batch = get_batch_data(data, hp.batch_size, hp.seed, epoch)
+            batches, num_batch = epoch_batches(data, vocabs, hp, epoch)
             batches = strategy.experimental_distribute_dataset(batches)
             title = f"epoch {epoch}/{hp.num_epochs}"
-            mean_loss, acc = train_epoch(step, batches, num_batch, global_step, title)
+            mean_loss, acc = train_epoch(step, schedule, batches, num_batch, global_step, title)
             global_step += num_batch
+            report = f"mean_loss {mean_loss:.3f} acc {acc:.3f}"
             if chief:
-                save_hparams(hp, vocab_sha256)
-                path = checkpoint.save(parts, hp.logdir, epoch, global_step)
-                seconds = time.monotonic() - began
-                report = f"mean_loss {mean_loss:.3f} acc {acc:.3f}, {seconds:.0f} s"
-                print(f"{path}: {report}", flush=True)
+                save_hparams(hp, fingerprints(vocabs))
+                path = checkpoint.save(parts, hp.logdir, epoch, global_step, hp.keep)
+            if evaluate:
+                bleu = evaluate()
+                tf.summary.scalar("dev_bleu", bleu, global_step)
+                report += f", dev BLEU {bleu:.2f}"
+                if bleu > best_bleu:
+                    best_epoch, best_bleu = epoch, bleu
+                    if chief:
+                        checkpoint.write_best(path, bleu)
+            print(f"{path}: {report}, {time.monotonic() - began:.0f} s", flush=True)
     print("Done")
 
 

@@ -11,10 +11,11 @@ import numpy as np
 import tensorflow as tf
 from matplotlib import pyplot as plt
 
-from data_load import UNK, load_test_data
-from eval import load, to_text, translate
+from data_load import load_test_data
+from decoding import load, make_search, translate
 from hparams import parse_flags, run
 from model import shift_right
+from text import UNK, before_end
 
 DOCS = Path(__file__).resolve().parent
 WORDS = 12  # of the source sentence that is drawn: the first with so many, none unknown
@@ -57,16 +58,14 @@ def cross_attention(model, x, pred):
 
 def draw_attention(hp, model, vocabs, path):
     """The map for one sentence of the test set, source words across, translation down."""
-    de2idx, idx2de, en2idx, idx2en = vocabs
-    data = load_test_data(hp, de2idx, en2idx).data
-    row = next(
-        row for row, x in enumerate(data.X) if np.count_nonzero(x) == WORDS + 1 and UNK not in x
-    )
-    x = data.X[row : row + 1]
-    pred = translate(model, x, 1)
-    across = [idx2de[i] for i in x[0] if i]
-    down = [*to_text(pred[0], idx2en).split(), "</S>"]
-    weights = cross_attention(model, x, pred)[: len(down), : len(across)]
+    source, target = vocabs
+    data = load_test_data(hp, vocabs).data
+    row = next(row for row, x in enumerate(data.X) if len(x) == WORDS + 1 and UNK not in x)
+    x = data.X.pad([row], hp.maxlen)  # (1, T)
+    ((pred, _), *_) = translate(make_search(model, hp, beam=1), data.X, hp)[row]
+    across = [source.idx2word[i] for i in data.X[row]]
+    down = [*(target.idx2word[i] for i in before_end(pred)), "</S>"]
+    weights = cross_attention(model, x, pred[None])[: len(down), : len(across)]
 
     figure, ax = plt.subplots(figsize=(7, 5.5), layout="constrained")
     ax.imshow(weights, cmap="Blues", vmin=0)

@@ -64,6 +64,12 @@ class Golden:
         return model
 
 
+def decoder(model, x, beam=1):
+    """The step function of a model for the sources x, and the state that it starts from."""
+    memories = model.remember(x)
+    return lambda ids, pasts: model.step(ids, pasts, memories), model.nothing(len(x) * beam)
+
+
 @pytest.fixture(params=["legacy_a", "legacy_b"])
 def golden(request):
     return Golden(request.param)

@@ -7,12 +7,12 @@ import tensorflow as tf
 
 import checkpoint
 import eval
-from conftest import run_script, write_corpus
-from data_load import END, SPECIALS, START
+from conftest import decoder, run_script, write_corpus
 from eval import bleu_score
 from hparams import InputError
 from model import Transformer
 from search import greedy
+from text import END, SPECIALS, START
 from train import make_step
 
 BATCH = tf.constant([[4, 5, 3, 0]])
@@ -180,9 +180,9 @@ def test_eval_reads_shape_and_min_cnt_from_the_originals_checkpoint(golden, tmp_
     assert "taken to have num_heads" not in capsys.readouterr().out
 
     model = golden.model()
-    x = np.zeros((1, model.maxlen), np.int32)
+    x = np.zeros((1, golden.hparams["maxlen"]), np.int32)
     x[0, :3] = 30, 5, 3
-    preds = greedy(model.step, model.start(x), tf.constant([START]), model.maxlen, END)
+    preds = greedy(*decoder(model, x), tf.constant([START]), golden.hparams["maxlen"], END)
     got = " ".join(word(i) for i in preds.numpy()[0]).split("</S>")[0].strip()
     records, _ = results_of(tmp_path / "results" / path.name)
     assert records == [["- source: wda wf", "- expected: wca wg", f"- got: {got}"]]

@@ -9,17 +9,9 @@ import pytest
 import data_load
 import prepro
 from conftest import GOLDEN, write_corpus
-from data_load import (
-    create_data,
-    find_min_cnt,
-    get_batch_data,
-    load_test_data,
-    load_train_data,
-    load_vocab,
-    load_vocabs,
-    read_lines,
-)
-from hparams import Hyperparams, InputError
+from data_load import Ragged, create_data, get_batch_data, load_test_data, load_train_data
+from hparams import Hyperparams, InputError, with_recipe
+from text import END, Words, find_min_cnt, load_vocab, load_vocabs, read_lines
 
 VOCAB_SHA256 = {
     "de": "94240fde34b7dd1cd00fad21c28bff16083c2ae29c213cdf0b04157c680fc317",
@@ -52,22 +44,23 @@ def test_vocabularies_are_the_originals_byte_for_byte(iwslt16, lang):
 @pytest.mark.parametrize("maxlen, min_cnt", [(10, 20), (25, 3)])
 def test_arrays_are_the_originals(iwslt16, maxlen, min_cnt):
     hp = Hyperparams(**iwslt16, maxlen=maxlen, min_cnt=min_cnt)
-    de2idx, _, en2idx, _ = load_vocabs(hp)
-    train = load_train_data(hp, de2idx, en2idx)
-    test = load_test_data(hp, de2idx, en2idx).data
+    vocabs = load_vocabs(hp)
+    train = load_train_data(hp, vocabs)
+    test = load_test_data(hp, vocabs).data
+    train_X, train_Y, test_X = (side.pad(width=maxlen) for side in (train.X, train.Y, test.X))
     golden = json.loads((GOLDEN / "data_iwslt16.json").read_text())
     assert golden[f"maxlen={maxlen},min_cnt={min_cnt}"] == {
-        "de_vocab": len(de2idx),
-        "en_vocab": len(en2idx),
+        "de_vocab": len(vocabs[0]),
+        "en_vocab": len(vocabs[1]),
         "train_pairs": len(train.X),
         "test_pairs": len(test.X),
-        "train_X": sha256(train.X.tobytes()),
-        "train_Y": sha256(train.Y.tobytes()),
-        "test_X": sha256(test.X.tobytes()),
+        "train_X": sha256(train_X.tobytes()),
+        "train_Y": sha256(train_Y.tobytes()),
+        "test_X": sha256(test_X.tobytes()),
         "sources": sha256("\n".join(test.Sources).encode()),
         "targets": sha256("\n".join(test.Targets).encode()),
-        "first_X": train.X[0].tolist(),
-        "first_Y": train.Y[0].tolist(),
+        "first_X": train_X[0].tolist(),
+        "first_Y": train_Y[0].tolist(),
     }
 
 
@@ -79,8 +72,7 @@ def load(folder, train, maxlen=10, **overrides):
     flags = write_corpus(folder, train) | overrides
     hp = Hyperparams(**flags, maxlen=maxlen, min_cnt=1)
     prepro.main(flags)
-    de2idx, _, en2idx, _ = load_vocabs(hp)
-    return load_train_data(hp, de2idx, en2idx)
+    return load_train_data(hp, load_vocabs(hp))
 
 
 def test_only_a_line_feed_ends_a_line(tmp_path):
@@ -101,7 +93,7 @@ def test_the_share_of_unknown_words_is_told(tmp_path, capsys):
     flags = write_corpus(tmp_path, [("a a b", "x x x"), ("a", "x")])
     prepro.main(flags)
     hp = Hyperparams(**flags, min_cnt=2)
-    load_train_data(hp, *load_vocabs(hp)[::2])
+    load_train_data(hp, load_vocabs(hp))
     assert "<UNK> stands for 25% of the source words and 0%" in capsys.readouterr().out
 
 
@@ -110,14 +102,14 @@ def test_tag_lines_are_left_out_on_each_side_by_itself(tmp_path):
     (tmp_path / "train.source").write_text("<url>a</url>\n<title>b</title>\neins\n<x>\nzwei\n")
     hp = Hyperparams(**flags, min_cnt=1)
     prepro.main(flags)
-    data = load_train_data(hp, *load_vocabs(hp)[::2])
+    data = load_train_data(hp, load_vocabs(hp))
     assert data.Sources == ["eins", "zwei"] and data.Targets == ["one", "two"]
 
 
 def test_a_pair_longer_than_maxlen_on_either_side_is_left_out(tmp_path):
     data = load(tmp_path, [("a b c", "d"), ("a b", "c d"), ("a", "b c d")], maxlen=3)
     assert data.rows == [1]
-    assert data.X.shape == data.Y.shape == (1, 3) and data.X[0, 2] == data_load.END
+    assert data.X.lengths.tolist() == data.Y.lengths.tolist() == [3] and data.X[0][2] == END
 
 
 def test_test_sets_may_be_xml_or_plain(tmp_path):
@@ -125,10 +117,12 @@ def test_test_sets_may_be_xml_or_plain(tmp_path):
     source.write_text('<doc>\n<seg id="1"> Ein Hund. </seg>\n <seg id="2">A &amp; B</seg>\n</doc>')
     target.write_text("A dog.\nA & B\n")
     hp = Hyperparams(source_test=str(source), target_test=str(target))
-    test = load_test_data(hp, {"Ein": 4}, {"A": 4})
+    vocab = tmp_path / "vocab"
+    vocab.write_text(GOOD.replace("ein", "Ein"))
+    test = load_test_data(hp, (Words(vocab, 1),) * 2)
     assert test.data.Sources == ["Ein Hund", "A amp B"]  # as the original cleaned them
     assert test.references == ["A dog.", "A & B"]
-    assert test.data.X[:, :3].tolist() == [[4, 1, 3], [1, 1, 1]]
+    assert [x.tolist() for x in test.data.X] == [[4, 5, 3], [1, 1, 1, 3]]
 
 
 # Vocabularies ------------------------------------------------------------------
@@ -185,12 +179,13 @@ def test_min_cnt_is_found_from_the_sizes(tmp_path):
 
 def numbered(count):
     """Data whose row i is i."""
-    rows = np.arange(count, dtype=np.int32)[:, None]  # (N, 1)
+    rows = Ragged.of([[i] for i in range(count)])
     return data_load.Data(rows, rows, [], [], list(range(count)))
 
 
 def epoch(count, batch_size, seed=0, number=1):
-    batches, num_batch = get_batch_data(numbered(count), batch_size, seed, number)
+    hp = Hyperparams(batch_size=batch_size, seed=seed, maxlen=1)
+    batches, num_batch = get_batch_data(numbered(count), hp, number)
     batches = [x.numpy().ravel().tolist() for x, _ in batches]
     assert len(batches) == num_batch
     return batches
@@ -212,9 +207,62 @@ def test_a_corpus_smaller_than_a_batch_is_one_batch():
     assert [sorted(batch) for batch in epoch(3, 32)] == [[0, 1, 2]]
 
 
+def sentences(count):
+    """Data of rows of many lengths: row i is the number i, 1 to 40 times, twice in the target."""
+    lengths = np.random.default_rng(0).integers(1, 41, count)
+    X = Ragged.of([[i] * length for i, length in enumerate(lengths)])
+    Y = Ragged.of([[i] * 2 * length for i, length in enumerate(lengths)])
+    return data_load.Data(X, Y, [], [], list(range(count)))
+
+
+def token_batches(data, seed=0, epoch=1):
+    hp = with_recipe(dict(recipe="tiny", batch_tokens=500, seed=seed))
+    batches, num_batch = get_batch_data(data, hp, epoch)
+    batches = [(x.numpy(), y.numpy()) for x, y in batches]
+    assert len(batches) == num_batch
+    return batches
+
+
+def test_batches_of_tokens_hold_every_pair_once_and_no_more_tokens_than_asked():
+    data = sentences(1000)
+    batches = token_batches(data)
+    seen = [i for x, _ in batches for i in x[:, 0]]
+    assert sorted(seen) == list(range(1000))
+    for x, y in batches:
+        assert max(x.size, y.size) <= 500
+        for source, target in zip(x, y, strict=True):
+            i = source[0]
+            assert source[source > 0].tolist() == data.X[i].tolist() or i == 0
+            assert target[target > 0].tolist() == data.Y[i].tolist() or i == 0
+    padded = sum(y.size for _, y in batches)
+    assert data.Y.lengths.sum() > 0.85 * padded  # like lengths lie together
+    widths = [y.shape[1] for _, y in batches]
+    assert widths != sorted(widths)  # but the short ones do not come first
+
+
+def test_batches_of_tokens_are_others_each_epoch():
+    data = sentences(200)
+
+    def rows(**which):
+        return [x[:, 0].tolist() for x, _ in token_batches(data, **which)]
+
+    assert rows() == rows()
+    others = rows(), rows(epoch=2), rows(seed=1)
+    composed = [{frozenset(batch) for batch in batches} for batches in others]
+    assert composed[0] != composed[1] and composed[0] != composed[2]
+
+
+def test_a_pair_longer_than_a_batch_is_a_batch():
+    X = Ragged.of([[4] * 700, [5] * 3])
+    batches = token_batches(data_load.Data(X, X, [], [], [0, 1]))
+    assert sorted(x.shape for x, _ in batches) == [(1, 3), (1, 700)]
+
+
 def test_source_and_target_stay_together():
     words = {"<PAD>": 0, "<UNK>": 1, "<S>": 2, "</S>": 3, "a": 4, "b": 5}
-    data = create_data(["a", "b"] * 20, ["a", "b"] * 20, words, words, 3)
-    batches, _ = get_batch_data(data, 8, 0, 1)
+    vocab = Words.__new__(Words)
+    vocab.word2idx = words
+    data = create_data(["a", "b"] * 20, ["a", "b"] * 20, vocab, vocab, 3)
+    batches, _ = get_batch_data(data, Hyperparams(batch_size=8, maxlen=3), 1)
     for x, y in batches:
         np.testing.assert_array_equal(x, y)

@@ -6,16 +6,19 @@ import nltk.translate.bleu_score as nltk_bleu
 import sacrebleu
 
 from data_load import Data, EvalData
-from eval import bleu_score, sacrebleu_score, scores, to_text
+from eval import bleu_score, sacrebleu_score, scores
+from hparams import Hyperparams
+from text import Words
 
 LONG = "the dog sees the cat in the park"
 
 
 def test_words_end_at_the_first_end_of_sentence():
-    idx2en = dict(enumerate(["<PAD>", "<UNK>", "<S>", "</S>", "a", "dog"]))
-    assert to_text([4, 5, 3, 5], idx2en) == "a dog"
-    assert to_text([4, 1, 5], idx2en) == "a <UNK> dog"
-    assert to_text([3, 0, 0], idx2en) == ""
+    vocab = Words.__new__(Words)
+    vocab.idx2word = dict(enumerate(["<PAD>", "<UNK>", "<S>", "</S>", "a", "dog"]))
+    assert vocab.decode([4, 5, 3, 5]) == "a dog"
+    assert vocab.decode([4, 1, 5]) == "a <UNK> dog"
+    assert vocab.decode([3, 0, 0]) == ""
 
 
 def test_bleu_counts_pairs_of_more_than_three_words_on_both_sides():
@@ -47,9 +50,10 @@ def test_sacrebleu_counts_a_sentence_left_out_as_an_empty_line():
 def test_closing_lines_say_what_was_left_out_and_what_was_scored():
     data = Data(None, None, [LONG, "x"], [LONG, "y"], rows=[0, 3])
     references = [LONG, "too long", "", "y"]
-    lines = scores(EvalData(data, references, empty=[2]), [LONG, "y"], maxlen=9)
+    lines = scores(EvalData(data, references, empty=[2]), [LONG, "y"], Hyperparams(maxlen=9))
     assert lines[0] == "Left out = 2 of 4 (1 longer than maxlen 9, 1 with an empty line on a side)"
     assert lines[1] == "Left out, numbers of the pairs = 2 3"
     assert lines[2].startswith("sacreBLEU = ") and "version:" in lines[2]
-    assert lines[3].startswith("Pairs scored = 1 of 4")
-    assert lines[4] == "Bleu Score = 100.0"
+    assert lines[3].startswith("sacreBLEU, lower-cased = ") and "case:lc" in lines[3]
+    assert lines[4].startswith("Pairs scored = 1 of 4")
+    assert lines[5] == "Bleu Score = 100.0"

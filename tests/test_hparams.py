@@ -55,7 +55,7 @@ def test_help_names_every_field_and_does_not_wait_for_tensorflow(script):
         (dict(lr=float("nan")), "lr is nan"),
         (dict(source_lang="en"), "source_lang and target_lang are both en"),
         (dict(source_lang="../de"), "../de is the name of a language"),
-        (dict(recipe="lavish"), "choose one of legacy"),
+        (dict(recipe="lavish"), "choose one of legacy, updated, paper, tiny"),
         (dict(logdir=""), "logdir is empty"),
     ],
 )

@@ -6,10 +6,11 @@ import pytest
 import tensorflow as tf
 
 from checkpoint import named_variables
-from data_load import START
+from conftest import decoder
 from model import Transformer, shift_right
 from modules import cross_entropy
 from search import greedy
+from text import START
 from train import make_step
 
 
@@ -107,7 +108,7 @@ def float64():
 def test_greedy_decoding_is_the_originals(golden):
     model, x = golden.model(), golden["x"]
     start = tf.fill([len(x)], START)
-    preds = greedy(model.step, model.start(x), start, model.maxlen)
+    preds = greedy(*decoder(model, x), start, golden.hparams["maxlen"])
     np.testing.assert_array_equal(preds, golden["greedy"])
 
 
@@ -157,17 +158,17 @@ def test_sentences_of_a_batch_do_not_touch(model):
 
 def test_word_by_word_equals_all_at_once(model):
     """The cached decoder gives the logits that the whole sentence gives."""
-    state = model.start(X)
+    step, state = decoder(model, X)
     inputs = shift_right(Y).numpy()
     steps = []
     for t in range(Y.shape[1]):
-        logits, state = model.step(inputs[:, t], state)
+        logits, state = step(inputs[:, t], state)
         steps.append(logits)
     np.testing.assert_allclose(np.stack(steps, axis=1), model(X, Y), atol=1e-5)
 
 
 def test_greedy_is_the_argmax_of_its_own_output(model):
-    preds = greedy(model.step, model.start(X), tf.fill([2], START), 6)
+    preds = greedy(*decoder(model, X), tf.fill([2], START), 6)
     np.testing.assert_array_equal(np.argmax(model(X, preds), -1), preds)
 
 

@@ -51,13 +51,13 @@ def test_embedding():
 
 def test_positional_encoding_is_the_documented_formula():
     positions = np.arange(10)[None]  # (1, T)
-    outputs = np.array(PositionalEncoding(10, C, zero_pad=False, scale=False)(positions))
+    outputs = np.array(PositionalEncoding(C, zero_pad=False, scale=False)(positions))
     for pos in range(10):
         for i in range(C):
             angle = pos / np.power(10000, 2.0 * i / C)
             expected = np.cos(angle) if i % 2 else np.sin(angle)
             assert outputs[0, pos, i] == pytest.approx(expected, abs=1e-6)
-    scaled = np.array(PositionalEncoding(10, C)(positions))
+    scaled = np.array(PositionalEncoding(C)(positions))
     assert not scaled[0, 0].any()
     np.testing.assert_allclose(scaled[0, 1:], outputs[0, 1:] * C**0.5, rtol=1e-6)
 

@@ -1,8 +1,12 @@
-"""Greedy search, on logits that spell words."""
+"""Greedy and beam search, on logits that spell words and against exhaustive search."""
 
+import itertools
+
+import numpy as np
+import pytest
 import tensorflow as tf
 
-from search import greedy
+from search import PENALTIES, beam_search, greedy, paper_penalty
 
 LETTERS = ".abcdefghijklmnopqrstuvwxyz"  # "." has id 0
 END = LETTERS.index("z")
@@ -32,7 +36,7 @@ def test_it_spells_and_feeds_each_letter_back():
 def test_a_finished_sentence_holds_zeros_and_the_others_go_on():
     step = speller("abcdz.", "abz...")
     preds = greedy(step, tf.constant(0), tf.zeros([2], tf.int32), 6, END)
-    assert spell(preds) == ["abcdz.", "abz..."]
+    assert spell(preds) == ["abcdz", "abz.."]
 
 
 def test_it_stops_when_all_have_ended():
@@ -49,3 +53,152 @@ def test_it_stops_when_all_have_ended():
 def test_without_an_end_it_goes_on_as_the_original_did():
     preds = greedy(speller("azaz"), tf.constant(0), tf.zeros([1], tf.int32), 4)
     assert spell(preds) == ["azaz"]
+
+
+# Beam search ---------------------------------------------------------------------
+
+V, STOP, PADDING = 5, 3, 0
+
+
+def table_step(seed, N, T):
+    """A step function whose logits depend on the sentence and on all words before.
+
+    The state is the words so far, (N * K, t), so that a search that mixes up the
+    hypotheses' states gets other logits.
+    """
+    tables = np.random.default_rng(seed).normal(scale=1.5, size=[N, V**T, V]).astype(np.float32)
+
+    def step(ids, past):
+        past = tf.concat([past, ids[:, None]], axis=1)  # (N * K, t)
+        digits = past[:, 1:]  # without the start
+        places = V ** tf.range(tf.shape(digits)[1])
+        code = tf.reduce_sum(digits * places, axis=1)  # (N * K,)
+        K = tf.shape(ids)[0] // N
+        sentence = tf.repeat(tf.range(N), K)
+        return tf.gather_nd(tables, tf.stack([sentence, code], axis=1)), past
+
+    return step, tables
+
+
+def exhaustive(table, limit, penalty):
+    """Every sentence of a vocabulary of 5 without padding, best first: [(score, words)]."""
+    logits = table.astype(np.float64)
+    logits[:, PADDING] = -np.inf
+    logp = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    found = []
+    for length in range(1, limit + 1):
+        for words in itertools.product(range(1, V), repeat=length):
+            if STOP in words[:-1] or (words[-1] != STOP and length < limit):
+                continue
+            total = code = 0
+            for place, word in enumerate(words):
+                total += logp[code, word]
+                code += word * V**place
+            found.append((total / float(penalty(tf.constant(length, tf.float32))), words))
+    return sorted(found, reverse=True)
+
+
+def search(step, N, beam, limits, penalty, nbest=1):
+    state = tf.zeros([N * beam, 0], tf.int32)
+    run = tf.function(
+        lambda: beam_search(
+            step,
+            state,
+            start=tf.fill([N], 2),
+            limits=tf.constant(limits),
+            end=STOP,
+            beam=beam,
+            penalty=penalty,
+            nbest=nbest,
+            never=[PADDING],
+        )
+    )
+    return [part.numpy() for part in run()]
+
+
+def words_of(row):
+    return tuple(int(i) for i in row if i)
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_beam_wide_enough_finds_what_exhaustive_search_finds(name, alpha, seed):
+    limits, nbest = [4, 3, 4], 6
+    penalty = PENALTIES[name](alpha)
+    step, tables = table_step(seed, 3, 4)
+    preds, scores = search(step, 3, 4**4, limits, penalty, nbest)
+    for table, limit, rows, found in zip(tables, limits, preds, scores, strict=True):
+        expected = exhaustive(table, limit, penalty)[:nbest]
+        assert [words_of(row) for row in rows] == [words for _, words in expected]
+        np.testing.assert_allclose(found, [score for score, _ in expected], atol=1e-5)
+
+
+def test_one_hypothesis_without_a_penalty_is_greedy():
+    N, T = 6, 4
+    step, _ = table_step(7, N, T)
+    start, state = tf.fill([N], 2), tf.zeros([N, 0], tf.int32)
+    expected = greedy(step, state, start, T, STOP, never=[PADDING]).numpy()
+    preds, _ = search(step, N, 1, [T] * N, paper_penalty(0.0))
+    assert [words_of(row) for row in preds[:, 0]] == [words_of(row) for row in expected]
+    assert len({len(words_of(row)) for row in expected}) > 1  # some end early
+
+
+def test_a_wider_beam_scores_no_worse_in_sum():
+    step, _ = table_step(1, 40, 4)
+    sums = [search(step, 40, beam, [4] * 40, paper_penalty(0.6))[1].sum() for beam in (1, 4, 64)]
+    assert sums[0] < sums[1] <= sums[2]
+
+
+def test_the_sentences_of_a_batch_do_not_touch():
+    step, tables = table_step(3, 2, 4)
+    both, _ = search(step, 2, 3, [4, 2], paper_penalty(0.6), nbest=2)
+    for n, limit in enumerate([4, 2]):
+
+        def alone(ids, past, n=n):
+            past = tf.concat([past, ids[:, None]], axis=1)
+            code = tf.reduce_sum(past[:, 1:] * V ** tf.range(tf.shape(past)[1] - 1), axis=1)
+            return tf.gather(tables[n], code), past
+
+        one, _ = search(alone, 1, 3, [limit], paper_penalty(0.6), nbest=2)
+        assert [words_of(row) for row in one[0]] == [words_of(row) for row in both[n]]
+
+
+def test_padding_is_never_chosen_and_follows_the_end():
+    def step(ids, state):
+        likes_padding = tf.constant([9.0, 0.5, 0.0, 1.0, 0.2])
+        return tf.tile(likes_padding[None], [tf.size(ids), 1]), state
+
+    preds, _ = search(lambda ids, state: step(ids, state), 1, 2, [5], paper_penalty(0.6), 2)
+    for row in preds[0]:
+        words = words_of(row)
+        assert row[: len(words)].all() and (STOP not in words[:-1])
+    state = tf.zeros([1, 0], tf.int32)
+    ids = greedy(step, state, tf.constant([2]), 5, STOP, never=[PADDING])
+    assert ids.numpy().tolist() == [[STOP]]
+
+
+def test_it_ends_when_no_open_hypothesis_can_win():
+    calls = tf.Variable(0)
+
+    def step(ids, state):
+        calls.assign_add(1)
+        sure = tf.constant([-20.0, -20.0, -20.0, 9.0, -20.0])
+        return tf.tile(sure[None], [tf.size(ids), 1]), state
+
+    preds, scores = search(step, 2, 2, [50, 50], paper_penalty(0.6))
+    assert preds[:, 0].tolist() == [[STOP], [STOP]] and calls.numpy() == 1
+    np.testing.assert_allclose(scores, 0, atol=1e-6)
+
+
+def test_where_there_are_fewer_sentences_than_wanted_the_rest_scores_minus_infinity():
+    step, _ = table_step(0, 1, 1)
+    preds, scores = search(step, 1, 6, [1], paper_penalty(0.6), nbest=6)
+    assert np.isfinite(scores[0, :4]).all() and np.isneginf(scores[0, 4:]).all()
+    assert sorted(words_of(row)[0] for row in preds[0, :4]) == [1, 2, 3, 4]
+
+
+def test_penalties_are_the_named_formulas():
+    lengths = tf.constant([1.0, 7.0])
+    np.testing.assert_allclose(PENALTIES["paper"](0.6)(lengths), [1, 2**0.6])
+    np.testing.assert_allclose(PENALTIES["ctranslate2"](0.6)(lengths), [1, 6**0.6])

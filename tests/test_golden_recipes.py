@@ -1,0 +1,188 @@
+"""The recipes updated and paper: equal to the 2019 code, and to PyTorch's Transformer."""
+
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from checkpoint import named_variables
+from conftest import GOLDEN, decoder
+from hparams import RECIPES, with_recipe
+from model import SWITCHES, Transformer
+from modules import WarmUp, cross_entropy
+from search import greedy
+from text import START
+from train import make_step
+
+
+def recipe_model(recipe, arrays, **shape):
+    """A model with the switches of a recipe, in the shape of the golden one."""
+    switches = {name: value for name, value in RECIPES[recipe].items() if name in SWITCHES}
+    vocab_size = shape.pop("vocab_size")
+    model = Transformer(vocab_size, vocab_size, **switches | shape | dict(dropout_rate=0.0))
+    model(arrays["x"], arrays["y"])
+    return model
+
+
+# The 2019 code -------------------------------------------------------------------
+
+
+def name_of_2019(name):
+    """The 2019 code's name of a variable that `named_variables` names as in 2017."""
+    name = name.replace("shared_embed/lookup_table", "shared_weight_matrix/weight_mat")
+    name = name.replace("multihead_attention/conv1d", "positionwise_feedforward/dense")
+    name = name.replace("multihead_attention_1/ln", "positionwise_feedforward/ln")
+    name = re.sub("(decoder.*)/multihead_attention/ln", r"\1/positionwise_feedforward/ln", name)
+    return name.replace("ln/Variable_1", "ln/gamma").replace("ln/Variable", "ln/beta")
+
+
+@pytest.fixture
+def master():
+    """(arrays, model, variables by the 2019 code's names)"""
+    arrays = dict(np.load(GOLDEN / "master_a.npz", allow_pickle=False))
+    theirs = json.loads(str(arrays["hparams"]))
+    model = recipe_model(
+        "updated",
+        arrays,
+        hidden_units=theirs["d_model"],
+        ffn_units=theirs["d_ff"],
+        **{name: theirs[name] for name in ("vocab_size", "num_blocks", "num_heads")},
+    )
+    named = {name_of_2019(name): v for name, v in named_variables(model).items()}
+    assert named.keys() == {name[2:] for name in arrays if name.startswith("w/")}
+    for name, variable in named.items():
+        variable.assign(arrays[f"w/{name}"])
+    return arrays, model, named
+
+
+def decode(model, arrays):
+    """The logits for the golden decoder inputs."""
+    x = arrays["x"]
+    return model.logits(model.decode(arrays["decoder_input"], model.encode(x), model.masks(x)))
+
+
+def mean_loss(model, arrays):
+    istarget = (arrays["y"] != 0).astype(np.float32)  # (N, T)
+    losses = cross_entropy(arrays["y"], decode(model, arrays))  # (N, T)
+    return tf.reduce_sum(losses * istarget) / istarget.sum()
+
+
+def test_memory_logits_and_predictions_are_those_of_2019(master):
+    arrays, model, _ = master
+    np.testing.assert_allclose(model.encode(arrays["x"]), arrays["memory"], atol=1e-5)
+    logits = decode(model, arrays)
+    np.testing.assert_allclose(logits, arrays["logits"], atol=1e-5)
+    np.testing.assert_array_equal(np.argmax(logits, -1), arrays["y_hat"])
+
+
+def test_loss_and_gradients_are_those_of_2019(master):
+    arrays, model, named = master
+    with tf.GradientTape() as tape:
+        loss = mean_loss(model, arrays)
+    assert float(loss) == pytest.approx(float(arrays["loss"]), abs=1e-5)
+    gradients = tape.gradient(loss, [v.value for v in named.values()])
+    for name, gradient in zip(named, gradients, strict=True):
+        expected = arrays[f"g/{name}"]
+        difference = np.abs(tf.convert_to_tensor(gradient) - expected).max()
+        assert difference <= 1e-5 * max(1, np.abs(expected).max()), name
+
+
+def test_five_training_steps_are_those_of_2019(master):
+    arrays, model, named = master
+    theirs = json.loads(str(arrays["hparams"]))
+    hp = with_recipe(dict(recipe="updated"))
+    schedule = WarmUp(theirs["lr"], theirs["warmup_steps"])
+    optimizer = keras.optimizers.Adam(schedule, 0.9, hp.beta_2, hp.epsilon)
+    step = make_step(tf.distribute.get_strategy(), model, optimizer)
+    x, y = tf.constant(arrays["x"]), tf.constant(arrays["y"])
+    losses = [float(step(x, y)[0]) for _ in range(5)]
+    np.testing.assert_allclose(losses, arrays["losses5"], atol=1e-5)
+    for name, variable in named.items():
+        np.testing.assert_allclose(variable, arrays[f"w5/{name}"], atol=1e-5, err_msg=name)
+
+
+def test_greedy_decoding_is_that_of_2019(master):
+    arrays, model, _ = master
+    x, expected = arrays["x"], arrays["greedy"]
+    preds = greedy(*decoder(model, x), tf.fill([len(x)], START), expected.shape[1])
+    np.testing.assert_array_equal(preds, expected)
+
+
+def test_learning_rates_are_those_of_2019(master):
+    arrays, _, _ = master
+    schedule = WarmUp(0.0003, 4000)
+    rates = [float(schedule(step)) for step in arrays["noam_steps"]]
+    np.testing.assert_allclose(rates, arrays["noam_lr"], rtol=1e-6)
+
+
+# The paper -----------------------------------------------------------------------
+
+
+def test_the_papers_learning_rate():
+    hp = with_recipe(dict(recipe="paper"))
+    schedule = WarmUp(hp.peak_lr, hp.warmup_steps)
+    for step in (1, 100, 4000, 100_000):
+        expected = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
+        assert float(schedule(step - 1)) == pytest.approx(expected, rel=1e-6)
+
+
+def pytorch_arrays(model):
+    """[(PyTorch's name, its rows or None for all, our variable, whether ours is transposed)]"""
+    pairs = [("shared_embedding", None, model.enc_words.embed.lookup_table, False)]
+
+    def dense(name, layer):
+        pairs.append((f"{name}.weight", None, layer.kernel, True))
+        pairs.append((f"{name}.bias", None, layer.bias, False))
+
+    for side, blocks in (("encoder", model.enc_blocks), ("decoder", model.dec_blocks)):
+        for i, block in enumerate(blocks):
+            scope = f"{side}.layers.{i}"
+            attentions = {"self_attn": block.self_attention}
+            if side == "decoder":
+                attentions["multihead_attn"] = block.vanilla_attention
+            sublayers = [*attentions.values(), block.feedforward]
+            for number, sublayer in enumerate(sublayers, 1):
+                norm = f"{scope}.norm{number}"
+                pairs.append((f"{norm}.weight", None, sublayer.normalize.gamma, False))
+                pairs.append((f"{norm}.bias", None, sublayer.normalize.beta, False))
+            for name, attention in attentions.items():
+                C = attention.num_units
+                for part, layer in enumerate((attention.query, attention.key, attention.value)):
+                    rows = slice(part * C, (part + 1) * C)
+                    name_in = f"{scope}.{name}.in_proj"
+                    pairs.append((f"{name_in}_weight", rows, layer.kernel, True))
+                    pairs.append((f"{name_in}_bias", rows, layer.bias, False))
+                dense(f"{scope}.{name}.out_proj", attention.output_projection)
+            dense(f"{scope}.linear1", block.feedforward.inner)
+            dense(f"{scope}.linear2", block.feedforward.outer)
+    return pairs
+
+
+def test_the_paper_is_that_of_pytorch():
+    """Memory, logits, loss and gradients."""
+    arrays = dict(np.load(GOLDEN / "paper_a.npz", allow_pickle=False))
+    theirs = json.loads(str(arrays["hparams"]))
+    del theirs["layer_norm_epsilon"]
+    model = recipe_model("paper", arrays, **theirs)
+    pairs = pytorch_arrays(model)
+    assert len({id(v) for _, _, v, _ in pairs}) == len(pairs) == len(model.trainable_variables)
+
+    def theirs_of(group, name, rows, transposed):
+        array = arrays[f"{group}/{name}"][rows or slice(None)]
+        return array.T if transposed else array
+
+    for name, rows, variable, transposed in pairs:
+        variable.assign(theirs_of("w", name, rows, transposed))
+    np.testing.assert_allclose(model.encode(arrays["x"]), arrays["memory"], atol=1e-5)
+    np.testing.assert_allclose(decode(model, arrays), arrays["logits"], atol=1e-5)
+    with tf.GradientTape() as tape:
+        loss = mean_loss(model, arrays)
+    assert float(loss) == pytest.approx(float(arrays["loss"]), abs=1e-5)
+    gradients = tape.gradient(loss, [variable.value for _, _, variable, _ in pairs])
+    for (name, rows, _, transposed), gradient in zip(pairs, gradients, strict=True):
+        expected = theirs_of("g", name, rows, transposed)
+        difference = np.abs(tf.convert_to_tensor(gradient) - expected).max()
+        assert difference <= 1e-5 * max(1, np.abs(expected).max()), name

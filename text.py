@@ -1,0 +1,320 @@
+"""Text: reading its files, and cutting sentences into words or pieces with numbers.
+
+Text is read a line at a time and a line ends at its line feed alone, so that no
+other character that counts as a line break somewhere (U+2028, U+0085, a lone
+carriage return) can shift one side of a parallel corpus against the other.
+"""
+
+import hashlib
+import html
+import os
+import threading
+
+import numpy as np
+import regex
+import sentencepiece
+
+from hparams import InputError
+
+PAD, UNK, START, END = range(4)  # ids of the four words that open each vocabulary
+SPECIALS = ("<PAD>", "<UNK>", "<S>", "</S>")
+
+WHERE_TO_GET_TEXT = (
+    "put your text there, or name it with --source_train, --target_train, --source_test and"
+    " --target_test; the documented corpus is IWSLT 2016 German-English,"
+    " https://wit3.fbk.eu/2016-01 (see README.md); `make demo` writes a corpus of its own and"
+    " trains on it"
+)
+PREPRO_FIRST = (
+    "run `python prepro.py` first, with the same --preprocessed, --source_lang and --target_lang"
+)
+
+
+# Reading -----------------------------------------------------------------------
+
+
+def read_lines(path, hint=WHERE_TO_GET_TEXT):
+    """Yield the lines of a UTF-8 file, without line ends and byte-order mark.
+
+    Raises:
+      InputError: no such file, or bytes that are not UTF-8 (names the line).
+    """
+    try:
+        file = open(path, "rb")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror.lower()}: {hint}") from None
+    with file:
+        for number, line in enumerate(file, 1):
+            try:
+                text = line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{path}:{number}: byte {error.start + 1} of this line is not UTF-8:"
+                    " convert the file (for example: iconv -f latin1 -t utf-8)"
+                ) from None
+            yield text.removeprefix("\ufeff" if number == 1 else "").rstrip("\r\n")
+
+
+def clean(line):
+    """Drop what is neither white space, a Latin letter nor an apostrophe.
+
+    >>> clean("She isn't 26 -- she's naïve.")
+    "She isn't   she's naïve"
+    """
+    return regex.sub(r"[^\s\p{Latin}']", "", line)
+
+
+def drop_tags(lines):
+    """The lines that do not open with a tag."""
+    return [line for line in lines if not line.startswith("<")]
+
+
+def read_corpus(path):
+    """The sentences of a training file: its lines, without those that open with a tag."""
+    return drop_tags(read_lines(path))
+
+
+def read_test(path):
+    """The sentences of a test file.
+
+    Those between `<seg>` tags where the file has any, as in IWSLT's XML; else the
+    lines, as of a training file.
+
+    Returns:
+      (list, list): the sentences as the documents clean them, and as a person
+      would read them.
+    """
+    lines = list(read_lines(path))
+    segments = [line for line in lines if line.lstrip().startswith("<seg")]
+    if not segments:
+        raw = drop_tags(lines)
+        return [clean(line).strip() for line in raw], raw
+    inner = [regex.sub("<[^>]+>", "", line).strip() for line in segments]
+    return [clean(line).strip() for line in inner], [html.unescape(line) for line in inner]
+
+
+# Both vocabularies -------------------------------------------------------------
+
+
+def load_vocabs(hp, trained_with=None):
+    """The vocabularies of source and target, which are one where tokens are pieces.
+
+    Args:
+      trained_with: the `fingerprints` of a model's vocabularies, if there is a model.
+
+    Returns:
+      (Words, Words), or (Pieces, Pieces).
+
+    Raises:
+      InputError: a file is missing or malformed, or not the one the model was trained with.
+    """
+    if hp.tokens == "pieces":
+        vocabs = (Pieces(hp.pieces_path, hp.vocab_size),) * 2
+    else:
+        paths = [hp.vocab_path(lang) for lang in (hp.source_lang, hp.target_lang)]
+        vocabs = tuple(Words(path, hp.min_cnt) for path in paths)
+    found = fingerprints(vocabs)
+    for vocab in vocabs:
+        if trained_with and trained_with.get(vocab.path.name) != found[vocab.path.name]:
+            raise InputError(
+                f"{vocab.path}: not the vocabulary that the model in {hp.logdir} was"
+                " trained with: put that one back (--preprocessed names its folder), or train"
+                " a new model with a new --logdir"
+            )
+    return vocabs
+
+
+def fingerprints(vocabs):
+    """SHA-256 of each vocabulary, a dict by the name of its file."""
+    return {vocab.path.name: hashlib.sha256(vocab.content()).hexdigest() for vocab in vocabs}
+
+
+# Words -------------------------------------------------------------------------
+
+
+def read_counts(path):
+    """The words of a vocabulary file and how often each was seen, a dict in its order.
+
+    Raises:
+      InputError: no such file, or not one that prepro.py writes (names the line).
+    """
+    counts, last = {}, None
+    for number, line in enumerate(read_lines(path, PREPRO_FIRST), 1):
+        word, tab, count = line.partition("\t")
+        if not word or not tab or word.split() != [word] or not count.isascii():
+            problem = "is not a word, a tab and a count"
+        elif not count.isdigit():
+            problem = f"has {count!r} for a count"
+        elif word in counts:
+            problem = f"names {word} a second time"
+        elif counts and int(count) > last:
+            problem = "is counted higher than the line before it"
+        else:
+            counts[word] = last = int(count)
+            continue
+        raise bad_vocab(path, number, f"this line {problem}")
+    if tuple(counts)[:4] != SPECIALS:
+        raise bad_vocab(path, 1, f"the first four words are not {' '.join(SPECIALS)}")
+    return counts
+
+
+def bad_vocab(path, number, problem):
+    return InputError(f"{path}:{number}: {problem}: write the file anew with `python prepro.py`")
+
+
+class Words:
+    """The words of one language, as documented.
+
+    Args:
+      path: the vocabulary file.
+      min_cnt: words seen less often are left out.
+
+    Raises:
+      InputError: see `load_vocab`.
+    """
+
+    def __init__(self, path, min_cnt):
+        self.path = path
+        self.word2idx, self.idx2word = load_vocab(path, min_cnt)
+
+    def __len__(self):
+        return len(self.word2idx)
+
+    def content(self):
+        """What makes it this vocabulary, bytes."""
+        return "\n".join(self.word2idx).encode()
+
+    def encode(self, sentences):
+        """The ids of each cleaned sentence's words, and of `</S>`, a list of lists."""
+        return [encode(sentence, self.word2idx) for sentence in sentences]
+
+    def decode(self, ids):
+        """The words up to `</S>`, with blanks between them, a str."""
+        return " ".join(self.idx2word[int(i)] for i in before_end(ids))
+
+
+def before_end(ids):
+    """Ids (T,) up to the first `</S>`, which stays out.
+
+    >>> before_end(np.array([4, 5, 3, 0])).tolist()
+    [4, 5]
+    """
+    (ends,) = np.nonzero(np.asarray(ids) == END)
+    return ids[: ends[0]] if len(ends) else ids
+
+
+def load_vocab(path, min_cnt):
+    """Words seen at least `min_cnt` times, numbered in the order of the file.
+
+    Returns:
+      (dict, dict): word to id, and id to word.
+
+    Raises:
+      InputError: see `read_counts`; or no word was seen so often.
+    """
+    words = [word for word, count in read_counts(path).items() if count >= min_cnt]
+    if len(words) == len(SPECIALS):
+        raise InputError(f"{path}: no word was seen {min_cnt} times: lower --min_cnt")
+    return {word: i for i, word in enumerate(words)}, dict(enumerate(words))
+
+
+def find_min_cnt(paths, sizes, wanted=None):
+    """The largest `min_cnt` that gives two vocabulary files these sizes.
+
+    Args:
+      wanted: the only one to try, where a flag says it.
+
+    Raises:
+      InputError: none does, so these are not the vocabularies that were used.
+    """
+    sides = [np.array(list(read_counts(path).values())) for path in paths]
+    tried = np.unique(np.concatenate(sides))[::-1] if wanted is None else [wanted]
+    for min_cnt in tried:
+        if [(side >= min_cnt).sum() for side in sides] == list(sizes):
+            return int(min_cnt)
+    raise InputError(
+        f"{paths[0]} and {paths[1]} are not the vocabularies of this model: it knows {sizes[0]}"
+        f" and {sizes[1]} words, and {'no --min_cnt' if wanted is None else f'--min_cnt {wanted}'}"
+        f" leaves that many of the {len(sides[0])} and {len(sides[1])} here: put the model's own"
+        " files there, or name their folder with --preprocessed"
+    )
+
+
+def encode(sentence, word2idx):
+    """The ids of a cleaned sentence's words, and of `</S>`.
+
+    >>> encode("ein Hund", {"<PAD>": 0, "<UNK>": 1, "<S>": 2, "</S>": 3, "ein": 4})
+    [4, 1, 3]
+    """
+    return [word2idx.get(word, UNK) for word in sentence.split()] + [END]
+
+
+# Pieces ------------------------------------------------------------------------
+
+
+class Pieces:
+    """The pieces of words that both languages share, of a sentencepiece model.
+
+    Args:
+      path: the model's file.
+      vocab_size: how many pieces it must hold.
+
+    Raises:
+      InputError: no such file, or not a model that prepro.py writes.
+    """
+
+    def __init__(self, path, vocab_size):
+        self.path = path
+        try:
+            self.proto = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror.lower()}: {PREPRO_FIRST}") from None
+        try:
+            self.processor = sentencepiece.SentencePieceProcessor(model_proto=self.proto)
+            specials = [self.processor.id_to_piece(i) for i in range(len(SPECIALS))]
+        except (RuntimeError, IndexError):
+            specials = None
+        if specials != list(SPECIALS):
+            raise InputError(
+                f"{path}: not a sentencepiece model that begins with {' '.join(SPECIALS)}:"
+                " write it anew with `python prepro.py`"
+            )
+        if len(self) != vocab_size:
+            raise InputError(
+                f"{path}: holds {len(self)} pieces, not {vocab_size}: say --vocab_size"
+                f" {len(self)}, or write it anew with `python prepro.py`"
+            )
+
+    def __len__(self):
+        return self.processor.get_piece_size()
+
+    def content(self):
+        """What makes it this vocabulary, bytes."""
+        return self.proto
+
+    def encode(self, sentences, dropout=0.0, seed=0):
+        """The ids of each sentence's pieces, and of `</S>`, a list of lists.
+
+        Args:
+          dropout: share of merges left out at random (Provilkov et al. 2020).
+          seed: what that depends on, besides the sentences.
+        """
+        options = dict(num_threads=os.cpu_count())
+        if dropout:
+            options = dict(num_threads=1, enable_sampling=True, alpha=dropout, nbest_size=-1)
+        encoded = []
+
+        def work():
+            encoded.extend(self.processor.encode(list(sentences), add_eos=True, **options))
+
+        # sentencepiece draws from a generator that each thread seeds once, when it first
+        # draws. In a new thread the sentences alone decide what follows.
+        sentencepiece.set_random_generator_seed(seed)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        return encoded
+
+    def decode(self, ids):
+        """The text of the pieces up to `</S>`, a str."""
+        return self.processor.decode([int(i) for i in before_end(ids)])
