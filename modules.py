@@ -178,10 +178,10 @@ class MultiheadAttention(keras.layers.Layer):
         self.num_units = num_units
         self.num_heads = num_heads
         self.head_units = num_units // num_heads  # C/h
-        activation = "relu" if relu else None
-        self.query = keras.layers.Dense(num_units, activation=activation)
-        self.key = keras.layers.Dense(num_units, activation=activation)
-        self.value = keras.layers.Dense(num_units, activation=activation)
+        self.query, self.key, self.value = (
+            keras.layers.Dense(num_units, "relu" if relu else None, kernel_initializer=xavier_of(3))
+            for _ in range(3)
+        )
         self.output_projection = keras.layers.Dense(num_units) if output_projection else None
         self.mask_queries = mask_queries
         self.dropout = keras.layers.Dropout(dropout_rate)
@@ -266,6 +266,11 @@ class Feedforward(keras.layers.Layer):
         outputs = self.outer(self.inner(inputs))
         outputs = self.residual_dropout(outputs, training=training)
         return self.normalize(outputs + inputs)
+
+
+def xavier_of(parts):
+    """Xavier initialisation of equal matrices as if they were `parts` of one, side by side."""
+    return keras.initializers.VarianceScaling(2 / (1 + parts), "fan_avg", "uniform")
 
 
 def active(inputs):

@@ -1,0 +1,300 @@
+"""Pieces: the sentencepiece model, BPE-dropout, and the recipe tiny from text to text."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import checkpoint
+import prepro
+import train
+from conftest import run_script, sample_pairs, write_corpus
+from data_load import Ragged, cut_anew, load_test_data, load_train_data
+from decoding import load, make_search, to_text, translate
+from hparams import InputError, with_recipe
+from test_scripts import scalars
+from text import END, SPECIALS, UNK, Pieces, load_vocabs, read_corpus, read_test
+
+TINY = dict(recipe="tiny", vocab_size=180, hidden_units=16, ffn_units=32, num_blocks=1, num_heads=2)
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory):
+    """Flags of a corpus of 200 pairs with its pieces, and of a small model."""
+    flags = write_corpus(tmp_path_factory.mktemp("pieces"), sample_pairs(200), sample_pairs(30, 1))
+    prepro.main(flags | TINY)
+    return flags | TINY
+
+
+@pytest.fixture(scope="module")
+def pieces(flags):
+    return load_vocabs(with_recipe(flags))[0]
+
+
+# The sentencepiece model ------------------------------------------------------------
+
+
+def test_the_first_pieces_are_the_specials_and_one_model_serves_both_sides(flags, pieces):
+    assert [pieces.processor.id_to_piece(i) for i in range(4)] == list(SPECIALS)
+    assert len(pieces) == 180
+    source, target = load_vocabs(with_recipe(flags))
+    assert source is target
+
+
+def test_what_is_encoded_is_decoded(flags, pieces):
+    lines = [line for side in ("source", "target") for line in read_corpus(flags[f"{side}_train"])]
+    encoded = pieces.encode(lines)
+    assert all(ids[-1] == END and UNK not in ids for ids in encoded)
+    assert [pieces.decode(ids) for ids in encoded] == lines
+    assert pieces.decode([*encoded[0], 7, 8]) == lines[0]  # nothing behind the end
+    assert pieces.decode([END, 5]) == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["我爱你。你爱我吗?", "أحبك كثيرا", "Ζωή, 12.5 % — “naïve”!", "नमस्ते दुनिया", "안녕 세상 🙂"],
+)
+def test_any_script_is_text(tmp_path, line):
+    flags = write_corpus(tmp_path, [(line, line[::-1])] * 3) | dict(recipe="tiny")
+    with pytest.raises(InputError, match=r"too little text for vocab_size 8000: say .* (\d+) or"):
+        prepro.main(flags)
+    # The message names a size that works.
+    largest = size_named(flags, "less")
+    prepro.main(flags | dict(vocab_size=largest))
+    vocab = Pieces(Path(flags["preprocessed"]) / "bpe.model", largest)
+    ids = vocab.encode([line])[0]
+    assert UNK not in ids and vocab.decode(ids) == line
+
+
+def size_named(flags, bound, **more):
+    with pytest.raises(InputError) as raised:
+        prepro.main(flags | more)
+    return int(re.search(rf"--vocab_size (\d+) or {bound}", str(raised.value))[1])
+
+
+def test_a_vocabulary_too_small_for_the_characters_names_the_smallest(flags, tmp_path):
+    more = dict(preprocessed=str(tmp_path))
+    smallest = size_named(flags, "more", **more, vocab_size=10)
+    prepro.main(flags | more | dict(vocab_size=smallest))
+    assert len(Pieces(tmp_path / "bpe.model", smallest)) == smallest
+    assert size_named(flags, "more", **more, vocab_size=smallest - 1) == smallest
+
+
+def test_both_implementations_of_sentencepiece_cut_alike(real_text, tmp_path):
+    """PyPI's, which trains and cuts here, and tensorflow-text's, which can be in a graph."""
+    tensorflow_text = pytest.importorskip("tensorflow_text")
+    for corpus, names in (("multi30k", "train.{}"), ("iwslt16", "train.tags.de-en.{}")):
+        paths = [str(real_text / corpus / names.format(lang)) for lang in ("de", "en")]
+        folder = str(tmp_path / corpus)
+        files = dict(source_train=paths[0], target_train=paths[1], preprocessed=folder)
+        prepro.main(dict(recipe="tiny") | files)
+        vocab = Pieces(tmp_path / corpus / "bpe.model", 8000)
+        tokenizer = tensorflow_text.SentencepieceTokenizer(vocab.content(), add_eos=True)
+        for path in paths:
+            lines = list(read_corpus(path))
+            ours = Ragged.of(vocab.encode(lines))
+            theirs = tokenizer.tokenize(lines)
+            np.testing.assert_array_equal(ours.splits, theirs.row_splits)
+            np.testing.assert_array_equal(ours.ids, theirs.flat_values)
+            back = tokenizer.detokenize(theirs[:1000, :-1])
+            texts = [vocab.decode(ours[row]) for row in range(len(back))]
+            assert texts == [text.decode() for text in back.numpy()]
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\x01", b"ein\t3\n"])
+def test_a_file_that_is_not_such_a_model_is_named(tmp_path, content):
+    path = tmp_path / "bpe.model"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="bpe.model: not a sentencepiece model"):
+        Pieces(path, 8000)
+
+
+def test_another_model_than_the_trained_one_is_refused(flags, pieces, tmp_path):
+    trained_with = {"bpe.model": "0" * 64}
+    with pytest.raises(InputError, match="not the vocabulary that the model in"):
+        load_vocabs(with_recipe(flags), trained_with)
+    with pytest.raises(InputError, match="holds 180 pieces, not 90: say --vocab_size 180"):
+        load_vocabs(with_recipe(flags | dict(vocab_size=90)))
+    with pytest.raises(InputError, match="prepro.py"):
+        load_vocabs(with_recipe(flags | dict(preprocessed=str(tmp_path / "nowhere"))))
+
+
+# BPE-dropout --------------------------------------------------------------------------
+
+
+def test_bpe_dropout_is_decided_by_seed_and_epoch(flags, pieces, capsys):
+    hp = with_recipe(flags)
+    vocabs = pieces, pieces
+    data = load_train_data(hp, vocabs)
+
+    def ids(seed, epoch, dropout=0.1):
+        cut = cut_anew(data, vocabs, dropout, seed, epoch)
+        assert [pieces.decode(x) for x in cut.X] == data.Sources
+        assert [pieces.decode(y) for y in cut.Y] == data.Targets
+        return np.concatenate([cut.X.ids, cut.Y.ids]).tolist()
+
+    first = ids(0, 1)
+    assert first == ids(0, 1)
+    others = ids(0, 2), ids(1, 1), np.concatenate([data.X.ids, data.Y.ids]).tolist()
+    assert first not in others
+    # The more is dropped, the more pieces there are; all of it leaves characters.
+    assert len(others[2]) < len(first) < len(ids(0, 1, dropout=0.5))
+
+
+def test_bpe_dropout_is_for_training_alone(flags):
+    hp = with_recipe(flags | dict(bpe_dropout=0.5))
+    vocabs = load_vocabs(hp)
+    first, second = (load_test_data(hp, vocabs).data.X.ids for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    with pytest.raises(InputError, match="bpe_dropout is for pieces"):
+        with_recipe(dict(bpe_dropout=0.1))
+
+
+# The recipe tiny, from text to text ---------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(flags):
+    """Trained by the script for three epochs, with the test set as development set."""
+    more = dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
+    more |= dict(num_epochs=3, batch_tokens=400, bpe_dropout=0.1)
+    done = run_script("train.py", **flags, **more)
+    assert done.returncode == 0, done.stderr
+    return flags | more, done.stdout
+
+
+def test_each_epoch_tells_the_dev_bleu_and_the_best_is_remembered(run):
+    flags, printed = run
+    told = [float(bleu) for bleu in re.findall(r"dev BLEU ([\d.]+)", printed)]
+    points = scalars(flags["logdir"])
+    assert set(points) == {"mean_loss", "acc", "lr", "dev_bleu"}
+    assert [round(bleu, 2) for bleu in points["dev_bleu"].values()] == told
+    steps = [checkpoint.epoch_and_step(p)[1] for p in checkpoint.named(flags["logdir"])]
+    assert list(points["dev_bleu"]) == steps and len(told) == 3
+    best, bleu = checkpoint.read_best(flags["logdir"])
+    assert round(bleu, 2) == max(told)
+    assert (
+        best.name
+        == f"model_epoch_{1 + told.index(max(told)):02d}_gs_{steps[told.index(max(told))]}"
+    )
+
+
+def test_the_learning_rate_is_in_tensorboard(run):
+    hp = with_recipe(run[0])
+    points = scalars(run[0]["logdir"])["lr"]
+    for step, rate in points.items():
+        assert rate == pytest.approx(hp.peak_lr * step / hp.warmup_steps, rel=1e-5)
+
+
+@pytest.mark.parametrize("way", [dict(), dict(beam=1, average=1), dict(best=True, beam=3)])
+def test_eval_writes_plain_text_for_each_line(run, way):
+    flags, _ = run
+    done = run_script("eval.py", logdir=flags["logdir"], **way)
+    assert done.returncode == 0, done.stderr
+    if not way:  # the recipe's own way
+        assert "the mean of 3 checkpoints" in done.stdout and "4 hypotheses" in done.stdout
+    name = re.search(r"All of it: (.+)", done.stdout)[1]
+    *records, closing = Path(name).read_text("utf-8").split("\n\n")
+    sources, references = (read_test(flags[f"{side}_test"])[1] for side in ("source", "target"))
+    assert len(records) == len(sources) == 30
+    for record, source, reference in zip(records, sources, references, strict=True):
+        lines = record.split("\n")
+        assert lines[:2] == [f"- source: {source}", f"- expected: {reference}"]
+        assert lines[2].startswith("- got: ") and "▁" not in lines[2]
+    assert "Left out = 0 of 30" in closing
+
+
+def test_a_sentence_longer_than_any_in_training_is_translated(run, tmp_path):
+    flags, _ = run
+    long = " ".join(read_test(flags["source_test"])[1])
+    tests = write_corpus(tmp_path, [(long, "x"), ("kurz", "y")])
+    names = {name: tests[name] for name in ("source_test", "target_test", "results")}
+    done = run_script("eval.py", logdir=flags["logdir"], **names)
+    assert done.returncode == 0, done.stderr
+    assert "Left out = 0 of 2" in done.stdout
+    _, hp, model, vocabs = load(dict(logdir=flags["logdir"]))
+    X = load_test_data(hp, vocabs, (tests["source_test"], tests["target_test"])).data.X
+    assert X.lengths[0] > 3 * hp.maxlen
+
+
+def test_the_order_of_the_sentences_is_kept_and_their_company_does_not_matter(run):
+    _, hp, model, vocabs = load(dict(logdir=run[0]["logdir"]))
+    X = load_test_data(hp, vocabs).data.X
+    for beam in (1, 4):
+        search = make_search(model, hp, beam)
+        together = to_text(translate(search, X, hp), vocabs[1])
+        alone = [to_text(translate(search, Ragged.of([x.tolist()]), hp), vocabs[1])[0] for x in X]
+        assert together == alone
+
+
+def test_averaging_is_the_mean_of_the_last_checkpoints(run):
+    flags, _ = run
+    logdir = {"logdir": flags["logdir"]}
+    each = []
+    for path in checkpoint.named(flags["logdir"])[-2:]:
+        _, _, model, _ = load(logdir | dict(average=1))
+        checkpoint.restore(checkpoint.trackable(model), path)
+        each.append([v.numpy() for v in model.trainable_variables])
+    paths, _, model, _ = load(logdir | dict(average=2))
+    assert paths == checkpoint.named(flags["logdir"])[-2:]
+    for variable, *two in zip(model.trainable_variables, *each, strict=True):
+        np.testing.assert_allclose(variable, np.mean(two, axis=0), atol=1e-6)
+        assert np.any(two[0] != two[1])
+
+
+def test_training_stops_when_the_dev_bleu_gets_no_better(flags, tmp_path, capsys):
+    """With a learning rate of next to nothing the first epoch stays the best."""
+    still = flags | dict(
+        logdir=str(tmp_path),
+        source_dev=flags["source_test"],
+        target_dev=flags["target_test"],
+        lr=1e-30,
+        num_epochs=9,
+        patience=2,
+        keep=1,
+    )
+    train.main(still)
+    assert "No better dev BLEU than" in capsys.readouterr().out
+    names = [path.name[:14] for path in checkpoint.named(tmp_path)]
+    assert names == ["model_epoch_01", "model_epoch_03"]  # the best, and the last one
+    assert json.loads((tmp_path / "best.json").read_text())["checkpoint"].startswith(names[0])
+
+    train.main(still)
+    assert "stopping" in capsys.readouterr().out
+    assert len(checkpoint.named(tmp_path)) == 2
+
+
+def test_it_learns_to_copy_text_with_digits_and_punctuation(tmp_path, capsys):
+    """The recipe tiny until it translates: sentences into themselves."""
+    rng = np.random.default_rng(0)
+    words = "Ab, c3 d! Ef 42 g? (hi)".split()
+    lines = [" ".join(rng.choice(words, size=5)) for _ in range(600)]
+    flags = write_corpus(tmp_path, list(zip(lines[:550], lines[:550], strict=True)))
+    more = dict(recipe="tiny", vocab_size=36, hidden_units=32, num_blocks=1, num_heads=4)
+    more |= dict(dropout_rate=0.0, batch_tokens=600, lr=0.01, warmup_steps=100, num_epochs=15)
+    prepro.main(flags | more)
+    train.main(flags | more)
+    _, hp, model, vocabs = load(dict(logdir=flags["logdir"], average=1))
+    X = Ragged.of(vocabs[0].encode(lines[550:]))
+    for beam in (1, 4):
+        got = to_text(translate(make_search(model, hp, beam), X, hp), vocabs[1])
+        assert np.mean([a == b for a, b in zip(got, lines[550:], strict=True)]) > 0.9
+
+
+def test_the_beam_finds_the_models_own_probabilities(run):
+    """Scores with no penalty are the log-probabilities that the whole sentence gets."""
+    _, hp, model, vocabs = load(dict(logdir=run[0]["logdir"], alpha=0.0))
+    X = load_test_data(hp, vocabs).data.X
+    found = translate(make_search(model, hp, 4, nbest=4), X, hp)
+    for x, translations in zip(X, found, strict=True):
+        scores = [score for _, score in translations]
+        assert scores == sorted(scores, reverse=True)
+        for ids, score in translations:
+            ids = ids[: np.count_nonzero(ids)][None]  # (1, T)
+            logits = model(x[None], ids).numpy()
+            logits[:, :, 0] = -np.inf  # <PAD> is never chosen
+            logp = tf.gather(tf.nn.log_softmax(logits), ids, batch_dims=2)
+            assert float(tf.reduce_sum(logp)) == pytest.approx(float(score), abs=1e-3)
