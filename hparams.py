@@ -224,8 +224,15 @@ TINY = PAPER | dict(
     ffn_units=256,
     num_blocks=4,
     num_heads=4,
+    dropout_on="sublayers",
     dropout_rate=0.3,
-    warmup_steps=2000,
+    batch_tokens=2048,
+    lr=0.0025,
+    warmup_steps=1000,
+    num_epochs=60,
+    keep=10,
+    beam=5,
+    average=10,
 )
 RECIPES = dict(legacy={}, updated=UPDATED, paper=PAPER, tiny=TINY)
 

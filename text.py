@@ -188,9 +188,13 @@ class Words:
         """The ids of each cleaned sentence's words, and of `</S>`, a list of lists."""
         return [encode(sentence, self.word2idx) for sentence in sentences]
 
+    def token(self, i):
+        """The word with id `i`, a str."""
+        return self.idx2word[int(i)]
+
     def decode(self, ids):
         """The words up to `</S>`, with blanks between them, a str."""
-        return " ".join(self.idx2word[int(i)] for i in before_end(ids))
+        return " ".join(map(self.token, before_end(ids)))
 
 
 def before_end(ids):
@@ -314,6 +318,10 @@ class Pieces:
         thread.start()
         thread.join()
         return encoded
+
+    def token(self, i):
+        """The piece with id `i`, a str; ▁ stands for a blank before it."""
+        return self.processor.id_to_piece(int(i))
 
     def decode(self, ids):
         """The text of the pieces up to `</S>`, a str."""

@@ -22,38 +22,45 @@ WORDS = 12  # of the source sentence that is drawn: the first with so many, none
 
 
 def read_scalars(logdir):
-    """TensorBoard's points, {name: ([step], [value])}."""
-    points = {}
+    """TensorBoard's points, {name: ([step], [value], [minutes since the first point])}."""
+    points, first = {}, None
     for path in sorted(Path(logdir).glob("events*")):
         for event in tf.compat.v1.train.summary_iterator(str(path)):
             for value in event.summary.value:
-                steps, values = points.setdefault(value.tag, ([], []))
+                first = first or event.wall_time
+                steps, values, minutes = points.setdefault(value.tag, ([], [], []))
                 steps.append(event.step)
                 values.append(float(tf.make_ndarray(value.tensor)))
+                minutes.append((event.wall_time - first) / 60)
     return points
 
 
 def draw_curve(logdir, path):
-    """mean_loss and acc over the training steps."""
+    """mean_loss over the steps, and beside it the dev BLEU over the minutes, or acc."""
     points = read_scalars(logdir)
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.2), layout="constrained")
-    for ax, name in zip(axes, ("mean_loss", "acc"), strict=True):
-        ax.plot(*points[name], linewidth=0.8, color="tab:blue")
-        ax.set(title=name, xlabel="step")
+    for ax, name in zip(axes, ("mean_loss", "dev_bleu"), strict=True):
+        name = name if name in points else "acc"
+        steps, values, minutes = points[name]
+        across, unit = (minutes, "minutes") if name == "dev_bleu" else (steps, "step")
+        ax.plot(across, values, linewidth=0.8, color="tab:blue")
+        ax.set(title=name, xlabel=unit)
         ax.grid(alpha=0.3)
     figure.savefig(path, dpi=100)
 
 
 def cross_attention(model, x, pred):
     """The last block's attention to the source, mean of the heads: two (1, T) -> (T_q, T_k)."""
-    memory = model.encode(x)  # (1, T, C)
+    memory, memory_masks = model.encode(x), model.masks(x)
+    inputs = shift_right(pred)
+    masks = model.masks(inputs)
     *before, last = model.dec_blocks
-    dec = model.dec_words(shift_right(pred))  # (1, T, C)
+    dec = model.dec_words(inputs)  # (1, T, C)
     for block in before:
-        dec = block(dec, memory)
-    dec = last.self_attention(dec, dec, causality=True)
+        dec = block(dec, memory, masks, memory_masks)
+    dec = last.self_attention(dec, dec, masks, causality=True)
     attention = last.vanilla_attention
-    return np.mean(attention.weigh(dec, attention.project(memory))[0], axis=0)
+    return np.mean(attention.weigh(dec, attention.project(memory, memory_masks))[0], axis=0)
 
 
 def draw_attention(hp, model, vocabs, path):
@@ -61,10 +68,10 @@ def draw_attention(hp, model, vocabs, path):
     source, target = vocabs
     data = load_test_data(hp, vocabs).data
     row = next(row for row, x in enumerate(data.X) if len(x) == WORDS + 1 and UNK not in x)
-    x = data.X.pad([row], hp.maxlen)  # (1, T)
+    x = data.X.pad([row], None if hp.masks == "ids" else hp.maxlen)  # (1, T)
     ((pred, _), *_) = translate(make_search(model, hp, beam=1), data.X, hp)[row]
-    across = [source.idx2word[i] for i in data.X[row]]
-    down = [*(target.idx2word[i] for i in before_end(pred)), "</S>"]
+    across = [*map(source.token, data.X[row])]
+    down = [*map(target.token, before_end(pred)), "</S>"]
     weights = cross_attention(model, x, pred[None])[: len(down), : len(across)]
 
     figure, ax = plt.subplots(figsize=(7, 5.5), layout="constrained")

@@ -64,6 +64,14 @@ class Golden:
         return model
 
 
+def switches(recipe):
+    """What a recipe says of the model."""
+    from hparams import RECIPES
+    from model import SWITCHES
+
+    return {name: value for name, value in RECIPES[recipe].items() if name in SWITCHES}
+
+
 def decoder(model, x, beam=1):
     """The step function of a model for the sources x, and the state that it starts from."""
     memories = model.remember(x)

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 from checkpoint import named_variables
-from conftest import GOLDEN, decoder
-from hparams import RECIPES, with_recipe
-from model import SWITCHES, Transformer
+from conftest import GOLDEN, decoder, switches
+from hparams import with_recipe
+from model import Transformer
 from modules import WarmUp, cross_entropy
 from search import greedy
 from text import START
@@ -20,9 +20,9 @@ from train import make_step
 
 def recipe_model(recipe, arrays, **shape):
     """A model with the switches of a recipe, in the shape of the golden one."""
-    switches = {name: value for name, value in RECIPES[recipe].items() if name in SWITCHES}
     vocab_size = shape.pop("vocab_size")
-    model = Transformer(vocab_size, vocab_size, **switches | shape | dict(dropout_rate=0.0))
+    shape |= dict(dropout_rate=0.0)
+    model = Transformer(vocab_size, vocab_size, **switches(recipe) | shape)
     model(arrays["x"], arrays["y"])
     return model
 

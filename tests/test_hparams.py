@@ -8,7 +8,14 @@ import sys
 import pytest
 
 from conftest import ROOT, run_script
-from hparams import Hyperparams, InputError, hparams_path, load_hparams, save_hparams
+from hparams import (
+    Hyperparams,
+    InputError,
+    hparams_path,
+    load_hparams,
+    save_hparams,
+    with_recipe,
+)
 
 DOCUMENTED = dict(
     source_train="corpora/train.tags.de-en.de",
@@ -34,6 +41,30 @@ def test_defaults_are_the_documented_ones():
     assert {name: hp[name] for name in DOCUMENTED} == DOCUMENTED
 
 
+RECIPES = dict(
+    updated=dict(vocab_size=32000, maxlen=100, batch_size=128, lr=0.0003, beta_2=0.999)
+    | dict(epsilon=1e-8, dropout_rate=0.3, ffn_units=2048, output_projection=False, beam=1),
+    paper=dict(vocab_size=32000, beta_2=0.98, epsilon=1e-9, dropout_rate=0.1, ffn_units=2048)
+    | dict(output_projection=True, dropout_on="both", beam=4, alpha=0.6, average=5),
+    tiny=dict(vocab_size=8000, hidden_units=128, ffn_units=256, num_blocks=4, num_heads=4),
+)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipes_are_the_published_ones(recipe):
+    hp = dataclasses.asdict(with_recipe(dict(recipe=recipe)))
+    assert {name: hp[name] for name in RECIPES[recipe]} == RECIPES[recipe]
+    common = dict(tokens="pieces", shared=True, masks="ids", sinusoid=True, paired=True)
+    assert {name: hp[name] for name in common} == common
+    assert not hp["relu_projections"]
+
+
+def test_a_flag_goes_over_its_recipe():
+    hp = with_recipe(dict(recipe="tiny", hidden_units=64, lr=0.0))
+    assert hp.hidden_units == 64 and hp.num_blocks == 4
+    assert hp.peak_lr == (64 * hp.warmup_steps) ** -0.5
+
+
 @pytest.mark.parametrize("script", ["prepro.py", "train.py", "eval.py"])
 def test_help_names_every_field_and_does_not_wait_for_tensorflow(script):
     command = [sys.executable, "-X", "importtime", script, "--help"]
@@ -57,6 +88,10 @@ def test_help_names_every_field_and_does_not_wait_for_tensorflow(script):
         (dict(source_lang="../de"), "../de is the name of a language"),
         (dict(recipe="lavish"), "choose one of legacy, updated, paper, tiny"),
         (dict(logdir=""), "logdir is empty"),
+        (dict(source_dev="val.de"), "give both sides, or none"),
+        (dict(patience=3), "patience needs a dev BLEU"),
+        (dict(vocab_size=4), "vocab_size is 4"),
+        (dict(length_penalty="google"), "choose one of paper, ctranslate2"),
     ],
 )
 def test_values_out_of_range_are_named(values, message):

@@ -1,14 +1,16 @@
 """The whole model: equal to the original, causal, and decoded word by word as all at once."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from checkpoint import named_variables
-from conftest import decoder
+from conftest import decoder, switches
 from model import Transformer, shift_right
-from modules import cross_entropy
+from modules import MultiheadAttention, cross_entropy
 from search import greedy
 from text import START
 from train import make_step
@@ -118,10 +120,19 @@ X = np.array([[5, 6, 7, 8, 3, 0], [9, 10, 3, 0, 0, 0]], np.int32)  # (N, T)
 Y = np.array([[11, 5, 6, 3, 0, 0], [7, 8, 9, 10, 11, 3]], np.int32)
 
 
-@pytest.fixture(params=[False, True], ids=["learned", "sinusoid"])
+SETTINGS = dict(
+    learned={},
+    sinusoid=dict(sinusoid=True),
+    **{recipe: switches(recipe) for recipe in ("updated", "paper", "tiny")},
+)
+FROM_IDS = ["updated", "paper", "tiny"]
+
+
+@pytest.fixture(params=SETTINGS)
 def model(request):
     keras.utils.set_random_seed(1)
-    model = Transformer(12, 13, 6, 16, 2, 4, dropout_rate=0.1, sinusoid=request.param)
+    shape = dict(maxlen=6, hidden_units=16, ffn_units=32, num_blocks=2, num_heads=4)
+    model = Transformer(13, 13, **SETTINGS[request.param] | shape | dict(dropout_rate=0.1))
     model(X, Y)
     for variable in model.trainable_variables:  # as after training: no bias is zero
         variable.assign_add(np.random.normal(scale=0.1, size=variable.shape))
@@ -137,7 +148,7 @@ def test_logits_do_not_depend_on_later_words(model):
         tape.watch(embedded)
         dec = embedded
         for block in model.dec_blocks:
-            dec = block(dec, memory)
+            dec = block(dec, memory, model.masks(inputs), model.masks(X))
         probe = tf.reduce_sum(model.logits(dec)[:, 2] * np.random.normal(size=(2, 13)))
     gradient = np.abs(tape.gradient(probe, embedded)).max(-1)  # (N, T)
     assert (gradient[:, :3] > 0).all() and not gradient[:, 3:].any()
@@ -179,6 +190,42 @@ def test_padding_changes_nothing_before_the_first_step():
     model = Transformer(12, 13, 8, 16, 2, 4)
     padded = [np.pad(ids, [(0, 0), (0, 2)]) for ids in (X, Y)]
     np.testing.assert_allclose(model(*padded)[:, :6], model(X, Y), atol=1e-5)
+
+
+@pytest.mark.parametrize("model", FROM_IDS, indirect=True)
+def test_padding_changes_nothing_where_masks_are_from_ids(model):
+    padded = [np.pad(ids, [(0, 0), (0, 3)]) for ids in (X, Y)]
+    np.testing.assert_allclose(model(*padded)[:, :6], model(X, Y), atol=1e-5)
+    alone = model(X[1:, :3], Y[1:])  # without the padding that its neighbour needs
+    np.testing.assert_allclose(alone, model(X, Y)[1:], atol=1e-5)
+
+
+@pytest.mark.parametrize("model", FROM_IDS, indirect=True)
+def test_a_row_that_is_all_padding_is_finite(model):
+    assert np.isfinite(model(np.zeros_like(X), np.zeros_like(Y))).all()
+
+
+@pytest.mark.parametrize("model", FROM_IDS, indirect=True)
+def test_hypotheses_of_a_sentence_share_its_memory(model):
+    """Three hypotheses a sentence, stepped together, are each what it is alone."""
+    beam = 3
+    words = np.random.default_rng(0).integers(4, 13, [len(X) * beam, 4])  # (N * beam, T)
+    words[:, 0] = START
+    step, state = decoder(model, X, beam)
+    for t in range(4):
+        logits, state = step(tf.constant(words[:, t], tf.int32), state)
+    sources = np.repeat(X, beam, axis=0)
+    memory, masks = model.encode(sources), model.masks(sources)
+    expected = model.logits(model.decode(words.astype(np.int32), memory, masks))[:, -1]
+    np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+
+def test_q_k_and_v_begin_as_different_matrices():
+    fresh = MultiheadAttention(16, 4)
+    fresh(np.zeros((1, 1, 16)), np.zeros((1, 1, 16)))
+    kernels = [layer.kernel.numpy() for layer in (fresh.query, fresh.key, fresh.value)]
+    for one, other in itertools.combinations(kernels, 2):
+        assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.5
 
 
 def test_dropout_is_on_in_training(model):
