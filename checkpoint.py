@@ -62,11 +62,11 @@ def require_newest(logdir):
 
 def damaged(path, error):
     """The InputError for a checkpoint that cannot be read."""
+    path, state = Path(path), Path(path).parent / "checkpoint"
     way_out = "copy it again"
-    before = [other for other in named(Path(path).parent) if other != Path(path)]
+    before = last(path, 2)[:-1]
     if before:
-        state = Path(path).parent / "checkpoint"
-        way_out += f", or write {before[-1].name} into {state} in its place"
+        way_out += f", or write {before[0].name} into {state} in place of what is named there"
     reason = str(error).partition("\n")[0]
     return InputError(f"{path}: this checkpoint is damaged ({reason}): {way_out}")
 
@@ -83,9 +83,7 @@ def trackable(model, optimizer=None):
     """
     parts = {"weights": {name: v.value for name, v in named_variables(model).items()}}
     if optimizer is not None:
-        # Without the learning rate, which is the flag's to say.
-        state = [v.value for v in optimizer.variables if v.name != "learning_rate"]
-        parts["optimizer"] = state
+        parts["optimizer"] = [v.value for v in optimizer.variables]
         parts["dropout"] = [v.value for v in model.non_trainable_variables]
     return tf.train.Checkpoint(**parts)
 
@@ -112,13 +110,17 @@ def save(parts, logdir, epoch, global_step, keep=5):
     return path
 
 
-def write_best(path, bleu):
-    """Remember the checkpoint at `path` as the one with the best dev BLEU so far."""
-    write_whole(path.with_name(BEST), json.dumps({"checkpoint": path.name, "bleu": bleu}) + "\n")
+def write_best(path, bleu, dev):
+    """Remember the checkpoint at `path` as the one with the best BLEU so far of the set `dev`."""
+    best = dict(checkpoint=path.name, bleu=bleu, dev=dev)
+    write_whole(path.with_name(BEST), json.dumps(best) + "\n")
 
 
-def read_best(logdir):
-    """The checkpoint with the best dev BLEU, and that BLEU; (None, -1.0) if there is none yet.
+def read_best(logdir, dev=None):
+    """The checkpoint with the best BLEU of the set `dev`, or of whichever it was, and that BLEU.
+
+    Returns:
+      (Path, float); (None, -1.0) where there is none, or it is gone.
 
     Raises:
       InputError: the file that remembers it is damaged.
@@ -128,9 +130,12 @@ def read_best(logdir):
         return None, -1.0
     try:
         best = json.loads(file.read_text("utf-8"))
-        return Path(logdir) / best["checkpoint"], float(best["bleu"])
+        path, bleu = Path(logdir) / best["checkpoint"], float(best["bleu"])
+        same = dev in (None, best["dev"])
     except (ValueError, TypeError, KeyError):
         raise InputError(f"{file}: names no checkpoint: delete it, or copy it again") from None
+    there = NAME.fullmatch(path.name) and Path(f"{path}.index").exists()
+    return (path, bleu) if same and there else (None, -1.0)
 
 
 def require_best(logdir):
@@ -138,18 +143,24 @@ def require_best(logdir):
     path, _ = read_best(logdir)
     if path is None:
         raise InputError(
-            f"{logdir}: no dev BLEU is known here: train with --source_dev and --target_dev, or"
-            " leave --best out"
+            f"{logdir}: no checkpoint with a dev BLEU is here: train with --source_dev and"
+            " --target_dev, or leave --best out"
         )
     return path
 
 
 def last(path, count):
-    """The checkpoint at `path` behind those before it in its folder, `count` at most."""
-    if count == 1:
+    """The checkpoint at `path` behind those of the epochs just before it, `count` at most.
+
+    An epoch that is missing ends the row: the best one stays when its neighbours go.
+    """
+    if not NAME.fullmatch(path.name):
         return [path]
-    older = [other for other in named(path.parent) if epoch_and_step(other) < epoch_and_step(path)]
-    return [*older, path][-count:]
+    epoch, row = epoch_and_step(path)[0], [path]
+    for other in reversed(named(path.parent)):
+        if epoch_and_step(other)[0] == epoch - len(row) and len(row) < count:
+            row.insert(0, other)
+    return row
 
 
 def restore(parts, path):

@@ -4,6 +4,7 @@ import dataclasses
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from hparams import InputError
 from text import END, PAD, UNK, clean, read_corpus, read_test
@@ -113,7 +114,7 @@ def load_train_data(hp, vocabs):
       InputError: a file cannot be read, the sides differ in length, or no pair is left.
     """
     paths = hp.source_train, hp.target_train
-    sides = [read_corpus(path) for path in paths]
+    sides = [list(read_corpus(path)) for path in paths]
     cleaned = [clean_all(hp, side) for side in sides]
     data, empty = keep_pairs(hp, paths, sides, cleaned, vocabs, hp.maxlen)
     total = len(sides[0])
@@ -229,13 +230,13 @@ def get_batch_data(data, hp, epoch):
 
     Args:
       data: Data.
+      hp: Hyperparams.
+      epoch: counted from 1.
 
     Returns:
       (tf.data.Dataset, int): batches (x, y) of (N, T) int32, and how many. T is
       `maxlen` where padding is read from the activations, else that of the longest.
     """
-    import tensorflow as tf  # here, since prepro.py uses this file and has no need of it
-
     rng = np.random.default_rng([hp.seed, epoch])
     if hp.batch_tokens:
         batches = batches_of_tokens(data, hp.batch_tokens, rng)
@@ -276,7 +277,8 @@ def batches_of_tokens(data, batch_tokens, rng):
     most, and at least one.
     """
     source, target = data.X.lengths, data.Y.lengths
-    order = np.lexsort((rng.random(len(target)), source // 3, target))  # by target first
+    # By target first; by source in steps of 3, so that each epoch mixes pairs anew.
+    order = np.lexsort((rng.random(len(target)), source // 3, target))
     longer = np.maximum(source, target)[order]
     batches, first = [], 0
     while first < len(order):

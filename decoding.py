@@ -1,14 +1,18 @@
 """From a trained model and sentences to their translations."""
 
+import dataclasses
+
 import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
 import checkpoint
 from hparams import Hyperparams, load_hparams, refuse_contradiction, with_recipe
-from model import make_model
+from model import SWITCHES, make_model
 from search import PENALTIES, beam_search, greedy
 from text import END, PAD, START, find_min_cnt, load_vocabs
+
+DECODED_TOKENS = 4096  # padded source tokens in a batch, at most: it bounds memory
 
 # The model ---------------------------------------------------------------------
 
@@ -19,6 +23,9 @@ def load(flags):
     Returns:
       (list of Path, Hyperparams, Transformer, tuple): the checkpoints whose mean it is,
       mostly one, first; what `load_vocabs` gives last.
+
+    Raises:
+      InputError: there is no model, it is damaged, or a flag contradicts it.
     """
     logdir = flags.get("logdir", Hyperparams.logdir)
     path = checkpoint.require_newest(logdir)
@@ -39,7 +46,7 @@ def load_original(path, flags):
     """The same for a checkpoint of the original, whose arrays tell its shape."""
     arrays = checkpoint.read_original(path)
     shape, sizes = checkpoint.original_shape(arrays)
-    for name, value in shape.items():
+    for name, value in original_switches(shape).items():
         refuse_contradiction(path, name, value, flags)
     hp = with_recipe(flags | shape)
     paths = [hp.vocab_path(lang) for lang in (hp.source_lang, hp.target_lang)]
@@ -50,6 +57,23 @@ def load_original(path, flags):
     model = make_model(hp, *sizes)
     checkpoint.assign_original(model, arrays, path)
     return hp, model, load_vocabs(hp)
+
+
+def original_switches(shape):
+    """What the original's checkpoint has for each switch, where its arrays or its code say it."""
+    default = dataclasses.asdict(Hyperparams())
+    unknown = {"num_heads", "maxlen", "dropout_rate"}
+    fixed = ["recipe", "tokens", "best", "average", *SWITCHES]
+    return {name: default[name] for name in fixed if name not in unknown} | shape
+
+
+def describe(hp, paths):
+    """How translations are made, in words: what was searched, and with which weights."""
+    search = "greedy search"
+    if hp.beam > 1:
+        search = f"beam {hp.beam}, length penalty {hp.length_penalty} {hp.alpha}"
+    mean = f"mean of {len(paths)} checkpoints to " if len(paths) > 1 else ""
+    return f"{search}, {mean}{paths[-1].name}"
 
 
 # Translating -------------------------------------------------------------------
@@ -86,19 +110,28 @@ def make_search(model, hp, beam, nbest=1):
 
 
 def translate(search, X, hp):
-    """Translate the sources X, a Ragged: [[(ids, score), ...], ...], best first.
+    """Translate sentences, those of like lengths together.
 
-    Long sentences first, so that a batch holds sentences of like lengths.
+    Args:
+      search: what `make_search` returned.
+      X: Ragged, source ids.
+
+    Returns:
+      list: for each sentence, in the order of X, its translations, best first, as
+      pairs of ids (T,) and score.
     """
-    order = np.argsort(-X.lengths, kind="stable")
+    order = np.argsort(X.lengths, kind="stable")[::-1]
     width = None if hp.masks == "ids" else hp.maxlen
     translations = [None] * len(X)
-    starts = range(0, len(X), hp.batch_size)
-    for first in tqdm(starts, "translating", leave=False, mininterval=1, unit="b"):
-        rows = order[first : first + hp.batch_size]
-        preds, scores = (part.numpy() for part in search(X.pad(rows, width)))
-        for row, *found in zip(rows, preds, scores, strict=True):
-            translations[row] = list(zip(*found, strict=True))
+    with tqdm(total=len(X), desc="translating", leave=False, mininterval=1) as bar:
+        while bar.n < len(X):
+            longest = X.lengths[order[bar.n]]
+            room = max(1, DECODED_TOKENS // longest)
+            rows = order[bar.n : bar.n + min(room, hp.batch_size)]
+            preds, scores = (part.numpy() for part in search(X.pad(rows, width)))
+            for row, *found in zip(rows, preds, scores, strict=True):
+                translations[row] = list(zip(*found, strict=True))
+            bar.update(len(rows))
     return translations
 
 

@@ -75,7 +75,7 @@ class Hyperparams:
         20, "words seen less often in the training text become <UNK>", at_least=0, kept=True
     )
     vocab_size: int = option(
-        32000, "V: pieces in the one vocabulary of both languages", at_least=5, kept=True
+        32000, "V: pieces in the one vocabulary of both languages", 5, below=2**31, kept=True
     )
     bpe_dropout: float = option(
         0.0, "share of merges left out as training text is cut into pieces", 0.0, below=1.0
@@ -116,9 +116,11 @@ class Hyperparams:
     )
 
     # training
-    batch_size: int = option(32, "N: sentence pairs in a batch, over all devices", at_least=1)
+    batch_size: int = option(
+        32, "N: sentence pairs in a batch, over all devices; or sentences to translate", at_least=1
+    )
     batch_tokens: int = option(
-        0, "tokens of the longer side in a batch of like lengths; 0: batch_size pairs", at_least=0
+        0, "in training, in place of batch_size: tokens of the longer side; 0: off", at_least=0
     )
     lr: float = option(
         0.0001, "Adam's learning rate, or its peak; 0: (C * warmup_steps)**-0.5, the paper's", 0.0
@@ -142,7 +144,7 @@ class Hyperparams:
     )
     alpha: float = option(0.6, "exponent of the length penalty", at_least=0.0)
     average: int = option(1, "newest checkpoints whose mean is evaluated", at_least=1)
-    best: bool = option(False, "the checkpoint of the best dev BLEU, not the newest")
+    best: bool = option(False, "evaluate the checkpoint of the best dev BLEU, and it alone")
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -155,8 +157,13 @@ class Hyperparams:
             raise InputError("source_dev and target_dev: give both sides, or none of them")
         if self.patience and self.source_dev == "none":
             raise InputError("patience needs a dev BLEU: give --source_dev and --target_dev")
-        if self.bpe_dropout and self.tokens != "pieces":
-            raise InputError("bpe_dropout is for pieces: choose a recipe that has them, as tiny")
+        if self.bpe_dropout and not (self.tokens == "pieces" and self.unlimited):
+            raise InputError(
+                "bpe_dropout is for pieces, and for sentences that may grow by it: choose a recipe"
+                " that has both, as tiny"
+            )
+        if self.shared and self.tokens == "words":
+            raise InputError("shared is for pieces: words have a vocabulary a side")
         if self.source_lang == self.target_lang:
             raise InputError(
                 f"source_lang and target_lang are both {self.source_lang}, so that one vocabulary"
@@ -268,16 +275,38 @@ def parse_flags(description):
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # fewer of TensorFlow's notices
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     parser = argparse.ArgumentParser(
-        description=description, argument_default=argparse.SUPPRESS, allow_abbrev=False
+        description=description,
+        epilog=recipes_in_words(),
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+        formatter_class=Help,
     )
     for field in dataclasses.fields(Hyperparams):
         text = f"{field.metadata['help']} (default: {field.default})"
         kind = dict(type=field.type)
         if field.type is bool:
             kind = dict(type=boolean, nargs="?", const=True)
-        metavar = field.type.__name__.upper()
+        choices = field.metadata["choices"]
+        metavar = "|".join(choices) if choices else field.type.__name__.upper()
         parser.add_argument(f"--{field.name}", metavar=metavar, help=text, **kind)
     return vars(parser.parse_args())
+
+
+class Help(argparse.HelpFormatter):
+    """Help whose last part keeps its lines."""
+
+    def _fill_text(self, text, width, indent):
+        filled = super()._fill_text
+        return "\n".join(filled(line, width, indent) for line in text.splitlines())
+
+
+def recipes_in_words():
+    """What each recipe has otherwise than the defaults."""
+    lines = ["The defaults are those of the recipe legacy. What the others have:"]
+    for recipe, fields in RECIPES.items():
+        if fields:
+            lines += ["", f"{recipe}: " + ", ".join(f"{k} {v}" for k, v in fields.items())]
+    return "\n".join(lines)
 
 
 def boolean(word):

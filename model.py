@@ -1,4 +1,4 @@
-"""The Transformer, figure 1 of the paper, in the form that the documents describe.
+"""The Transformer, figure 1 of the paper, with the switches that the recipes set.
 
 The letters of the axes are those of `modules.py`.
 """
@@ -237,6 +237,6 @@ def make_model(hp, source_vocab, target_vocab):
     """A built `Transformer` of the shape that the hyperparameters say."""
     switches = {name: getattr(hp, name) for name in SWITCHES}
     model = Transformer(source_vocab, target_vocab, **switches)
-    nothing = ops.zeros((1, 1), "int32")
+    nothing = ops.zeros((1, min(2, hp.maxlen)), "int32")
     model(nothing, nothing)  # Keras makes the weights of a layer at its first call
     return model

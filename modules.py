@@ -1,4 +1,6 @@
-"""The layers of the Transformer, named after the functions that the documents describe.
+"""The layers of the Transformer, its loss and its learning rate.
+
+The layers are named after the functions that the documents describe.
 
 The axes of tensors:
 
@@ -179,7 +181,9 @@ class MultiheadAttention(keras.layers.Layer):
         self.num_heads = num_heads
         self.head_units = num_units // num_heads  # C/h
         self.query, self.key, self.value = (
-            keras.layers.Dense(num_units, "relu" if relu else None, kernel_initializer=xavier_of(3))
+            keras.layers.Dense(
+                num_units, "relu" if relu else None, kernel_initializer=xavier_of(1 if relu else 3)
+            )
             for _ in range(3)
         )
         self.output_projection = keras.layers.Dense(num_units) if output_projection else None

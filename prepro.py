@@ -1,7 +1,11 @@
 """Write the vocabularies of the training text: a list of words a language, or joint pieces."""
 
+import contextlib
 import io
 import re
+import sys
+import tempfile
+import unicodedata
 from collections import Counter
 
 import sentencepiece
@@ -26,7 +30,8 @@ def make_vocab(source):
         word2cnt.update(clean(line).split())
     if not word2cnt:
         raise InputError(
-            f"{source}: holds no word of Latin letters, the only ones that the recipe legacy keeps"
+            f"{source}: holds no word of Latin letters, the only ones that words are made of: text"
+            " in another script needs pieces, as with --recipe tiny"
         )
     entries = [(word, SPECIAL_COUNT) for word in SPECIALS] + word2cnt.most_common()
     return "".join(f"{word}\t{count}\n" for word, count in entries)
@@ -41,27 +46,56 @@ def make_pieces(sources, vocab_size):
       InputError: a file cannot be read or holds no text, or the text has not room for
         `vocab_size` pieces, or not enough in them.
     """
-    lines = (line for source in sources for line in read_corpus(source))
+    for source in sources:  # here, since what is raised within sentencepiece is lost
+        if not sum(bool(line.strip()) for line in read_corpus(source)):
+            raise InputError(f"{source}: holds no text beside lines that open with <")
     model = io.BytesIO()
     names = [f"{kind}_piece" for kind in ("pad", "unk", "bos", "eos")]
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=lines,
-            model_writer=model,
-            model_type="bpe",
-            vocab_size=vocab_size,
-            character_coverage=1.0,
-            pad_id=PAD,
-            unk_id=UNK,
-            bos_id=START,
-            eos_id=END,
-            minloglevel=2,  # errors only
-            **dict(zip(names, SPECIALS, strict=True)),
-        )
+        with normalization_rules() as rules:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=(line for source in sources for line in read_corpus(source)),
+                model_writer=model,
+                model_type="bpe",
+                vocab_size=vocab_size,
+                character_coverage=1.0,
+                max_sentence_length=2**30,  # bytes: none is left out
+                normalization_rule_tsv=rules,
+                pad_id=PAD,
+                unk_id=UNK,
+                bos_id=START,
+                eos_id=END,
+                minloglevel=2,  # errors only
+                **dict(zip(names, SPECIALS, strict=True)),
+            )
     except RuntimeError as error:
         why = why_no_pieces(str(error), vocab_size)
         raise InputError(f"{' and '.join(sources)}: {why}") from None
     return model.getvalue()
+
+
+@contextlib.contextmanager
+def normalization_rules():
+    """The path of a file that says what text is normalised to: Unicode's NFC, plain blanks.
+
+    Sentencepiece's own rules would change text for good, as full-width characters and
+    fractions. A line has two strings as hexadecimal code points, from and to.
+    """
+    pairs = []
+    for char in map(chr, range(sys.maxunicode + 1)):
+        parts, whole = (unicodedata.normalize(form, char) for form in ("NFD", "NFC"))
+        if char.isspace() and char != " ":
+            pairs.append((char, " "))
+        elif char != whole:
+            pairs.append((char, whole))
+        elif char != parts:
+            pairs.append((parts, char))
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as file:
+        for pair in pairs:
+            points = [" ".join(f"{ord(char):x}" for char in text) for text in pair]
+            file.write("\t".join(points) + "\n")
+        file.flush()
+        yield file.name
 
 
 def why_no_pieces(error, vocab_size):

@@ -136,7 +136,7 @@ def paper_penalty(alpha):
 
 
 def ctranslate2_penalty(alpha):
-    """len**alpha, where the end of the sentence is not counted."""
+    """(len - 1)**alpha: the end of the sentence is not counted."""
     return lambda length: tf.maximum(length - 1, 1) ** alpha
 
 

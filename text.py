@@ -5,10 +5,11 @@ other character that counts as a line break somewhere (U+2028, U+0085, a lone
 carriage return) can shift one side of a parallel corpus against the other.
 """
 
+import concurrent.futures
+import functools
 import hashlib
 import html
 import os
-import threading
 
 import numpy as np
 import regex
@@ -20,13 +21,14 @@ PAD, UNK, START, END = range(4)  # ids of the four words that open each vocabula
 SPECIALS = ("<PAD>", "<UNK>", "<S>", "</S>")
 
 WHERE_TO_GET_TEXT = (
-    "put your text there, or name it with --source_train, --target_train, --source_test and"
+    "put your text there, or name it with --source_train, --target_train, --source_dev, ..., "
     " --target_test; the documented corpus is IWSLT 2016 German-English,"
     " https://wit3.fbk.eu/2016-01 (see README.md); `make demo` writes a corpus of its own and"
     " trains on it"
 )
 PREPRO_FIRST = (
-    "run `python prepro.py` first, with the same --preprocessed, --source_lang and --target_lang"
+    "run `python prepro.py` first, with the same --recipe, --preprocessed, --source_lang and"
+    " --target_lang"
 )
 
 
@@ -64,14 +66,9 @@ def clean(line):
     return regex.sub(r"[^\s\p{Latin}']", "", line)
 
 
-def drop_tags(lines):
-    """The lines that do not open with a tag."""
-    return [line for line in lines if not line.startswith("<")]
-
-
 def read_corpus(path):
-    """The sentences of a training file: its lines, without those that open with a tag."""
-    return drop_tags(read_lines(path))
+    """Yield the sentences of a training file: its lines, without those that open with a tag."""
+    return (line for line in read_lines(path) if not line.startswith("<"))
 
 
 def read_test(path):
@@ -87,7 +84,7 @@ def read_test(path):
     lines = list(read_lines(path))
     segments = [line for line in lines if line.lstrip().startswith("<seg")]
     if not segments:
-        raw = drop_tags(lines)
+        raw = [line for line in lines if not line.startswith("<")]
         return [clean(line).strip() for line in raw], raw
     inner = [regex.sub("<[^>]+>", "", line).strip() for line in segments]
     return [clean(line).strip() for line in inner], [html.unescape(line) for line in inner]
@@ -115,7 +112,7 @@ def load_vocabs(hp, trained_with=None):
         vocabs = tuple(Words(path, hp.min_cnt) for path in paths)
     found = fingerprints(vocabs)
     for vocab in vocabs:
-        if trained_with and trained_with.get(vocab.path.name) != found[vocab.path.name]:
+        if trained_with and trained_with.get(name_of(vocab)) != found[name_of(vocab)]:
             raise InputError(
                 f"{vocab.path}: not the vocabulary that the model in {hp.logdir} was"
                 " trained with: put that one back (--preprocessed names its folder), or train"
@@ -125,8 +122,12 @@ def load_vocabs(hp, trained_with=None):
 
 
 def fingerprints(vocabs):
-    """SHA-256 of each vocabulary, a dict by the name of its file."""
-    return {vocab.path.name: hashlib.sha256(vocab.content()).hexdigest() for vocab in vocabs}
+    """SHA-256 of each vocabulary, a dict by the name of its file up to the first dot."""
+    return {name_of(vocab): hashlib.sha256(vocab.content()).hexdigest() for vocab in vocabs}
+
+
+def name_of(vocab):
+    return vocab.path.name.partition(".")[0]
 
 
 # Words -------------------------------------------------------------------------
@@ -303,21 +304,15 @@ class Pieces:
           dropout: share of merges left out at random (Provilkov et al. 2020).
           seed: what that depends on, besides the sentences.
         """
-        options = dict(num_threads=os.cpu_count())
-        if dropout:
-            options = dict(num_threads=1, enable_sampling=True, alpha=dropout, nbest_size=-1)
-        encoded = []
-
-        def work():
-            encoded.extend(self.processor.encode(list(sentences), add_eos=True, **options))
-
+        encode = functools.partial(self.processor.encode, list(sentences), add_eos=True)
+        if not dropout:
+            return encode(num_threads=os.cpu_count())
         # sentencepiece draws from a generator that each thread seeds once, when it first
         # draws. In a new thread the sentences alone decide what follows.
         sentencepiece.set_random_generator_seed(seed)
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-        return encoded
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+            sampling = dict(enable_sampling=True, alpha=dropout, nbest_size=-1, num_threads=1)
+            return thread.submit(encode, **sampling).result()
 
     def token(self, i):
         """The piece with id `i`, a str; ▁ stands for a blank before it."""

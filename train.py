@@ -18,11 +18,11 @@ if __name__ == "__main__":
 
 import keras
 import numpy as np
-import sacrebleu
 import tensorflow as tf
 from tqdm import tqdm
 
 import checkpoint
+from bleu import sacrebleu_score
 from data_load import cut_anew, get_batch_data, load_test_data, load_train_data
 from decoding import make_search, to_text, translate
 from model import make_model
@@ -92,22 +92,21 @@ def epoch_batches(data, vocabs, hp, epoch):
     return get_batch_data(data, hp, epoch)
 
 
-def make_evaluation(hp, model, vocabs):
-    """The function that gives the BLEU of greedy translations of the dev set, if there is one.
-
-    The score is sacreBLEU's, cased, of the text as it stands in the file.
-    """
+def load_dev_data(hp, vocabs):
+    """The development set as `EvalData`, or None."""
     if hp.source_dev == "none":
         return None
-    dev = load_test_data(hp, vocabs, (hp.source_dev, hp.target_dev))
-    references = [dev.references[row] for row in dev.data.rows]
-    search = make_search(model, hp, beam=1)
+    return load_test_data(hp, vocabs, (hp.source_dev, hp.target_dev))
 
-    def evaluate():
-        got = to_text(translate(search, dev.data.X, hp), vocabs[1])
-        return sacrebleu.corpus_bleu(got, [references]).score
 
-    return evaluate
+def best_so_far(hp, done):
+    """The epoch with the best BLEU of this dev set, and that BLEU; (done, -1.0) at the start.
+
+    One behind the epochs that are done is of a run that was gone back on.
+    """
+    path, bleu = checkpoint.read_best(hp.logdir, hp.source_dev)
+    epoch = checkpoint.epoch_and_step(path)[0] if path else done
+    return (epoch, bleu) if epoch <= done else (done, -1.0)
 
 
 def open_logdir(flags):
@@ -152,17 +151,17 @@ def main(flags):
         )
         return
 
+    dev = load_dev_data(hp, vocabs)
     data = load_train_data(hp, vocabs)
     make_folder(hp.logdir)
     strategy = make_strategy()
     model, schedule, step, parts = make_training(hp, strategy, vocabs)
-    evaluate = make_evaluation(hp, model, vocabs)
+    search = make_search(model, hp, beam=1)
     if path:
         checkpoint.restore(parts, path)
         print(f"Going on from {path}")
 
-    best, best_bleu = checkpoint.read_best(hp.logdir)
-    best_epoch = checkpoint.epoch_and_step(best)[0] if best else done
+    best_epoch, best_bleu = best_so_far(hp, done)
     chief = strategy.extended.should_checkpoint  # of several workers, the one that writes
     log = tf.summary.create_file_writer(hp.logdir) if chief else tf.summary.create_noop_writer()
     with log.as_default():
@@ -176,19 +175,20 @@ def main(flags):
             title = f"epoch {epoch}/{hp.num_epochs}"
             mean_loss, acc = train_epoch(step, schedule, batches, num_batch, global_step, title)
             global_step += num_batch
-            report = f"mean_loss {mean_loss:.3f} acc {acc:.3f}"
+            report, bleu = f"mean_loss {mean_loss:.3f} acc {acc:.3f}", -1.0
+            if dev:
+                got = to_text(translate(search, dev.data.X, hp), vocabs[1])
+                bleu, _ = sacrebleu_score(dev, got, hp.target_lang)
+                tf.summary.scalar("dev_bleu", bleu, global_step)
+                report += f", dev BLEU {bleu:.2f}"
             if chief:
                 save_hparams(hp, fingerprints(vocabs))
                 path = checkpoint.save(parts, hp.logdir, epoch, global_step, hp.keep)
-            if evaluate:
-                bleu = evaluate()
-                tf.summary.scalar("dev_bleu", bleu, global_step)
-                report += f", dev BLEU {bleu:.2f}"
-                if bleu > best_bleu:
-                    best_epoch, best_bleu = epoch, bleu
-                    if chief:
-                        checkpoint.write_best(path, bleu)
-            print(f"{path}: {report}, {time.monotonic() - began:.0f} s", flush=True)
+                print(f"{path}: {report}, {time.monotonic() - began:.0f} s", flush=True)
+            if bleu > best_bleu:
+                best_epoch, best_bleu = epoch, bleu
+                if chief:
+                    checkpoint.write_best(path, bleu, hp.source_dev)
     print("Done")
 
 

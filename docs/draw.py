@@ -11,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 from matplotlib import pyplot as plt
 
-from data_load import load_test_data
+from data_load import Ragged, load_test_data
 from decoding import load, make_search, translate
-from hparams import parse_flags, run
+from hparams import InputError, parse_flags, run
 from model import shift_right
 from text import UNK, before_end
 
@@ -67,11 +67,14 @@ def draw_attention(hp, model, vocabs, path):
     """The map for one sentence of the test set, source words across, translation down."""
     source, target = vocabs
     data = load_test_data(hp, vocabs).data
-    row = next(row for row, x in enumerate(data.X) if len(x) == WORDS + 1 and UNK not in x)
-    x = data.X.pad([row], None if hp.masks == "ids" else hp.maxlen)  # (1, T)
-    ((pred, _), *_) = translate(make_search(model, hp, beam=1), data.X, hp)[row]
-    across = [*map(source.token, data.X[row])]
-    down = [*map(target.token, before_end(pred)), "</S>"]
+    rows = [row for row, x in enumerate(data.X) if len(x) == WORDS + 1 and UNK not in x]
+    if not rows:
+        raise InputError(f"{hp.source_test}: holds no sentence of {WORDS} known {hp.tokens}")
+    one = Ragged.of([data.X[rows[0]]])
+    x = one.pad(width=None if hp.masks == "ids" else hp.maxlen)  # (1, T)
+    (((pred, _),),) = translate(make_search(model, hp, beam=1), one, hp)
+    across = [*map(source.token, one[0])]
+    down = [*map(target.token, before_end(pred)), "</S>"][: len(pred)]
     weights = cross_attention(model, x, pred[None])[: len(down), : len(across)]
 
     figure, ax = plt.subplots(figsize=(7, 5.5), layout="constrained")

@@ -125,6 +125,20 @@ def test_a_file_of_tags_alone(flags):
     refused("train.py", flags["source_train"], "holds no sentence", **flags)
 
 
+def test_pieces_of_bad_text(flags, tmp_path):
+    """sentencepiece reads the text, but the messages are ours."""
+    more = flags | dict(recipe="tiny", preprocessed=tmp_path / "pieces")
+    refused("prepro.py", "nowhere.de", "README.md", **more | dict(source_train="nowhere.de"))
+    latin1, empty = tmp_path / "latin1", tmp_path / "empty"
+    latin1.write_bytes("Ein Hund\nBäume\n".encode("latin1"))
+    empty.write_text("<url>\n\n")
+    refused("prepro.py", f"{latin1}:2: byte 2", "not UTF-8", **more | dict(target_train=latin1))
+    refused("prepro.py", empty, "holds no text", **more | dict(target_train=empty))
+    refused("prepro.py", "too little text for vocab_size 8000", "--vocab_size", **more)
+    refused("train.py", "bpe.model", "`python prepro.py`", "--recipe", **more)
+    assert not (tmp_path / "pieces").exists()
+
+
 # Vocabularies ------------------------------------------------------------------------
 
 
@@ -182,6 +196,8 @@ def test_flags_that_contradict_the_originals_checkpoint(original_run, tmp_path):
     refused("eval.py", "trained with --maxlen 20, not 25", **folders, maxlen=25)
     refused("eval.py", "5463 and 4740 words", "--min_cnt 5", **folders, min_cnt=5)
     refused("eval.py", "hidden_units 128 is not a multiple of num_heads 3", **folders, num_heads=3)
+    refused("eval.py", "trained with --masks activations, not ids", **folders, masks="ids")
+    refused("eval.py", "trained with --recipe legacy, not tiny", **folders, recipe="tiny")
     refused("train.py", "new --logdir", **folders | SMALL)
     other = write_corpus(tmp_path, PAIRS)
     prepro.main(other)

@@ -11,6 +11,7 @@ from conftest import decoder, run_script, write_corpus
 from eval import bleu_score
 from hparams import InputError
 from model import Transformer
+from modules import WarmUp
 from search import greedy
 from text import END, SPECIALS, START
 from train import make_step
@@ -22,7 +23,7 @@ def small(seed):
     keras.utils.set_random_seed(seed)
     model = Transformer(7, 8, 4, 16, 2, 4, dropout_rate=0.3)
     model(BATCH, BATCH)
-    optimizer = keras.optimizers.Adam(0.01)
+    optimizer = keras.optimizers.Adam(WarmUp(0.01, 0))
     optimizer.build(model.trainable_variables)
     return model, optimizer
 
@@ -100,6 +101,43 @@ def test_files_with_other_names_are_let_be(tmp_path):
     path = checkpoint.save(checkpoint.trackable(model), tmp_path, 1, 1)
     assert checkpoint.named(tmp_path) == [path]
     assert (tmp_path / "model_epoch_01_gs_1_best.index").read_text() == "mine"
+
+
+def write_files(folder, *names):
+    for name in names:
+        for ending in checkpoint.ENDINGS:
+            (folder / f"{name}{ending}").write_text("")
+
+
+def test_the_last_ones_are_those_of_the_epochs_just_before(tmp_path):
+    names = [f"model_epoch_{epoch:02d}_gs_{epoch}0" for epoch in (2, 5, 6, 7)]
+    write_files(tmp_path, *names, "model_epoch_07_gs_71_mine", "final")
+
+    def last(name, count):
+        return [path.name for path in checkpoint.last(tmp_path / name, count)]
+
+    assert last(names[3], 1) == names[3:]
+    assert last(names[3], 2) == names[2:]
+    assert last(names[3], 10) == names[1:]  # 3 and 4 are gone
+    assert last(names[2], 10) == names[1:3]
+    assert last("final", 10) == ["final"]
+
+
+def test_the_best_is_remembered_with_the_set_it_was_best_on(tmp_path):
+    path = tmp_path / "model_epoch_02_gs_20"
+    assert checkpoint.read_best(tmp_path) == (None, -1.0)
+    write_files(tmp_path, path.name)
+    checkpoint.write_best(path, 12.5, "dev.de")
+    assert checkpoint.read_best(tmp_path) == (path, 12.5)
+    assert checkpoint.read_best(tmp_path, "dev.de") == (path, 12.5)
+    assert checkpoint.read_best(tmp_path, "other.de") == (None, -1.0)
+    path.with_suffix(".index").unlink()
+    assert checkpoint.read_best(tmp_path) == (None, -1.0)
+    with pytest.raises(InputError, match="leave --best out"):
+        checkpoint.require_best(tmp_path)
+    (tmp_path / "best.json").write_text('{"bleu": 3')
+    with pytest.raises(InputError, match="best.json: names no checkpoint"):
+        checkpoint.read_best(tmp_path)
 
 
 @pytest.mark.parametrize("ending", [".data-00000-of-00001", ".index"])

@@ -3,10 +3,12 @@
 import warnings
 
 import nltk.translate.bleu_score as nltk_bleu
+import pytest
 import sacrebleu
 
+from bleu import bleu_score, sacrebleu_score
 from data_load import Data, EvalData
-from eval import bleu_score, sacrebleu_score, scores
+from eval import scores
 from hparams import Hyperparams
 from text import Words
 
@@ -39,12 +41,32 @@ def test_bleu_of_nothing_is_zero():
     assert score < 1e-6 and scored == 1
 
 
+def set_of(references, rows):
+    """A test set of which the pairs `rows` are to be translated."""
+    data = Data(None, None, [], [references[row] for row in rows], rows)
+    return EvalData(data, references, [])
+
+
 def test_sacrebleu_counts_a_sentence_left_out_as_an_empty_line():
     references = ["The dog sleeps.", "A cat runs home.", "They all sing songs."]
     expected = sacrebleu.corpus_bleu(["", "A cat runs home", ""], [references])
-    score = sacrebleu_score(references, [1], ["A cat runs home"])
-    assert score.startswith(f"{expected.score:.2f} nrefs:1|case:mixed|")
-    assert float(score.split()[0]) > 0
+    score, signature = sacrebleu_score(set_of(references, [1]), ["A cat runs home"], "en")
+    assert score == expected.score > 0 and "case:mixed" in signature and "tok:13a" in signature
+
+
+def test_sacrebleu_without_case():
+    test = set_of(["The Dog sleeps in the Park."], [0])
+    assert sacrebleu_score(test, ["the dog sleeps in the park."], "en")[0] < 50
+    score, signature = sacrebleu_score(test, ["the dog sleeps in the park."], "en", lowercase=True)
+    assert score > 99.9 and "case:lc" in signature
+
+
+@pytest.mark.parametrize(
+    "lang, text", [("zh", "你好，世界很大。"), ("ja", "今日はとても良い天気です。")]
+)
+def test_sacrebleu_of_languages_without_blanks(lang, text):
+    score, _ = sacrebleu_score(set_of([text, text[::-1]], [0, 1]), [text, text[:5]], lang)
+    assert 10 < score < 100
 
 
 def test_closing_lines_say_what_was_left_out_and_what_was_scored():

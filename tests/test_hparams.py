@@ -91,6 +91,7 @@ def test_help_names_every_field_and_does_not_wait_for_tensorflow(script):
         (dict(source_dev="val.de"), "give both sides, or none"),
         (dict(patience=3), "patience needs a dev BLEU"),
         (dict(vocab_size=4), "vocab_size is 4"),
+        (dict(shared=True), "shared is for pieces"),
         (dict(length_penalty="google"), "choose one of paper, ctranslate2"),
     ],
 )

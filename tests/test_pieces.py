@@ -1,7 +1,9 @@
 """Pieces: the sentencepiece model, BPE-dropout, and the recipe tiny from text to text."""
 
+import dataclasses
 import json
 import re
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +57,13 @@ def test_what_is_encoded_is_decoded(flags, pieces):
 
 @pytest.mark.parametrize(
     "line",
-    ["我爱你。你爱我吗?", "أحبك كثيرا", "Ζωή, 12.5 % — “naïve”!", "नमस्ते दुनिया", "안녕 세상 🙂"],
+    [
+        "我爱你，“你”爱我吗？ＡＢ½…",
+        "أحبك كثيرا",
+        "Ζωή, 12.5 % — “naïve”!",
+        "नमस्ते दुनिया",
+        "안녕 세상 🙂",
+    ],
 )
 def test_any_script_is_text(tmp_path, line):
     flags = write_corpus(tmp_path, [(line, line[::-1])] * 3) | dict(recipe="tiny")
@@ -67,6 +75,12 @@ def test_any_script_is_text(tmp_path, line):
     vocab = Pieces(Path(flags["preprocessed"]) / "bpe.model", largest)
     ids = vocab.encode([line])[0]
     assert UNK not in ids and vocab.decode(ids) == line
+
+
+def test_text_is_normalised_no_further_than_to_nfc_and_plain_blanks(pieces):
+    lines = ["Ein\u00a0Hund\tim\u2028Park ", unicodedata.normalize("NFD", "für die schöne")]
+    texts = [pieces.decode(pieces.encode([line])[0]) for line in lines]
+    assert texts == ["Ein Hund im Park", "für die schöne"]
 
 
 def size_named(flags, bound, **more):
@@ -144,13 +158,25 @@ def test_bpe_dropout_is_decided_by_seed_and_epoch(flags, pieces, capsys):
     assert len(others[2]) < len(first) < len(ids(0, 1, dropout=0.5))
 
 
-def test_bpe_dropout_is_for_training_alone(flags):
-    hp = with_recipe(flags | dict(bpe_dropout=0.5))
-    vocabs = load_vocabs(hp)
-    first, second = (load_test_data(hp, vocabs).data.X.ids for _ in range(2))
-    np.testing.assert_array_equal(first, second)
+def test_bpe_dropout_is_for_training_alone(flags, pieces, capsys):
+    plain, dropping = (with_recipe(flags | dict(bpe_dropout=p)) for p in (0.0, 0.5))
+    vocabs = pieces, pieces
+    ids = [load_test_data(hp, vocabs).data.X.ids for hp in (plain, dropping)]
+    np.testing.assert_array_equal(*ids)
+    data = load_train_data(dropping, vocabs)
+    (uncut, _), (first, _), (second, _) = (
+        train.epoch_batches(data, vocabs, hp, epoch)
+        for hp, epoch in ((plain, 1), (dropping, 1), (dropping, 2))
+    )
+    tokens = [sum(int(tf.math.count_nonzero(y)) for _, y in batches) for batches in (uncut, first)]
+    assert tokens[1] > 1.2 * tokens[0]
+    assert sum(int(tf.math.count_nonzero(y)) for _, y in second) != tokens[1]
+
+
+@pytest.mark.parametrize("more", [dict(), dict(recipe="tiny", sinusoid=False)])
+def test_bpe_dropout_is_refused_where_it_cannot_be(more):
     with pytest.raises(InputError, match="bpe_dropout is for pieces"):
-        with_recipe(dict(bpe_dropout=0.1))
+        with_recipe(dict(bpe_dropout=0.1) | more)
 
 
 # The recipe tiny, from text to text ---------------------------------------------------
@@ -189,13 +215,24 @@ def test_the_learning_rate_is_in_tensorboard(run):
         assert rate == pytest.approx(hp.peak_lr * step / hp.warmup_steps, rel=1e-5)
 
 
+def test_the_dev_bleu_is_what_eval_gives_the_best_checkpoint(run):
+    """The test set is the development set here."""
+    done = run_script("eval.py", logdir=run[0]["logdir"], best=True, beam=1)
+    best, bleu = checkpoint.read_best(run[0]["logdir"])
+    assert f"Decoding = greedy search, {best.name}\n" in done.stdout
+    assert f"sacreBLEU = {bleu:.2f} " in done.stdout
+
+
 @pytest.mark.parametrize("way", [dict(), dict(beam=1, average=1), dict(best=True, beam=3)])
 def test_eval_writes_plain_text_for_each_line(run, way):
     flags, _ = run
     done = run_script("eval.py", logdir=flags["logdir"], **way)
     assert done.returncode == 0, done.stderr
     if not way:  # the recipe's own way
-        assert "the mean of 3 checkpoints" in done.stdout and "4 hypotheses" in done.stdout
+        assert (
+            "mean of 3 checkpoints" in done.stdout
+            and "beam 5, length penalty paper 0.6" in done.stdout
+        )
     name = re.search(r"All of it: (.+)", done.stdout)[1]
     *records, closing = Path(name).read_text("utf-8").split("\n\n")
     sources, references = (read_test(flags[f"{side}_test"])[1] for side in ("source", "target"))
@@ -220,14 +257,26 @@ def test_a_sentence_longer_than_any_in_training_is_translated(run, tmp_path):
     assert X.lengths[0] > 3 * hp.maxlen
 
 
+def test_a_translation_has_twice_the_words_of_its_source_and_ten_at_most(run):
+    """Of a model that never ends a sentence; its memory is bounded by smaller batches."""
+    _, hp, model, vocabs = load(dict(logdir=run[0]["logdir"]))
+    table = model.enc_words.embed.lookup_table
+    table.assign(np.where(np.arange(len(vocabs[0]))[:, None] == END, 0, table + 1.0))
+    X = Ragged.of([[9] * length for length in (3, 700, 5)])
+    for beam in (1, 2):
+        found = translate(make_search(model, hp, beam), X, hp)
+        assert [np.count_nonzero(best) for (best, _), *_ in found] == [16, 1410, 20]
+
+
 def test_the_order_of_the_sentences_is_kept_and_their_company_does_not_matter(run):
     _, hp, model, vocabs = load(dict(logdir=run[0]["logdir"]))
     X = load_test_data(hp, vocabs).data.X
+    hp = dataclasses.replace(hp, batch_size=7)
     for beam in (1, 4):
         search = make_search(model, hp, beam)
         together = to_text(translate(search, X, hp), vocabs[1])
         alone = [to_text(translate(search, Ragged.of([x.tolist()]), hp), vocabs[1])[0] for x in X]
-        assert together == alone
+        assert together == alone and len(set(together)) > 5
 
 
 def test_averaging_is_the_mean_of_the_last_checkpoints(run):
@@ -264,7 +313,18 @@ def test_training_stops_when_the_dev_bleu_gets_no_better(flags, tmp_path, capsys
 
     train.main(still)
     assert "stopping" in capsys.readouterr().out
-    assert len(checkpoint.named(tmp_path)) == 2
+    assert [path.name[:14] for path in checkpoint.named(tmp_path)] == names
+
+
+def test_the_best_of_a_run_that_was_gone_back_on_does_not_count(flags, tmp_path):
+    hp = with_recipe(flags | dict(logdir=str(tmp_path), source_dev="d", target_dev="e"))
+    path = tmp_path / "model_epoch_04_gs_40"
+    for ending in checkpoint.ENDINGS:
+        Path(f"{path}{ending}").write_text("")
+    checkpoint.write_best(path, 9.0, "d")
+    assert train.best_so_far(hp, 5) == (4, 9.0)
+    assert train.best_so_far(hp, 3) == (3, -1.0)
+    assert train.best_so_far(dataclasses.replace(hp, source_dev="other"), 5) == (5, -1.0)
 
 
 def test_it_learns_to_copy_text_with_digits_and_punctuation(tmp_path, capsys):
@@ -274,7 +334,7 @@ def test_it_learns_to_copy_text_with_digits_and_punctuation(tmp_path, capsys):
     lines = [" ".join(rng.choice(words, size=5)) for _ in range(600)]
     flags = write_corpus(tmp_path, list(zip(lines[:550], lines[:550], strict=True)))
     more = dict(recipe="tiny", vocab_size=36, hidden_units=32, num_blocks=1, num_heads=4)
-    more |= dict(dropout_rate=0.0, batch_tokens=600, lr=0.01, warmup_steps=100, num_epochs=15)
+    more |= dict(dropout_rate=0.0, batch_tokens=600, lr=0.01, warmup_steps=100, num_epochs=25)
     prepro.main(flags | more)
     train.main(flags | more)
     _, hp, model, vocabs = load(dict(logdir=flags["logdir"], average=1))

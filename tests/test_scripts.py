@@ -75,7 +75,8 @@ def test_results_are_in_the_documented_format(run):
     assert len(records) == 21
     for record in records:
         assert re.fullmatch(r"- source: .+\n- expected: .+\n- got: .*", record)
-    left_out, numbers, sacrebleu, lowercased, scored, bleu = closing.splitlines()
+    decoding, left_out, numbers, sacrebleu, lowercased, scored, bleu = closing.splitlines()
+    assert decoding == "Decoding = greedy search, model_epoch_02_gs_6"
     assert left_out.startswith("Left out = 2 of 23 (1 longer than maxlen 15, 1 with an empty line")
     assert numbers.endswith("= 8 9")
     assert re.match(r"sacreBLEU = [\d.]+ nrefs:1\|case:mixed\|.*version:", sacrebleu)
