@@ -37,8 +37,14 @@ def sacrebleu_score(test, got, lang, lowercase=False):
     Returns:
       (float, str): BLEU from 0 to 100, and the signature that says how it was counted.
     """
+    bleu = sacrebleu.BLEU(lowercase=lowercase, tokenize=TOKENIZERS.get(lang, "13a"))
+    score = bleu.corpus_score(in_place(test, got), [test.references]).score
+    return score, str(bleu.get_signature())
+
+
+def in_place(test, got):
+    """A translation for each pair of a test set, empty where it was left out."""
     hypotheses = [""] * len(test.references)
     for row, text in zip(test.data.rows, got, strict=True):
         hypotheses[row] = text
-    bleu = sacrebleu.BLEU(lowercase=lowercase, tokenize=TOKENIZERS.get(lang, "13a"))
-    return bleu.corpus_score(hypotheses, [test.references]).score, str(bleu.get_signature())
+    return hypotheses

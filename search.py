@@ -12,6 +12,8 @@ it may grow from step to step.
     T  words so far                   V  words in the vocabulary
 """
 
+from typing import NamedTuple
+
 import tensorflow as tf
 
 INF = float("inf")
@@ -52,6 +54,13 @@ def greedy(step, state, start, limits, end=None, never=()):
     return preds
 
 
+class Hypotheses(NamedTuple):
+    """Sentences, or beginnings of them, the best first."""
+
+    words: tf.Tensor  # (N, K, T) int32
+    scores: tf.Tensor  # (N, K) float32
+
+
 def beam_search(step, state, start, limits, end, beam, penalty, nbest=1, never=()):
     """The likeliest sentences that are found with `beam` hypotheses at a time.
 
@@ -72,51 +81,74 @@ def beam_search(step, state, start, limits, end, beam, penalty, nbest=1, never=(
       never: ids that are not chosen.
 
     Returns:
-      ((N, nbest, T) int32, (N, nbest) float32): the sentences, the best first, zeros
-      behind `end`, and their scores; -inf where there are not so many.
+      Hypotheses, nbest of each sentence: zeros behind `end`, and scores -inf where
+      there are not so many.
     """
     N, K = tf.size(start), beam
 
-    def can_win(alive, alive_logp, done, done_scores, ids, state):
-        T = tf.shape(alive)[2]
-        best = alive_logp[:, 0] / penalty(tf.cast(limits, tf.float32))  # (N,)
-        return tf.reduce_any((best > done_scores[:, nbest - 1]) & (T < limits))
+    def can_win(alive, done, ids, state):
+        best = alive.scores[:, 0] / penalty(tf.cast(limits, tf.float32))  # (N,)
+        room = tf.shape(alive.words)[2] < limits  # (N,)
+        return tf.reduce_any(room & (best > done.scores[:, nbest - 1]))
 
-    def next_words(alive, alive_logp, done, done_scores, ids, state):
+    def next_words(alive, done, ids, state):
         logits, state = step(ids, state)  # (N * K, V)
-        V = tf.shape(logits)[-1]
         logp = tf.nn.log_softmax(without(never, logits))  # (N * K, V)
-        logp = tf.reshape(logp, [N, K, V]) + alive_logp[:, :, None]  # (N, K, V)
-        logp, places = tf.math.top_k(tf.reshape(logp, [N, K * V]), 2 * K)  # (N, 2K)
-        parents, words = places // V, places % V  # (N, 2K)
-        sentences = tf.gather(alive, parents, batch_dims=1)  # (N, 2K, T)
-        sentences = tf.concat([sentences, words[:, :, None]], axis=2)  # (N, 2K, T + 1)
-        T = tf.shape(sentences)[2]
-        ended = (words == end) | (T >= limits)[:, None]  # (N, 2K)
+        found, parents = likeliest(alive, tf.reshape(logp, [N, K, -1]), 2 * K)  # (N, 2K, T)
+        T = tf.shape(found.words)[2]
+        ended = (found.words[:, :, -1] == end) | (T >= limits)[:, None]  # (N, 2K)
 
         # To end, it must be among the K likeliest: so that one hypothesis is greedy search.
-        scores = tf.where(ended, logp / penalty(tf.cast(T, tf.float32)), -INF)
-        scores = tf.where(tf.range(2 * K) < K, scores, -INF)  # (N, 2K)
-        done_scores, best = tf.math.top_k(tf.concat([done_scores, scores], axis=1), K)  # (N, K)
-        done = tf.pad(done, [[0, 0], [0, 0], [0, 1]])  # (N, K, T + 1)
-        done = tf.gather(tf.concat([done, sentences], axis=1), best, batch_dims=1)
+        scores = found.scores / penalty(tf.cast(T, tf.float32))  # (N, 2K)
+        scores = tf.where(ended & (tf.range(2 * K) < K), scores, -INF)
+        done, _ = best_of(join(done, found._replace(scores=scores)), K)
 
-        alive_logp, best = tf.math.top_k(tf.where(ended, -INF, logp), K)  # (N, K)
-        alive = tf.gather(sentences, best, batch_dims=1)  # (N, K, T + 1)
-        parents = tf.gather(parents, best, batch_dims=1) + K * tf.range(N)[:, None]  # (N, K)
-        parents = tf.reshape(parents, [-1])  # (N * K,)
-        state = tf.nest.map_structure(lambda part: tf.gather(part, parents), state)
-        return alive, alive_logp, done, done_scores, tf.reshape(alive[:, :, -1], [-1]), state
+        scores = tf.where(ended, -INF, found.scores)
+        alive, places = best_of(found._replace(scores=scores), K)
+        parents = tf.gather(parents, places, batch_dims=1)  # (N, K)
+        rows = tf.reshape(parents + K * tf.range(N)[:, None], [-1])  # (N * K,)
+        state = tf.nest.map_structure(lambda part: tf.gather(part, rows), state)
+        return alive, done, tf.reshape(alive.words[:, :, -1], [-1]), state
 
     nothing = tf.zeros([N, K, 0], tf.int32)
     # Of equal beginnings one is enough: the others come in as its continuations.
-    alive_logp = tf.tile([[0.0] + [-INF] * (K - 1)], [N, 1])  # (N, K)
-    done_scores = tf.fill([N, K], -INF)
-    begin = nothing, alive_logp, nothing, done_scores, tf.repeat(start, K), state
-    _, _, done, done_scores, _, _ = tf.while_loop(
-        can_win, next_words, begin, shape_invariants=growing(begin)
+    alive = Hypotheses(nothing, tf.tile([[0.0] + [-INF] * (K - 1)], [N, 1]))
+    done = Hypotheses(nothing, tf.fill([N, K], -INF))
+    begin = alive, done, tf.repeat(start, K), state
+    _, done, *_ = tf.while_loop(can_win, next_words, begin, shape_invariants=growing(begin))
+    return Hypotheses(done.words[:, :nbest], done.scores[:, :nbest])
+
+
+def likeliest(alive, logp, count):
+    """The likeliest sentences that are one word longer, `count` of each.
+
+    Args:
+      alive: Hypotheses, (N, K, T).
+      logp: (N, K, V), the log-probabilities of their next words.
+
+    Returns:
+      (Hypotheses, (N, count) int32): them, (N, count, T + 1), and which of the K each goes on.
+    """
+    N, K, V = tf.unstack(tf.shape(logp))
+    logp += alive.scores[:, :, None]  # (N, K, V)
+    scores, places = tf.math.top_k(tf.reshape(logp, [N, K * V]), count)  # (N, count)
+    parents, words = places // V, places % V  # (N, count)
+    before = tf.gather(alive.words, parents, batch_dims=1)  # (N, count, T)
+    return Hypotheses(tf.concat([before, words[:, :, None]], axis=2), scores), parents
+
+
+def best_of(hypotheses, count):
+    """The `count` that score best, and their places, (N, count) int32."""
+    scores, places = tf.math.top_k(hypotheses.scores, count)  # (N, count)
+    return Hypotheses(tf.gather(hypotheses.words, places, batch_dims=1), scores), places
+
+
+def join(done, found):
+    """Hypotheses (N, K, T) and others that are one word longer, together."""
+    words = tf.pad(done.words, [[0, 0], [0, 0], [0, 1]])  # (N, K, T + 1)
+    return Hypotheses(
+        tf.concat([words, found.words], axis=1), tf.concat([done.scores, found.scores], axis=1)
     )
-    return done[:, :nbest], done_scores[:, :nbest]
 
 
 def without(never, logits):

@@ -12,7 +12,6 @@ Stopped, the same command goes on. It needs benchmarks/requirements.txt besides.
 import argparse
 import datetime
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -52,13 +51,16 @@ def train(flags, given):
     if not Path(flags["logdir"]).exists():
         run_script("prepro.py", flags, given)
     clock = Path(f"{flags['logdir']}.seconds")
-    before = float(clock.read_text()) if clock.exists() else 0.0
+    seconds = float(clock.read_text()) if clock.exists() else 0.0
+    newest = Path(flags["logdir"]) / "checkpoint"
+    before = newest.read_bytes() if newest.exists() else None
     began = time.monotonic()
     try:
         run_script("train.py", flags, given)
     finally:
-        seconds = before + time.monotonic() - began
-        clock.write_text(str(seconds))
+        if newest.exists() and newest.read_bytes() != before:  # else there was nothing to do
+            seconds += time.monotonic() - began
+            clock.write_text(str(seconds))
     return seconds / 60
 
 
@@ -82,47 +84,35 @@ def spacy_tokens(lines, lang):
     return [" ".join(token.text for token in tokenize(line.lower())) for line in lines]
 
 
-def figures(got, references, lang):
-    """sacreBLEU (13a), the same lower-cased, and BLEU of the tokens of public figures."""
+def figures(test, got, lang):
+    """sacreBLEU, the same lower-cased, and BLEU of the tokens of public figures."""
     import sacrebleu
 
+    from bleu import in_place, sacrebleu_score
+
     tokens = spacy_tokens if lang == "en" else moses_tokens
+    sides = [tokens(side, lang) for side in (in_place(test, got), test.references)]
     counted = [
-        sacrebleu.corpus_bleu(got, [references]),
-        sacrebleu.corpus_bleu(got, [references], lowercase=True),
-        sacrebleu.corpus_bleu(
-            tokens(got, lang), [tokens(references, lang)], tokenize="none", force=True
-        ),
+        sacrebleu_score(test, got, lang)[0],
+        sacrebleu_score(test, got, lang, lowercase=True)[0],
+        sacrebleu.corpus_bleu(sides[0], [sides[1]], tokenize="none", force=True).score,
     ]
-    return [round(bleu.score, 2) for bleu in counted]
-
-
-def decodings(hp):
-    """What is scored: {name: flags}."""
-    ways = {"greedy": dict(beam=1, average=1)}
-    if hp.tokens == "pieces":
-        ways["greedy, mean of 10"] = dict(beam=1, average=10)
-        ways["beam 5, mean of 10"] = dict(beam=5, average=10)
-    return ways
+    return [f"{score:.2f}" for score in counted]
 
 
 def score(flags, part):
-    """Translate a set in each way: {name: figures}, of all its sentences."""
+    """Translate a set greedily, and as the recipe has it: {how: figures}, of all sentences."""
     from data_load import load_test_data
-    from decoding import load, make_search, to_text, translate
-    from hparams import load_hparams
+    from decoding import describe, load, make_search, to_text, translate
 
-    logdir = {"logdir": flags["logdir"]}
     found = {}
-    for name, way in decodings(load_hparams(logdir, trained=True)[0]).items():
-        _, hp, model, vocabs = load(logdir | way)
+    for way in (dict(beam=1, average=1), {}):
+        paths, hp, model, vocabs = load({"logdir": flags["logdir"]} | way)
         test = load_test_data(hp, vocabs, (flags[f"source_{part}"], flags[f"target_{part}"]))
-        texts = to_text(translate(make_search(model, hp, hp.beam), test.data.X, hp), vocabs[1])
-        got = [""] * len(test.references)
-        for row, text in zip(test.data.rows, texts, strict=True):
-            got[row] = text
-        found[name] = figures(got, test.references, hp.target_lang)
-        print(f"{part}, {name}: {found[name]}", flush=True)
+        got = to_text(translate(make_search(model, hp, hp.beam), test.data.X, hp), vocabs[1])
+        how = describe(hp, paths)
+        found[how] = figures(test, got, hp.target_lang)
+        print(f"{part}, {how}: {found[how]}", flush=True)
     return found
 
 
@@ -142,18 +132,18 @@ def main():
     words = [args.corpus, args.direction, *(word.lstrip("-") for word in given)]
     work = Path(args.work).resolve() / "_".join(words).replace("=", "_")
     flags |= {name: str(work / name) for name in ("preprocessed", "logdir", "results")}
-    minutes = train(flags, [*given, "--keep=10"])
+    minutes = train(flags, given)
     part = args.score or ("dev" if "source_dev" in flags else "test")
     table = ROOT / "benchmarks" / "quality.md"
     rows = [] if table.exists() else [HEADER]
     cores = f"{minutes:.0f} min, {os.cpu_count()} cores"
     today = datetime.date.today()
-    for name, counts in score(flags, part).items():
+    for how, counts in score(flags, part).items():
         cells = [today, f"{args.corpus} {args.direction}", f"`{' '.join(given)}`", cores, part]
-        rows.append("| " + " | ".join(map(str, [*cells, name, *counts])) + " |\n")
+        rows.append("| " + " | ".join(map(str, [*cells, how, *counts])) + " |\n")
     with table.open("a", encoding="utf-8") as file:
         file.writelines(rows)
-    print("".join(rows), platform.processor(), end="")
+    print("".join(rows), end="")
 
 
 if __name__ == "__main__":

@@ -228,6 +228,21 @@ def test_q_k_and_v_begin_as_different_matrices():
         assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.5
 
 
+@pytest.mark.parametrize(
+    "on, weights, outputs",
+    [("attention", 0.2, 0.0), ("sublayers", 0.0, 0.2), ("both", 0.2, 0.2)],
+)
+def test_dropout_is_where_it_is_said_to_be(on, weights, outputs):
+    model = Transformer(13, 13, 6, 16, 1, 2, dropout_rate=0.2, dropout_on=on)
+    assert model.enc_words.dropout.rate == model.dec_words.dropout.rate == 0.2
+    (enc,), (dec,) = model.enc_blocks, model.dec_blocks
+    for attention in (enc.self_attention, dec.self_attention, dec.vanilla_attention):
+        assert attention.dropout.rate == weights
+        assert attention.residual_dropout.rate == outputs
+    for block in (enc, dec):
+        assert block.feedforward.residual_dropout.rate == outputs
+
+
 def test_dropout_is_on_in_training(model):
     first, second = model(X, Y, training=True), model(X, Y, training=True)
     assert np.abs(first - second).max() > 0.01

@@ -11,6 +11,7 @@ from modules import (
     MultiheadAttention,
     Normalize,
     PositionalEncoding,
+    WarmUp,
     cross_entropy,
     label_smoothing,
 )
@@ -60,6 +61,16 @@ def test_positional_encoding_is_the_documented_formula():
     scaled = np.array(PositionalEncoding(C)(positions))
     assert not scaled[0, 0].any()
     np.testing.assert_allclose(scaled[0, 1:], outputs[0, 1:] * C**0.5, rtol=1e-6)
+
+
+def test_paired_positional_encoding_is_the_papers_formula():
+    positions = np.array([[0, 1, 2, 500, 3000]])  # (1, T)
+    outputs = np.array(PositionalEncoding(C, paired=True, zero_pad=False, scale=False)(positions))
+    for t, pos in enumerate(positions[0]):
+        for i in range(C // 2):
+            angle = pos / 10000 ** (2 * i / C)
+            pair = outputs[0, t, 2 * i : 2 * i + 2]
+            np.testing.assert_allclose(pair, [np.sin(angle), np.cos(angle)], atol=3e-4)
 
 
 def test_normalize_gives_mean_0_and_variance_1():
@@ -115,6 +126,26 @@ def test_dropout_acts_in_training_only():
     np.testing.assert_array_equal(layer(inputs, inputs), layer(inputs, inputs))
     trained = layer(inputs, inputs, training=True)
     assert np.abs(trained - layer(inputs, inputs)).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    "layer, count",
+    [
+        (MultiheadAttention(C, 2, residual_dropout_rate=0.9), 2),
+        (Feedforward(4 * C, C, residual_dropout_rate=0.9), 1),
+    ],
+)
+def test_residual_dropout_acts_in_training_only(layer, count):
+    inputs = [units(2, 4, C)] * count
+    np.testing.assert_array_equal(layer(*inputs), layer(*inputs))
+    assert np.abs(layer(*inputs, training=True) - layer(*inputs)).max() > 0.01
+
+
+def test_warm_up_rises_to_its_peak_and_falls():
+    rates = [float(WarmUp(0.5, 10)(step)) for step in range(40)]
+    np.testing.assert_allclose(rates[:10], 0.05 * np.arange(1, 11), rtol=1e-6)
+    assert max(rates) == rates[9] and rates[39] == pytest.approx(0.25)
+    assert float(WarmUp(0.5, 0)(123)) == 0.5
 
 
 def test_loss_is_keras_cross_entropy_with_label_smoothing():
