@@ -78,7 +78,7 @@ def test_the_files_are_in_the_formats_of_iwslt(tmp_path):
     for lang in ("de", "en"):
         path = tmp_path / f"train.tags.de-en.{lang}"
         assert path.read_text(encoding="utf-8").startswith("<url>")
-        train[lang] = read_corpus(path)
+        train[lang] = list(read_corpus(path))
         path = tmp_path / f"IWSLT16.TED.tst2014.de-en.{lang}.xml"
         assert '<seg id="50"> ' in path.read_text(encoding="utf-8")
         test[lang] = read_test(path)[1]
@@ -92,7 +92,7 @@ def test_no_test_sentence_is_in_the_training_text(tmp_path):
     """At the default size, where some English sentences have two German ones."""
     assert write(tmp_path).returncode == 0
     for lang in ("de", "en"):
-        train = read_corpus(tmp_path / f"train.tags.de-en.{lang}")
+        train = list(read_corpus(tmp_path / f"train.tags.de-en.{lang}"))
         _, test = read_test(tmp_path / f"IWSLT16.TED.tst2014.de-en.{lang}.xml")
         assert len(train) == 20_000 and len(test) == 1_000
         assert not set(test) & set(train)
