@@ -5,7 +5,7 @@ import re
 import pytest
 
 from conftest import run_script, sample_pairs
-from data_load import read_corpus, read_test
+from text import read_corpus, read_test
 
 
 @pytest.fixture(scope="module")
