@@ -99,7 +99,7 @@ def save(parts, logdir, epoch, global_step, keep=5):
         os.replace(beside + ending, f"{path}{ending}")
     # Of those before this one: whoever went back to it may want those behind it.
     older = [other for other in named(logdir) if epoch_and_step(other) < (epoch, global_step)]
-    kept = [*older[len(older) - keep + 1 :], path] if len(older) >= keep else [*older, path]
+    kept = [*older, path][-keep:]
     lines = [f'model_checkpoint_path: "{path.name}"']
     lines += [f'all_model_checkpoint_paths: "{other.name}"' for other in kept]
     write_whole(Path(logdir) / "checkpoint", "\n".join(lines) + "\n")

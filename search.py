@@ -49,7 +49,8 @@ def greedy(step, state, start, limits, end=None, never=()):
             finished |= ids == end
         return preds, ids, state, finished
 
-    begin = tf.zeros([tf.size(start), 0], tf.int32), start, state, limits + 0 * start < 1
+    finished = tf.zeros_like(start) >= limits  # (N,)
+    begin = tf.zeros([tf.size(start), 0], tf.int32), start, state, finished
     preds, *_ = tf.while_loop(unfinished, next_word, begin, shape_invariants=growing(begin))
     return preds
 

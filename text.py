@@ -21,7 +21,7 @@ PAD, UNK, START, END = range(4)  # ids of the four words that open each vocabula
 SPECIALS = ("<PAD>", "<UNK>", "<S>", "</S>")
 
 WHERE_TO_GET_TEXT = (
-    "put your text there, or name it with --source_train, --target_train, --source_dev, ..., "
+    "put your text there, or name it with --source_train, --target_train, --source_dev and so on to"
     " --target_test; the documented corpus is IWSLT 2016 German-English,"
     " https://wit3.fbk.eu/2016-01 (see README.md); `make demo` writes a corpus of its own and"
     " trains on it"
@@ -66,9 +66,14 @@ def clean(line):
     return regex.sub(r"[^\s\p{Latin}']", "", line)
 
 
+def drop_tags(lines):
+    """Yield the lines that do not open with a tag."""
+    return (line for line in lines if not line.startswith("<"))
+
+
 def read_corpus(path):
     """Yield the sentences of a training file: its lines, without those that open with a tag."""
-    return (line for line in read_lines(path) if not line.startswith("<"))
+    return drop_tags(read_lines(path))
 
 
 def read_test(path):
@@ -84,7 +89,7 @@ def read_test(path):
     lines = list(read_lines(path))
     segments = [line for line in lines if line.lstrip().startswith("<seg")]
     if not segments:
-        raw = [line for line in lines if not line.startswith("<")]
+        raw = list(drop_tags(lines))
         return [clean(line).strip() for line in raw], raw
     inner = [regex.sub("<[^>]+>", "", line).strip() for line in segments]
     return [clean(line).strip() for line in inner], [html.unescape(line) for line in inner]

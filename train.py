@@ -161,6 +161,7 @@ def main(flags):
         checkpoint.restore(parts, path)
         print(f"Going on from {path}")
 
+    vocab_sha256 = fingerprints(vocabs)
     best_epoch, best_bleu = best_so_far(hp, done)
     chief = strategy.extended.should_checkpoint  # of several workers, the one that writes
     log = tf.summary.create_file_writer(hp.logdir) if chief else tf.summary.create_noop_writer()
@@ -182,7 +183,7 @@ def main(flags):
                 tf.summary.scalar("dev_bleu", bleu, global_step)
                 report += f", dev BLEU {bleu:.2f}"
             if chief:
-                save_hparams(hp, fingerprints(vocabs))
+                save_hparams(hp, vocab_sha256)
                 path = checkpoint.save(parts, hp.logdir, epoch, global_step, hp.keep)
                 print(f"{path}: {report}, {time.monotonic() - began:.0f} s", flush=True)
             if bleu > best_bleu:

@@ -46,6 +46,11 @@ def run_script(script, flags, given):
     subprocess.run([sys.executable, str(ROOT / script), *options, *given], check=True)
 
 
+def cores():
+    """The processor's cores that this run may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
 def train(flags, given):
     """Run prepro.py and train.py; returns the minutes that training took, in all its parts."""
     if not Path(flags["logdir"]).exists():
@@ -136,10 +141,10 @@ def main():
     part = args.score or ("dev" if "source_dev" in flags else "test")
     table = ROOT / "benchmarks" / "quality.md"
     rows = [] if table.exists() else [HEADER]
-    cores = f"{minutes:.0f} min, {os.cpu_count()} cores"
+    training = f"{minutes:.0f} min, {cores()} cores"
     today = datetime.date.today()
     for how, counts in score(flags, part).items():
-        cells = [today, f"{args.corpus} {args.direction}", f"`{' '.join(given)}`", cores, part]
+        cells = [today, f"{args.corpus} {args.direction}", f"`{' '.join(given)}`", training, part]
         rows.append("| " + " | ".join(map(str, [*cells, how, *counts])) + " |\n")
     with table.open("a", encoding="utf-8") as file:
         file.writelines(rows)
