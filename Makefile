@@ -32,7 +32,7 @@ demo: .venv/installed
 	$(PY) eval.py --logdir logdir/demo
 
 test: .venv/installed-tests
-	$(PY) -m pytest
+	$(PY) -m pytest -n auto --maxprocesses 4 --dist loadscope
 
 lint: .venv/installed-tests
 	$(PY) -m ruff check .

@@ -239,6 +239,7 @@ TINY = PAPER | dict(
     num_epochs=40,
     keep=10,
     beam=5,
+    alpha=1.4,
     average=10,
 )
 RECIPES = dict(legacy={}, updated=UPDATED, paper=PAPER, tiny=TINY)

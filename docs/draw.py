@@ -22,16 +22,22 @@ WORDS = 12  # of the source sentence that is drawn: the first with so many, none
 
 
 def read_scalars(logdir):
-    """TensorBoard's points, {name: ([step], [value], [minutes since the first point])}."""
-    points, first = {}, None
+    """TensorBoard's points, {name: ([step], [value], [minutes of training])}.
+
+    Each part of a training that was stopped and went on has a file of its own, and
+    the time between them does not count.
+    """
+    points, seconds = {}, 0.0
     for path in sorted(Path(logdir).glob("events*")):
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
+        events = list(tf.compat.v1.train.summary_iterator(str(path)))
+        before = seconds - events[0].wall_time
+        for event in events:
+            seconds = before + event.wall_time
             for value in event.summary.value:
-                first = first or event.wall_time
                 steps, values, minutes = points.setdefault(value.tag, ([], [], []))
                 steps.append(event.step)
                 values.append(float(tf.make_ndarray(value.tensor)))
-                minutes.append((event.wall_time - first) / 60)
+                minutes.append(seconds / 60)
     return points
 
 

@@ -231,7 +231,7 @@ def test_eval_writes_plain_text_for_each_line(run, way):
     if not way:  # the recipe's own way
         assert (
             "mean of 3 checkpoints" in done.stdout
-            and "beam 5, length penalty paper 0.6" in done.stdout
+            and "beam 5, length penalty paper 1.4" in done.stdout
         )
     name = re.search(r"All of it: (.+)", done.stdout)[1]
     *records, closing = Path(name).read_text("utf-8").split("\n\n")
