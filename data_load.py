@@ -1,13 +1,21 @@
 """From text to batches: sentence pairs as ids, and the batches of an epoch."""
 
 import dataclasses
+import itertools
+import json
+import os
+import zipfile
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from tqdm import tqdm
 
 from hparams import InputError
-from text import END, PAD, UNK, clean, read_corpus, read_test
+from text import END, PAD, UNK, clean, fingerprints, read_corpus, read_test
+
+BLOCK = 10_000  # pairs that are text at once: as lists of Python they take ten times the room
+LARGE = 200_000  # pairs of a corpus whose ids are kept in a file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +31,12 @@ class Ragged:
         splits = np.cumsum([0, *map(len, sequences)])
         ids = np.fromiter((i for ids in sequences for i in ids), np.int32, splits[-1])
         return cls(ids, splits)
+
+    @classmethod
+    def joined(cls, parts):
+        """Several, one behind the other, as one."""
+        lengths = np.concatenate([part.lengths for part in parts])
+        return cls(np.concatenate([part.ids for part in parts]), np.cumsum([0, *lengths]))
 
     def __len__(self):
         return len(self.splits) - 1
@@ -57,6 +71,13 @@ class Data(NamedTuple):
     Sources: list[str]  # the source sentences of X, as they were encoded
     Targets: list[str]  # the target sentences of Y, as they were encoded
     rows: list[int]  # which of the given pairs each row is, counted from 0
+
+    @classmethod
+    def joined(cls, parts):
+        """Several, one behind the other, as one."""
+        X, Y, *lists = zip(*parts, strict=True)
+        lists = (list(itertools.chain(*part)) for part in lists)
+        return cls(Ragged.joined(X), Ragged.joined(Y), *lists)
 
 
 class EvalData(NamedTuple):
@@ -110,17 +131,24 @@ def cut_anew(data, vocabs, dropout, seed, epoch):
 def load_train_data(hp, vocabs):
     """The training text as `Data`; prints how much of it was kept, and why.
 
+    The sentences themselves stay only for BPE-dropout, which cuts them anew. The ids of
+    a large corpus are kept in a file beside the vocabularies, for the next time.
+
     Raises:
       InputError: a file cannot be read, the sides differ in length, or no pair is left.
     """
     paths = hp.source_train, hp.target_train
-    sides = [list(read_corpus(path)) for path in paths]
-    cleaned = [clean_all(hp, side) for side in sides]
-    data, empty = keep_pairs(hp, paths, sides, cleaned, vocabs, hp.maxlen)
-    total = len(sides[0])
+    kept = None if hp.bpe_dropout else read_ids(hp, vocabs)
+    if kept:
+        data, total, empty = kept
+    else:
+        blocks = train_blocks(hp, paths)
+        data, total, empty = encode_pairs(hp, paths, blocks, vocabs, hp.maxlen, hp.bpe_dropout > 0)
+        if total >= LARGE and not hp.bpe_dropout:
+            write_ids(hp, vocabs, data, total, empty)
     print(
-        f"Training on {len(data.rows)} of {total} pairs:"
-        f" {total - len(empty) - len(data.rows)} are longer than maxlen {hp.maxlen},"
+        f"Training on {len(data.X)} of {total} pairs:"
+        f" {total - len(empty) - len(data.X)} are longer than maxlen {hp.maxlen},"
         f" {len(empty)} have an empty line on a side"
     )
     unknown = [
@@ -141,19 +169,41 @@ def load_test_data(hp, vocabs, paths=None):
     """
     paths = paths or (hp.source_test, hp.target_test)
     (source, sources), (target, targets) = map(read_test, paths)
+    same_length(paths, [len(sources), len(targets)])
     sides = sources, targets
     cleaned = (source, target) if hp.tokens == "words" else sides
     limit = None if hp.unlimited else hp.maxlen
-    data, empty = keep_pairs(hp, paths, sides, cleaned, vocabs, limit)
+    data, _, empty = encode_pairs(hp, paths, [(sides, cleaned)], vocabs, limit)
     return EvalData(data, targets, empty)
+
+
+def train_blocks(hp, paths):
+    """Yield the training pairs, a `BLOCK` at a time: both sides, and both sides cleaned.
+
+    Raises:
+      InputError: a file cannot be read, or the sides differ in length.
+    """
+    sides = [read_corpus(path) for path in paths]
+    with tqdm(desc="reading", unit=" pairs", leave=False, mininterval=1, delay=1) as bar:
+        while True:
+            block = [list(itertools.islice(side, BLOCK)) for side in sides]
+            if len(block[0]) != len(block[1]):
+                left = [sum(1 for _ in side) for side in sides]
+                same_length(paths, [bar.n + len(block[i]) + left[i] for i in range(2)])
+            if not block[0]:
+                return
+            yield block, [clean_all(hp, part) for part in block]
+            bar.update(len(block[0]))
 
 
 def clean_all(hp, sentences):
     """The sentences as they are to be cut into words or pieces."""
-    return [clean(line) for line in sentences] if hp.tokens == "words" else sentences
+    if hp.tokens == "pieces":
+        return sentences
+    return clean("\n".join(sentences)).split("\n")  # all at once takes half the time
 
 
-def keep_pairs(hp, paths, sides, cleaned, vocabs, maxlen):
+def encode_pairs(hp, paths, blocks, vocabs, maxlen, with_text=True):
     """Encode the pairs that have text on both sides and are not too long.
 
     A pair goes as a pair. The original dropped empty lines on each side by
@@ -161,23 +211,31 @@ def keep_pairs(hp, paths, sides, cleaned, vocabs, maxlen):
 
     Args:
       paths: the two files, for messages.
-      sides: their sentences as they stand there.
-      cleaned: the same, cleaned.
+      blocks: both sides, and both sides cleaned, of some pairs and of those behind them.
       vocabs: what they are encoded with.
       maxlen: as in `create_data`.
+      with_text: whether `Sources`, `Targets` and `rows` are wanted, or X and Y alone.
 
     Returns:
-      (Data, list of int): the pairs, and the numbers of those with nothing on a side.
+      (Data, int, list of int): the pairs, how many there were, and the numbers of
+      those with nothing on a side.
 
     Raises:
-      InputError: the sides differ in length, or no pair is left.
+      InputError: no pair is left.
     """
-    same_length(paths, sides)
-    filled, empty = split_empty(sides)
-    cleaned = [[side[row] for row in filled] for side in cleaned]
-    data = create_data(*cleaned, *vocabs, maxlen)
-    refuse_nothing_left(hp, paths, sides, cleaned, data)
-    return data._replace(rows=[filled[row] for row in data.rows]), empty
+    parts, total, empty, words = [], 0, [], [False, False]
+    for sides, cleaned in blocks:
+        filled, blank = split_empty(sides)
+        cleaned = [[side[row] for row in filled] for side in cleaned]
+        data = create_data(*cleaned, *vocabs, maxlen)
+        rows = [total + filled[row] for row in data.rows]
+        parts.append(data._replace(rows=rows) if with_text else Data(data.X, data.Y, [], [], []))
+        empty += [total + row for row in blank]
+        total += len(sides[0])
+        for side in range(2):
+            words[side] = words[side] or any(map(str.strip, cleaned[side]))
+    refuse_nothing_left(hp, paths, total, len(empty), words, any(len(part.X) for part in parts))
+    return Data.joined(parts), total, empty
 
 
 def split_empty(sides):
@@ -192,34 +250,74 @@ def split_empty(sides):
     return filled, empty
 
 
-def same_length(paths, sides):
+def same_length(paths, counts):
     """Raise InputError unless both sides have equally many sentences."""
-    if len(sides[0]) != len(sides[1]):
+    if counts[0] != counts[1]:
         raise InputError(
-            f"{paths[0]} holds {len(sides[0])} sentences and {paths[1]} {len(sides[1])} (lines"
+            f"{paths[0]} holds {counts[0]} sentences and {paths[1]} {counts[1]} (lines"
             " that open with < not counted): the two must be translations of each other, line"
             " by line"
         )
 
 
-def refuse_nothing_left(hp, paths, sides, cleaned, data):
-    """Raise InputError where empty lines, cleaning or `maxlen` leave no pair; say which."""
-    if not sides[0]:
+def refuse_nothing_left(hp, paths, total, empty, words, left):
+    """Raise InputError where empty lines, cleaning or `maxlen` leave no pair; say which.
+
+    Args:
+      total, empty: how many pairs there were, and how many with nothing on a side.
+      words: for each side, whether cleaning left any word of it.
+      left: whether a pair is left.
+    """
+    if not total:
         raise InputError(f"{paths[0]}: holds no sentence beside lines that open with <")
-    if not cleaned[0]:
+    if empty == total:
         raise InputError(f"{paths[0]} and {paths[1]}: every pair has an empty line on a side")
-    for path, sentences in zip(paths, cleaned, strict=True):
-        if not any(sentence.strip() for sentence in sentences):
+    for path, found in zip(paths, words, strict=True):
+        if not found:
             raise InputError(
-                f"{path}: cleaning leaves nothing of its {len(sentences)} sentences, since words"
+                f"{path}: cleaning leaves nothing of its {total - empty} sentences, since words"
                 " are of Latin letters and apostrophes only: text in another script needs pieces,"
                 " as with --recipe tiny"
             )
-    if not data.rows:
+    if not left:
         raise InputError(
-            f"{paths[0]} and {paths[1]}: none of {len(cleaned[0])} pairs is at most maxlen"
+            f"{paths[0]} and {paths[1]}: none of {total - empty} pairs is at most maxlen"
             f" {hp.maxlen} {hp.tokens} long on both sides, </S> counted: raise --maxlen"
         )
+
+
+# Ids on disk -------------------------------------------------------------------
+
+
+def ids_key(hp, vocabs):
+    """What the ids of the training text depend on, a str."""
+    files = [os.stat(path) for path in (hp.source_train, hp.target_train)]
+    files = [(file.st_size, file.st_mtime_ns) for file in files]
+    paths = [os.path.abspath(path) for path in (hp.source_train, hp.target_train)]
+    return json.dumps([paths, files, fingerprints(vocabs), hp.min_cnt, hp.maxlen])
+
+
+def read_ids(hp, vocabs):
+    """What `write_ids` has written of this very text, as `encode_pairs` gives it; or None."""
+    try:
+        with np.load(hp.ids_path) as arrays:
+            if str(arrays["key"]) != ids_key(hp, vocabs):
+                return None
+            sides = [Ragged(arrays[f"{side}_ids"], arrays[f"{side}_splits"]) for side in "XY"]
+            return Data(*sides, [], [], []), int(arrays["total"]), arrays["empty"]
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+        return None  # not there, or not whole, or the text is not there
+
+
+def write_ids(hp, vocabs, data, total, empty):
+    """Keep the ids of the training text in a file, without compression."""
+    arrays = dict(key=ids_key(hp, vocabs), total=total, empty=np.array(empty, np.int64))
+    for side, ragged in zip("XY", (data.X, data.Y), strict=True):
+        arrays |= {f"{side}_ids": ragged.ids, f"{side}_splits": ragged.splits}
+    beside = hp.ids_path.with_name(hp.ids_path.name + ".tmp")
+    with open(beside, "wb") as file:
+        np.savez(file, **arrays)
+    os.replace(beside, hp.ids_path)
 
 
 # Batches -----------------------------------------------------------------------

@@ -31,7 +31,8 @@ def load(flags):
     path = checkpoint.require_newest(logdir)
     if checkpoint.is_original(path):
         return [path], *load_original(path, flags)
-    hp, trained_with = load_hparams(flags, trained=True)
+    # Training in bfloat16 keeps the weights in float32, and they decode best in that.
+    hp, trained_with = load_hparams({"precision": "float32"} | flags, trained=True)
     vocabs = load_vocabs(hp, trained_with)
     model = make_model(hp, *map(len, vocabs))
     if hp.best:

@@ -132,6 +132,11 @@ class Hyperparams:
     patience: int = option(
         0, "epochs without a better dev BLEU after which training stops; 0: never", at_least=0
     )
+    precision: str = option(
+        "float32",
+        "of matrix products; bfloat16 is faster where the processor has it, sums stay in float32",
+        choices=("float32", "bfloat16"),
+    )
     keep: int = option(5, "newest checkpoints that stay, beside the best", at_least=1)
     seed: int = option(0, "fixes weights, dropout and the order of the data", 0, below=2**31)
 
@@ -191,6 +196,11 @@ class Hyperparams:
     def pieces_path(self):
         """The sentencepiece model, a `Path`."""
         return Path(self.preprocessed) / "bpe.model"
+
+    @property
+    def ids_path(self):
+        """The ids of a large training text, a `Path`."""
+        return Path(self.preprocessed) / "train.ids.npz"
 
     def vocab_path(self, lang):
         """The vocabulary file of a language, a `Path`."""

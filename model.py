@@ -4,6 +4,7 @@ The letters of the axes are those of `modules.py`.
 """
 
 import keras
+import tensorflow as tf
 from keras import ops
 
 from modules import Embedding, Feedforward, MultiheadAttention, PositionalEncoding, active
@@ -163,9 +164,12 @@ class Transformer(keras.Model):
         self.dec_blocks = [DecoderBlock(attention, feedforward) for _ in range(num_blocks)]
         self.logits = dec_embed.score if shared else keras.layers.Dense(target_vocab)
 
-    def call(self, x, y, training=None):
+    def call(self, x, y, training=None, istarget=None):
+        """Where `istarget`, (N, T) bool, is given, the logits of those M targets only, (M, V)."""
         memory = self.encode(x, training)
-        dec = self.decode(shift_right(y), memory, self.masks(x), training)
+        dec = self.decode(shift_right(y), memory, self.masks(x), training)  # (N, T, C)
+        if istarget is not None:
+            dec = tf.boolean_mask(dec, istarget)  # (M, C)
         return self.logits(dec)  # (N, T, V)
 
     def masks(self, ids):
@@ -233,10 +237,16 @@ SWITCHES = (
 ).split()
 
 
+POLICIES = dict(float32="float32", bfloat16="mixed_bfloat16")
+
+
 def make_model(hp, source_vocab, target_vocab):
     """A built `Transformer` of the shape that the hyperparameters say."""
     switches = {name: getattr(hp, name) for name in SWITCHES}
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(POLICIES[hp.precision])  # for the layers that are made now
     model = Transformer(source_vocab, target_vocab, **switches)
+    keras.config.set_dtype_policy(policy)
     nothing = ops.zeros((1, min(2, hp.maxlen)), "int32")
     model(nothing, nothing)  # Keras makes the weights of a layer at its first call
     return model

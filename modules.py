@@ -1,4 +1,4 @@
-"""The layers of the Transformer, its loss and its learning rate.
+"""The layers of the Transformer, its loss, its optimizer and its learning rate.
 
 The layers are named after the functions that the documents describe.
 
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import keras
 import numpy as np
+import tensorflow as tf
 from keras import ops
 
 MASKED = -(2.0**32) + 1  # the score of what may not be attended to
@@ -70,7 +71,7 @@ class Embedding(keras.layers.Layer):
     def score(self, outputs):
         """How well each vector of the table fits: (..., C) -> (..., V) (paper, section 3.4)."""
         table = self.lookup_table if self.pad_logit else self.table()
-        return ops.matmul(outputs, ops.transpose(table))
+        return ops.matmul(outputs, ops.transpose(ops.cast(table, outputs.dtype)))
 
 
 class PositionalEncoding(keras.layers.Layer):
@@ -122,9 +123,10 @@ class Normalize(keras.layers.Layer):
         self.gamma = self.add_weight(shape=input_shape[-1:], initializer="ones", name="gamma")
 
     def call(self, inputs):
-        mean, variance = ops.moments(inputs, axes=[-1], keepdims=True)  # (..., 1)
-        normalized = (inputs - mean) / (variance + self.epsilon) ** 0.5
-        return self.gamma * normalized + self.beta
+        wide = widen(inputs)
+        mean, variance = ops.moments(wide, axes=[-1], keepdims=True)  # (..., 1)
+        normalized = (wide - mean) / (variance + self.epsilon) ** 0.5
+        return self.gamma * ops.cast(normalized, inputs.dtype) + self.beta
 
 
 class Projected(NamedTuple):
@@ -228,7 +230,8 @@ class MultiheadAttention(keras.layers.Layer):
         if causality:
             T_q, T_k = ops.shape(scores)[-2:]
             masks = masks & (ops.arange(T_k) <= ops.arange(T_q)[:, None])  # (N, 1, T_q, T_k)
-        weights = ops.softmax(ops.where(masks, scores, MASKED))
+        weights = ops.softmax(ops.where(masks, widen(scores), MASKED))
+        weights = ops.cast(weights, Q.dtype)
 
         if not self.mask_queries:
             return weights
@@ -277,6 +280,11 @@ def xavier_of(parts):
     return keras.initializers.VarianceScaling(2 / (1 + parts), "fan_avg", "uniform")
 
 
+def widen(inputs):
+    """The same in float32 at least: sums of many numbers go wrong in bfloat16."""
+    return ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
+
+
 def active(inputs):
     """Which positions are not all zeros: (N, T, C) -> (N, T) bool."""
     return ops.sum(ops.abs(inputs), axis=-1) > 0
@@ -293,10 +301,37 @@ def label_smoothing(inputs, epsilon=0.1):
     return (1 - epsilon) * inputs + epsilon / inputs.shape[-1]
 
 
-def cross_entropy(y, logits):
-    """Cross entropy of the smoothed labels: (N, T) int32, (N, T, V) -> (N, T)."""
-    labels = label_smoothing(ops.one_hot(y, logits.shape[-1], dtype=logits.dtype))  # (N, T, V)
-    return ops.categorical_crossentropy(labels, logits, from_logits=True)
+def cross_entropy(y, logits, epsilon=0.1):
+    """Cross entropy of the smoothed labels: (...) int32, (..., V) -> (...).
+
+    With L = log(sum(exp(logits))) it is
+
+        sum(label_smoothing(one_hot(y)) * (L - logits))
+            = L - logits[y] + epsilon * (logits[y] - mean(logits))
+
+    and so the labels, which are as large as the logits, are never made.
+    """
+
+    @tf.custom_gradient
+    def smoothed(logits):
+        # L - logits[y], and its gradient, which is softmax(logits) - one_hot(y)
+        loss, gradient = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
+            features=logits, labels=words
+        )
+        chosen = tf.gather(logits, words, batch_dims=1)  # (M,)
+        loss += epsilon * (chosen - tf.reduce_mean(logits, axis=-1))  # (M,)
+
+        def backward(upstream):
+            places = tf.stack([tf.range(tf.size(words)), words], axis=1)  # (M, 2)
+            spread = gradient - epsilon / logits.shape[-1]  # (M, V)
+            more = tf.fill(tf.shape(words), tf.cast(epsilon, logits.dtype))
+            return tf.tensor_scatter_nd_add(spread, places, more) * upstream[:, None]
+
+        return loss, backward
+
+    words = tf.reshape(y, [-1])  # (M,)
+    flat = tf.reshape(logits, [-1, logits.shape[-1]])  # (M, V)
+    return tf.reshape(smoothed(flat), tf.shape(y))
 
 
 class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
@@ -324,3 +359,33 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
 
     def get_config(self):
         return dict(peak=self.peak, warmup_steps=self.warmup_steps)
+
+
+class Adam(keras.optimizers.Adam):
+    """Adam (Kingma and Ba 2015) as Keras has it, but in one pass over memory.
+
+    Keras' own is a chain of operations, each of which reads and writes all of the weights.
+    """
+
+    def update_step(self, gradient, variable, learning_rate):
+        index = self._get_variable_index(variable)
+        dtype = self._momentums[index].dtype
+        beta_1, beta_2 = (tf.cast(beta, dtype) for beta in (self.beta_1, self.beta_2))
+        step = ops.cast(self.iterations + 1, dtype)
+        tf.raw_ops.ResourceApplyAdam(
+            var=handle(variable),
+            m=handle(self._momentums[index]),
+            v=handle(self._velocities[index]),
+            beta1_power=beta_1**step,
+            beta2_power=beta_2**step,
+            lr=ops.cast(learning_rate, dtype),
+            beta1=beta_1,
+            beta2=beta_2,
+            epsilon=tf.cast(self.epsilon, dtype),
+            grad=tf.convert_to_tensor(gradient),
+        )
+
+
+def handle(variable):
+    """What TensorFlow's operations know a variable by."""
+    return (variable.value if isinstance(variable, keras.Variable) else variable).handle

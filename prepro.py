@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import re
 import sys
 import tempfile
@@ -13,6 +14,7 @@ import sentencepiece
 from hparams import InputError, parse_flags, run, with_recipe, write_whole
 from text import END, PAD, SPECIALS, START, UNK, clean, read_corpus, read_lines
 
+BLOCK = 10_000  # lines in memory at once
 SPECIAL_COUNT = 1_000_000_000  # above every `min_cnt`
 
 
@@ -25,9 +27,7 @@ def make_vocab(source):
     Raises:
       InputError: `source` cannot be read, or it holds no word of Latin letters.
     """
-    word2cnt = Counter()
-    for line in read_lines(source):
-        word2cnt.update(clean(line).split())
+    word2cnt = count_words(read_lines(source), clean)
     if not word2cnt:
         raise InputError(
             f"{source}: holds no word of Latin letters, the only ones that words are made of: text"
@@ -37,24 +37,41 @@ def make_vocab(source):
     return "".join(f"{word}\t{count}\n" for word, count in entries)
 
 
+def count_words(lines, change=str):
+    """How often each word is in the lines, in the order in which they come, a Counter.
+
+    The lines are taken, changed and forgotten some thousands at a time.
+    """
+    word2cnt, lines = Counter(), iter(lines)
+    while block := list(itertools.islice(lines, BLOCK)):
+        word2cnt.update(change("\n".join(block)).split())
+    return word2cnt
+
+
 def make_pieces(sources, vocab_size):
     """A sentencepiece model of both text files: joint BPE (Sennrich et al. 2016), bytes.
 
-    Every character of the text is a piece, so that none is unknown in training.
+    Every character of the text is a piece, so that none is unknown in training. BPE does
+    not look beyond a word, and so the words and their counts say all: sentencepiece itself
+    would hold the text in memory.
 
     Raises:
       InputError: a file cannot be read or holds no text, or the text has not room for
         `vocab_size` pieces, or not enough in them.
     """
-    for source in sources:  # here, since what is raised within sentencepiece is lost
-        if not sum(bool(line.strip()) for line in read_corpus(source)):
+    word2cnt = Counter()
+    for source in sources:
+        counts = count_words(read_corpus(source))
+        if not counts:
             raise InputError(f"{source}: holds no text beside lines that open with <")
+        word2cnt.update(counts)
     model = io.BytesIO()
     names = [f"{kind}_piece" for kind in ("pad", "unk", "bos", "eos")]
     try:
         with normalization_rules() as rules:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=(line for source in sources for line in read_corpus(source)),
+                sentence_iterator=(f"{word}\t{count}" for word, count in word2cnt.items()),
+                input_format="tsv",
                 model_writer=model,
                 model_type="bpe",
                 vocab_size=vocab_size,

@@ -26,7 +26,7 @@ from bleu import sacrebleu_score
 from data_load import cut_anew, get_batch_data, load_test_data, load_train_data
 from decoding import make_search, to_text, translate
 from model import make_model
-from modules import WarmUp, cross_entropy
+from modules import Adam, WarmUp, cross_entropy
 from text import PAD, fingerprints, load_vocabs
 
 SUMMARY_STEPS = 10  # steps from one point of TensorBoard's curves to the next
@@ -46,16 +46,19 @@ def make_step(strategy, model, optimizer):
     """The training step: a batch (x, y) of (N, T) -> (mean_loss, acc), both ()."""
 
     def replica_step(x, y):
-        istarget = tf.cast(tf.not_equal(y, PAD), tf.float32)  # (N, T)
+        istarget = tf.not_equal(y, PAD)  # (N, T)
+        words = tf.boolean_mask(y, istarget)  # (M,), the targets that are no padding
         # Over all replicas: each word counts the same, whichever replica it came to.
-        targets = tf.distribute.get_replica_context().all_reduce("SUM", tf.reduce_sum(istarget))
+        targets = tf.cast(tf.size(words), tf.float32)
+        targets = tf.distribute.get_replica_context().all_reduce("SUM", targets)
         with tf.GradientTape() as tape:
-            logits = model(x, y, training=True)  # (N, T, V)
-            mean_loss = tf.reduce_sum(cross_entropy(y, logits) * istarget) / targets
+            logits = model(x, y, training=True, istarget=istarget)  # (M, V)
+            logits = tf.cast(logits, tf.float32)
+            mean_loss = tf.reduce_sum(cross_entropy(words, logits)) / targets
         gradients = tape.gradient(mean_loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        preds = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (N, T)
-        acc = tf.reduce_sum(tf.cast(preds == y, tf.float32) * istarget) / targets
+        preds = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (M,)
+        acc = tf.reduce_sum(tf.cast(preds == words, tf.float32)) / targets
         return mean_loss, acc
 
     @tf.function(reduce_retracing=True)
@@ -133,7 +136,7 @@ def make_training(hp, strategy, vocabs):
     schedule = WarmUp(hp.peak_lr, hp.warmup_steps)
     with strategy.scope():
         model = make_model(hp, *map(len, vocabs))
-        optimizer = keras.optimizers.Adam(schedule, 0.9, hp.beta_2, hp.epsilon)
+        optimizer = Adam(schedule, 0.9, hp.beta_2, hp.epsilon)
         optimizer.build(model.trainable_variables)
     kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
     print(f"{model.count_params():,} weights on {strategy.num_replicas_in_sync} {kind}")

@@ -17,7 +17,8 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from beside import ROOT, cores
+
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -44,11 +45,6 @@ def corpus_flags(corpus, direction, folder):
 def run_script(script, flags, given):
     options = [f"--{name}={value}" for name, value in flags.items()]
     subprocess.run([sys.executable, str(ROOT / script), *options, *given], check=True)
-
-
-def cores():
-    """The processor's cores that this run may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def train(flags, given):

@@ -11,7 +11,7 @@ from conftest import decoder, run_script, write_corpus
 from eval import bleu_score
 from hparams import InputError
 from model import Transformer
-from modules import WarmUp
+from modules import Adam, WarmUp
 from search import greedy
 from text import END, SPECIALS, START
 from train import make_step
@@ -23,7 +23,7 @@ def small(seed):
     keras.utils.set_random_seed(seed)
     model = Transformer(7, 8, 4, 16, 2, 4, dropout_rate=0.3)
     model(BATCH, BATCH)
-    optimizer = keras.optimizers.Adam(WarmUp(0.01, 0))
+    optimizer = Adam(WarmUp(0.01, 0))
     optimizer.build(model.trainable_variables)
     return model, optimizer
 

@@ -1,5 +1,6 @@
 """Text to batches: the original's arrays on real text, and files as people have them."""
 
+import dataclasses
 import hashlib
 import json
 
@@ -67,12 +68,15 @@ def test_arrays_are_the_originals(iwslt16, maxlen, min_cnt):
 # Reading -----------------------------------------------------------------------
 
 
-def load(folder, train, maxlen=10, **overrides):
-    """Data of the training pairs, with vocabularies of every word in them."""
-    flags = write_corpus(folder, train) | overrides
+def load(flags, maxlen=10):
+    """The pairs that are trained on, with vocabularies of every word in the text."""
     hp = Hyperparams(**flags, maxlen=maxlen, min_cnt=1)
     prepro.main(flags)
-    return load_train_data(hp, load_vocabs(hp))
+    vocabs = load_vocabs(hp)
+    data = load_train_data(hp, vocabs)
+    assert all(ids[-1] == END for side in (data.X, data.Y) for ids in side)
+    sides = zip((data.X, data.Y), vocabs, strict=True)
+    return list(zip(*([vocab.decode(ids) for ids in side] for side, vocab in sides), strict=True))
 
 
 def test_only_a_line_feed_ends_a_line(tmp_path):
@@ -84,8 +88,7 @@ def test_only_a_line_feed_ends_a_line(tmp_path):
 
 def test_a_pair_with_an_empty_line_goes_as_a_pair(tmp_path, capsys):
     pairs = [("eins", "one"), ("", "two"), ("drei", " "), ("vier", "four"), ("fünf", "five")]
-    data = load(tmp_path, pairs)
-    assert list(zip(data.Sources, data.Targets, strict=True)) == [pairs[0], pairs[3], pairs[4]]
+    assert load(write_corpus(tmp_path, pairs)) == [pairs[0], pairs[3], pairs[4]]
     assert "Training on 3 of 5 pairs" in capsys.readouterr().out
 
 
@@ -100,16 +103,56 @@ def test_the_share_of_unknown_words_is_told(tmp_path, capsys):
 def test_tag_lines_are_left_out_on_each_side_by_itself(tmp_path):
     flags = write_corpus(tmp_path, [("eins", "one"), ("zwei", "two")])
     (tmp_path / "train.source").write_text("<url>a</url>\n<title>b</title>\neins\n<x>\nzwei\n")
-    hp = Hyperparams(**flags, min_cnt=1)
-    prepro.main(flags)
-    data = load_train_data(hp, load_vocabs(hp))
-    assert data.Sources == ["eins", "zwei"] and data.Targets == ["one", "two"]
+    assert load(flags) == [("eins", "one"), ("zwei", "two")]
 
 
 def test_a_pair_longer_than_maxlen_on_either_side_is_left_out(tmp_path):
-    data = load(tmp_path, [("a b c", "d"), ("a b", "c d"), ("a", "b c d")], maxlen=3)
-    assert data.rows == [1]
-    assert data.X.lengths.tolist() == data.Y.lengths.tolist() == [3] and data.X[0][2] == END
+    flags = write_corpus(tmp_path, [("a b c", "d"), ("a b", "c d"), ("a", "b c d")])
+    assert load(flags, maxlen=3) == [("a b", "c d")]  # and </S>
+
+
+def test_a_corpus_is_read_in_blocks_as_it_would_be_at_once(tmp_path, monkeypatch):
+    pairs = [("eins", "one"), ("", "two"), ("drei vier", "three four"), ("fünf", "five")]
+    flags = write_corpus(tmp_path, [*pairs, ("sechs", "6")])
+    monkeypatch.setattr(data_load, "BLOCK", 2)
+    assert load(flags) == [pairs[0], *pairs[2:], ("sechs", "")]
+    with open(flags["target_train"], "a") as file:
+        file.write("more\n" * 4)
+    with pytest.raises(InputError, match="5 sentences and .* 9"):
+        load(flags)
+
+
+@pytest.fixture
+def large(tmp_path, monkeypatch):
+    """Flags of a corpus that is taken to be large, with its ids on disk."""
+    monkeypatch.setattr(data_load, "LARGE", 3)
+    flags = write_corpus(tmp_path, [("eins", "one"), ("", "two"), ("drei vier", "three")])
+    load(flags)
+    return flags
+
+
+def test_the_ids_of_a_large_corpus_are_kept(capsys, large, monkeypatch):
+    told = capsys.readouterr().out
+    monkeypatch.setattr(data_load, "encode_pairs", None)  # what is not called need not work
+    assert load(large) == [("eins", "one"), ("drei vier", "three")]
+    assert capsys.readouterr().out == told
+
+
+@pytest.mark.parametrize("what", ["text", "maxlen", "vocabulary", "damage"])
+def test_kept_ids_of_anything_else_are_not_used(large, what):
+    hp = Hyperparams(**large, min_cnt=1)
+    vocabs = load_vocabs(hp)
+    assert data_load.read_ids(hp, vocabs)
+    if what == "text":
+        with open(hp.source_train, "a") as file:
+            file.write("\n")
+    elif what == "maxlen":
+        hp = dataclasses.replace(hp, maxlen=9)
+    elif what == "vocabulary":
+        vocabs[0].word2idx["more"] = 99
+    else:
+        hp.ids_path.write_bytes(hp.ids_path.read_bytes()[:-100])
+    assert not data_load.read_ids(hp, vocabs)
 
 
 def test_test_sets_may_be_xml_or_plain(tmp_path):

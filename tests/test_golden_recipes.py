@@ -3,7 +3,6 @@
 import json
 import re
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -12,7 +11,7 @@ from checkpoint import named_variables
 from conftest import GOLDEN, decoder, switches
 from hparams import with_recipe
 from model import Transformer
-from modules import WarmUp, cross_entropy
+from modules import Adam, WarmUp, cross_entropy
 from search import greedy
 from text import START
 from train import make_step
@@ -95,7 +94,7 @@ def test_five_training_steps_are_those_of_2019(master):
     theirs = json.loads(str(arrays["hparams"]))
     hp = with_recipe(dict(recipe="updated"))
     schedule = WarmUp(theirs["lr"], theirs["warmup_steps"])
-    optimizer = keras.optimizers.Adam(schedule, 0.9, hp.beta_2, hp.epsilon)
+    optimizer = Adam(schedule, 0.9, hp.beta_2, hp.epsilon)
     step = make_step(tf.distribute.get_strategy(), model, optimizer)
     x, y = tf.constant(arrays["x"]), tf.constant(arrays["y"])
     losses = [float(step(x, y)[0]) for _ in range(5)]

@@ -9,8 +9,9 @@ import tensorflow as tf
 
 from checkpoint import named_variables
 from conftest import decoder, switches
-from model import Transformer, shift_right
-from modules import MultiheadAttention, cross_entropy
+from hparams import with_recipe
+from model import Transformer, make_model, shift_right
+from modules import Adam, MultiheadAttention, cross_entropy
 from search import greedy
 from text import START
 from train import make_step
@@ -57,7 +58,7 @@ def test_gradients_are_the_originals(golden):
 
 def test_five_training_steps_are_the_originals(golden):
     model, x, y = golden.model(), golden["x"], golden["y"]
-    optimizer = keras.optimizers.Adam(golden.hparams["lr"], 0.9, 0.98, 1e-8)
+    optimizer = Adam(golden.hparams["lr"], 0.9, 0.98, 1e-8)
     step = make_step(tf.distribute.get_strategy(), model, optimizer)
     results = [step(tf.constant(x), tf.constant(y)) for _ in range(5)]
     losses = [float(mean_loss) for mean_loss, _ in results]
@@ -74,7 +75,7 @@ def test_the_weights_after_five_steps_are_the_originals(golden, float64):
     gradient that is zero but for rounding, and Adam makes a step of the rounding.
     """
     model, x, y = golden.model(), golden["x"], golden["y"]
-    optimizer = keras.optimizers.Adam(golden.hparams["lr"], 0.9, 0.98, 1e-8)
+    optimizer = Adam(golden.hparams["lr"], 0.9, 0.98, 1e-8)
     named = named_variables(model)
     for _ in range(5):
         _, gradients = loss_and_gradients(model, x, y, named)
@@ -86,7 +87,7 @@ def test_the_weights_after_five_steps_are_the_originals(golden, float64):
 def test_the_weights_after_five_training_steps_are_the_originals(golden):
     """In float32 through the training step, but for those biases (1.3e-4)."""
     model, x, y = golden.model(), tf.constant(golden["x"]), tf.constant(golden["y"])
-    optimizer = keras.optimizers.Adam(golden.hparams["lr"], 0.9, 0.98, 1e-8)
+    optimizer = Adam(golden.hparams["lr"], 0.9, 0.98, 1e-8)
     step = make_step(tf.distribute.get_strategy(), model, optimizer)
     for _ in range(5):
         step(x, y)
@@ -254,3 +255,24 @@ def test_dropout_is_on_in_the_training_step(model):
     x, y = tf.constant(X), tf.constant(Y)
     losses = {float(step(x, y)[0]) for _ in range(3)}
     assert len(losses) == 3
+
+
+@pytest.mark.parametrize("recipe", ["legacy", "tiny"])
+def test_bfloat16_is_near_float32_and_learns(recipe):
+    flags = dict(recipe=recipe, hidden_units=32, num_blocks=2, num_heads=4, maxlen=8)
+    x, y = np.random.default_rng(0).integers(4, 50, (2, 3, 8), np.int32)
+    x[0] = 0  # a row of padding alone
+    y[1, 5:] = 0
+    models = []
+    for precision in ("float32", "bfloat16"):
+        keras.utils.set_random_seed(0)
+        models.append(make_model(with_recipe(flags | dict(precision=precision)), 50, 50))
+    assert keras.config.dtype_policy().name == "float32"
+    exact, near = (tf.cast(model(x, y), tf.float32) for model in models)
+    assert 0 < largest_difference(exact, near) < 0.1
+    assert all(weight.dtype == "float32" for weight in models[1].trainable_variables)
+    optimizer = Adam(0.01)
+    optimizer.build(models[1].trainable_variables)
+    step = make_step(tf.distribute.get_strategy(), models[1], optimizer)
+    losses = [float(step(x, y)[0]) for _ in range(30)]
+    assert losses[-1] < losses[0] / 2

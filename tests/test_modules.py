@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from modules import (
+    Adam,
     Embedding,
     Feedforward,
     MultiheadAttention,
@@ -155,3 +156,32 @@ def test_loss_is_keras_cross_entropy_with_label_smoothing():
     )(np.eye(9)[y], logits)
     np.testing.assert_allclose(cross_entropy(y, logits), expected, rtol=1e-5)
     np.testing.assert_allclose(label_smoothing(np.eye(9)[y]).sum(-1), 1)
+
+
+def test_the_gradient_of_the_loss_is_that_of_keras():
+    y, logits = IDS, tf.constant(units(2, 4, 9))
+    weights = tf.constant(units(2, 4))
+    reference = keras.losses.CategoricalCrossentropy(
+        from_logits=True, label_smoothing=0.1, reduction=None
+    )
+    gradients = []
+    for loss in (cross_entropy, lambda y, logits: reference(np.eye(9, dtype="f")[y], logits)):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            total = tf.reduce_sum(weights * loss(y, logits))
+        gradients.append(tape.gradient(total, logits))
+    np.testing.assert_allclose(*gradients, atol=1e-6)
+
+
+def test_adam_is_that_of_keras():
+    start, found = [units(3, 4), units(5)], []
+    for optimizer in (Adam, keras.optimizers.Adam):
+        weights = [keras.Variable(values) for values in start]
+        optimizer = optimizer(WarmUp(0.01, 3), 0.9, 0.98, 1e-9)
+        optimizer.build(weights)
+        for step in range(6):
+            optimizer.apply_gradients([(np.sin(step + w) * 0.1**step, w) for w in weights])
+        found.append([w.numpy() for w in weights])
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    assert np.abs(found[0][0] - start[0]).min() > 0.01

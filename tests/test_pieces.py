@@ -140,7 +140,7 @@ def test_another_model_than_the_trained_one_is_refused(flags, pieces, tmp_path):
 
 
 def test_bpe_dropout_is_decided_by_seed_and_epoch(flags, pieces, capsys):
-    hp = with_recipe(flags)
+    hp = with_recipe(flags | dict(bpe_dropout=0.1))
     vocabs = pieces, pieces
     data = load_train_data(hp, vocabs)
 
