@@ -11,10 +11,9 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from hparams import InputError
-from text import END, PAD, UNK, clean, fingerprints, read_corpus, read_test
+from hparams import InputError, whole_file
+from text import END, PAD, UNK, clean, fingerprints, in_blocks, read_corpus, read_test
 
-BLOCK = 10_000  # pairs that are text at once: as lists of Python they take ten times the room
 LARGE = 200_000  # pairs of a corpus whose ids are kept in a file
 
 
@@ -178,20 +177,17 @@ def load_test_data(hp, vocabs, paths=None):
 
 
 def train_blocks(hp, paths):
-    """Yield the training pairs, a `BLOCK` at a time: both sides, and both sides cleaned.
+    """Yield the training pairs in blocks: both sides, and both sides cleaned.
 
     Raises:
       InputError: a file cannot be read, or the sides differ in length.
     """
-    sides = [read_corpus(path) for path in paths]
+    sides = [in_blocks(read_corpus(path)) for path in paths]
     with tqdm(desc="reading", unit=" pairs", leave=False, mininterval=1, delay=1) as bar:
-        while True:
-            block = [list(itertools.islice(side, BLOCK)) for side in sides]
+        for block in itertools.zip_longest(*sides, fillvalue=[]):
             if len(block[0]) != len(block[1]):
-                left = [sum(1 for _ in side) for side in sides]
+                left = [sum(map(len, side)) for side in sides]
                 same_length(paths, [bar.n + len(block[i]) + left[i] for i in range(2)])
-            if not block[0]:
-                return
             yield block, [clean_all(hp, part) for part in block]
             bar.update(len(block[0]))
 
@@ -200,7 +196,7 @@ def clean_all(hp, sentences):
     """The sentences as they are to be cut into words or pieces."""
     if hp.tokens == "pieces":
         return sentences
-    return clean("\n".join(sentences)).split("\n")  # all at once takes half the time
+    return clean("\n".join(sentences)).split("\n")
 
 
 def encode_pairs(hp, paths, blocks, vocabs, maxlen, with_text=True):
@@ -228,8 +224,10 @@ def encode_pairs(hp, paths, blocks, vocabs, maxlen, with_text=True):
         filled, blank = split_empty(sides)
         cleaned = [[side[row] for row in filled] for side in cleaned]
         data = create_data(*cleaned, *vocabs, maxlen)
-        rows = [total + filled[row] for row in data.rows]
-        parts.append(data._replace(rows=rows) if with_text else Data(data.X, data.Y, [], [], []))
+        if with_text:
+            parts.append(data._replace(rows=[total + filled[row] for row in data.rows]))
+        else:
+            parts.append(Data(data.X, data.Y, [], [], []))
         empty += [total + row for row in blank]
         total += len(sides[0])
         for side in range(2):
@@ -314,10 +312,8 @@ def write_ids(hp, vocabs, data, total, empty):
     arrays = dict(key=ids_key(hp, vocabs), total=total, empty=np.array(empty, np.int64))
     for side, ragged in zip("XY", (data.X, data.Y), strict=True):
         arrays |= {f"{side}_ids": ragged.ids, f"{side}_splits": ragged.splits}
-    beside = hp.ids_path.with_name(hp.ids_path.name + ".tmp")
-    with open(beside, "wb") as file:
+    with whole_file(hp.ids_path) as file:
         np.savez(file, **arrays)
-    os.replace(beside, hp.ids_path)
 
 
 # Batches -----------------------------------------------------------------------

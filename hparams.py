@@ -12,6 +12,7 @@ The letters that name the axes of tensors throughout the project:
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import math
@@ -134,7 +135,7 @@ class Hyperparams:
     )
     precision: str = option(
         "float32",
-        "of matrix products; bfloat16 is faster where the processor has it, sums stay in float32",
+        "of matrix products in training; weights, sums and the loss stay in float32",
         choices=("float32", "bfloat16"),
     )
     keep: int = option(5, "newest checkpoints that stay, beside the best", at_least=1)
@@ -401,13 +402,21 @@ def make_folder(folder):
         raise InputError(f"{folder}: this folder cannot be written to")
 
 
-def write_whole(path, content):
-    """Write text or bytes beside and rename, so that a file is old or new, never half."""
+@contextlib.contextmanager
+def whole_file(path):
+    """A file to write bytes to, beside and renamed, so that it is old or new, never half."""
     path = Path(path)
     make_folder(path.parent)
     beside = path.with_name(path.name + ".tmp")
-    beside.write_bytes(content.encode() if isinstance(content, str) else content)
+    with open(beside, "wb") as file:
+        yield file
     os.replace(beside, path)
+
+
+def write_whole(path, content):
+    """Write text or bytes as a `whole_file`."""
+    with whole_file(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 def run(main, flags, stopped="stopped"):

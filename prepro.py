@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import itertools
 import re
 import sys
 import tempfile
@@ -12,9 +11,8 @@ from collections import Counter
 import sentencepiece
 
 from hparams import InputError, parse_flags, run, with_recipe, write_whole
-from text import END, PAD, SPECIALS, START, UNK, clean, read_corpus, read_lines
+from text import END, PAD, SPECIALS, START, UNK, clean, in_blocks, read_corpus, read_lines
 
-BLOCK = 10_000  # lines in memory at once
 SPECIAL_COUNT = 1_000_000_000  # above every `min_cnt`
 
 
@@ -42,8 +40,8 @@ def count_words(lines, change=str):
 
     The lines are taken, changed and forgotten some thousands at a time.
     """
-    word2cnt, lines = Counter(), iter(lines)
-    while block := list(itertools.islice(lines, BLOCK)):
+    word2cnt = Counter()
+    for block in in_blocks(lines):
         word2cnt.update(change("\n".join(block)).split())
     return word2cnt
 

@@ -9,6 +9,7 @@ import concurrent.futures
 import functools
 import hashlib
 import html
+import itertools
 import os
 
 import numpy as np
@@ -33,6 +34,19 @@ PREPRO_FIRST = (
 
 
 # Reading -----------------------------------------------------------------------
+
+BLOCK = 10_000  # lines that are text at once: Python's objects take far more room than ids
+
+
+def in_blocks(lines):
+    """Yield lists of `BLOCK` lines, and of those that are left.
+
+    >>> [len(block) for block in in_blocks("x" * 25_000)]
+    [10000, 10000, 5000]
+    """
+    lines = iter(lines)
+    while block := list(itertools.islice(lines, BLOCK)):
+        yield block
 
 
 def read_lines(path, hint=WHERE_TO_GET_TEXT):

@@ -1,7 +1,7 @@
 """What `time_decode.py` times of ours.
 
-decode_tensorflow.py cached|documented FLAGS     weights as they are drawn, all steps taken
-decode_tensorflow.py trained FLAGS OUTPUT        a trained model, its test set
+decode_tensorflow.py cached|documented FLAGS OUTPUT   weights as drawn, all steps taken
+decode_tensorflow.py trained FLAGS OUTPUT             a trained model, its test set
 """
 
 import json

@@ -12,15 +12,14 @@ trained with the recipe `tiny`, and both translate `test_2016_flickr`.
 import argparse
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
 from pathlib import Path
 
 from beside import ROOT, WORK, Worker, alternate, machine, ratio, rivals_python
+from joey import joey_config, joey_says
 from quality import corpus_flags
-from time_train import joey_config
 
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -97,21 +96,16 @@ def joey_weights(model):
     return arrays
 
 
-def joey_seconds(python, folder, beam):
+def joey_seconds(folder, beam):
     """What JoeyNMT's log says that translating the test set took; it writes `joey.test`."""
     config = json.loads((folder / "joey.yaml").read_text())
     config["testing"] |= dict(beam_size=beam, beam_alpha=0.6)
     path = folder / f"joey_{beam}.yaml"
     path.write_text(json.dumps(config))
-    command = [python, "-m", "joeynmt", "test", path, "-o", folder / "joey"]
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True)
-    took = re.findall(r"Generation took ([\d.]+)", done.stdout + done.stderr)
-    if not took:
-        sys.exit(f"JoeyNMT failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return float(took[-1])
+    return joey_says(path, r"Generation took ([\d.]+)", "test", "-o", folder / "joey")[-1]
 
 
-def prepare_joey(logdir, flags, folder, python):
+def prepare_joey(logdir, flags, folder):
     """Write JoeyNMT's configuration and its checkpoint with our weights."""
     import numpy as np
 
@@ -127,13 +121,13 @@ def prepare_joey(logdir, flags, folder, python):
     np.savez(folder / "weights.npz", **joey_weights(model))
     script = ROOT / "benchmarks" / "joey_checkpoint.py"
     target = folder / "joey" / "ours.ckpt"
-    subprocess.run([python, script, folder / "weights.npz", target], check=True)
+    subprocess.run([rivals_python(), script, folder / "weights.npz", target], check=True)
 
 
 def beside_joey(logdir, rounds):
-    folder, python = WORK / "time_decode", rivals_python()
+    folder = WORK / "time_decode"
     flags = corpus_flags("multi30k", "de-en", Path(os.environ["REAL_TEXT"]).resolve())
-    prepare_joey(logdir, flags, folder, python)
+    prepare_joey(logdir, flags, folder)
     for beam in (1, 4, 5):
         given = dict(logdir=logdir, beam=beam)
         given |= {name: flags[name] for name in ("source_test", "target_test")}
@@ -141,7 +135,7 @@ def beside_joey(logdir, rounds):
         seconds = dict(ours=[], JoeyNMT=[])
         for _ in range(rounds):
             seconds["ours"].append(worker.seconds())
-            seconds["JoeyNMT"].append(joey_seconds(python, folder, beam))
+            seconds["JoeyNMT"].append(joey_seconds(folder, beam))
         worker.stop()
         ours, theirs = (
             (folder / f"{name}.test").read_text().splitlines() for name in ("ours", "joey")

@@ -1,8 +1,8 @@
 """Time what passes from the command to the first training step, and to the first translation.
 
-    REAL_TEXT=DIR python benchmarks/time_start.py --logdir LOGDIR
+    python benchmarks/time_start.py --logdir LOGDIR
 
-Each in a new process, medians of some runs; LOGDIR holds a model of Multi30k. The
+Each in a new process, medians of some runs; LOGDIR holds a model from German. The
 reference is importing TensorFlow and Keras, which no script here can do without.
 """
 

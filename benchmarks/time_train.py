@@ -11,13 +11,12 @@ batches. A target token is useful where it is no padding.
 import argparse
 import json
 import os
-import re
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
 from beside import ROOT, WORK, Worker, alternate, machine, ratio, rivals_python
+from joey import joey_config, joey_says
 from quality import corpus_flags, run_script
 
 sys.path.insert(0, str(ROOT))
@@ -28,7 +27,6 @@ SIZES = dict(
     tiny=("multi30k", 40, {"recipe": "tiny"}),
     base=("multi30k", 5, {"recipe": "paper", "vocab_size": 8000, "batch_tokens": 4096}),
 )
-JOEY_STEPS = 60
 SWITCHES = "hidden_units num_blocks num_heads dropout_rate shared precision".split()
 
 
@@ -53,79 +51,6 @@ def write_batches(flags, count, folder):
     return path, size, sum(int((y != PAD).sum()) for _, y in pairs), len(pairs)
 
 
-# JoeyNMT -----------------------------------------------------------------------
-
-
-def joey_config(hp, flags, folder):
-    """What JoeyNMT must read to train the same model, on the same pieces and sizes of batches."""
-    from text import SPECIALS, Pieces
-
-    pieces = Pieces(hp.pieces_path, hp.vocab_size)
-    words = folder / "joey.vocab"
-    listed = [pieces.token(i) for i in range(len(SPECIALS), len(pieces))]
-    words.write_text("\n".join(listed) + "\n", encoding="utf-8")
-
-    def side(lang):
-        return dict(
-            lang=lang,
-            level="bpe",
-            max_length=hp.maxlen,
-            voc_file=str(words),
-            tokenizer_type="sentencepiece",
-            tokenizer_cfg=dict(model_file=str(hp.pieces_path)),
-        )
-
-    half = dict(
-        type="transformer",
-        num_layers=hp.num_blocks,
-        num_heads=hp.num_heads,
-        hidden_size=hp.hidden_units,
-        ff_size=hp.ffn_units,
-        dropout=hp.dropout_rate,
-        layer_norm="post",
-        embeddings=dict(embedding_dim=hp.hidden_units, scale=True, dropout=hp.dropout_rate),
-    )
-    names = {f"{name}_token": SPECIALS[i] for name, i in dict(pad=0, unk=1, bos=2, eos=3).items()}
-    return dict(
-        name="beside",
-        joeynmt_version="2.3.0",
-        model_dir=str(folder / "joey"),
-        use_cuda=False,
-        data=dict(
-            train=flags["source_train"].removesuffix(f".{hp.source_lang}"),
-            dev=flags["source_dev"].removesuffix(f".{hp.source_lang}"),
-            dataset_type="plain",
-            src=side(hp.source_lang),
-            trg=side(hp.target_lang),
-            special_symbols=names | dict(unk_id=0, pad_id=1, bos_id=2, eos_id=3),
-        ),
-        training=dict(
-            optimizer="adam",
-            adam_betas=[0.9, hp.beta_2],
-            scheduling="warmupinversesquareroot",
-            learning_rate=hp.peak_lr,
-            learning_rate_warmup=hp.warmup_steps,
-            batch_size=hp.batch_tokens,
-            batch_type="token",
-            normalization="tokens",
-            label_smoothing=0.1,
-            epochs=1,
-            updates=JOEY_STEPS,
-            logging_freq=JOEY_STEPS // 3,
-            validation_freq=1000 * (JOEY_STEPS // 3),
-            overwrite=True,
-        ),
-        testing=dict(beam_size=5, batch_size=hp.batch_size, batch_type="sentence"),
-        model=dict(
-            initializer="xavier_uniform",
-            tied_embeddings=True,
-            tied_softmax=True,
-            encoder=half,
-            decoder=half,
-        ),
-    )
-
-
 class Joey:
     """JoeyNMT's own training, asked like a `Worker` for the seconds of so many target tokens."""
 
@@ -133,17 +58,13 @@ class Joey:
         from hparams import with_recipe
 
         config = joey_config(with_recipe(flags), flags, folder)
-        (folder / "joey.yaml").write_text(json.dumps(config))  # which is YAML too
-        self.command = [rivals_python(), "-m", "joeynmt", "train", folder / "joey.yaml"]
+        self.config = folder / "joey.yaml"
+        self.config.write_text(json.dumps(config))  # which is YAML too
         self.tokens = tokens
 
     def seconds(self):
-        command = [*map(str, self.command), "--skip-test"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        told = re.findall(r"Tokens per Sec: *(\d+)", done.stdout + done.stderr)
-        if len(told) < 3:
-            sys.exit(f"JoeyNMT failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        return self.tokens / statistics.mean(map(int, told[1:]))  # its first third warms up
+        told = joey_says(self.config, r"Tokens per Sec: *(\d+)", "train", "--skip-test")
+        return self.tokens / statistics.mean(told[1:])  # its first third warms up
 
     def stop(self):
         pass

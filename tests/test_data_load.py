@@ -9,6 +9,7 @@ import pytest
 
 import data_load
 import prepro
+import text
 from conftest import GOLDEN, write_corpus
 from data_load import Ragged, create_data, get_batch_data, load_test_data, load_train_data
 from hparams import Hyperparams, InputError, with_recipe
@@ -114,7 +115,7 @@ def test_a_pair_longer_than_maxlen_on_either_side_is_left_out(tmp_path):
 def test_a_corpus_is_read_in_blocks_as_it_would_be_at_once(tmp_path, monkeypatch):
     pairs = [("eins", "one"), ("", "two"), ("drei vier", "three four"), ("fünf", "five")]
     flags = write_corpus(tmp_path, [*pairs, ("sechs", "6")])
-    monkeypatch.setattr(data_load, "BLOCK", 2)
+    monkeypatch.setattr(text, "BLOCK", 2)
     assert load(flags) == [pairs[0], *pairs[2:], ("sechs", "")]
     with open(flags["target_train"], "a") as file:
         file.write("more\n" * 4)
