@@ -10,7 +10,7 @@ DEMO = --source_train corpora/sample/train.tags.de-en.de \
 DEMO_MODEL = --maxlen 15 --min_cnt 2 --hidden_units 128 --num_blocks 2 --num_heads 4 \
        --batch_size 64 --lr 0.001 --num_epochs 6
 
-.PHONY: install demo test lint
+.PHONY: install demo test soak lint
 
 install: .venv/installed
 
@@ -33,6 +33,10 @@ demo: .venv/installed
 
 test: .venv/installed-tests
 	$(PY) -m pytest -n auto --maxprocesses 4 --dist loadscope
+
+# As tests/test_resume.py, and with more turns: training killed twenty times.
+soak: .venv/installed-tests
+	KILLS=20 $(PY) -m pytest tests/test_resume.py
 
 lint: .venv/installed-tests
 	$(PY) -m ruff check .

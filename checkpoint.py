@@ -1,30 +1,36 @@
 """Checkpoints: saving, restoring, and reading those of the original.
 
 A checkpoint is two files, `model_epoch_01_gs_430.index` and
-`model_epoch_01_gs_430.data-00000-of-00001`. The file `checkpoint` beside them
-names the newest, as TensorFlow has always done.
+`model_epoch_01_gs_430.data-00000-of-00001`; the name of one made within its epoch
+ends in `_partial`. The file `checkpoint` beside them names the newest, as TensorFlow
+has always done.
 """
 
+import contextlib
+import fcntl
 import json
 import os
 import re
+import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
-from hparams import InputError, write_whole
+from hparams import InputError, to_disk, write_whole
 
-BEST = "best.json"  # names the checkpoint of the best dev BLEU
+WRITING = "writing"  # what a checkpoint is called until it is whole
+SCORES = "dev_bleu.json"  # the dev BLEU of each epoch
 ENDINGS = (".data-00000-of-00001", ".index")  # the index last: it makes a checkpoint whole
-NAME = re.compile(r"model_epoch_(\d+)_gs_(\d+)")
+NAME = re.compile(r"model_epoch_(\d+)_gs_(\d+)(_partial)?")
 UNREADABLE = (tf.errors.OpError, ValueError, AssertionError, IndexError)
 
 
 def named(logdir):
     """The checkpoints in `logdir` that bear our names, oldest first, Paths without endings."""
     paths = [index.with_suffix("") for index in Path(logdir).glob("*.index")]
-    return sorted((path for path in paths if NAME.fullmatch(path.name)), key=epoch_and_step)
+    return sorted((path for path in paths if NAME.fullmatch(path.name)), key=place)
 
 
 def newest(logdir):
@@ -49,9 +55,29 @@ def newest(logdir):
     return path
 
 
-def require_newest(logdir):
-    """`newest`, or an InputError that says what to do."""
+def newest_whole(logdir):
+    """`newest`, or where that is damaged the one before it, which a line then says.
+
+    Raises:
+      InputError: there are checkpoints, and none of them can be read.
+    """
     path = newest(logdir)
+    if path is None:
+        return None
+    before = []
+    if NAME.fullmatch(path.name):
+        before = [other for other in named(logdir) if place(other) < place(path)]
+    while reason := unreadable(path):
+        if not before:
+            raise not_restored(path, reason)
+        print(f"{damaged(path, reason)}: taking the one before it", file=sys.stderr)
+        path = before.pop()
+    return path
+
+
+def require_newest(logdir):
+    """`newest_whole`, or an InputError that says what to do."""
+    path = newest_whole(logdir)
     if path is None:
         raise InputError(
             f"{logdir}: no checkpoint here: train a model with `python train.py`, or name the"
@@ -60,87 +86,158 @@ def require_newest(logdir):
     return path
 
 
+def unreadable(path):
+    """Why the checkpoint at `path` cannot be read, or None. TensorFlow keeps checksums of it."""
+    try:
+        reader = tf.train.load_checkpoint(str(path))
+        for name in reader.get_variable_to_shape_map():
+            reader.get_tensor(name)
+    except UNREADABLE as error:
+        return error
+    return None
+
+
 def damaged(path, error):
-    """The InputError for a checkpoint that cannot be read."""
-    path, state = Path(path), Path(path).parent / "checkpoint"
-    way_out = "copy it again"
-    before = last(path, 2)[:-1]
-    if before:
-        way_out += f", or write {before[0].name} into {state} in place of what is named there"
+    """What there is to say of a checkpoint that cannot be read."""
     reason = str(error).partition("\n")[0]
-    return InputError(f"{path}: this checkpoint is damaged ({reason}): {way_out}")
+    return f"{path}: this checkpoint is damaged ({reason})"
+
+
+def not_restored(path, error):
+    return InputError(f"{damaged(path, error)}: copy it again, or delete its two files")
+
+
+@contextlib.contextmanager
+def lock(logdir):
+    """Keep other trainings out of `logdir`, for as long as this process has it.
+
+    Raises:
+      InputError: another one is in there.
+    """
+    with open(Path(logdir) / "lock", "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which ends with its process
+        except BlockingIOError:
+            file.seek(0)
+            raise InputError(
+                f"{logdir}: another training writes here (process {file.read().strip()}): wait"
+                " for it, or give a new --logdir"
+            ) from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        discard(Path(logdir) / WRITING)  # what is there is of one that was killed
+        yield
 
 
 # Our own -----------------------------------------------------------------------
 
 
-def trackable(model, optimizer=None):
-    """Everything a run goes on from: weights, and with an optimizer its state and dropout's.
+def trackable(model, optimizer=None, progress=None):
+    """Everything a run goes on from: weights; in training, the optimizer's state, and dropout's.
 
     Each variable is put in by itself and by name. TensorFlow would follow the
     attributes of a Keras model, but not the lists of blocks among them, and leave
     out without a word what it does not reach.
+
+    Args:
+      progress: a tf.Variable, what else the training must know.
     """
     parts = {"weights": {name: v.value for name, v in named_variables(model).items()}}
     if optimizer is not None:
         parts["optimizer"] = [v.value for v in optimizer.variables]
         parts["dropout"] = [v.value for v in model.non_trainable_variables]
+    if progress is not None:
+        parts["progress"] = progress
     return tf.train.Checkpoint(**parts)
 
 
-def save(parts, logdir, epoch, global_step, keep=5):
-    """Write `parts`, a `trackable`, as the checkpoint of this epoch; returns its path.
+def save(parts, logdir, epoch, global_step, keep=5, partial=False):
+    """Write `parts`, a `trackable`, as a checkpoint; returns its path.
 
-    The `keep` newest stay, as the original's Saver kept five, and the best.
+    Of those at the end of an epoch the `keep` newest stay, as the original's Saver kept
+    five, and the best; of those within an epoch the two newest, until it ends.
+
+    Args:
+      partial: whether this is within the epoch, and not its end.
+
+    Raises:
+      OSError: it cannot be written; what there was before is untouched.
     """
-    path = Path(logdir) / f"model_epoch_{epoch:02d}_gs_{global_step}"
-    beside = parts.write(str(path.with_name("writing")))
+    path = path_at(logdir, epoch, global_step, partial)
+    beside = write(parts, path.with_name(WRITING))
     for ending in ENDINGS:
-        os.replace(beside + ending, f"{path}{ending}")
+        os.replace(f"{beside}{ending}", f"{path}{ending}")
     # Of those before this one: whoever went back to it may want those behind it.
-    older = [other for other in named(logdir) if epoch_and_step(other) < (epoch, global_step)]
-    kept = [*older, path][-keep:]
+    before = [other for other in named(logdir) if place(other) < place(path)]
+    ends = [other for other in [*before, path] if not is_partial(other)][-keep:]
+    kept = [*ends, *filter(is_partial, before[-1:]), path] if partial else ends
     lines = [f'model_checkpoint_path: "{path.name}"']
     lines += [f'all_model_checkpoint_paths: "{other.name}"' for other in kept]
     write_whole(Path(logdir) / "checkpoint", "\n".join(lines) + "\n")
-    best, _ = read_best(logdir)
-    for other in set(older) - {*kept, best}:
+    for other in set(before) - {*kept, best(logdir)}:
         for ending in reversed(ENDINGS):
             Path(f"{other}{ending}").unlink(missing_ok=True)
     return path
 
 
-def write_best(path, bleu, dev):
-    """Remember the checkpoint at `path` as the one with the best BLEU so far of the set `dev`."""
-    best = dict(checkpoint=path.name, bleu=bleu, dev=dev)
-    write_whole(path.with_name(BEST), json.dumps(best) + "\n")
+def write(parts, path):
+    """Write a checkpoint through to the disk, or nothing; returns its path."""
+    try:
+        parts.write(str(path))
+        for ending in ENDINGS:
+            to_disk(f"{path}{ending}")
+    except (OSError, tf.errors.OpError) as error:
+        discard(path)
+        reason = str(error).partition("\n")[0]
+        raise OSError(
+            f"{path.parent}: no checkpoint can be written ({reason}); the last one is untouched"
+        ) from None
+    return path
 
 
-def read_best(logdir, dev=None):
-    """The checkpoint with the best BLEU of the set `dev`, or of whichever it was, and that BLEU.
+def discard(path):
+    """Delete all files of a checkpoint that is not whole."""
+    for left in path.parent.glob(f"{path.name}*"):
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+def write_scores(logdir, scores, dev):
+    """Remember what `read_scores` gives, of the set `dev`."""
+    write_whole(Path(logdir) / SCORES, json.dumps(dict(dev=dev, bleu=scores), indent=2) + "\n")
+
+
+def read_scores(logdir, dev=None):
+    """The BLEU after each epoch of the set `dev`, or of whichever it was.
 
     Returns:
-      (Path, float); (None, -1.0) where there is none, or it is gone.
+      dict: by the name of a checkpoint, in the order of the epochs.
 
     Raises:
-      InputError: the file that remembers it is damaged.
+      InputError: the file that remembers them is damaged.
     """
-    file = Path(logdir) / BEST
+    file = Path(logdir) / SCORES
     if not file.exists():
-        return None, -1.0
+        return {}
     try:
-        best = json.loads(file.read_text("utf-8"))
-        path, bleu = Path(logdir) / best["checkpoint"], float(best["bleu"])
-        same = dev in (None, best["dev"])
-    except (ValueError, TypeError, KeyError):
-        raise InputError(f"{file}: names no checkpoint: delete it, or copy it again") from None
-    there = NAME.fullmatch(path.name) and Path(f"{path}.index").exists()
-    return (path, bleu) if same and there else (None, -1.0)
+        content = json.loads(file.read_text("utf-8"))
+        scores = {name: float(bleu) for name, bleu in content["bleu"].items()}
+        known, _ = content["dev"], [*map(place, scores)]
+    except (ValueError, TypeError, KeyError, AttributeError, InputError):
+        raise InputError(f"{file}: holds no BLEU: delete it, or copy it again") from None
+    return scores if dev in (None, known) else {}
+
+
+def best(logdir):
+    """The checkpoint with the best dev BLEU of those that are there, or None."""
+    there = {other.name for other in named(logdir)}
+    scores = {name: bleu for name, bleu in read_scores(logdir).items() if name in there}
+    return Path(logdir) / max(scores, key=scores.get) if scores else None
 
 
 def require_best(logdir):
-    """The checkpoint with the best dev BLEU, or an InputError that says what to do."""
-    path, _ = read_best(logdir)
+    """`best`, or an InputError that says what to do."""
+    path = best(logdir)
     if path is None:
         raise InputError(
             f"{logdir}: no checkpoint with a dev BLEU is here: train with --source_dev and"
@@ -150,16 +247,19 @@ def require_best(logdir):
 
 
 def last(path, count):
-    """The checkpoint at `path` behind those of the epochs just before it, `count` at most.
+    """The checkpoint at `path` behind those at the ends of the epochs just before it.
 
-    An epoch that is missing ends the row: the best one stays when its neighbours go.
+    They are `count` at most, and an epoch that is missing ends the row: the best one
+    stays when its neighbours go.
     """
     if not NAME.fullmatch(path.name):
         return [path]
-    epoch, row = epoch_and_step(path)[0], [path]
-    for other in reversed(named(path.parent)):
-        if epoch_and_step(other)[0] == epoch - len(row) and len(row) < count:
-            row.insert(0, other)
+    (epoch, _), row = epoch_and_step(path), [path]
+    ends = {
+        epoch_and_step(other)[0]: other for other in named(path.parent) if not is_partial(other)
+    }
+    while len(row) < count and epoch - len(row) in ends:
+        row.insert(0, ends[epoch - len(row)])
     return row
 
 
@@ -174,7 +274,7 @@ def restore(parts, path):
     try:
         parts.read(str(path)).assert_existing_objects_matched().expect_partial()
     except UNREADABLE as error:
-        raise damaged(path, error) from None
+        raise not_restored(path, error) from None
 
 
 def restore_mean(model, paths):
@@ -206,6 +306,26 @@ def epoch_and_step(path):
     if not numbers:
         raise InputError(f"{path}: to go on, it must be named like model_epoch_03_gs_1290")
     return int(numbers[1]), int(numbers[2])
+
+
+def path_at(logdir, epoch, global_step, partial=False):
+    """The path of a checkpoint, without its endings."""
+    return Path(logdir) / f"model_epoch_{epoch:02d}_gs_{global_step}{'_partial' * partial}"
+
+
+def is_partial(path):
+    """Whether a checkpoint was made within its epoch, and not at the end."""
+    return Path(path).name.endswith("_partial")
+
+
+def epochs_done(path):
+    """How many epochs were whole at a checkpoint."""
+    return epoch_and_step(path)[0] - is_partial(path)
+
+
+def place(path):
+    """What checkpoints are sorted by, the oldest first."""
+    return *epoch_and_step(path), not is_partial(path)
 
 
 # Names -------------------------------------------------------------------------
@@ -276,7 +396,7 @@ def is_original(path):
     try:
         return tf.train.load_checkpoint(str(path)).has_tensor("encoder/enc_embed/lookup_table")
     except UNREADABLE as error:
-        raise damaged(path, error) from None
+        raise not_restored(path, error) from None
 
 
 def read_original(path):
@@ -286,7 +406,7 @@ def read_original(path):
         names = [name for name in reader.get_variable_to_shape_map() if "Adam" not in name]
         arrays = {name: reader.get_tensor(name) for name in names}
     except UNREADABLE as error:
-        raise damaged(path, error) from None
+        raise not_restored(path, error) from None
     if "decoder/dec_embed/lookup_table" not in arrays:
         raise InputError(f"{path}: this checkpoint of the original has no decoder")
     return arrays

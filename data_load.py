@@ -319,17 +319,18 @@ def write_ids(hp, vocabs, data, total, empty):
 # Batches -----------------------------------------------------------------------
 
 
-def get_batch_data(data, hp, epoch):
+def get_batch_data(data, hp, epoch, done=0):
     """The batches of one epoch, in an order that only `hp.seed` and `epoch` decide.
 
     Args:
       data: Data.
       hp: Hyperparams.
       epoch: counted from 1.
+      done: batches of it that are left out, since they were trained on before.
 
     Returns:
-      (tf.data.Dataset, int): batches (x, y) of (N, T) int32, and how many. T is
-      `maxlen` where padding is read from the activations, else that of the longest.
+      (tf.data.Dataset, int): batches (x, y) of (N, T) int32, and how many the epoch has.
+      T is `maxlen` where padding is read from the activations, else that of the longest.
     """
     rng = np.random.default_rng([hp.seed, epoch])
     if hp.batch_tokens:
@@ -343,7 +344,7 @@ def get_batch_data(data, hp, epoch):
         return tuple(tf.gather(side, rows).to_tensor(shape=shape) for side in (X, Y))
 
     rows = tf.RaggedTensor.from_row_lengths(np.concatenate(batches), [*map(len, batches)])
-    dataset = tf.data.Dataset.from_tensor_slices(rows).map(gather).prefetch(2)
+    dataset = tf.data.Dataset.from_tensor_slices(rows).skip(done).map(gather).prefetch(2)
     options = tf.data.Options()
     # Several workers share the batches, not files of them.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA

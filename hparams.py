@@ -138,7 +138,15 @@ class Hyperparams:
         "of matrix products in training; weights, sums and the loss stay in float32",
         choices=("float32", "bfloat16"),
     )
-    keep: int = option(5, "newest checkpoints that stay, beside the best", at_least=1)
+    keep: int = option(
+        5, "newest checkpoints of ends of epochs that stay, beside the best", at_least=1
+    )
+    save_steps: int = option(
+        1000, "steps from one checkpoint within an epoch to the next; 0: none", at_least=0
+    )
+    deterministic: bool = option(
+        False, "sums in a fixed order: two runs give the same weights, to the last bit"
+    )
     seed: int = option(0, "fixes weights, dropout and the order of the data", 0, below=2**31)
 
     # decoding
@@ -410,7 +418,14 @@ def whole_file(path):
     beside = path.with_name(path.name + ".tmp")
     with open(beside, "wb") as file:
         yield file
+    to_disk(beside)
     os.replace(beside, path)
+
+
+def to_disk(path):
+    """Wait until a file would be there after a loss of power."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def write_whole(path, content):
@@ -435,6 +450,6 @@ def run(main, flags, stopped="stopped"):
     except OSError as error:
         print(f"{program}: {error}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print(f"\n{program}: {stopped}", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(128 + (stop.args or (signal.SIGINT,))[0])

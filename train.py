@@ -1,6 +1,8 @@
-"""Train a Transformer, with a checkpoint an epoch; run again, it goes on from the last one."""
+"""Train a Transformer; stopped or killed, the same command goes on from the last checkpoint."""
 
+import contextlib
 import os
+import signal
 import time
 
 from hparams import (
@@ -22,6 +24,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 import checkpoint
+import events
 from bleu import sacrebleu_score
 from data_load import cut_anew, get_batch_data, load_test_data, load_train_data
 from decoding import make_search, to_text, translate
@@ -29,6 +32,7 @@ from model import make_model
 from modules import Adam, WarmUp, cross_entropy
 from text import PAD, fingerprints, load_vocabs
 
+BATCH = (tf.TensorSpec([None, None], tf.int32),) * 2  # x and y, (N, T)
 SUMMARY_STEPS = 10  # steps from one point of TensorBoard's curves to the next
 
 
@@ -61,7 +65,12 @@ def make_step(strategy, model, optimizer):
         acc = tf.reduce_sum(tf.cast(preds == words, tf.float32)) / targets
         return mean_loss, acc
 
-    @tf.function(reduce_retracing=True)
+    # One graph for batches of all widths. One of the first batch's width, and another for
+    # the rest, would round otherwise, and training that goes on has another first batch.
+    nothing = tf.data.Dataset.from_generator(tuple, output_signature=BATCH)
+    signature = strategy.experimental_distribute_dataset(nothing).element_spec
+
+    @tf.function(input_signature=signature)
     def step(x, y):
         mean_loss, acc = strategy.run(replica_step, args=(x, y))
         return (
@@ -72,27 +81,11 @@ def make_step(strategy, model, optimizer):
     return step
 
 
-def train_epoch(step, schedule, batches, num_batch, global_step, title):
-    """One pass over the batches; returns the means of mean_loss and acc."""
-    history = []
-    with tqdm(batches, title, num_batch, leave=False, mininterval=1, unit="b") as bar:
-        for x, y in bar:
-            history.append(step(x, y))
-            global_step += 1
-            if global_step % SUMMARY_STEPS == 0 or len(history) == num_batch:
-                mean_loss, acc = history[-1]
-                tf.summary.scalar("mean_loss", mean_loss, global_step)
-                tf.summary.scalar("acc", acc, global_step)
-                tf.summary.scalar("lr", schedule(global_step - 1), global_step)
-                bar.set_postfix_str(f"mean_loss {mean_loss:.3f} acc {acc:.3f}", refresh=False)
-    return np.mean(history, axis=0)
-
-
-def epoch_batches(data, vocabs, hp, epoch):
+def epoch_batches(data, vocabs, hp, epoch, done=0):
     """`get_batch_data`, of text that is cut into other pieces each epoch where hp says so."""
     if hp.bpe_dropout:
         data = cut_anew(data, vocabs, hp.bpe_dropout, hp.seed, epoch)
-    return get_batch_data(data, hp, epoch)
+    return get_batch_data(data, hp, epoch, done)
 
 
 def load_dev_data(hp, vocabs):
@@ -100,16 +93,6 @@ def load_dev_data(hp, vocabs):
     if hp.source_dev == "none":
         return None
     return load_test_data(hp, vocabs, (hp.source_dev, hp.target_dev))
-
-
-def best_so_far(hp, done):
-    """The epoch with the best BLEU of this dev set, and that BLEU; (done, -1.0) at the start.
-
-    One behind the epochs that are done is of a run that was gone back on.
-    """
-    path, bleu = checkpoint.read_best(hp.logdir, hp.source_dev)
-    epoch = checkpoint.epoch_and_step(path)[0] if path else done
-    return (epoch, bleu) if epoch <= done else (done, -1.0)
 
 
 def open_logdir(flags):
@@ -121,7 +104,7 @@ def open_logdir(flags):
     Raises:
       InputError: what is there cannot be trained on.
     """
-    path = checkpoint.newest(flags.get("logdir", Hyperparams.logdir))
+    path = checkpoint.newest_whole(flags.get("logdir", Hyperparams.logdir))
     if path is not None and checkpoint.is_original(path):
         raise InputError(
             f"{path}: a checkpoint of the original, which eval.py can evaluate: to train, give a"
@@ -130,25 +113,238 @@ def open_logdir(flags):
     return *load_hparams(flags, trained=path is not None), path
 
 
-def make_training(hp, strategy, vocabs):
-    """A new model, its learning rate, its training step, and the `trackable` of it all."""
-    keras.utils.set_random_seed(hp.seed)
-    schedule = WarmUp(hp.peak_lr, hp.warmup_steps)
-    with strategy.scope():
-        model = make_model(hp, *map(len, vocabs))
-        optimizer = Adam(schedule, 0.9, hp.beta_2, hp.epsilon)
-        optimizer.build(model.trainable_variables)
-    kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
-    print(f"{model.count_params():,} weights on {strategy.num_replicas_in_sync} {kind}")
-    step = make_step(strategy, model, optimizer)
-    return model, schedule, step, checkpoint.trackable(model, optimizer)
+class Stop:
+    """Hears Ctrl-C and SIGTERM, which within `with` wait until training can save.
+
+    A second one ends training at once.
+    """
+
+    def __init__(self):
+        self.signal = None  # the number of the first one
+        self.at_once = False  # whether it is not to wait
+
+    def __enter__(self):
+        self.before = {s: signal.signal(s, self.hear) for s in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_):
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+    def hear(self, number, _):
+        second, self.signal = self.signal is not None, number
+        if self.at_once or second:
+            raise KeyboardInterrupt(number)
+
+    def check(self):
+        """Raise KeyboardInterrupt if there was one."""
+        if self.signal is not None:
+            raise KeyboardInterrupt(self.signal)
+
+    @contextlib.contextmanager
+    def not_waiting(self):
+        """Within `with`, training could save at any time."""
+        self.at_once = True
+        try:
+            self.check()
+            yield
+        finally:
+            self.at_once = False
+
+
+class Training:
+    """A model in training, and how far it is: all that a checkpoint holds.
+
+    Args:
+      hp: Hyperparams.
+      vocabs: those of source and target.
+      path: the checkpoint to go on from, or None.
+    """
+
+    def __init__(self, hp, vocabs, path=None):
+        keras.utils.set_random_seed(hp.seed)
+        self.hp, self.vocabs, self.path = hp, vocabs, path
+        self.strategy = make_strategy()
+        self.chief = self.strategy.extended.should_checkpoint  # of several workers, the writer
+        self.schedule = WarmUp(hp.peak_lr, hp.warmup_steps)
+        with self.strategy.scope():
+            self.model = make_model(hp, *map(len, vocabs))
+            optimizer = Adam(self.schedule, 0.9, hp.beta_2, hp.epsilon)
+            optimizer.build(self.model.trainable_variables)
+        self.step = make_step(self.strategy, self.model, optimizer)
+        self.search = make_search(self.model, hp, beam=1)
+        # Of the epoch under way: batches that are done, sums of their mean_loss and acc.
+        self.progress = tf.Variable(np.zeros(3))
+        self.parts = checkpoint.trackable(self.model, optimizer, self.progress)
+        self.history = []  # (mean_loss, acc) of the steps behind them
+        self.epoch, self.global_step, self.scores = 1, 0, {}
+        kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+        count = self.strategy.num_replicas_in_sync
+        print(f"{self.model.count_params():,} weights on {count} {kind}")
+        if path:
+            self.restore(path)
+
+    def restore(self, path):
+        """Go on from the checkpoint at `path`."""
+        checkpoint.restore(self.parts, path)
+        self.epoch, self.global_step = checkpoint.epoch_and_step(path)
+        scores = checkpoint.read_scores(self.hp.logdir, self.hp.source_dev)
+        # Those behind it are of a run that was gone back on.
+        here = checkpoint.place(path)
+        self.scores = {
+            name: bleu for name, bleu in scores.items() if checkpoint.place(name) <= here
+        }
+        if not checkpoint.is_partial(path):
+            self.next_epoch()
+        print(f"Going on from {path}")
+
+    @contextlib.contextmanager
+    def logdir(self, newest):
+        """Within `with`, this training alone writes to its logdir, TensorBoard's points too.
+
+        Args:
+          newest: the newest checkpoint when this training was made, or None.
+
+        Raises:
+          InputError: another training writes there, or has since then.
+        """
+        if not self.chief:
+            yield
+            return
+        make_folder(self.hp.logdir)
+        with checkpoint.lock(self.hp.logdir):
+            if checkpoint.newest(self.hp.logdir) != newest:
+                raise InputError(f"{self.hp.logdir}: another training wrote here: start again")
+            events.cut(
+                self.hp.logdir, self.global_step, not self.path or checkpoint.is_partial(self.path)
+            )
+            with tf.summary.create_file_writer(self.hp.logdir).as_default():
+                yield
+
+    def next_epoch(self):
+        self.epoch += 1
+        self.progress.assign(np.zeros(3))
+
+    def save(self, partial=False):
+        """Write a checkpoint, of the end of the epoch or of a place within it.
+
+        Raises:
+          InputError: the weights are no numbers any more.
+        """
+        self.count()
+        if not self.chief:
+            return
+        for name, weight in checkpoint.named_variables(self.model).items():
+            if not tf.reduce_all(tf.math.is_finite(weight)):
+                self.diverged(f"{name} is no number after step {self.global_step}")
+        tf.summary.flush()
+        save_hparams(self.hp, fingerprints(self.vocabs))
+        place = self.epoch, self.global_step
+        self.path = checkpoint.save(self.parts, self.hp.logdir, *place, self.hp.keep, partial)
+
+    def diverged(self, what):
+        """Raise InputError: there is nothing to go on with."""
+        good = f"the last good checkpoint is {self.path}" if self.path else "there is no checkpoint"
+        raise InputError(f"{what}: {good}: start anew with a lower --lr, or longer --warmup_steps")
+
+    def run(self, data, dev, stop):
+        """Train for `num_epochs`, or until `patience` is at its end.
+
+        Args:
+          data: Data.
+          dev: EvalData of the development set, or None.
+          stop: Stop.
+
+        Raises:
+          InputError: a loss is no number.
+          KeyboardInterrupt: `stop` heard a signal, and a checkpoint was saved.
+        """
+        while self.epoch <= self.hp.num_epochs and self.hopeful():
+            began = time.monotonic()
+            self.train_epoch(data, stop)
+            batches, *sums = self.progress.numpy()
+            report = "mean_loss {:.3f} acc {:.3f}".format(*np.array(sums) / batches)
+            if dev:
+                report += f", dev BLEU {self.score(dev, stop):.2f}"
+            self.save()
+            if self.chief:
+                print(f"{self.path}: {report}, {time.monotonic() - began:.0f} s", flush=True)
+            self.next_epoch()
+
+    def hopeful(self):
+        """Whether one of the last `patience` epochs has brought a better dev BLEU."""
+        if not self.hp.patience or not self.scores:
+            return True
+        best = max(self.scores, key=self.scores.get)
+        if self.epoch - checkpoint.epoch_and_step(best)[0] <= self.hp.patience:
+            return True
+        bleu, patience = self.scores[best], self.hp.patience
+        print(f"No better dev BLEU than {bleu:.2f} in {patience} epochs: stopping")
+        return False
+
+    def train_epoch(self, data, stop):
+        """The batches of the epoch that are not done yet."""
+        hp, done = self.hp, int(self.progress[0])
+        batches, num_batch = epoch_batches(data, self.vocabs, hp, self.epoch, done)
+        batches = self.strategy.experimental_distribute_dataset(batches)
+        title = f"epoch {self.epoch}/{hp.num_epochs}"
+        with tqdm(batches, title, num_batch, False, initial=done, mininterval=1, unit="b") as bar:
+            for x, y in bar:
+                self.history.append(self.step(x, y))
+                self.global_step += 1
+                done += 1
+                if self.global_step % SUMMARY_STEPS == 0 or done == num_batch:
+                    bar.set_postfix_str(self.tell(), refresh=False)
+                due = hp.save_steps and self.global_step % hp.save_steps == 0
+                if due or stop.signal is not None:
+                    self.save(partial=True)
+                    stop.check()
+
+    def count(self):
+        """Take the newest steps into `progress`; returns the last one's mean_loss and acc.
+
+        Raises:
+          InputError: a mean_loss is no number.
+        """
+        numbers = np.array(self.history, np.float64).reshape(-1, 2)  # (steps, 2)
+        lost = np.flatnonzero(~np.isfinite(numbers[:, 0]))
+        if len(lost):
+            step = self.global_step - len(numbers) + 1 + lost[0]
+            self.diverged(f"mean_loss is {numbers[lost[0], 0]} at step {step}")
+        self.progress.assign_add([len(numbers), *numbers.sum(axis=0)])
+        self.history.clear()
+        return numbers[-1:]
+
+    def tell(self):
+        """Write a point of each curve; returns what the progress bar shows."""
+        ((mean_loss, acc),) = self.count()
+        tf.summary.scalar("mean_loss", mean_loss, self.global_step)
+        tf.summary.scalar("acc", acc, self.global_step)
+        tf.summary.scalar("lr", self.schedule(self.global_step - 1), self.global_step)
+        return f"mean_loss {mean_loss:.3f} acc {acc:.3f}"
+
+    def score(self, dev, stop):
+        """The BLEU of the development set, translated greedily."""
+        try:
+            with stop.not_waiting():
+                got = to_text(translate(self.search, dev.data.X, self.hp), self.vocabs[1])
+        except KeyboardInterrupt:
+            self.save(partial=True)
+            raise
+        bleu, _ = sacrebleu_score(dev, got, self.hp.target_lang)
+        tf.summary.scalar("dev_bleu", bleu, self.global_step)
+        end = checkpoint.path_at(self.hp.logdir, self.epoch, self.global_step)
+        self.scores[end.name] = bleu
+        if self.chief:  # before the checkpoint: one that is there has its score
+            checkpoint.write_scores(self.hp.logdir, self.scores, self.hp.source_dev)
+        return bleu
 
 
 def main(flags):
     hp, trained_with, path = open_logdir(flags)
+    newest = checkpoint.newest(hp.logdir)
     vocabs = load_vocabs(hp, trained_with)
-    done, global_step = checkpoint.epoch_and_step(path) if path else (0, 0)
-    if done >= hp.num_epochs:
+    if path and checkpoint.epochs_done(path) >= hp.num_epochs:
         print(
             f"{path}: all {hp.num_epochs} epochs are done; to train for longer, raise --num_epochs"
         )
@@ -156,43 +352,11 @@ def main(flags):
 
     dev = load_dev_data(hp, vocabs)
     data = load_train_data(hp, vocabs)
-    make_folder(hp.logdir)
-    strategy = make_strategy()
-    model, schedule, step, parts = make_training(hp, strategy, vocabs)
-    search = make_search(model, hp, beam=1)
-    if path:
-        checkpoint.restore(parts, path)
-        print(f"Going on from {path}")
-
-    vocab_sha256 = fingerprints(vocabs)
-    best_epoch, best_bleu = best_so_far(hp, done)
-    chief = strategy.extended.should_checkpoint  # of several workers, the one that writes
-    log = tf.summary.create_file_writer(hp.logdir) if chief else tf.summary.create_noop_writer()
-    with log.as_default():
-        for epoch in range(done + 1, hp.num_epochs + 1):
-            if hp.patience and epoch - best_epoch > hp.patience:
-                print(f"No better dev BLEU than {best_bleu:.2f} in {hp.patience} epochs: stopping")
-                break
-            began = time.monotonic()
-            batches, num_batch = epoch_batches(data, vocabs, hp, epoch)
-            batches = strategy.experimental_distribute_dataset(batches)
-            title = f"epoch {epoch}/{hp.num_epochs}"
-            mean_loss, acc = train_epoch(step, schedule, batches, num_batch, global_step, title)
-            global_step += num_batch
-            report, bleu = f"mean_loss {mean_loss:.3f} acc {acc:.3f}", -1.0
-            if dev:
-                got = to_text(translate(search, dev.data.X, hp), vocabs[1])
-                bleu, _ = sacrebleu_score(dev, got, hp.target_lang)
-                tf.summary.scalar("dev_bleu", bleu, global_step)
-                report += f", dev BLEU {bleu:.2f}"
-            if chief:
-                save_hparams(hp, vocab_sha256)
-                path = checkpoint.save(parts, hp.logdir, epoch, global_step, hp.keep)
-                print(f"{path}: {report}, {time.monotonic() - began:.0f} s", flush=True)
-            if bleu > best_bleu:
-                best_epoch, best_bleu = epoch, bleu
-                if chief:
-                    checkpoint.write_best(path, bleu, hp.source_dev)
+    if hp.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    training = Training(hp, vocabs, path)
+    with training.logdir(newest), Stop() as stop:
+        training.run(data, dev, stop)
     print("Done")
 
 

@@ -33,7 +33,7 @@ def load(batches, flags):
 def make_steps(batches, hp, vocabs):
     """All training steps of the batches, as a function."""
     pairs = [tuple(map(tf.constant, pair)) for pair in batches]
-    _, _, step, _ = train.make_training(hp, train.make_strategy(), vocabs)
+    step = train.Training(hp, vocabs).step
 
     def work():
         for x, y in pairs:
@@ -81,7 +81,7 @@ def make_limit(batches, hp, vocabs):
             shapes = left, right, (*left[:-1], right[-1])
             tensors = [tf.cast(rng.random(shape, np.float32), dtype) for shape in shapes]
             work_list.append((count, *tensors))
-    model, *_ = train.make_training(hp, train.make_strategy(), vocabs)
+    model = train.Training(hp, vocabs).model
     weights = model.count_params()
     print(f"limit: C {C}, V {V}, {weights:,} weights", file=sys.stderr)
     # Adam reads a weight, its gradient and its two means, and writes all but the gradient.

@@ -44,7 +44,7 @@ def training(logdir):
     vocabs = load_vocabs(hp)
     data = train.load_train_data(hp, vocabs)
     stamp()
-    _, _, step, _ = train.make_training(hp, train.make_strategy(), vocabs)
+    step = train.Training(hp, vocabs).step
     stamp()
     batches, _ = train.get_batch_data(data, hp, 1)
     for x, y in batches.take(2):

@@ -8,9 +8,9 @@ It needs matplotlib besides the project's own packages.
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 from matplotlib import pyplot as plt
 
+import events
 from data_load import Ragged, load_test_data
 from decoding import load, make_search, translate
 from hparams import InputError, parse_flags, run
@@ -27,18 +27,16 @@ def read_scalars(logdir):
     Each part of a training that was stopped and went on has a file of its own, and
     the time between them does not count.
     """
-    points, seconds = {}, 0.0
-    for path in sorted(Path(logdir).glob("events*")):
-        events = list(tf.compat.v1.train.summary_iterator(str(path)))
-        before = seconds - events[0].wall_time
-        for event in events:
-            seconds = before + event.wall_time
-            for value in event.summary.value:
-                steps, values, minutes = points.setdefault(value.tag, ([], [], []))
-                steps.append(event.step)
-                values.append(float(tf.make_ndarray(value.tensor)))
-                minutes.append(seconds / 60)
-    return points
+    curves, before = {}, 0.0
+    for path in events.files(logdir):
+        began = seconds = events.began(path)
+        for name, step, value, seconds in events.points(path):
+            steps, values, minutes = curves.setdefault(name, ([], [], []))
+            steps.append(step)
+            values.append(value)
+            minutes.append((before + seconds - began) / 60)
+        before += seconds - began
+    return curves
 
 
 def draw_curve(logdir, path):

@@ -1,5 +1,8 @@
 """Saving and restoring; the original's checkpoints."""
 
+import os
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -124,32 +127,83 @@ def test_the_last_ones_are_those_of_the_epochs_just_before(tmp_path):
 
 
 def test_the_best_is_remembered_with_the_set_it_was_best_on(tmp_path):
-    path = tmp_path / "model_epoch_02_gs_20"
-    assert checkpoint.read_best(tmp_path) == (None, -1.0)
-    write_files(tmp_path, path.name)
-    checkpoint.write_best(path, 12.5, "dev.de")
-    assert checkpoint.read_best(tmp_path) == (path, 12.5)
-    assert checkpoint.read_best(tmp_path, "dev.de") == (path, 12.5)
-    assert checkpoint.read_best(tmp_path, "other.de") == (None, -1.0)
-    path.with_suffix(".index").unlink()
-    assert checkpoint.read_best(tmp_path) == (None, -1.0)
-    with pytest.raises(InputError, match="leave --best out"):
-        checkpoint.require_best(tmp_path)
-    (tmp_path / "best.json").write_text('{"bleu": 3')
-    with pytest.raises(InputError, match="best.json: names no checkpoint"):
-        checkpoint.read_best(tmp_path)
+    names = [f"model_epoch_0{epoch}_gs_{epoch}0" for epoch in (1, 2, 3)]
+    assert checkpoint.best(tmp_path) is None and checkpoint.read_scores(tmp_path) == {}
+    write_files(tmp_path, *names)
+    scores = dict(zip(names, (11.0, 12.5, 12.0), strict=True))
+    checkpoint.write_scores(tmp_path, scores, "dev.de")
+    assert checkpoint.best(tmp_path).name == names[1]
+    assert checkpoint.read_scores(tmp_path) == checkpoint.read_scores(tmp_path, "dev.de") == scores
+    assert checkpoint.read_scores(tmp_path, "other.de") == {}
+    (tmp_path / f"{names[1]}.index").unlink()
+    assert checkpoint.best(tmp_path).name == names[2]
 
 
-@pytest.mark.parametrize("ending", [".data-00000-of-00001", ".index"])
-def test_a_truncated_checkpoint_is_named_with_the_one_before(tmp_path, ending):
+@pytest.mark.parametrize("text", ['{"bleu": 3', '{"bleu": 3, "dev": "d"}', '{"bleu": {"a": 1}}'])
+def test_scores_that_cannot_be_read_are_named(tmp_path, text):
+    (tmp_path / checkpoint.SCORES).write_text(text)
+    with pytest.raises(InputError, match="dev_bleu.json: holds no BLEU"):
+        checkpoint.read_scores(tmp_path)
+
+
+def test_checkpoints_within_an_epoch_stay_until_its_end(tmp_path):
+    model, _ = small(0)
+    parts = checkpoint.trackable(model)
+
+    def left():
+        return [path.name[12:] for path in checkpoint.named(tmp_path)]
+
+    for step in (10, 20, 30):
+        path = checkpoint.save(parts, tmp_path, 1, step, partial=True)
+    assert left() == ["01_gs_20_partial", "01_gs_30_partial"]
+    assert checkpoint.newest(tmp_path) == path and checkpoint.epochs_done(path) == 0
+    checkpoint.save(parts, tmp_path, 1, 30)
+    assert left() == ["01_gs_30"]
+    path = checkpoint.save(parts, tmp_path, 2, 40, partial=True)
+    assert left() == ["01_gs_30", "02_gs_40_partial"]
+    assert [other.name[12:] for other in checkpoint.last(path, 5)] == left()
+    checkpoint.save(parts, tmp_path, 2, 50, keep=1)
+    assert left() == ["02_gs_50"]
+
+
+def damage(path, ending, way):
+    """Cut a file of a checkpoint in half, or turn one bit of it."""
+    file = Path(f"{path}{ending}")
+    content = bytearray(file.read_bytes())
+    if way == "cut":
+        del content[len(content) // 2 :]
+    else:
+        content[len(content) // 3] ^= 16
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("way", ["cut", "bit"])
+@pytest.mark.parametrize("ending", checkpoint.ENDINGS)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(tmp_path, capsys, ending, way):
     model, optimizer = trained(seed=1, steps=1)
     parts = checkpoint.trackable(model, optimizer)
-    checkpoint.save(parts, tmp_path, 1, 1)
+    before = checkpoint.save(parts, tmp_path, 1, 1)
     path = checkpoint.save(parts, tmp_path, 2, 2)
-    with open(f"{path}{ending}", "r+b") as file:
-        file.truncate(file.seek(0, 2) // 2)
-    with pytest.raises(InputError, match="model_epoch_02_gs_2: .*damaged.*model_epoch_01_gs_1"):
+    assert checkpoint.newest_whole(tmp_path) == path
+    damage(path, ending, way)
+    assert checkpoint.newest_whole(tmp_path) == before
+    assert "model_epoch_02_gs_2: this checkpoint is damaged" in capsys.readouterr().err
+    with pytest.raises(InputError, match="model_epoch_02_gs_2: this checkpoint is damaged"):
         checkpoint.restore(parts, path)
+    damage(before, ending, way)
+    with pytest.raises(InputError, match="model_epoch_01_gs_1: this checkpoint is damaged"):
+        checkpoint.newest_whole(tmp_path)
+
+
+def test_one_training_at_a_time(tmp_path):
+    with checkpoint.lock(tmp_path):
+        with pytest.raises(
+            InputError, match=f"another training writes here .process {os.getpid()}"
+        ):
+            with checkpoint.lock(tmp_path):
+                pass
+    with checkpoint.lock(tmp_path):
+        pass
 
 
 # The original's ------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Pieces: the sentencepiece model, BPE-dropout, and the recipe tiny from text to text."""
 
 import dataclasses
-import json
 import re
 import unicodedata
 from pathlib import Path
@@ -200,12 +199,12 @@ def test_each_epoch_tells_the_dev_bleu_and_the_best_is_remembered(run):
     assert [round(bleu, 2) for bleu in points["dev_bleu"].values()] == told
     steps = [checkpoint.epoch_and_step(p)[1] for p in checkpoint.named(flags["logdir"])]
     assert list(points["dev_bleu"]) == steps and len(told) == 3
-    best, bleu = checkpoint.read_best(flags["logdir"])
-    assert round(bleu, 2) == max(told)
-    assert (
-        best.name
-        == f"model_epoch_{1 + told.index(max(told)):02d}_gs_{steps[told.index(max(told))]}"
+    names = [path.name for path in checkpoint.named(flags["logdir"])]
+    scores = checkpoint.read_scores(flags["logdir"], flags["source_dev"])
+    assert {name: round(bleu, 2) for name, bleu in scores.items()} == dict(
+        zip(names, told, strict=True)
     )
+    assert checkpoint.best(flags["logdir"]).name == names[told.index(max(told))]
 
 
 def test_the_learning_rate_is_in_tensorboard(run):
@@ -218,7 +217,8 @@ def test_the_learning_rate_is_in_tensorboard(run):
 def test_the_dev_bleu_is_what_eval_gives_the_best_checkpoint(run):
     """The test set is the development set here."""
     done = run_script("eval.py", logdir=run[0]["logdir"], best=True, beam=1)
-    best, bleu = checkpoint.read_best(run[0]["logdir"])
+    best = checkpoint.best(run[0]["logdir"])
+    bleu = checkpoint.read_scores(run[0]["logdir"])[best.name]
     assert f"Decoding = greedy search, {best.name}\n" in done.stdout
     assert f"sacreBLEU = {bleu:.2f} " in done.stdout
 
@@ -309,22 +309,25 @@ def test_training_stops_when_the_dev_bleu_gets_no_better(flags, tmp_path, capsys
     assert "No better dev BLEU than" in capsys.readouterr().out
     names = [path.name[:14] for path in checkpoint.named(tmp_path)]
     assert names == ["model_epoch_01", "model_epoch_03"]  # the best, and the last one
-    assert json.loads((tmp_path / "best.json").read_text())["checkpoint"].startswith(names[0])
+    assert checkpoint.best(tmp_path).name.startswith(names[0])
 
     train.main(still)
     assert "stopping" in capsys.readouterr().out
     assert [path.name[:14] for path in checkpoint.named(tmp_path)] == names
 
 
-def test_the_best_of_a_run_that_was_gone_back_on_does_not_count(flags, tmp_path):
-    hp = with_recipe(flags | dict(logdir=str(tmp_path), source_dev="d", target_dev="e"))
-    path = tmp_path / "model_epoch_04_gs_40"
-    for ending in checkpoint.ENDINGS:
-        Path(f"{path}{ending}").write_text("")
-    checkpoint.write_best(path, 9.0, "d")
-    assert train.best_so_far(hp, 5) == (4, 9.0)
-    assert train.best_so_far(hp, 3) == (3, -1.0)
-    assert train.best_so_far(dataclasses.replace(hp, source_dev="other"), 5) == (5, -1.0)
+def test_the_scores_of_a_run_that_was_gone_back_on_do_not_count(flags, tmp_path):
+    dev = dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
+    back = flags | dev | dict(logdir=str(tmp_path), num_epochs=3)
+    train.main(back)
+    names = [path.name for path in checkpoint.named(tmp_path)]
+    assert [*checkpoint.read_scores(tmp_path)] == names
+
+    hp = with_recipe(back)
+    vocabs = load_vocabs(hp)
+    assert [*train.Training(hp, vocabs, tmp_path / names[1]).scores] == names[:2]
+    other = dataclasses.replace(hp, source_dev="another")
+    assert train.Training(other, vocabs, tmp_path / names[1]).scores == {}
 
 
 def test_it_learns_to_copy_text_with_digits_and_punctuation(tmp_path, capsys):

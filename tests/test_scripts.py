@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import checkpoint
 import eval
+import events
 import prepro
 import train
 from conftest import ROOT, SMALL, run_script, sample_pairs, write_corpus
@@ -49,14 +49,12 @@ def test_training_leaves_a_checkpoint_an_epoch(run):
 
 def scalars(logdir):
     """TensorBoard's points, {name: {step: value}}."""
-    points = {}
-    for path in tf.io.gfile.glob(f"{logdir}/events*"):
-        for event in tf.compat.v1.train.summary_iterator(path):
-            for value in event.summary.value:
-                number = float(tf.make_ndarray(value.tensor))
-                assert event.step not in points.setdefault(value.tag, {})
-                points[value.tag][event.step] = number
-    return points
+    curves = {}
+    for path in events.files(logdir):
+        for name, step, number, _ in events.points(path):
+            assert step not in curves.setdefault(name, {})
+            curves[name][step] = number
+    return curves
 
 
 def test_tensorboard_gets_loss_and_accuracy(run):

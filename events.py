@@ -1,0 +1,64 @@
+"""TensorBoard's files in logdir: reading the curves back, and cutting off what is done anew."""
+
+import os
+from pathlib import Path
+
+import tensorflow as tf
+
+from hparams import to_disk
+
+BY_STEP = ("mean_loss", "acc", "lr")  # what has points within an epoch; the rest at its end
+
+
+def files(logdir):
+    """TensorBoard's files, oldest first."""
+    return sorted(Path(logdir).glob("events.out.tfevents.*"))
+
+
+def read(path):
+    """The records of a file up to where it breaks off, a list of bytes, and whether it does."""
+    records = []
+    try:
+        for record in tf.data.TFRecordDataset(str(path)):
+            records.append(record.numpy())
+    except tf.errors.DataLossError:
+        return records, True
+    return records, False
+
+
+def began(path):
+    """When a file was begun, in seconds."""
+    return tf.compat.v1.Event.FromString(read(path)[0][0]).wall_time
+
+
+def points(path):
+    """Yield the points of the curves in a file: name, step, value, and time in seconds."""
+    for record in read(path)[0]:
+        event = tf.compat.v1.Event.FromString(record)
+        for value in event.summary.value:
+            yield value.tag, event.step, float(tf.make_ndarray(value.tensor)), event.wall_time
+
+
+def cut(logdir, global_step, partial):
+    """Take out what was written behind a checkpoint, before training goes on from there.
+
+    Args:
+      global_step: that of the checkpoint.
+      partial: whether it lies within its epoch, and what comes at the end is to come.
+    """
+
+    def stays(record):
+        event = tf.compat.v1.Event.FromString(record)
+        at_end = any(value.tag not in BY_STEP for value in event.summary.value)
+        return event.step < global_step or event.step == global_step and not (partial and at_end)
+
+    for path in files(logdir):
+        records, broken = read(path)
+        kept = [*filter(stays, records)]
+        if broken or len(kept) < len(records):
+            beside = path.with_name("cut.tmp")
+            with tf.io.TFRecordWriter(str(beside)) as writer:
+                for record in kept:
+                    writer.write(record)
+            to_disk(beside)
+            os.replace(beside, path)
