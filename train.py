@@ -296,8 +296,11 @@ class Training:
                 if self.global_step % SUMMARY_STEPS == 0 or done == num_batch:
                     bar.set_postfix_str(self.tell(), refresh=False)
                 due = hp.save_steps and self.global_step % hp.save_steps == 0
-                if due or stop.signal is not None:
+                # Workers that ended before the chief would leave it in a step without them.
+                stopping = stop.signal is not None and self.chief
+                if due or stopping:
                     self.save(partial=True)
+                if stopping:
                     stop.check()
 
     def count(self):
@@ -340,6 +343,23 @@ class Training:
         return bleu
 
 
+def failure(error, hp):
+    """What a person is to know of an error of TensorFlow: an OSError, or the error itself."""
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        size = "batch_tokens" if hp.batch_tokens else "batch_size"
+        return OSError(
+            f"a batch is too large for the memory: lower {size} {getattr(hp, size)} or maxlen"
+            f" {hp.maxlen}"
+        )
+    if "TF_CONFIG" in os.environ:
+        reason = error.message.partition("\n")[0]
+        return OSError(
+            f"a worker is gone ({reason}): start all of them again, and they go on from the last"
+            " checkpoint"
+        )
+    return error
+
+
 def main(flags):
     hp, trained_with, path = open_logdir(flags)
     newest = checkpoint.newest(hp.logdir)
@@ -356,7 +376,12 @@ def main(flags):
         tf.config.experimental.enable_op_determinism()
     training = Training(hp, vocabs, path)
     with training.logdir(newest), Stop() as stop:
-        training.run(data, dev, stop)
+        try:
+            training.run(data, dev, stop)
+        except tf.errors.OpError as error:
+            if not training.chief:
+                stop.check()  # the chief has ended too
+            raise failure(error, hp) from None
     print("Done")
 
 

@@ -1,17 +1,25 @@
-"""Several devices: the batch is split, the training is the same."""
+"""Several devices and several workers: the batch is split, the training is the same."""
 
+import functools
 import json
+import os
+import re
+import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
-from conftest import ROOT
+import checkpoint
+import prepro
+from conftest import ROOT, SMALL, sample_pairs, write_corpus
+from test_scripts import scalars
 
 # Plain gradient descent is compared closely. Adam divides each gradient by its own size, so
 # that one that is zero but for rounding becomes a whole step in the direction of the rounding.
 LOSSES = """
-import json, sys
+import json, os, sys
 import keras, numpy as np, tensorflow as tf
 
 cpu = tf.config.list_physical_devices("CPU")[0]
@@ -29,17 +37,19 @@ hp = with_recipe(dict(recipe=sys.argv[2], batch_size=25) | small)
 if hp.batch_tokens:
     hp = with_recipe(dict(recipe=sys.argv[2], batch_tokens=150) | small)
 strategy = make_strategy()
-assert strategy.num_replicas_in_sync == len(devices)
+workers = json.loads(os.environ.get("TF_CONFIG", '{"cluster": {"worker": [1]}}'))
+replicas = len(devices) * len(workers["cluster"]["worker"])
+assert strategy.num_replicas_in_sync == replicas
 keras.utils.set_random_seed(0)
 with strategy.scope():
     model = make_model(hp, 50, 50)
-    optimizer = dict(SGD=keras.optimizers.SGD(0.5), Adam=Adam(0.003))[sys.argv[3]]
+    optimizer = dict(SGD=keras.optimizers.SGD(0.1), Adam=Adam(0.003))[sys.argv[3]]
     optimizer.build(model.trainable_variables)
 step = make_step(strategy, model, optimizer)
 
 rng = np.random.default_rng(0)
-sides = [Ragged.of([rng.integers(4, 50, n) for n in rng.integers(1, 11, 500)]) for _ in "XY"]
-batches, count = get_batch_data(Data(*sides, [], [], range(500)), hp, 1)
+sides = [Ragged.of([rng.integers(4, 50, n) for n in rng.integers(1, 11, 1250)]) for _ in "XY"]
+batches, count = get_batch_data(Data(*sides, [], [], range(1250)), hp, 1)
 sizes = {len(x) for x, y in batches}
 assert any(size % 2 for size in sizes)  # unlike shares on two devices
 losses = [float(step(x, y)[0]) for x, y in strategy.experimental_distribute_dataset(batches)]
@@ -48,18 +58,76 @@ print(json.dumps(losses))
 """
 
 
-def losses(count, recipe, optimizer):
-    command = [sys.executable, "-c", LOSSES, str(count), recipe, optimizer]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def start(command, workers=1):
+    """A process, or so many that are each other's workers."""
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    if workers == 1:
+        return [subprocess.Popen(command, **pipes)]
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(workers)]
+    cluster = dict(worker=["127.0.0.1:{1}".format(*free.getsockname()) for free in sockets])
+    for free in sockets:
+        free.close()
+    processes = []
+    for index in range(workers):
+        config = json.dumps(dict(cluster=cluster, task=dict(type="worker", index=index)))
+        processes.append(
+            subprocess.Popen(command, env=os.environ | dict(TF_CONFIG=config), **pipes)
+        )
+    return processes
 
 
+def losses(recipe, optimizer, devices=1, workers=1):
+    command = [sys.executable, "-c", LOSSES, str(devices), recipe, optimizer]
+    processes = start(command, workers)
+    printed = [process.communicate() for process in processes]
+    assert not any(process.returncode for process in processes), printed
+    told = [json.loads(out.splitlines()[-1]) for out, _ in printed]
+    assert all(other == told[0] for other in told)
+    return told[0]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """The losses of one device."""
+    return functools.cache(losses)
+
+
+@pytest.mark.parametrize("several", [dict(devices=2), dict(workers=2)])
 @pytest.mark.parametrize(
     "recipe, optimizer, within",
     [("legacy", "SGD", 1e-5), ("tiny", "SGD", 1e-5), ("tiny", "Adam", 1e-3)],
 )
-def test_two_devices_compute_what_one_does(recipe, optimizer, within):
-    one, two = (losses(count, recipe, optimizer) for count in (1, 2))
-    assert len(one) >= 20 and abs(one[-1] - one[0]) > 0.05
-    assert two == pytest.approx(one, abs=within)
+def test_several_compute_what_one_does(recipe, optimizer, within, several, alone):
+    one, more = alone(recipe, optimizer), losses(recipe, optimizer, **several)
+    assert len(one) >= 50 and abs(one[-1] - one[0]) > 0.05
+    assert more == pytest.approx(one, abs=within)
+
+
+def test_a_killed_worker_ends_the_others_and_the_group_goes_on(tmp_path):
+    flags = write_corpus(tmp_path, sample_pairs(96)) | SMALL
+    prepro.main(flags)
+    flags |= dict(batch_size=8, save_steps=10)
+
+    def command(**more):
+        options = [f"--{name}={value}" for name, value in (flags | more).items()]
+        return [sys.executable, str(ROOT / "train.py"), *options]
+
+    processes = start(command(num_epochs=10_000), workers=3)
+    while not (tmp_path / "logdir" / "checkpoint").exists():
+        assert all(process.poll() is None for process in processes)
+        time.sleep(0.1)
+    processes[2].kill()
+    for process in processes[:2]:
+        _, printed = process.communicate(timeout=120)
+        assert process.returncode == 1 and "Traceback" not in printed
+        assert re.search("train.py: a worker is gone .*: start all of them again", printed)
+    processes[2].communicate()
+
+    path = checkpoint.newest(tmp_path / "logdir")
+    processes = start(command(num_epochs=checkpoint.epoch_and_step(path)[0] + 1), workers=3)
+    printed = [process.communicate() for process in processes]
+    assert not any(process.returncode for process in processes), printed
+    assert all(f"Going on from {path}" in out and out.endswith("Done\n") for out, _ in printed)
+    assert ["mean_loss" in out for out, _ in printed] == [True, False, False]
+    steps = [*scalars(tmp_path / "logdir")["mean_loss"]]
+    assert steps == sorted(steps)
