@@ -40,16 +40,19 @@ def newest(logdir):
     stood in training; without that file, the newest by name.
 
     Raises:
-      InputError: `checkpoint` names one that is not there.
+      InputError: `logdir` is a file, or `checkpoint` names one that is not there.
     """
-    state = Path(logdir) / "checkpoint"
+    logdir = Path(logdir)
+    if logdir.is_file() or not logdir.exists() and Path(f"{logdir}.index").exists():
+        raise InputError(f"{logdir}: a file; --logdir names a folder, as {logdir.parent}")
+    state = logdir / "checkpoint"
     if not state.is_file():
         return (named(logdir) or [None])[-1]
     text = state.read_text("utf-8", errors="replace")
     found = re.search(r'model_checkpoint_path: "(?:.*[/\\])?([^"/\\]+)"', text)
     if not found:
         raise InputError(f"{state}: names no checkpoint: delete it, or copy the file again")
-    path = Path(logdir) / found[1]
+    path = logdir / found[1]
     if not Path(f"{path}.index").is_file():
         raise InputError(f"{state} names {path.name}, and {path}.index is not there: copy it again")
     return path

@@ -167,7 +167,8 @@ def load_test_data(hp, vocabs, paths=None):
       InputError: a file cannot be read, the sides differ in length, or no pair is left.
     """
     paths = paths or (hp.source_test, hp.target_test)
-    (source, sources), (target, targets) = map(read_test, paths)
+    (source, sources, left), (target, targets, right) = map(read_test, paths)
+    same_segments(paths, left, right)
     same_length(paths, [len(sources), len(targets)])
     sides = sources, targets
     cleaned = (source, target) if hp.tokens == "words" else sides
@@ -256,6 +257,20 @@ def same_length(paths, counts):
             " that open with < not counted): the two must be translations of each other, line"
             " by line"
         )
+
+
+def same_segments(paths, *places):
+    """Raise InputError where two XML files have segments of different ids in one place.
+
+    Args:
+      places: of both files, what `read_segments` tells of its segments.
+    """
+    for (one, one_id), (other, other_id) in zip(*places, strict=False):
+        if one_id and other_id and one_id != other_id:
+            raise InputError(
+                f"{paths[0]}:{one}: segment {one_id} stands where {paths[1]}:{other} has segment"
+                f" {other_id}: the two must have the same segments in the same order"
+            )
 
 
 def refuse_nothing_left(hp, paths, total, empty, words, left):

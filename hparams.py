@@ -441,6 +441,8 @@ def run(main, flags, stopped="stopped"):
       stopped: what to say after Ctrl-C.
     """
     program = Path(sys.argv[0]).name
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8")  # as text is, whatever the locale says
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         main(flags)

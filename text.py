@@ -60,6 +60,8 @@ def read_lines(path, hint=WHERE_TO_GET_TEXT):
     except OSError as error:
         raise InputError(f"{path}: {error.strerror.lower()}: {hint}") from None
     with file:
+        if file.peek(2)[:2] == b"\x1f\x8b":
+            raise InputError(f"{path}: a gzip file, not text: unpack it first (gzip -d)")
         for number, line in enumerate(file, 1):
             try:
                 text = line.decode("utf-8")
@@ -97,16 +99,55 @@ def read_test(path):
     lines, as of a training file.
 
     Returns:
-      (list, list): the sentences as the documents clean them, and as a person
-      would read them.
+      (list, list, list): the sentences as the documents clean them, and as a person
+      would read them; and what `read_segments` tells of each, or nothing.
+
+    Raises:
+      InputError: as `read_lines` and `read_segments`.
     """
     lines = list(read_lines(path))
-    segments = [line for line in lines if line.lstrip().startswith("<seg")]
-    if not segments:
+    if not any(line.lstrip().startswith("<seg") for line in lines):
         raw = list(drop_tags(lines))
-        return [clean(line).strip() for line in raw], raw
-    inner = [regex.sub("<[^>]+>", "", line).strip() for line in segments]
-    return [clean(line).strip() for line in inner], [html.unescape(line) for line in inner]
+        return [clean(line).strip() for line in raw], raw, []
+    inner, places = read_segments(path, "\n".join(lines))
+    raw = [html.unescape(segment) for segment in inner]
+    return [clean(segment).strip() for segment in inner], raw, places
+
+
+def read_segments(path, text):
+    """What is between `<seg>` and `</seg>`, however many of them are on a line.
+
+    Returns:
+      (list, list): the segments, on one line each and without the tags within them; and
+      their line numbers and ids, None where they have none.
+
+    Raises:
+      InputError: a segment that is not opened or not closed (names the line).
+    """
+    segments, places, number, opened = [], [], 1, None
+    behind = 0  # where the text begins that is not seen yet
+    for tag in regex.finditer(r"<(/?)seg\b([^>]*)>", text):
+        number += text.count("\n", behind, tag.start())
+        behind = tag.start()
+        if tag[1] and opened is None:
+            raise InputError(f"{path}:{number}: </seg> without a <seg> before it: take it out")
+        if not tag[1] and opened is not None:
+            raise not_closed(path, places[-1])
+        if tag[1]:
+            inner = regex.sub("<[^>]+>", "", text[opened : tag.start()])
+            segments.append(" ".join(line.strip() for line in inner.strip().split("\n")))
+            opened = None
+        else:
+            name = regex.search(r"""\bid\s*=\s*["']?([^"'\s]+)""", tag[2])
+            places.append((number, name and name[1]))
+            opened = tag.end()
+    if opened is not None:
+        raise not_closed(path, places[-1])
+    return segments, places
+
+
+def not_closed(path, place):
+    return InputError(f"{path}:{place[0]}: this <seg> is not closed: write </seg> behind its text")
 
 
 # Both vocabularies -------------------------------------------------------------

@@ -83,11 +83,17 @@ def golden(request):
     return Golden(request.param)
 
 
-def run_script(script, **flags):
-    """Run a script of the project in a process of its own; its exit code and both outputs."""
+def run_script(script, cwd=ROOT, env=None, **flags):
+    """Run a script of the project in a process of its own; its exit code and both outputs.
+
+    Args:
+      cwd: the folder it is run in.
+      env: variables that its environment has besides.
+    """
     options = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
     command = [sys.executable, str(ROOT / script), *options]
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", cwd=ROOT)
+    pipes = dict(capture_output=True, text=True, encoding="utf-8")
+    return subprocess.run(command, cwd=cwd, env=os.environ | (env or {}), **pipes)
 
 
 def write_corpus(folder, train, test=None):

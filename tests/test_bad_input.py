@@ -1,5 +1,7 @@
 """What a person may give by mistake: one message, exit code 2, nothing half-written."""
 
+import gzip
+import os
 import shutil
 from pathlib import Path
 
@@ -93,6 +95,40 @@ def test_a_folder_given_as_a_file(flags, tmp_path):
     refused("prepro.py", tmp_path, "is a directory", **flags | dict(source_train=tmp_path))
 
 
+@pytest.mark.parametrize("recipe", ["legacy", "tiny"])
+def test_a_packed_file(tmp_path, recipe):
+    flags = write_corpus(tmp_path, PAIRS)
+    Path(flags["source_train"]).write_bytes(gzip.compress(b"Ein Hund\n" * 40))
+    refused("prepro.py", flags["source_train"], "gzip -d", **flags, recipe=recipe)
+
+
+def test_a_broken_test_set(trained):
+    path = Path(trained["source_test"])
+    path.write_text('<seg id="1">Ein Hund</seg>\n<seg id="2">Zwei\n')
+    refused("eval.py", f"{path}:2: this <seg> is not closed", **trained)
+    assert not Path(trained["results"]).exists()
+
+
+def test_a_batch_too_large_for_the_memory(flags):
+    narrow = dict(maxlen=100_000, hidden_units=2, num_heads=1)
+    done = run_script("train.py", **flags | narrow)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "train.py: a batch is too large for the memory: lower batch_size 32" in done.stderr
+
+
+def test_text_that_nobody_meant(trained, tmp_path):
+    """A million characters, a word of a hundred thousand, bytes of nothing: no crash."""
+    odd = ["a b" * 333_333, "x" * 100_000, "a\0b", " \t ", "\u00a0", "u\u0308ber\u2028den"]
+    for flag in ("source_train", "target_train"):
+        path = Path(trained[flag])
+        path.write_text(path.read_text() + "".join(f"{line}\n" for line in odd))
+    more = dict(logdir=tmp_path / "logdir", num_epochs=1)
+    for script in ("prepro.py", "train.py"):
+        done = run_script(script, **trained | SMALL | more)
+        assert done.returncode == 0, done.stderr
+    assert "Training on 43 of 46 pairs: 1 are longer than maxlen 15, 2 have an empty" in done.stdout
+
+
 def test_no_sentence_under_maxlen(flags):
     refused("train.py", "none of 40 pairs", "maxlen 2", "raise", **flags | dict(maxlen=2))
 
@@ -114,7 +150,7 @@ def test_a_file_where_a_folder_is_to_be(flags, trained, tmp_path):
     file = tmp_path / "file"
     file.write_text("mine")
     refused("prepro.py", file, "cannot be made a folder", **flags | dict(preprocessed=file))
-    refused("train.py", file, "cannot be made a folder", **flags | dict(logdir=file))
+    refused("train.py", file, "a file; --logdir names a folder", **flags | dict(logdir=file))
     refused("eval.py", file, "cannot be made a folder", **trained | dict(results=file))
     assert file.read_text() == "mine"
 
@@ -170,6 +206,15 @@ def test_a_logdir_with_no_checkpoint(tmp_path):
     refused("eval.py", "nowhere", "no checkpoint", logdir="nowhere")
 
 
+@pytest.mark.parametrize(
+    "script, name", [("train.py", ""), ("eval.py", ".index"), ("eval.py", ".data-00000-of-00001")]
+)
+def test_a_file_of_a_checkpoint_in_place_of_its_folder(trained, script, name):
+    logdir = Path(trained["logdir"])
+    file = next(logdir.glob("*.index")).with_suffix(name)
+    refused(script, file, f"names a folder, as {logdir}", **trained | dict(logdir=file))
+
+
 @pytest.mark.parametrize("script", ["train.py", "eval.py"])
 def test_a_truncated_checkpoint(trained, script):
     path = next(Path(trained["logdir"]).glob("*.data-00000-of-00001"))
@@ -203,3 +248,28 @@ def test_flags_that_contradict_the_originals_checkpoint(original_run, tmp_path):
     prepro.main(other)
     folders["preprocessed"] = other["preprocessed"]
     refused("eval.py", "not the vocabularies of this model", "--preprocessed", **folders)
+
+
+# The surroundings ---------------------------------------------------------------------
+
+
+def test_a_locale_without_umlauts_and_a_folder_with_them(tmp_path):
+    folder = tmp_path / "ein Ordner mit Ümläuten"
+    flags = {
+        name: os.path.relpath(path, folder) for name, path in write_corpus(folder, PAIRS).items()
+    }
+    locale = dict(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    for script in ("prepro.py", "train.py", "eval.py"):
+        done = run_script(script, cwd=folder, env=locale, **flags, **SMALL, num_epochs=1)
+        assert done.returncode == 0, done.stderr
+    assert "- source: " in done.stdout and [*(folder / "results").iterdir()]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.parametrize(
+    "script, name", [("prepro.py", "preprocessed"), ("train.py", "logdir"), ("eval.py", "results")]
+)
+def test_a_folder_that_may_only_be_read(trained, tmp_path, script, name):
+    folder = tmp_path / "locked"
+    folder.mkdir(mode=0o500)
+    refused(script, folder, "cannot be written to", **trained | {name: folder})

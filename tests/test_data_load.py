@@ -13,7 +13,7 @@ import text
 from conftest import GOLDEN, write_corpus
 from data_load import Ragged, create_data, get_batch_data, load_test_data, load_train_data
 from hparams import Hyperparams, InputError, with_recipe
-from text import END, Words, find_min_cnt, load_vocab, load_vocabs, read_lines
+from text import END, Words, find_min_cnt, load_vocab, load_vocabs, read_lines, read_test
 
 VOCAB_SHA256 = {
     "de": "94240fde34b7dd1cd00fad21c28bff16083c2ae29c213cdf0b04157c680fc317",
@@ -167,6 +167,46 @@ def test_test_sets_may_be_xml_or_plain(tmp_path):
     assert test.data.Sources == ["Ein Hund", "A amp B"]  # as the original cleaned them
     assert test.references == ["A dog.", "A & B"]
     assert [x.tolist() for x in test.data.X] == [[4, 5, 3], [1, 1, 1, 3]]
+
+
+@pytest.mark.parametrize(
+    "text, segments",
+    [
+        ('<seg id="1"> a <b>c</b> </seg><seg>d</seg>', [("a c", 1, "1"), ("d", 1, None)]),
+        ("x\n<seg id=7>\n a\n  b c\n</seg>\n<seg></seg>", [("a b c", 2, "7"), ("", 6, None)]),
+        ("<segment>no</segment>\n <seg>a &lt; b</seg>", [("a < b", 2, None)]),
+    ],
+)
+def test_segments_may_share_lines_and_span_them(tmp_path, text, segments):
+    path = tmp_path / "test.xml"
+    path.write_text(text)
+    _, raw, places = read_test(path)
+    assert [(line, *place) for line, place in zip(raw, places, strict=True)] == segments
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ("<seg>a</seg>\n<seg>b\n<seg>c</seg>", ":2: this <seg> is not closed"),
+        ("<seg>a</seg>\n<seg>b\n", ":2: this <seg> is not closed"),
+        ("<seg>a</seg>\nb</seg>\n", ":2: </seg> without a <seg> before it"),
+    ],
+)
+def test_broken_segments_are_named(tmp_path, text, problem):
+    path = tmp_path / "test.xml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=f"{path}{problem}"):
+        read_test(path)
+
+
+def test_segments_of_different_ids_are_no_pairs(tmp_path):
+    paths = tmp_path / "source", tmp_path / "target"
+    paths[0].write_text('<seg id="1">a</seg>\n<seg id="2">b</seg>\n')
+    paths[1].write_text('<seg id="1">A</seg>\n\n<seg id="3">B</seg>\n')
+    with pytest.raises(
+        InputError, match="source:2: segment 2 stands where .*target:3 has segment 3"
+    ):
+        load_test_data(Hyperparams(), None, paths)
 
 
 # Vocabularies ------------------------------------------------------------------

@@ -93,7 +93,7 @@ def test_no_test_sentence_is_in_the_training_text(tmp_path):
     assert write(tmp_path).returncode == 0
     for lang in ("de", "en"):
         train = list(read_corpus(tmp_path / f"train.tags.de-en.{lang}"))
-        _, test = read_test(tmp_path / f"IWSLT16.TED.tst2014.de-en.{lang}.xml")
+        _, test, _ = read_test(tmp_path / f"IWSLT16.TED.tst2014.de-en.{lang}.xml")
         assert len(train) == 20_000 and len(test) == 1_000
         assert not set(test) & set(train)
 
