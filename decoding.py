@@ -1,13 +1,19 @@
 """From a trained model and sentences to their translations."""
 
 import dataclasses
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
 import checkpoint
-from hparams import Hyperparams, load_hparams, refuse_contradiction, with_recipe
+from data_load import Ragged
+from hparams import Hyperparams, load_hparams, refuse_contradiction, with_recipe, write_whole
 from model import SWITCHES, make_model
 from search import PENALTIES, beam_search, greedy
 from text import END, PAD, START, find_min_cnt, load_vocabs
@@ -139,3 +145,67 @@ def translate(search, X, hp):
 def to_text(translations, vocab):
     """The best of each of `translate`'s, as text."""
     return [vocab.decode(found[0][0]) for found in translations]
+
+
+# Sharing -------------------------------------------------------------------------
+
+
+def share():
+    """Which of how many processes this is, by TensorFlow's variable TF_CONFIG.
+
+    Returns:
+      (int, int): (0, 1) where it is alone.
+    """
+    config = json.loads(os.environ.get("TF_CONFIG", "{}"))
+    workers = config.get("cluster", {}).get("worker", [""])
+    return config.get("task", {}).get("index", 0), len(workers)
+
+
+def translate_shared(work, X, results, hp, paths):
+    """Translate sentences together with the other processes, by files beside `results`.
+
+    Args:
+      work: the function from a Ragged to a list of translations, str.
+      X: Ragged, source ids.
+      results: Path, the file that the first process will write.
+      hp: Hyperparams.
+      paths: the checkpoints of the model.
+
+    Returns:
+      list of str in the order of X; None from all processes but the first.
+
+    Raises:
+      OSError: another process does not give its part.
+    """
+    index, count = share()
+    began = time.monotonic()
+    rows = range(index, len(X), count)
+    got = work(Ragged.of([X[row] for row in rows])) if rows else []
+    key = hashlib.sha256(X.ids.tobytes() + X.splits.tobytes() + describe(hp, paths).encode())
+    for path in paths:
+        key.update(Path(f"{path}.index").read_bytes())  # which holds checksums of the weights
+    parts = [results.with_name(f"{results.name}.part-{i}-of-{count}") for i in range(count)]
+    if index:
+        write_whole(parts[index], json.dumps(dict(key=key.hexdigest(), got=got)))
+        return None
+    limit = time.monotonic() + 60 + 10 * (time.monotonic() - began)
+    joined = [None] * len(X)
+    joined[::count] = got
+    for i in range(1, count):
+        joined[i::count] = wait_for_part(parts[i], key.hexdigest(), limit)
+    for part in parts[1:]:
+        part.unlink(missing_ok=True)
+    return joined
+
+
+def wait_for_part(path, key, limit):
+    """What another process has translated, once its file is there."""
+    with tqdm(desc=f"waiting for {path.name}", leave=False, delay=1) as bar:
+        while time.monotonic() < limit:
+            if path.exists():
+                part = json.loads(path.read_text("utf-8"))
+                if part["key"] == key:  # else it is of something else
+                    return part["got"]
+            time.sleep(0.2)
+            bar.update()
+    raise OSError(f"{path}: another process has not written its part: start all of them again")

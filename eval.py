@@ -9,7 +9,7 @@ if __name__ == "__main__":
 
 from bleu import bleu_score, sacrebleu_score
 from data_load import load_test_data
-from decoding import describe, load, make_search, to_text, translate
+from decoding import describe, load, make_search, to_text, translate, translate_shared
 
 SAMPLES = 5  # translations shown on the terminal
 
@@ -40,12 +40,19 @@ def main(flags):
     how = describe(hp, paths)
     print(f"Translating {len(test.data.X)} sentences: {how}")
     search = make_search(model, hp, hp.beam)
-    got = to_text(translate(search, test.data.X, hp), vocabs[1])
+
+    def work(X):
+        return to_text(translate(search, X, hp), vocabs[1])
+
+    results = Path(hp.results) / paths[-1].name
+    got = translate_shared(work, test.data.X, results, hp, paths)
+    if got is None:
+        print("Done: another process puts the parts together")
+        return
 
     columns = zip(test.data.Sources, test.data.Targets, got, strict=True)
     records = [f"- source: {s}\n- expected: {e}\n- got: {g}\n" for s, e, g in columns]
     closing = [f"Decoding = {how}", *scores(test, got, hp)]
-    results = Path(hp.results) / paths[-1].name
     write_whole(results, "\n".join(records + closing) + "\n")
 
     shown = [line for line in closing if len(line) < 200]  # the numbers may be hundreds

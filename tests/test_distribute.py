@@ -13,6 +13,7 @@ import pytest
 
 import checkpoint
 import prepro
+import train
 from conftest import ROOT, SMALL, sample_pairs, write_corpus
 from test_scripts import scalars
 
@@ -131,3 +132,20 @@ def test_a_killed_worker_ends_the_others_and_the_group_goes_on(tmp_path):
     assert ["mean_loss" in out for out, _ in printed] == [True, False, False]
     steps = [*scalars(tmp_path / "logdir")["mean_loss"]]
     assert steps == sorted(steps)
+
+
+def test_processes_share_a_test_set(tmp_path):
+    flags = write_corpus(tmp_path, sample_pairs(40), sample_pairs(23, seed=1)) | SMALL
+    prepro.main(flags)
+    train.main(flags | dict(num_epochs=2))
+    folder = tmp_path / "results"
+    command = [sys.executable, str(ROOT / "eval.py"), f"--logdir={flags['logdir']}"]
+    texts = []
+    for workers in (1, 3):
+        for process in start(command, workers):
+            _, printed = process.communicate()
+            assert process.returncode == 0, printed
+        (path,) = folder.iterdir()  # the parts are gone
+        texts.append(path.read_text("utf-8"))
+        path.unlink()
+    assert texts[0] == texts[1] and texts[0].count("- got: ") == 23
