@@ -34,9 +34,9 @@ demo: .venv/installed
 test: .venv/installed-tests
 	$(PY) -m pytest -n auto --maxprocesses 4 --dist loadscope
 
-# As tests/test_resume.py, and with more turns: training killed twenty times.
+# Training killed twenty times, random input by the ten thousands: some hours.
 soak: .venv/installed-tests
-	KILLS=20 $(PY) -m pytest tests/test_resume.py
+	KILLS=20 SOAK=1 $(PY) -m pytest tests/test_resume.py tests/test_fuzz.py
 
 lint: .venv/installed-tests
 	$(PY) -m ruff check .

@@ -153,7 +153,8 @@ def join(done, found):
 
 
 def without(never, logits):
-    """The logits (..., V) where these ids cannot be chosen."""
+    """The logits (..., V), in float32, where these ids cannot be chosen."""
+    logits = tf.cast(logits, tf.float32)
     ids = tf.range(tf.shape(logits)[-1])[:, None]  # (V, 1)
     return tf.where(tf.reduce_any(ids == list(never), axis=-1), -INF, logits) if never else logits
 

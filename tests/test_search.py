@@ -33,6 +33,18 @@ def test_it_spells_and_feeds_each_letter_back():
     assert spell(preds) == ["transformer"]
 
 
+@pytest.mark.parametrize("never", [[], [0]])
+def test_it_takes_logits_in_bfloat16(never):
+    step = speller("abz")
+
+    def rounded(*args):
+        logits, state = step(*args)
+        return tf.cast(logits, tf.bfloat16), state
+
+    preds = greedy(rounded, tf.constant(0), tf.zeros([1], tf.int32), 9, END, never)
+    assert spell(preds) == ["abz"]
+
+
 def test_a_finished_sentence_holds_zeros_and_the_others_go_on():
     step = speller("abcdz.", "abz...")
     preds = greedy(step, tf.constant(0), tf.zeros([2], tf.int32), 6, END)
