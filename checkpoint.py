@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from hparams import InputError, to_disk, write_whole
 
-WRITING = "writing"  # what a checkpoint is called until it is whole
+WRITING = "unfinished_checkpoint"  # what a checkpoint is called until it is whole
 SCORES = "dev_bleu.json"  # the dev BLEU of each epoch
 ENDINGS = (".data-00000-of-00001", ".index")  # the index last: it makes a checkpoint whole
 NAME = re.compile(r"model_epoch_(\d+)_gs_(\d+)(_partial)?")
@@ -225,7 +225,9 @@ def read_scores(logdir, dev=None):
     try:
         content = json.loads(file.read_text("utf-8"))
         scores = {name: float(bleu) for name, bleu in content["bleu"].items()}
-        known, _ = content["dev"], [*map(place, scores)]
+        known = content["dev"]
+        for name in scores:
+            place(name)  # which refuses what is no checkpoint's
     except (ValueError, TypeError, KeyError, AttributeError, InputError):
         raise InputError(f"{file}: holds no BLEU: delete it, or copy it again") from None
     return scores if dev in (None, known) else {}

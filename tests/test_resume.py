@@ -82,7 +82,7 @@ def kill(process, logdir, in_save, rng):
     wait_for(process, logdir, "events*")
     time.sleep(rng.uniform(0.0, 3.0))
     if in_save:
-        wait_for(process, logdir, "writing*")
+        wait_for(process, logdir, "unfinished*")
     process.kill()
     return process.wait() == -signal.SIGKILL
 
@@ -128,7 +128,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(flags, tmp_path):
     assert process.returncode == 1, printed
     assert "no checkpoint can be written" in printed and "Traceback" not in printed
     assert checkpoint.newest_whole(tmp_path) == before
-    assert not [*tmp_path.glob("writing*")]
+    assert not [*tmp_path.glob("unfinished*")]
 
 
 @pytest.mark.parametrize("rate", [1e20, 3e38])
