@@ -19,7 +19,7 @@ def read(path):
     """The records of a file up to where it breaks off, a list of bytes, and whether it does."""
     records = []
     try:
-        for record in tf.data.TFRecordDataset(str(path)):
+        for record in tf.data.TFRecordDataset(str(path), buffer_size=2**20):
             records.append(record.numpy())
     except tf.errors.DataLossError:
         return records, True
