@@ -178,6 +178,8 @@ def translate_shared(work, X, results, hp, paths):
       OSError: another process does not give its part.
     """
     index, count = share()
+    if count == 1:
+        return work(X)
     began = time.monotonic()
     rows = range(index, len(X), count)
     got = work(Ragged.of([X[row] for row in rows])) if rows else []

@@ -56,7 +56,7 @@ def cut(logdir, global_step, partial):
         records, broken = read(path)
         kept = [*filter(stays, records)]
         if broken or len(kept) < len(records):
-            beside = path.with_name("cut.tmp")
+            beside = path.with_name("cut.tmp")  # a name that TensorBoard does not read
             with tf.io.TFRecordWriter(str(beside)) as writer:
                 for record in kept:
                     writer.write(record)

@@ -173,6 +173,7 @@ class Training:
             optimizer.build(self.model.trainable_variables)
         self.step = make_step(self.strategy, self.model, optimizer)
         self.search = make_search(self.model, hp, beam=1)
+        self.vocab_sha256 = fingerprints(vocabs)
         # Of the epoch under way: batches that are done, sums of their mean_loss and acc.
         self.progress = tf.Variable(np.zeros(3))
         self.parts = checkpoint.trackable(self.model, optimizer, self.progress)
@@ -238,7 +239,7 @@ class Training:
             if not tf.reduce_all(tf.math.is_finite(weight)):
                 self.diverged(f"{name} is no number after step {self.global_step}")
         tf.summary.flush()
-        save_hparams(self.hp, fingerprints(self.vocabs))
+        save_hparams(self.hp, self.vocab_sha256)
         place = self.epoch, self.global_step
         self.path = checkpoint.save(self.parts, self.hp.logdir, *place, self.hp.keep, partial)
 

@@ -71,10 +71,10 @@ def assert_equal(logdir, whole):
     assert checkpoint.read_scores(logdir) == checkpoint.read_scores(whole)
 
 
-def wait_for(process, logdir, pattern, seconds=0.0005):
+def wait_for(process, logdir, pattern):
     """Until a file is there, or the process has ended."""
     while process.poll() is None and not [*Path(logdir).glob(pattern)]:
-        time.sleep(seconds)
+        time.sleep(0.0005)
 
 
 def kill(process, logdir, in_save, rng):
@@ -93,8 +93,7 @@ def test_killed_again_and_again_it_ends_as_if_left_alone(flags, whole, tmp_path)
         logdir = tmp_path / str(killed // 3)
         for turn in range(3):
             with start(flags, logdir) as process:
-                alive = kill(process, logdir, in_save=turn % 2 == 1, rng=rng)
-            killed += alive
+                killed += kill(process, logdir, in_save=turn % 2 == 1, rng=rng)
         with start(flags, logdir) as process:
             assert process.wait() == 0, process.stderr.read()
         assert_equal(logdir, whole)
