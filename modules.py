@@ -65,7 +65,9 @@ class Embedding(keras.layers.Layer):
         return ops.concatenate([ops.zeros_like(table[:1]), table[1:]], axis=0)
 
     def call(self, inputs):
-        outputs = ops.take(self.table(), inputs, axis=0)  # (N, T, C)
+        outputs = ops.take(self.lookup_table, inputs, axis=0)  # (N, T, C)
+        if self.zero_pad:
+            outputs = outputs * ops.cast(inputs != 0, outputs.dtype)[..., None]
         return outputs * self.num_units**0.5 if self.scale else outputs
 
     def score(self, outputs):
@@ -124,8 +126,9 @@ class Normalize(keras.layers.Layer):
 
     def call(self, inputs):
         wide = widen(inputs)
-        mean, variance = ops.moments(wide, axes=[-1], keepdims=True)  # (..., 1)
-        normalized = (wide - mean) / (variance + self.epsilon) ** 0.5
+        centered = wide - ops.mean(wide, axis=-1, keepdims=True)  # (..., C)
+        variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)  # (..., 1)
+        normalized = centered * ops.rsqrt(variance + self.epsilon)
         return self.gamma * ops.cast(normalized, inputs.dtype) + self.beta
 
 
@@ -223,7 +226,7 @@ class MultiheadAttention(keras.layers.Layer):
     def weigh(self, queries, projected, causality=False):
         """How much of each key a query takes: (N, h, T_q, T_k), summing to 1 over T_k."""
         Q = self.split_heads(self.query(queries))  # (N, h, T_q, C/h)
-        scores = ops.matmul(Q, ops.swapaxes(projected.K, -1, -2))  # (N, h, T_q, T_k)
+        scores = tf.matmul(Q, projected.K, transpose_b=True)  # (N, h, T_q, T_k)
         scores = scores / self.head_units**0.5
 
         masks = projected.key_masks[:, None, None, :]  # (N, 1, 1, T_k)
@@ -314,18 +317,17 @@ def cross_entropy(y, logits, epsilon=0.1):
 
     @tf.custom_gradient
     def smoothed(logits):
-        # L - logits[y], and its gradient, which is softmax(logits) - one_hot(y)
-        loss, gradient = tf.raw_ops.SparseSoftmaxCrossEntropyWithLogits(
-            features=logits, labels=words
-        )
+        probs = tf.nn.softmax(logits)  # (M, V)
+        # Of the likeliest word, whose probability cannot be 0.
+        L = tf.reduce_max(logits, axis=-1) - tf.math.log(tf.reduce_max(probs, axis=-1))  # (M,)
         chosen = tf.gather(logits, words, batch_dims=1)  # (M,)
-        loss += epsilon * (chosen - tf.reduce_mean(logits, axis=-1))  # (M,)
+        loss = L - chosen + epsilon * (chosen - tf.reduce_mean(logits, axis=-1))  # (M,)
 
         def backward(upstream):
+            spread = probs - epsilon / logits.shape[-1]  # (M, V)
             places = tf.stack([tf.range(tf.size(words)), words], axis=1)  # (M, 2)
-            spread = gradient - epsilon / logits.shape[-1]  # (M, V)
-            more = tf.fill(tf.shape(words), tf.cast(epsilon, logits.dtype))
-            return tf.tensor_scatter_nd_add(spread, places, more) * upstream[:, None]
+            less = tf.fill(tf.shape(words), tf.cast(1 - epsilon, logits.dtype))  # (M,)
+            return tf.tensor_scatter_nd_sub(spread, places, less) * upstream[:, None]
 
         return loss, backward
 

@@ -158,6 +158,11 @@ def test_loss_is_keras_cross_entropy_with_label_smoothing():
     np.testing.assert_allclose(label_smoothing(np.eye(9)[y]).sum(-1), 1)
 
 
+def test_the_loss_of_an_impossible_word_is_finite():
+    loss = cross_entropy(np.array([1]), tf.constant([[500.0, 0.0]]), epsilon=0.0)
+    np.testing.assert_allclose(loss, [500.0])
+
+
 def test_the_gradient_of_the_loss_is_that_of_keras():
     y, logits = IDS, tf.constant(units(2, 4, 9))
     weights = tf.constant(units(2, 4))
