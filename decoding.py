@@ -18,7 +18,9 @@ from model import SWITCHES, make_model
 from search import PENALTIES, beam_search, greedy
 from text import END, PAD, START, find_min_cnt, load_vocabs
 
-DECODED_TOKENS = 4096  # padded source tokens in a batch, at most: it bounds memory
+# What a batch has at most, which bounds memory; the more, the faster.
+DECODED_TOKENS = 4096  # of the sources, padding included
+DECODED_HYPOTHESES = 1024
 
 # The model ---------------------------------------------------------------------
 
@@ -133,13 +135,17 @@ def translate(search, X, hp):
     with tqdm(total=len(X), desc="translating", leave=False, mininterval=1) as bar:
         while bar.n < len(X):
             longest = X.lengths[order[bar.n]]
-            room = max(1, DECODED_TOKENS // longest)
-            rows = order[bar.n : bar.n + min(room, hp.batch_size)]
+            rows = order[bar.n : bar.n + sentences_at_once(longest, hp.beam)]
             preds, scores = (part.numpy() for part in search(X.pad(rows, width)))
             for row, *found in zip(rows, preds, scores, strict=True):
                 translations[row] = list(zip(*found, strict=True))
             bar.update(len(rows))
     return translations
+
+
+def sentences_at_once(longest, beam):
+    """How many sentences make a batch, the longest of which has so many tokens."""
+    return max(1, min(DECODED_TOKENS // longest, DECODED_HYPOTHESES // beam))
 
 
 def to_text(translations, vocab):

@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import math
 import os
 import signal
 import sys
@@ -26,7 +25,11 @@ class InputError(Exception):
     """What a person gave cannot be used; the message names it and the way out."""
 
 
-def option(default, description, at_least=None, below=math.inf, choices=None, kept=False):
+MANY = 2**31  # what TensorFlow counts up to
+WIDE = 2**16 + 1
+
+
+def option(default, description, at_least=None, below=None, choices=None, kept=False):
     """A field with the text of its flag, its range, and whether a model is bound to it."""
     rules = dict(at_least=at_least, below=below, choices=choices, kept=kept)
     return dataclasses.field(default=default, metadata={"help": description, **rules})
@@ -73,23 +76,25 @@ class Hyperparams:
         "words", "what a sentence is cut into", choices=("words", "pieces"), kept=True
     )
     min_cnt: int = option(
-        20, "words seen less often in the training text become <UNK>", at_least=0, kept=True
+        20, "words seen less often in the training text become <UNK>", 0, MANY, kept=True
     )
     vocab_size: int = option(
-        32000, "V: pieces in the one vocabulary of both languages", 5, below=2**31, kept=True
+        32000, "V: pieces in the one vocabulary of both languages", 5, MANY, kept=True
     )
     bpe_dropout: float = option(
-        0.0, "share of merges left out as training text is cut into pieces", 0.0, below=1.0
+        0.0, "share of merges left out as training text is cut into pieces", 0.0, 1.0
     )
 
     # model
     maxlen: int = option(
-        10, "T: tokens in a sentence, </S> included; longer pairs are left out", 1, kept=True
+        10, "T: tokens in a sentence, </S> included; longer pairs are left out", 1, MANY, kept=True
     )
-    hidden_units: int = option(512, "C: width of the model", 1, kept=True)
-    ffn_units: int = option(0, "width inside a feed-forward; 0: 4 * C", at_least=0, kept=True)
-    num_blocks: int = option(6, "blocks in the encoder, and as many in the decoder", 1, kept=True)
-    num_heads: int = option(8, "h: heads of an attention, a divisor of C", 1, kept=True)
+    hidden_units: int = option(512, "C: width of the model", 1, WIDE, kept=True)
+    ffn_units: int = option(0, "width inside a feed-forward; 0: 4 * C", 0, WIDE, kept=True)
+    num_blocks: int = option(
+        6, "blocks in the encoder, and as many in the decoder", 1, 1001, kept=True
+    )
+    num_heads: int = option(8, "h: heads of an attention, a divisor of C", 1, WIDE, kept=True)
     sinusoid: bool = option(False, "positions from the sinusoid, not learned", kept=True)
     paired: bool = option(
         False, "sine and cosine in pairs of one frequency, as in the paper", kept=True
@@ -112,26 +117,25 @@ class Hyperparams:
         choices=("attention", "sublayers", "both"),
         kept=True,
     )
-    dropout_rate: float = option(
-        0.1, "share of units dropped in training", 0.0, below=1.0, kept=True
-    )
+    dropout_rate: float = option(0.1, "share of units dropped in training", 0.0, 1.0, kept=True)
 
     # training
-    batch_size: int = option(
-        32, "N: sentence pairs in a batch, over all devices; or sentences to translate", at_least=1
-    )
+    batch_size: int = option(32, "N: sentence pairs in a training batch, over all devices", 1, MANY)
     batch_tokens: int = option(
-        0, "in training, in place of batch_size: tokens of the longer side; 0: off", at_least=0
+        0, "in place of batch_size: tokens of the longer side in a training batch; 0: off", 0, MANY
     )
     lr: float = option(
-        0.0001, "Adam's learning rate, or its peak; 0: (C * warmup_steps)**-0.5, the paper's", 0.0
+        0.0001,
+        "Adam's learning rate, or its peak; 0: (C * warmup_steps)**-0.5, the paper's",
+        0.0,
+        3.4e38,  # what float32 holds
     )
-    warmup_steps: int = option(0, "steps up to the peak; 0: the rate stays as it is", at_least=0)
-    beta_2: float = option(0.98, "Adam's decay of the squared gradients", 0.0, below=1.0)
-    epsilon: float = option(1e-8, "Adam's epsilon", at_least=0.0)
-    num_epochs: int = option(20, "passes over the training text", at_least=1)
+    warmup_steps: int = option(0, "steps up to the peak; 0: the rate stays as it is", 0, MANY)
+    beta_2: float = option(0.98, "Adam's decay of the squared gradients", 0.0, 1.0)
+    epsilon: float = option(1e-8, "Adam's epsilon", 0.0, 1.0)
+    num_epochs: int = option(20, "passes over the training text", 1, MANY)
     patience: int = option(
-        0, "epochs without a better dev BLEU after which training stops; 0: never", at_least=0
+        0, "epochs without a better dev BLEU after which training stops; 0: never", 0, MANY
     )
     precision: str = option(
         "float32",
@@ -139,25 +143,25 @@ class Hyperparams:
         choices=("float32", "bfloat16"),
     )
     keep: int = option(
-        5, "newest checkpoints of ends of epochs that stay, beside the best", at_least=1
+        5, "newest checkpoints of ends of epochs that stay, beside the best", 1, MANY
     )
     save_steps: int = option(
-        1000, "steps from one checkpoint within an epoch to the next; 0: none", at_least=0
+        1000, "steps from one checkpoint within an epoch to the next; 0: none", 0, MANY
     )
     deterministic: bool = option(
         False, "sums in a fixed order: two runs give the same weights, to the last bit"
     )
-    seed: int = option(0, "fixes weights, dropout and the order of the data", 0, below=2**31)
+    seed: int = option(0, "fixes weights, dropout and the order of the data", 0, MANY)
 
     # decoding
-    beam: int = option(1, "hypotheses of the beam search; 1: greedy", at_least=1)
+    beam: int = option(1, "hypotheses of the beam search; 1: greedy", 1, 1001)
     length_penalty: str = option(
         "paper",
         "what a hypothesis' log-probability is divided by: ((5 + len) / 6)**alpha, or len**alpha",
         choices=("paper", "ctranslate2"),
     )
-    alpha: float = option(0.6, "exponent of the length penalty", at_least=0.0)
-    average: int = option(1, "newest checkpoints whose mean is evaluated", at_least=1)
+    alpha: float = option(0.6, "exponent of the length penalty", 0.0, 100.0)
+    average: int = option(1, "newest checkpoints whose mean is evaluated", 1, MANY)
     best: bool = option(False, "evaluate the checkpoint of the best dev BLEU, and it alone")
 
     def __post_init__(self):
@@ -276,8 +280,7 @@ def check(field, value):
     if field.type in (int, float):
         low, high = field.metadata["at_least"], field.metadata["below"]
         if not low <= value < high:
-            bound = "" if high == math.inf else f" and below {high}"
-            raise InputError(f"{field.name} is {value}: it must be at least {low}{bound}")
+            raise InputError(f"{field.name} is {value}: it must be at least {low} and below {high}")
     elif field.metadata["choices"] and value not in field.metadata["choices"]:
         names = ", ".join(field.metadata["choices"])
         raise InputError(f"{field.name} is {value}: choose one of {names}")

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from modules import Embedding, Feedforward, MultiheadAttention, PositionalEncoding, active
+from modules import Dropout, Embedding, Feedforward, MultiheadAttention, PositionalEncoding, active
 from text import PAD, START
 
 
@@ -26,7 +26,7 @@ class Words(keras.layers.Layer):
         super().__init__(**kwargs)
         self.embed = embed
         self.pe = pe
-        self.dropout = keras.layers.Dropout(dropout_rate)
+        self.dropout = Dropout(dropout_rate)
 
     def call(self, ids, first=0, training=None):
         """`first` is the position of the first id, () int32."""

@@ -132,6 +132,35 @@ class Normalize(keras.layers.Layer):
         return self.gamma * ops.cast(normalized, inputs.dtype) + self.beta
 
 
+class Dropout(keras.layers.Layer):
+    """Zero a share of the units in training, and scale the others up to the same mean.
+
+    (...) -> (...). What `keras.layers.Dropout` does takes half its time for random
+    numbers of 32 bits, one a unit; here a unit takes 16.
+
+    Args:
+      rate: share that is zeroed, to within 2^-17.
+    """
+
+    def __init__(self, rate, **kwargs):
+        super().__init__(**kwargs)
+        self.rate = rate
+        # Of the numbers of 16 bits, those that zero.
+        self.dropped = min(round(rate * 2**16), 2**16 - 1)
+        self.seed_generator = keras.random.SeedGenerator() if self.dropped else None
+
+    def call(self, inputs, training=None):
+        if not training or not self.dropped:
+            return inputs
+        units = tf.size(inputs)
+        seed = tf.cast(self.seed_generator.next() % (2**31 - 1), tf.int32)  # (2,)
+        four = tf.random.stateless_uniform([units // 4 + 1], seed, None, None, tf.uint64)
+        numbers = tf.reshape(tf.bitcast(four, tf.uint16), [-1])[:units]
+        kept = tf.reshape(numbers, tf.shape(inputs)) >= self.dropped  # (...)
+        scale = tf.cast(2**16 / (2**16 - self.dropped), inputs.dtype)
+        return inputs * tf.where(kept, scale, tf.zeros_like(scale))
+
+
 class Projected(NamedTuple):
     """The side of an attention that is attended to."""
 
@@ -193,8 +222,8 @@ class MultiheadAttention(keras.layers.Layer):
         )
         self.output_projection = keras.layers.Dense(num_units) if output_projection else None
         self.mask_queries = mask_queries
-        self.dropout = keras.layers.Dropout(dropout_rate)
-        self.residual_dropout = keras.layers.Dropout(residual_dropout_rate)
+        self.dropout = Dropout(dropout_rate)
+        self.residual_dropout = Dropout(residual_dropout_rate)
         self.normalize = Normalize()
 
     def call(self, queries, keys, key_masks=None, causality=False, training=None):
@@ -269,7 +298,7 @@ class Feedforward(keras.layers.Layer):
         super().__init__(**kwargs)
         self.inner = keras.layers.Dense(inner_units, activation="relu")
         self.outer = keras.layers.Dense(num_units)
-        self.residual_dropout = keras.layers.Dropout(residual_dropout_rate)
+        self.residual_dropout = Dropout(residual_dropout_rate)
         self.normalize = Normalize()
 
     def call(self, inputs, training=None):

@@ -18,27 +18,33 @@ import numpy as np
 import tensorflow as tf
 
 from data_load import load_test_data
-from decoding import load, make_search, to_text, translate
+from decoding import load, make_search, sentences_at_once, to_text, translate
 from hparams import with_recipe
 from model import make_model
 from search import greedy
 from text import START
 
-SENTENCES, VOCAB = 64, 8000
+TOKENS, VOCAB = 4096, 8000
 
 
 def fresh(flags):
-    """A model with the weights it begins with, and sources (SENTENCES, maxlen) without padding."""
+    """A model with the weights it begins with, and sources (N, maxlen) without padding."""
     hp = with_recipe(flags)
     keras.utils.set_random_seed(0)
     model = make_model(hp, VOCAB, VOCAB)
     rng = np.random.default_rng(0)
-    x = rng.integers(4, VOCAB, (SENTENCES, hp.maxlen), np.int32)
-    return hp, model, [tf.constant(rows) for rows in np.split(x, SENTENCES // hp.batch_size)]
+    x = rng.integers(4, VOCAB, (TOKENS // hp.maxlen, hp.maxlen), np.int32)
+    return hp, model, x
 
 
-def documented(hp, model, batches):
+def batches_of(x, size):
+    """The rows of x in tensors of at most `size`."""
+    return [tf.constant(x[row : row + size]) for row in range(0, len(x), size)]
+
+
+def documented(hp, model, x):
     """Each prefix runs through encoder and decoder again, as the documents do it."""
+    batches = batches_of(x, hp.batch_size)
 
     @tf.function
     def predict(x, preds):
@@ -56,8 +62,9 @@ def documented(hp, model, batches):
     return work
 
 
-def cached(hp, model, batches):
+def cached(hp, model, x):
     """Word by word, as eval.py does it, but that no sentence ends before its last step."""
+    batches = batches_of(x, sentences_at_once(hp.maxlen, beam=1))
 
     @tf.function
     def search(x):

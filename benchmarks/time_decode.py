@@ -3,9 +3,9 @@
     python benchmarks/time_decode.py documented
     REAL_TEXT=DIR python benchmarks/time_decode.py joeynmt --logdir LOGDIR
 
-`documented` runs each prefix through the whole model again, as the 2017 code did, on the
-same weights; these are drawn at random, and all `maxlen` steps are taken, which is the
-least that the cache can gain. `joeynmt` gives JoeyNMT the weights of a model that was
+`documented` runs each prefix through the whole model again, in batches of 32, as the 2017 code
+did, on the same weights; these are drawn at random, and all `maxlen` steps are taken, which is
+the least that the cache can gain. `joeynmt` gives JoeyNMT the weights of a model that was
 trained with the recipe `tiny`, and both translate `test_2016_flickr`.
 """
 

@@ -100,6 +100,19 @@ def test_values_out_of_range_are_named(values, message):
         Hyperparams(**values)
 
 
+NUMBERS = [field for field in dataclasses.fields(Hyperparams) if field.type in (int, float)]
+
+
+@pytest.mark.parametrize("field", NUMBERS, ids=lambda field: field.name)
+def test_each_number_has_its_bounds(field):
+    low, kind = field.metadata["at_least"], field.type
+    absurd = [-1, low - 1, -(10**30), 10**40] + ["1e300", "inf", "nan"] * (kind is float)
+    for value in map(kind, absurd):
+        with pytest.raises(InputError, match=f"^{field.name} is "):
+            Hyperparams(**{field.name: value})
+    assert low <= field.default < field.metadata["below"]
+
+
 def test_a_mistyped_flag_is_refused_with_exit_code_2():
     done = run_script("train.py", max_len=25)
     assert done.returncode == 2 and "--max_len" in done.stderr

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from modules import (
     Adam,
+    Dropout,
     Embedding,
     Feedforward,
     MultiheadAttention,
@@ -119,6 +120,21 @@ def test_heads_are_joined_as_they_were_split():
     assert split.shape == (2, 4, 3, 2)
     np.testing.assert_array_equal(split[:, 1], inputs[:, :, 2:4])
     np.testing.assert_array_equal(layer.join_heads(split), inputs)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("rate", [0.1, 0.75, 0.999999])
+def test_dropout_zeroes_its_share_and_keeps_the_mean(rate, dtype):
+    layer, inputs = Dropout(rate, dtype=dtype), tf.ones([999, 1001])
+    first, second = (np.array(layer(inputs, training=True), "f") for _ in range(2))
+    assert first.shape == inputs.shape and (first != second).any()
+    spread = (rate * (1 - rate) / first.size) ** 0.5
+    assert np.mean(first == 0) == pytest.approx(rate, abs=5 * spread + 2**-15)
+    np.testing.assert_allclose(first[first > 0], 1 / (1 - layer.dropped / 2**16), rtol=0.01)
+    # A unit's neighbours say nothing of it, in its row or its column.
+    for axis in range(2):
+        pairs = (first * np.roll(first, 1, axis) > 0).mean()
+        assert pairs == pytest.approx((1 - rate) ** 2, abs=0.002)
 
 
 def test_dropout_acts_in_training_only():

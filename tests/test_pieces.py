@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import checkpoint
+import decoding
 import prepro
 import train
 from conftest import run_script, sample_pairs, write_corpus
@@ -268,10 +269,11 @@ def test_a_translation_has_twice_the_words_of_its_source_and_ten_at_most(run):
         assert [np.count_nonzero(best) for (best, _), *_ in found] == [16, 1410, 20]
 
 
-def test_the_order_of_the_sentences_is_kept_and_their_company_does_not_matter(run):
+def test_the_order_of_the_sentences_is_kept_and_their_company_does_not_matter(run, monkeypatch):
     _, hp, model, vocabs = load(dict(logdir=run[0]["logdir"]))
     X = load_test_data(hp, vocabs).data.X
-    hp = dataclasses.replace(hp, batch_size=7)
+    monkeypatch.setattr(decoding, "DECODED_HYPOTHESES", 35)
+    assert len(X) > decoding.sentences_at_once(X.lengths.max(), hp.beam) == 7
     for beam in (1, 4):
         search = make_search(model, hp, beam)
         together = to_text(translate(search, X, hp), vocabs[1])

@@ -31,7 +31,7 @@ def run(tmp_path_factory):
         tmp_path_factory.mktemp("run"), pairs, [*tests[:7], long, ("", "x"), *tests[7:]]
     )
     printed = {}
-    for script, more in (("prepro", {}), ("train", TRAINING), ("eval", {"batch_size": 8})):
+    for script, more in (("prepro", {}), ("train", TRAINING), ("eval", {})):
         done = run_script(f"{script}.py", **flags, **more)
         assert done.returncode == 0, done.stderr
         printed[script] = done
