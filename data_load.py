@@ -21,7 +21,7 @@ LARGE = 200_000  # pairs of a corpus whose ids are kept in a file
 class Ragged:
     """Sequences of ids of any length, one behind the other."""
 
-    ids: np.ndarray  # (sum of their lengths,) int32
+    ids: np.ndarray  # (sum of their lengths,) uint16, or int32 where that is too small
     splits: np.ndarray  # (N + 1,) int64, where each begins and the last one ends
 
     @classmethod
@@ -29,7 +29,7 @@ class Ragged:
         """A list of lists of ids as one `Ragged`."""
         splits = np.cumsum([0, *map(len, sequences)])
         ids = np.fromiter((i for ids in sequences for i in ids), np.int32, splits[-1])
-        return cls(ids, splits)
+        return cls(ids if ids.max(initial=0) >= 2**16 else ids.astype(np.uint16), splits)
 
     @classmethod
     def joined(cls, parts):
@@ -177,6 +177,22 @@ def load_test_data(hp, vocabs, paths=None):
     return EvalData(data, targets, empty)
 
 
+def encode_lines(lines, vocab, hp):
+    """Encode what is to be translated, a sentence a line.
+
+    Returns:
+      (Ragged, list, list): the ids of the lines in which there is something; the numbers of
+      those lines, counted from 0; and of those whose end is left out, since a model whose
+      positions end at `maxlen` cannot read it.
+    """
+    ids = vocab.encode(clean_all(hp, lines))
+    filled = [row for row, sentence in enumerate(ids) if len(sentence) > 1]  # not </S> alone
+    cut = [] if hp.unlimited else [row for row in filled if len(ids[row]) > hp.maxlen]
+    for row in cut:
+        ids[row] = [*ids[row][: hp.maxlen - 1], END]
+    return Ragged.of([ids[row] for row in filled]), filled, cut
+
+
 def train_blocks(hp, paths):
     """Yield the training pairs in blocks: both sides, and both sides cleaned.
 
@@ -195,7 +211,7 @@ def train_blocks(hp, paths):
 
 def clean_all(hp, sentences):
     """The sentences as they are to be cut into words or pieces."""
-    if hp.tokens == "pieces":
+    if hp.tokens == "pieces" or not sentences:
         return sentences
     return clean("\n".join(sentences)).split("\n")
 
@@ -352,11 +368,15 @@ def get_batch_data(data, hp, epoch, done=0):
         batches = batches_of_tokens(data, hp.batch_tokens, rng)
     else:
         batches = batches_of_pairs(len(data.X), hp.batch_size, rng)
-    X, Y = (tf.RaggedTensor.from_row_splits(side.ids, side.splits) for side in (data.X, data.Y))
+    X, Y = (
+        tf.RaggedTensor.from_row_splits(side.ids, side.splits, validate=False)
+        for side in (data.X, data.Y)
+    )
     shape = None if hp.masks == "ids" else [None, hp.maxlen]
 
     def gather(rows):
-        return tuple(tf.gather(side, rows).to_tensor(shape=shape) for side in (X, Y))
+        padded = (tf.gather(side, rows).to_tensor(shape=shape) for side in (X, Y))
+        return tuple(tf.cast(side, tf.int32) for side in padded)
 
     rows = tf.RaggedTensor.from_row_lengths(np.concatenate(batches), [*map(len, batches)])
     dataset = tf.data.Dataset.from_tensor_slices(rows).skip(done).map(gather).prefetch(2)
@@ -387,8 +407,12 @@ def batches_of_tokens(data, batch_tokens, rng):
     most, and at least one.
     """
     source, target = data.X.lengths, data.Y.lengths
-    # By target first; by source in steps of 3, so that each epoch mixes pairs anew.
-    order = np.lexsort((rng.random(len(target)), source // 3, target))
+    # By target first; by source in steps of 3, so that each epoch mixes pairs anew. Numbers of
+    # 16 bits are sorted in no time, and longer sentences than that need not be told apart.
+    order = rng.permutation(len(target))
+    for lengths in (source // 3, target):
+        keys = np.minimum(lengths, 2**16 - 1).astype(np.uint16)[order]
+        order = order[np.argsort(keys, kind="stable")]
     longer = np.maximum(source, target)[order]
     batches, first = [], 0
     while first < len(order):

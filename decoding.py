@@ -12,10 +12,10 @@ import tensorflow as tf
 from tqdm import tqdm
 
 import checkpoint
-from data_load import Ragged
+from data_load import Ragged, encode_lines
 from hparams import Hyperparams, load_hparams, refuse_contradiction, with_recipe, write_whole
 from model import SWITCHES, make_model
-from search import PENALTIES, beam_search, greedy
+from search import PENALTIES, beam_search, greedy, without
 from text import END, PAD, START, find_min_cnt, load_vocabs
 
 # What a batch has at most, which bounds memory; the more, the faster.
@@ -88,11 +88,11 @@ def describe(hp, paths):
 # Translating -------------------------------------------------------------------
 
 
-def make_search(model, hp, beam, nbest=1):
+def make_search(model, hp, beam, nbest=1, scored=False):
     """The function from source ids (N, T) to ids (N, nbest, T) and scores (N, nbest).
 
     A sentence has at most `maxlen` words, or where there is no such limit twice as
-    many as its source and ten.
+    many as its source and ten. What greedy search finds has the score 0, unless `scored`.
     """
     penalty = PENALTIES[hp.length_penalty](hp.alpha)
     # The 2017 code may choose <PAD>, which its masks then take for nothing.
@@ -111,19 +111,41 @@ def make_search(model, hp, beam, nbest=1):
 
         if beam == 1:
             preds = greedy(step, model.nothing(N), **task)  # (N, T)
-            return preds[:, None], tf.zeros([N, 1])
+            scores = score(model, x, preds, limits, penalty, never) if scored else tf.zeros([N])
+            return preds[:, None], scores[:, None]
         state = model.nothing(N * beam)
         return beam_search(step, state, **task, beam=beam, penalty=penalty, nbest=nbest)
 
     return search
 
 
-def translate(search, X, hp):
+def score(model, x, preds, limits, penalty, never=()):
+    """Log-probabilities of translations by the penalty of their lengths, as beam search has them.
+
+    Args:
+      x, preds: ids of sources and translations, (N, T).
+      limits: (N,) int32, how long each translation could be.
+      penalty: function of lengths.
+      never: ids that were not to be chosen.
+
+    Returns:
+      (N,) float32
+    """
+    going = tf.cast(preds != END, tf.int32)  # (N, T)
+    words = tf.math.cumprod(going, axis=1, exclusive=True) > 0  # (N, T), up to and with </S>
+    words &= tf.range(tf.shape(preds)[1]) < limits[:, None]
+    logp = tf.nn.log_softmax(without(never, model(x, preds)))  # (N, T, V)
+    logp = tf.where(words, tf.gather(logp, preds, batch_dims=2), 0.0)  # (N, T)
+    return tf.reduce_sum(logp, axis=1) / penalty(tf.math.count_nonzero(words, 1, dtype=tf.float32))
+
+
+def translate(search, X, hp, quiet=False):
     """Translate sentences, those of like lengths together.
 
     Args:
       search: what `make_search` returned.
       X: Ragged, source ids.
+      quiet: without a progress bar.
 
     Returns:
       list: for each sentence, in the order of X, its translations, best first, as
@@ -132,10 +154,12 @@ def translate(search, X, hp):
     order = np.argsort(X.lengths, kind="stable")[::-1]
     width = None if hp.masks == "ids" else hp.maxlen
     translations = [None] * len(X)
-    with tqdm(total=len(X), desc="translating", leave=False, mininterval=1) as bar:
-        while bar.n < len(X):
-            longest = X.lengths[order[bar.n]]
-            rows = order[bar.n : bar.n + sentences_at_once(longest, hp.beam)]
+    with tqdm(None, "translating", len(X), leave=False, mininterval=1, disable=quiet) as bar:
+        done = 0
+        while done < len(X):
+            longest = X.lengths[order[done]]
+            rows = order[done : done + sentences_at_once(longest, hp.beam)]
+            done += len(rows)
             preds, scores = (part.numpy() for part in search(X.pad(rows, width)))
             for row, *found in zip(rows, preds, scores, strict=True):
                 translations[row] = list(zip(*found, strict=True))
@@ -151,6 +175,44 @@ def sentences_at_once(longest, beam):
 def to_text(translations, vocab):
     """The best of each of `translate`'s, as text."""
     return [vocab.decode(found[0][0]) for found in translations]
+
+
+class Translator:
+    """Lines of text to their translations, by a trained model.
+
+    Args:
+      hp, model, vocabs: what `load` gave.
+      nbest: how many translations of a line, `hp.beam` at most.
+    """
+
+    def __init__(self, hp, model, vocabs, nbest=1):
+        self.hp, self.vocabs = hp, vocabs
+        self.search = make_search(model, hp, hp.beam, nbest)
+        self.cut = 0  # lines so far whose end was left out, since they are over maxlen
+
+    def __call__(self, lines, work=None):
+        """The translations of each line, best first, as pairs of text and score.
+
+        Args:
+          lines: list of str.
+          work: what to do in place of `translate`; where it gives None, so does this.
+        """
+        X, rows, cut = encode_lines(lines, self.vocabs[0], self.hp)
+        self.cut += len(cut)
+        translations = (work or self.translate)(X)
+        if translations is None:
+            return None
+        found = [[("", 0.0)]] * len(lines)  # of nothing, nothing
+        for row, best in zip(rows, translations, strict=True):
+            found[row] = best
+        return found
+
+    def translate(self, X):
+        """The same of source ids, a Ragged."""
+        return [
+            [(self.vocabs[1].decode(ids), float(score)) for ids, score in found if score > -np.inf]
+            for found in translate(self.search, X, self.hp, quiet=True)
+        ]
 
 
 # Sharing -------------------------------------------------------------------------

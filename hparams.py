@@ -288,8 +288,30 @@ def check(field, value):
         raise InputError(f"{field.name} is empty: give it a value")
 
 
-def parse_flags(description):
+class OwnFlags:
+    """What one script is told besides: a subclass is a dataclass whose fields are options.
+
+    Raises:
+      InputError: a value outside its range.
+    """
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            check(field, getattr(self, field.name))
+
+    @classmethod
+    def taken_from(cls, flags):
+        """Its own of the flags that `parse_flags` returned, and a dict of the others."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        own = {name: value for name, value in flags.items() if name in names}
+        return cls(**own), {name: value for name, value in flags.items() if name not in names}
+
+
+def parse_flags(description, own=None):
     """The hyperparameters given on the command line, a dict of only those.
+
+    Args:
+      own: the script's `OwnFlags`, which are in the dict too.
 
     Scripts call this before they import TensorFlow, so that `--help` and a
     mistyped flag answer at once. Ctrl-C then ends the program without a word,
@@ -304,7 +326,7 @@ def parse_flags(description):
         allow_abbrev=False,
         formatter_class=Help,
     )
-    for field in dataclasses.fields(Hyperparams):
+    for field in (*(dataclasses.fields(own) if own else ()), *dataclasses.fields(Hyperparams)):
         text = f"{field.metadata['help']} (default: {field.default})"
         kind = dict(type=field.type)
         if field.type is bool:
@@ -452,6 +474,9 @@ def run(main, flags, stopped="stopped"):
     except InputError as error:
         print(f"{program}: {error}", file=sys.stderr)
         sys.exit(2)
+    except BrokenPipeError:  # whoever reads the output has enough of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except OSError as error:
         print(f"{program}: {error}", file=sys.stderr)
         sys.exit(1)

@@ -62,15 +62,27 @@ def read_lines(path, hint=WHERE_TO_GET_TEXT):
     with file:
         if file.peek(2)[:2] == b"\x1f\x8b":
             raise InputError(f"{path}: a gzip file, not text: unpack it first (gzip -d)")
-        for number, line in enumerate(file, 1):
-            try:
-                text = line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise InputError(
-                    f"{path}:{number}: byte {error.start + 1} of this line is not UTF-8:"
-                    " convert the file (for example: iconv -f latin1 -t utf-8)"
-                ) from None
-            yield text.removeprefix("\ufeff" if number == 1 else "").rstrip("\r\n")
+        yield from decode_lines(path, file)
+
+
+def decode_lines(name, lines):
+    """Yield lines of bytes as text, without line ends and byte-order mark.
+
+    Args:
+      name: where they come from, for messages.
+
+    Raises:
+      InputError: bytes that are not UTF-8 (names the line).
+    """
+    for number, line in enumerate(lines, 1):
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{name}:{number}: byte {error.start + 1} of this line is not UTF-8:"
+                " convert the file (for example: iconv -f latin1 -t utf-8)"
+            ) from None
+        yield text.removeprefix("\ufeff" if number == 1 else "").rstrip("\r\n")
 
 
 def clean(line):

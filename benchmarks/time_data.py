@@ -1,10 +1,11 @@
-"""Time `prepro.py` and the loading of training text on corpora of 10^4 to 10^7 pairs.
+"""Time `prepro.py`, and `train.py` up to its first step, on corpora of many sizes.
 
-    python benchmarks/time_data.py 4 5 6
+    python benchmarks/time_data.py 1e4 1e5 1e6
 
-The numbers are exponents of 10; the corpora are written by `corpora/sample.py`. The
+The numbers are those of the pairs; the corpora are written by `corpora/sample.py`. The
 reference for words is the documented way: all of the text in memory, cleaned and
-counted at once. Memory is the largest that the process held.
+counted at once. Memory is the largest that the process held. Waiting is the share of the
+steps behind the first one in which training waits for its next batch.
 """
 
 import os
@@ -15,7 +16,10 @@ from collections import Counter
 
 from beside import ROOT, WORK, machine
 
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
 LANGS = dict(source="de", target="en")
+STEPS = 100
 
 
 def documented(*paths):
@@ -29,26 +33,48 @@ def documented(*paths):
         "".join(f"{word}\t{count}\n" for word, count in word2cnt.most_common(len(word2cnt)))
 
 
-def load(*flags):
-    """Load the training text as `train.py` does."""
+def first_step(*flags):
+    """Train as `train.py` does: a step, and then some more; prints the share that is waiting."""
     sys.path.insert(0, str(ROOT))
-    from data_load import load_train_data
+    import train
     from hparams import with_recipe
     from text import load_vocabs
 
     pairs = (flag.split("=") for flag in flags)
     hp = with_recipe({name: int(value) if value.isdigit() else value for name, value in pairs})
-    load_train_data(hp, load_vocabs(hp))
+    vocabs = load_vocabs(hp)
+    data = train.load_train_data(hp, vocabs)
+    training = train.Training(hp, vocabs)
+    batches = iter(train.get_batch_data(data, hp, epoch=1)[0])
+    mean_loss, _ = training.step(*next(batches))
+    float(mean_loss)
+    print("first step", time.time(), flush=True)
+    waiting, began = 0.0, time.perf_counter()
+    for _ in range(STEPS):
+        asked = time.perf_counter()
+        batch = next(batches)
+        waiting += time.perf_counter() - asked
+        float(training.step(*batch)[0])
+    print("waiting", waiting / (time.perf_counter() - began))
 
 
 def measure(command):
-    """Run a command; its seconds and the largest memory that it held, in MiB."""
-    began = time.perf_counter()
-    process = subprocess.Popen([*map(str, command)], stdout=subprocess.DEVNULL)
+    """Run a command.
+
+    Returns:
+      (float, float, dict): its seconds, the largest memory that it held in MiB, and the
+      numbers that it printed by their names.
+    """
+    began = time.time()
+    process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True)
+    lines = process.stdout.read().splitlines()
     _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.time() - began
     if status:
         sys.exit(f"{command}: ended with status {status}")
-    return time.perf_counter() - began, usage.ru_maxrss / 1024
+    told = dict(line.rsplit(" ", 1) for line in lines if line.startswith(("first", "waiting")))
+    told = {name: float(number) for name, number in told.items()}
+    return told.get("first step", began + seconds) - began, usage.ru_maxrss / 1024, told
 
 
 def write_corpus(pairs):
@@ -61,10 +87,10 @@ def write_corpus(pairs):
     return folder
 
 
-def main(exponents):
+def main(sizes):
     print(machine())
-    print("| pairs | what | seconds | MiB |\n|---|---|---|---|")
-    for pairs in (10**exponent for exponent in exponents):
+    print("| pairs | what | seconds | MiB | waiting |\n|---|---|---|---|---|")
+    for pairs in sizes:
         folder = write_corpus(pairs)
         name = "train.tags.de-en"
         paths = {f"{side}_train": folder / f"{name}.{lang}" for side, lang in LANGS.items()}
@@ -75,15 +101,16 @@ def main(exponents):
             options = [f"--{name}={value}" for name, value in flags.items()]
             given = [f"{name}={value}" for name, value in flags.items()]
             rows[f"prepro.py, {recipe}"] = [ROOT / "prepro.py", *options]
-            rows[f"loading, {recipe}"] = [__file__, "load", *given]
-            rows[f"loading again, {recipe}"] = rows[f"loading, {recipe}"]
+            rows[f"to the first step, {recipe}"] = [__file__, "first_step", *given]
+            rows[f"again, {recipe}"] = rows[f"to the first step, {recipe}"]
         for name, command in rows.items():
-            seconds, memory = measure([sys.executable, *command])
-            print(f"| {pairs:,} | {name} | {seconds:.1f} | {memory:.0f} |", flush=True)
+            seconds, memory, told = measure([sys.executable, *command])
+            waiting = f"{told['waiting']:.2%}" if told else "-"
+            print(f"| {pairs:,} | {name} | {seconds:.1f} | {memory:.0f} | {waiting} |", flush=True)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] in ("documented", "load"):
-        dict(documented=documented, load=load)[sys.argv[1]](*sys.argv[2:])
+    if sys.argv[1] in ("documented", "first_step"):
+        dict(documented=documented, first_step=first_step)[sys.argv[1]](*sys.argv[2:])
     else:
-        main([*map(int, sys.argv[1:])])
+        main([int(float(size)) for size in sys.argv[1:]])

@@ -17,11 +17,23 @@ from hypothesis import strategies as st
 import prepro
 from conftest import sample_pairs, write_corpus
 from data_load import load_train_data
-from decoding import make_search
+from decoding import Translator, make_search
+from export import PiecesOps, WordsOps
 from hparams import InputError, with_recipe
 from model import make_model
 from modules import Adam
-from text import END, Pieces, Words, clean, load_vocabs, read_counts, read_lines, read_test
+from text import (
+    END,
+    SPECIALS,
+    Pieces,
+    Words,
+    clean,
+    in_blocks,
+    load_vocabs,
+    read_counts,
+    read_lines,
+    read_test,
+)
 from train import make_step
 
 SOAK = "SOAK" in os.environ
@@ -126,6 +138,55 @@ def test_any_text_has_pieces(pieces, lines, dropout):
         assert "\n" not in pieces.decode(ids)
 
 
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+    """`Words` that has the letters a, é, ß and ', and the same as TensorFlow's operations."""
+    path = tmp_path_factory.mktemp("words") / "de.vocab.tsv"
+    listed = [*SPECIALS, "a", "é", "ß", "'", "aé"]
+    path.write_text("".join(f"{word}\t9\n" for word in listed), encoding="utf-8")
+    vocab = Words(path, 0)
+    return vocab, WordsOps(vocab, vocab)
+
+
+# Strings of TensorFlow's may hold anything but what is no character.
+CUT = st.lists(
+    st.text(
+        st.one_of(st.sampled_from("aéß' \u0085\u00a0\u2028\x1c\x00"), st.characters(codec="utf-8")),
+        max_size=20,
+    ),
+    min_size=1,
+)
+
+
+@tried(200, 20_000)
+@given(CUT)
+def test_words_are_cut_the_same_within_tensorflow(words, lines):
+    vocab, ops = words
+    expected = vocab.encode(map(clean, lines))
+    assert ops.encode(tf.constant(lines)).to_list() == expected
+    ids = tf.ragged.constant([ids[:-1] for ids in expected], tf.int32)
+    texts = [text.decode() for text in ops.decode(ids).numpy()]
+    assert texts == [vocab.decode(np.array(ids)) for ids in expected]
+
+
+@tried(200, 20_000)
+@given(CUT)
+def test_pieces_are_cut_the_same_within_tensorflow(pieces, lines):
+    ops = PiecesOps(pieces)
+    expected = pieces.encode(lines)
+    assert ops.encode(tf.constant(lines)).to_list() == expected
+    ids = tf.ragged.constant([ids[:-1] for ids in expected], tf.int32, ragged_rank=1)
+    texts = [text.decode() for text in ops.decode(ids).numpy()]
+    assert texts == [pieces.decode(np.array(ids)) for ids in expected]
+
+
+def test_every_character_is_dropped_or_a_blank_or_neither_within_tensorflow(words):
+    vocab, ops = words
+    chars = [chr(i) for i in range(0x110000) if not 0xD800 <= i < 0xE000]
+    lines = [f"a{char}a" for char in chars]
+    assert ops.encode(tf.constant(lines)).to_list() == vocab.encode(map(clean, lines))
+
+
 # The model -------------------------------------------------------------------------
 
 FLAGS = dict(
@@ -194,5 +255,9 @@ def test_a_million_random_lines(tmp_path, recipe):
         with open(flags[side], "w", encoding="utf-8", newline="") as file:
             file.writelines(f"{line}\n" for line in lines())
     prepro.main(flags)
-    hp = with_recipe(flags)
-    assert len(load_train_data(hp, load_vocabs(hp)).X) > 100_000
+    hp = with_recipe(flags | dict(hidden_units=2, num_heads=1, num_blocks=1))
+    vocabs = load_vocabs(hp)
+    assert len(load_train_data(hp, vocabs).X) > 100_000
+    translator = Translator(hp, make_model(hp, *map(len, vocabs)), vocabs)
+    for block in in_blocks(read_lines(hp.source_train)):
+        assert len(translator(block)) == len(block)

@@ -65,7 +65,7 @@ def test_a_flag_goes_over_its_recipe():
     assert hp.peak_lr == (64 * hp.warmup_steps) ** -0.5
 
 
-@pytest.mark.parametrize("script", ["prepro.py", "train.py", "eval.py"])
+@pytest.mark.parametrize("script", ["prepro.py", "train.py", "eval.py", "translate.py"])
 def test_help_names_every_field_and_does_not_wait_for_tensorflow(script):
     command = [sys.executable, "-X", "importtime", script, "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_text
 
 import checkpoint
 import decoding
@@ -17,8 +18,9 @@ from conftest import run_script, sample_pairs, write_corpus
 from data_load import Ragged, cut_anew, load_test_data, load_train_data
 from decoding import load, make_search, to_text, translate
 from hparams import InputError, with_recipe
+from search import paper_penalty
 from test_scripts import scalars
-from text import END, SPECIALS, UNK, Pieces, load_vocabs, read_corpus, read_test
+from text import END, PAD, SPECIALS, UNK, Pieces, load_vocabs, read_corpus, read_test
 
 TINY = dict(recipe="tiny", vocab_size=180, hidden_units=16, ffn_units=32, num_blocks=1, num_heads=2)
 
@@ -99,7 +101,6 @@ def test_a_vocabulary_too_small_for_the_characters_names_the_smallest(flags, tmp
 
 def test_both_implementations_of_sentencepiece_cut_alike(real_text, tmp_path):
     """PyPI's, which trains and cuts here, and tensorflow-text's, which can be in a graph."""
-    tensorflow_text = pytest.importorskip("tensorflow_text")
     for corpus, names in (("multi30k", "train.{}"), ("iwslt16", "train.tags.de-en.{}")):
         paths = [str(real_text / corpus / names.format(lang)) for lang in ("de", "en")]
         folder = str(tmp_path / corpus)
@@ -279,6 +280,18 @@ def test_the_order_of_the_sentences_is_kept_and_their_company_does_not_matter(ru
         together = to_text(translate(search, X, hp), vocabs[1])
         alone = [to_text(translate(search, Ragged.of([x.tolist()]), hp), vocabs[1])[0] for x in X]
         assert together == alone and len(set(together)) > 5
+
+
+def test_a_translation_has_the_score_that_the_search_gave_it(run):
+    _, hp, model, vocabs = load(dict(logdir=run[0]["logdir"]))
+    x = load_test_data(hp, vocabs).data.X.pad()  # (N, T)
+    preds, scores = make_search(model, hp, 4)(x)
+    limits = 2 * np.count_nonzero(x, axis=1) + 10
+    anew = decoding.score(model, x, preds[:, 0], limits, paper_penalty(hp.alpha), [PAD])
+    np.testing.assert_allclose(anew, scores[:, 0], rtol=1e-4)
+    preds, scores = make_search(model, hp, 1, scored=True)(x)
+    anew = decoding.score(model, x, preds[:, 0], limits, paper_penalty(hp.alpha), [PAD])
+    np.testing.assert_allclose(anew, scores[:, 0], rtol=1e-5)
 
 
 def test_averaging_is_the_mean_of_the_last_checkpoints(run):

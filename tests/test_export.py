@@ -1,0 +1,55 @@
+"""Exported models give what translate.py gives, in a process that knows nothing of this project."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from conftest import run_script
+from decoding import Translator, load
+from test_bad_input import refused
+from test_translate import ODD, train_model
+from text import read_test
+
+CLIENT = """
+import json, sys
+import tensorflow as tf, tensorflow_text
+lines = json.load(sys.stdin)
+serve = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
+found = serve(text=tf.constant(lines))
+text = [line.decode() for line in found["translation"].numpy()]
+json.dump([text, found["score"].numpy().tolist()], sys.stdout)
+"""
+
+
+def serve(path, lines, cwd):
+    """What the exported model makes of the lines: translations and scores."""
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, str(path)],
+        input=json.dumps(lines),
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("recipe, beam", [("legacy", 1), ("tiny", 1), ("tiny", 4)])
+def test_a_saved_model_gives_what_translate_gives(tmp_path_factory, tmp_path, recipe, beam):
+    flags = train_model(recipe, tmp_path_factory.getbasetemp() / "exported")
+    path = tmp_path / "models" / "1"
+    done = run_script("export.py", logdir=flags["logdir"], beam=beam, output=path)
+    assert done.returncode == 0 and f"{path}: " in done.stdout, done.stderr
+    lines = [line.strip("\ufeff\r") for line in ODD] + read_test(flags["source_test"])[1]
+    texts, scores = serve(path, lines, tmp_path)
+
+    _, hp, trained, vocabs = load(dict(logdir=flags["logdir"], beam=beam))
+    expected = [best[0] for best in Translator(hp, trained, vocabs)(lines)]
+    assert texts == [text for text, _ in expected]
+    assert len(set(texts)) > 5
+    if beam > 1:
+        assert scores == pytest.approx([score for _, score in expected], abs=1e-4)
+    assert all((score < 0) == (line != "") for line, score in zip(texts, scores, strict=True))
+    refused("export.py", path, "is there already", logdir=flags["logdir"], output=path)

@@ -1,0 +1,165 @@
+"""translate.py as people and other programs run it."""
+
+import functools
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import prepro
+import train
+from conftest import ROOT, SMALL, run_script, sample_pairs, write_corpus
+from hparams import InputError
+from test_bad_input import refused
+from test_distribute import start
+from text import read_test
+from translate import main
+
+ODD = [
+    "\ufeffDer Hund schläft",  # a byte-order mark
+    "",
+    "Der Hund schla\u0308ft\r",  # NFD, and a carriage return at the end
+    " \t \u00a0",
+    "Die Frau\u2028singt\u0085laut",
+    "我爱你",
+    "a\0b",
+    " ".join(["Katze"] * 30),
+    "x" * 99,
+    "Der Hund schläft",
+]
+
+
+@functools.cache
+def train_model(recipe, folder):
+    """The flags of a model that has learned little, but ends its sentences."""
+    flags = write_corpus(folder / recipe, sample_pairs(400), sample_pairs(30, seed=1))
+    flags |= SMALL | dict(recipe=recipe, vocab_size=300, lr=0.01, warmup_steps=10)
+    flags |= dict(batch_tokens=0, batch_size=32, num_epochs=12)
+    flags |= dict(maxlen=15 if recipe == "legacy" else 40)
+    prepro.main(flags)
+    train.main(flags)
+    return flags
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("corpus")
+
+
+@pytest.fixture(params=["legacy", "tiny"])
+def model(request, folder):
+    return train_model(request.param, folder)
+
+
+@pytest.fixture
+def tiny(folder):
+    return train_model("tiny", folder)
+
+
+def command(flags, **more):
+    options = [f"--{name}={value}" for name, value in dict(logdir=flags["logdir"], **more).items()]
+    return [sys.executable, str(ROOT / "translate.py"), *options]
+
+
+def translate(flags, text, **more):
+    """What it writes for bytes at its standard input, and what it says beside."""
+    done = subprocess.run(command(flags, **more), input=text, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode(), done.stderr.decode()
+
+
+def test_a_line_comes_out_for_each_line_that_goes_in(model):
+    out, said = translate(model, "\n".join(ODD).encode(), beam=1)
+    *lines, end = out.split("\n")
+    assert end == "" and len(lines) == len(ODD)
+    assert lines[1] == lines[3] == "" and lines[0] == lines[-1] != ""
+    if model["recipe"] == "tiny":
+        assert lines[2] == lines[0] and lines[5] != ""
+        assert "longer than maxlen" not in said
+    else:
+        assert lines[5] == "" and "1 lines are longer than maxlen 15" in said
+
+
+def test_it_translates_as_eval_does(tiny):
+    sources = read_test(tiny["source_test"])[1]
+    out, _ = translate(tiny, "".join(f"{line}\n" for line in sources).encode())
+    done = run_script("eval.py", logdir=tiny["logdir"], results=tiny["results"])
+    text = Path(re.search(r"All of it: (.+)", done.stdout)[1]).read_text("utf-8")
+    assert out.splitlines() == re.findall(r"^- got: (.*)", text, re.MULTILINE)
+
+
+def test_a_line_is_answered_before_the_next_one_comes(tiny):
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    with subprocess.Popen(command(tiny), **pipes, bufsize=0) as process:
+        answers = []
+        for _ in range(2):
+            process.stdin.write("Der Hund schläft\n".encode())
+            answers.append(process.stdout.readline())
+        assert answers[0] == answers[1] != b""
+        process.stdout.close()  # as `head` does
+        process.stdin.write(b"Die Katze singt\n")
+        process.stdin.close()
+        assert process.wait() == 1
+
+
+def test_several_translations_of_a_line(tiny, tmp_path):
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.write_text("Der Hund schläft\n\nDie Frau singt\n")
+    done = run_script(
+        "translate.py", logdir=tiny["logdir"], beam=4, nbest=3, source=source, output=output
+    )
+    assert done.returncode == 0 and done.stdout == ""
+    assert "translating: 100%" in done.stderr
+    rows = [line.split(" ||| ") for line in output.read_text("utf-8").splitlines()]
+    assert [row[0] for row in rows] == ["0"] * 3 + ["1"] + ["2"] * 3
+    for found in (rows[:3], rows[4:]):
+        scores = [float(score) for _, _, score in found]
+        assert scores == sorted(scores, reverse=True) and scores[0] < 0
+        assert len({text for _, text, _ in found}) == 3
+    best, _ = translate(tiny, source.read_bytes(), beam=4)
+    assert best.splitlines() == [rows[0][1], "", rows[4][1]]
+
+
+def test_a_terminal_is_asked_for_sentences(tiny):
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command(tiny), stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    os.write(ours, "Der Hund schläft\n\n\x04".encode())
+    out, said = process.communicate(timeout=120)
+    expected, _ = translate(tiny, "Der Hund schläft\n".encode())
+    assert process.returncode == 0 and b"Ctrl-D ends" in said
+    assert out.decode().replace("de> ", "").split("\n")[:2] == [expected.strip(), ""]
+
+
+def test_processes_share_a_file(tiny, tmp_path):
+    source, outputs = tmp_path / "in", [tmp_path / "alone", tmp_path / "shared"]
+    source.write_text("".join(f"{line}\n" for line in ODD), "utf-8")
+    for workers, output in zip((1, 2), outputs, strict=True):
+        for process in start(command(tiny, source=source, output=output), workers):
+            _, said = process.communicate()
+            assert process.returncode == 0, said
+    assert outputs[0].read_bytes() == outputs[1].read_bytes() != b""
+    assert sorted(tmp_path.iterdir()) == sorted([source, *outputs])  # no parts
+
+
+def test_what_cannot_be_translated(tiny, tmp_path):
+    latin1, output = tmp_path / "latin1", tmp_path / "out"
+    latin1.write_bytes("Der Hund\nBäume\n".encode("latin1"))
+    output.write_text("mine")
+    given = dict(logdir=tiny["logdir"], output=output)
+    refused("translate.py", f"{latin1}:2: byte 2", "iconv", **given, source=latin1)
+    for message, wrong in {
+        "nowhere: no such file": dict(source="nowhere"),
+        "is a directory": dict(source=str(tmp_path)),
+        "nbest is 9 and beam 2: .* --beam 9": dict(nbest=9, beam=2),
+        "nbest is 0": dict(nbest=0),
+        "no checkpoint": dict(logdir=str(tmp_path)),
+    }.items():
+        with pytest.raises(InputError, match=message):
+            main({name: str(value) for name, value in given.items()} | wrong)
+    assert output.read_text() == "mine"

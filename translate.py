@@ -1,0 +1,171 @@
+"""Translate lines of text with the model in logdir: one line out for each line in, in order.
+
+    python translate.py < in > out
+    python translate.py --source in --output out
+
+On a terminal it asks for a sentence at a time."""
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import queue
+import sys
+import threading
+import time
+from pathlib import Path
+
+from hparams import InputError, OwnFlags, option, parse_flags, run, whole_file
+
+
+@dataclasses.dataclass(frozen=True)
+class Task(OwnFlags):
+    """What is translated, and what becomes of it."""
+
+    source: str = option("-", "file to translate, a sentence a line; -: standard input")
+    output: str = option("-", "file of the translations; -: standard output")
+    nbest: int = option(
+        1,
+        "translations of each line, at most --beam; of several each is `line ||| text ||| score`,"
+        " where the first line is 0",
+        1,
+        1001,
+    )
+
+
+if __name__ == "__main__":
+    flags = parse_flags(__doc__, Task)  # before TensorFlow is loaded
+
+from tqdm import tqdm
+
+from decoding import Translator, load, share, translate_shared
+from text import decode_lines, read_lines
+
+AT_ONCE = 1000  # lines at most; of many, those of like lengths go together
+MOMENT = 0.05  # seconds that the first of them waits for others
+
+
+def ask(title):
+    """Yield what a person types, line by line."""
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  gives `input` the arrow keys
+    print("A sentence a line; Ctrl-D ends.", file=sys.stderr)
+    with contextlib.suppress(EOFError):
+        while True:
+            yield input(f"{title}> ")
+
+
+def in_parts(lines):
+    """Yield lists of lines: those that are there, and come within a moment of the first.
+
+    An exception of `lines` is raised once the lines before it have been yielded.
+    """
+    waiting = queue.Queue(2 * AT_ONCE)
+
+    def read():
+        try:
+            for line in lines:
+                waiting.put(line)
+            waiting.put(None)
+        except Exception as error:
+            waiting.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    end = ""
+    while isinstance(end, str):
+        part, until = [waiting.get()], time.monotonic() + MOMENT
+        with contextlib.suppress(queue.Empty):
+            while isinstance(part[-1], str) and len(part) < AT_ONCE:
+                part.append(waiting.get(timeout=max(0.0, until - time.monotonic())))
+        end = part[-1]
+        if part := [line for line in part if isinstance(line, str)]:
+            yield part
+    if end is not None:
+        raise end
+
+
+def written(number, found, nbest):
+    """The translations of a line as they are written, bytes."""
+    if nbest == 1:
+        return f"{found[0][0]}\n".encode()
+    return "".join(f"{number} ||| {text} ||| {score:.4f}\n" for text, score in found).encode()
+
+
+def count_lines(path):
+    """How many lines a file has, roughly: its line feeds."""
+    with open(path, "rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
+
+
+@contextlib.contextmanager
+def open_output(path):
+    """Standard output, or a file that replaces the one at `path` once it is whole; for bytes."""
+    if path == "-":
+        yield sys.stdout.buffer
+    else:
+        with whole_file(path) as file:
+            yield file
+
+
+def parts_of(source, title):
+    """Yield the lines of a source in parts that are to be translated at once."""
+    if source == "-" and sys.stdin.isatty():
+        return ([line] for line in ask(title))
+    if source == "-":
+        return in_parts(decode_lines("standard input", sys.stdin.buffer))
+    return in_parts(read_lines(source, "--source names a text file"))
+
+
+def translate_parts(translator, task, file):
+    """Translate as the lines come; to a file, with a progress bar."""
+    parts = parts_of(task.source, translator.hp.source_lang)
+    total = count_lines(task.source) if os.path.isfile(task.source) else None
+    numbers = itertools.count()
+    with tqdm(None, "translating", total, disable=total is None, unit=" lines") as bar:
+        for part in parts:
+            for found in translator(part):
+                file.write(written(next(numbers), found, task.nbest))
+            file.flush()
+            bar.update(len(part))
+
+
+def translate_together(translator, task, paths):
+    """Translate a file with other processes, each its share; the first one writes the output."""
+    if "-" in (task.source, task.output):
+        raise InputError("several processes share a file: give --source and --output")
+
+    def work(X):
+        output = Path(task.output)
+        return translate_shared(translator.translate, X, output, translator.hp, paths)
+
+    lines = list(read_lines(task.source))
+    if found := translator(lines, work):
+        with whole_file(task.output) as file:
+            file.writelines(written(i, best, task.nbest) for i, best in enumerate(found))
+
+
+def main(flags):
+    task, flags = Task.taken_from(flags)
+    with contextlib.redirect_stdout(sys.stderr):  # what is said there is no translation
+        paths, hp, model, vocabs = load(flags)
+    if task.nbest > hp.beam:
+        raise InputError(
+            f"nbest is {task.nbest} and beam {hp.beam}: there are no more hypotheses than that:"
+            f" say --beam {task.nbest} besides"
+        )
+    translator = Translator(hp, model, vocabs, task.nbest)
+    if share()[1] > 1:
+        translate_together(translator, task, paths)
+    else:
+        with open_output(task.output) as file:
+            translate_parts(translator, task, file)
+    if translator.cut:
+        print(
+            f"{translator.cut} lines are longer than maxlen {hp.maxlen}: of each its beginning was"
+            " translated",
+            file=sys.stderr,
+        )
+
+
+if __name__ == "__main__":
+    run(main, flags)
