@@ -41,7 +41,7 @@ class Ragged:
         return len(self.splits) - 1
 
     def __getitem__(self, row):
-        return self.ids[self.splits[row] : self.splits[row + 1]]
+        return self.ids[self.splits[row] : self.splits[row + 1]].astype(np.int32)
 
     @property
     def lengths(self):

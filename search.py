@@ -99,7 +99,7 @@ def beam_search(step, state, start, limits, end, beam, penalty, nbest=1, never=(
         T = tf.shape(found.words)[2]
         ended = (found.words[:, :, -1] == end) | (T >= limits)[:, None]  # (N, 2K)
 
-        # To end, it must be among the K likeliest: so that one hypothesis is greedy search.
+        # To end, it must be among the K likeliest: one hypothesis without a penalty is greedy.
         scores = found.scores / penalty(tf.cast(T, tf.float32))  # (N, 2K)
         scores = tf.where(ended & (tf.range(2 * K) < K), scores, -INF)
         done, _ = best_of(join(done, found._replace(scores=scores)), K)
