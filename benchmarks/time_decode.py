@@ -39,15 +39,17 @@ def beside_documented(rounds):
             worker.stop()
         ours, theirs = (np.load(path) for path in outputs.values())
         same = (ours == theirs).all(axis=1).mean()
-        report(f"legacy, greedy, maxlen {maxlen}", seconds, "cached", "documented", len(ours))
+        title = f"legacy, greedy, maxlen {maxlen}"
+        report(title, seconds, "cached", "documented", len(ours), ours.size)
         print(f"    the same words in {same:.1%} of the sentences")
 
 
-def report(title, seconds, name, reference, sentences):
-    """A line: sentences a second of both, and how many times as fast the first is."""
+def report(title, seconds, name, reference, sentences, words):
+    """Two lines: how many sentences and words of ours a second, and how many times the other's."""
     own, other = (sentences / statistics.median(seconds[key]) for key in (name, reference))
     times = ratio(seconds, name, reference)
     print(f"{title}: {own:.1f} sentences a second, {reference} {other:.1f}: {times:.1f} times")
+    print(f"    {own * words / sentences:.0f} words a second")
 
 
 # JoeyNMT -----------------------------------------------------------------------
@@ -140,7 +142,8 @@ def beside_joey(logdir, rounds):
         ours, theirs = (
             (folder / f"{name}.test").read_text().splitlines() for name in ("ours", "joey")
         )
-        report(f"tiny, beam {beam}", seconds, "ours", "JoeyNMT", len(ours))
+        words = sum(len(line.split()) for line in ours)
+        report(f"tiny, beam {beam}", seconds, "ours", "JoeyNMT", len(ours), words)
         same = sum(map(str.__eq__, ours, theirs)) / len(ours)
         print(f"    the same text in {same:.1%} of the sentences", flush=True)
 
