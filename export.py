@@ -12,14 +12,13 @@ import shutil
 import sys
 from pathlib import Path
 
-from hparams import InputError, OwnFlags, make_folder, option, parse_flags, run
+from hparams import InputError, Options, make_folder, option, parse_flags, run
 
 
 @dataclasses.dataclass(frozen=True)
-class Task(OwnFlags):
-    """What is written where."""
+class Task(Options):
+    """Where it is written."""
 
-    format: str = option("saved_model", "what to write", choices=("saved_model",))
     output: str = option("exported/1", "folder to write, which is not there yet")
 
 

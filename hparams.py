@@ -35,8 +35,27 @@ def option(default, description, at_least=None, below=None, choices=None, kept=F
     return dataclasses.field(default=default, metadata={"help": description, **rules})
 
 
+class Options:
+    """What a script is told: a subclass is a dataclass whose fields are options.
+
+    Raises:
+      InputError: a value outside its range.
+    """
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            check(field, getattr(self, field.name))
+
+    @classmethod
+    def taken_from(cls, flags):
+        """Its own of the flags that `parse_flags` returned, and a dict of the others."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        own = {name: value for name, value in flags.items() if name in names}
+        return cls(**own), {name: value for name, value in flags.items() if name not in names}
+
+
 @dataclasses.dataclass(frozen=True)
-class Hyperparams:
+class Hyperparams(Options):
     """Everything a run depends on. The defaults are those of the documents.
 
     Fields that are `kept` belong to a trained model: once training has begun
@@ -165,8 +184,7 @@ class Hyperparams:
     best: bool = option(False, "evaluate the checkpoint of the best dev BLEU, and it alone")
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
-            check(field, getattr(self, field.name))
+        super().__post_init__()
         if self.hidden_units % self.num_heads:
             raise InputError(
                 f"hidden_units {self.hidden_units} is not a multiple of num_heads {self.num_heads}"
@@ -288,30 +306,11 @@ def check(field, value):
         raise InputError(f"{field.name} is empty: give it a value")
 
 
-class OwnFlags:
-    """What one script is told besides: a subclass is a dataclass whose fields are options.
-
-    Raises:
-      InputError: a value outside its range.
-    """
-
-    def __post_init__(self):
-        for field in dataclasses.fields(self):
-            check(field, getattr(self, field.name))
-
-    @classmethod
-    def taken_from(cls, flags):
-        """Its own of the flags that `parse_flags` returned, and a dict of the others."""
-        names = {field.name for field in dataclasses.fields(cls)}
-        own = {name: value for name, value in flags.items() if name in names}
-        return cls(**own), {name: value for name, value in flags.items() if name not in names}
-
-
-def parse_flags(description, own=None):
+def parse_flags(description, *own):
     """The hyperparameters given on the command line, a dict of only those.
 
     Args:
-      own: the script's `OwnFlags`, which are in the dict too.
+      own: `Options` that the script has besides, which are in the dict too.
 
     Scripts call this before they import TensorFlow, so that `--help` and a
     mistyped flag answer at once. Ctrl-C then ends the program without a word,
@@ -326,7 +325,7 @@ def parse_flags(description, own=None):
         allow_abbrev=False,
         formatter_class=Help,
     )
-    for field in (*(dataclasses.fields(own) if own else ()), *dataclasses.fields(Hyperparams)):
+    for field in [field for kind in (*own, Hyperparams) for field in dataclasses.fields(kind)]:
         text = f"{field.metadata['help']} (default: {field.default})"
         kind = dict(type=field.type)
         if field.type is bool:
@@ -441,10 +440,13 @@ def whole_file(path):
     path = Path(path)
     make_folder(path.parent)
     beside = path.with_name(path.name + ".tmp")
-    with open(beside, "wb") as file:
-        yield file
-    to_disk(beside)
-    os.replace(beside, path)
+    try:
+        with open(beside, "wb") as file:
+            yield file
+        to_disk(beside)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def to_disk(path):

@@ -15,11 +15,11 @@ import threading
 import time
 from pathlib import Path
 
-from hparams import InputError, OwnFlags, option, parse_flags, run, whole_file
+from hparams import InputError, Options, option, parse_flags, run, whole_file
 
 
 @dataclasses.dataclass(frozen=True)
-class Task(OwnFlags):
+class Task(Options):
     """What is translated, and what becomes of it."""
 
     source: str = option("-", "file to translate, a sentence a line; -: standard input")
@@ -43,6 +43,7 @@ from text import decode_lines, read_lines
 
 AT_ONCE = 1000  # lines at most; of many, those of like lengths go together
 MOMENT = 0.05  # seconds that the first of them waits for others
+SOURCE = "--source names a text file"
 
 
 def ask(title):
@@ -113,7 +114,7 @@ def parts_of(source, title):
         return ([line] for line in ask(title))
     if source == "-":
         return in_parts(decode_lines("standard input", sys.stdin.buffer))
-    return in_parts(read_lines(source, "--source names a text file"))
+    return in_parts(read_lines(source, SOURCE))
 
 
 def translate_parts(translator, task, file):
@@ -138,8 +139,8 @@ def translate_together(translator, task, paths):
         output = Path(task.output)
         return translate_shared(translator.translate, X, output, translator.hp, paths)
 
-    lines = list(read_lines(task.source))
-    if found := translator(lines, work):
+    found = translator(list(read_lines(task.source, SOURCE)), work)
+    if found is not None:
         with whole_file(task.output) as file:
             file.writelines(written(i, best, task.nbest) for i, best in enumerate(found))
 

@@ -163,3 +163,4 @@ def test_what_cannot_be_translated(tiny, tmp_path):
         with pytest.raises(InputError, match=message):
             main({name: str(value) for name, value in given.items()} | wrong)
     assert output.read_text() == "mine"
+    assert sorted(tmp_path.iterdir()) == [latin1, output]  # nothing half-written beside it
