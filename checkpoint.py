@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from hparams import InputError, to_disk, write_whole
+from hparams import InputError, hparams_path, to_disk, write_whole
 
 WRITING = "unfinished_checkpoint"  # what a checkpoint is called until it is whole
 SCORES = "dev_bleu.json"  # the dev BLEU of each epoch
@@ -277,9 +277,32 @@ def restore(parts, path):
       InputError: it is damaged, or does not fit.
     """
     try:
+        refuse_other_weights(parts, path)
         parts.read(str(path)).assert_existing_objects_matched().expect_partial()
     except UNREADABLE as error:
         raise not_restored(path, error) from None
+
+
+def refuse_other_weights(parts, path):
+    """Raise InputError where the weights at `path` have other names or shapes than in `parts`."""
+    shapes = tf.train.load_checkpoint(str(path)).get_variable_to_shape_map()
+    there = {name: shape for name, shape in shapes.items() if name.startswith("weights/")}
+    wanted = {saved_name(name): [*weight.shape] for name, weight in parts.weights.items()}
+    odd = [name for name in there.keys() | wanted if there.get(name) != wanted.get(name)]
+    if odd:
+        name = min(odd)
+        told = hparams_path(path.parent)
+        raise InputError(
+            f"{path}: these are not the weights of the model that {told} tells of ({len(odd)}"
+            f" differ; {name.split('/')[1].replace('.S', '/')} has the shape {there.get(name)} here"
+            f" and {wanted.get(name)} there): the two files are of different trainings: put those"
+            " of one there"
+        )
+
+
+def saved_name(name):
+    """What TensorFlow calls a weight of `trackable` within a checkpoint."""
+    return f"weights/{name.replace('.', '..').replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def restore_mean(model, paths):

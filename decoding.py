@@ -13,7 +13,14 @@ from tqdm import tqdm
 
 import checkpoint
 from data_load import Ragged, encode_lines
-from hparams import Hyperparams, load_hparams, refuse_contradiction, with_recipe, write_whole
+from hparams import (
+    Hyperparams,
+    InputError,
+    load_hparams,
+    refuse_contradiction,
+    with_recipe,
+    write_whole,
+)
 from model import SWITCHES, make_model
 from search import PENALTIES, beam_search, greedy, without
 from text import END, PAD, START, find_min_cnt, load_vocabs
@@ -223,10 +230,22 @@ def share():
 
     Returns:
       (int, int): (0, 1) where it is alone.
+
+    Raises:
+      InputError: TF_CONFIG does not say it.
     """
-    config = json.loads(os.environ.get("TF_CONFIG", "{}"))
-    workers = config.get("cluster", {}).get("worker", [""])
-    return config.get("task", {}).get("index", 0), len(workers)
+    try:
+        config = json.loads(os.environ.get("TF_CONFIG", "{}"))
+        cluster, task = config.get("cluster", {}), config.get("task", {})
+        # The chief, where there is one, is the first, as it is in training.
+        jobs = [(job, i) for job in ("chief", "worker") for i in range(len(cluster.get(job, [])))]
+        here = task.get("type", "worker"), int(task.get("index", 0))
+        return (jobs.index(here), len(jobs)) if jobs else (0, 1)
+    except (ValueError, TypeError, AttributeError):
+        raise InputError(
+            f"TF_CONFIG is {os.environ['TF_CONFIG']}: it must name all workers and say which of"
+            " them this is, as in docs/workers.md; or unset it"
+        ) from None
 
 
 def translate_shared(work, X, results, hp, paths):

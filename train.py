@@ -27,7 +27,7 @@ import checkpoint
 import events
 from bleu import sacrebleu_score
 from data_load import cut_anew, get_batch_data, load_test_data, load_train_data
-from decoding import make_search, to_text, translate
+from decoding import make_search, share, to_text, translate
 from model import make_model
 from modules import Adam, WarmUp, cross_entropy
 from text import PAD, fingerprints, load_vocabs
@@ -39,6 +39,7 @@ SUMMARY_STEPS = 10  # steps from one point of TensorBoard's curves to the next
 def make_strategy():
     """One device, all devices of this machine, or the workers that TF_CONFIG names."""
     if "TF_CONFIG" in os.environ:
+        share()  # which refuses what TensorFlow would not understand either
         return tf.distribute.MultiWorkerMirroredStrategy()
     devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
     if len(devices) > 1:

@@ -1,6 +1,7 @@
 """What a person may give by mistake: one message, exit code 2, nothing half-written."""
 
 import gzip
+import json
 import os
 import shutil
 from pathlib import Path
@@ -103,9 +104,12 @@ def test_a_packed_file(tmp_path, recipe):
 
 
 def test_a_broken_test_set(trained):
-    path = Path(trained["source_test"])
+    path, other = Path(trained["source_test"]), Path(trained["target_test"])
     path.write_text('<seg id="1">Ein Hund</seg>\n<seg id="2">Zwei\n')
     refused("eval.py", f"{path}:2: this <seg> is not closed", **trained)
+    path.write_text('<seg id="1">Ein Hund &amp; Co</seg>\n<seg id="2">Zwei</seg>\n')
+    other.write_text('<seg id="1">A dog</seg><seg id="3">Two</seg>\n')
+    refused("eval.py", f"{path}:2: segment 2", f"{other}:1 has segment 3", **trained)
     assert not Path(trained["results"]).exists()
 
 
@@ -118,10 +122,11 @@ def test_a_batch_too_large_for_the_memory(flags):
 
 def test_text_that_nobody_meant(trained, tmp_path):
     """A million characters, a word of a hundred thousand, bytes of nothing: no crash."""
-    odd = ["a b" * 333_333, "x" * 100_000, "a\0b", " \t ", "\u00a0", "u\u0308ber\u2028den"]
+    odd = ["a b" * 333_333, "x" * 100_000, "a\0b", " \t ", "\u00a0", "u\u0308ber\u2028den\u0085\r"]
     for flag in ("source_train", "target_train"):
         path = Path(trained[flag])
-        path.write_text(path.read_text() + "".join(f"{line}\n" for line in odd))
+        text = "\ufeff" + path.read_text() + "".join(f"{line}\n" for line in odd)
+        path.write_text(text, encoding="utf-8", newline="")
     more = dict(logdir=tmp_path / "logdir", num_epochs=1)
     for script in ("prepro.py", "train.py"):
         done = run_script(script, **trained | SMALL | more)
@@ -183,11 +188,18 @@ def test_a_missing_vocabulary(flags):
     refused("train.py", vocab(flags), "prepro.py", **flags)
 
 
-def test_a_malformed_vocabulary(flags):
+@pytest.mark.parametrize("line", ["dog 1", "two dogs\t1", "a\t1", "dog\tmany", "", "dog\t99999"])
+def test_a_malformed_vocabulary(flags, line):
     with vocab(flags).open("a") as file:
-        file.write("dog 1\n")
+        file.write(f"{line}\n")
     number = len(vocab(flags).read_text().splitlines())
     refused("train.py", f"{vocab(flags)}:{number}: ", "prepro.py", **flags)
+
+
+def test_a_vocabulary_without_its_specials(flags):
+    text = vocab(flags).read_text()
+    vocab(flags).write_text(text.replace("<S>", "<s>"))
+    refused("train.py", f"{vocab(flags)}:1: the first four words are not", **flags)
 
 
 @pytest.mark.parametrize("script", ["train.py", "eval.py"])
@@ -220,6 +232,18 @@ def test_a_truncated_checkpoint(trained, script):
     path = next(Path(trained["logdir"]).glob("*.data-00000-of-00001"))
     path.write_bytes(path.read_bytes()[:1000])
     refused(script, path.name.partition(".")[0], "damaged", **trained | dict(num_epochs=2))
+
+
+@pytest.mark.parametrize("script", ["train.py", "eval.py"])
+@pytest.mark.parametrize(
+    "other", [dict(hidden_units=32), dict(num_blocks=2), dict(recipe="updated", sinusoid=True)]
+)
+def test_a_checkpoint_of_another_model(trained, script, other):
+    """Of other sizes, of another recipe: in place of it, here its hyperparameters are changed."""
+    path = Path(trained["logdir"]) / "hparams.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | other))
+    more = trained | dict(num_epochs=2)
+    refused(script, "model_epoch_01_gs_1: these are not the weights", path, **more)
 
 
 def test_a_model_without_its_hyperparameters(trained):

@@ -15,6 +15,8 @@ import checkpoint
 import prepro
 import train
 from conftest import ROOT, SMALL, sample_pairs, write_corpus
+from decoding import share
+from hparams import InputError
 from test_scripts import scalars
 
 # Plain gradient descent is compared closely. Adam divides each gradient by its own size, so
@@ -149,3 +151,28 @@ def test_processes_share_a_test_set(tmp_path):
         texts.append(path.read_text("utf-8"))
         path.unlink()
     assert texts[0] == texts[1] and texts[0].count("- got: ") == 23
+
+
+WORKERS = '"cluster": {"worker": ["a:1", "b:1"]}'
+
+
+@pytest.mark.parametrize(
+    "config, index, count",
+    [
+        ("{}", 0, 1),
+        (f'{{{WORKERS}, "task": {{"type": "worker", "index": 1}}}}', 1, 2),
+        ('{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"type": "chief"}}', 0, 2),
+        ('{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"index": 0}}', 1, 2),
+    ],
+)
+def test_each_process_knows_its_place(monkeypatch, config, index, count):
+    monkeypatch.setenv("TF_CONFIG", config)
+    assert share() == (index, count)
+
+
+@pytest.mark.parametrize("config", ["", "[]", "{", f'{{{WORKERS}, "task": {{"index": 2}}}}'])
+def test_a_cluster_that_does_not_say_who_this_is(monkeypatch, config):
+    monkeypatch.setenv("TF_CONFIG", config)
+    for ask in (share, train.make_strategy):
+        with pytest.raises(InputError, match="TF_CONFIG is .* must name all workers"):
+            ask()

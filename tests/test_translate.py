@@ -145,6 +145,10 @@ def test_processes_share_a_file(tiny, tmp_path):
             assert process.returncode == 0, said
     assert outputs[0].read_bytes() == outputs[1].read_bytes() != b""
     assert sorted(tmp_path.iterdir()) == sorted([source, *outputs])  # no parts
+    source.write_text("")
+    for process in start(command(tiny, source=source, output=outputs[1]), 2):
+        assert process.communicate() and process.returncode == 0
+    assert outputs[1].read_bytes() == b""
 
 
 def test_what_cannot_be_translated(tiny, tmp_path):
