@@ -83,15 +83,16 @@ def golden(request):
     return Golden(request.param)
 
 
-def run_script(script, cwd=ROOT, env=None, **flags):
+def run_script(script, cwd=ROOT, env=None, under=(), **flags):
     """Run a script of the project in a process of its own; its exit code and both outputs.
 
     Args:
       cwd: the folder it is run in.
       env: variables that its environment has besides.
+      under: the command that runs it, if any.
     """
     options = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-    command = [sys.executable, str(ROOT / script), *options]
+    command = [*under, sys.executable, str(ROOT / script), *options]
     pipes = dict(capture_output=True, text=True, encoding="utf-8")
     return subprocess.run(command, cwd=cwd, env=os.environ | (env or {}), **pipes)
 

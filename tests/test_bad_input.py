@@ -289,11 +289,25 @@ def test_a_locale_without_umlauts_and_a_folder_with_them(tmp_path):
     assert "- source: " in done.stdout and [*(folder / "results").iterdir()]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+# Root may write anywhere, but for a root without that privilege.
+BOUND = ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 0 else []
+
+
+@pytest.mark.skipif(BOUND != [] and not shutil.which("setpriv"), reason="root may write anywhere")
 @pytest.mark.parametrize(
-    "script, name", [("prepro.py", "preprocessed"), ("train.py", "logdir"), ("eval.py", "results")]
+    "script, flag",
+    [
+        ("prepro.py", "preprocessed"),
+        ("train.py", "logdir"),
+        ("eval.py", "results"),
+        ("translate.py", "output"),
+        ("export.py", "output"),
+    ],
 )
-def test_a_folder_that_may_only_be_read(trained, tmp_path, script, name):
+def test_a_folder_that_may_only_be_read(trained, tmp_path, script, flag):
     folder = tmp_path / "locked"
     folder.mkdir(mode=0o500)
-    refused(script, folder, "cannot be written to", **trained | {name: folder})
+    path = folder / "out" if flag == "output" else folder
+    more = {"source": trained["source_test"]} if script == "translate.py" else {}
+    flags = trained | SMALL | more | {flag: path}
+    refused(script, folder, "cannot be written to", under=BOUND, **flags)
