@@ -177,19 +177,21 @@ def load_test_data(hp, vocabs, paths=None):
     return EvalData(data, targets, empty)
 
 
-def encode_lines(lines, vocab, hp):
+def encode_lines(lines, vocab, hp, longest=None):
     """Encode what is to be translated, a sentence a line.
+
+    Args:
+      longest: tokens that can be read, `</S>` included; None for any number.
 
     Returns:
       (Ragged, list, list): the ids of the lines in which there is something; the numbers of
-      those lines, counted from 0; and of those whose end is left out, since a model whose
-      positions end at `maxlen` cannot read it.
+      those lines, counted from 0; and of those whose end is left out, since they are longer.
     """
     ids = vocab.encode(clean_all(hp, lines))
     filled = [row for row, sentence in enumerate(ids) if len(sentence) > 1]  # not </S> alone
-    cut = [] if hp.unlimited else [row for row in filled if len(ids[row]) > hp.maxlen]
+    cut = [row for row in filled if longest and len(ids[row]) > longest]
     for row in cut:
-        ids[row] = [*ids[row][: hp.maxlen - 1], END]
+        ids[row] = [*ids[row][: longest - 1], END]
     return Ragged.of([ids[row] for row in filled]), filled, cut
 
 

@@ -1,6 +1,7 @@
 """From a trained model and sentences to their translations."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -121,7 +122,11 @@ def make_search(model, hp, beam, nbest=1, scored=False):
             scores = score(model, x, preds, limits, penalty, never) if scored else tf.zeros([N])
             return preds[:, None], scores[:, None]
         state = model.nothing(N * beam)
-        return beam_search(step, state, **task, beam=beam, penalty=penalty, nbest=nbest)
+        # Its way to end, too; without a penalty the best one is found at the same time.
+        eager = hp.length_penalty == "ctranslate2" and hp.alpha > 0
+        return beam_search(
+            step, state, **task, beam=beam, penalty=penalty, nbest=nbest, eager=eager
+        )
 
     return search
 
@@ -158,20 +163,23 @@ def translate(search, X, hp, quiet=False):
       list: for each sentence, in the order of X, its translations, best first, as
       pairs of ids (T,) and score.
     """
-    order = np.argsort(X.lengths, kind="stable")[::-1]
     width = None if hp.masks == "ids" else hp.maxlen
     translations = [None] * len(X)
     with tqdm(None, "translating", len(X), leave=False, mininterval=1, disable=quiet) as bar:
-        done = 0
-        while done < len(X):
-            longest = X.lengths[order[done]]
-            rows = order[done : done + sentences_at_once(longest, hp.beam)]
-            done += len(rows)
+        for rows in rows_at_once(X.lengths, hp.beam):
             preds, scores = (part.numpy() for part in search(X.pad(rows, width)))
             for row, *found in zip(rows, preds, scores, strict=True):
                 translations[row] = list(zip(*found, strict=True))
             bar.update(len(rows))
     return translations
+
+
+def rows_at_once(lengths, beam=1):
+    """Yield the numbers of the sentences of each batch: like lengths together, long ones first."""
+    order = np.argsort(lengths, kind="stable")[::-1]
+    while len(order):
+        rows, order = np.split(order, [sentences_at_once(lengths[order[0]], beam)])
+        yield rows
 
 
 def sentences_at_once(longest, beam):
@@ -190,12 +198,19 @@ class Translator:
     Args:
       hp, model, vocabs: what `load` gave.
       nbest: how many translations of a line, `hp.beam` at most.
+      search: what stands in place of `translate` with the model: a function of source ids, a
+        Ragged.
+      longest: tokens that it reads, None for any number.
     """
 
-    def __init__(self, hp, model, vocabs, nbest=1):
+    def __init__(self, hp, model, vocabs, nbest=1, search=None, longest=None):
         self.hp, self.vocabs = hp, vocabs
-        self.search = make_search(model, hp, hp.beam, nbest)
-        self.cut = 0  # lines so far whose end was left out, since they are over maxlen
+        self.longest = longest if hp.unlimited else hp.maxlen
+        self.cut = 0  # lines so far whose end was left out, since they are longer than that
+        if search is None:
+            step = make_search(model, hp, hp.beam, nbest)
+            search = functools.partial(translate, step, hp=hp, quiet=True)
+        self.search = search
 
     def __call__(self, lines, work=None):
         """The translations of each line, best first, as pairs of text and score.
@@ -204,7 +219,7 @@ class Translator:
           lines: list of str.
           work: what to do in place of `translate`; where it gives None, so does this.
         """
-        X, rows, cut = encode_lines(lines, self.vocabs[0], self.hp)
+        X, rows, cut = encode_lines(lines, self.vocabs[0], self.hp, self.longest)
         self.cut += len(cut)
         translations = (work or self.translate)(X)
         if translations is None:
@@ -218,7 +233,7 @@ class Translator:
         """The same of source ids, a Ragged."""
         return [
             [(self.vocabs[1].decode(ids), float(score)) for ids, score in found if score > -np.inf]
-            for found in translate(self.search, X, self.hp, quiet=True)
+            for found in self.search(X)
         ]
 
 

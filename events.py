@@ -7,7 +7,8 @@ import tensorflow as tf
 
 from hparams import to_disk
 
-BY_STEP = ("mean_loss", "acc", "lr")  # what has points within an epoch; the rest at its end
+# What has points within an epoch; the rest has them at its end.
+BY_STEP = {"mean_loss", "acc", "lr", "gradient_norm", "tokens_per_second"}
 
 
 def files(logdir):
@@ -35,7 +36,8 @@ def points(path):
     """Yield the points of the curves in a file: name, step, value, and time in seconds."""
     for record in read(path)[0]:
         event = tf.compat.v1.Event.FromString(record)
-        for value in event.summary.value:
+        curves = (v for v in event.summary.value if v.metadata.plugin_data.plugin_name == "scalars")
+        for value in curves:
             yield value.tag, event.step, float(tf.make_ndarray(value.tensor)), event.wall_time
 
 
@@ -43,14 +45,16 @@ def cut(logdir, global_step, partial):
     """Take out what was written behind a checkpoint, before training goes on from there.
 
     Args:
-      global_step: that of the checkpoint.
+      global_step: that of the checkpoint; 0 where there is none, and all of it goes.
       partial: whether it lies within its epoch, and what comes at the end is to come.
     """
 
     def stays(record):
         event = tf.compat.v1.Event.FromString(record)
-        at_end = any(value.tag not in BY_STEP for value in event.summary.value)
-        return event.step < global_step or event.step == global_step and not (partial and at_end)
+        if event.file_version or event.step < global_step:
+            return True
+        by_step = {value.tag for value in event.summary.value} <= BY_STEP and not event.graph_def
+        return event.step == global_step and (by_step or not partial)
 
     for path in files(logdir):
         records, broken = read(path)

@@ -1,10 +1,11 @@
 """Write the model in logdir in a form that other programs run.
 
     python export.py --logdir logdir --output exported/1
+    python export.py --logdir logdir --output exported/ctranslate2 --format ctranslate2
 
-The folder then holds a TensorFlow SavedModel that takes sentences and gives translations.
-Text is cut and put together again within it, so that a program which loads it needs
-tensorflow and tensorflow-text alone."""
+A TensorFlow SavedModel takes sentences and gives translations. Text is cut and put together
+again within it, so that a program which loads it needs tensorflow and tensorflow-text alone.
+What CTranslate2 loads takes pieces, and the sentencepiece model that makes them lies in it."""
 
 import dataclasses
 import os
@@ -17,9 +18,13 @@ from hparams import InputError, Options, make_folder, option, parse_flags, run
 
 @dataclasses.dataclass(frozen=True)
 class Task(Options):
-    """Where it is written."""
+    """What is written, and where."""
 
     output: str = option("exported/1", "folder to write, which is not there yet")
+    format: str = option("saved_model", "what it is", choices=("saved_model", "ctranslate2"))
+    quantization: str = option(
+        "float32", "of the matrices, with --format ctranslate2", choices=("float32", "int8")
+    )
 
 
 if __name__ == "__main__":
@@ -28,6 +33,7 @@ if __name__ == "__main__":
 import tensorflow as tf
 import tensorflow_text as tf_text
 
+import ctranslate
 from decoding import describe, load, make_search
 from text import END, UNK, clean
 
@@ -153,8 +159,14 @@ def main(flags):
     make_folder(output.parent)
     beside = output.with_name(output.name + ".tmp")
     shutil.rmtree(beside, ignore_errors=True)
-    write_saved_model(hp, model, vocabs, beside)
-    os.replace(beside, output)
+    try:
+        if task.format == "saved_model":
+            write_saved_model(hp, model, vocabs, beside)
+        else:
+            ctranslate.write(hp, model, vocabs, beside, task.quantization)
+        os.replace(beside, output)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
     print(f"{output}: {describe(hp, paths)}")
 
 

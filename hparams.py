@@ -170,6 +170,9 @@ class Hyperparams(Options):
     deterministic: bool = option(
         False, "sums in a fixed order: two runs give the same weights, to the last bit"
     )
+    profile: int = option(
+        0, "steps whose profile goes to TensorBoard, once the first ten are over; 0: none", 0, MANY
+    )
     seed: int = option(0, "fixes weights, dropout and the order of the data", 0, MANY)
 
     # decoding

@@ -398,8 +398,18 @@ class Adam(keras.optimizers.Adam):
     Keras' own is a chain of operations, each of which reads and writes all of the weights.
     """
 
+    def build(self, variables):
+        super().build(variables)
+        # Where there are several devices, the sum of their gradients is seen here alone.
+        self.halves = [tf.Variable(0.0, trainable=False) for _ in variables]
+
+    def gradient_norm(self):
+        """The norm of the last gradient, of all weights together: () float32."""
+        return tf.sqrt(2 * tf.add_n([half.read_value() for half in self.halves]))
+
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)
+        self.halves[index].assign(tf.cast(tf.nn.l2_loss(gradient), tf.float32))
         dtype = self._momentums[index].dtype
         beta_1, beta_2 = (tf.cast(beta, dtype) for beta in (self.beta_1, self.beta_2))
         step = ops.cast(self.iterations + 1, dtype)

@@ -62,7 +62,7 @@ class Hypotheses(NamedTuple):
     scores: tf.Tensor  # (N, K) float32
 
 
-def beam_search(step, state, start, limits, end, beam, penalty, nbest=1, never=()):
+def beam_search(step, state, start, limits, end, beam, penalty, nbest=1, never=(), eager=False):
     """The likeliest sentences that are found with `beam` hypotheses at a time.
 
     A hypothesis scores its log-probability divided by the penalty of its length. Of
@@ -80,6 +80,8 @@ def beam_search(step, state, start, limits, end, beam, penalty, nbest=1, never=(
       penalty: function of lengths (...) float32, `end` included, rising.
       nbest: how many sentences are wanted, `beam` at most.
       never: ids that are not chosen.
+      eager: whether a sentence is done once K hypotheses have ended, whatever the open ones
+        might still become, as in CTranslate2.
 
     Returns:
       Hypotheses, nbest of each sentence: zeros behind `end`, and scores -inf where
@@ -87,10 +89,15 @@ def beam_search(step, state, start, limits, end, beam, penalty, nbest=1, never=(
     """
     N, K = tf.size(start), beam
 
-    def can_win(alive, done, ids, state):
-        best = alive.scores[:, 0] / penalty(tf.cast(limits, tf.float32))  # (N,)
+    def unfinished(alive, done, ids, state):
         room = tf.shape(alive.words)[2] < limits  # (N,)
-        return tf.reduce_any(room & (best > done.scores[:, nbest - 1]))
+        return tf.reduce_any(room & can_win(alive, done))
+
+    def can_win(alive, done):
+        if eager:
+            return done.scores[:, K - 1] == -INF  # (N,)
+        best = alive.scores[:, 0] / penalty(tf.cast(limits, tf.float32))  # (N,)
+        return best > done.scores[:, nbest - 1]
 
     def next_words(alive, done, ids, state):
         logits, state = step(ids, state)  # (N * K, V)
@@ -101,7 +108,10 @@ def beam_search(step, state, start, limits, end, beam, penalty, nbest=1, never=(
 
         # To end, it must be among the K likeliest: one hypothesis without a penalty is greedy.
         scores = found.scores / penalty(tf.cast(T, tf.float32))  # (N, 2K)
-        scores = tf.where(ended & (tf.range(2 * K) < K), scores, -INF)
+        counts = ended & (tf.range(2 * K) < K)
+        if eager:
+            counts &= can_win(alive, done)[:, None]
+        scores = tf.where(counts, scores, -INF)
         done, _ = best_of(join(done, found._replace(scores=scores)), K)
 
         scores = tf.where(ended, -INF, found.scores)
@@ -116,7 +126,7 @@ def beam_search(step, state, start, limits, end, beam, penalty, nbest=1, never=(
     alive = Hypotheses(nothing, tf.tile([[0.0] + [-INF] * (K - 1)], [N, 1]))
     done = Hypotheses(nothing, tf.fill([N, K], -INF))
     begin = alive, done, tf.repeat(start, K), state
-    _, done, *_ = tf.while_loop(can_win, next_words, begin, shape_invariants=growing(begin))
+    _, done, *_ = tf.while_loop(unfinished, next_words, begin, shape_invariants=growing(begin))
     return Hypotheses(done.words[:, :nbest], done.scores[:, :nbest])
 
 
@@ -170,8 +180,8 @@ def paper_penalty(alpha):
 
 
 def ctranslate2_penalty(alpha):
-    """(len - 1)**alpha: the end of the sentence is not counted."""
-    return lambda length: tf.maximum(length - 1, 1) ** alpha
+    """len**alpha."""
+    return lambda length: length**alpha
 
 
 PENALTIES = dict(paper=paper_penalty, ctranslate2=ctranslate2_penalty)

@@ -25,9 +25,10 @@ from tqdm import tqdm
 
 import checkpoint
 import events
+import summaries
 from bleu import sacrebleu_score
 from data_load import cut_anew, get_batch_data, load_test_data, load_train_data
-from decoding import make_search, share, to_text, translate
+from decoding import make_search, rows_at_once, share, to_text, translate
 from model import make_model
 from modules import Adam, WarmUp, cross_entropy
 from text import PAD, fingerprints, load_vocabs
@@ -48,23 +49,28 @@ def make_strategy():
 
 
 def make_step(strategy, model, optimizer):
-    """The training step: a batch (x, y) of (N, T) -> (mean_loss, acc), both ()."""
+    """The training step: a batch (x, y) of (N, T) -> (mean_loss, acc, targets), all ().
+
+    They are over all words of the batch that are no padding, and `targets` says how many.
+    """
 
     def replica_step(x, y):
         istarget = tf.not_equal(y, PAD)  # (N, T)
         words = tf.boolean_mask(y, istarget)  # (M,), the targets that are no padding
         # Over all replicas: each word counts the same, whichever replica it came to.
-        targets = tf.cast(tf.size(words), tf.float32)
-        targets = tf.distribute.get_replica_context().all_reduce("SUM", targets)
+        own = tf.cast(tf.size(words), tf.float32)
+        targets = tf.distribute.get_replica_context().all_reduce("SUM", own)
         with tf.GradientTape() as tape:
             logits = model(x, y, training=True, istarget=istarget)  # (M, V)
             logits = tf.cast(logits, tf.float32)
-            mean_loss = tf.reduce_sum(cross_entropy(words, logits)) / targets
+            with tf.name_scope("mean_loss"):  # a box in TensorBoard's graph
+                mean_loss = tf.reduce_sum(cross_entropy(words, logits)) / targets
         gradients = tape.gradient(mean_loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        preds = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (M,)
-        acc = tf.reduce_sum(tf.cast(preds == words, tf.float32)) / targets
-        return mean_loss, acc
+        with tf.name_scope("acc"):
+            preds = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (M,)
+            acc = tf.reduce_sum(tf.cast(preds == words, tf.float32)) / targets
+        return mean_loss, acc, own
 
     # One graph for batches of all widths. One of the first batch's width, and another for
     # the rest, would round otherwise, and training that goes on has another first batch.
@@ -73,13 +79,23 @@ def make_step(strategy, model, optimizer):
 
     @tf.function(input_signature=signature)
     def step(x, y):
-        mean_loss, acc = strategy.run(replica_step, args=(x, y))
-        return (
-            strategy.reduce("SUM", mean_loss, axis=None),
-            strategy.reduce("SUM", acc, axis=None),
-        )
+        parts = strategy.run(replica_step, args=(x, y))
+        return tuple(strategy.reduce("SUM", part, axis=None) for part in parts)
 
     return step
+
+
+def make_loss(model):
+    """The loss without training: a batch (x, y) of (N, T) -> (sum over its words, their number)."""
+
+    @tf.function(input_signature=BATCH)
+    def loss(x, y):
+        istarget = tf.not_equal(y, PAD)  # (N, T)
+        words = tf.boolean_mask(y, istarget)  # (M,)
+        logits = tf.cast(model(x, y, istarget=istarget), tf.float32)  # (M, V)
+        return tf.reduce_sum(cross_entropy(words, logits)), tf.size(words)
+
+    return loss
 
 
 def epoch_batches(data, vocabs, hp, epoch, done=0):
@@ -87,6 +103,20 @@ def epoch_batches(data, vocabs, hp, epoch, done=0):
     if hp.bpe_dropout:
         data = cut_anew(data, vocabs, hp.bpe_dropout, hp.seed, epoch)
     return get_batch_data(data, hp, epoch, done)
+
+
+def mean_loss(loss, data, hp):
+    """The mean of a `make_loss` over all words of a development set.
+
+    Args:
+      data: Data.
+    """
+    width = None if hp.masks == "ids" else hp.maxlen
+    parts = []
+    for rows in rows_at_once(np.maximum(data.X.lengths, data.Y.lengths)):
+        parts.append(loss(data.X.pad(rows, width), data.Y.pad(rows, width)))
+    total, words = np.sum(parts, axis=0)
+    return total / words
 
 
 def load_dev_data(hp, vocabs):
@@ -170,15 +200,17 @@ class Training:
         self.schedule = WarmUp(hp.peak_lr, hp.warmup_steps)
         with self.strategy.scope():
             self.model = make_model(hp, *map(len, vocabs))
-            optimizer = Adam(self.schedule, 0.9, hp.beta_2, hp.epsilon)
-            optimizer.build(self.model.trainable_variables)
-        self.step = make_step(self.strategy, self.model, optimizer)
-        self.search = make_search(self.model, hp, beam=1)
+            self.optimizer = Adam(self.schedule, 0.9, hp.beta_2, hp.epsilon)
+            self.optimizer.build(self.model.trainable_variables)
+        self.step = make_step(self.strategy, self.model, self.optimizer)
+        self.search, self.loss = make_search(self.model, hp, beam=1), make_loss(self.model)
         self.vocab_sha256 = fingerprints(vocabs)
         # Of the epoch under way: batches that are done, sums of their mean_loss and acc.
         self.progress = tf.Variable(np.zeros(3))
-        self.parts = checkpoint.trackable(self.model, optimizer, self.progress)
-        self.history = []  # (mean_loss, acc) of the steps behind them
+        self.parts = checkpoint.trackable(self.model, self.optimizer, self.progress)
+        self.history = []  # (mean_loss, acc, targets) of the steps behind them
+        self.since = 0.0  # when the first of those began, in seconds
+        self.profile = summaries.Profile(hp.logdir, hp.profile * self.chief)
         self.epoch, self.global_step, self.scores = 1, 0, {}
         kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
         count = self.strategy.num_replicas_in_sync
@@ -221,7 +253,11 @@ class Training:
                 self.hp.logdir, self.global_step, not self.path or checkpoint.is_partial(self.path)
             )
             with tf.summary.create_file_writer(self.hp.logdir).as_default():
-                yield
+                if not self.path:
+                    summaries.write_setup(self.hp, self.step.get_concrete_function().graph)
+                summaries.write_projector(self.hp, self.model, self.vocabs)
+                with self.profile:
+                    yield
 
     def next_epoch(self):
         self.epoch += 1
@@ -267,7 +303,7 @@ class Training:
             batches, *sums = self.progress.numpy()
             report = "mean_loss {:.3f} acc {:.3f}".format(*np.array(sums) / batches)
             if dev:
-                report += f", dev BLEU {self.score(dev, stop):.2f}"
+                report += ", dev loss {:.3f} BLEU {:.2f}".format(*self.evaluate(dev, stop))
             self.save()
             if self.chief:
                 print(f"{self.path}: {report}, {time.monotonic() - began:.0f} s", flush=True)
@@ -290,8 +326,11 @@ class Training:
         batches, num_batch = epoch_batches(data, self.vocabs, hp, self.epoch, done)
         batches = self.strategy.experimental_distribute_dataset(batches)
         title = f"epoch {self.epoch}/{hp.num_epochs}"
-        with tqdm(batches, title, num_batch, False, initial=done, mininterval=1, unit="b") as bar:
+        bar = tqdm(batches, title, num_batch, False, initial=done, mininterval=1, unit="b")
+        self.since = time.monotonic()
+        with bar:
             for x, y in bar:
+                self.profile.before_step()
                 self.history.append(self.step(x, y))
                 self.global_step += 1
                 done += 1
@@ -306,43 +345,56 @@ class Training:
                     stop.check()
 
     def count(self):
-        """Take the newest steps into `progress`; returns the last one's mean_loss and acc.
+        """Take the newest steps into `progress`; returns them, (steps, 3).
 
         Raises:
           InputError: a mean_loss is no number.
         """
-        numbers = np.array(self.history, np.float64).reshape(-1, 2)  # (steps, 2)
+        numbers = np.array(self.history, np.float64).reshape(-1, 3)  # mean_loss, acc, targets
         lost = np.flatnonzero(~np.isfinite(numbers[:, 0]))
         if len(lost):
             step = self.global_step - len(numbers) + 1 + lost[0]
             self.diverged(f"mean_loss is {numbers[lost[0], 0]} at step {step}")
-        self.progress.assign_add([len(numbers), *numbers.sum(axis=0)])
+        self.progress.assign_add([len(numbers), *numbers[:, :2].sum(axis=0)])
         self.history.clear()
-        return numbers[-1:]
+        return numbers
 
     def tell(self):
         """Write a point of each curve; returns what the progress bar shows."""
-        ((mean_loss, acc),) = self.count()
-        tf.summary.scalar("mean_loss", mean_loss, self.global_step)
-        tf.summary.scalar("acc", acc, self.global_step)
-        tf.summary.scalar("lr", self.schedule(self.global_step - 1), self.global_step)
+        numbers = self.count()  # which waits for the steps
+        mean_loss, acc, _ = numbers[-1]
+        now = time.monotonic()
+        points = dict(
+            mean_loss=mean_loss,
+            acc=acc,
+            lr=self.schedule(self.global_step - 1),
+            gradient_norm=self.optimizer.gradient_norm(),
+            tokens_per_second=numbers[:, 2].sum() / (now - self.since),
+        )
+        self.since = now
+        for name, value in points.items():
+            tf.summary.scalar(name, value, self.global_step)
         return f"mean_loss {mean_loss:.3f} acc {acc:.3f}"
 
-    def score(self, dev, stop):
-        """The BLEU of the development set, translated greedily."""
+    def evaluate(self, dev, stop):
+        """The loss of the development set and the BLEU of its greedy translations."""
         try:
             with stop.not_waiting():
                 got = to_text(translate(self.search, dev.data.X, self.hp), self.vocabs[1])
+                loss = mean_loss(self.loss, dev.data, self.hp)
         except KeyboardInterrupt:
             self.save(partial=True)
             raise
         bleu, _ = sacrebleu_score(dev, got, self.hp.target_lang)
-        tf.summary.scalar("dev_bleu", bleu, self.global_step)
         end = checkpoint.path_at(self.hp.logdir, self.epoch, self.global_step)
         self.scores[end.name] = bleu
         if self.chief:  # before the checkpoint: one that is there has its score
+            tf.summary.scalar("dev_loss", loss, self.global_step)
+            tf.summary.scalar("dev_bleu", bleu, self.global_step)
+            summaries.write_samples(dev, got, self.global_step)
+            summaries.write_attention(self.model, dev, self.vocabs, self.hp, self.global_step)
             checkpoint.write_scores(self.hp.logdir, self.scores, self.hp.source_dev)
-        return bleu
+        return loss, bleu
 
 
 def failure(error, hp):

@@ -31,6 +31,14 @@ class Task(Options):
         1,
         1001,
     )
+    engine: str = option(
+        "tensorflow",
+        "what searches: this project, or CTranslate2, which is not for legacy",
+        choices=("tensorflow", "ctranslate2"),
+    )
+    quantization: str = option(
+        "float32", "CTranslate2's of the matrices", choices=("float32", "int8")
+    )
 
 
 if __name__ == "__main__":
@@ -38,6 +46,7 @@ if __name__ == "__main__":
 
 from tqdm import tqdm
 
+import ctranslate
 from decoding import Translator, load, share, translate_shared
 from text import decode_lines, read_lines
 
@@ -145,6 +154,14 @@ def translate_together(translator, task, paths):
             file.writelines(written(i, best, task.nbest) for i, best in enumerate(found))
 
 
+def make_translator(task, hp, model, vocabs):
+    """The `Translator` that the flags ask for."""
+    if task.engine == "tensorflow":
+        return Translator(hp, model, vocabs, task.nbest)
+    search = ctranslate.Search(hp, model, vocabs, task.nbest, task.quantization)
+    return Translator(hp, model, vocabs, task.nbest, search, ctranslate.LONGEST)
+
+
 def main(flags):
     task, flags = Task.taken_from(flags)
     with contextlib.redirect_stdout(sys.stderr):  # what is said there is no translation
@@ -154,7 +171,7 @@ def main(flags):
             f"nbest is {task.nbest} and beam {hp.beam}: there are no more hypotheses than that:"
             f" say --beam {task.nbest} besides"
         )
-    translator = Translator(hp, model, vocabs, task.nbest)
+    translator = make_translator(task, hp, model, vocabs)
     if share()[1] > 1:
         translate_together(translator, task, paths)
     else:
@@ -162,8 +179,8 @@ def main(flags):
             translate_parts(translator, task, file)
     if translator.cut:
         print(
-            f"{translator.cut} lines are longer than maxlen {hp.maxlen}: of each its beginning was"
-            " translated",
+            f"{translator.cut} lines are longer than {translator.longest} {hp.tokens}, which is all"
+            " that is read: of each its beginning was translated",
             file=sys.stderr,
         )
 

@@ -192,7 +192,8 @@ def test_every_character_is_dropped_or_a_blank_or_neither_within_tensorflow(word
 FLAGS = dict(
     recipe=["legacy", "updated", "paper", "tiny"],
     maxlen=[1, 2, 7],
-    heads=[(2, 1), (6, 3), (8, 8)],
+    # So wide that dropout does not take all of a word: at zeros `Normalize` has a slope of 10,000.
+    heads=[(16, 1), (24, 3), (16, 16)],
     num_blocks=[1, 2],
     ffn_units=[0, 1, 5],
     sinusoid=[True, False],
@@ -203,7 +204,7 @@ FLAGS = dict(
     pad_logit=[True, False],
     masks=["activations", "ids"],
     dropout_on=["attention", "sublayers", "both"],
-    dropout_rate=[0.0, 0.5],
+    dropout_rate=[0.0, 0.3],
     precision=["float32", "bfloat16"],
     beam=[1, 3],
     length_penalty=["paper", "ctranslate2"],
@@ -244,7 +245,8 @@ def test_any_model_trains_and_translates(flags):
 @pytest.mark.parametrize("recipe", ["legacy", "tiny"])
 def test_a_million_random_lines(tmp_path, recipe):
     rng = np.random.default_rng(0)
-    letters = np.array([*map(chr, [*range(1, 10), *range(11, 3000), *range(0x4E00, 0x5200)])])
+    codes = {*range(1, 3000), *range(0x4E00, 0x5200)} - {ord("\n"), ord("<")}  # which opens a tag
+    letters = np.array([*map(chr, codes)])
 
     def lines():
         for length in rng.integers(0, 30, 1_000_000):

@@ -213,4 +213,4 @@ def test_where_there_are_fewer_sentences_than_wanted_the_rest_scores_minus_infin
 def test_penalties_are_the_named_formulas():
     lengths = tf.constant([1.0, 7.0])
     np.testing.assert_allclose(PENALTIES["paper"](0.6)(lengths), [1, 2**0.6])
-    np.testing.assert_allclose(PENALTIES["ctranslate2"](0.6)(lengths), [1, 6**0.6])
+    np.testing.assert_allclose(PENALTIES["ctranslate2"](0.6)(lengths), [1, 7**0.6])

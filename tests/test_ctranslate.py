@@ -1,0 +1,149 @@
+"""What CTranslate2 makes of our models is what we make of them."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import ctranslate
+from conftest import ROOT, run_script
+from data_load import encode_lines
+from decoding import Translator, load, make_search, translate
+from hparams import InputError
+from search import without
+from test_bad_input import refused
+from test_translate import ODD, command, train_model
+from text import PAD, before_end, read_test
+
+ctranslate2 = pytest.importorskip("ctranslate2")
+
+
+@pytest.fixture(scope="module", params=["updated", "paper", "tiny"])
+def flags(request, tmp_path_factory):
+    return train_model(request.param, tmp_path_factory.getbasetemp() / "exported")
+
+
+def loaded(flags, **more):
+    """(hp, model, vocabs), and the ids of the test set."""
+    _, hp, model, vocabs = load(dict(logdir=flags["logdir"]) | more)
+    _, lines, _ = read_test(flags["source_test"])
+    return (hp, model, vocabs), encode_lines(lines, vocabs[0], hp)[0]
+
+
+SEARCHES = [dict(beam=1)] + [
+    dict(beam=4, length_penalty="ctranslate2", alpha=alpha) for alpha in (0.0, 0.6, 1.0)
+]
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_it_finds_the_same(flags, search):
+    (hp, model, vocabs), X = loaded(flags, **search)
+    ours = translate(make_search(model, hp, hp.beam), X, hp, quiet=True)
+    theirs = ctranslate.Search(hp, model, vocabs, 1, "float32")(X)
+    for [(ids, score)], [(words, other)] in zip(ours, theirs, strict=True):
+        assert [i for i in before_end(ids) if i != PAD] == words.tolist()
+        assert hp.beam == 1 or score == pytest.approx(other, abs=1e-4)
+    assert len({tuple(words) for [(words, _)] in theirs}) > 3
+
+
+def test_it_scores_the_same(flags, tmp_path):
+    (hp, model, vocabs), X = loaded(flags, beam=1)
+    ctranslate.write(hp, model, vocabs, tmp_path / "model")
+    translator = ctranslate2.Translator(str(tmp_path / "model"), compute_type="float32")
+    pairs = [(x[:-1], np.flip(x[:-1])) for x in X]  # anything will do for a translation
+    tokens = [[[*map(vocabs[0].token, side)] for side in pair] for pair in pairs]
+    scored = translator.score_batch(*map(list, zip(*tokens, strict=True)))
+    for (x, y), result in zip(pairs, scored, strict=True):
+        x, y = (np.append(side, 3)[None].astype(np.int32) for side in (x, y))
+        logp = tf.nn.log_softmax(without([PAD], model(x, y)))[0].numpy()
+        np.testing.assert_allclose(
+            logp[range(y.size), y[0]], result.log_probs, atol=1e-4, rtol=1e-5
+        )
+
+
+def test_int8_finds_nearly_the_same(flags):
+    (hp, model, vocabs), X = loaded(flags, beam=1)
+    found = [
+        [
+            words.tolist()
+            for [(words, _)] in ctranslate.Search(hp, model, vocabs, 1, quantization)(X)
+        ]
+        for quantization in ("float32", "int8")
+    ]
+    same = [one == other for one, other in zip(*found, strict=True)]
+    assert sum(same) >= 0.5 * len(same)
+
+
+CLIENT = """
+import sys
+import ctranslate2, sentencepiece
+cut = sentencepiece.SentencePieceProcessor(model_file=sys.argv[1] + "/bpe.model")
+translator = ctranslate2.Translator(sys.argv[1])
+pieces = cut.encode(sys.stdin.read().splitlines(), out_type=str)
+for found in translator.translate_batch(pieces, beam_size=1):
+    print(cut.decode(found.hypotheses[0]))
+"""
+
+
+def test_an_exported_model_needs_nothing_of_this_project(flags, tmp_path):
+    path = tmp_path / "out" / "model"
+    more = dict(logdir=flags["logdir"], output=path, format="ctranslate2")
+    done = run_script("export.py", **more, quantization="int8")
+    assert done.returncode == 0 and f"{path}: " in done.stdout, done.stderr
+    small = (path / "model.bin").stat().st_size
+    path.rename(path.with_name("int8"))
+    assert run_script("export.py", **more).returncode == 0
+    assert small < 0.75 * (path / "model.bin").stat().st_size
+
+    lines = read_test(flags["source_test"])[1]
+    text = "".join(f"{line}\n" for line in lines)
+    client = [sys.executable, "-c", CLIENT, str(path)]
+    done = subprocess.run(client, input=text, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (hp, model, vocabs), _ = loaded(flags, beam=1)
+    ours = [best[0][0] for best in Translator(hp, model, vocabs)(lines)]
+    theirs = done.stdout.splitlines()
+    # By itself it goes on to 256 pieces where a sentence does not end.
+    assert all(one.startswith(other) for one, other in zip(theirs, ours, strict=True))
+    assert sum(one == other for one, other in zip(theirs, ours, strict=True)) > 0.5 * len(ours)
+
+
+def test_translate_uses_it(tmp_path_factory):
+    flags = train_model("tiny", tmp_path_factory.getbasetemp() / "exported")
+    text = "".join(f"{line}\n" for line in ODD).encode()
+    more = dict(beam=3, nbest=2, length_penalty="ctranslate2", alpha=1.0)
+    outputs = []
+    for engine in ("tensorflow", "ctranslate2"):
+        done = subprocess.run(
+            command(flags, engine=engine, **more), input=text, capture_output=True, cwd=ROOT
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        outputs.append([line.split(" ||| ") for line in done.stdout.decode().splitlines()])
+    assert len(outputs[0]) > len(ODD)
+    for ours, theirs in zip(*outputs, strict=True):
+        assert ours[:2] == theirs[:2]
+        assert float(ours[2]) == pytest.approx(float(theirs[2]), abs=1.1e-4)
+
+
+def test_what_it_cannot_do(tmp_path_factory, tmp_path, monkeypatch):
+    folder = tmp_path_factory.getbasetemp() / "exported"
+    legacy, tiny = (train_model(recipe, folder)["logdir"] for recipe in ("legacy", "tiny"))
+    more = dict(format="ctranslate2", output=tmp_path / "out")
+    refused("export.py", "recipe legacy", "ReLU", "saved_model", logdir=legacy, **more)
+    refused(
+        "translate.py", "length penalty paper", "--alpha", logdir=tiny, engine="ctranslate2", beam=2
+    )
+    assert not [*tmp_path.iterdir()]
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    with pytest.raises(InputError, match="pip install ctranslate2"):
+        ctranslate.library()
+
+
+def test_a_line_that_is_too_long_for_it(tmp_path_factory):
+    flags = train_model("tiny", tmp_path_factory.getbasetemp() / "exported")
+    (hp, model, vocabs), _ = loaded(flags, beam=1)
+    search = ctranslate.Search(hp, model, vocabs, 1, "float32")
+    translator = Translator(hp, model, vocabs, 1, search, ctranslate.LONGEST)
+    assert len(translator(["Hund " * 2000, "Der Hund"])) == 2 and translator.cut == 1
