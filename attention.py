@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data_load import Ragged, encode_lines
+from decoding import rows_at_once
 from model import shift_right
+from text import SPECIALS, UNK, clean
 
 # Those that are installed go together: no font has all of the world's letters.
 FONTS = (
@@ -59,6 +62,49 @@ def attention_maps(model, x, y):
 def weights(attention, queries, keys, masks, causality=False):
     """What a `MultiheadAttention` makes its sums with: (N, h, T_q, T_k)."""
     return attention.weigh(queries, attention.project(keys, masks), causality)
+
+
+def alignments(model, hp, X, Y):
+    """How much of each source word each word of a translation takes: in the last block.
+
+    Args:
+      X, Y: Ragged, ids of sources and of their translations, `</S>` included.
+
+    Returns:
+      list of (T_y, T_x) float32, which sum to 1 over T_x, or to less: a model whose masks are
+      read from the activations also attends to padding.
+    """
+    found = [None] * len(X)
+    width = None if hp.masks == "ids" else hp.maxlen
+    for rows in rows_at_once(np.maximum(X.lengths, Y.lengths)):
+        maps = attention_maps(model, X.pad(rows, width), Y.pad(rows, width))
+        means = np.mean(maps.cross[-1], axis=1)  # (N, T_y, T_x)
+        for row, mean in zip(rows, means, strict=True):
+            found[row] = mean[: Y.lengths[row], : X.lengths[row]]
+    return found
+
+
+def replace_unknown(model, hp, vocabs, lines, texts):
+    """Put the source's word in place of each `<UNK>`: the one that the attention points to.
+
+    Args:
+      vocabs: two `Words`.
+      lines, texts: sentences and their translations, lists of str.
+
+    Returns:
+      list of str
+    """
+    texts = list(texts)
+    rows = [row for row, text in enumerate(texts) if SPECIALS[UNK] in text.split()]
+    X, filled, _ = encode_lines([lines[row] for row in rows], vocabs[0], hp, hp.maxlen)
+    rows = [rows[i] for i in filled]
+    Y = Ragged.of(vocabs[1].encode(texts[row] for row in rows))
+    for row, weights in zip(rows, alignments(model, hp, X, Y), strict=True):
+        source = clean(lines[row]).split()
+        chosen = np.argmax(weights[:, :-1], axis=1)  # (T_y,), of the words, and not </S>
+        words = zip(texts[row].split(), chosen, strict=False)
+        texts[row] = " ".join(source[i] if word == SPECIALS[UNK] else word for word, i in words)
+    return texts
 
 
 def draw(heads, across, down):

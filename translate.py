@@ -31,6 +31,13 @@ class Task(Options):
         1,
         1001,
     )
+    attention: str = option(
+        "none",
+        "picture, out.png say, of what the newest translation attends to; none: without",
+    )
+    replace_unknown: bool = option(
+        False, "in place of <UNK> stands the source's word that the attention points to"
+    )
     engine: str = option(
         "tensorflow",
         "what searches: this project, or CTranslate2, which is not for legacy",
@@ -47,8 +54,10 @@ if __name__ == "__main__":
 from tqdm import tqdm
 
 import ctranslate
+from attention import alignments, draw, replace_unknown
+from data_load import Ragged, encode_lines
 from decoding import Translator, load, share, translate_shared
-from text import decode_lines, read_lines
+from text import END, before_end, decode_lines, read_lines
 
 AT_ONCE = 1000  # lines at most; of many, those of like lengths go together
 MOMENT = 0.05  # seconds that the first of them waits for others
@@ -126,14 +135,40 @@ def parts_of(source, title):
     return in_parts(read_lines(source, SOURCE))
 
 
-def translate_parts(translator, task, file):
+def draw_attention(translator, model, line, path):
+    """Draw how a line is translated: its words across, the translation's down."""
+    hp, (source, target) = translator.hp, translator.vocabs
+    X, _, _ = encode_lines([line], source, hp, translator.longest)
+    for x, [(pred, _), *_] in zip(X, translator.search(X), strict=True):  # or nothing
+        y = [*before_end(pred), END]
+        (weights,) = alignments(model, hp, X, Ragged.of([y]))
+        figure = draw(weights[None], [*map(source.token, x)], [*map(target.token, y)])
+        with whole_file(path) as file:
+            figure.savefig(file, dpi=150)
+
+
+def finished(task, model, translator, lines):
+    """The translations of lines, and what is asked for besides."""
+    found = translator(lines)
+    if task.attention != "none":
+        draw_attention(translator, model, lines[-1], task.attention)
+    if task.replace_unknown:
+        hp, vocabs = translator.hp, translator.vocabs
+        rows = [row for row, best in enumerate(found) for _ in best]
+        texts = [text for best in found for text, _ in best]
+        texts = iter(replace_unknown(model, hp, vocabs, [lines[row] for row in rows], texts))
+        found = [[(next(texts), score) for _, score in best] for best in found]
+    return found
+
+
+def translate_parts(translator, model, task, file):
     """Translate as the lines come; to a file, with a progress bar."""
     parts = parts_of(task.source, translator.hp.source_lang)
     total = count_lines(task.source) if os.path.isfile(task.source) else None
     numbers = itertools.count()
     with tqdm(None, "translating", total, disable=total is None, unit=" lines") as bar:
         for part in parts:
-            for found in translator(part):
+            for found in finished(task, model, translator, part):
                 file.write(written(next(numbers), found, task.nbest))
             file.flush()
             bar.update(len(part))
@@ -143,6 +178,8 @@ def translate_together(translator, task, paths):
     """Translate a file with other processes, each its share; the first one writes the output."""
     if "-" in (task.source, task.output):
         raise InputError("several processes share a file: give --source and --output")
+    if task.replace_unknown or task.attention != "none":
+        raise InputError("replace_unknown and attention are for one process: unset TF_CONFIG")
 
     def work(X):
         output = Path(task.output)
@@ -171,12 +208,14 @@ def main(flags):
             f"nbest is {task.nbest} and beam {hp.beam}: there are no more hypotheses than that:"
             f" say --beam {task.nbest} besides"
         )
+    if task.replace_unknown and hp.tokens == "pieces":
+        raise InputError("replace_unknown is for models of words: pieces spell what is unknown")
     translator = make_translator(task, hp, model, vocabs)
     if share()[1] > 1:
         translate_together(translator, task, paths)
     else:
         with open_output(task.output) as file:
-            translate_parts(translator, task, file)
+            translate_parts(translator, model, task, file)
     if translator.cut:
         print(
             f"{translator.cut} lines are longer than {translator.longest} {hp.tokens}, which is all"

@@ -1,21 +1,18 @@
 """Draw the README's pictures from a trained model: its loss, and a cross-attention map.
 
-    python -m docs.draw --logdir LOGDIR
-
-It needs matplotlib besides the project's own packages.
+python -m docs.draw --logdir LOGDIR
 """
 
 from pathlib import Path
 
-import numpy as np
 from matplotlib import pyplot as plt
 
 import events
+from attention import alignments, draw
 from data_load import Ragged, load_test_data
 from decoding import load, make_search, translate
 from hparams import InputError, parse_flags, run
-from model import shift_right
-from text import UNK, before_end
+from text import END, UNK, before_end
 
 DOCS = Path(__file__).resolve().parent
 WORDS = 12  # of the source sentence that is drawn: the first with so many, none unknown
@@ -53,20 +50,6 @@ def draw_curve(logdir, path):
     figure.savefig(path, dpi=100)
 
 
-def cross_attention(model, x, pred):
-    """The last block's attention to the source, mean of the heads: two (1, T) -> (T_q, T_k)."""
-    memory, memory_masks = model.encode(x), model.masks(x)
-    inputs = shift_right(pred)
-    masks = model.masks(inputs)
-    *before, last = model.dec_blocks
-    dec = model.dec_words(inputs)  # (1, T, C)
-    for block in before:
-        dec = block(dec, memory, masks, memory_masks)
-    dec = last.self_attention(dec, dec, masks, causality=True)
-    attention = last.vanilla_attention
-    return np.mean(attention.weigh(dec, attention.project(memory, memory_masks))[0], axis=0)
-
-
 def draw_attention(hp, model, vocabs, path):
     """The map for one sentence of the test set, source words across, translation down."""
     source, target = vocabs
@@ -75,18 +58,11 @@ def draw_attention(hp, model, vocabs, path):
     if not rows:
         raise InputError(f"{hp.source_test}: holds no sentence of {WORDS} known {hp.tokens}")
     one = Ragged.of([data.X[rows[0]]])
-    x = one.pad(width=None if hp.masks == "ids" else hp.maxlen)  # (1, T)
     (((pred, _),),) = translate(make_search(model, hp, beam=1), one, hp)
-    across = [*map(source.token, one[0])]
-    down = [*map(target.token, before_end(pred)), "</S>"][: len(pred)]
-    weights = cross_attention(model, x, pred[None])[: len(down), : len(across)]
-
-    figure, ax = plt.subplots(figsize=(7, 5.5), layout="constrained")
-    ax.imshow(weights, cmap="Blues", vmin=0)
-    ax.set_xticks(range(len(across)), across, rotation=45, ha="left")
-    ax.xaxis.tick_top()
-    ax.set_yticks(range(len(down)), down)
-    figure.savefig(path, dpi=100)
+    y = [*before_end(pred), END]
+    (weights,) = alignments(model, hp, one, Ragged.of([y]))
+    words = [*map(source.token, one[0])], [*map(target.token, y)]
+    draw(weights[None], *words).savefig(path, dpi=150)
 
 
 def main(flags):

@@ -12,7 +12,10 @@ import pytest
 
 import prepro
 import train
+from attention import alignments, replace_unknown
 from conftest import ROOT, SMALL, run_script, sample_pairs, write_corpus
+from data_load import Ragged, encode_lines
+from decoding import load
 from hparams import InputError
 from test_bad_input import refused
 from test_distribute import start
@@ -163,8 +166,37 @@ def test_what_cannot_be_translated(tiny, tmp_path):
         "nbest is 9 and beam 2: .* --beam 9": dict(nbest=9, beam=2),
         "nbest is 0": dict(nbest=0),
         "no checkpoint": dict(logdir=str(tmp_path)),
+        "replace_unknown is for models of words": dict(replace_unknown=True),
     }.items():
         with pytest.raises(InputError, match=message):
             main({name: str(value) for name, value in given.items()} | wrong)
     assert output.read_text() == "mine"
     assert sorted(tmp_path.iterdir()) == [latin1, output]  # nothing half-written beside it
+
+
+def test_unknown_words_are_those_that_the_attention_points_to(folder, tmp_path):
+    flags = train_model("legacy", folder)
+    _, hp, trained, vocabs = load(dict(logdir=flags["logdir"]))
+    lines = ["Der Xylograph schläft, Zebulon!", "", "Der Hund schläft"]
+    X, _, _ = encode_lines(lines, vocabs[0], hp)
+    Y = Ragged.of([vocabs[1].encode([text])[0] for text in ("The <UNK> <UNK>", "The dog")])
+    weights, _ = alignments(trained, hp, X, Y)
+    assert weights.shape == (4, 5) and 0.3 < weights.sum(axis=1).min() <= 1
+    chosen = [["Der", "Xylograph", "schläft", "Zebulon"][i] for i in weights[1:3, :4].argmax(1)]
+    filled = replace_unknown(trained, hp, vocabs, lines, ["The <UNK> <UNK>", "", "The dog"])
+    assert filled == [f"The {' '.join(chosen)}", "", "The dog"]
+
+    source = "".join(f"{line}\n" for line in lines * 10).encode()
+    (plain, _), (out, _) = (translate(flags, source, replace_unknown=x) for x in (False, True))
+    assert out.count("\n") == 30 and "<UNK>" not in out
+    texts = [*replace_unknown(trained, hp, vocabs, lines, plain.split("\n")[:3])]
+    assert out.split("\n")[:3] == texts
+
+
+def test_a_picture_of_the_attention(model, tmp_path):
+    picture = tmp_path / "out.png"
+    out, _ = translate(model, "Der Hund schläft $\n".encode(), attention=picture)
+    assert out.count("\n") == 1 and picture.read_bytes()[:4] == b"\x89PNG"
+    before = picture.read_bytes()
+    translate(model, b"\n", attention=picture)  # of nothing, none
+    assert picture.read_bytes() == before
