@@ -1,0 +1,157 @@
+"""The page of serve.py, asked as programs ask and as people do."""
+
+import asyncio
+import concurrent.futures
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+
+from browser import chromium, shows, wait_for
+from conftest import ROOT
+from decoding import Translator, load
+from serve import LONGEST, Batcher
+from test_bad_input import refused
+from test_translate import train_model
+from text import read_test
+
+
+@pytest.fixture(scope="module", params=["legacy", "tiny"])
+def flags(request, tmp_path_factory):
+    return train_model(request.param, tmp_path_factory.getbasetemp() / "exported")
+
+
+@pytest.fixture(scope="module")
+def server(flags):
+    """The address of the page."""
+    options = [f"--logdir={flags['logdir']}", "--port=0", "--nbest=3", "--beam=1"]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, str(ROOT / "serve.py"), *options]
+    with subprocess.Popen(command, **pipes) as process:
+        address = next((line.split()[0] for line in process.stdout if "http" in line), "")
+        assert address.startswith("http://127.0.0.1:"), process.stderr.read()
+        yield address
+        process.terminate()
+
+
+def ask(server, body, content_type="application/json"):
+    """The status and the answer of a request with this body, bytes."""
+    headers = {"Content-Type": content_type}
+    request = urllib.request.Request(f"{server}/translate", body, headers)
+    try:
+        with urllib.request.urlopen(request) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        with error:
+            own = error.headers.get_content_type() == "application/json"
+            return error.code, json.load(error) if own else None
+
+
+def sentence(text):
+    return json.dumps(dict(text=text)).encode()
+
+
+def test_many_at_once_are_translated_as_one_by_one(flags, server):
+    lines = [*read_test(flags["source_test"])[1], "", "我", "<b>&</b>"]
+    with concurrent.futures.ThreadPoolExecutor(16) as threads:
+        answers = [*threads.map(lambda line: ask(server, sentence(line)), lines)]
+    _, hp, model, vocabs = load(dict(logdir=flags["logdir"], beam=3))
+    expected = Translator(hp, model, vocabs, nbest=3)(lines)
+    for line, (status, answer), best in zip(lines, answers, expected, strict=True):
+        assert status == 200
+        got = [(found["text"], found["score"]) for found in answer["translations"]]
+        assert (got or [("", 0.0)]) == [
+            (text, pytest.approx(score, abs=2e-4)) for text, score in best
+        ]
+        for found in answer["translations"]:
+            weights = np.array(found["attention"]).reshape(len(found["words"]), -1)
+            assert weights.shape[1] in (0, len(answer["source"])) and np.all(weights <= 1)
+            if hp.tokens == "pieces":
+                assert "".join(found["words"]).strip() == found["text"]
+        if hp.tokens == "pieces":
+            assert "".join(answer["source"]).strip() in (line, "<UNK>", "<UNK>b<UNK>b<UNK>")
+
+
+@pytest.mark.parametrize(
+    "body, content_type",
+    [
+        (b"{", "application/json"),
+        (b"\xff", "application/json"),
+        (b"[]", "application/json"),
+        (b'{"text": 1}', "application/json"),
+        (sentence("Hund"), "text/plain"),
+        (sentence("x" * (LONGEST + 1)), "application/json"),
+    ],
+)
+def test_what_is_no_sentence_is_refused(server, body, content_type):
+    status, answer = ask(server, body, content_type)
+    assert status == 400 and answer["error"]
+
+
+def test_a_body_has_its_bounds(server):
+    status, _ = ask(server, sentence("x" * 10**6))
+    assert status == 413
+
+
+def test_those_that_come_together_are_one_batch():
+    calls = []
+
+    def double(items):
+        calls.append(len(items))
+        if "bad" in items:
+            raise ValueError("bad")
+        return [2 * item for item in items]
+
+    async def scenario():
+        batcher = Batcher(double)
+        worker = asyncio.create_task(batcher.work())
+        assert await asyncio.gather(*map(batcher, range(50))) == [*range(0, 100, 2)]
+        failed = await asyncio.gather(batcher("bad"), return_exceptions=True)
+        assert isinstance(failed[0], ValueError)
+        assert await batcher(4) == 8  # it goes on
+        gone = asyncio.create_task(batcher(5))
+        await asyncio.sleep(0)
+        gone.cancel()
+        assert await batcher(6) == 12
+        full = await asyncio.gather(*map(batcher, range(300)), return_exceptions=True)
+        assert sum(isinstance(result, asyncio.QueueFull) for result in full) == 300 - 256
+        worker.cancel()
+
+    asyncio.run(scenario())
+    assert calls[:4] == [32, 18, 1, 1]
+
+
+def test_the_page(flags, server):
+    source = read_test(flags["source_test"])[1][0]
+    _, hp, model, vocabs = load(dict(logdir=flags["logdir"], beam=3))
+    best = [text for text, _ in Translator(hp, model, vocabs, nbest=3)([source])[0]]
+    with chromium() as driver:
+        from selenium.webdriver.common.action_chains import ActionChains
+        from selenium.webdriver.common.by import By
+
+        def words(name):
+            return driver.find_elements(By.CSS_SELECTOR, f"#{name} span")
+
+        def colours(name):
+            return [word.value_of_css_property("background-color") for word in words(name)]
+
+        driver.get(server)
+        driver.find_element(By.ID, "text").send_keys(source + "\n")
+        shows(driver, *best)
+        shown = driver.find_element(By.ID, "target").text
+        assert shown.split() == best[0].split()
+        ActionChains(driver).move_to_element(words("target")[0]).perform()
+        assert wait_for(lambda: len(set(colours("source"))) > 1)
+        ActionChains(driver).move_to_element(words("source")[0]).perform()
+        assert wait_for(lambda: len(set(colours("target"))) > 1)
+        driver.find_elements(By.CSS_SELECTOR, "#alternatives li")[1].click()
+        assert driver.find_element(By.ID, "target").text.split() == best[1].split()
+
+
+def test_a_port_that_is_taken(flags, server):
+    port = server.rpartition(":")[2]
+    refused("serve.py", f"127.0.0.1:{port}", "--port", logdir=flags["logdir"], port=port)
