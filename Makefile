@@ -4,6 +4,8 @@ PY = .venv/bin/python
 
 DEMO = --source_train corpora/sample/train.tags.de-en.de \
        --target_train corpora/sample/train.tags.de-en.en \
+       --source_dev corpora/sample/IWSLT16.TED.dev2010.de-en.de.xml \
+       --target_dev corpora/sample/IWSLT16.TED.dev2010.de-en.en.xml \
        --source_test corpora/sample/IWSLT16.TED.tst2014.de-en.de.xml \
        --target_test corpora/sample/IWSLT16.TED.tst2014.de-en.en.xml \
        --preprocessed preprocessed/demo --logdir logdir/demo --results results/demo

@@ -2,8 +2,10 @@
 
 decode_tensorflow.py cached|documented FLAGS OUTPUT   weights as drawn, all steps taken
 decode_tensorflow.py trained FLAGS OUTPUT             a trained model, its test set
+decode_tensorflow.py float32|int8 FLAGS OUTPUT        the same by CTranslate2
 """
 
+import functools
 import json
 import os
 import sys
@@ -17,6 +19,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+import ctranslate
 from data_load import load_test_data
 from decoding import load, make_search, sentences_at_once, to_text, translate
 from hparams import with_recipe
@@ -76,14 +79,17 @@ def cached(hp, model, x):
     return lambda: np.concatenate([search(x).numpy() for x in batches])
 
 
-def trained(flags, output):
+def trained(what, flags, output):
     """The test set of a trained model; writes what it says."""
     _, hp, model, vocabs = load(flags)
     test = load_test_data(hp, vocabs)
-    search = make_search(model, hp, hp.beam)
+    if what == "trained":
+        search = functools.partial(translate, make_search(model, hp, hp.beam), hp=hp)
+    else:
+        search = ctranslate.Search(hp, model, vocabs, 1, quantization=what)
 
     def work():
-        lines = to_text(translate(search, test.data.X, hp), vocabs[1])
+        lines = to_text(search(test.data.X), vocabs[1])
         with open(output, "w", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
 
@@ -92,8 +98,8 @@ def trained(flags, output):
 
 def main(what, flags, output):
     flags = json.loads(flags)
-    if what == "trained":
-        work = trained(flags, output)
+    if what in ("trained", "float32", "int8"):
+        work = trained(what, flags, output)
         work()  # traces
     else:
         work = dict(cached=cached, documented=documented)[what](*fresh(flags))

@@ -1,12 +1,14 @@
-"""Time decoding beside the documented way, and beside JoeyNMT.
+"""Time decoding beside the documented way, beside JoeyNMT, and beside CTranslate2.
 
     python benchmarks/time_decode.py documented
     REAL_TEXT=DIR python benchmarks/time_decode.py joeynmt --logdir LOGDIR
+    REAL_TEXT=DIR python benchmarks/time_decode.py ctranslate2 --logdir LOGDIR
 
 `documented` runs each prefix through the whole model again, in batches of 32, as the 2017 code
 did, on the same weights; these are drawn at random, and all `maxlen` steps are taken, which is
 the least that the cache can gain. `joeynmt` gives JoeyNMT the weights of a model that was
-trained with the recipe `tiny`, and both translate `test_2016_flickr`.
+trained with the recipe `tiny`, and both translate `test_2016_flickr`. So does `ctranslate2`, with
+matrices in float32 and in int8, and tells the BLEU of each.
 """
 
 import argparse
@@ -148,11 +150,42 @@ def beside_joey(logdir, rounds):
         print(f"    the same text in {same:.1%} of the sentences", flush=True)
 
 
+# CTranslate2 -------------------------------------------------------------------
+
+
+def beside_ctranslate2(logdir, rounds):
+    import sacrebleu
+
+    folder = WORK / "time_decode"
+    folder.mkdir(parents=True, exist_ok=True)
+    flags = corpus_flags("multi30k", "de-en", Path(os.environ["REAL_TEXT"]).resolve())
+    references = Path(flags["target_test"]).read_text("utf-8").splitlines()
+    for more in (dict(beam=1), dict(beam=5, length_penalty="ctranslate2", alpha=1.0)):
+        given = dict(logdir=logdir) | more
+        given |= {name: flags[name] for name in ("source_test", "target_test")}
+        outputs = {name: folder / f"{name}.test" for name in ("trained", "float32", "int8")}
+        workers = {
+            name: Worker([*OURS, name, json.dumps(given), path]) for name, path in outputs.items()
+        }
+        seconds = alternate(workers, rounds)
+        for worker in workers.values():
+            worker.stop()
+        texts = {name: path.read_text("utf-8").splitlines() for name, path in outputs.items()}
+        words = sum(len(line.split()) for line in texts["trained"])
+        for name in ("float32", "int8"):
+            title = f"beam {given['beam']}, CTranslate2 in {name}"
+            report(title, seconds, "trained", name, len(references), words)
+            same = sum(map(str.__eq__, texts["trained"], texts[name])) / len(references)
+            print(f"    the same text in {same:.1%} of the sentences", flush=True)
+        for name, text in texts.items():
+            print(f"    BLEU, {name}: {sacrebleu.corpus_bleu(text, [references]).score:.2f}")
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("reference", choices=("documented", "joeynmt"))
+    parser.add_argument("reference", choices=("documented", "joeynmt", "ctranslate2"))
     parser.add_argument("--logdir", help="a model of the recipe tiny")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
@@ -161,9 +194,11 @@ def main():
     if args.reference == "documented":
         beside_documented(args.rounds)
     elif not args.logdir or "REAL_TEXT" not in os.environ:
-        parser.error("joeynmt needs --logdir, and REAL_TEXT: the folder of multi30k/")
-    else:
+        parser.error(f"{args.reference} needs --logdir, and REAL_TEXT: the folder of multi30k/")
+    elif args.reference == "joeynmt":
         beside_joey(args.logdir, args.rounds)
+    else:
+        beside_ctranslate2(args.logdir, args.rounds)
 
 
 if __name__ == "__main__":

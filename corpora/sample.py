@@ -1,12 +1,12 @@
 """Write a German-English corpus from a small grammar, in the files of IWSLT 2016.
 
-    python corpora/sample.py --output corpora/sample --train 20000 --test 1000
+    python corpora/sample.py --output corpora/sample --train 20000 --dev 200 --test 1000
 
 The sentences have gender, case and agreement, the verb in second place and at
 the end, separable verbs, modals, negation, questions, relative and subordinate
 clauses, and adverbs that turn subject and verb around. Each German sentence has
 one translation. The same seed gives the same bytes, and more training pairs
-continue fewer. No test sentence, German or English, is in the training text.
+continue fewer. No development or test sentence, German or English, is in the training text.
 """
 
 import argparse
@@ -773,8 +773,8 @@ def refuse_foreign(paths):
                     )
 
 
-def write_corpus(output, train, test, seed):
-    """Write the four files into the folder `output`; returns their paths.
+def write_corpus(output, train, dev, test, seed):
+    """Write the six files into the folder `output`; returns their paths.
 
     A corpus of any size takes no more memory than a number a sentence.
 
@@ -784,17 +784,20 @@ def write_corpus(output, train, test, seed):
     folder = Path(output)
     train_paths = [folder / f"train.tags.de-en.{lang}" for lang in LANGUAGES]
     test_paths = [folder / f"IWSLT16.TED.tst2014.de-en.{lang}.xml" for lang in LANGUAGES]
-    paths = train_paths + test_paths
+    dev_paths = [folder / f"IWSLT16.TED.dev2010.de-en.{lang}.xml" for lang in LANGUAGES]
+    paths = train_paths + dev_paths + test_paths
     refuse_foreign(paths)
     folder.mkdir(parents=True, exist_ok=True)
 
     pairs = sentence_pairs(seed)
     tests = list(itertools.islice(pairs, test))
-    held_out = {english for _, english in tests}
+    devs = list(itertools.islice(pairs, dev))
+    held_out = {english for _, english in tests + devs}
     trains = itertools.islice((pair for pair in pairs if pair[1] not in held_out), train)
     write_beside(test_paths, test_lines(tests))
+    write_beside(dev_paths, test_lines(devs))
     write_beside(train_paths, training_lines(trains))
-    for path in paths:  # all four are whole by now
+    for path in paths:  # all of them are whole by now
         os.replace(beside(path), path)
     return paths
 
@@ -815,13 +818,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--output", default="corpora", help="folder to write to (default: corpora)")
     parser.add_argument("--train", type=int, default=20_000, help="pairs to train on")
+    parser.add_argument("--dev", type=int, default=200, help="pairs to watch the training with")
     parser.add_argument("--test", type=int, default=1_000, help="pairs to test on")
     parser.add_argument("--seed", type=int, default=0, help="another seed, other sentences")
     args = parser.parse_args()
-    if min(args.train, args.test) < 1:
-        parser.error("--train and --test must be at least 1")
+    if min(args.train, args.dev, args.test) < 1:
+        parser.error("--train, --dev and --test must be at least 1")
     try:
-        paths = write_corpus(args.output, args.train, args.test, args.seed)
+        paths = write_corpus(args.output, args.train, args.dev, args.test, args.seed)
     except OSError as error:
         parser.error(str(error))
     print("\n".join(map(str, paths)))

@@ -95,7 +95,8 @@ def test_no_test_sentence_is_in_the_training_text(tmp_path):
         train = list(read_corpus(tmp_path / f"train.tags.de-en.{lang}"))
         _, test, _ = read_test(tmp_path / f"IWSLT16.TED.tst2014.de-en.{lang}.xml")
         assert len(train) == 20_000 and len(test) == 1_000
-        assert not set(test) & set(train)
+        _, dev, _ = read_test(tmp_path / f"IWSLT16.TED.dev2010.de-en.{lang}.xml")
+        assert len(dev) == 200 and not set(test) & set(train) and not set(dev) & set(train)
 
 
 def test_same_seed_same_bytes(tmp_path):
@@ -104,7 +105,7 @@ def test_same_seed_same_bytes(tmp_path):
     write(tmp_path / "c", train=100, test=10, seed=1)
     files = {name: sorted((tmp_path / name).iterdir()) for name in "abc"}
     contents = {name: [path.read_bytes() for path in paths] for name, paths in files.items()}
-    assert len(files["a"]) == 4 and contents["a"] == contents["b"] != contents["c"]
+    assert len(files["a"]) == 6 and contents["a"] == contents["b"] != contents["c"]
 
 
 def test_it_replaces_its_own_files_and_no_others(tmp_path):
