@@ -1,6 +1,6 @@
 """Draw the architecture with the names of this project's classes and shapes on the arrows.
 
-    python -m docs.architecture
+python -m docs.architecture
 """
 
 from pathlib import Path
