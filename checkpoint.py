@@ -107,6 +107,7 @@ def damaged(path, error):
 
 
 def not_restored(path, error):
+    """The InputError of a checkpoint that cannot be read."""
     return InputError(f"{damaged(path, error)}: copy it again, or delete its two files")
 
 
@@ -391,6 +392,7 @@ def named_variables(model):
 
 
 def attention_names(attention, scope):
+    """The weights of a `MultiheadAttention` by name."""
     names = normalize_names(attention.normalize, scope)
     dense = {"dense": attention.query, "dense_1": attention.key, "dense_2": attention.value}
     if attention.output_projection:
@@ -402,6 +404,7 @@ def attention_names(attention, scope):
 
 
 def feedforward_names(feedforward, scope, normalize_scope):
+    """The weights of a `Feedforward` by name."""
     names = normalize_names(feedforward.normalize, f"{scope}/{normalize_scope}")
     for name, layer in {"conv1d": feedforward.inner, "conv1d_1": feedforward.outer}.items():
         names[f"{scope}/multihead_attention/{name}/kernel"] = layer.kernel
@@ -410,6 +413,7 @@ def feedforward_names(feedforward, scope, normalize_scope):
 
 
 def normalize_names(normalize, scope):
+    """The weights of a `Normalize` by name."""
     return {
         f"{scope}/ln/Variable": normalize.beta,
         f"{scope}/ln/Variable_1": normalize.gamma,

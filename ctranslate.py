@@ -117,6 +117,7 @@ def set_output(spec, attention):
 
 
 def set_feedforward(spec, feedforward):
+    """Both linear maps, and the normalisation behind them."""
     set_dense(spec.linear_0, feedforward.inner)
     set_dense(spec.linear_1, feedforward.outer)
     set_normalize(spec.layer_norm, feedforward.normalize)
@@ -129,6 +130,7 @@ def set_dense(spec, *layers):
 
 
 def set_normalize(spec, normalize):
+    """The weights of a `Normalize`."""
     spec.gamma, spec.beta = normalize.gamma.numpy(), normalize.beta.numpy()
 
 
@@ -197,5 +199,6 @@ class Search:
         )
 
     def best(self, result):
+        """Its translations of a sentence as pairs of ids and score."""
         ids = [np.array([self.ids[token] for token in words], int) for words in result.hypotheses]
         return [*zip(ids, result.scores, strict=True)]

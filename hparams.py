@@ -369,6 +369,7 @@ def boolean(word):
 
 
 def hparams_path(logdir):
+    """The file of a model's hyperparameters, a `Path`."""
     return Path(logdir) / "hparams.json"
 
 

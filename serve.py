@@ -75,6 +75,7 @@ class Explainer:
         return shown
 
     def found(self, X):
+        """As `decoding.translate`, of no sentences too."""
         return self.translator.search(X) if len(X) else []
 
 

@@ -127,6 +127,7 @@ class Profile:
         self.stop()
 
     def before_step(self):
+        """Begin or end it, where it is time to."""
         if self.count and self.steps == WARM:
             tf.profiler.experimental.start(os.fspath(self.logdir))
             self.running = True
@@ -135,6 +136,7 @@ class Profile:
         self.steps += 1
 
     def stop(self):
+        """End it where it has begun, and write it."""
         if self.running:
             tf.profiler.experimental.stop()
             self.running = False

@@ -159,6 +159,7 @@ def read_segments(path, text):
 
 
 def not_closed(path, place):
+    """The InputError of a segment that has no end."""
     return InputError(f"{path}:{place[0]}: this <seg> is not closed: write </seg> behind its text")
 
 
@@ -199,6 +200,7 @@ def fingerprints(vocabs):
 
 
 def name_of(vocab):
+    """The name of a vocabulary's file up to the first dot."""
     return vocab.path.name.partition(".")[0]
 
 
@@ -232,6 +234,7 @@ def read_counts(path):
 
 
 def bad_vocab(path, number, problem):
+    """The InputError of a line of a vocabulary file."""
     return InputError(f"{path}:{number}: {problem}: write the file anew with `python prepro.py`")
 
 

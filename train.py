@@ -163,6 +163,7 @@ class Stop:
             signal.signal(number, handler)
 
     def hear(self, number, _):
+        """Handle a signal."""
         second, self.signal = self.signal is not None, number
         if self.at_once or second:
             raise KeyboardInterrupt(number)
@@ -260,6 +261,7 @@ class Training:
                     yield
 
     def next_epoch(self):
+        """Stand before the first step of the epoch to come."""
         self.epoch += 1
         self.progress.assign(np.zeros(3))
 

@@ -257,7 +257,7 @@ def test_a_million_random_lines(tmp_path, recipe):
         with open(flags[side], "w", encoding="utf-8", newline="") as file:
             file.writelines(f"{line}\n" for line in lines())
     prepro.main(flags)
-    hp = with_recipe(flags | dict(hidden_units=2, num_heads=1, num_blocks=1))
+    hp = with_recipe(flags | dict(hidden_units=2, num_heads=1, num_blocks=1, beam=1))
     vocabs = load_vocabs(hp)
     assert len(load_train_data(hp, vocabs).X) > 100_000
     translator = Translator(hp, make_model(hp, *map(len, vocabs)), vocabs)
