@@ -53,3 +53,16 @@ def test_a_saved_model_gives_what_translate_gives(tmp_path_factory, tmp_path, re
         assert scores == pytest.approx([score for _, score in expected], abs=1e-4)
     assert all((score < 0) == (line != "") for line, score in zip(texts, scores, strict=True))
     refused("export.py", path, "is there already", logdir=flags["logdir"], output=path)
+
+
+def test_the_originals_model_translates_a_real_test_set(original_run, real_text, tmp_path):
+    flags = dict(logdir=original_run / "logdir", preprocessed=original_run / "preprocessed")
+    flags = {name: str(value) for name, value in flags.items()} | dict(num_heads=4)
+    path = tmp_path / "model"
+    done = run_script("export.py", **flags, output=path)
+    assert done.returncode == 0, done.stderr
+    lines = (real_text / "multi30k" / "test_2016_flickr.de").read_text("utf-8").splitlines()
+    texts, _ = serve(path, lines, tmp_path)
+    _, hp, model, vocabs = load(flags)
+    assert texts == [best[0][0] for best in Translator(hp, model, vocabs)(lines)]
+    assert len(set(texts)) > 900
