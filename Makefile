@@ -34,7 +34,7 @@ demo: .venv/installed
 	$(PY) eval.py --logdir logdir/demo
 
 test: .venv/installed-tests
-	$(PY) -m pytest -n auto --maxprocesses 4 --dist loadscope
+	$(PY) -m pytest -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
 # Training killed twenty times, random input by the ten thousands: some hours.
 soak: .venv/installed-tests

@@ -105,7 +105,7 @@ def epoch_batches(data, vocabs, hp, epoch, done=0):
     return get_batch_data(data, hp, epoch, done)
 
 
-def mean_loss(loss, data, hp):
+def dev_loss(loss, data, hp):
     """The mean of a `make_loss` over all words of a development set.
 
     Args:
@@ -328,9 +328,8 @@ class Training:
         batches, num_batch = epoch_batches(data, self.vocabs, hp, self.epoch, done)
         batches = self.strategy.experimental_distribute_dataset(batches)
         title = f"epoch {self.epoch}/{hp.num_epochs}"
-        bar = tqdm(batches, title, num_batch, False, initial=done, mininterval=1, unit="b")
         self.since = time.monotonic()
-        with bar:
+        with tqdm(batches, title, num_batch, False, initial=done, mininterval=1, unit="b") as bar:
             for x, y in bar:
                 self.profile.before_step()
                 self.history.append(self.step(x, y))
@@ -343,6 +342,7 @@ class Training:
                 stopping = stop.signal is not None and self.chief
                 if due or stopping:
                     self.save(partial=True)
+                    self.since = time.monotonic()
                 if stopping:
                     stop.check()
 
@@ -383,7 +383,7 @@ class Training:
         try:
             with stop.not_waiting():
                 got = to_text(translate(self.search, dev.data.X, self.hp), self.vocabs[1])
-                loss = mean_loss(self.loss, dev.data, self.hp)
+                loss = dev_loss(self.loss, dev.data, self.hp)
         except KeyboardInterrupt:
             self.save(partial=True)
             raise

@@ -10,14 +10,17 @@ import pytest
 
 import prepro
 import train
-from conftest import SMALL, run_script, sample_pairs, write_corpus
+from conftest import SMALL, forked_script, run_script, sample_pairs, write_corpus
 
 PAIRS = sample_pairs(40)
 
 
-def refused(script, *needles, **flags):
+def refused(script, *needles, under=(), **flags):
     """Run a script that must refuse, in one line that holds every needle."""
-    done = run_script(script, **flags)
+    if under:
+        done = run_script(script, under=under, **flags)
+    else:
+        done = forked_script(script, **flags)
     assert done.returncode == 2, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     message = [line for line in done.stderr.splitlines() if line.startswith(f"{script}: ")]

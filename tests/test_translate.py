@@ -50,7 +50,7 @@ def train_model(recipe, folder):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("corpus")
+    return tmp_path_factory.getbasetemp() / "exported"  # as in other files
 
 
 @pytest.fixture(params=["legacy", "tiny"])
