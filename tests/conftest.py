@@ -108,23 +108,29 @@ FORKS.set_forkserver_preload(["train", "eval", "translate", "export"])
 def forked_script(script, **flags):
     """`run_script` in a process that has loaded the modules already."""
     options = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    return forked([script, *options])
+
+
+def forked(words, cwd=ROOT, stdin=os.devnull):
+    """Run the script that the first word names, with the others as its arguments."""
     with tempfile.TemporaryDirectory() as folder:
-        outputs = [Path(folder) / name for name in ("stdout", "stderr")]
+        files = [stdin, Path(folder) / "stdout", Path(folder) / "stderr"]
         os.environ["PYTHONPATH"] = str(ROOT)  # which the server of these processes starts with
-        process = FORKS.Process(target=in_child, args=(script, options, outputs))
+        process = FORKS.Process(target=in_child, args=(words, cwd, files))
         process.start()
         process.join()
         del os.environ["PYTHONPATH"]
-        texts = [path.read_text("utf-8") for path in outputs]
-    return subprocess.CompletedProcess([script, *options], process.exitcode, *texts)
+        texts = [path.read_text("utf-8") for path in files[1:]]
+    return subprocess.CompletedProcess(words, process.exitcode, *texts)
 
 
-def in_child(script, options, outputs):
-    for number, path in enumerate(outputs, 1):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
-    os.chdir(ROOT)
-    sys.argv = [script, *options]
-    runpy.run_path(str(ROOT / script), run_name="__main__")
+def in_child(words, cwd, files):
+    for number, path in enumerate(files):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT if number else os.O_RDONLY), number)
+    sys.stdin = open(0, closefd=False)
+    os.chdir(cwd)
+    sys.argv = words
+    runpy.run_path(str(ROOT / words[0]), run_name="__main__")
 
 
 def write_corpus(folder, train, test=None):

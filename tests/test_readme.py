@@ -1,6 +1,7 @@
 """Every command of README.md works, on a corpus and with a model that are small."""
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT, sample_pairs
+from conftest import ROOT, forked, sample_pairs
 
 TEXT = (ROOT / "README.md").read_text("utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
@@ -47,12 +48,13 @@ def folder(tmp_path_factory):
 
 def run(command, folder):
     """Run a command of the README as it stands, but small."""
-    script = command.split()[1]
-    line = f"{command} {SMALL.get(script, '')}"
-    line = re.sub(r"^python ", f"{sys.executable} ", line)
-    with open(folder / "in", "rb") as file:
-        done = subprocess.run(line, shell=True, cwd=folder, stdin=file, capture_output=True)
-    assert done.returncode == 0, (line, done.stderr.decode())
+    _, script, *words = shlex.split(command)
+    files = {mark: words.pop(words.index(mark) + 1) for mark in "<>" if mark in words}
+    words = [word for word in words if word not in "<>"] + SMALL.get(script, "").split()
+    done = forked([script, *words], folder, folder / files.get("<", "in"))
+    assert done.returncode == 0, (command, done.stderr)
+    if ">" in files:
+        (folder / files[">"]).write_text(done.stdout, "utf-8")
 
 
 def serves(command, folder):

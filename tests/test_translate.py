@@ -148,10 +148,6 @@ def test_processes_share_a_file(tiny, tmp_path):
             assert process.returncode == 0, said
     assert outputs[0].read_bytes() == outputs[1].read_bytes() != b""
     assert sorted(tmp_path.iterdir()) == sorted([source, *outputs])  # no parts
-    source.write_text("")
-    for process in start(command(tiny, source=source, output=outputs[1]), 2):
-        assert process.communicate() and process.returncode == 0
-    assert outputs[1].read_bytes() == b""
 
 
 def test_what_cannot_be_translated(tiny, tmp_path):
@@ -186,17 +182,23 @@ def test_unknown_words_are_those_that_the_attention_points_to(folder, tmp_path):
     filled = replace_unknown(trained, hp, vocabs, lines, ["The <UNK> <UNK>", "", "The dog"])
     assert filled == [f"The {' '.join(chosen)}", "", "The dog"]
 
-    source = "".join(f"{line}\n" for line in lines * 10).encode()
-    (plain, _), (out, _) = (translate(flags, source, replace_unknown=x) for x in (False, True))
-    assert out.count("\n") == 30 and "<UNK>" not in out
-    texts = [*replace_unknown(trained, hp, vocabs, lines, plain.split("\n")[:3])]
-    assert out.split("\n")[:3] == texts
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.write_text("".join(f"{line}\n" for line in lines * 10), "utf-8")
+    outputs = []
+    for more in ({}, dict(replace_unknown=True)):
+        main(dict(logdir=flags["logdir"], source=str(source), output=str(output)) | more)
+        outputs.append(output.read_text("utf-8").splitlines())
+    assert len(outputs[1]) == 30 and "<UNK>" not in "".join(outputs[1])
+    assert outputs[1][:3] == replace_unknown(trained, hp, vocabs, lines, outputs[0][:3])
 
 
-def test_a_picture_of_the_attention(model, tmp_path):
+def test_a_picture_of_the_attention(tiny, tmp_path):
+    given = dict(logdir=tiny["logdir"], source=str(tmp_path / "in"), output=str(tmp_path / "out"))
     picture = tmp_path / "out.png"
-    out, _ = translate(model, "Der Hund schläft $\n".encode(), attention=picture)
-    assert out.count("\n") == 1 and picture.read_bytes()[:4] == b"\x89PNG"
+    Path(given["source"]).write_text("Der Hund schläft $\n", "utf-8")
+    main(given | dict(attention=str(picture)))
     before = picture.read_bytes()
-    translate(model, b"\n", attention=picture)  # of nothing, none
-    assert picture.read_bytes() == before
+    assert before[:4] == b"\x89PNG"
+    Path(given["source"]).write_text("\n")  # of nothing, none
+    main(given | dict(attention=str(picture)))
+    assert picture.read_bytes() == before and Path(given["output"]).read_text() == "\n"
