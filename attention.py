@@ -9,7 +9,7 @@ import numpy as np
 from data_load import Ragged, encode_lines
 from decoding import rows_at_once
 from model import shift_right
-from text import SPECIALS, UNK, clean
+from text import END, SPECIALS, UNK, before_end, clean
 
 # Those that are installed go together: no font has all of the world's letters.
 FONTS = (
@@ -82,6 +82,11 @@ def alignments(model, hp, X, Y):
         for row, mean in zip(rows, means, strict=True):
             found[row] = mean[: Y.lengths[row], : X.lengths[row]]
     return found
+
+
+def ended(ids, hp):
+    """The ids of a translation and `</S>`, a list, as far as the model can read them."""
+    return [*before_end(ids), END][: None if hp.unlimited else hp.maxlen]
 
 
 def replace_unknown(model, hp, vocabs, lines, texts):

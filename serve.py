@@ -27,10 +27,10 @@ if __name__ == "__main__":
 
 from aiohttp import web
 
-from attention import alignments
+from attention import alignments, ended
 from data_load import Ragged, encode_lines
 from decoding import Translator, load
-from text import END, before_end
+from text import before_end
 
 PAGE = Path(__file__).resolve().with_name("serve.html")
 LONGEST = 1000  # characters of a sentence
@@ -57,19 +57,20 @@ class Explainer:
         X, rows, cut = encode_lines(lines, vocabs[0], hp, self.translator.longest)
         found = [[pair for pair in best if pair[1] > -float("inf")] for best in self.found(X)]
         sources = Ragged.of([x for x, best in zip(X, found, strict=True) for _ in best])
-        targets = Ragged.of([[*before_end(ids), END] for best in found for ids, _ in best])
+        targets = Ragged.of([ended(ids, hp) for best in found for ids, _ in best])
         weights = iter(alignments(self.model, hp, sources, targets))
         shown = [dict(source=[], translations=[], cut=row in cut) for row in range(len(lines))]
         for row, x, best in zip(rows, X, found, strict=True):
             shown[row]["source"] = [readable(vocabs[0].token(i), hp) for i in x[:-1]]
             for ids, score in best:
+                words = [readable(vocabs[1].token(i), hp) for i in before_end(ids)]
                 shown[row]["translations"].append(
                     dict(
                         text=vocabs[1].decode(ids),
                         score=round(float(score), 4),
-                        words=[readable(vocabs[1].token(i), hp) for i in before_end(ids)],
+                        words=words,
                         # Of each word of it to each of the source; those of </S> stay out.
-                        attention=next(weights)[:-1, :-1].astype(float).round(3).tolist(),
+                        attention=next(weights)[: len(words), :-1].astype(float).round(3).tolist(),
                     )
                 )
         return shown

@@ -54,10 +54,10 @@ if __name__ == "__main__":
 from tqdm import tqdm
 
 import ctranslate
-from attention import alignments, draw, replace_unknown
+from attention import alignments, draw, ended, replace_unknown
 from data_load import Ragged, encode_lines
 from decoding import Translator, load, share, translate_shared
-from text import END, before_end, decode_lines, read_lines
+from text import decode_lines, read_lines
 
 AT_ONCE = 1000  # lines at most; of many, those of like lengths go together
 MOMENT = 0.05  # seconds that the first of them waits for others
@@ -140,7 +140,7 @@ def draw_attention(translator, model, line, path):
     hp, (source, target) = translator.hp, translator.vocabs
     X, _, _ = encode_lines([line], source, hp, translator.longest)
     for x, [(pred, _), *_] in zip(X, translator.search(X), strict=True):  # or nothing
-        y = [*before_end(pred), END]
+        y = ended(pred, hp)
         (weights,) = alignments(model, hp, X, Ragged.of([y]))
         figure = draw(weights[None], [*map(source.token, x)], [*map(target.token, y)])
         with whole_file(path) as file:

@@ -8,11 +8,11 @@ from pathlib import Path
 from matplotlib import pyplot as plt
 
 import events
-from attention import alignments, draw
+from attention import alignments, draw, ended
 from data_load import Ragged, load_test_data
 from decoding import load, make_search, translate
 from hparams import InputError, parse_flags, run
-from text import END, UNK, before_end
+from text import UNK
 
 DOCS = Path(__file__).resolve().parent
 WORDS = 12  # of the source sentence that is drawn: the first with so many, none unknown
@@ -59,7 +59,7 @@ def draw_attention(hp, model, vocabs, path):
         raise InputError(f"{hp.source_test}: holds no sentence of {WORDS} known {hp.tokens}")
     one = Ragged.of([data.X[rows[0]]])
     (((pred, _),),) = translate(make_search(model, hp, beam=1), one, hp)
-    y = [*before_end(pred), END]
+    y = ended(pred, hp)
     (weights,) = alignments(model, hp, one, Ragged.of([y]))
     words = [*map(source.token, one[0])], [*map(target.token, y)]
     draw(weights[None], *words).savefig(path, dpi=150)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import ctranslate
-from conftest import ROOT, run_script
+from conftest import ROOT, forked_script, run_script
 from data_load import encode_lines
 from decoding import Translator, load, make_search, translate
 from hparams import InputError
@@ -95,7 +95,7 @@ def test_an_exported_model_needs_nothing_of_this_project(tmp_path_factory, tmp_p
     assert done.returncode == 0 and f"{path}: " in done.stdout, done.stderr
     small = (path / "model.bin").stat().st_size
     path.rename(path.with_name("int8"))
-    assert run_script("export.py", **more).returncode == 0
+    assert forked_script("export.py", **more).returncode == 0
     assert small < 0.75 * (path / "model.bin").stat().st_size
 
     lines = read_test(flags["source_test"])[1]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from conftest import run_script
+from conftest import forked_script
 from decoding import Translator, load
 from test_bad_input import refused
 from test_translate import ODD, train_model
@@ -40,7 +40,7 @@ def serve(path, lines, cwd):
 def test_a_saved_model_gives_what_translate_gives(tmp_path_factory, tmp_path, recipe, beam):
     flags = train_model(recipe, tmp_path_factory.getbasetemp() / "exported")
     path = tmp_path / "models" / "1"
-    done = run_script("export.py", logdir=flags["logdir"], beam=beam, output=path)
+    done = forked_script("export.py", logdir=flags["logdir"], beam=beam, output=path)
     assert done.returncode == 0 and f"{path}: " in done.stdout, done.stderr
     lines = [line.strip("\ufeff\r") for line in ODD] + read_test(flags["source_test"])[1]
     texts, scores = serve(path, lines, tmp_path)
@@ -59,7 +59,7 @@ def test_the_originals_model_translates_a_real_test_set(original_run, real_text,
     flags = dict(logdir=original_run / "logdir", preprocessed=original_run / "preprocessed")
     flags = {name: str(value) for name, value in flags.items()} | dict(num_heads=4)
     path = tmp_path / "model"
-    done = run_script("export.py", **flags, output=path)
+    done = forked_script("export.py", **flags, output=path)
     assert done.returncode == 0, done.stderr
     lines = (real_text / "multi30k" / "test_2016_flickr.de").read_text("utf-8").splitlines()
     texts, _ = serve(path, lines, tmp_path)

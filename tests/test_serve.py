@@ -8,7 +8,6 @@ import sys
 import urllib.error
 import urllib.request
 
-import numpy as np
 import pytest
 
 from browser import chromium, shows, wait_for
@@ -68,8 +67,9 @@ def test_many_at_once_are_translated_as_one_by_one(flags, server):
             (text, pytest.approx(score, abs=2e-4)) for text, score in best
         ]
         for found in answer["translations"]:
-            weights = np.array(found["attention"]).reshape(len(found["words"]), -1)
-            assert weights.shape[1] in (0, len(answer["source"])) and np.all(weights <= 1)
+            assert len(found["attention"]) == len(found["words"])
+            for row in found["attention"]:
+                assert len(row) == len(answer["source"]) and sum(row) < 1.02
             if hp.tokens == "pieces":
                 assert "".join(found["words"]).strip() == found["text"]
         if hp.tokens == "pieces":

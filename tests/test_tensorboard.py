@@ -10,7 +10,7 @@ import tensorflow as tf
 import events
 from attention import attention_maps, draw, pixels
 from browser import chromium, free_port, shows, wait_for, widths_on
-from conftest import Golden, run_script, sample_pairs, write_corpus
+from conftest import Golden, forked_script, sample_pairs, write_corpus
 from decoding import load
 from hparams import with_recipe
 from modules import Adam, MultiheadAttention
@@ -28,10 +28,10 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     flags = write_corpus(folder, sample_pairs(400), sample_pairs(20, seed=1)) | TINY
     flags |= dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
-    assert run_script("prepro.py", **flags).returncode == 0
+    assert forked_script("prepro.py", **flags).returncode == 0
     for name, lr, more in (("first", 0.001, {}), ("second", 0.002, dict(profile=2))):
         flags |= dict(logdir=str(folder / "logs" / name), num_epochs=2, batch_tokens=300, lr=lr)
-        done = run_script("train.py", **flags, **more)
+        done = forked_script("train.py", **flags, **more)
         assert done.returncode == 0, done.stderr
     return folder / "logs", flags
 
