@@ -55,7 +55,7 @@ def attention_maps(model, x, y):
         maps.decoder.append(weights(block.self_attention, dec, dec, dec_masks, causality=True))
         seen = block.self_attention(dec, dec, dec_masks, causality=True)
         maps.cross.append(weights(block.vanilla_attention, seen, enc, masks))
-        dec = block(dec, enc, dec_masks, masks)
+        dec = block.feedforward(block.vanilla_attention(seen, enc, masks))
     return maps
 
 
@@ -75,9 +75,8 @@ def alignments(model, hp, X, Y):
       read from the activations also attends to padding.
     """
     found = [None] * len(X)
-    width = None if hp.masks == "ids" else hp.maxlen
     for rows in rows_at_once(np.maximum(X.lengths, Y.lengths)):
-        maps = attention_maps(model, X.pad(rows, width), Y.pad(rows, width))
+        maps = attention_maps(model, X.pad(rows, hp.width), Y.pad(rows, hp.width))
         means = np.mean(maps.cross[-1], axis=1)  # (N, T_y, T_x)
         for row, mean in zip(rows, means, strict=True):
             found[row] = mean[: Y.lengths[row], : X.lengths[row]]

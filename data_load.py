@@ -374,10 +374,9 @@ def get_batch_data(data, hp, epoch, done=0):
         tf.RaggedTensor.from_row_splits(side.ids, side.splits, validate=False)
         for side in (data.X, data.Y)
     )
-    shape = None if hp.masks == "ids" else [None, hp.maxlen]
 
     def gather(rows):
-        padded = (tf.gather(side, rows).to_tensor(shape=shape) for side in (X, Y))
+        padded = (tf.gather(side, rows).to_tensor(shape=[None, hp.width]) for side in (X, Y))
         return tuple(tf.cast(side, tf.int32) for side in padded)
 
     rows = tf.RaggedTensor.from_row_lengths(np.concatenate(batches), [*map(len, batches)])

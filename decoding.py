@@ -163,11 +163,10 @@ def translate(search, X, hp, quiet=False):
       list: for each sentence, in the order of X, its translations, best first, as
       pairs of ids (T,) and score.
     """
-    width = None if hp.masks == "ids" else hp.maxlen
     translations = [None] * len(X)
     with tqdm(None, "translating", len(X), leave=False, mininterval=1, disable=quiet) as bar:
         for rows in rows_at_once(X.lengths, hp.beam):
-            preds, scores = (part.numpy() for part in search(X.pad(rows, width)))
+            preds, scores = (part.numpy() for part in search(X.pad(rows, hp.width)))
             if hp.masks == "ids":  # else <PAD> may have been chosen, as in the 2017 code
                 preds = [[np.trim_zeros(ids, "b") for ids in found] for found in preds]
             for row, *found in zip(rows, preds, scores, strict=True):

@@ -125,8 +125,7 @@ class StringModel(tf.Module):
             ends = tf.fill([tf.size(text), 1], END)
             ids = tf.concat([ids[:, :-1][:, : self.hp.maxlen - 1], ends], axis=1)
         filled = tf.where(ids.row_lengths() > 1)[:, 0]  # (M,) of N
-        width = None if self.hp.masks == "ids" else self.hp.maxlen
-        x = tf.gather(ids, filled).to_tensor(shape=[None, width])  # (M, T)
+        x = tf.gather(ids, filled).to_tensor(shape=[None, self.hp.width])  # (M, T)
         preds, scores = self.search(x)  # (M, 1, T), (M, 1)
         places, size = filled[:, None], tf.shape(text, tf.int64)
         return dict(

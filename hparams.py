@@ -222,6 +222,14 @@ class Hyperparams(Options):
         return self.sinusoid and self.masks == "ids"
 
     @property
+    def width(self):
+        """What rows of ids are padded to: `maxlen`, or None for the longest among them.
+
+        Where padding is read from the activations, a sentence depends on how much it has.
+        """
+        return None if self.masks == "ids" else self.maxlen
+
+    @property
     def peak_lr(self):
         """The highest learning rate."""
         return self.lr or (self.hidden_units * max(1, self.warmup_steps)) ** -0.5

@@ -84,8 +84,7 @@ def write_attention(model, dev, vocabs, hp, global_step):
     Words and order of the pictures stay the same from epoch to epoch.
     """
     row = readable_row(dev.data)
-    width = None if hp.masks == "ids" else hp.maxlen
-    x, y = (side.pad([row], width) for side in (dev.data.X, dev.data.Y))  # (1, T)
+    x, y = (side.pad([row], hp.width) for side in (dev.data.X, dev.data.Y))  # (1, T)
     source, target = (
         [*map(vocab.token, side[row])]
         for vocab, side in zip(vocabs, (dev.data.X, dev.data.Y), strict=True)

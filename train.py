@@ -111,10 +111,9 @@ def dev_loss(loss, data, hp):
     Args:
       data: Data.
     """
-    width = None if hp.masks == "ids" else hp.maxlen
     parts = []
     for rows in rows_at_once(np.maximum(data.X.lengths, data.Y.lengths)):
-        parts.append(loss(data.X.pad(rows, width), data.Y.pad(rows, width)))
+        parts.append(loss(data.X.pad(rows, hp.width), data.Y.pad(rows, hp.width)))
     total, words = np.sum(parts, axis=0)
     return total / words
 

@@ -86,6 +86,11 @@ def golden(request):
     return Golden(request.param)
 
 
+def options_of(flags):
+    """Flags as they are typed, a list of words."""
+    return [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+
+
 def run_script(script, cwd=ROOT, env=None, under=(), **flags):
     """Run a script of the project in a process of its own; its exit code and both outputs.
 
@@ -94,8 +99,7 @@ def run_script(script, cwd=ROOT, env=None, under=(), **flags):
       env: variables that its environment has besides.
       under: the command that runs it, if any.
     """
-    options = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-    command = [*under, sys.executable, str(ROOT / script), *options]
+    command = [*under, sys.executable, str(ROOT / script), *options_of(flags)]
     pipes = dict(capture_output=True, text=True, encoding="utf-8")
     return subprocess.run(command, cwd=cwd, env=os.environ | (env or {}), **pipes)
 
@@ -107,8 +111,7 @@ FORKS.set_forkserver_preload(["train", "eval", "translate", "export"])
 
 def forked_script(script, **flags):
     """`run_script` in a process that has loaded the modules already."""
-    options = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-    return forked([script, *options])
+    return forked([script, *options_of(flags)])
 
 
 def forked(words, cwd=ROOT, stdin=os.devnull):
