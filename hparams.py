@@ -384,10 +384,11 @@ def hparams_path(logdir):
 def save_hparams(hp, vocab_sha256):
     """Write `hp` and the fingerprints of its vocabularies into `hp.logdir`.
 
-    Where that folder stands is not saved, so that it can be moved.
+    Where that folder stands is not saved, so that it can be moved, nor that this run is
+    profiled, since the next one need not be.
     """
     saved = dataclasses.asdict(hp) | {"vocab_sha256": vocab_sha256}
-    del saved["logdir"]
+    del saved["logdir"], saved["profile"]
     write_whole(hparams_path(hp.logdir), json.dumps(saved, indent=2) + "\n")
 
 

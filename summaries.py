@@ -125,14 +125,27 @@ class Profile:
     def __exit__(self, *_):
         self.stop()
 
-    def before_step(self):
-        """Begin or end it, where it is time to."""
-        if self.count and self.steps == WARM:
-            tf.profiler.experimental.start(os.fspath(self.logdir))
-            self.running = True
-        if self.steps == WARM + self.count:
-            self.stop()
-        self.steps += 1
+    def watch(self, batches, global_step):
+        """The batches, where what is done from one to the next is a step of the profile.
+
+        Args:
+          batches: an iterable.
+          global_step: steps before the first of them.
+        """
+        batches = iter(batches)
+        while True:
+            if self.count and self.steps == WARM:
+                tf.profiler.experimental.start(os.fspath(self.logdir))
+                self.running = True
+            if self.steps == WARM + self.count:
+                self.stop()
+            self.steps += 1
+            global_step += 1
+            with tf.profiler.experimental.Trace("step", step_num=global_step, _r=1):
+                batch = next(batches, None)  # in it: its time is the step's, too
+                if batch is None:
+                    return
+                yield batch
 
     def stop(self):
         """End it where it has begun, and write it."""

@@ -329,8 +329,7 @@ class Training:
         title = f"epoch {self.epoch}/{hp.num_epochs}"
         self.since = time.monotonic()
         with tqdm(batches, title, num_batch, False, initial=done, mininterval=1, unit="b") as bar:
-            for x, y in bar:
-                self.profile.before_step()
+            for x, y in self.profile.watch(bar, self.global_step):
                 self.history.append(self.step(x, y))
                 self.global_step += 1
                 done += 1

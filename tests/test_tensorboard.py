@@ -1,5 +1,6 @@
 """What TensorBoard shows of a training, up to its pages in a browser."""
 
+import re
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import tensorflow as tf
 
 import events
 from attention import attention_maps, draw, pixels
-from browser import chromium, free_port, shows, wait_for, widths_on
+from browser import chromium, free_port, shows, wait_for, widths_on, words_on
 from conftest import Golden, forked_script, sample_pairs, write_corpus
 from decoding import load
 from hparams import with_recipe
@@ -221,3 +222,11 @@ def test_page_of_the_graph(page):
 
 def test_page_of_embeddings(page):
     shows(page("projector"), "Points: 300", "Dimension: 32", "bpe.metadata.tsv")
+
+
+def test_page_of_the_profile(page):
+    pytest.importorskip("xprof")
+    driver = page("profile")
+    taken = r"Host Compute Time \(σ = [\d.]+ ms\) ([\d.]+) ms"
+    time = wait_for(lambda: re.search(taken, words_on(driver)))
+    assert float(time[1]) > 0  # of a step, which it finds
