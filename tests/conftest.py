@@ -123,7 +123,7 @@ def forked(words, cwd=ROOT, stdin=os.devnull):
         process.start()
         process.join()
         del os.environ["PYTHONPATH"]
-        texts = [path.read_text("utf-8") for path in files[1:]]
+        texts = [path.read_bytes().decode() for path in files[1:]]
     return subprocess.CompletedProcess(words, process.exitcode, *texts)
 
 

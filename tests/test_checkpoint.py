@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import checkpoint
 import eval
-from conftest import decoder, run_script, write_corpus
+from conftest import decoder, forked_script, write_corpus
 from eval import bleu_score
 from hparams import InputError
 from model import Transformer
@@ -299,7 +299,7 @@ def results_of(path):
 def test_eval_gives_the_translations_that_the_original_gave(original_run, real_text, tmp_path):
     """All 896 that it wrote, of its own training run, and its own Bleu Score of them."""
     text = real_text / "multi30k" / "test_2016_flickr"
-    done = run_script(
+    done = forked_script(
         "eval.py",
         logdir=original_run / "logdir",
         preprocessed=original_run / "preprocessed",

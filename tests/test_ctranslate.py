@@ -8,13 +8,14 @@ import pytest
 import tensorflow as tf
 
 import ctranslate
-from conftest import ROOT, forked_script, run_script
+from conftest import forked_script
 from data_load import encode_lines
 from decoding import Translator, load, make_search, translate
 from hparams import InputError
 from search import without
 from test_bad_input import refused
-from test_translate import ODD, command, train_model
+from test_translate import ODD, train_model
+from test_translate import translate as run_translate
 from text import PAD, before_end, read_test
 
 ctranslate2 = pytest.importorskip("ctranslate2")
@@ -91,7 +92,7 @@ def test_an_exported_model_needs_nothing_of_this_project(tmp_path_factory, tmp_p
     flags = train_model("tiny", tmp_path_factory.getbasetemp() / "exported")
     path = tmp_path / "out" / "model"
     more = dict(logdir=flags["logdir"], output=path, format="ctranslate2")
-    done = run_script("export.py", **more, quantization="int8")
+    done = forked_script("export.py", **more, quantization="int8")
     assert done.returncode == 0 and f"{path}: " in done.stdout, done.stderr
     small = (path / "model.bin").stat().st_size
     path.rename(path.with_name("int8"))
@@ -117,11 +118,8 @@ def test_translate_uses_it(tmp_path_factory):
     more = dict(beam=3, nbest=2, length_penalty="ctranslate2", alpha=1.0)
     outputs = []
     for engine in ("tensorflow", "ctranslate2"):
-        done = subprocess.run(
-            command(flags, engine=engine, **more), input=text, capture_output=True, cwd=ROOT
-        )
-        assert done.returncode == 0, done.stderr.decode()
-        outputs.append([line.split(" ||| ") for line in done.stdout.decode().splitlines()])
+        out, _ = run_translate(flags, text, engine=engine, **more)
+        outputs.append([line.split(" ||| ") for line in out.splitlines()])
     assert len(outputs[0]) > len(ODD)
     for ours, theirs in zip(*outputs, strict=True):
         assert ours[:2] == theirs[:2]

@@ -15,7 +15,7 @@ import decoding
 import events
 import prepro
 import train
-from conftest import run_script, sample_pairs, write_corpus
+from conftest import forked_script, sample_pairs, write_corpus
 from data_load import Ragged, cut_anew, load_test_data, load_train_data
 from decoding import load, make_search, to_text, translate
 from hparams import InputError, with_recipe
@@ -189,7 +189,7 @@ def run(flags):
     """Trained by the script for three epochs, with the test set as development set."""
     more = dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
     more |= dict(num_epochs=3, batch_tokens=400, bpe_dropout=0.1)
-    done = run_script("train.py", **flags, **more)
+    done = forked_script("train.py", **flags, **more)
     assert done.returncode == 0, done.stderr
     return flags | more, done.stdout
 
@@ -219,7 +219,7 @@ def test_the_learning_rate_is_in_tensorboard(run):
 
 def test_the_dev_bleu_is_what_eval_gives_the_best_checkpoint(run):
     """The test set is the development set here."""
-    done = run_script("eval.py", logdir=run[0]["logdir"], best=True, beam=1)
+    done = forked_script("eval.py", logdir=run[0]["logdir"], best=True, beam=1)
     best = checkpoint.best(run[0]["logdir"])
     bleu = checkpoint.read_scores(run[0]["logdir"])[best.name]
     assert f"Decoding = greedy search, {best.name}\n" in done.stdout
@@ -229,7 +229,7 @@ def test_the_dev_bleu_is_what_eval_gives_the_best_checkpoint(run):
 @pytest.mark.parametrize("way", [dict(), dict(beam=1, average=1), dict(best=True, beam=3)])
 def test_eval_writes_plain_text_for_each_line(run, way):
     flags, _ = run
-    done = run_script("eval.py", logdir=flags["logdir"], **way)
+    done = forked_script("eval.py", logdir=flags["logdir"], **way)
     assert done.returncode == 0, done.stderr
     if not way:  # the recipe's own way
         assert (
@@ -252,7 +252,7 @@ def test_a_sentence_longer_than_any_in_training_is_translated(run, tmp_path):
     long = " ".join(read_test(flags["source_test"])[1])
     tests = write_corpus(tmp_path, [(long, "x"), ("kurz", "y")])
     names = {name: tests[name] for name in ("source_test", "target_test", "results")}
-    done = run_script("eval.py", logdir=flags["logdir"], **names)
+    done = forked_script("eval.py", logdir=flags["logdir"], **names)
     assert done.returncode == 0, done.stderr
     assert "Left out = 0 of 2" in done.stdout
     _, hp, model, vocabs = load(dict(logdir=flags["logdir"]))

@@ -5,6 +5,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,6 +44,20 @@ def whole(flags, tmp_path_factory):
     """The folder of a training that was left alone."""
     logdir = tmp_path_factory.mktemp("whole")
     with start(flags, logdir) as process:
+        assert process.wait() == 0, process.stderr.read()
+    return logdir
+
+
+@pytest.fixture
+def begun(begun_once, tmp_path):
+    """A copy of the folder of a training of one epoch."""
+    return shutil.copytree(begun_once, tmp_path / "begun")
+
+
+@pytest.fixture(scope="module")
+def begun_once(flags, tmp_path_factory):
+    logdir = tmp_path_factory.mktemp("begun")
+    with start(flags, logdir, num_epochs=1) as process:
         assert process.wait() == 0, process.stderr.read()
     return logdir
 
@@ -123,33 +138,28 @@ def test_sigterm_saves_at_once_and_one_training_keeps_others_out(flags, whole, t
     assert_equal(tmp_path, whole)
 
 
-def test_a_full_disk_leaves_the_last_checkpoint(flags, tmp_path):
+def test_a_full_disk_leaves_the_last_checkpoint(flags, begun):
     """A file may have 100 kB, which is less than a checkpoint has."""
-    few = dict(num_epochs=1, save_steps=0)
-    with start(flags, tmp_path, **few) as process:
-        assert process.wait() == 0
-    before = checkpoint.newest(tmp_path)
+    before = checkpoint.newest(begun)
     limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (100_000, 100_000))
-    with start(flags, tmp_path, preexec_fn=limit) as process:
+    with start(flags, begun, preexec_fn=limit) as process:
         printed = process.stderr.read()
     assert process.returncode == 1, printed
     assert "no checkpoint can be written" in printed and "Traceback" not in printed
-    assert checkpoint.newest_whole(tmp_path) == before
-    assert not [*tmp_path.glob("unfinished*")]
+    assert checkpoint.newest_whole(begun) == before
+    assert not [*begun.glob("unfinished*")]
 
 
 @pytest.mark.parametrize("rate", [1e20, 3e38])
-def test_a_loss_that_is_no_number_ends_training(flags, tmp_path, rate):
-    with start(flags, tmp_path, num_epochs=1) as process:
-        assert process.wait() == 0
-    before = checkpoint.newest(tmp_path)
-    with start(flags, tmp_path, lr=rate, save_steps=0) as process:
+def test_a_loss_that_is_no_number_ends_training(flags, begun, rate):
+    before = checkpoint.newest(begun)
+    with start(flags, begun, lr=rate, save_steps=0) as process:
         printed = process.stderr.read()
     assert process.returncode == 2
     named = re.search(r"(?:mean_loss is \w+ at|is no number after) step (\d+): (.*)", printed)
     assert before.name in named[2] and "Traceback" not in printed
     assert checkpoint.epoch_and_step(before)[1] < int(named[1])
-    path = checkpoint.newest_whole(tmp_path)
+    path = checkpoint.newest_whole(begun)
     reader = tf.train.load_checkpoint(str(path))
     for name in reader.get_variable_to_shape_map():
         if name.startswith("weights"):

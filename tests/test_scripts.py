@@ -14,7 +14,7 @@ import eval
 import events
 import prepro
 import train
-from conftest import ROOT, SMALL, run_script, sample_pairs, write_corpus
+from conftest import ROOT, SMALL, forked_script, run_script, sample_pairs, write_corpus
 from hparams import load_hparams
 from model import make_model
 from text import load_vocabs
@@ -87,14 +87,14 @@ def test_results_are_in_the_documented_format(run):
 def test_training_that_is_done_says_so_and_changes_nothing(run):
     flags, _ = run
     before = checkpoint.newest(flags["logdir"]).with_suffix(".index").read_bytes()
-    done = run_script("train.py", **flags, **TRAINING)
+    done = forked_script("train.py", **flags, **TRAINING)
     assert done.returncode == 0 and "all 2 epochs are done" in done.stdout
     assert checkpoint.newest(flags["logdir"]).with_suffix(".index").read_bytes() == before
 
 
 def test_the_model_alone_tells_eval_its_hyperparameters(run):
     """Corpus, vocabularies and shape are read from logdir; no other flag is needed."""
-    done = run_script("eval.py", logdir=run[0]["logdir"])
+    done = forked_script("eval.py", logdir=run[0]["logdir"])
     assert done.returncode == 0, done.stderr
     assert run[1]["eval"].stdout == done.stdout
 
@@ -102,7 +102,7 @@ def test_the_model_alone_tells_eval_its_hyperparameters(run):
 def test_another_test_set_can_be_named(run, tmp_path):
     flags = write_corpus(tmp_path, sample_pairs(3, seed=2))
     tests = {name: flags[name] for name in ("source_test", "target_test", "results")}
-    done = run_script("eval.py", logdir=run[0]["logdir"], **tests)
+    done = forked_script("eval.py", logdir=run[0]["logdir"], **tests)
     assert done.returncode == 0 and "Pairs scored = " in done.stdout and "of 3 " in done.stdout
 
 
@@ -189,6 +189,6 @@ def test_ctrl_c_is_one_line_and_the_same_command_goes_on(corpus):
     assert process.returncode == 130
     assert "stopped" in printed and "Traceback" not in printed
     epoch, _ = checkpoint.epoch_and_step(checkpoint.newest(flags["logdir"]))
-    done = run_script("train.py", **flags | dict(num_epochs=epoch + 1))
+    done = forked_script("train.py", **flags | dict(num_epochs=epoch + 1))
     assert done.returncode == 0, done.stderr
     assert checkpoint.epoch_and_step(checkpoint.newest(flags["logdir"]))[0] == epoch + 1

@@ -6,6 +6,7 @@ import pty
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 import prepro
 import train
 from attention import alignments, replace_unknown
-from conftest import ROOT, SMALL, run_script, sample_pairs, write_corpus
+from conftest import ROOT, SMALL, forked, forked_script, sample_pairs, write_corpus
 from data_load import Ragged, encode_lines
 from decoding import load
 from hparams import InputError
@@ -70,9 +71,11 @@ def command(flags, **more):
 
 def translate(flags, text, **more):
     """What it writes for bytes at its standard input, and what it says beside."""
-    done = subprocess.run(command(flags, **more), input=text, capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode(), done.stderr.decode()
+    with tempfile.NamedTemporaryFile() as stdin:
+        Path(stdin.name).write_bytes(text)
+        done = forked(command(flags, **more)[1:], stdin=stdin.name)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
 
 
 def test_a_line_comes_out_for_each_line_that_goes_in(model):
@@ -90,7 +93,7 @@ def test_a_line_comes_out_for_each_line_that_goes_in(model):
 def test_it_translates_as_eval_does(tiny):
     sources = read_test(tiny["source_test"])[1]
     out, _ = translate(tiny, "".join(f"{line}\n" for line in sources).encode())
-    done = run_script("eval.py", logdir=tiny["logdir"], results=tiny["results"])
+    done = forked_script("eval.py", logdir=tiny["logdir"], results=tiny["results"])
     text = Path(re.search(r"All of it: (.+)", done.stdout)[1]).read_text("utf-8")
     assert out.splitlines() == re.findall(r"^- got: (.*)", text, re.MULTILINE)
 
@@ -112,7 +115,7 @@ def test_a_line_is_answered_before_the_next_one_comes(tiny):
 def test_several_translations_of_a_line(tiny, tmp_path):
     source, output = tmp_path / "in", tmp_path / "out"
     source.write_text("Der Hund schläft\n\nDie Frau singt\n")
-    done = run_script(
+    done = forked_script(
         "translate.py", logdir=tiny["logdir"], beam=4, nbest=3, source=source, output=output
     )
     assert done.returncode == 0 and done.stdout == ""
