@@ -100,7 +100,7 @@ def replace_unknown(model, hp, vocabs, lines, texts):
     """
     texts = list(texts)
     rows = [row for row, text in enumerate(texts) if SPECIALS[UNK] in text.split()]
-    X, filled, _ = encode_lines([lines[row] for row in rows], vocabs[0], hp, hp.maxlen)
+    X, filled, _ = encode_lines([lines[row] for row in rows], vocabs[0], hp)
     rows = [rows[i] for i in filled]
     Y = Ragged.of(vocabs[1].encode(texts[row] for row in rows))
     for row, weights in zip(rows, alignments(model, hp, X, Y), strict=True):

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from hparams import InputError, hparams_path, to_disk, write_whole
+from hparams import InputError, hparams_path, rename, to_disk, write_whole
 
 WRITING = "unfinished_checkpoint"  # what a checkpoint is called until it is whole
 SCORES = "dev_bleu.json"  # the dev BLEU of each epoch
@@ -171,7 +171,7 @@ def save(parts, logdir, epoch, global_step, keep=5, partial=False):
     path = path_at(logdir, epoch, global_step, partial)
     beside = write(parts, path.with_name(WRITING))
     for ending in ENDINGS:
-        os.replace(f"{beside}{ending}", f"{path}{ending}")
+        rename(f"{beside}{ending}", f"{path}{ending}")
     # Of those before this one: whoever went back to it may want those behind it.
     before = [other for other in named(logdir) if place(other) < place(path)]
     ends = [other for other in [*before, path] if not is_partial(other)][-keep:]

@@ -13,8 +13,6 @@ from hparams import InputError
 from modules import Normalize
 from text import END, PAD, SPECIALS, START, UNK
 
-LONGEST = 1024  # tokens of a source, of which it reads no more
-
 
 def library():
     """The package, which is an extra.
@@ -73,8 +71,8 @@ def specification(hp, model):
     spec.config.bos_token = spec.config.decoder_start_token = SPECIALS[START]
     spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = Normalize().epsilon
-    set_words(spec.encoder, model.enc_words, spec.encoder.embeddings[0])
-    set_words(spec.decoder, model.dec_words, spec.decoder.embeddings)
+    set_words(spec.encoder, model.enc_words, spec.encoder.embeddings[0], hp)
+    set_words(spec.decoder, model.dec_words, spec.decoder.embeddings, hp)
     for layer, block in zip(spec.encoder.layer, model.enc_blocks, strict=True):
         set_self_attention(layer.self_attention, block.self_attention)
         set_feedforward(layer.ffn, block.feedforward)
@@ -86,10 +84,10 @@ def specification(hp, model):
     return spec
 
 
-def set_words(spec, words, embeddings):
+def set_words(spec, words, embeddings, hp):
     """The vectors of words and of positions; the two are added as they are here."""
     embeddings.weight = words.embed.table().numpy()  # (V, C)
-    count = words.pe.vocab_size if words.pe.weights else 2 * LONGEST + 11
+    count = words.pe.vocab_size if words.pe.weights else 2 * hp.longest + 11
     spec.position_encodings.encodings = words.pe(np.arange(count)[None])[0].numpy()  # (T, C)
 
 
@@ -194,7 +192,7 @@ class Search:
             length_penalty=self.hp.alpha if self.hp.beam > 1 else 0,
             min_decoding_length=0,
             max_decoding_length=int(limit),
-            max_input_length=LONGEST,
+            max_input_length=self.hp.longest,
             return_scores=True,
         )
 

@@ -172,8 +172,7 @@ def load_test_data(hp, vocabs, paths=None):
     same_length(paths, [len(sources), len(targets)])
     sides = sources, targets
     cleaned = (source, target) if hp.tokens == "words" else sides
-    limit = None if hp.unlimited else hp.maxlen
-    data, _, empty = encode_pairs(hp, paths, [(sides, cleaned)], vocabs, limit)
+    data, _, empty = encode_pairs(hp, paths, [(sides, cleaned)], vocabs, hp.longest)
     return EvalData(data, targets, empty)
 
 
@@ -181,7 +180,7 @@ def encode_lines(lines, vocab, hp, longest=None):
     """Encode what is to be translated, a sentence a line.
 
     Args:
-      longest: tokens that can be read, `</S>` included; None for any number.
+      longest: tokens that can be read, `</S>` included; `hp.longest` if not given.
 
     Returns:
       (Ragged, list, list): the ids of the lines in which there is something; the numbers of
@@ -189,7 +188,8 @@ def encode_lines(lines, vocab, hp, longest=None):
     """
     ids = vocab.encode(clean_all(hp, lines))
     filled = [row for row, sentence in enumerate(ids) if len(sentence) > 1]  # not </S> alone
-    cut = [row for row in filled if longest and len(ids[row]) > longest]
+    longest = longest or hp.longest
+    cut = [row for row in filled if len(ids[row]) > longest]
     for row in cut:
         ids[row] = [*ids[row][: longest - 1], END]
     return Ragged.of([ids[row] for row in filled]), filled, cut
@@ -336,7 +336,7 @@ def read_ids(hp, vocabs):
                 return None
             sides = [Ragged(arrays[f"{side}_ids"], arrays[f"{side}_splits"]) for side in "XY"]
             return Data(*sides, [], [], []), int(arrays["total"]), arrays["empty"]
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+    except (OSError, KeyError, ValueError, TypeError, EOFError, zipfile.BadZipFile):
         return None  # not there, or not whole, or the text is not there
 
 

@@ -1,5 +1,6 @@
 """From a trained model and sentences to their translations."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -89,8 +90,13 @@ def describe(hp, paths):
     search = "greedy search"
     if hp.beam > 1:
         search = f"beam {hp.beam}, length penalty {hp.length_penalty} {hp.alpha}"
+    return f"{search}, {weights_of(paths)}"
+
+
+def weights_of(paths):
+    """Which weights those are, in words."""
     mean = f"mean of {len(paths)} checkpoints to " if len(paths) > 1 else ""
-    return f"{search}, {mean}{paths[-1].name}"
+    return f"{mean}{paths[-1].name}"
 
 
 # Translating -------------------------------------------------------------------
@@ -201,13 +207,11 @@ class Translator:
       nbest: how many translations of a line, `hp.beam` at most.
       search: what stands in place of `translate` with the model: a function of source ids, a
         Ragged.
-      longest: tokens that it reads, None for any number.
     """
 
-    def __init__(self, hp, model, vocabs, nbest=1, search=None, longest=None):
+    def __init__(self, hp, model, vocabs, nbest=1, search=None):
         self.hp, self.vocabs = hp, vocabs
-        self.longest = longest if hp.unlimited else hp.maxlen
-        self.cut = 0  # lines so far whose end was left out, since they are longer than that
+        self.cut = 0  # lines so far whose end was left out, since they are longer than `longest`
         if search is None:
             step = make_search(model, hp, hp.beam, nbest)
             search = functools.partial(translate, step, hp=hp, quiet=True)
@@ -220,7 +224,7 @@ class Translator:
           lines: list of str.
           work: what to do in place of `translate`; where it gives None, so does this.
         """
-        X, rows, cut = encode_lines(lines, self.vocabs[0], self.hp, self.longest)
+        X, rows, cut = encode_lines(lines, self.vocabs[0], self.hp)
         self.cut += len(cut)
         translations = (work or self.translate)(X)
         if translations is None:
@@ -264,14 +268,14 @@ def share():
         ) from None
 
 
-def translate_shared(work, X, results, hp, paths):
+def translate_shared(work, X, results, how, paths):
     """Translate sentences together with the other processes, by files beside `results`.
 
     Args:
       work: the function from a Ragged to a list of translations, str.
       X: Ragged, source ids.
       results: Path, the file that the first process will write.
-      hp: Hyperparams.
+      how: in words, what the translations depend on besides.
       paths: the checkpoints of the model.
 
     Returns:
@@ -286,7 +290,7 @@ def translate_shared(work, X, results, hp, paths):
     began = time.monotonic()
     rows = range(index, len(X), count)
     got = work(Ragged.of([X[row] for row in rows])) if rows else []
-    key = hashlib.sha256(X.ids.tobytes() + X.splits.tobytes() + describe(hp, paths).encode())
+    key = hashlib.sha256(X.ids.tobytes() + X.splits.tobytes() + how.encode())
     for path in paths:
         key.update(Path(f"{path}.index").read_bytes())  # which holds checksums of the weights
     parts = [results.with_name(f"{results.name}.part-{i}-of-{count}") for i in range(count)]
@@ -307,7 +311,7 @@ def wait_for_part(path, key, limit):
     """What another process has translated, once its file is there."""
     with tqdm(desc=f"waiting for {path.name}", leave=False, delay=1) as bar:
         while time.monotonic() < limit:
-            if path.exists():
+            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
                 part = json.loads(path.read_text("utf-8"))
                 if part["key"] == key:  # else it is of something else
                     return part["got"]

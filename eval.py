@@ -24,7 +24,7 @@ def scores(test, got, hp):
     too_long = len(left_out) - empty
     return [
         f"Left out = {len(left_out)} of {total}"
-        f" ({too_long} longer than maxlen {hp.maxlen}, {empty} with an empty line on a side)",
+        f" ({too_long} longer than maxlen {hp.longest}, {empty} with an empty line on a side)",
         f"Left out, numbers of the pairs = {' '.join(str(row + 1) for row in left_out) or '-'}",
         f"sacreBLEU = {bleu:.2f} {signature} (all {total} pairs)",
         f"sacreBLEU, lower-cased = {lowered:.2f} {lowered_signature}",
@@ -45,7 +45,7 @@ def main(flags):
         return to_text(translate(search, X, hp), vocabs[1])
 
     results = Path(hp.results) / paths[-1].name
-    got = translate_shared(work, test.data.X, results, hp, paths)
+    got = translate_shared(work, test.data.X, results, how, paths)
     if got is None:
         print("Done: another process puts the parts together")
         return

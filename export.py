@@ -8,12 +8,11 @@ again within it, so that a program which loads it needs tensorflow and tensorflo
 What CTranslate2 loads takes pieces, and the sentencepiece model that makes them lies in it."""
 
 import dataclasses
-import os
 import shutil
 import sys
 from pathlib import Path
 
-from hparams import InputError, Options, make_folder, option, parse_flags, run
+from hparams import InputError, Options, beside, make_folder, option, parse_flags, rename, run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +25,11 @@ class Task(Options):
         "float32", "of the matrices, with --format ctranslate2", choices=("float32", "int8")
     )
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.quantization != "float32" and self.format != "ctranslate2":
+            raise InputError(f"quantization {self.quantization} is for --format ctranslate2 alone")
+
 
 if __name__ == "__main__":
     flags = parse_flags(__doc__, Task)  # before TensorFlow is loaded
@@ -34,7 +38,7 @@ import tensorflow as tf
 import tensorflow_text as tf_text
 
 import ctranslate
-from decoding import describe, load, make_search
+from decoding import describe, load, make_search, weights_of
 from text import END, UNK, clean
 
 
@@ -121,9 +125,8 @@ class StringModel(tf.Module):
         What has no words has the translation "" and the score 0.
         """
         ids = self.ops.encode(text)  # (N, T)
-        if not self.hp.unlimited:
-            ends = tf.fill([tf.size(text), 1], END)
-            ids = tf.concat([ids[:, :-1][:, : self.hp.maxlen - 1], ends], axis=1)
+        ends = tf.fill([tf.size(text), 1], END)
+        ids = tf.concat([ids[:, :-1][:, : self.hp.longest - 1], ends], axis=1)
         filled = tf.where(ids.row_lengths() > 1)[:, 0]  # (M,) of N
         x = tf.gather(ids, filled).to_tensor(shape=[None, self.hp.width])  # (M, T)
         preds, scores = self.search(x)  # (M, 1, T), (M, 1)
@@ -156,17 +159,18 @@ def main(flags):
         raise InputError(f"{output}: is there already: delete it, or name another --output")
     paths, hp, model, vocabs = load(flags)
     make_folder(output.parent)
-    beside = output.with_name(output.name + ".tmp")
-    shutil.rmtree(beside, ignore_errors=True)
+    written = beside(output)
     try:
         if task.format == "saved_model":
-            write_saved_model(hp, model, vocabs, beside)
+            write_saved_model(hp, model, vocabs, written)
+            what = describe(hp, paths)
         else:
-            ctranslate.write(hp, model, vocabs, beside, task.quantization)
-        os.replace(beside, output)
+            ctranslate.write(hp, model, vocabs, written, task.quantization)
+            what = f"{weights_of(paths)}, {task.quantization}"
+        rename(written, output)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
-    print(f"{output}: {describe(hp, paths)}")
+        shutil.rmtree(written, ignore_errors=True)
+    print(f"{output}: {what}")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import secrets
 import signal
 import sys
 from pathlib import Path
@@ -27,11 +28,19 @@ class InputError(Exception):
 
 MANY = 2**31  # what TensorFlow counts up to
 WIDE = 2**16 + 1
+FAR = 1024  # tokens of a sentence that are read where there is no other limit
 
 
-def option(default, description, at_least=None, below=None, choices=None, kept=False):
-    """A field with the text of its flag, its range, and whether a model is bound to it."""
-    rules = dict(at_least=at_least, below=below, choices=choices, kept=kept)
+def option(
+    default, description, at_least=None, below=None, choices=None, kept=False, ordering=False
+):
+    """A field with the text of its flag, its range, and who is bound to it.
+
+    Args:
+      kept: whether a model is.
+      ordering: whether an epoch is that has begun, since its batches are others without it.
+    """
+    rules = dict(at_least=at_least, below=below, choices=choices, kept=kept, ordering=ordering)
     return dataclasses.field(default=default, metadata={"help": description, **rules})
 
 
@@ -74,8 +83,12 @@ class Hyperparams(Options):
     )
 
     # data
-    source_train: str = option("corpora/train.tags.de-en.de", "source side of the training text")
-    target_train: str = option("corpora/train.tags.de-en.en", "target side of the training text")
+    source_train: str = option(
+        "corpora/train.tags.de-en.de", "source side of the training text", ordering=True
+    )
+    target_train: str = option(
+        "corpora/train.tags.de-en.en", "target side of the training text", ordering=True
+    )
     source_dev: str = option(
         "none", "source side of the development set, translated after each epoch; none: without"
     )
@@ -101,7 +114,7 @@ class Hyperparams(Options):
         32000, "V: pieces in the one vocabulary of both languages", 5, MANY, kept=True
     )
     bpe_dropout: float = option(
-        0.0, "share of merges left out as training text is cut into pieces", 0.0, 1.0
+        0.0, "share of merges left out as training text is cut into pieces", 0.0, 1.0, ordering=True
     )
 
     # model
@@ -139,9 +152,15 @@ class Hyperparams(Options):
     dropout_rate: float = option(0.1, "share of units dropped in training", 0.0, 1.0, kept=True)
 
     # training
-    batch_size: int = option(32, "N: sentence pairs in a training batch, over all devices", 1, MANY)
+    batch_size: int = option(
+        32, "N: sentence pairs in a training batch, over all devices", 1, MANY, ordering=True
+    )
     batch_tokens: int = option(
-        0, "in place of batch_size: tokens of the longer side in a training batch; 0: off", 0, MANY
+        0,
+        "in place of batch_size: tokens of the longer side in a training batch; 0: off",
+        0,
+        MANY,
+        ordering=True,
     )
     lr: float = option(
         0.0001,
@@ -173,7 +192,9 @@ class Hyperparams(Options):
     profile: int = option(
         0, "steps whose profile goes to TensorBoard, once the first ten are over; 0: none", 0, MANY
     )
-    seed: int = option(0, "fixes weights, dropout and the order of the data", 0, MANY)
+    seed: int = option(
+        0, "fixes weights, dropout and the order of the data", 0, MANY, ordering=True
+    )
 
     # decoding
     beam: int = option(1, "hypotheses of the beam search; 1: greedy", 1, 1001)
@@ -220,6 +241,11 @@ class Hyperparams(Options):
         what it does to a sentence was learned with rows of that length.
         """
         return self.sinusoid and self.masks == "ids"
+
+    @property
+    def longest(self):
+        """Tokens that are read of a sentence, `</S>` included."""
+        return max(FAR, self.maxlen) if self.unlimited else self.maxlen
 
     @property
     def width(self):
@@ -392,12 +418,13 @@ def save_hparams(hp, vocab_sha256):
     write_whole(hparams_path(hp.logdir), json.dumps(saved, indent=2) + "\n")
 
 
-def load_hparams(flags, trained):
+def load_hparams(flags, trained, within_epoch=False):
     """Hyperparameters of the model in `logdir`, under the flags of this call.
 
     Args:
       flags: dict, what `parse_flags` returned.
       trained: whether there is a model, so that its hyperparameters must be there too.
+      within_epoch: whether training goes on in the middle of one.
 
     Returns:
       (Hyperparams, dict): without a model the defaults under the flags, and an
@@ -414,22 +441,29 @@ def load_hparams(flags, trained):
         raise InputError(f"{path}: not there, and the checkpoint beside it needs it: copy it")
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
-        vocab_sha256 = saved.pop("vocab_sha256")
+        vocab_sha256 = dict(saved.pop("vocab_sha256"))
         as_trained = Hyperparams(**saved)
-    except (InputError, ValueError, TypeError, KeyError, AttributeError) as error:
+        if not vocab_sha256:
+            raise InputError("vocab_sha256 is empty")
+    except (InputError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: not hyperparameters of this project ({error})") from None
     for field in dataclasses.fields(Hyperparams):
-        if field.metadata["kept"]:
-            refuse_contradiction(path, field.name, getattr(as_trained, field.name), flags)
+        if field.metadata["kept"] or within_epoch and field.metadata["ordering"]:
+            until = "" if field.metadata["kept"] else " until its epoch is done"
+            refuse_contradiction(path, field.name, getattr(as_trained, field.name), flags, until)
     return Hyperparams(**(saved | flags)), vocab_sha256
 
 
-def refuse_contradiction(path, name, trained, flags):
-    """Raise InputError where a flag is not what the model at `path` was trained with."""
+def refuse_contradiction(path, name, trained, flags, until=""):
+    """Raise InputError where a flag is not what the model at `path` was trained with.
+
+    Args:
+      until: how long the flag is to be left out.
+    """
     if flags.get(name, trained) != trained:
         raise InputError(
             f"{path}: the model here was trained with --{name} {trained}, not {flags[name]}:"
-            " leave the flag out, or give a new --logdir"
+            f" leave the flag out{until}, or give a new --logdir"
         )
 
 
@@ -447,25 +481,57 @@ def make_folder(folder):
         raise InputError(f"{folder}: this folder cannot be written to")
 
 
+def beside(path):
+    """A name in the same folder, a `Path`, under which what is to stand at `path` is written."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+
+
+def refuse_folder(path):
+    """Raise InputError where a folder stands in the place of a file."""
+    if Path(path).is_dir():
+        raise InputError(f"{path}: a folder is there: name a file, or move it away")
+
+
 @contextlib.contextmanager
 def whole_file(path):
-    """A file to write bytes to, beside and renamed, so that it is old or new, never half."""
-    path = Path(path)
-    make_folder(path.parent)
-    beside = path.with_name(path.name + ".tmp")
-    try:
-        with open(beside, "wb") as file:
+    """A file to write bytes to, beside and renamed, so that it is old or new, never half.
+
+    What is no regular file, as a pipe, is written to as it is.
+
+    Raises:
+      InputError: a folder is there, or its own folder cannot be written to.
+    """
+    refuse_folder(path)
+    path = Path(os.path.realpath(path) if os.path.islink(path) else path)
+    if path.exists() and not path.is_file():
+        with open(path, "wb") as file:
             yield file
-        to_disk(beside)
-        os.replace(beside, path)
+        return
+    make_folder(path.parent)
+    written = beside(path)
+    try:
+        with open(written, "xb") as file:
+            yield file
+        to_disk(written)
+        rename(written, path)
     finally:
-        beside.unlink(missing_ok=True)
+        written.unlink(missing_ok=True)
+
+
+def rename(old, new):
+    """Give a file another name, which it would have after a loss of power, too."""
+    os.replace(old, new)
+    with contextlib.suppress(OSError):  # file systems that cannot
+        to_disk(Path(new).parent)
 
 
 def to_disk(path):
-    """Wait until a file would be there after a loss of power."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
+    """Wait until a file, or the names in a folder, would be there after a loss of power."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_whole(path, content):
@@ -474,16 +540,26 @@ def write_whole(path, content):
         file.write(content.encode() if isinstance(content, str) else content)
 
 
+def interrupt(number, _):
+    """What a signal does that is to end a program as Ctrl-C does."""
+    raise KeyboardInterrupt(number)
+
+
 def run(main, flags, stopped="stopped"):
     """Call `main(flags)` as a script does: an InputError is one line and exit code 2.
 
     Args:
-      stopped: what to say after Ctrl-C.
+      stopped: what to say after Ctrl-C and SIGTERM.
     """
     program = Path(sys.argv[0]).name
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(encoding="utf-8")  # as text is, whatever the locale says
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed
+            setattr(sys, name, open(os.devnull, "r+"))
+        # As text is, whatever the locale says; names of files may be any bytes.
+        errors = "backslashreplace" if name == "stderr" else "surrogateescape"
+        getattr(sys, name).reconfigure(encoding="utf-8", errors=errors)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, interrupt)
     try:
         main(flags)
     except InputError as error:

@@ -10,7 +10,7 @@ from collections import Counter
 
 import sentencepiece
 
-from hparams import InputError, parse_flags, run, with_recipe, write_whole
+from hparams import InputError, parse_flags, refuse_folder, run, with_recipe, write_whole
 from text import END, PAD, SPECIALS, START, UNK, clean, in_blocks, read_corpus, read_lines
 
 SPECIAL_COUNT = 1_000_000_000  # above every `min_cnt`
@@ -133,8 +133,11 @@ def main(flags):
         print(f"{hp.pieces_path}: {hp.vocab_size} pieces")
     else:
         # Both are counted before either is written, so that they always belong together.
-        vocabs = [(hp.vocab_path(lang), make_vocab(source)) for source, lang in sides]
-        for path, text in vocabs:
+        paths = [hp.vocab_path(lang) for _, lang in sides]
+        for path in paths:
+            refuse_folder(path)
+        texts = [make_vocab(source) for source, _ in sides]
+        for path, text in zip(paths, texts, strict=True):
             write_whole(path, text)
             print(f"{path}: {len(text.splitlines())} words")
     print("Done")

@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import json
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from hparams import InputError, Options, option, parse_flags, run
 
@@ -34,10 +35,12 @@ from text import before_end
 
 PAGE = Path(__file__).resolve().with_name("serve.html")
 LONGEST = 1000  # characters of a sentence
+TOKENS = 200  # of it that are read, since what is shown grows with their square
 AT_ONCE = 32  # sentences in a batch
 MOMENT = 0.01  # seconds that the first of them waits for others
 JSON = "application/json"
 WAITING = 256  # sentences that wait for a batch, at most
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Explainer:
@@ -54,7 +57,7 @@ class Explainer:
     def __call__(self, lines):
         """What the page shows of each line, a list of dicts that JSON can hold."""
         hp, vocabs = self.translator.hp, self.translator.vocabs
-        X, rows, cut = encode_lines(lines, vocabs[0], hp, self.translator.longest)
+        X, rows, cut = encode_lines(lines, vocabs[0], hp, min(TOKENS, hp.longest))
         found = [[pair for pair in best if pair[1] > -float("inf")] for best in self.found(X)]
         sources = Ragged.of([x for x, best in zip(X, found, strict=True) for _ in best])
         targets = Ragged.of([ended(ids, hp) for best in found for ids, _ in best])
@@ -89,7 +92,7 @@ class Batcher:
     """Calls a function once for all that come while it is busy, or at the same moment.
 
     Args:
-      function: of a list, to a list as long.
+      function: of a list, to a list as long. It is called in a thread of its own.
     """
 
     def __init__(self, function):
@@ -97,7 +100,7 @@ class Batcher:
         self.waiting = asyncio.Queue(WAITING)
 
     async def __call__(self, item):
-        """What `function` makes of an item.
+        """What `function` makes of an item, or raises of it.
 
         Raises:
           asyncio.QueueFull: too many wait already.
@@ -113,10 +116,8 @@ class Batcher:
             await asyncio.sleep(MOMENT)
             while len(part) < AT_ONCE and not self.waiting.empty():
                 part.append(self.waiting.get_nowait())
-            try:
-                results = await asyncio.to_thread(self.function, [item for item, _ in part])
-            except Exception as error:
-                results = [error] * len(part)
+            part = [(item, future) for item, future in part if not future.done()]
+            results = await asyncio.to_thread(self.results, [item for item, _ in part])
             for (_, future), result in zip(part, results, strict=True):
                 if future.done():  # whoever asked is gone
                     continue
@@ -125,32 +126,52 @@ class Batcher:
                 else:
                     future.set_result(result)
 
+    def results(self, items):
+        """What `function` makes of items, or the exceptions that it raises of each by itself."""
+        try:
+            return self.function(items)
+        except Exception as error:
+            if len(items) == 1:
+                return [error]
+            return [result for item in items for result in self.results([item])]
 
-def make_app(explain):
+
+def make_app(explain, hosts=()):
     """The page at / and the translations at /translate, an `aiohttp.web.Application`.
 
     Args:
       explain: as `Explainer`.
+      hosts: names that it may be asked by, any if there are none.
     """
-    batcher = Batcher(explain)
+    batcher = Batcher(lambda lines: [json.dumps(shown) for shown in explain(lines)])
+
+    @web.middleware
+    async def named(request, handler):
+        # Another site's page may come by a name of its own that leads here.
+        if hosts and host_of(request) not in hosts:
+            return refused(403, f"ask for {' or '.join(hosts)}")
+        return await handler(request)
 
     async def page(_):
         return web.Response(text=PAGE.read_text("utf-8"), content_type="text/html")
 
     async def translate(request):
         try:
-            # A page of another site may not send this type unasked.
-            line = (await request.json())["text"] if request.content_type == JSON else None
-        except (ValueError, KeyError, TypeError):
+            line = sentence_of(await request.read())
+        except (web.RequestPayloadError, ValueError):
             line = None
-        if not isinstance(line, str):
-            raise refusal(web.HTTPBadRequest, f'send {JSON}: {{"text": "a sentence"}}')
+        except web.HTTPRequestEntityTooLarge:
+            line = " " * (LONGEST + 1)
+        # A page of another site may not send this type unasked.
+        if line is None or request.content_type != JSON:
+            return refused(400, f'send {JSON}: {{"text": "a sentence"}}')
         if len(line) > LONGEST:
-            raise refusal(web.HTTPBadRequest, f"a sentence has at most {LONGEST} characters")
+            return refused(413, f"a sentence has at most {LONGEST} characters")
         try:
-            return web.json_response(await batcher(" ".join(line.split("\n"))))
+            text = await batcher(" ".join(line.split("\n")))
+            return web.Response(text=text, content_type=JSON)
         except asyncio.QueueFull:
-            raise refusal(web.HTTPServiceUnavailable, "too many sentences wait") from None
+            return refused(503, "too many sentences wait")
 
     async def working(_):
         task = asyncio.create_task(batcher.work())
@@ -159,15 +180,37 @@ def make_app(explain):
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
-    app = web.Application(client_max_size=16 * LONGEST)
+    app = web.Application(client_max_size=16 * LONGEST, middlewares=[named])
     app.add_routes([web.get("/", page), web.post("/translate", translate)])
     app.cleanup_ctx.append(working)
     return app
 
 
-def refusal(kind, reason):
+def sentence_of(body):
+    """The text in a request's body, bytes.
+
+    Raises:
+      ValueError: there is none, or it is no Unicode.
+    """
+    try:
+        text = json.loads(body)["text"]
+        text.encode()  # which halves of a surrogate pair are not for
+        return text
+    except (KeyError, TypeError, AttributeError, RecursionError):
+        raise ValueError("no text") from None
+
+
+def host_of(request):
+    """The name of this machine that a request was sent to, or None."""
+    try:
+        return urlsplit(f"//{request.host}").hostname
+    except ValueError:
+        return None
+
+
+def refused(status, reason):
     """An answer that tells the page why there is no translation."""
-    return kind(text=json.dumps(dict(error=reason)), content_type=JSON)
+    return web.json_response(dict(error=reason), status=status)
 
 
 async def listen(app, host, port):
@@ -176,16 +219,18 @@ async def listen(app, host, port):
     Raises:
       InputError: it cannot listen there.
     """
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, handler_cancellation=True)  # when whoever asked is gone
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()
         host, port, *_ = runner.addresses[0]
-        print(f"http://{host}:{port} (Ctrl-C ends it)", flush=True)
+        name = f"[{host}]" if ":" in host else host
+        print(f"http://{name}:{port} (Ctrl-C ends it)", flush=True)
         await asyncio.Event().wait()
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         raise InputError(
-            f"{host}:{port}: {error.strerror.lower()}: name another --port or --host"
+            f"{host}:{port}: {reason.lower()}: name another --port or --host"
         ) from None
     finally:
         await runner.cleanup()
@@ -197,7 +242,8 @@ def main(flags):
     hp = dataclasses.replace(hp, beam=max(hp.beam, task.nbest))
     explain = Explainer(model, Translator(hp, model, vocabs, task.nbest))
     explain(["Hund"])  # the first one takes a second
-    asyncio.run(listen(make_app(explain), task.host, task.port))
+    hosts = LOOPBACK if task.host in LOOPBACK else ()
+    asyncio.run(listen(make_app(explain, hosts), task.host, task.port))
 
 
 if __name__ == "__main__":

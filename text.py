@@ -195,13 +195,13 @@ def load_vocabs(hp, trained_with=None):
 
 
 def fingerprints(vocabs):
-    """SHA-256 of each vocabulary, a dict by the name of its file up to the first dot."""
+    """SHA-256 of each vocabulary, a dict by its `name_of`."""
     return {name_of(vocab): hashlib.sha256(vocab.content()).hexdigest() for vocab in vocabs}
 
 
 def name_of(vocab):
-    """The name of a vocabulary's file up to the first dot."""
-    return vocab.path.name.partition(".")[0]
+    """The name of a vocabulary: the language of words, or bpe."""
+    return vocab.path.name.removesuffix(".vocab.tsv").removesuffix(".model")
 
 
 # Words -------------------------------------------------------------------------

@@ -140,7 +140,8 @@ def open_logdir(flags):
             f"{path}: a checkpoint of the original, which eval.py can evaluate: to train, give a"
             " new --logdir"
         )
-    return *load_hparams(flags, trained=path is not None), path
+    within_epoch = path is not None and checkpoint.is_partial(path)
+    return *load_hparams(flags, path is not None, within_epoch), path
 
 
 class Stop:
@@ -428,7 +429,13 @@ def main(flags):
     data = load_train_data(hp, vocabs)
     if hp.deterministic:
         tf.config.experimental.enable_op_determinism()
-    training = Training(hp, vocabs, path)
+    try:
+        training = Training(hp, vocabs, path)
+    except tf.errors.ResourceExhaustedError:
+        raise OSError(
+            f"the model is too large for the memory: lower hidden_units {hp.hidden_units},"
+            f" num_blocks {hp.num_blocks} or maxlen {hp.maxlen}"
+        ) from None
     with training.logdir(newest), Stop() as stop:
         try:
             training.run(data, dev, stop)

@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 
-from hparams import InputError, Options, option, parse_flags, run, whole_file
+from hparams import InputError, Options, option, parse_flags, refuse_folder, run, whole_file
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +47,15 @@ class Task(Options):
         "float32", "CTranslate2's of the matrices", choices=("float32", "int8")
     )
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.quantization != "float32" and self.engine != "ctranslate2":
+            raise InputError(f"quantization {self.quantization} is for --engine ctranslate2 alone")
+        if self.attention != "none" and not self.attention.endswith(".png"):
+            raise InputError(f"attention {self.attention}: the picture is a PNG: end it on .png")
+        for path in (self.output, self.attention):
+            refuse_folder(path)
+
 
 if __name__ == "__main__":
     flags = parse_flags(__doc__, Task)  # before TensorFlow is loaded
@@ -56,7 +65,7 @@ from tqdm import tqdm
 import ctranslate
 from attention import alignments, draw, ended, replace_unknown
 from data_load import Ragged, encode_lines
-from decoding import Translator, load, share, translate_shared
+from decoding import Translator, describe, load, share, translate_shared
 from text import decode_lines, read_lines
 
 AT_ONCE = 1000  # lines at most; of many, those of like lengths go together
@@ -71,7 +80,17 @@ def ask(title):
     print("A sentence a line; Ctrl-D ends.", file=sys.stderr)
     with contextlib.suppress(EOFError):
         while True:
-            yield input(f"{title}> ")
+            if sys.stdout.isatty():
+                line = input(f"{title}> ")
+            else:  # `input` would write the prompt there
+                print(f"{title}> ", end="", file=sys.stderr, flush=True)
+                line = input()
+            try:
+                line.encode()
+            except UnicodeEncodeError:
+                print("This is not UTF-8, which the terminal is to send.", file=sys.stderr)
+            else:
+                yield line
 
 
 def in_parts(lines):
@@ -131,27 +150,32 @@ def parts_of(source, title):
     if source == "-" and sys.stdin.isatty():
         return ([line] for line in ask(title))
     if source == "-":
-        return in_parts(decode_lines("standard input", sys.stdin.buffer))
+        # Not sys.stdin, which Python could not close at its end while the thread waits for it.
+        return in_parts(decode_lines("standard input", open(0, "rb", closefd=False)))
     return in_parts(read_lines(source, SOURCE))
 
 
-def draw_attention(translator, model, line, path):
-    """Draw how a line is translated: its words across, the translation's down."""
+def draw_attention(translator, model, lines, path):
+    """Draw how the last line with words is translated: they stand across, the translation down."""
     hp, (source, target) = translator.hp, translator.vocabs
-    X, _, _ = encode_lines([line], source, hp, translator.longest)
-    for x, [(pred, _), *_] in zip(X, translator.search(X), strict=True):  # or nothing
-        y = ended(pred, hp)
-        (weights,) = alignments(model, hp, X, Ragged.of([y]))
-        figure = draw(weights[None], [*map(source.token, x)], [*map(target.token, y)])
-        with whole_file(path) as file:
-            figure.savefig(file, dpi=150)
+    X, filled, _ = encode_lines(lines, source, hp)
+    if not filled:
+        return
+    x = X[len(X) - 1]
+    X = Ragged.of([x])
+    ((pred, _), *_) = translator.search(X)[0]
+    y = ended(pred, hp)
+    (weights,) = alignments(model, hp, X, Ragged.of([y]))
+    figure = draw(weights[None], [*map(source.token, x)], [*map(target.token, y)])
+    with whole_file(path) as file:
+        figure.savefig(file, dpi=150)
 
 
 def finished(task, model, translator, lines):
     """The translations of lines, and what is asked for besides."""
     found = translator(lines)
     if task.attention != "none":
-        draw_attention(translator, model, lines[-1], task.attention)
+        draw_attention(translator, model, lines, task.attention)
     if task.replace_unknown:
         hp, vocabs = translator.hp, translator.vocabs
         rows = [row for row, best in enumerate(found) for _ in best]
@@ -181,9 +205,10 @@ def translate_together(translator, task, paths):
     if task.replace_unknown or task.attention != "none":
         raise InputError("replace_unknown and attention are for one process: unset TF_CONFIG")
 
+    how = [describe(translator.hp, paths), task.nbest, task.engine, task.quantization]
+
     def work(X):
-        output = Path(task.output)
-        return translate_shared(translator.translate, X, output, translator.hp, paths)
+        return translate_shared(translator.translate, X, Path(task.output), str(how), paths)
 
     found = translator(list(read_lines(task.source, SOURCE)), work)
     if found is not None:
@@ -196,7 +221,7 @@ def make_translator(task, hp, model, vocabs):
     if task.engine == "tensorflow":
         return Translator(hp, model, vocabs, task.nbest)
     search = ctranslate.Search(hp, model, vocabs, task.nbest, task.quantization)
-    return Translator(hp, model, vocabs, task.nbest, search, ctranslate.LONGEST)
+    return Translator(hp, model, vocabs, task.nbest, search)
 
 
 def main(flags):
@@ -218,7 +243,7 @@ def main(flags):
             translate_parts(translator, model, task, file)
     if translator.cut:
         print(
-            f"{translator.cut} lines are longer than {translator.longest} {hp.tokens}, which is all"
+            f"{translator.cut} lines are longer than {hp.longest} {hp.tokens}, which is all"
             " that is read: of each its beginning was translated",
             file=sys.stderr,
         )

@@ -144,5 +144,5 @@ def test_a_line_that_is_too_long_for_it(tmp_path_factory):
     flags = train_model("tiny", tmp_path_factory.getbasetemp() / "exported")
     (hp, model, vocabs), _ = loaded(flags, beam=1)
     search = ctranslate.Search(hp, model, vocabs, 1, "float32")
-    translator = Translator(hp, model, vocabs, 1, search, ctranslate.LONGEST)
+    translator = Translator(hp, model, vocabs, 1, search)
     assert len(translator(["Hund " * 2000, "Der Hund"])) == 2 and translator.cut == 1

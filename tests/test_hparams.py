@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 
@@ -14,7 +15,9 @@ from hparams import (
     hparams_path,
     load_hparams,
     save_hparams,
+    whole_file,
     with_recipe,
+    write_whole,
 )
 
 DOCUMENTED = dict(
@@ -132,10 +135,20 @@ def test_what_is_saved_is_loaded(tmp_path):
 
 
 def test_a_flag_cannot_contradict_the_model(tmp_path):
-    save_hparams(Hyperparams(logdir=str(tmp_path), maxlen=25), {})
+    save_hparams(Hyperparams(logdir=str(tmp_path), maxlen=25), {"de": "1"})
     assert load_hparams({"logdir": str(tmp_path), "maxlen": 25}, trained=True)[0].maxlen == 25
     with pytest.raises(InputError, match="trained with --maxlen 25, not 10"):
         load_hparams({"logdir": str(tmp_path), "maxlen": 10}, trained=True)
+
+
+@pytest.mark.parametrize("name", ["source_train", "batch_size", "batch_tokens", "seed"])
+def test_an_epoch_that_has_begun_keeps_its_batches(tmp_path, name):
+    save_hparams(Hyperparams(logdir=str(tmp_path)), {"de": "1"})
+    flags = {"logdir": str(tmp_path), name: "x" if name == "source_train" else 64}
+    with pytest.raises(InputError, match=f"--{name} .*: leave the flag out until its epoch is"):
+        load_hparams(flags, trained=True, within_epoch=True)
+    hp, _ = load_hparams(flags, trained=True)
+    assert getattr(hp, name) == flags[name]
 
 
 def test_what_is_left_of_a_model_that_is_gone_binds_nobody(tmp_path):
@@ -155,11 +168,49 @@ def test_what_is_left_of_a_model_that_is_gone_binds_nobody(tmp_path):
         lambda saved: json.dumps(saved | {"sinusoid": "false"}),
         lambda saved: json.dumps(saved | {"heads": 8}),
         lambda saved: json.dumps({k: v for k, v in saved.items() if k != "vocab_sha256"}),
+        lambda saved: json.dumps(saved | {"vocab_sha256": {}}),
+        lambda saved: json.dumps(saved | {"vocab_sha256": [1]}),
+        lambda saved: "[" * 100_000,
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, damage):
-    save_hparams(Hyperparams(logdir=str(tmp_path)), {})
+    save_hparams(Hyperparams(logdir=str(tmp_path)), {"de": "1"})
     path = hparams_path(tmp_path)
     path.write_text(damage(json.loads(path.read_text())))
     with pytest.raises(InputError, match="hparams.json: not hyperparameters of this project"):
         load_hparams({"logdir": str(tmp_path)}, trained=True)
+
+
+# Files ---------------------------------------------------------------------------
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+    path, other = tmp_path / "out", tmp_path / "out.tmp"
+    path.write_text("old")
+    other.write_text("somebody's own")
+    with pytest.raises(ZeroDivisionError), whole_file(path) as file:
+        file.write(b"half")
+        raise ZeroDivisionError
+    assert path.read_text() == "old"
+    with whole_file(path) as file:
+        file.write(b"new")
+        file.flush()
+        assert path.read_text() == "old"
+    assert path.read_text() == "new" and other.read_text() == "somebody's own"
+    assert sorted(tmp_path.iterdir()) == [path, other]
+
+
+def test_what_a_name_leads_to_is_written(tmp_path):
+    target, link, folder = (tmp_path / name for name in ("target", "link", "folder"))
+    link.symlink_to(target)
+    folder.mkdir()
+    write_whole(link, "text")
+    assert link.is_symlink() and target.read_text() == "text"
+    with pytest.raises(InputError, match="folder: a folder is there"):
+        write_whole(folder, "text")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_whole(pipe, "text")
+    assert os.read(reader, 9) == b"text" and pipe.is_fifo()
+    os.close(reader)

@@ -37,9 +37,9 @@ def server(flags):
         process.terminate()
 
 
-def ask(server, body, content_type="application/json"):
+def ask(server, body, content_type="application/json", **headers):
     """The status and the answer of a request with this body, bytes."""
-    headers = {"Content-Type": content_type}
+    headers |= {"Content-Type": content_type}
     request = urllib.request.Request(f"{server}/translate", body, headers)
     try:
         with urllib.request.urlopen(request) as response:
@@ -83,8 +83,10 @@ def test_many_at_once_are_translated_as_one_by_one(flags, server):
         (b"\xff", "application/json"),
         (b"[]", "application/json"),
         (b'{"text": 1}', "application/json"),
+        (b'{"text": "\\ud800"}', "application/json"),
+        (b"[" * 15_000, "application/json"),
+        (b"{}", "application/json; charset=rot13"),
         (sentence("Hund"), "text/plain"),
-        (sentence("x" * (LONGEST + 1)), "application/json"),
     ],
 )
 def test_what_is_no_sentence_is_refused(server, body, content_type):
@@ -92,9 +94,29 @@ def test_what_is_no_sentence_is_refused(server, body, content_type):
     assert status == 400 and answer["error"]
 
 
-def test_a_body_has_its_bounds(server):
-    status, _ = ask(server, sentence("x" * 10**6))
-    assert status == 413
+def test_what_is_not_packed_as_it_says(server):
+    status, answer = ask(server, sentence("Hund"), **{"Content-Encoding": "gzip"})
+    assert status == 400 and answer["error"]
+
+
+@pytest.mark.parametrize("count", [LONGEST + 1, 10**6])
+def test_a_sentence_has_its_bounds(server, count):
+    status, answer = ask(server, sentence("x" * count))
+    assert status == 413 and str(LONGEST) in answer["error"]
+
+
+def test_an_answer_has_its_bounds(server):
+    """Of a sentence without blanks, or of 500 words, too."""
+    for text in ("x" * LONGEST, "a " * (LONGEST // 2)):
+        status, answer = ask(server, sentence(text))
+        assert status == 200 and len(answer["source"]) < 200 and len(json.dumps(answer)) < 5e6
+    assert answer["cut"]
+
+
+def test_it_is_asked_by_its_own_names_alone(server):
+    assert ask(server, sentence("Hund"), Host="evil.example")[0] == 403
+    assert ask(server, sentence("Hund"), Host="[::1")[0] in (400, 403)
+    assert ask(server, sentence("Hund"), Host="localhost:80")[0] == 200
 
 
 def test_those_that_come_together_are_one_batch():
@@ -110,8 +132,8 @@ def test_those_that_come_together_are_one_batch():
         batcher = Batcher(double)
         worker = asyncio.create_task(batcher.work())
         assert await asyncio.gather(*map(batcher, range(50))) == [*range(0, 100, 2)]
-        failed = await asyncio.gather(batcher("bad"), return_exceptions=True)
-        assert isinstance(failed[0], ValueError)
+        failed = await asyncio.gather(*map(batcher, [1, "bad", 2]), return_exceptions=True)
+        assert isinstance(failed[1], ValueError) and failed[::2] == [2, 4]
         assert await batcher(4) == 8  # it goes on
         gone = asyncio.create_task(batcher(5))
         await asyncio.sleep(0)
@@ -122,7 +144,8 @@ def test_those_that_come_together_are_one_batch():
         worker.cancel()
 
     asyncio.run(scenario())
-    assert calls[:4] == [32, 18, 1, 1]
+    assert calls[:7] == [32, 18, 3, 1, 1, 1, 1]
+    assert calls[7] == 1  # nobody waits for the other one
 
 
 def test_the_page(flags, server):

@@ -1,12 +1,15 @@
 """translate.py as people and other programs run it."""
 
 import functools
+import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,7 @@ import train
 from attention import alignments, replace_unknown
 from conftest import ROOT, SMALL, forked, forked_script, sample_pairs, write_corpus
 from data_load import Ragged, encode_lines
-from decoding import load
+from decoding import load, wait_for_part
 from hparams import InputError
 from test_bad_input import refused
 from test_distribute import start
@@ -106,10 +109,45 @@ def test_a_line_is_answered_before_the_next_one_comes(tiny):
             process.stdin.write("Der Hund schläft\n".encode())
             answers.append(process.stdout.readline())
         assert answers[0] == answers[1] != b""
-        process.stdout.close()  # as `head` does
-        process.stdin.write(b"Die Katze singt\n")
         process.stdin.close()
-        assert process.wait() == 1
+        assert process.wait() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE])
+def test_it_ends_while_it_waits_for_lines(tiny, number):
+    """By Ctrl-C, by SIGTERM, or as whoever reads has enough, and without a word of Python's."""
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with subprocess.Popen(command(tiny), **pipes, bufsize=0) as process:
+        process.stdin.write("Der Hund schläft\n".encode())
+        assert process.stdout.readline()
+        if number == signal.SIGPIPE:
+            process.stdout.close()
+            process.stdin.write(b"Die Katze singt\n")
+            expected = 1
+        else:
+            process.send_signal(number)
+            expected = 128 + number
+        assert process.wait(60) == expected
+        said = process.stderr.read().decode()
+    assert "Traceback" not in said and "Fatal" not in said
+
+
+def test_a_file_that_is_named_like_one_half_written(tiny, tmp_path):
+    source, output = tmp_path / "out.tmp", tmp_path / "out"
+    source.write_text("Der Hund schläft\n", "utf-8")
+    main(dict(logdir=tiny["logdir"], source=str(source), output=str(output)))
+    assert output.read_text("utf-8").strip() and source.read_text("utf-8") == "Der Hund schläft\n"
+
+
+def test_a_line_without_end(tiny, tmp_path):
+    """A million characters, and a word of a hundred thousand: its beginning is translated."""
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.write_text(f"Der Hund\n{'a b' * 333_333}\n{'x' * 100_000}\nDer Hund\n", "utf-8")
+    given = dict(logdir=tiny["logdir"], source=source, output=output, beam=2)
+    done = forked_script("translate.py", **given)
+    assert done.returncode == 0 and "2 lines are longer than 1024 pieces" in done.stderr
+    lines = output.read_text("utf-8").split("\n")
+    assert len(lines) == 5 and lines[0] == lines[3] != ""
 
 
 def test_several_translations_of_a_line(tiny, tmp_path):
@@ -132,14 +170,19 @@ def test_several_translations_of_a_line(tiny, tmp_path):
 
 def test_a_terminal_is_asked_for_sentences(tiny):
     ours, theirs = pty.openpty()
+    locale = dict(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
     process = subprocess.Popen(
-        command(tiny), stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command(tiny),
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | locale,
     )
-    os.write(ours, "Der Hund schläft\n\n\x04".encode())
+    os.write(ours, "Bäume\n".encode("latin-1") + "Der Hund schläft\n\n\x04".encode())
     out, said = process.communicate(timeout=120)
     expected, _ = translate(tiny, "Der Hund schläft\n".encode())
-    assert process.returncode == 0 and b"Ctrl-D ends" in said
-    assert out.decode().replace("de> ", "").split("\n")[:2] == [expected.strip(), ""]
+    assert process.returncode == 0 and b"Ctrl-D ends" in said and b"not UTF-8" in said
+    assert out.decode().split("\n")[:2] == [expected.strip(), ""]
 
 
 def test_processes_share_a_file(tiny, tmp_path):
@@ -153,6 +196,24 @@ def test_processes_share_a_file(tiny, tmp_path):
     assert sorted(tmp_path.iterdir()) == sorted([source, *outputs])  # no parts
 
 
+def test_a_part_of_something_else_is_not_taken(tiny, tmp_path, monkeypatch):
+    """As one that was left by a run with other flags, or that somebody else wrote."""
+    cluster = dict(cluster=dict(worker=["a:1", "b:1"]), task=dict(type="worker", index=1))
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    source, part = tmp_path / "in", tmp_path / "out.part-1-of-2"
+    source.write_text("Der Hund\nDie Frau\n", "utf-8")
+    given = dict(logdir=tiny["logdir"], source=str(source), output=str(tmp_path / "out"))
+    keys = []
+    for more in (dict(nbest=1), dict(nbest=2), dict(alpha=1.0), dict(nbest=1)):
+        main(given | more)
+        keys.append(json.loads(part.read_text())["key"])
+    assert keys[0] == keys[3] and len(set(keys)) == 3
+    for content in (part.read_text(), "{}", "[]", ""):
+        part.write_text(content)
+        with pytest.raises(OSError, match="has not written its part"):
+            wait_for_part(part, keys[1], time.monotonic() + 0.1)
+
+
 def test_what_cannot_be_translated(tiny, tmp_path):
     latin1, output = tmp_path / "latin1", tmp_path / "out"
     latin1.write_bytes("Der Hund\nBäume\n".encode("latin1"))
@@ -164,6 +225,9 @@ def test_what_cannot_be_translated(tiny, tmp_path):
         "is a directory": dict(source=str(tmp_path)),
         "nbest is 9 and beam 2: .* --beam 9": dict(nbest=9, beam=2),
         "nbest is 0": dict(nbest=0),
+        "attention out.pdf: .* PNG": dict(attention="out.pdf"),
+        "quantization int8 is for --engine": dict(quantization="int8"),
+        f"{tmp_path}: a folder is there": dict(output=str(tmp_path)),
         "no checkpoint": dict(logdir=str(tmp_path)),
         "replace_unknown is for models of words": dict(replace_unknown=True),
     }.items():
