@@ -56,7 +56,12 @@ def load(flags):
         paths = [checkpoint.require_best(logdir)]
     else:
         paths = checkpoint.last(path, hp.average)
-    checkpoint.restore_mean(model, paths)
+    try:
+        checkpoint.restore_mean(model, paths)
+    except InputError:
+        if all(Path(f"{path}.index").exists() for path in paths):
+            raise
+        return load(flags)  # a training has deleted one since
     return paths, hp, model, vocabs
 
 

@@ -34,6 +34,11 @@ def scores(test, got, hp):
 
 
 def main(flags):
+    """Translate, score, print samples and write `results`; `flags` as `parse_flags` returns them.
+
+    Raises:
+      InputError: there is no model, or the test set cannot be used.
+    """
     paths, hp, model, vocabs = load(flags)
     test = load_test_data(hp, vocabs)
     make_folder(hp.results)

@@ -54,6 +54,7 @@ class PiecesOps(tf.Module):
         self.tokenizer = tf_text.SentencepieceTokenizer(vocab.proto, tf.int32, add_eos=True)
 
     def encode(self, lines):
+        """Sentences (N,) -> ids (N, T) with `</S>` at their ends."""
         return self.tokenizer.tokenize(lines)  # (N, T)
 
     def decode(self, ids):
@@ -80,6 +81,7 @@ class WordsOps(tf.Module):
         self.blank = one_of(filter(str.isspace, chars))
 
     def encode(self, lines):
+        """Sentences (N,) -> ids (N, T) with `</S>` at their ends."""
         cleaned = tf.strings.regex_replace(lines, f"[^{self.kept}]", "")
         words = tf.strings.split(
             tf.strings.regex_replace(cleaned, f"[{self.blank}]", " ")
@@ -88,6 +90,7 @@ class WordsOps(tf.Module):
         return tf.concat([self.ids.lookup(words), ends], axis=1)  # (N, T + 1)
 
     def decode(self, ids):
+        """Ids (N, T), a RaggedTensor without `</S>` -> sentences (N,)."""
         words = tf.ragged.map_flat_values(lambda flat: tf.gather(self.words, flat), ids)
         return tf.strings.reduce_join(words, axis=1, separator=" ")  # (N,)
 
@@ -153,6 +156,11 @@ def write_saved_model(hp, model, vocabs, path):
 
 
 def main(flags):
+    """Write the model; `flags` as `parse_flags` returns them.
+
+    Raises:
+      InputError: there is no model, it cannot be written so, or something is there already.
+    """
     task, flags = Task.taken_from(flags)
     output = Path(task.output)
     if output.exists():

@@ -51,6 +51,7 @@ class EncoderBlock(keras.layers.Layer):
         self.feedforward = Feedforward(**feedforward)
 
     def call(self, enc, masks=None, training=None):
+        """(N, T, C), and which positions count (N, T) bool -> (N, T, C)."""
         enc = self.self_attention(enc, enc, masks, training=training)
         return self.feedforward(enc, training=training)
 
@@ -65,6 +66,7 @@ class DecoderBlock(keras.layers.Layer):
         self.feedforward = Feedforward(**feedforward)
 
     def call(self, dec, memory, masks=None, memory_masks=None, training=None):
+        """(N, T_q, C), memory (N, T_k, C), which of their positions count -> (N, T_q, C)."""
         dec = self.self_attention(dec, dec, masks, causality=True, training=training)
         dec = self.vanilla_attention(dec, memory, memory_masks, training=training)
         return self.feedforward(dec, training=training)

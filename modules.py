@@ -51,6 +51,7 @@ class Embedding(keras.layers.Layer):
         self.initializer = initializer
 
     def build(self, _):
+        """Make the table."""
         self.lookup_table = self.add_weight(
             shape=(self.vocab_size, self.num_units),
             initializer=self.initializer,
@@ -65,6 +66,7 @@ class Embedding(keras.layers.Layer):
         return ops.concatenate([ops.zeros_like(table[:1]), table[1:]], axis=0)
 
     def call(self, inputs):
+        """Ids (N, T) -> (N, T, C)."""
         outputs = ops.take(self.lookup_table, inputs, axis=0)  # (N, T, C)
         if self.zero_pad:
             outputs = outputs * ops.cast(inputs != 0, outputs.dtype)[..., None]
@@ -102,6 +104,7 @@ class PositionalEncoding(keras.layers.Layer):
         self.scale = num_units**0.5 if scale else 1.0
 
     def call(self, inputs):
+        """Positions (N, T) -> (N, T, C)."""
         positions = ops.cast(inputs, "float32")[..., None]  # (N, T, 1)
         outputs = self.scale * ops.sin(positions * self.rates + self.phases)  # (N, T, C)
         if self.zero_pad:
@@ -121,10 +124,12 @@ class Normalize(keras.layers.Layer):
         self.epsilon = epsilon
 
     def build(self, input_shape):
+        """Make beta and gamma, (C,) each."""
         self.beta = self.add_weight(shape=input_shape[-1:], initializer="zeros", name="beta")
         self.gamma = self.add_weight(shape=input_shape[-1:], initializer="ones", name="gamma")
 
     def call(self, inputs):
+        """(..., C) -> (..., C)."""
         wide = widen(inputs)
         centered = wide - ops.mean(wide, axis=-1, keepdims=True)  # (..., C)
         variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)  # (..., 1)
@@ -150,6 +155,7 @@ class Dropout(keras.layers.Layer):
         self.seed_generator = keras.random.SeedGenerator() if self.dropped else None
 
     def call(self, inputs, training=None):
+        """(...) -> (...)."""
         if not training or not self.dropped:
             return inputs
         units = tf.size(inputs)
@@ -227,6 +233,7 @@ class MultiheadAttention(keras.layers.Layer):
         self.normalize = Normalize()
 
     def call(self, queries, keys, key_masks=None, causality=False, training=None):
+        """Queries (N, T_q, C), keys (N, T_k, C), which count (N, T_k) bool -> (N, T_q, C)."""
         return self.attend(queries, self.project(keys, key_masks), causality, training)
 
     def project(self, keys, key_masks=None):
@@ -234,7 +241,8 @@ class MultiheadAttention(keras.layers.Layer):
 
         Without masks those count that are not all zeros, as documented.
         """
-        K, V = self.split_heads(self.key(keys)), self.split_heads(self.value(keys))
+        K = self.split_heads(self.key(keys))  # (N, h, T_k, C/h)
+        V = self.split_heads(self.value(keys))  # (N, h, T_k, C/h)
         return Projected(K, V, active(keys) if key_masks is None else key_masks)
 
     def nothing(self, N):
@@ -302,7 +310,9 @@ class Feedforward(keras.layers.Layer):
         self.normalize = Normalize()
 
     def call(self, inputs, training=None):
-        outputs = self.outer(self.inner(inputs))
+        """(N, T, C) -> (N, T, C)."""
+        outputs = self.inner(inputs)  # (N, T, inner_units)
+        outputs = self.outer(outputs)  # (N, T, C)
         outputs = self.residual_dropout(outputs, training=training)
         return self.normalize(outputs + inputs)
 
@@ -389,6 +399,7 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
         return self.peak * self.warmup_steps**0.5 * ops.minimum(rise, step**-0.5)
 
     def get_config(self):
+        """Its arguments, as Keras wants them."""
         return dict(peak=self.peak, warmup_steps=self.warmup_steps)
 
 
@@ -399,6 +410,7 @@ class Adam(keras.optimizers.Adam):
     """
 
     def build(self, variables):
+        """Make what is kept of each variable."""
         super().build(variables)
         # Where there are several devices, the sum of their gradients is seen here alone.
         self.halves = [tf.Variable(0.0, trainable=False) for _ in variables]
@@ -408,6 +420,7 @@ class Adam(keras.optimizers.Adam):
         return tf.sqrt(2 * tf.add_n([half.read_value() for half in self.halves]))
 
     def update_step(self, gradient, variable, learning_rate):
+        """Change a variable by its gradient, both of one shape; Keras calls it for each."""
         index = self._get_variable_index(variable)
         self.halves[index].assign(tf.cast(tf.nn.l2_loss(gradient), tf.float32))
         dtype = self._momentums[index].dtype

@@ -125,6 +125,11 @@ def why_no_pieces(error, vocab_size):
 
 
 def main(flags):
+    """Write the vocabularies; `flags` as `parse_flags` returns them.
+
+    Raises:
+      InputError: a text cannot be read, or too little is in it.
+    """
     hp = with_recipe(flags)
     sides = [(hp.source_train, hp.source_lang), (hp.target_train, hp.target_lang)]
     if hp.tokens == "pieces":

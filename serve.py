@@ -237,6 +237,11 @@ async def listen(app, host, port):
 
 
 def main(flags):
+    """Serve until the program is stopped; `flags` as `parse_flags` returns them.
+
+    Raises:
+      InputError: there is no model, or the address cannot be listened at.
+    """
     task, flags = Task.taken_from(flags)
     _, hp, model, vocabs = load(flags)
     hp = dataclasses.replace(hp, beam=max(hp.beam, task.nbest))

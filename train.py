@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import time
 
@@ -407,7 +408,8 @@ def failure(error, hp):
             f" {hp.maxlen}"
         )
     if "TF_CONFIG" in os.environ:
-        reason = error.message.partition("\n")[0]
+        aborted = re.search("aborted by: (.*)", error.message)
+        reason = aborted[1] if aborted else error.message.partition("\n")[0]
         return OSError(
             f"a worker is gone ({reason}): start all of them again, and they go on from the last"
             " checkpoint"
@@ -416,6 +418,13 @@ def failure(error, hp):
 
 
 def main(flags):
+    """Train, or go on; `flags` as `parse_flags` returns them.
+
+    Raises:
+      InputError: what is given does not fit, or a loss is no number.
+      KeyboardInterrupt: a signal came, and a checkpoint was saved.
+      OSError: a disk or a memory is full, or a worker is gone.
+    """
     hp, trained_with, path = open_logdir(flags)
     newest = checkpoint.newest(hp.logdir)
     vocabs = load_vocabs(hp, trained_with)

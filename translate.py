@@ -225,6 +225,11 @@ def make_translator(task, hp, model, vocabs):
 
 
 def main(flags):
+    """Translate what the flags name; `flags` as `parse_flags` returns them.
+
+    Raises:
+      InputError: there is no model, or the text cannot be read.
+    """
     task, flags = Task.taken_from(flags)
     with contextlib.redirect_stdout(sys.stderr):  # what is said there is no translation
         paths, hp, model, vocabs = load(flags)

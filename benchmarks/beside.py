@@ -38,11 +38,13 @@ class Worker:
                 sys.exit(f"{command[1]} ended with code {self.process.wait()}")
 
     def seconds(self):
+        """How long its work takes once."""
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
         return float(self.process.stdout.readline())
 
     def stop(self):
+        """End the process."""
         self.process.communicate()
 
 

@@ -97,6 +97,7 @@ def trained(what, flags, output):
 
 
 def main(what, flags, output):
+    """Serve translations of `what`, and write what was found to `output`."""
     flags = json.loads(flags)
     if what in ("trained", "float32", "int8"):
         work = trained(what, flags, output)

@@ -7,6 +7,7 @@ import torch
 
 
 def main(weights, output):
+    """Write the arrays of the file `weights` as JoeyNMT reads them."""
     arrays = np.load(weights)
     state = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
     torch.save(dict(model_state=state), output)

@@ -43,6 +43,7 @@ def corpus_flags(corpus, direction, folder):
 
 
 def run_script(script, flags, given):
+    """Run a script of the project with flags, a dict, and those given besides, a list."""
     options = [f"--{name}={value}" for name, value in flags.items()]
     subprocess.run([sys.executable, str(ROOT / script), *options, *given], check=True)
 
@@ -118,6 +119,7 @@ def score(flags, part):
 
 
 def main():
+    """Train and score as the command line says."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -108,6 +108,7 @@ def make_limit(batches, hp, vocabs):
 
 
 def main(what, batches, flags):
+    """Serve training steps, or the least that they could take."""
     work = dict(step=make_steps, limit=make_limit)[what](*load(batches, flags))
     work()  # traces, and allocates
     serve(work)

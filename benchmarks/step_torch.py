@@ -15,6 +15,12 @@ from torch import nn
 
 
 class Reference(nn.Module):
+    """The same model by `nn.Transformer`.
+
+    Args:
+      size: dict, fields of `Hyperparams` and the sizes of both vocabularies.
+    """
+
     def __init__(self, size):
         super().__init__()
         V, C = size["target_vocab"], size["hidden_units"]
@@ -35,9 +41,11 @@ class Reference(nn.Module):
         self.scale = math.sqrt(C)
 
     def words(self, embed, ids):
+        """Ids (N, T) -> (N, T, C)."""
         return self.dropout(embed(ids) * self.scale + self.positions[: ids.shape[1]])
 
     def forward(self, x, y):
+        """Ids of both sides, (N, T) each -> logits (N, T, V)."""
         before = torch.cat([torch.full_like(y[:, :1], 2), y[:, :-1]], 1)  # (N, T)
         later = torch.ones(y.shape[1], y.shape[1], dtype=torch.bool).triu(1)
         outputs = self.core(
@@ -53,6 +61,7 @@ class Reference(nn.Module):
 
 
 def main(batches, size):
+    """Serve training steps of the batches in a file."""
     size = json.loads(size)
     arrays = np.load(batches)
     pairs = [

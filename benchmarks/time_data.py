@@ -88,6 +88,7 @@ def write_corpus(pairs):
 
 
 def main(sizes):
+    """Print a table of what each step on so many pairs takes."""
     print(machine())
     print("| pairs | what | seconds | MiB | waiting |\n|---|---|---|---|---|")
     for pairs in sizes:

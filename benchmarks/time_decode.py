@@ -30,6 +30,7 @@ OURS = [sys.executable, ROOT / "benchmarks" / "decode_tensorflow.py"]
 
 
 def beside_documented(rounds):
+    """Keys and values kept, beside every prefix computed again."""
     import numpy as np
 
     for maxlen in (10, 50):
@@ -129,6 +130,7 @@ def prepare_joey(logdir, flags, folder):
 
 
 def beside_joey(logdir, rounds):
+    """This project beside JoeyNMT with the same weights."""
     folder = WORK / "time_decode"
     flags = corpus_flags("multi30k", "de-en", Path(os.environ["REAL_TEXT"]).resolve())
     prepare_joey(logdir, flags, folder)
@@ -154,6 +156,7 @@ def beside_joey(logdir, rounds):
 
 
 def beside_ctranslate2(logdir, rounds):
+    """This project beside CTranslate2 with the same weights."""
     import sacrebleu
 
     folder = WORK / "time_decode"
@@ -182,6 +185,7 @@ def beside_ctranslate2(logdir, rounds):
 
 
 def main():
+    """Compare as the command line says."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

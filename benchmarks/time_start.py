@@ -26,6 +26,7 @@ def stamps(*names):
 
 
 def reference(_):
+    """TensorFlow and Keras alone."""
     stamp = stamps("import TensorFlow and Keras")
     import keras  # noqa: F401
     import tensorflow  # noqa: F401
@@ -34,6 +35,7 @@ def reference(_):
 
 
 def training(logdir):
+    """From nothing to the second training step."""
     stamp = stamps("import", "read the text", "make the model", "first step", "second step")
     import train
     from hparams import load_hparams
@@ -53,6 +55,7 @@ def training(logdir):
 
 
 def translation(logdir):
+    """From nothing to the second translation."""
     stamp = stamps("import", "read the model", "first sentence", "second sentence")
     from data_load import Ragged
     from decoding import load, make_search, translate
@@ -76,6 +79,7 @@ def run_once(what, logdir):
 
 
 def main():
+    """Print the medians of several processes."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

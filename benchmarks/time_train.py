@@ -63,14 +63,17 @@ class Joey:
         self.tokens = tokens
 
     def seconds(self):
+        """How long as many tokens take it."""
         told = joey_says(self.config, r"Tokens per Sec: *(\d+)", "train", "--skip-test")
         return self.tokens / statistics.mean(told[1:])  # its first third warms up
 
     def stop(self):
+        """Nothing: each measurement ends by itself."""
         pass
 
 
 def main():
+    """Compare as the command line says."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -319,6 +319,7 @@ def entries(table):
 
 
 def parse_noun(kind, words):
+    """The `Noun` of an entry of the word list, split into its five words."""
     singular, gender, plural, en, en_plural = words
     singular, _, weak = singular.partition("/")
     return Noun(singular, weak, gender, None if plural == "-" else plural, en, en_plural, kind)
@@ -458,6 +459,7 @@ def pronoun(rng, case, subject=None):
 
 
 def join(parts):
+    """The parts that are not empty, with blanks between them."""
     return " ".join(part for part in parts if part)
 
 
@@ -501,6 +503,7 @@ class Clause:
             self.forms = join([main, base]), join([third, base]), ""
 
     def add_time(self, rng):
+        """Say when it is."""
         self.time = rng.choice(WHEN[self.tense])
 
     def add_often(self, rng):
@@ -511,6 +514,12 @@ class Clause:
         self.often = rng.choice([pair for pair in HOW_OFTEN if pair[0] not in rare])
 
     def german(self, order, opening=""):
+        """Its words in German.
+
+        Args:
+          order: where the verb stands: "first", "second" or "last".
+          opening: an adverb or question word before all of it.
+        """
         nicht = "nicht" if self.not_said else ""
         middle = [de for de, _ in self.pronouns]
         middle += [pair[0] for pair in (self.time, self.often) if pair and pair[0] != opening]
@@ -522,6 +531,12 @@ class Clause:
         return join([opening, *head, *middle, self.end, self.prefix])
 
     def english(self, order, opening=""):
+        """Its words in English.
+
+        Args:
+          order: "plain", or "question".
+          opening: an adverb or question word before all of it.
+        """
         often = self.often[1] if self.often else ""
         rest = [en for _, en in [*self.pronouns, *self.objects, *self.behind]]
         rest += [self.time[1]] if self.time and self.time[1] != opening else []
@@ -586,6 +601,7 @@ def verb_clause(rng, verb, subject, bare=False, without=(), **kwargs):
 
 
 def add_adverb(rng, clause):
+    """Say at times when, or how often, `clause` is so."""
     if rng.random() < 0.3:
         clause.add_time(rng)
     elif not clause.negated and rng.random() < 0.2:
@@ -633,6 +649,7 @@ def copula_clause(rng):
 
 
 def some_clause(rng, relative=True, **kwargs):
+    """A clause with any verb; `kwargs` are those of `verb_clause`."""
     if rng.random() < 0.15 and not kwargs:
         return copula_clause(rng)
     verb = rng.choice(ALL_VERBS)
@@ -644,6 +661,7 @@ def some_clause(rng, relative=True, **kwargs):
 
 
 def statement(rng):
+    """Somebody does something."""
     clause = some_clause(rng)
     return clause.german("second"), clause.english("plain"), "."
 
@@ -657,11 +675,13 @@ def inverted(rng):
 
 
 def question(rng):
+    """Whether somebody does something."""
     clause = some_clause(rng, relative=False)
     return clause.german("first"), clause.english("question"), "?"
 
 
 def why_where_when(rng):
+    """Why, where or when somebody does something."""
     german, english, without = rng.choice(
         [("warum", "why", ()), ("wo", "where", ("place",)), ("wann", "when", ("time",))]
     )
@@ -672,11 +692,13 @@ def why_where_when(rng):
 
 
 def who(rng):
+    """Who does something."""
     clause = verb_clause(rng, rng.choice(ALL_VERBS), Phrase("wer", "who", 2))
     return clause.german("second"), clause.english("plain"), "?"
 
 
 def what(rng):
+    """What somebody does something with."""
     verbs = [v for v in ALL_VERBS if v.frame.startswith("acc") and "person" not in v.frame]
     subject = some_subject(rng, ["person"], relative=False)
     clause = verb_clause(rng, rng.choice(verbs), subject, without=("acc",))
@@ -714,6 +736,7 @@ def said(rng):
 
 
 def but(rng):
+    """Two main clauses, one against the other."""
     one, other = some_clause(rng, relative=False), some_clause(rng, relative=False)
     return two_clauses(one, "aber", ", but", other, order="second")
 
@@ -803,7 +826,8 @@ def write_corpus(output, train, dev, test, seed):
 
 
 def beside(path):
-    return path.with_name(path.name + ".tmp")
+    """What the file at `path` is called until it is whole."""
+    return path.with_name(f"{path.name}.{os.getpid()}.tmp")
 
 
 def write_beside(paths, lines):
@@ -815,6 +839,7 @@ def write_beside(paths, lines):
 
 
 def main():
+    """Write the corpus that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--output", default="corpora", help="folder to write to (default: corpora)")
     parser.add_argument("--train", type=int, default=20_000, help="pairs to train on")

@@ -28,6 +28,7 @@ DECODER = [
 
 
 def box(ax, x, y, kind, text, height=1.0):
+    """A box with its lower left corner at (x, y): a name, and smaller what else it says."""
     from matplotlib.patches import FancyBboxPatch
 
     patch = FancyBboxPatch(
@@ -40,6 +41,7 @@ def box(ax, x, y, kind, text, height=1.0):
 
 
 def arrow(ax, start, end, shape="", side=0.12, bend=None):
+    """An arrow from one point to another with the shape of what goes along it."""
     style = f"arc3,rad={bend}" if bend else "arc3"
     ax.annotate("", end, start, arrowprops=dict(arrowstyle="->", connectionstyle=style, lw=1.2))
     ax.text(
@@ -85,6 +87,7 @@ def frame(ax, x, y, height, title):
 
 
 def main():
+    """Draw architecture.png."""
     figure = Figure(figsize=(11, 9.2), layout="constrained")
     ax = figure.subplots()
     frame(ax, LEFT, 2.95, 3.75, "EncoderBlock")

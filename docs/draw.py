@@ -66,6 +66,7 @@ def draw_attention(hp, model, vocabs, path):
 
 
 def main(flags):
+    """Draw curve.png and attention.png of the model in logdir."""
     _, hp, model, vocabs = load(flags)
     draw_curve(hp.logdir, DOCS / "curve.png")
     draw_attention(hp, model, vocabs, DOCS / "attention.png")

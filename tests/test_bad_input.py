@@ -1,5 +1,6 @@
 """What a person may give by mistake: one message, exit code 2, nothing half-written."""
 
+import dataclasses
 import gzip
 import json
 import os
@@ -11,6 +12,7 @@ import pytest
 import prepro
 import train
 from conftest import SMALL, forked_script, run_script, sample_pairs, write_corpus
+from hparams import Hyperparams
 
 PAIRS = sample_pairs(40)
 
@@ -275,6 +277,14 @@ def test_flags_that_contradict_the_originals_checkpoint(original_run, tmp_path):
     prepro.main(other)
     folders["preprocessed"] = other["preprocessed"]
     refused("eval.py", "not the vocabularies of this model", "--preprocessed", **folders)
+
+
+NUMBERS = [f.name for f in dataclasses.fields(Hyperparams) if f.type in (int, float)]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_out_of_range(name, tmp_path):
+    refused("train.py", f"{name} is -1", **{name: -1}, logdir=tmp_path)
 
 
 # The surroundings ---------------------------------------------------------------------

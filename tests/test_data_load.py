@@ -13,7 +13,16 @@ import text
 from conftest import GOLDEN, write_corpus
 from data_load import Ragged, create_data, get_batch_data, load_test_data, load_train_data
 from hparams import Hyperparams, InputError, with_recipe
-from text import END, Words, find_min_cnt, load_vocab, load_vocabs, read_lines, read_test
+from text import (
+    END,
+    Words,
+    find_min_cnt,
+    fingerprints,
+    load_vocab,
+    load_vocabs,
+    read_lines,
+    read_test,
+)
 
 VOCAB_SHA256 = {
     "de": "94240fde34b7dd1cd00fad21c28bff16083c2ae29c213cdf0b04157c680fc317",
@@ -139,7 +148,7 @@ def test_the_ids_of_a_large_corpus_are_kept(capsys, large, monkeypatch):
     assert capsys.readouterr().out == told
 
 
-@pytest.mark.parametrize("what", ["text", "maxlen", "vocabulary", "damage"])
+@pytest.mark.parametrize("what", ["text", "maxlen", "vocabulary", "damage", "nothing", "array"])
 def test_kept_ids_of_anything_else_are_not_used(large, what):
     hp = Hyperparams(**large, min_cnt=1)
     vocabs = load_vocabs(hp)
@@ -151,8 +160,11 @@ def test_kept_ids_of_anything_else_are_not_used(large, what):
         hp = dataclasses.replace(hp, maxlen=9)
     elif what == "vocabulary":
         vocabs[0].word2idx["more"] = 99
-    else:
+    elif what == "damage":
         hp.ids_path.write_bytes(hp.ids_path.read_bytes()[:-100])
+    else:
+        with open(hp.ids_path, "wb") as file:
+            np.save(file, np.zeros(3)) if what == "array" else None
     assert not data_load.read_ids(hp, vocabs)
 
 
@@ -212,6 +224,17 @@ def test_segments_of_different_ids_are_no_pairs(tmp_path):
 # Vocabularies ------------------------------------------------------------------
 
 GOOD = "<PAD>\t9\n<UNK>\t9\n<S>\t9\n</S>\t9\nein\t3\nHund\t1\n"
+
+
+def test_languages_of_one_name_up_to_a_dot_are_two(tmp_path):
+    hp = Hyperparams(preprocessed=str(tmp_path), source_lang="x.de", target_lang="x.en", min_cnt=1)
+    for lang in (hp.source_lang, hp.target_lang):
+        hp.vocab_path(lang).write_text(GOOD)
+    trained_with = fingerprints(load_vocabs(hp))
+    assert set(trained_with) == {"x.de", "x.en"}
+    hp.vocab_path("x.de").write_text(GOOD.replace("ein", "kein"))
+    with pytest.raises(InputError, match="x.de.vocab.tsv: not the vocabulary"):
+        load_vocabs(hp, trained_with)
 
 
 def test_words_seen_too_seldom_are_left_out(tmp_path):

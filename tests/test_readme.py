@@ -1,5 +1,9 @@
-"""Every command of README.md works, on a corpus and with a model that are small."""
+"""Every command of README.md works, on a corpus and with a model that are small.
 
+And what it names is there, and every function has its docstring.
+"""
+
+import ast
 import re
 import shlex
 import shutil
@@ -87,6 +91,16 @@ def test_every_command(folder):
             ran.append(line)
     assert len(ran) > 15 and (folder / "out.png").exists()
     assert len((folder / "out").read_text("utf-8").splitlines()) == 5
+
+
+def test_every_public_function_says_what_it_does():
+    for path in [*ROOT.glob("*.py"), *ROOT.glob("[bcd]*/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            members = node.body if isinstance(node, (ast.Module, ast.ClassDef)) else []
+            for inner in members:
+                if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                    said = inner.name.startswith("_") or ast.get_docstring(inner)
+                    assert said, f"{path}:{inner.lineno}: {inner.name}"
 
 
 def test_what_it_names_is_there():

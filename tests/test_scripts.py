@@ -15,6 +15,7 @@ import events
 import prepro
 import train
 from conftest import ROOT, SMALL, forked_script, run_script, sample_pairs, write_corpus
+from decoding import load
 from hparams import load_hparams
 from model import make_model
 from text import load_vocabs
@@ -136,6 +137,21 @@ def test_five_checkpoints_stay(corpus):
     names = [path.name for path in checkpoint.named(corpus["logdir"])]
     assert names == [f"model_epoch_0{epoch}_gs_{3 * epoch}" for epoch in range(3, 8)]
     assert len(list(Path(corpus["logdir"]).glob("model_epoch_*"))) == 2 * len(names)
+
+
+def test_a_checkpoint_that_training_deletes_meanwhile_is_not_missed(corpus, monkeypatch):
+    train.main(corpus | SMALL | dict(num_epochs=3))
+    restore_mean, calls = checkpoint.restore_mean, []
+
+    def delete_first(model, paths):
+        calls.append(len(paths))
+        if len(calls) == 1:
+            Path(f"{paths[0]}.index").unlink()
+        restore_mean(model, paths)
+
+    monkeypatch.setattr(checkpoint, "restore_mean", delete_first)
+    paths, *_ = load(dict(logdir=corpus["logdir"], average=3))
+    assert calls == [3, 2] and len(paths) == 2
 
 
 def test_seeds_differ(corpus, tmp_path):
