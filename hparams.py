@@ -502,11 +502,13 @@ def whole_file(path):
       InputError: a folder is there, or its own folder cannot be written to.
     """
     refuse_folder(path)
-    path = Path(os.path.realpath(path) if os.path.islink(path) else path)
+    path = Path(path)
     if path.exists() and not path.is_file():
         with open(path, "wb") as file:
             yield file
         return
+    if path.is_symlink():  # which stays one
+        path = Path(os.path.realpath(path))
     make_folder(path.parent)
     written = beside(path)
     try:

@@ -119,8 +119,9 @@ def test_a_broken_test_set(trained):
 
 
 def test_a_batch_too_large_for_the_memory(flags):
-    narrow = dict(maxlen=100_000, hidden_units=2, num_heads=1)
-    done = run_script("train.py", **flags | narrow)
+    narrow = dict(maxlen=20_000, hidden_units=2, num_heads=1)
+    bound = ["bash", "-c", 'ulimit -v 16000000; exec "$@"', "bash"]  # kB; it would be 51 GB
+    done = run_script("train.py", under=bound, **flags | narrow)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "train.py: a batch is too large for the memory: lower batch_size 32" in done.stderr
 

@@ -12,6 +12,7 @@ import time
 import pytest
 
 import checkpoint
+import eval
 import prepro
 import train
 from conftest import ROOT, SMALL, sample_pairs, write_corpus
@@ -36,30 +37,33 @@ from modules import Adam
 from train import make_step, make_strategy
 
 small = dict(hidden_units=16, num_blocks=1, num_heads=2, maxlen=10, dropout_rate=0.0)
-hp = with_recipe(dict(recipe=sys.argv[2], batch_size=25) | small)
-if hp.batch_tokens:
-    hp = with_recipe(dict(recipe=sys.argv[2], batch_tokens=150) | small)
 strategy = make_strategy()
 workers = json.loads(os.environ.get("TF_CONFIG", '{"cluster": {"worker": [1]}}'))
 replicas = len(devices) * len(workers["cluster"]["worker"])
 assert strategy.num_replicas_in_sync == replicas
-keras.utils.set_random_seed(0)
-with strategy.scope():
-    model = make_model(hp, 50, 50)
-    optimizer = dict(SGD=keras.optimizers.SGD(0.1), Adam=Adam(0.003))[sys.argv[3]]
-    optimizer.build(model.trainable_variables)
-step = make_step(strategy, model, optimizer)
-
 rng = np.random.default_rng(0)
 sides = [Ragged.of([rng.integers(4, 50, n) for n in rng.integers(1, 11, 1250)]) for _ in "XY"]
-batches, count = get_batch_data(Data(*sides, [], [], range(1250)), hp, 1)
-sizes = {len(x) for x, y in batches}
-assert any(size % 2 for size in sizes)  # unlike shares on two devices
-losses = [float(step(x, y)[0]) for x, y in strategy.experimental_distribute_dataset(batches)]
-assert len(losses) == count
-norms = [float(optimizer.gradient_norm())] if sys.argv[3] == "Adam" else []
-print(json.dumps(losses + norms))
+
+def losses(recipe, name):
+    hp = with_recipe(dict(recipe=recipe, batch_size=25) | small)
+    if hp.batch_tokens:
+        hp = with_recipe(dict(recipe=recipe, batch_tokens=150) | small)
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        model = make_model(hp, 50, 50)
+        optimizer = dict(SGD=keras.optimizers.SGD(0.1), Adam=Adam(0.003))[name]
+        optimizer.build(model.trainable_variables)
+    step = make_step(strategy, model, optimizer)
+    batches, count = get_batch_data(Data(*sides, [], [], range(1250)), hp, 1)
+    sizes = {len(x) for x, y in batches}
+    assert any(size % 2 for size in sizes)  # unlike shares on two devices
+    losses = [float(step(x, y)[0]) for x, y in strategy.experimental_distribute_dataset(batches)]
+    assert len(losses) == count
+    return losses + ([float(optimizer.gradient_norm())] if name == "Adam" else [])
+
+print(json.dumps([losses(*case) for case in json.loads(sys.argv[2])]))
 """
+CASES = {("legacy", "SGD"): 1e-5, ("tiny", "SGD"): 1e-5, ("tiny", "Adam"): 1e-3}
 
 
 def start(command, workers=1):
@@ -80,31 +84,24 @@ def start(command, workers=1):
     return processes
 
 
-def losses(recipe, optimizer, devices=1, workers=1):
-    command = [sys.executable, "-c", LOSSES, str(devices), recipe, optimizer]
+@functools.cache
+def losses(devices=1, workers=1):
+    """The losses of each of CASES."""
+    command = [sys.executable, "-c", LOSSES, str(devices), json.dumps([*CASES])]
     processes = start(command, workers)
     printed = [process.communicate() for process in processes]
     assert not any(process.returncode for process in processes), printed
     told = [json.loads(out.splitlines()[-1]) for out, _ in printed]
     assert all(other == told[0] for other in told)
-    return told[0]
-
-
-@pytest.fixture(scope="module")
-def alone():
-    """The losses of one device."""
-    return functools.cache(losses)
+    return dict(zip(CASES, told[0], strict=True))
 
 
 @pytest.mark.parametrize("several", [dict(devices=2), dict(workers=2)])
-@pytest.mark.parametrize(
-    "recipe, optimizer, within",
-    [("legacy", "SGD", 1e-5), ("tiny", "SGD", 1e-5), ("tiny", "Adam", 1e-3)],
-)
-def test_several_compute_what_one_does(recipe, optimizer, within, several, alone):
-    one, more = alone(recipe, optimizer), losses(recipe, optimizer, **several)
+@pytest.mark.parametrize("case", CASES)
+def test_several_compute_what_one_does(case, several):
+    one, more = losses()[case], losses(**several)[case]
     assert len(one) >= 50 and abs(one[49] - one[0]) > 0.05
-    assert more == pytest.approx(one, abs=within)
+    assert more == pytest.approx(one, abs=CASES[case])
 
 
 @pytest.mark.parametrize("killed", [2] + [0] * ("SOAK" in os.environ))
@@ -146,15 +143,15 @@ def test_processes_share_a_test_set(tmp_path):
     train.main(flags | dict(num_epochs=2))
     folder = tmp_path / "results"
     command = [sys.executable, str(ROOT / "eval.py"), f"--logdir={flags['logdir']}"]
-    texts = []
-    for workers in (1, 3):
-        for process in start(command, workers):
-            _, printed = process.communicate()
-            assert process.returncode == 0, printed
-        (path,) = folder.iterdir()  # the parts are gone
-        texts.append(path.read_text("utf-8"))
-        path.unlink()
-    assert texts[0] == texts[1] and texts[0].count("- got: ") == 23
+    eval.main(dict(logdir=flags["logdir"]))
+    (path,) = folder.iterdir()
+    alone = path.read_text("utf-8")
+    path.unlink()
+    for process in start(command, workers=3):
+        _, printed = process.communicate()
+        assert process.returncode == 0, printed
+    assert [*folder.iterdir()] == [path]  # the parts are gone
+    assert path.read_text("utf-8") == alone and alone.count("- got: ") == 23
 
 
 WORKERS = '"cluster": {"worker": ["a:1", "b:1"]}'

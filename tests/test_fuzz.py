@@ -212,7 +212,7 @@ FLAGS = dict(
 )
 
 
-@tried(3, 200, shrink=False)
+@tried(2, 200, shrink=False)
 @given(st.fixed_dictionaries({name: st.sampled_from(values) for name, values in FLAGS.items()}))
 def test_any_model_trains_and_translates(flags):
     hidden_units, num_heads = flags.pop("heads")

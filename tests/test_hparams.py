@@ -214,3 +214,9 @@ def test_what_a_name_leads_to_is_written(tmp_path):
     write_whole(pipe, "text")
     assert os.read(reader, 9) == b"text" and pipe.is_fifo()
     os.close(reader)
+
+
+def test_standard_output_by_its_name(tmp_path):
+    script = "from hparams import write_whole; write_whole('/dev/stdout', 'text')"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "text" and not done.stderr

@@ -20,7 +20,7 @@ from test_scripts import scalars
 from text import load_vocabs
 from train import load_dev_data, make_step
 
-TINY = dict(recipe="tiny", vocab_size=300, hidden_units=32, num_blocks=2, num_heads=2)
+TINY = dict(recipe="tiny", vocab_size=300, hidden_units=32, num_blocks=1, num_heads=2)
 
 
 @pytest.fixture(scope="module")
