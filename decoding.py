@@ -216,7 +216,7 @@ class Translator:
 
     def __init__(self, hp, model, vocabs, nbest=1, search=None):
         self.hp, self.vocabs = hp, vocabs
-        self.cut = 0  # lines so far whose end was left out, since they are longer than `longest`
+        self.cut = 0  # lines so far whose end was left out, longer than `hp.longest`
         if search is None:
             step = make_search(model, hp, hp.beam, nbest)
             search = functools.partial(translate, step, hp=hp, quiet=True)
@@ -241,10 +241,14 @@ class Translator:
 
     def translate(self, X):
         """The same of source ids, a Ragged."""
-        return [
-            [(self.vocabs[1].decode(ids), float(score)) for ids, score in found if score > -np.inf]
-            for found in self.search(X)
-        ]
+        decode = self.vocabs[1].decode
+        return [[(decode(ids), float(score)) for ids, score in best] for best in self.find(X)]
+
+    def find(self, X):
+        """The same, but for ids in place of text."""
+        found = self.search(X) if len(X) else []
+        # A beam may end before it has found as many.
+        return [[pair for pair in best if pair[1] > -np.inf] for best in found]
 
 
 # Sharing -------------------------------------------------------------------------

@@ -2,12 +2,9 @@
 
 The layers are named after the functions that the documents describe.
 
-The axes of tensors:
+The axes of tensors are those of `hparams.py`; of T there are in an attention
 
-    N  sentences in a batch           T_q  positions that ask (queries)
-    T  positions in a sentence        T_k  positions that answer (keys)
-    C  hidden units                   h    heads of an attention
-    V  words in a vocabulary
+    T_q  positions that ask (queries)        T_k  positions that answer (keys)
 """
 
 from typing import NamedTuple

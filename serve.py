@@ -58,7 +58,7 @@ class Explainer:
         """What the page shows of each line, a list of dicts that JSON can hold."""
         hp, vocabs = self.translator.hp, self.translator.vocabs
         X, rows, cut = encode_lines(lines, vocabs[0], hp, min(TOKENS, hp.longest))
-        found = [[pair for pair in best if pair[1] > -float("inf")] for best in self.found(X)]
+        found = self.translator.find(X)
         sources = Ragged.of([x for x, best in zip(X, found, strict=True) for _ in best])
         targets = Ragged.of([ended(ids, hp) for best in found for ids, _ in best])
         weights = iter(alignments(self.model, hp, sources, targets))
@@ -77,10 +77,6 @@ class Explainer:
                     )
                 )
         return shown
-
-    def found(self, X):
-        """As `decoding.translate`, of no sentences too."""
-        return self.translator.search(X) if len(X) else []
 
 
 def readable(token, hp):
