@@ -1,6 +1,8 @@
 # Python 3.11, or 3.12 or 3.13 where it is called python3; any other by `make demo PYTHON=...`.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY = .venv/bin/python
+# One more than there are processors: some tests wait.
+TESTS_AT_ONCE = $$(expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 DEMO = --source_train corpora/sample/train.tags.de-en.de \
        --target_train corpora/sample/train.tags.de-en.en \
@@ -34,11 +36,11 @@ demo: .venv/installed
 	$(PY) eval.py --logdir logdir/demo
 
 test: .venv/installed-tests
-	$(PY) -m pytest -n auto --maxprocesses 4 --dist loadscope --no-loadscope-reorder
+	$(PY) -m pytest -n $(TESTS_AT_ONCE) --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
 # Training killed twenty times, random input by the ten thousands: some hours.
 soak: .venv/installed-tests
-	KILLS=20 SOAK=1 $(PY) -m pytest tests/test_resume.py tests/test_fuzz.py
+	KILLS=20 SOAK=1 $(PY) -m pytest tests/test_resume.py tests/test_distribute.py tests/test_fuzz.py
 
 lint: .venv/installed-tests
 	$(PY) -m ruff check .

@@ -117,7 +117,7 @@ def make_search(model, hp, beam, nbest=1, scored=False):
     # The 2017 code may choose <PAD>, which its masks then take for nothing.
     never = [PAD] if hp.masks == "ids" or beam > 1 else []
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)])
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
     def search(x):
         N = tf.shape(x)[0]
         lengths = tf.reduce_sum(tf.cast(x != PAD, tf.int32), axis=1)  # (N,)

@@ -121,7 +121,7 @@ class StringModel(tf.Module):
         self.ops = PiecesOps(vocabs[0]) if hp.tokens == "pieces" else WordsOps(*vocabs)
         self.search = make_search(model, hp, hp.beam, scored=True)
 
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")], autograph=False)
     def translate(self, text):
         """Sentences (N,) -> their translations (N,), strings, and their scores (N,), float32.
 

@@ -78,7 +78,7 @@ def make_step(strategy, model, optimizer):
     nothing = tf.data.Dataset.from_generator(tuple, output_signature=BATCH)
     signature = strategy.experimental_distribute_dataset(nothing).element_spec
 
-    @tf.function(input_signature=signature)
+    @tf.function(input_signature=signature, autograph=False)
     def step(x, y):
         parts = strategy.run(replica_step, args=(x, y))
         return tuple(strategy.reduce("SUM", part, axis=None) for part in parts)
@@ -89,7 +89,7 @@ def make_step(strategy, model, optimizer):
 def make_loss(model):
     """The loss without training: a batch (x, y) of (N, T) -> (sum over its words, their number)."""
 
-    @tf.function(input_signature=BATCH)
+    @tf.function(input_signature=BATCH, autograph=False)
     def loss(x, y):
         istarget = tf.not_equal(y, PAD)  # (N, T)
         words = tf.boolean_mask(y, istarget)  # (M,)

@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Several tests run at once. Those of test_resume.py take as many threads as a training does.
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
 import numpy as np
 import pytest

@@ -67,7 +67,8 @@ def start(flags, logdir, preexec_fn=None, **more):
     options = [f"--{name}={value}" for name, value in flags.items()]
     command = [sys.executable, str(ROOT / "train.py"), *options]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    return subprocess.Popen(command, preexec_fn=preexec_fn, **pipes)
+    env = {name: value for name, value in os.environ.items() if name != "TF_NUM_INTRAOP_THREADS"}
+    return subprocess.Popen(command, preexec_fn=preexec_fn, env=env, **pipes)
 
 
 def content(logdir):
