@@ -7,11 +7,19 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from modules import Dropout, Embedding, Feedforward, MultiheadAttention, PositionalEncoding, active
+from modules import (
+    Composite,
+    Dropout,
+    Embedding,
+    Feedforward,
+    MultiheadAttention,
+    PositionalEncoding,
+    active,
+)
 from text import PAD, START
 
 
-class Words(keras.layers.Layer):
+class Words(Composite):
     """Words and their positions as vectors (figure 1, bottom): (N, T) int32 -> (N, T, C).
 
     Where a word is `<PAD>` there is nothing: its position is not added.
@@ -37,7 +45,7 @@ class Words(keras.layers.Layer):
         return self.dropout(outputs, training=training)
 
 
-class EncoderBlock(keras.layers.Layer):
+class EncoderBlock(Composite):
     """Figure 1, left: (N, T, C) -> (N, T, C).
 
     Args:
@@ -56,7 +64,7 @@ class EncoderBlock(keras.layers.Layer):
         return self.feedforward(enc, training=training)
 
 
-class DecoderBlock(keras.layers.Layer):
+class DecoderBlock(Composite):
     """Figure 1, right: (N, T_q, C), (N, T_k, C) -> (N, T_q, C). Arguments as `EncoderBlock`."""
 
     def __init__(self, attention, feedforward, **kwargs):
@@ -94,7 +102,7 @@ class DecoderBlock(keras.layers.Layer):
         return ops.reshape(self.feedforward(dec), flat), past  # (N * beam, 1, C)
 
 
-class Transformer(keras.Model):
+class Transformer(Composite, keras.Model):
     """Source ids and target ids (N, T) int32 -> logits of the targets (N, T, V).
 
     Position i of the logits depends on the targets before i only. The defaults are

@@ -17,6 +17,13 @@ from keras import ops
 MASKED = -(2.0**32) + 1  # the score of what may not be attended to
 
 
+class Composite(keras.layers.Layer):
+    """A layer made of layers, each of which makes its weights at its own first call."""
+
+    def build(self, *_):
+        """Nothing. Without it Keras first traces the whole layer, a second for four blocks."""
+
+
 class Embedding(keras.layers.Layer):
     """Look up a vector for each id: (N, T) int32 -> (N, T, C).
 
@@ -180,7 +187,7 @@ class Projected(NamedTuple):
         )
 
 
-class MultiheadAttention(keras.layers.Layer):
+class MultiheadAttention(Composite):
     """Attention of queries to keys, residual and normalisation (paper, section 3.2).
 
     (N, T_q, C), (N, T_k, C) -> (N, T_q, C). The defaults are as documented, and
@@ -287,7 +294,7 @@ class MultiheadAttention(keras.layers.Layer):
         return ops.reshape(ops.swapaxes(inputs, 1, 2), (N, T, self.num_units))
 
 
-class Feedforward(keras.layers.Layer):
+class Feedforward(Composite):
     """Two linear maps with a ReLU between, residual and normalisation (paper, section 3.3).
 
     (N, T, C) -> (N, T, C).

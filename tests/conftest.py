@@ -1,5 +1,7 @@
 """What the tests share: golden numbers, real text, small corpora, and running the scripts."""
 
+import fcntl
+import functools
 import itertools
 import json
 import multiprocessing
@@ -158,6 +160,38 @@ def sample_pairs(count, seed=0):
     finally:
         sys.path.pop(0)
     return list(itertools.islice(sentence_pairs(seed), count))
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """Gives the flags of a model of a recipe that has learned little, but ends its sentences.
+
+    The processes of a run of the tests share the models, which no test may change.
+    """
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    return functools.cache(lambda recipe: train_once(folder / f"trained_{recipe}", recipe))
+
+
+def train_once(folder, recipe):
+    """The flags of a model that was trained in the folder, now or by another process."""
+    import prepro
+    import train
+
+    folder.mkdir(exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = folder / "flags.json"
+        if not done.exists():
+            flags = write_corpus(folder, sample_pairs(400), sample_pairs(30, seed=1))
+            flags |= SMALL | dict(recipe=recipe, vocab_size=300, lr=0.01, warmup_steps=10)
+            flags |= dict(batch_tokens=0, batch_size=32, num_epochs=12)
+            flags |= dict(maxlen=15 if recipe == "legacy" else 40)
+            prepro.main(flags)
+            train.main(flags)
+            done.write_text(json.dumps(flags))
+        return json.loads(done.read_text())
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from decoding import Translator, load, make_search, translate
 from hparams import InputError
 from search import without
 from test_bad_input import refused
-from test_translate import ODD, train_model
+from test_translate import ODD
 from test_translate import translate as run_translate
 from text import PAD, before_end, read_test
 
@@ -22,8 +22,8 @@ ctranslate2 = pytest.importorskip("ctranslate2")
 
 
 @pytest.fixture(scope="module", params=["updated", "paper", "tiny"])
-def flags(request, tmp_path_factory):
-    return train_model(request.param, tmp_path_factory.getbasetemp() / "exported")
+def flags(request, trained):
+    return trained(request.param)
 
 
 def loaded(flags, **more):
@@ -88,8 +88,8 @@ for found in translator.translate_batch(pieces, beam_size=1):
 """
 
 
-def test_an_exported_model_needs_nothing_of_this_project(tmp_path_factory, tmp_path):
-    flags = train_model("tiny", tmp_path_factory.getbasetemp() / "exported")
+def test_an_exported_model_needs_nothing_of_this_project(trained, tmp_path):
+    flags = trained("tiny")
     path = tmp_path / "out" / "model"
     more = dict(logdir=flags["logdir"], output=path, format="ctranslate2")
     done = forked_script("export.py", **more, quantization="int8")
@@ -112,8 +112,8 @@ def test_an_exported_model_needs_nothing_of_this_project(tmp_path_factory, tmp_p
     assert "" not in ours and len(set(ours)) > 3
 
 
-def test_translate_uses_it(tmp_path_factory):
-    flags = train_model("tiny", tmp_path_factory.getbasetemp() / "exported")
+def test_translate_uses_it(trained):
+    flags = trained("tiny")
     text = "".join(f"{line}\n" for line in ODD).encode()
     more = dict(beam=3, nbest=2, length_penalty="ctranslate2", alpha=1.0)
     outputs = []
@@ -126,9 +126,8 @@ def test_translate_uses_it(tmp_path_factory):
         assert float(ours[2]) == pytest.approx(float(theirs[2]), abs=1.1e-4)
 
 
-def test_what_it_cannot_do(tmp_path_factory, tmp_path, monkeypatch):
-    folder = tmp_path_factory.getbasetemp() / "exported"
-    legacy, tiny = (train_model(recipe, folder)["logdir"] for recipe in ("legacy", "tiny"))
+def test_what_it_cannot_do(trained, tmp_path, monkeypatch):
+    legacy, tiny = (trained(recipe)["logdir"] for recipe in ("legacy", "tiny"))
     more = dict(format="ctranslate2", output=tmp_path / "out")
     refused("export.py", "recipe legacy", "ReLU", "saved_model", logdir=legacy, **more)
     refused(
@@ -140,8 +139,8 @@ def test_what_it_cannot_do(tmp_path_factory, tmp_path, monkeypatch):
         ctranslate.library()
 
 
-def test_a_line_that_is_too_long_for_it(tmp_path_factory):
-    flags = train_model("tiny", tmp_path_factory.getbasetemp() / "exported")
+def test_a_line_that_is_too_long_for_it(trained):
+    flags = trained("tiny")
     (hp, model, vocabs), _ = loaded(flags, beam=1)
     search = ctranslate.Search(hp, model, vocabs, 1, "float32")
     translator = Translator(hp, model, vocabs, 1, search)

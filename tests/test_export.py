@@ -9,7 +9,7 @@ import pytest
 from conftest import forked_script
 from decoding import Translator, load
 from test_bad_input import refused
-from test_translate import ODD, train_model
+from test_translate import ODD
 from text import read_test
 
 CLIENT = """
@@ -36,17 +36,17 @@ def serve(path, lines, cwd):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("recipe, beam", [("legacy", 1), ("tiny", 1), ("tiny", 4)])
-def test_a_saved_model_gives_what_translate_gives(tmp_path_factory, tmp_path, recipe, beam):
-    flags = train_model(recipe, tmp_path_factory.getbasetemp() / "exported")
+@pytest.mark.parametrize("recipe, beam", [("legacy", 1), ("tiny", 4)])
+def test_a_saved_model_gives_what_translate_gives(trained, tmp_path, recipe, beam):
+    flags = trained(recipe)
     path = tmp_path / "models" / "1"
     done = forked_script("export.py", logdir=flags["logdir"], beam=beam, output=path)
     assert done.returncode == 0 and f"{path}: " in done.stdout, done.stderr
     lines = [line.strip("\ufeff\r") for line in ODD] + read_test(flags["source_test"])[1]
     texts, scores = serve(path, lines, tmp_path)
 
-    _, hp, trained, vocabs = load(dict(logdir=flags["logdir"], beam=beam))
-    expected = [best[0] for best in Translator(hp, trained, vocabs)(lines)]
+    _, hp, model, vocabs = load(dict(logdir=flags["logdir"], beam=beam))
+    expected = [best[0] for best in Translator(hp, model, vocabs)(lines)]
     assert texts == [text for text, _ in expected]
     assert len(set(texts)) > 5
     if beam > 1:

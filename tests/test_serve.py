@@ -15,13 +15,12 @@ from conftest import ROOT
 from decoding import Translator, load
 from serve import LONGEST, Batcher
 from test_bad_input import refused
-from test_translate import train_model
 from text import read_test
 
 
 @pytest.fixture(scope="module", params=["legacy", "tiny"])
-def flags(request, tmp_path_factory):
-    return train_model(request.param, tmp_path_factory.getbasetemp() / "exported")
+def flags(request, trained):
+    return trained(request.param)
 
 
 @pytest.fixture(scope="module")

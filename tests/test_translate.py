@@ -1,6 +1,5 @@
 """translate.py as people and other programs run it."""
 
-import functools
 import json
 import os
 import pty
@@ -14,10 +13,8 @@ from pathlib import Path
 
 import pytest
 
-import prepro
-import train
 from attention import alignments, replace_unknown
-from conftest import ROOT, SMALL, forked, forked_script, sample_pairs, write_corpus
+from conftest import ROOT, forked, forked_script
 from data_load import Ragged, encode_lines
 from decoding import load, wait_for_part
 from hparams import InputError
@@ -40,31 +37,14 @@ ODD = [
 ]
 
 
-@functools.cache
-def train_model(recipe, folder):
-    """The flags of a model that has learned little, but ends its sentences."""
-    flags = write_corpus(folder / recipe, sample_pairs(400), sample_pairs(30, seed=1))
-    flags |= SMALL | dict(recipe=recipe, vocab_size=300, lr=0.01, warmup_steps=10)
-    flags |= dict(batch_tokens=0, batch_size=32, num_epochs=12)
-    flags |= dict(maxlen=15 if recipe == "legacy" else 40)
-    prepro.main(flags)
-    train.main(flags)
-    return flags
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.getbasetemp() / "exported"  # as in other files
-
-
 @pytest.fixture(params=["legacy", "tiny"])
-def model(request, folder):
-    return train_model(request.param, folder)
+def model(request, trained):
+    return trained(request.param)
 
 
 @pytest.fixture
-def tiny(folder):
-    return train_model("tiny", folder)
+def tiny(trained):
+    return trained("tiny")
 
 
 def command(flags, **more):
@@ -237,16 +217,16 @@ def test_what_cannot_be_translated(tiny, tmp_path):
     assert sorted(tmp_path.iterdir()) == [latin1, output]  # nothing half-written beside it
 
 
-def test_unknown_words_are_those_that_the_attention_points_to(folder, tmp_path):
-    flags = train_model("legacy", folder)
-    _, hp, trained, vocabs = load(dict(logdir=flags["logdir"]))
+def test_unknown_words_are_those_that_the_attention_points_to(trained, tmp_path):
+    flags = trained("legacy")
+    _, hp, model, vocabs = load(dict(logdir=flags["logdir"]))
     lines = ["Der Xylograph schläft, Zebulon!", "", "Der Hund schläft"]
     X, _, _ = encode_lines(lines, vocabs[0], hp)
     Y = Ragged.of([vocabs[1].encode([text])[0] for text in ("The <UNK> <UNK>", "The dog")])
-    weights, _ = alignments(trained, hp, X, Y)
+    weights, _ = alignments(model, hp, X, Y)
     assert weights.shape == (4, 5) and 0.3 < weights.sum(axis=1).min() <= 1
     chosen = [["Der", "Xylograph", "schläft", "Zebulon"][i] for i in weights[1:3, :4].argmax(1)]
-    filled = replace_unknown(trained, hp, vocabs, lines, ["The <UNK> <UNK>", "", "The dog"])
+    filled = replace_unknown(model, hp, vocabs, lines, ["The <UNK> <UNK>", "", "The dog"])
     assert filled == [f"The {' '.join(chosen)}", "", "The dog"]
 
     source, output = tmp_path / "in", tmp_path / "out"
@@ -256,7 +236,7 @@ def test_unknown_words_are_those_that_the_attention_points_to(folder, tmp_path):
         main(dict(logdir=flags["logdir"], source=str(source), output=str(output)) | more)
         outputs.append(output.read_text("utf-8").splitlines())
     assert len(outputs[1]) == 30 and "<UNK>" not in "".join(outputs[1])
-    assert outputs[1][:3] == replace_unknown(trained, hp, vocabs, lines, outputs[0][:3])
+    assert outputs[1][:3] == replace_unknown(model, hp, vocabs, lines, outputs[0][:3])
 
 
 def test_a_picture_of_the_attention(tiny, tmp_path):
