@@ -1,5 +1,6 @@
 """Attention maps: how much of each word every head takes; and pictures of them."""
 
+import contextlib
 import math
 import warnings
 from typing import NamedTuple
@@ -102,7 +103,7 @@ def replace_unknown(model, hp, vocabs, lines, texts):
     rows = [row for row, text in enumerate(texts) if SPECIALS[UNK] in text.split()]
     X, filled, _ = encode_lines([lines[row] for row in rows], vocabs[0], hp)
     rows = [rows[i] for i in filled]
-    Y = Ragged.of(vocabs[1].encode(texts[row] for row in rows))
+    Y = Ragged.of([ended(ids, hp) for ids in vocabs[1].encode(texts[row] for row in rows)])
     for row, weights in zip(rows, alignments(model, hp, X, Y), strict=True):
         source = clean(lines[row]).split()
         chosen = np.argmax(weights[:, :-1], axis=1)  # (T_y,), of the words, and not </S>
@@ -149,7 +150,20 @@ def pixels(figure):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     canvas = FigureCanvasAgg(figure)
-    with warnings.catch_warnings():  # of letters that no font has
-        warnings.simplefilter("ignore")
+    with without_warnings():
         canvas.draw()
     return np.asarray(canvas.buffer_rgba())
+
+
+def save(figure, file):
+    """Write a picture to a file of bytes, as PNG."""
+    with without_warnings():
+        figure.savefig(file, format="png", dpi=150)
+
+
+@contextlib.contextmanager
+def without_warnings():
+    """Within `with`, matplotlib does not warn of letters that no font has."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

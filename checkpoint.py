@@ -54,7 +54,10 @@ def newest(logdir):
         raise InputError(f"{state}: names no checkpoint: delete it, or copy the file again")
     path = logdir / found[1]
     if not Path(f"{path}.index").is_file():
-        raise InputError(f"{state} names {path.name}, and {path}.index is not there: copy it again")
+        raise InputError(
+            f"{state} names {path.name}, and {path}.index is not there: copy it again, or delete"
+            f" {state}, and the newest checkpoint that is there is taken"
+        )
     return path
 
 
@@ -108,7 +111,8 @@ def damaged(path, error):
 
 def not_restored(path, error):
     """The InputError of a checkpoint that cannot be read."""
-    return InputError(f"{damaged(path, error)}: copy it again, or delete its two files")
+    state = path.with_name("checkpoint")
+    return InputError(f"{damaged(path, error)}: copy it again, or delete its two files and {state}")
 
 
 @contextlib.contextmanager

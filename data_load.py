@@ -4,7 +4,9 @@ import dataclasses
 import itertools
 import json
 import os
+import sys
 import zipfile
+import zlib
 from typing import NamedTuple
 
 import numpy as np
@@ -78,6 +80,14 @@ class Data(NamedTuple):
         lists = (list(itertools.chain(*part)) for part in lists)
         return cls(Ragged.joined(X), Ragged.joined(Y), *lists)
 
+    def checksum(self):
+        """A number of 32 bits that is another one if the ids are."""
+        number = 0
+        for side in (self.X, self.Y):
+            for array in (side.ids, side.splits):
+                number = zlib.crc32(np.ascontiguousarray(array), number)
+        return number
+
 
 class EvalData(NamedTuple):
     """A test set: what the model sees, and all that there is to score against."""
@@ -144,7 +154,10 @@ def load_train_data(hp, vocabs):
         blocks = train_blocks(hp, paths)
         data, total, empty = encode_pairs(hp, paths, blocks, vocabs, hp.maxlen, hp.bpe_dropout > 0)
         if total >= LARGE and not hp.bpe_dropout:
-            write_ids(hp, vocabs, data, total, empty)
+            try:
+                write_ids(hp, vocabs, data, total, empty)
+            except (InputError, OSError) as error:  # they can be made again
+                print(f"The ids are not kept: {error}", file=sys.stderr)
     print(
         f"Training on {len(data.X)} of {total} pairs:"
         f" {total - len(empty) - len(data.X)} are longer than maxlen {hp.maxlen},"
@@ -167,9 +180,10 @@ def load_test_data(hp, vocabs, paths=None):
       InputError: a file cannot be read, the sides differ in length, or no pair is left.
     """
     paths = paths or (hp.source_test, hp.target_test)
-    (source, sources, left), (target, targets, right) = map(read_test, paths)
+    tags = [], []
+    (source, sources, left), (target, targets, right) = map(read_test, paths, tags)
     same_segments(paths, left, right)
-    same_length(paths, [len(sources), len(targets)])
+    same_length(paths, [len(sources), len(targets)], tags)
     sides = sources, targets
     cleaned = (source, target) if hp.tokens == "words" else sides
     data, _, empty = encode_pairs(hp, paths, [(sides, cleaned)], vocabs, hp.longest)
@@ -201,14 +215,16 @@ def train_blocks(hp, paths):
     Raises:
       InputError: a file cannot be read, or the sides differ in length.
     """
-    sides = [in_blocks(read_corpus(path)) for path in paths]
+    tags = [], []
+    sides = [in_blocks(lines) for lines in map(read_corpus, paths, tags)]
     with tqdm(desc="reading", unit=" pairs", leave=False, mininterval=1, delay=1) as bar:
         for block in itertools.zip_longest(*sides, fillvalue=[]):
             if len(block[0]) != len(block[1]):
                 left = [sum(map(len, side)) for side in sides]
-                same_length(paths, [bar.n + len(block[i]) + left[i] for i in range(2)])
+                same_length(paths, [bar.n + len(block[i]) + left[i] for i in range(2)], tags)
             yield block, [clean_all(hp, part) for part in block]
             bar.update(len(block[0]))
+        same_length(paths, [bar.n] * 2, tags)
 
 
 def clean_all(hp, sentences):
@@ -251,7 +267,8 @@ def encode_pairs(hp, paths, blocks, vocabs, maxlen, with_text=True):
         total += len(sides[0])
         for side in range(2):
             words[side] = words[side] or any(map(str.strip, cleaned[side]))
-    refuse_nothing_left(hp, paths, total, len(empty), words, any(len(part.X) for part in parts))
+    left = any(len(part.X) for part in parts)
+    refuse_nothing_left(hp, paths, maxlen, total, len(empty), words, left)
     return Data.joined(parts), total, empty
 
 
@@ -267,13 +284,24 @@ def split_empty(sides):
     return filled, empty
 
 
-def same_length(paths, counts):
-    """Raise InputError unless both sides have equally many sentences."""
+def same_length(paths, counts, tags):
+    """Raise InputError unless both sides have equally many sentences, which belong together.
+
+    Args:
+      tags: for both sides the numbers of the lines that are left out, since they open with <.
+    """
+    odd = min(set(tags[0]) ^ set(tags[1]), default=None)
+    where = f"line {odd} opens with < in one of them alone, as no sentence may"
     if counts[0] != counts[1]:
         raise InputError(
             f"{paths[0]} holds {counts[0]} sentences and {paths[1]} {counts[1]} (lines"
             " that open with < not counted): the two must be translations of each other, line"
-            " by line"
+            f" by line{f': {where}' if odd else ''}"
+        )
+    # In IWSLT's files one side may have more tags. As many, and in other places, are none.
+    if odd and len(tags[0]) == len(tags[1]):
+        raise InputError(
+            f"{paths[0]} and {paths[1]}: {where}: put a blank before it, or take the pair out"
         )
 
 
@@ -291,10 +319,11 @@ def same_segments(paths, *places):
             )
 
 
-def refuse_nothing_left(hp, paths, total, empty, words, left):
+def refuse_nothing_left(hp, paths, maxlen, total, empty, words, left):
     """Raise InputError where empty lines, cleaning or `maxlen` leave no pair; say which.
 
     Args:
+      maxlen: as in `create_data`.
       total, empty: how many pairs there were, and how many with nothing on a side.
       words: for each side, whether cleaning left any word of it.
       left: whether a pair is left.
@@ -312,8 +341,8 @@ def refuse_nothing_left(hp, paths, total, empty, words, left):
             )
     if not left:
         raise InputError(
-            f"{paths[0]} and {paths[1]}: none of {total - empty} pairs is at most maxlen"
-            f" {hp.maxlen} {hp.tokens} long on both sides, </S> counted: raise --maxlen"
+            f"{paths[0]} and {paths[1]}: none of {total - empty} pairs is at most {maxlen}"
+            f" {hp.tokens} long on both sides, </S> counted: train with a larger --maxlen"
         )
 
 

@@ -131,7 +131,7 @@ def make_search(model, hp, beam, nbest=1, scored=False):
         if beam == 1:
             preds = greedy(step, model.nothing(N), **task)  # (N, T)
             scores = score(model, x, preds, limits, penalty, never) if scored else tf.zeros([N])
-            return preds[:, None], scores[:, None]
+            return preds[:, None], scores[:, None]  # (N, 1, T), (N, 1)
         state = model.nothing(N * beam)
         # Its way to end, too; without a penalty the best one is found at the same time.
         eager = hp.length_penalty == "ctranslate2" and hp.alpha > 0

@@ -24,7 +24,8 @@ def scores(test, got, hp):
     too_long = len(left_out) - empty
     return [
         f"Left out = {len(left_out)} of {total}"
-        f" ({too_long} longer than maxlen {hp.longest}, {empty} with an empty line on a side)",
+        f" ({too_long} longer than {hp.longest - 1} {hp.tokens},"
+        f" {empty} with an empty line on a side)",
         f"Left out, numbers of the pairs = {' '.join(str(row + 1) for row in left_out) or '-'}",
         f"sacreBLEU = {bleu:.2f} {signature} (all {total} pairs)",
         f"sacreBLEU, lower-cased = {lowered:.2f} {lowered_signature}",

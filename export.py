@@ -129,7 +129,7 @@ class StringModel(tf.Module):
         """
         ids = self.ops.encode(text)  # (N, T)
         ends = tf.fill([tf.size(text), 1], END)
-        ids = tf.concat([ids[:, :-1][:, : self.hp.longest - 1], ends], axis=1)
+        ids = tf.concat([ids[:, :-1][:, : self.hp.longest - 1], ends], axis=1)  # (N, T)
         filled = tf.where(ids.row_lengths() > 1)[:, 0]  # (M,) of N
         x = tf.gather(ids, filled).to_tensor(shape=[None, self.hp.width])  # (M, T)
         preds, scores = self.search(x)  # (M, 1, T), (M, 1)

@@ -564,14 +564,15 @@ def run(main, flags, stopped="stopped"):
     signal.signal(signal.SIGTERM, interrupt)
     try:
         main(flags)
+        sys.stdout.flush()
     except InputError as error:
         print(f"{program}: {error}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # whoever reads the output has enough of it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
     except OSError as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        if not isinstance(error, BrokenPipeError):  # whoever reads the output has enough of it
+            print(f"{program}: {error}", file=sys.stderr)
+        # What is left in it cannot be written at the end of the process either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt as stop:
         print(f"\n{program}: {stopped}", file=sys.stderr)

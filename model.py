@@ -19,7 +19,7 @@ from modules import (
 from text import PAD, START
 
 
-class Words(Composite):
+class InputEmbedding(Composite):
     """Words and their positions as vectors (figure 1, bottom): (N, T) int32 -> (N, T, C).
 
     Where a word is `<PAD>` there is nothing: its position is not added.
@@ -168,9 +168,9 @@ class Transformer(Composite, keras.Model):
         else:
             enc_embed = Embedding(source_vocab, hidden_units)
             dec_embed = Embedding(target_vocab, hidden_units)
-        self.enc_words = Words(enc_embed, positions(), dropout_rate)
+        self.enc_words = InputEmbedding(enc_embed, positions(), dropout_rate)
         self.enc_blocks = [EncoderBlock(attention, feedforward) for _ in range(num_blocks)]
-        self.dec_words = Words(dec_embed, positions(), dropout_rate)
+        self.dec_words = InputEmbedding(dec_embed, positions(), dropout_rate)
         self.dec_blocks = [DecoderBlock(attention, feedforward) for _ in range(num_blocks)]
         self.logits = dec_embed.score if shared else keras.layers.Dense(target_vocab)
 
@@ -180,7 +180,7 @@ class Transformer(Composite, keras.Model):
         dec = self.decode(shift_right(y), memory, self.masks(x), training)  # (N, T, C)
         if istarget is not None:
             dec = tf.boolean_mask(dec, istarget)  # (M, C)
-        return self.logits(dec)  # (N, T, V)
+        return self.logits(dec)  # (N, T, V), or (M, V)
 
     def masks(self, ids):
         """Which ids are words, (N, T) bool; None where attention reads it from zeros."""

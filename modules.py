@@ -164,8 +164,10 @@ class Dropout(keras.layers.Layer):
             return inputs
         units = tf.size(inputs)
         seed = tf.cast(self.seed_generator.next() % (2**31 - 1), tf.int32)  # (2,)
+        # Each device has the same generator, and drops other units.
+        seed += [tf.distribute.get_replica_context().replica_id_in_sync_group, 0]
         four = tf.random.stateless_uniform([units // 4 + 1], seed, None, None, tf.uint64)
-        numbers = tf.reshape(tf.bitcast(four, tf.uint16), [-1])[:units]
+        numbers = tf.reshape(tf.bitcast(four, tf.uint16), [-1])[:units]  # (units,), four of each
         kept = tf.reshape(numbers, tf.shape(inputs)) >= self.dropped  # (...)
         scale = tf.cast(2**16 / (2**16 - self.dropped), inputs.dtype)
         return inputs * tf.where(kept, scale, tf.zeros_like(scale))
@@ -339,7 +341,8 @@ def active(inputs):
 def label_smoothing(inputs, epsilon=0.1):
     """Take `epsilon` of the probability from the target and share it among all V classes.
 
-    (..., V) -> (..., V) (paper, section 5.4).
+    (..., V) -> (..., V) (paper, section 5.4). Written out to be read: `cross_entropy` is
+    that of these labels, and does without them.
 
     >>> np.round(label_smoothing(np.eye(3)[1]), 3).tolist()
     [0.033, 0.933, 0.033]

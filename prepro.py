@@ -1,6 +1,7 @@
 """Write the vocabularies of the training text: a list of words a language, or joint pieces."""
 
 import contextlib
+import hashlib
 import io
 import re
 import sys
@@ -124,6 +125,16 @@ def why_no_pieces(error, vocab_size):
     return f"too {problem} for vocab_size {vocab_size}: say --vocab_size {size} or {bound}"
 
 
+def replace(path, content):
+    """Write a vocabulary. Another one that is there, which a model may need, gets a new name."""
+    before = path.read_bytes() if path.is_file() else content
+    if before != content:
+        kept = path.with_name(f"{path.name}.{hashlib.sha256(before).hexdigest()[:8]}")
+        write_whole(kept, before)
+        print(f"{path}: the one that was there is {kept} now", file=sys.stderr)
+    write_whole(path, content)
+
+
 def main(flags):
     """Write the vocabularies; `flags` as `parse_flags` returns them.
 
@@ -134,7 +145,7 @@ def main(flags):
     sides = [(hp.source_train, hp.source_lang), (hp.target_train, hp.target_lang)]
     if hp.tokens == "pieces":
         model = make_pieces([source for source, _ in sides], hp.vocab_size)
-        write_whole(hp.pieces_path, model)
+        replace(hp.pieces_path, model)
         print(f"{hp.pieces_path}: {hp.vocab_size} pieces")
     else:
         # Both are counted before either is written, so that they always belong together.
@@ -143,7 +154,7 @@ def main(flags):
             refuse_folder(path)
         texts = [make_vocab(source) for source, _ in sides]
         for path, text in zip(paths, texts, strict=True):
-            write_whole(path, text)
+            replace(path, text.encode())
             print(f"{path}: {len(text.splitlines())} words")
     print("Done")
 

@@ -119,7 +119,8 @@ def beam_search(step, state, start, limits, end, beam, penalty, nbest=1, never=(
         parents = tf.gather(parents, places, batch_dims=1)  # (N, K)
         rows = tf.reshape(parents + K * tf.range(N)[:, None], [-1])  # (N * K,)
         state = tf.nest.map_structure(lambda part: tf.gather(part, rows), state)
-        return alive, done, tf.reshape(alive.words[:, :, -1], [-1]), state
+        ids = tf.reshape(alive.words[:, :, -1], [-1])  # (N * K,)
+        return alive, done, ids, state
 
     nothing = tf.zeros([N, K, 0], tf.int32)
     # Of equal beginnings one is enough: the others come in as its continuations.

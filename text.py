@@ -94,17 +94,25 @@ def clean(line):
     return regex.sub(r"[^\s\p{Latin}']", "", line)
 
 
-def drop_tags(lines):
-    """Yield the lines that do not open with a tag."""
-    return (line for line in lines if not line.startswith("<"))
+def drop_tags(lines, tags=None):
+    """Yield the lines that do not open with a tag.
+
+    Args:
+      tags: a list, which gets the numbers of those that do, counted from 1.
+    """
+    for number, line in enumerate(lines, 1):
+        if not line.startswith("<"):
+            yield line
+        elif tags is not None:
+            tags.append(number)
 
 
-def read_corpus(path):
+def read_corpus(path, tags=None):
     """Yield the sentences of a training file: its lines, without those that open with a tag."""
-    return drop_tags(read_lines(path))
+    return drop_tags(read_lines(path), tags)
 
 
-def read_test(path):
+def read_test(path, tags=None):
     """The sentences of a test file.
 
     Those between `<seg>` tags where the file has any, as in IWSLT's XML; else the
@@ -118,8 +126,8 @@ def read_test(path):
       InputError: as `read_lines` and `read_segments`.
     """
     lines = list(read_lines(path))
-    if not any(line.lstrip().startswith("<seg") for line in lines):
-        raw = list(drop_tags(lines))
+    if not any(regex.match(r"\s*(<[^>]*>\s*)*<seg\b", line) for line in lines):
+        raw = list(drop_tags(lines, tags))
         return [clean(line).strip() for line in raw], raw, []
     inner, places = read_segments(path, "\n".join(lines))
     raw = [html.unescape(segment) for segment in inner]
@@ -188,8 +196,9 @@ def load_vocabs(hp, trained_with=None):
         if trained_with and trained_with.get(name_of(vocab)) != found[name_of(vocab)]:
             raise InputError(
                 f"{vocab.path}: not the vocabulary that the model in {hp.logdir} was"
-                " trained with: put that one back (--preprocessed names its folder), or train"
-                " a new model with a new --logdir"
+                " trained with: put that one back (--preprocessed names its folder; what prepro.py"
+                f" replaced there is called {vocab.path.name}. and eight digits), or train a new"
+                " model with a new --logdir"
             )
     return vocabs
 

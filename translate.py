@@ -63,13 +63,14 @@ if __name__ == "__main__":
 from tqdm import tqdm
 
 import ctranslate
-from attention import alignments, draw, ended, replace_unknown
+from attention import alignments, draw, ended, replace_unknown, save
 from data_load import Ragged, encode_lines
 from decoding import Translator, describe, load, share, translate_shared
 from text import decode_lines, read_lines
 
 AT_ONCE = 1000  # lines at most; of many, those of like lengths go together
 MOMENT = 0.05  # seconds that the first of them waits for others
+DRAWN = 100  # tokens across and down a picture of attention
 SOURCE = "--source names a text file"
 
 
@@ -156,7 +157,10 @@ def parts_of(source, title):
 
 
 def draw_attention(translator, model, lines, path):
-    """Draw how the last line with words is translated: they stand across, the translation down."""
+    """Draw how the last line with words is translated: they stand across, the translation down.
+
+    Of a long one the beginning.
+    """
     hp, (source, target) = translator.hp, translator.vocabs
     X, filled, _ = encode_lines(lines, source, hp)
     if not filled:
@@ -166,9 +170,10 @@ def draw_attention(translator, model, lines, path):
     ((pred, _), *_) = translator.search(X)[0]
     y = ended(pred, hp)
     (weights,) = alignments(model, hp, X, Ragged.of([y]))
-    figure = draw(weights[None], [*map(source.token, x)], [*map(target.token, y)])
+    across, down = [*map(source.token, x[:DRAWN])], [*map(target.token, y[:DRAWN])]
+    figure = draw(weights[None, :DRAWN, :DRAWN], across, down)
     with whole_file(path) as file:
-        figure.savefig(file, dpi=150)
+        save(figure, file)
 
 
 def finished(task, model, translator, lines):
@@ -248,7 +253,7 @@ def main(flags):
             translate_parts(translator, model, task, file)
     if translator.cut:
         print(
-            f"{translator.cut} lines are longer than {hp.longest} {hp.tokens}, which is all"
+            f"{translator.cut} lines are longer than {hp.longest - 1} {hp.tokens}, which is all"
             " that is read: of each its beginning was translated",
             file=sys.stderr,
         )

@@ -132,11 +132,13 @@ def main():
         parser.error("REAL_TEXT is not set: it names the folder of multi30k/ and iwslt16/")
 
     flags = corpus_flags(args.corpus, args.direction, Path(os.environ["REAL_TEXT"]).resolve())
+    part = args.score or ("dev" if "source_dev" in flags else "test")
+    if f"source_{part}" not in flags:
+        parser.error(f"{args.corpus} has no {part} set: leave --score out")
     words = [args.corpus, args.direction, *(word.lstrip("-") for word in given)]
     work = Path(args.work).resolve() / "_".join(words).replace("=", "_")
     flags |= {name: str(work / name) for name in ("preprocessed", "logdir", "results")}
     minutes = train(flags, given)
-    part = args.score or ("dev" if "source_dev" in flags else "test")
     table = ROOT / "benchmarks" / "quality.md"
     rows = [] if table.exists() else [HEADER]
     training = f"{minutes:.0f} min, {cores()} cores"

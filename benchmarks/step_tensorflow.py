@@ -37,7 +37,7 @@ def make_steps(batches, hp, vocabs):
 
     def work():
         for x, y in pairs:
-            mean_loss, _ = step(x, y)
+            mean_loss, *_ = step(x, y)
         float(mean_loss)
 
     return work

@@ -46,7 +46,7 @@ def first_step(*flags):
     data = train.load_train_data(hp, vocabs)
     training = train.Training(hp, vocabs)
     batches = iter(train.get_batch_data(data, hp, epoch=1)[0])
-    mean_loss, _ = training.step(*next(batches))
+    mean_loss, *_ = training.step(*next(batches))
     float(mean_loss)
     print("first step", time.time(), flush=True)
     waiting, began = 0.0, time.perf_counter()

@@ -26,6 +26,7 @@ from quality import corpus_flags
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+ALPHA = 0.6  # the exponent of both length penalties
 OURS = [sys.executable, ROOT / "benchmarks" / "decode_tensorflow.py"]
 
 
@@ -104,7 +105,7 @@ def joey_weights(model):
 def joey_seconds(folder, beam):
     """What JoeyNMT's log says that translating the test set took; it writes `joey.test`."""
     config = json.loads((folder / "joey.yaml").read_text())
-    config["testing"] |= dict(beam_size=beam, beam_alpha=0.6)
+    config["testing"] |= dict(beam_size=beam, beam_alpha=ALPHA)
     path = folder / f"joey_{beam}.yaml"
     path.write_text(json.dumps(config))
     return joey_says(path, r"Generation took ([\d.]+)", "test", "-o", folder / "joey")[-1]
@@ -135,7 +136,7 @@ def beside_joey(logdir, rounds):
     flags = corpus_flags("multi30k", "de-en", Path(os.environ["REAL_TEXT"]).resolve())
     prepare_joey(logdir, flags, folder)
     for beam in (1, 4, 5):
-        given = dict(logdir=logdir, beam=beam)
+        given = dict(logdir=logdir, beam=beam, alpha=ALPHA)
         given |= {name: flags[name] for name in ("source_test", "target_test")}
         worker = Worker([*OURS, "trained", json.dumps(given), folder / "ours.test"])
         seconds = dict(ours=[], JoeyNMT=[])

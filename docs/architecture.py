@@ -14,12 +14,12 @@ COLOURS = dict(
 LEFT, RIGHT, WIDTH = 0.0, 6.2, 3.2
 
 ENCODER = [
-    (1.0, "words", "Words\nEmbedding · √C + PositionalEncoding"),
+    (1.0, "words", "InputEmbedding\nEmbedding · √C + PositionalEncoding"),
     (3.6, "attention", "self_attention\nMultiheadAttention"),
     (5.2, "feedforward", "Feedforward"),
 ]
 DECODER = [
-    (1.0, "words", "Words\nEmbedding · √C + PositionalEncoding"),
+    (1.0, "words", "InputEmbedding\nEmbedding · √C + PositionalEncoding"),
     (3.6, "attention", "self_attention\nMultiheadAttention, causality"),
     (5.2, "attention", "vanilla_attention\nMultiheadAttention"),
     (6.8, "feedforward", "Feedforward"),

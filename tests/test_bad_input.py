@@ -141,7 +141,13 @@ def test_text_that_nobody_meant(trained, tmp_path):
 
 
 def test_no_sentence_under_maxlen(flags):
-    refused("train.py", "none of 40 pairs", "maxlen 2", "raise", **flags | dict(maxlen=2))
+    refused("train.py", "none of 40 pairs is at most 2 words", "--maxlen", **flags | dict(maxlen=2))
+
+
+def test_no_test_sentence_that_the_model_can_read(trained):
+    for side in ("source_test", "target_test"):
+        Path(trained[side]).write_text("dog " * 15)
+    refused("eval.py", "none of 1 pairs is at most 15 words", "a larger --maxlen", **trained)
 
 
 def test_no_sentence_left_after_cleaning(flags):
@@ -289,6 +295,17 @@ def test_a_number_out_of_range(name, tmp_path):
 
 
 # The surroundings ---------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("script", ["prepro.py", "translate.py"])
+def test_standard_output_that_is_full(trained, script):
+    more = dict(source=trained["source_test"], beam=1) if script == "translate.py" else {}
+    done = run_script(
+        script, under=["bash", "-c", 'exec "$@" > /dev/full', "bash"], **trained, **more
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr and "ignored" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith(f"{script}: ") and "space" in done.stderr
 
 
 def test_a_locale_without_umlauts_and_a_folder_with_them(tmp_path):

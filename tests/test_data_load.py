@@ -116,6 +116,26 @@ def test_tag_lines_are_left_out_on_each_side_by_itself(tmp_path):
     assert load(flags) == [("eins", "one"), ("zwei", "two")]
 
 
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_a_sentence_that_is_taken_for_a_tag_is_named(tmp_path, part):
+    flags = write_corpus(tmp_path, [("eins", "one"), ("zwei", "two"), ("drei", "three")])
+    files = [tmp_path / f"{part}.{side}" for side in ("source", "target")]
+
+    def read():
+        if part == "train":
+            return load(flags)
+        prepro.main(flags)
+        hp = Hyperparams(**flags, min_cnt=1)
+        return load_test_data(hp, load_vocabs(hp))
+
+    files[0].write_text("eins\n<3 zwei\ndrei\n")
+    with pytest.raises(InputError, match="2 sentences and .* 3 .*: line 2 opens with < in one"):
+        read()
+    files[1].write_text("one\ntwo\n<three>\n")
+    with pytest.raises(InputError, match=f"{files[1]}: line 2 opens with <.*: put a blank before"):
+        read()
+
+
 def test_a_pair_longer_than_maxlen_on_either_side_is_left_out(tmp_path):
     flags = write_corpus(tmp_path, [("a b c", "d"), ("a b", "c d"), ("a", "b c d")])
     assert load(flags, maxlen=3) == [("a b", "c d")]  # and </S>
@@ -146,6 +166,16 @@ def test_the_ids_of_a_large_corpus_are_kept(capsys, large, monkeypatch):
     monkeypatch.setattr(data_load, "encode_pairs", None)  # what is not called need not work
     assert load(large) == [("eins", "one"), ("drei vier", "three")]
     assert capsys.readouterr().out == told
+
+
+def test_where_the_ids_cannot_be_kept_training_begins(capsys, large, monkeypatch):
+    def full(*_):
+        raise OSError("the disk is full")
+
+    Hyperparams(**large).ids_path.unlink()
+    monkeypatch.setattr(data_load, "whole_file", full)
+    assert load(large) == [("eins", "one"), ("drei vier", "three")]
+    assert "The ids are not kept: the disk is full" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("what", ["text", "maxlen", "vocabulary", "damage", "nothing", "array"])
@@ -187,6 +217,7 @@ def test_test_sets_may_be_xml_or_plain(tmp_path):
         ('<seg id="1"> a <b>c</b> </seg><seg>d</seg>', [("a c", 1, "1"), ("d", 1, None)]),
         ("x\n<seg id=7>\n a\n  b c\n</seg>\n<seg></seg>", [("a b c", 2, "7"), ("", 6, None)]),
         ("<segment>no</segment>\n <seg>a &lt; b</seg>", [("a < b", 2, None)]),
+        ('<doc>\n <p><seg id="1">a</seg></p>', [("a", 2, "1")]),
     ],
 )
 def test_segments_may_share_lines_and_span_them(tmp_path, text, segments):

@@ -33,7 +33,7 @@ tf.config.set_logical_device_configuration(cpu, devices)
 from data_load import Data, Ragged, get_batch_data
 from hparams import with_recipe
 from model import make_model
-from modules import Adam
+from modules import Adam, Dropout
 from train import make_step, make_strategy
 
 small = dict(hidden_units=16, num_blocks=1, num_heads=2, maxlen=10, dropout_rate=0.0)
@@ -43,6 +43,12 @@ replicas = len(devices) * len(workers["cluster"]["worker"])
 assert strategy.num_replicas_in_sync == replicas
 rng = np.random.default_rng(0)
 sides = [Ragged.of([rng.integers(4, 50, n) for n in rng.integers(1, 11, 1250)]) for _ in "XY"]
+
+with strategy.scope():
+    dropout = Dropout(0.5)
+dropped = strategy.run(lambda: dropout(tf.ones([1, 99]), training=True))
+dropped = strategy.gather(dropped, axis=0).numpy()  # (replicas, 99)
+assert len(np.unique(dropped, axis=0)) == replicas  # each drops other units
 
 def losses(recipe, name):
     hp = with_recipe(dict(recipe=recipe, batch_size=25) | small)

@@ -73,7 +73,7 @@ def test_closing_lines_say_what_was_left_out_and_what_was_scored():
     data = Data(None, None, [LONG, "x"], [LONG, "y"], rows=[0, 3])
     references = [LONG, "too long", "", "y"]
     lines = scores(EvalData(data, references, empty=[2]), [LONG, "y"], Hyperparams(maxlen=9))
-    assert lines[0] == "Left out = 2 of 4 (1 longer than maxlen 9, 1 with an empty line on a side)"
+    assert lines[0] == "Left out = 2 of 4 (1 longer than 8 words, 1 with an empty line on a side)"
     assert lines[1] == "Left out, numbers of the pairs = 2 3"
     assert lines[2].startswith("sacreBLEU = ") and "version:" in lines[2]
     assert lines[3].startswith("sacreBLEU, lower-cased = ") and "case:lc" in lines[3]

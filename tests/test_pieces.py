@@ -21,7 +21,7 @@ from decoding import load, make_search, to_text, translate
 from hparams import InputError, with_recipe
 from search import paper_penalty
 from test_scripts import scalars
-from text import END, PAD, SPECIALS, UNK, Pieces, load_vocabs, read_corpus, read_test
+from text import END, PAD, SPECIALS, UNK, Pieces, fingerprints, load_vocabs, read_corpus, read_test
 
 TINY = dict(recipe="tiny", vocab_size=180, hidden_units=16, ffn_units=32, num_blocks=1, num_heads=2)
 
@@ -129,9 +129,10 @@ def test_a_file_that_is_not_such_a_model_is_named(tmp_path, content):
 
 
 def test_another_model_than_the_trained_one_is_refused(flags, pieces, tmp_path):
-    trained_with = {"bpe.model": "0" * 64}
+    own = fingerprints(load_vocabs(with_recipe(flags)))
+    assert load_vocabs(with_recipe(flags), own)
     with pytest.raises(InputError, match="not the vocabulary that the model in"):
-        load_vocabs(with_recipe(flags), trained_with)
+        load_vocabs(with_recipe(flags), {name: "0" * 64 for name in own})
     with pytest.raises(InputError, match="holds 180 pieces, not 90: say --vocab_size 180"):
         load_vocabs(with_recipe(flags | dict(vocab_size=90)))
     with pytest.raises(InputError, match="prepro.py"):

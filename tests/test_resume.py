@@ -1,6 +1,7 @@
 """Training that is stopped or killed ends as one that was left alone."""
 
 import functools
+import itertools
 import os
 import random
 import re
@@ -95,32 +96,42 @@ def assert_equal(logdir, whole):
     assert checkpoint.read_scores(logdir) == checkpoint.read_scores(whole)
 
 
-def wait_for(process, logdir, pattern):
-    """Until a file is there, or the process has ended."""
-    while process.poll() is None and not [*Path(logdir).glob(pattern)]:
+def wait_for(process, logdir, pattern, before=()):
+    """Until a file is there that was not before, or the process has ended."""
+    while process.poll() is None and not {*Path(logdir).glob(pattern)} - {*before}:
         time.sleep(0.0005)
 
 
-def kill(process, logdir, in_save, rng):
-    """SIGKILL at a random moment of the steps, or in a save; whether it was still at work."""
-    wait_for(process, logdir, "events*")
-    time.sleep(rng.uniform(0.0, 3.0))
-    if in_save:
-        wait_for(process, logdir, "unfinished*")
-    process.kill()
-    return process.wait() == -signal.SIGKILL
+def kill(flags, logdir, in_save, rng):
+    """Train, up to SIGKILL at a random moment of the steps, or in a save.
+
+    Returns:
+      int or None: the step that the newest checkpoint is of, if training was still at work.
+    """
+    before = [*logdir.glob("events*")]
+    with start(flags, logdir) as process:
+        wait_for(process, logdir, "events*", before)
+        time.sleep(rng.uniform(0.0, 5.0))
+        if in_save:
+            wait_for(process, logdir, "unfinished*")
+        process.kill()
+    newest = checkpoint.newest(logdir)
+    if process.returncode == -signal.SIGKILL:
+        return checkpoint.epoch_and_step(newest)[1] if newest else 0
+    return None
 
 
 def test_killed_again_and_again_it_ends_as_if_left_alone(flags, whole, tmp_path):
-    rng, killed = random.Random(0), 0
-    while killed < KILLS:
-        logdir = tmp_path / str(killed // 3)
-        for turn in range(3):
-            with start(flags, logdir) as process:
-                killed += kill(process, logdir, in_save=turn % 2 == 1, rng=rng)
+    rng, steps = random.Random(0), []
+    for logdir in map(tmp_path.joinpath, map(str, itertools.count())):
+        found = [kill(flags, logdir, in_save=turn % 2 == 1, rng=rng) for turn in range(3)]
+        steps += [step for step in found if step is not None]
         with start(flags, logdir) as process:
             assert process.wait() == 0, process.stderr.read()
         assert_equal(logdir, whole)
+        if len(steps) >= KILLS:
+            break
+    assert any(steps)  # some were killed once there was something to go on from
 
 
 def test_sigterm_saves_at_once_and_one_training_keeps_others_out(flags, whole, tmp_path):

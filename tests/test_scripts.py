@@ -16,7 +16,7 @@ import prepro
 import train
 from conftest import ROOT, SMALL, forked_script, run_script, sample_pairs, write_corpus
 from decoding import load
-from hparams import load_hparams
+from hparams import InputError, load_hparams
 from model import make_model
 from text import load_vocabs
 
@@ -76,7 +76,7 @@ def test_results_are_in_the_documented_format(run):
         assert re.fullmatch(r"- source: .+\n- expected: .+\n- got: .*", record)
     decoding, left_out, numbers, sacrebleu, lowercased, scored, bleu = closing.splitlines()
     assert decoding == "Decoding = greedy search, model_epoch_02_gs_6"
-    assert left_out.startswith("Left out = 2 of 23 (1 longer than maxlen 15, 1 with an empty line")
+    assert left_out.startswith("Left out = 2 of 23 (1 longer than 14 words, 1 with an empty line")
     assert numbers.endswith("= 8 9")
     assert re.match(r"sacreBLEU = [\d.]+ nrefs:1\|case:mixed\|.*version:", sacrebleu)
     assert re.match(r"sacreBLEU, lower-cased = [\d.]+ nrefs:1\|case:lc\|", lowercased)
@@ -130,6 +130,42 @@ def test_training_in_two_parts_equals_training_in_one(corpus, tmp_path):
     for name, weight in weights(parts).items():
         np.testing.assert_allclose(weight, whole[name], atol=1e-5, err_msg=name)
     assert sorted(scalars(parts["logdir"])["mean_loss"]) == [3, 6, 9, 10, 12]
+
+
+def test_going_on_within_an_epoch_needs_its_text(corpus, monkeypatch):
+    flags = corpus | SMALL | dict(num_epochs=1, batch_size=10, save_steps=2)
+    save = train.Training.save
+
+    def save_and_stop(training, partial=False):
+        save(training, partial)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(train.Training, "save", save_and_stop)
+        train.main(flags)
+    files = [Path(flags[side]) for side in ("source_train", "target_train")]
+    before = [path.read_text("utf-8") for path in files]
+    for path, text in zip(files, before, strict=True):
+        path.write_text(f"{text}dog\n", "utf-8")
+    with pytest.raises(InputError, match="train.source and .*: not the text that .*_partial was"):
+        train.main(flags)
+    for path, text in zip(files, before, strict=True):
+        path.write_text(text, "utf-8")
+    train.main(flags)
+    assert checkpoint.newest(flags["logdir"]).name == "model_epoch_01_gs_9"
+
+
+def test_another_vocabulary_stays_beside_the_new_one(corpus, capsys):
+    path = Path(corpus["preprocessed"]) / "de.vocab.tsv"
+    before = path.read_bytes()
+    prepro.main(corpus)
+    assert len([*path.parent.iterdir()]) == 2 and capsys.readouterr().err == ""
+    with open(corpus["source_train"], "a") as file:
+        file.write("Neu\n")
+    prepro.main(corpus)
+    (kept,) = path.parent.glob("de.vocab.tsv.*")
+    assert kept.read_bytes() == before != path.read_bytes()
+    assert f"{path}: the one that was there is {kept} now" in capsys.readouterr().err
 
 
 def test_five_checkpoints_stay(corpus):
