@@ -149,7 +149,7 @@ def trackable(model, optimizer=None, progress=None):
     out without a word what it does not reach.
 
     Args:
-      progress: a tf.Variable, what else the training must know.
+      progress: tf.Variables, what else the training must know.
     """
     parts = {"weights": {name: v.value for name, v in named_variables(model).items()}}
     if optimizer is not None:

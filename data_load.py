@@ -1,12 +1,12 @@
 """From text to batches: sentence pairs as ids, and the batches of an epoch."""
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import os
 import sys
 import zipfile
-import zlib
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +50,10 @@ class Ragged:
         """(N,) int64"""
         return np.diff(self.splits)
 
+    def digest(self):
+        """SHA-256 of the ids and of where they are split, bytes."""
+        return hashlib.sha256(self.ids.tobytes() + self.splits.tobytes()).digest()
+
     def pad(self, rows=None, width=None):
         """Some rows, or all, with `<PAD>` behind each up to `width`, or to the longest.
 
@@ -79,14 +83,6 @@ class Data(NamedTuple):
         X, Y, *lists = zip(*parts, strict=True)
         lists = (list(itertools.chain(*part)) for part in lists)
         return cls(Ragged.joined(X), Ragged.joined(Y), *lists)
-
-    def checksum(self):
-        """A number of 32 bits that is another one if the ids are."""
-        number = 0
-        for side in (self.X, self.Y):
-            for array in (side.ids, side.splits):
-                number = zlib.crc32(np.ascontiguousarray(array), number)
-        return number
 
 
 class EvalData(NamedTuple):

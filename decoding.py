@@ -299,7 +299,7 @@ def translate_shared(work, X, results, how, paths):
     began = time.monotonic()
     rows = range(index, len(X), count)
     got = work(Ragged.of([X[row] for row in rows])) if rows else []
-    key = hashlib.sha256(X.ids.tobytes() + X.splits.tobytes() + how.encode())
+    key = hashlib.sha256(X.digest() + how.encode())
     for path in paths:
         key.update(Path(f"{path}.index").read_bytes())  # which holds checksums of the weights
     parts = [results.with_name(f"{results.name}.part-{i}-of-{count}") for i in range(count)]

@@ -207,10 +207,11 @@ class Training:
         self.step = make_step(self.strategy, self.model, self.optimizer)
         self.search, self.loss = make_search(self.model, hp, beam=1), make_loss(self.model)
         self.vocab_sha256 = fingerprints(vocabs)
-        # Of the epoch under way: batches that are done, sums of their mean_loss and acc, and
-        # the checksum of the text that they are of.
-        self.progress = tf.Variable(np.zeros(4))
-        self.parts = checkpoint.trackable(self.model, self.optimizer, self.progress)
+        # Of the epoch under way: batches that are done, sums of their mean_loss and acc.
+        self.progress = tf.Variable(np.zeros(3))
+        self.text = tf.Variable(b"")  # the digests of what it is trained on
+        known = [self.progress, self.text]
+        self.parts = checkpoint.trackable(self.model, self.optimizer, known)
         self.history = []  # (mean_loss, acc, targets) of the steps behind them
         self.since = 0.0  # when the first of those began, in seconds
         self.profile = summaries.Profile(hp.logdir, hp.profile * self.chief)
@@ -265,7 +266,7 @@ class Training:
     def next_epoch(self):
         """Stand before the first step of the epoch to come."""
         self.epoch += 1
-        self.progress.assign(np.zeros(4))
+        self.progress.assign(np.zeros(3))
 
     def save(self, partial=False):
         """Write a checkpoint, of the end of the epoch or of a place within it.
@@ -298,13 +299,14 @@ class Training:
           stop: Stop.
 
         Raises:
-          InputError: a loss is no number.
+          InputError: a loss is no number, or the epoch under way is of another text.
           KeyboardInterrupt: `stop` heard a signal, and a checkpoint was saved.
         """
+        self.take(data)
         while self.epoch <= self.hp.num_epochs and self.hopeful():
             began = time.monotonic()
             self.train_epoch(data, stop)
-            batches, *sums, _ = self.progress.numpy()
+            batches, *sums = self.progress.numpy()
             report = "mean_loss {:.3f} acc {:.3f}".format(*np.array(sums) / batches)
             if dev:
                 report += ", dev loss {:.3f} BLEU {:.2f}".format(*self.evaluate(dev, stop))
@@ -312,6 +314,17 @@ class Training:
             if self.chief:
                 print(f"{self.path}: {report}, {time.monotonic() - began:.0f} s", flush=True)
             self.next_epoch()
+
+    def take(self, data):
+        """Remember which text this is; raise InputError where an epoch is to end with another."""
+        text = data.X.digest() + data.Y.digest()
+        if self.progress[0] and text != self.text.numpy():
+            raise InputError(
+                f"{self.hp.source_train} and {self.hp.target_train}: not the text that {self.path}"
+                " was in the middle of: put that one back until its epoch is done, or give a new"
+                " --logdir"
+            )
+        self.text.assign(text)
 
     def hopeful(self):
         """Whether one of the last `patience` epochs has brought a better dev BLEU."""
@@ -325,18 +338,8 @@ class Training:
         return False
 
     def train_epoch(self, data, stop):
-        """The batches of the epoch that are not done yet.
-
-        Raises:
-          InputError: the others are of another text; or as `count`.
-        """
-        hp, done, text = self.hp, int(self.progress[0]), data.checksum()
-        if done and text != int(self.progress[3]):
-            raise InputError(
-                f"{hp.source_train} and {hp.target_train}: not the text that {self.path} was in the"
-                " middle of: put that one back until its epoch is done, or give a new --logdir"
-            )
-        self.progress[3].assign(text)
+        """The batches of the epoch that are not done yet."""
+        hp, done = self.hp, int(self.progress[0])
         batches, num_batch = epoch_batches(data, self.vocabs, hp, self.epoch, done)
         batches = self.strategy.experimental_distribute_dataset(batches)
         title = f"epoch {self.epoch}/{hp.num_epochs}"
@@ -368,7 +371,7 @@ class Training:
         if len(lost):
             step = self.global_step - len(numbers) + 1 + lost[0]
             self.diverged(f"mean_loss is {numbers[lost[0], 0]} at step {step}")
-        self.progress[:3].assign(self.progress[:3] + [len(numbers), *numbers[:, :2].sum(axis=0)])
+        self.progress.assign_add([len(numbers), *numbers[:, :2].sum(axis=0)])
         self.history.clear()
         return numbers
 

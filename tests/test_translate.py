@@ -258,9 +258,8 @@ def test_a_picture_of_the_attention(tiny, tmp_path):
     main(given | dict(attention=str(picture)))
     before = picture.read_bytes()
     assert before[:4] == b"\x89PNG"
-    Path(given["source"]).write_text(
-        "Der Hund schläft " * 300, "utf-8"
-    )  # of a long one the beginning
+    # Of a long one the beginning.
+    Path(given["source"]).write_text("Der Hund schläft " * 300, "utf-8")
     main(given | dict(attention=str(picture)))
     assert before != picture.read_bytes()
     assert max(struct.unpack(">II", picture.read_bytes()[16:24])) < 4000
