@@ -14,9 +14,22 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from hparams import InputError, whole_file
-from text import END, PAD, UNK, clean, fingerprints, in_blocks, read_corpus, read_test
+from text import (
+    END,
+    PAD,
+    UNK,
+    check_same_length,
+    check_text_files,
+    clean,
+    empty_text_error,
+    fingerprints,
+    in_blocks,
+    read_corpus,
+    read_test,
+)
 
 LARGE = 200_000  # pairs of a corpus whose ids are kept in a file
+MAX_UNKNOWN_SHARE = 0.9  # more <UNK> than that, and the vocabulary is not of this text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +155,7 @@ def load_train_data(hp, vocabs):
     Raises:
       InputError: a file cannot be read, the sides differ in length, or no pair is left.
     """
+    check_text_files(hp, "train")
     paths = hp.source_train, hp.target_train
     kept = None if hp.bpe_dropout else read_ids(hp, vocabs)
     if kept:
@@ -159,30 +173,63 @@ def load_train_data(hp, vocabs):
         f" {total - len(empty) - len(data.X)} are longer than maxlen {hp.maxlen},"
         f" {len(empty)} have an empty line on a side"
     )
-    unknown = [
-        f"{(side.ids == UNK).sum() / max(1, (side.ids != END).sum()):.0%}"
-        for side in (data.X, data.Y)
-    ]
+    shares = [unknown_share(side) for side in (data.X, data.Y)]
     print(
-        f"<UNK> stands for {unknown[0]} of the source {hp.tokens} and {unknown[1]} of the target's"
+        f"<UNK> stands for {shares[0]:.0%} of the source {hp.tokens} and {shares[1]:.0%} of the"
+        " target's"
     )
+    for path, vocab, share in zip(paths, vocabs, shares, strict=True):
+        if share > MAX_UNKNOWN_SHARE:
+            remedy = " or lower --min_cnt" if hp.tokens == "words" else ""
+            raise InputError(
+                f"{path}: {share:.0%} of its {hp.tokens} are not in {vocab.path}, so that nothing"
+                " can be learned. Check --source_lang, --target_lang and --preprocessed, run"
+                f" prepro.py with this text{remedy}"
+            )
     return data
 
 
-def load_test_data(hp, vocabs, paths=None):
-    """The test set as `EvalData`, or another set that is in the files `paths`.
+def unknown_share(side):
+    """The share of a side's ids that are `<UNK>`, `</S>` not counted.
+
+    Args:
+      side: Ragged.
+    """
+    return (side.ids == UNK).sum() / max(1, (side.ids != END).sum())
+
+
+def warn_unknown(side, path, vocab):
+    """Print a warning where most of a text to translate is `<UNK>`.
+
+    Args:
+      side: Ragged, the source ids.
+      path: where they come from.
+    """
+    share = unknown_share(side)
+    if share > MAX_UNKNOWN_SHARE:
+        print(
+            f"{path}: {share:.0%} of it is not in {vocab.path}. Is it in the language that the"
+            " model translates from?",
+            file=sys.stderr,
+        )
+
+
+def load_test_data(hp, vocabs, part="test"):
+    """The test set as `EvalData`, or the development set where `part` is "dev".
 
     Raises:
       InputError: a file cannot be read, the sides differ in length, or no pair is left.
     """
-    paths = paths or (hp.source_test, hp.target_test)
+    check_text_files(hp, part)
+    paths = getattr(hp, f"source_{part}"), getattr(hp, f"target_{part}")
     tags = [], []
     (source, sources, left), (target, targets, right) = map(read_test, paths, tags)
     same_segments(paths, left, right)
-    same_length(paths, [len(sources), len(targets)], tags)
+    check_same_length(paths, [len(sources), len(targets)], tags)
     sides = sources, targets
     cleaned = (source, target) if hp.tokens == "words" else sides
     data, _, empty = encode_pairs(hp, paths, [(sides, cleaned)], vocabs, hp.longest)
+    warn_unknown(data.X, paths[0], vocabs[0])
     return EvalData(data, targets, empty)
 
 
@@ -217,10 +264,10 @@ def train_blocks(hp, paths):
         for block in itertools.zip_longest(*sides, fillvalue=[]):
             if len(block[0]) != len(block[1]):
                 left = [sum(map(len, side)) for side in sides]
-                same_length(paths, [bar.n + len(block[i]) + left[i] for i in range(2)], tags)
+                check_same_length(paths, [bar.n + len(block[i]) + left[i] for i in range(2)], tags)
             yield block, [clean_all(hp, part) for part in block]
             bar.update(len(block[0]))
-        same_length(paths, [bar.n] * 2, tags)
+        check_same_length(paths, [bar.n] * 2, tags)
 
 
 def clean_all(hp, sentences):
@@ -280,27 +327,6 @@ def split_empty(sides):
     return filled, empty
 
 
-def same_length(paths, counts, tags):
-    """Raise InputError unless both sides have equally many sentences, which belong together.
-
-    Args:
-      tags: for both sides the numbers of the lines that are left out, since they open with <.
-    """
-    odd = min(set(tags[0]) ^ set(tags[1]), default=None)
-    where = f"line {odd} opens with < in one of them alone, as no sentence may"
-    if counts[0] != counts[1]:
-        raise InputError(
-            f"{paths[0]} holds {counts[0]} sentences and {paths[1]} {counts[1]} (lines"
-            " that open with < not counted): the two must be translations of each other, line"
-            f" by line{f': {where}' if odd else ''}"
-        )
-    # In IWSLT's files one side may have more tags. As many, and in other places, are none.
-    if odd and len(tags[0]) == len(tags[1]):
-        raise InputError(
-            f"{paths[0]} and {paths[1]}: {where}: put a blank before it, or take the pair out"
-        )
-
-
 def same_segments(paths, *places):
     """Raise InputError where two XML files have segments of different ids in one place.
 
@@ -325,7 +351,7 @@ def refuse_nothing_left(hp, paths, maxlen, total, empty, words, left):
       left: whether a pair is left.
     """
     if not total:
-        raise InputError(f"{paths[0]}: holds no sentence beside lines that open with <")
+        raise empty_text_error(paths[0], 0, os.path.getsize(paths[0]))
     if empty == total:
         raise InputError(f"{paths[0]} and {paths[1]}: every pair has an empty line on a side")
     for path, found in zip(paths, words, strict=True):
@@ -390,11 +416,7 @@ def get_batch_data(data, hp, epoch, done=0):
       (tf.data.Dataset, int): batches (x, y) of (N, T) int32, and how many the epoch has.
       T is `maxlen` where padding is read from the activations, else that of the longest.
     """
-    rng = np.random.default_rng([hp.seed, epoch])
-    if hp.batch_tokens:
-        batches = batches_of_tokens(data, hp.batch_tokens, rng)
-    else:
-        batches = batches_of_pairs(len(data.X), hp.batch_size, rng)
+    batches = plan_batches(data, hp, epoch)
     X, Y = (
         tf.RaggedTensor.from_row_splits(side.ids, side.splits, validate=False)
         for side in (data.X, data.Y)
@@ -413,6 +435,17 @@ def get_batch_data(data, hp, epoch, done=0):
     # over waits for it to wake: of 41 seconds, 11.
     options.autotune.enabled = False
     return dataset.with_options(options), len(batches)
+
+
+def plan_batches(data, hp, epoch):
+    """The row numbers of each batch of an epoch, a list of arrays.
+
+    Only `hp.seed` and `epoch`, counted from 1, decide the order.
+    """
+    rng = np.random.default_rng([hp.seed, epoch])
+    if hp.batch_tokens:
+        return batches_of_tokens(data, hp.batch_tokens, rng)
+    return batches_of_pairs(len(data.X), hp.batch_size, rng)
 
 
 def batches_of_pairs(count, batch_size, rng):

@@ -14,6 +14,7 @@ The letters that name the axes of tensors throughout the project:
 import argparse
 import contextlib
 import dataclasses
+import difflib
 import json
 import os
 import secrets
@@ -29,19 +30,29 @@ class InputError(Exception):
 MANY = 2**31  # what TensorFlow counts up to
 WIDE = 2**16 + 1
 FAR = 1024  # tokens of a sentence that are read where there is no other limit
+AUTO = "auto"  # the value of a field that the size of the training text decides
+SMALL_TEXT_STEPS = 2000  # training steps at least, where `num_epochs` is AUTO
 
 
 def option(
-    default, description, at_least=None, below=None, choices=None, kept=False, ordering=False
+    default,
+    description,
+    at_least=None,
+    below=None,
+    choices=None,
+    kept=False,
+    ordering=False,
+    auto=False,
 ):
     """A field with the text of its flag, its range, and who is bound to it.
 
     Args:
       kept: whether a model is.
       ordering: whether an epoch is that has begun, since its batches are others without it.
+      auto: whether the value may be `AUTO`.
     """
     rules = dict(at_least=at_least, below=below, choices=choices, kept=kept, ordering=ordering)
-    return dataclasses.field(default=default, metadata={"help": description, **rules})
+    return dataclasses.field(default=default, metadata={"help": description, "auto": auto, **rules})
 
 
 class Options:
@@ -111,7 +122,12 @@ class Hyperparams(Options):
         20, "words seen less often in the training text become <UNK>", 0, MANY, kept=True
     )
     vocab_size: int = option(
-        32000, "V: pieces in the one vocabulary of both languages", 5, MANY, kept=True
+        32000,
+        "V: pieces in the one vocabulary of both languages; auto: from the number of characters",
+        5,
+        MANY,
+        kept=True,
+        auto=True,
     )
     bpe_dropout: float = option(
         0.0, "share of merges left out as training text is cut into pieces", 0.0, 1.0, ordering=True
@@ -153,7 +169,12 @@ class Hyperparams(Options):
 
     # training
     batch_size: int = option(
-        32, "N: sentence pairs in a training batch, over all devices", 1, MANY, ordering=True
+        32,
+        "N: sentence pairs in a training batch, over all devices; given without --batch_tokens it"
+        " switches batch_tokens off",
+        1,
+        MANY,
+        ordering=True,
     )
     batch_tokens: int = option(
         0,
@@ -168,10 +189,22 @@ class Hyperparams(Options):
         0.0,
         3.4e38,  # what float32 holds
     )
-    warmup_steps: int = option(0, "steps up to the peak; 0: the rate stays as it is", 0, MANY)
+    warmup_steps: int = option(
+        0,
+        "steps up to the peak; 0: the rate stays as it is; auto: a tenth of all, 1000 at most",
+        0,
+        MANY,
+        auto=True,
+    )
     beta_2: float = option(0.98, "Adam's decay of the squared gradients", 0.0, 1.0)
     epsilon: float = option(1e-8, "Adam's epsilon", 0.0, 1.0)
-    num_epochs: int = option(20, "passes over the training text", 1, MANY)
+    num_epochs: int = option(
+        20,
+        "passes over the training text; auto: more for a small text",
+        1,
+        MANY,
+        auto=True,
+    )
     patience: int = option(
         0, "epochs without a better dev BLEU after which training stops; 0: never", 0, MANY
     )
@@ -222,6 +255,8 @@ class Hyperparams(Options):
                 "bpe_dropout is for pieces, and for sentences that may grow by it: choose a recipe"
                 " that has both, as tiny"
             )
+        if self.tokens == "words" and self.vocab_size == AUTO:
+            raise InputError("vocab_size auto is for pieces: of words --min_cnt decides how many")
         if self.shared and self.tokens == "words":
             raise InputError("shared is for pieces: words have a vocabulary a side")
         if self.source_lang == self.target_lang:
@@ -304,7 +339,7 @@ PAPER = UPDATED | dict(
     average=5,
 )
 TINY = PAPER | dict(
-    vocab_size=8000,
+    vocab_size=AUTO,
     hidden_units=128,
     ffn_units=256,
     num_blocks=4,
@@ -313,8 +348,8 @@ TINY = PAPER | dict(
     dropout_rate=0.2,
     batch_tokens=2048,
     lr=0.0025,
-    warmup_steps=1000,
-    num_epochs=40,
+    warmup_steps=AUTO,
+    num_epochs=AUTO,
     keep=10,
     beam=5,
     alpha=1.4,
@@ -325,11 +360,57 @@ RECIPES = dict(legacy={}, updated=UPDATED, paper=PAPER, tiny=TINY)
 
 def with_recipe(flags):
     """The `Hyperparams` of the flags given: what they leave out, their recipe says."""
-    return Hyperparams(**(RECIPES.get(flags.get("recipe"), {}) | flags))
+    return Hyperparams(**(RECIPES.get(flags.get("recipe"), {}) | choose_batch_unit(flags)))
+
+
+def choose_batch_unit(flags):
+    """The flags, with `batch_tokens` switched off where only `batch_size` is given.
+
+    Raises:
+      InputError: both are given.
+    """
+    if "batch_size" not in flags:
+        return flags
+    if flags.get("batch_tokens"):
+        raise InputError(
+            "batch_size and batch_tokens both say how large a batch is: give one of the two"
+        )
+    return flags | {"batch_tokens": 0}
+
+
+def choose_vocab_size(characters):
+    """The number of pieces for a text, where `vocab_size` is `AUTO`.
+
+    Args:
+      characters: in both sides of the training text together, without spaces.
+
+    >>> [choose_vocab_size(n) for n in (1_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000)]
+    [63, 486, 1000, 1933, 3981, 7696]
+    """
+    return min(8000, round(characters**0.6))
+
+
+def choose_schedule(hp, steps_per_epoch):
+    """The hyperparameters with `num_epochs` and `warmup_steps` in place of `AUTO`.
+
+    An epoch of a small text has few steps, and a model needs some thousands to learn
+    anything: the fewer they are, the more epochs.
+
+    Args:
+      steps_per_epoch: batches in the first epoch.
+    """
+    num_epochs, warmup_steps = hp.num_epochs, hp.warmup_steps
+    if num_epochs == AUTO:
+        num_epochs = max(40, round(SMALL_TEXT_STEPS / steps_per_epoch))
+    if warmup_steps == AUTO:
+        warmup_steps = min(1000, max(1, num_epochs * steps_per_epoch // 10))
+    return dataclasses.replace(hp, num_epochs=num_epochs, warmup_steps=warmup_steps)
 
 
 def check(field, value):
     """Raise InputError where `value` is not one that `field` allows."""
+    if value == AUTO and field.metadata["auto"]:
+        return
     if type(value) not in ((int, float) if field.type is float else (field.type,)):
         raise InputError(f"{field.name} is {value!r}: it must be of type {field.type.__name__}")
     if field.type in (int, float):
@@ -349,13 +430,12 @@ def parse_flags(description, *own):
     Args:
       own: `Options` that the script has besides, which are in the dict too.
 
-    Scripts call this before they import TensorFlow, so that `--help` and a
-    mistyped flag answer at once. Ctrl-C then ends the program without a word,
-    until `run` has something to say of it.
+    Scripts call this before they import TensorFlow, so that `--help` and a wrong flag are
+    answered at once. Ctrl-C then ends the program without a message, until `run` has one.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # fewer of TensorFlow's notices
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         description=description,
         epilog=recipes_in_words(),
         argument_default=argparse.SUPPRESS,
@@ -365,12 +445,68 @@ def parse_flags(description, *own):
     for field in [field for kind in (*own, Hyperparams) for field in dataclasses.fields(kind)]:
         text = f"{field.metadata['help']} (default: {field.default})"
         kind = dict(type=field.type)
+        metavar = field.type.__name__.upper()
         if field.type is bool:
             kind = dict(type=boolean, nargs="?", const=True)
-        choices = field.metadata["choices"]
-        metavar = "|".join(choices) if choices else field.type.__name__.upper()
+        elif field.metadata["auto"]:
+            kind, metavar = dict(type=int_or_auto), f"{metavar}|{AUTO}"
+        elif field.metadata["choices"]:
+            metavar = "|".join(field.metadata["choices"])
         parser.add_argument(f"--{field.name}", metavar=metavar, help=text, **kind)
-    return vars(parser.parse_args())
+    flags, unknown = parser.parse_known_args()
+    if unknown:
+        parser.error(explain_unknown(unknown[0], parser.option_strings()))
+    try:
+        check_flags(vars(flags), own)
+    except InputError as error:
+        parser.error(str(error))
+    return vars(flags)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, and exit code 2."""
+
+    def error(self, message):
+        """Print the message and where all flags are listed, and end the program."""
+        message += "" if message[-1] in ".?" else "."
+        self.exit(2, f"{self.prog}: {message} `python {self.prog} --help` lists all flags.\n")
+
+    def option_strings(self):
+        """All flags, with their dashes."""
+        return [*self._option_string_actions]
+
+
+def explain_unknown(word, known):
+    """A message for a word of the command line that is no flag.
+
+    >>> explain_unknown("--max_len=25", ["--maxlen", "--logdir"])
+    'there is no flag --max_len: did you mean --maxlen?'
+    """
+    if not word.startswith("-"):
+        return f"{word!r} follows no flag. Each value needs its flag before it"
+    name = word.partition("=")[0]
+    similar = difflib.get_close_matches(name, known)
+    guess = f": did you mean {similar[0]}?" if similar else "."
+    return f"there is no flag {name}{guess}"
+
+
+def check_flags(flags, own=()):
+    """Check the given flags, as far as that needs no trained model.
+
+    Args:
+      flags: dict.
+      own: `Options` that the script has in addition to `Hyperparams`.
+
+    Raises:
+      InputError: a value outside its range, or flags that contradict each other.
+    """
+    for kind in own:
+        _, flags = kind.taken_from(flags)
+    for field in dataclasses.fields(Hyperparams):
+        if field.name in flags:
+            check(field, flags[field.name])
+    if not any(Path(flags.get("logdir", Hyperparams.logdir)).glob("*.index")):
+        with_recipe(flags)
 
 
 class Help(argparse.HelpFormatter):
@@ -400,6 +536,14 @@ def boolean(word):
         return {"true": True, "1": True, "false": False, "0": False}[word.lower()]
     except KeyError:
         raise argparse.ArgumentTypeError(f"{word} is neither True nor False") from None
+
+
+def int_or_auto(word):
+    """The number that a word stands for, or `AUTO`."""
+    try:
+        return AUTO if word == AUTO else int(word)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{word} is neither a number nor {AUTO}") from None
 
 
 def hparams_path(logdir):
@@ -436,9 +580,29 @@ def load_hparams(flags, trained, within_epoch=False):
     """
     if not trained:
         return with_recipe(flags), {}
+    # The schedule was chosen when training began, and stays.
+    flags = {name: value for name, value in choose_batch_unit(flags).items() if value != AUTO}
     path = hparams_path(flags.get("logdir", Hyperparams.logdir))
+    as_trained, vocab_sha256 = read_hparams(path.parent)
+    for field in dataclasses.fields(Hyperparams):
+        if field.metadata["kept"] or within_epoch and field.metadata["ordering"]:
+            until = "" if field.metadata["kept"] else " until its epoch is done"
+            refuse_contradiction(path, field.name, getattr(as_trained, field.name), flags, until)
+    own_logdir = {"logdir": str(path.parent)}
+    return Hyperparams(**(dataclasses.asdict(as_trained) | own_logdir | flags)), vocab_sha256
+
+
+def read_hparams(logdir):
+    """What `save_hparams` wrote: the hyperparameters, and the fingerprints of the vocabularies.
+
+    Raises:
+      InputError: the file is damaged or missing.
+    """
+    path = hparams_path(logdir)
     if not path.exists():
-        raise InputError(f"{path}: not there, and the checkpoint beside it needs it: copy it")
+        raise InputError(
+            f"{path}: no such file, and the checkpoint in that folder needs it: copy it there"
+        )
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
         vocab_sha256 = dict(saved.pop("vocab_sha256"))
@@ -447,11 +611,7 @@ def load_hparams(flags, trained, within_epoch=False):
             raise InputError("vocab_sha256 is empty")
     except (InputError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(f"{path}: not hyperparameters of this project ({error})") from None
-    for field in dataclasses.fields(Hyperparams):
-        if field.metadata["kept"] or within_epoch and field.metadata["ordering"]:
-            until = "" if field.metadata["kept"] else " until its epoch is done"
-            refuse_contradiction(path, field.name, getattr(as_trained, field.name), flags, until)
-    return Hyperparams(**(saved | flags)), vocab_sha256
+    return as_trained, vocab_sha256
 
 
 def refuse_contradiction(path, name, trained, flags, until=""):
@@ -551,7 +711,8 @@ def run(main, flags, stopped="stopped"):
     """Call `main(flags)` as a script does: an InputError is one line and exit code 2.
 
     Args:
-      stopped: what to say after Ctrl-C and SIGTERM.
+      stopped: the message after Ctrl-C and SIGTERM, where the KeyboardInterrupt, whose
+        arguments are the signal and a message, has none.
     """
     program = Path(sys.argv[0]).name
     for name in ("stdin", "stdout", "stderr"):
@@ -575,5 +736,7 @@ def run(main, flags, stopped="stopped"):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except KeyboardInterrupt as stop:
-        print(f"\n{program}: {stopped}", file=sys.stderr)
-        sys.exit(128 + (stop.args or (signal.SIGINT,))[0])
+        defaults = signal.SIGINT, stopped
+        number, message = stop.args + defaults[len(stop.args) :]
+        print(f"\n{program}: {message}", file=sys.stderr)
+        sys.exit(128 + number)

@@ -1,33 +1,81 @@
-"""Write the vocabularies of the training text: a list of words a language, or joint pieces."""
+"""Write the vocabularies of the training text: the words of each language, or joint pieces."""
 
 import contextlib
 import hashlib
 import io
+import os
 import re
 import sys
 import tempfile
 import unicodedata
 from collections import Counter
+from pathlib import Path
 
 import sentencepiece
 
-from hparams import InputError, parse_flags, refuse_folder, run, with_recipe, write_whole
-from text import END, PAD, SPECIALS, START, UNK, clean, in_blocks, read_corpus, read_lines
+from hparams import (
+    AUTO,
+    InputError,
+    choose_vocab_size,
+    parse_flags,
+    refuse_folder,
+    run,
+    with_recipe,
+    write_whole,
+)
+from text import (
+    END,
+    PAD,
+    SPECIALS,
+    START,
+    UNK,
+    Pieces,
+    check_same_length,
+    check_text_files,
+    clean,
+    empty_text_error,
+    in_blocks,
+    read_lines,
+)
 
 SPECIAL_COUNT = 1_000_000_000  # above every `min_cnt`
 
 
-def make_vocab(source):
-    """The vocabulary file of the text file `source`, the most frequent word first, a str.
+class SentenceCounter:
+    """Counts the sentences of a training file while its lines are read."""
 
-    A line is a word, a tab and its count. As documented the lines that open with
-    a tag are counted too.
+    def __init__(self):
+        self.sentences = 0
+        self.tags = []  # numbers of the lines that open with <, counted from 1
+
+    def __call__(self, lines, with_tags=False):
+        """Yield the sentences among the lines, or all lines if `with_tags`."""
+        for number, line in enumerate(lines, 1):
+            is_tag = line.startswith("<")
+            if is_tag:
+                self.tags.append(number)
+            else:
+                self.sentences += 1
+            if with_tags or not is_tag:
+                yield line
+
+
+def make_vocab(source, counter):
+    """The vocabulary file of the text file `source`, the most frequent word first.
+
+    Each line holds a word, a tab and its count. The 2017 code counts the lines that open
+    with a tag too, and so does this.
+
+    Args:
+      counter: `SentenceCounter` of this file.
 
     Raises:
       InputError: `source` cannot be read, or it holds no word of Latin letters.
     """
-    word2cnt = count_words(read_lines(source), clean)
+    word2cnt = count_words(counter(read_lines(source), with_tags=True), clean)
     if not word2cnt:
+        if not counter.sentences:
+            raise empty_text_error(source, counter.sentences, len(counter.tags))
         raise InputError(
             f"{source}: holds no word of Latin letters, the only ones that words are made of: text"
             " in another script needs pieces, as with --recipe tiny"
@@ -39,7 +87,7 @@ def make_vocab(source):
 def count_words(lines, change=str):
     """How often each word is in the lines, in the order in which they come, a Counter.
 
-    The lines are taken, changed and forgotten some thousands at a time.
+    The lines are processed some thousands at a time, to save memory.
     """
     word2cnt = Counter()
     for block in in_blocks(lines):
@@ -47,23 +95,48 @@ def count_words(lines, change=str):
     return word2cnt
 
 
-def make_pieces(sources, vocab_size):
-    """A sentencepiece model of both text files: joint BPE (Sennrich et al. 2016), bytes.
-
-    Every character of the text is a piece, so that none is unknown in training. BPE does
-    not look beyond a word, and so the words and their counts say all: sentencepiece itself
-    would hold the text in memory.
+def count_both_sides(sources, counters):
+    """The words of both text files with their counts, a Counter.
 
     Raises:
-      InputError: a file cannot be read or holds no text, or the text has not room for
-        `vocab_size` pieces, or not enough in them.
+      InputError: a file cannot be read or holds no text.
     """
     word2cnt = Counter()
-    for source in sources:
-        counts = count_words(read_corpus(source))
+    for source, counter in zip(sources, counters, strict=True):
+        counts = count_words(counter(read_lines(source)))
         if not counts:
-            raise InputError(f"{source}: holds no text beside lines that open with <")
+            raise empty_text_error(source, counter.sentences, len(counter.tags))
         word2cnt.update(counts)
+    return word2cnt
+
+
+def make_pieces(word2cnt, vocab_size, sources):
+    """A sentencepiece model of both sides: joint BPE (Sennrich et al. 2016), bytes.
+
+    Every character of the text is a piece, so that none is unknown in training. BPE does
+    not look beyond a word, and so the words and their counts are enough: sentencepiece
+    itself would hold the text in memory. The same words in the same order give the same bytes.
+
+    Args:
+      word2cnt: the words of both sides with their counts.
+      vocab_size: number of pieces. `AUTO`: what `choose_vocab_size` says, or as near as
+        the text allows.
+      sources: the two files, for messages.
+
+    Raises:
+      InputError: the text has too few words for `vocab_size` pieces, or too many characters.
+    """
+    if vocab_size != AUTO:
+        return train_sentencepiece(word2cnt, vocab_size, sources)
+    characters = sum(len(word) * count for word, count in word2cnt.items())
+    try:
+        return train_sentencepiece(word2cnt, choose_vocab_size(characters), sources)
+    except SizeError as error:
+        return train_sentencepiece(word2cnt, error.possible_size, sources)
+
+
+def train_sentencepiece(word2cnt, vocab_size, sources):
+    """A sentencepiece model of `vocab_size` pieces; `make_pieces` describes the arguments."""
     model = io.BytesIO()
     names = [f"{kind}_piece" for kind in ("pad", "unk", "bos", "eos")]
     try:
@@ -85,17 +158,19 @@ def make_pieces(sources, vocab_size):
                 **dict(zip(names, SPECIALS, strict=True)),
             )
     except RuntimeError as error:
-        why = why_no_pieces(str(error), vocab_size)
-        raise InputError(f"{' and '.join(sources)}: {why}") from None
+        raise explain_trainer_error(str(error), vocab_size, sources) from None
     return model.getvalue()
 
 
 @contextlib.contextmanager
 def normalization_rules():
-    """The path of a file that says what text is normalised to: Unicode's NFC, plain blanks.
+    """The name of a file that says what text is normalized to: Unicode's NFC, plain spaces.
 
     Sentencepiece's own rules would change text for good, as full-width characters and
     fractions. A line has two strings as hexadecimal code points, from and to.
+
+    The file has the same name each time, in a temporary folder that is the current one
+    meanwhile: the model stores the name, and the same text is to give the same bytes.
     """
     pairs = []
     for char in map(chr, range(sys.maxunicode + 1)):
@@ -106,23 +181,38 @@ def normalization_rules():
             pairs.append((char, whole))
         elif char != parts:
             pairs.append((parts, char))
-    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as file:
-        for pair in pairs:
-            points = [" ".join(f"{ord(char):x}" for char in text) for text in pair]
-            file.write("\t".join(points) + "\n")
-        file.flush()
-        yield file.name
+    lines = ["\t".join(" ".join(f"{ord(c):x}" for c in text) for text in pair) for pair in pairs]
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("rules.tsv").write_text("".join(f"{line}\n" for line in lines))
+        yield "rules.tsv"
 
 
-def why_no_pieces(error, vocab_size):
-    """What sentencepiece's message means, and the way out."""
-    if found := re.search(r"<= (\d+)", error):
-        problem, size, bound = "little text", found[1], "less"
-    elif found := re.search(r"required_chars\. \d+ vs (\d+)", error):
-        problem, size, bound = "many different characters", found[1], "more"
+class SizeError(InputError):
+    """The text cannot fill a vocabulary of the wanted size.
+
+    Args:
+      possible_size: the nearest size that it can fill.
+    """
+
+    def __init__(self, message, possible_size):
+        super().__init__(message)
+        self.possible_size = possible_size
+
+
+def explain_trainer_error(error, vocab_size, sources):
+    """The InputError that says what sentencepiece's message means, and the remedy."""
+    paths = " and ".join(sources)
+    if match := re.search(r"<= (\d+)", error):
+        problem, bound = "little text", "less"
+    elif match := re.search(r"required_chars\. \d+ vs (\d+)", error):
+        problem, bound = "many different characters", "more"
     else:
-        return f"no pieces can be made of this text ({error})"
-    return f"too {problem} for vocab_size {vocab_size}: say --vocab_size {size} or {bound}"
+        return InputError(f"{paths}: no pieces can be made of this text ({error})")
+    return SizeError(
+        f"{paths}: too {problem} for vocab_size {vocab_size}. Use --vocab_size {match[1]} or"
+        f" {bound}, or --vocab_size {AUTO}",
+        int(match[1]),
+    )
 
 
 def replace(path, content):
@@ -142,21 +232,38 @@ def main(flags):
       InputError: a text cannot be read, or too little is in it.
     """
     hp = with_recipe(flags)
-    sides = [(hp.source_train, hp.source_lang), (hp.target_train, hp.target_lang)]
+    check_text_files(hp, "train")
+    sources, counters = (hp.source_train, hp.target_train), (SentenceCounter(), SentenceCounter())
+    if os.path.samefile(*sources):
+        print(f"{sources[0]}: is both sides of the text: a model learns to copy", file=sys.stderr)
     if hp.tokens == "pieces":
-        model = make_pieces([source for source, _ in sides], hp.vocab_size)
+        word2cnt = count_both_sides(sources, counters)
+        check_equal_sides(sources, counters)
+        model = make_pieces(word2cnt, hp.vocab_size, sources)
         replace(hp.pieces_path, model)
-        print(f"{hp.pieces_path}: {hp.vocab_size} pieces")
+        print(f"{hp.pieces_path}: {len(Pieces(hp.pieces_path))} pieces{auto_note(hp.vocab_size)}")
     else:
         # Both are counted before either is written, so that they always belong together.
-        paths = [hp.vocab_path(lang) for _, lang in sides]
+        paths = [hp.vocab_path(lang) for lang in (hp.source_lang, hp.target_lang)]
         for path in paths:
             refuse_folder(path)
-        texts = [make_vocab(source) for source, _ in sides]
+        texts = [make_vocab(*pair) for pair in zip(sources, counters, strict=True)]
+        check_equal_sides(sources, counters)
         for path, text in zip(paths, texts, strict=True):
             replace(path, text.encode())
             print(f"{path}: {len(text.splitlines())} words")
     print("Done")
+
+
+def check_equal_sides(sources, counters):
+    """Raise InputError unless both files have equally many sentences."""
+    counts, tags = zip(*((each.sentences, each.tags) for each in counters), strict=True)
+    check_same_length(sources, counts, tags)
+
+
+def auto_note(vocab_size):
+    """A remark for the terminal where the size of the text decided."""
+    return " (as many as suit this much text; --vocab_size sets the number)" * (vocab_size == AUTO)
 
 
 if __name__ == "__main__":

@@ -11,24 +11,25 @@ import hashlib
 import html
 import itertools
 import os
+from pathlib import Path
 
 import numpy as np
 import regex
 import sentencepiece
 
-from hparams import InputError
+from hparams import AUTO, Hyperparams, InputError, write_whole
 
 PAD, UNK, START, END = range(4)  # ids of the four words that open each vocabulary
 SPECIALS = ("<PAD>", "<UNK>", "<S>", "</S>")
 
-WHERE_TO_GET_TEXT = (
-    "put your text there, or name it with --source_train, --target_train, --source_dev and so on to"
-    " --target_test; the documented corpus is IWSLT 2016 German-English,"
-    " https://wit3.fbk.eu/2016-01 (see README.md); `make demo` writes a corpus of its own and"
-    " trains on it"
+MISSING_CORPUS_HINT = (
+    "This default is the documented corpus, IWSLT 2016 German-English (README.md says where to get"
+    " it). Name your own text with --source_train and --target_train, or run `make demo`, which"
+    " trains on a built-in corpus"
 )
-PREPRO_FIRST = (
-    "run `python prepro.py` first, with the same --recipe, --preprocessed, --source_lang and"
+MISSING_TEST_HINT = "Name a test set with --source_test and --target_test"
+RUN_PREPRO_HINT = (
+    "Run `python prepro.py` first, with the same --recipe, --preprocessed, --source_lang and"
     " --target_lang"
 )
 
@@ -49,8 +50,30 @@ def in_blocks(lines):
         yield block
 
 
-def read_lines(path, hint=WHERE_TO_GET_TEXT):
+def check_text_files(hp, part):
+    """Check that both files of a part of the corpus exist.
+
+    Args:
+      part: "train", "dev" or "test".
+
+    Raises:
+      InputError: one of them does not; the message depends on who chose its name.
+    """
+    for name in (f"source_{part}", f"target_{part}"):
+        path = getattr(hp, name)
+        if os.path.exists(path):
+            continue
+        hint = f"Check the path, which --{name} names"
+        if path == getattr(Hyperparams, name):
+            hint = MISSING_TEST_HINT if part == "test" else MISSING_CORPUS_HINT
+        raise InputError(f"{path}: no such file. {hint}")
+
+
+def read_lines(path, hint="Check the path"):
     """Yield the lines of a UTF-8 file, without line ends and byte-order mark.
+
+    Args:
+      hint: what to do if there is no such file.
 
     Raises:
       InputError: no such file, or bytes that are not UTF-8 (names the line).
@@ -58,7 +81,7 @@ def read_lines(path, hint=WHERE_TO_GET_TEXT):
     try:
         file = open(path, "rb")
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror.lower()}: {hint}") from None
+        raise InputError(f"{path}: {error.strerror.lower()}. {hint}") from None
     with file:
         if file.peek(2)[:2] == b"\x1f\x8b":
             raise InputError(f"{path}: a gzip file, not text: unpack it first (gzip -d)")
@@ -134,6 +157,49 @@ def read_test(path, tags=None):
     return [clean(segment).strip() for segment in inner], raw, places
 
 
+def empty_text_error(path, num_sentences, num_tags):
+    """The InputError of a file in which there is no text.
+
+    Args:
+      num_sentences: number of its lines that do not open with <.
+      num_tags: number of those that do.
+    """
+    if num_sentences:
+        return InputError(f"{path}: every line is empty. Put one sentence on each line")
+    if num_tags:
+        return InputError(
+            f"{path}: every line opens with <, which marks a tag. Put a space before a sentence"
+            " that begins so"
+        )
+    return InputError(f"{path}: the file is empty. Put one sentence on each line")
+
+
+def check_same_length(paths, counts, tags):
+    """Check that both sides have equally many sentences, which belong together.
+
+    Args:
+      paths: the two files.
+      counts: the number of sentences in each.
+      tags: for each the numbers of the lines that are left out, since they open with <.
+
+    Raises:
+      InputError: they have not.
+    """
+    odd = min(set(tags[0]) ^ set(tags[1]), default=None)
+    where = f"line {odd} opens with < in one of them alone, as no sentence may"
+    if counts[0] != counts[1]:
+        raise InputError(
+            f"{paths[0]} holds {counts[0]} sentences and {paths[1]} {counts[1]} (lines"
+            " that open with < not counted). Line n of one must be the translation of line n of"
+            f" the other{f': {where}' if odd else ''}"
+        )
+    # In IWSLT's files one side may have more tags. Equally many on other lines are no tags.
+    if odd and len(tags[0]) == len(tags[1]):
+        raise InputError(
+            f"{paths[0]} and {paths[1]}: {where}. Put a space before it, or take the pair out"
+        )
+
+
 def read_segments(path, text):
     """What is between `<seg>` and `</seg>`, however many of them are on a line.
 
@@ -177,6 +243,9 @@ def not_closed(path, place):
 def load_vocabs(hp, trained_with=None):
     """The vocabularies of source and target, which are one where tokens are pieces.
 
+    A trained model has a copy of its vocabularies in `logdir`, so that it needs nothing
+    from `preprocessed`, where prepro.py may have written others since.
+
     Args:
       trained_with: the `fingerprints` of a model's vocabularies, if there is a model.
 
@@ -186,21 +255,59 @@ def load_vocabs(hp, trained_with=None):
     Raises:
       InputError: a file is missing or malformed, or not the one the model was trained with.
     """
-    if hp.tokens == "pieces":
-        vocabs = (Pieces(hp.pieces_path, hp.vocab_size),) * 2
-    else:
-        paths = [hp.vocab_path(lang) for lang in (hp.source_lang, hp.target_lang)]
-        vocabs = tuple(Words(path, hp.min_cnt) for path in paths)
-    found = fingerprints(vocabs)
-    for vocab in vocabs:
-        if trained_with and trained_with.get(name_of(vocab)) != found[name_of(vocab)]:
+    names = ["bpe.model"]
+    if hp.tokens == "words":
+        names = [hp.vocab_path(lang).name for lang in (hp.source_lang, hp.target_lang)]
+    vocabs = []
+    for name in names:
+        path = Path(hp.logdir) / name
+        if not (trained_with and path.exists()):
+            path = Path(hp.preprocessed) / name
+        if trained_with and not path.exists():
             raise InputError(
-                f"{vocab.path}: not the vocabulary that the model in {hp.logdir} was"
-                " trained with: put that one back (--preprocessed names its folder; what prepro.py"
-                f" replaced there is called {vocab.path.name}. and eight digits), or train a new"
-                " model with a new --logdir"
+                f"{path}: no such file, nor a copy in {hp.logdir}. The model there needs the"
+                " vocabulary that it was trained with: copy the file to one of the two folders"
             )
-    return vocabs
+        vocab = Pieces(path) if hp.tokens == "pieces" else Words(path, hp.min_cnt)
+        if trained_with:
+            check_same_vocab(vocab, trained_with, hp.logdir)
+        vocabs.append(vocab)
+    if hp.tokens == "pieces":
+        if hp.vocab_size not in (AUTO, len(vocabs[0])):
+            raise InputError(
+                f"{vocabs[0].path}: holds {len(vocabs[0])} pieces, not {hp.vocab_size}. Leave"
+                " --vocab_size out, or write the file again with `python prepro.py`"
+            )
+        vocabs *= 2
+    return tuple(vocabs)
+
+
+def check_same_vocab(vocab, trained_with, logdir):
+    """Check that a vocabulary is the one that a model was trained with.
+
+    Args:
+      trained_with: the model's `fingerprints`.
+
+    Raises:
+      InputError: it is not.
+    """
+    if trained_with.get(name_of(vocab)) != fingerprints([vocab])[name_of(vocab)]:
+        remedy = "Restore the file, or name its folder with --preprocessed"
+        if vocab.path.parent == Path(logdir):
+            remedy = "Restore the file, or delete it where --preprocessed names a folder with it"
+        raise InputError(
+            f"{vocab.path}: not the vocabulary that the model in {logdir} was trained with."
+            f" {remedy}"
+        )
+
+
+def save_vocabs(vocabs, logdir):
+    """Copy the vocabularies into `logdir`, where `load_vocabs` finds them first."""
+    for vocab in vocabs:
+        copy = Path(logdir) / vocab.path.name
+        content = vocab.path.read_bytes()
+        if not (copy.is_file() and copy.read_bytes() == content):
+            write_whole(copy, content)
 
 
 def fingerprints(vocabs):
@@ -223,7 +330,7 @@ def read_counts(path):
       InputError: no such file, or not one that prepro.py writes (names the line).
     """
     counts, last = {}, None
-    for number, line in enumerate(read_lines(path, PREPRO_FIRST), 1):
+    for number, line in enumerate(read_lines(path, RUN_PREPRO_HINT), 1):
         word, tab, count = line.partition("\t")
         if not word or not tab or word.split() != [word] or not count.isascii():
             problem = "is not a word, a tab and a count"
@@ -346,18 +453,17 @@ class Pieces:
 
     Args:
       path: the model's file.
-      vocab_size: how many pieces it must hold.
 
     Raises:
       InputError: no such file, or not a model that prepro.py writes.
     """
 
-    def __init__(self, path, vocab_size):
+    def __init__(self, path):
         self.path = path
         try:
             self.proto = path.read_bytes()
         except OSError as error:
-            raise InputError(f"{path}: {error.strerror.lower()}: {PREPRO_FIRST}") from None
+            raise InputError(f"{path}: {error.strerror.lower()}. {RUN_PREPRO_HINT}") from None
         try:
             self.processor = sentencepiece.SentencePieceProcessor(model_proto=self.proto)
             specials = [self.processor.id_to_piece(i) for i in range(len(SPECIALS))]
@@ -368,18 +474,19 @@ class Pieces:
                 f"{path}: not a sentencepiece model that begins with {' '.join(SPECIALS)}:"
                 " write it anew with `python prepro.py`"
             )
-        if len(self) != vocab_size:
-            raise InputError(
-                f"{path}: holds {len(self)} pieces, not {vocab_size}: say --vocab_size"
-                f" {len(self)}, or write it anew with `python prepro.py`"
-            )
 
     def __len__(self):
         return self.processor.get_piece_size()
 
     def content(self):
-        """What makes it this vocabulary, bytes."""
-        return self.proto
+        """What makes it this vocabulary, bytes: the pieces, their scores and kinds.
+
+        The file also holds how it was trained, which changes between versions of sentencepiece.
+        """
+        ids, get = list(range(len(self))), self.processor
+        columns = [get.id_to_piece(ids), get.get_score(ids), get.is_control(ids)]
+        columns += [get.is_unknown(ids), get.is_unused(ids), get.is_byte(ids)]
+        return "\n".join(map(str, zip(*columns, strict=True))).encode()
 
     def encode(self, sentences, dropout=0.0, seed=0):
         """The ids of each sentence's pieces, and of `</S>`, a list of lists.

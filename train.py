@@ -1,14 +1,20 @@
-"""Train a Transformer; stopped or killed, the same command goes on from the last checkpoint."""
+"""Train a Transformer; stopped or killed, the same command resumes from the last checkpoint."""
 
 import contextlib
+import dataclasses
+import math
 import os
 import re
 import signal
+import sys
 import time
+from pathlib import Path
 
 from hparams import (
+    AUTO,
     Hyperparams,
     InputError,
+    choose_schedule,
     load_hparams,
     make_folder,
     parse_flags,
@@ -27,12 +33,18 @@ from tqdm import tqdm
 import checkpoint
 import events
 import summaries
-from bleu import sacrebleu_score
-from data_load import cut_anew, get_batch_data, load_test_data, load_train_data
+from bleu import LITTLE_LEARNED_HINT, empty_note, sacrebleu_score, tokenizer_note
+from data_load import (
+    cut_anew,
+    get_batch_data,
+    load_test_data,
+    load_train_data,
+    plan_batches,
+)
 from decoding import make_search, rows_at_once, share, to_text, translate
 from model import make_model
 from modules import Adam, WarmUp, cross_entropy
-from text import PAD, fingerprints, load_vocabs
+from text import PAD, fingerprints, load_vocabs, save_vocabs
 
 BATCH = (tf.TensorSpec([None, None], tf.int32),) * 2  # x and y, (N, T)
 SUMMARY_STEPS = 10  # steps from one point of TensorBoard's curves to the next
@@ -123,7 +135,10 @@ def load_dev_data(hp, vocabs):
     """The development set as `EvalData`, or None."""
     if hp.source_dev == "none":
         return None
-    return load_test_data(hp, vocabs, (hp.source_dev, hp.target_dev))
+    dev = load_test_data(hp, vocabs, "dev")
+    if note := tokenizer_note(hp.target_lang, dev.references):
+        print(note)
+    return dev
 
 
 def open_logdir(flags):
@@ -135,14 +150,55 @@ def open_logdir(flags):
     Raises:
       InputError: what is there cannot be trained on.
     """
-    path = checkpoint.newest_whole(flags.get("logdir", Hyperparams.logdir))
+    logdir = flags.get("logdir", Hyperparams.logdir)
+    path = checkpoint.newest_whole(logdir)
     if path is not None and checkpoint.is_original(path):
         raise InputError(
             f"{path}: a checkpoint of the original, which eval.py can evaluate: to train, give a"
             " new --logdir"
         )
     within_epoch = path is not None and checkpoint.is_partial(path)
-    return *load_hparams(flags, path is not None, within_epoch), path
+    hp, trained_with = load_hparams(flags, path is not None, within_epoch)
+    if path is not None and hp.recipe != flags.get("recipe", Hyperparams.recipe):
+        raise InputError(
+            f"{logdir}: holds a model of the recipe {hp.recipe}, and this command names no recipe,"
+            f" which means {Hyperparams.recipe}. To resume that model, add --recipe {hp.recipe}; to"
+            f" train {Hyperparams.recipe}, give a new --logdir"
+        )
+    if path is None and hp.tokens == "pieces" and "vocab_size" not in flags:
+        hp = dataclasses.replace(hp, vocab_size=AUTO)  # that of the file which prepro.py wrote
+    return hp, trained_with, path
+
+
+def note_other_vocab(hp, vocabs):
+    """Say where `preprocessed` holds another vocabulary than the model that is resumed."""
+    for vocab in dict.fromkeys(vocabs):
+        other = Path(hp.preprocessed) / vocab.path.name
+        if other.is_file() and other.read_bytes() != vocab.path.read_bytes():
+            print(
+                f"{other} is not the vocabulary that this model was trained with. The model keeps"
+                f" its own, {vocab.path}; to use the other one, give a new --logdir"
+            )
+
+
+def settle_schedule(hp, data):
+    """The hyperparameters without `AUTO`; prints what was chosen, and warns of a poor schedule."""
+    steps_per_epoch = len(plan_batches(data, hp, 1))
+    chosen = choose_schedule(hp, steps_per_epoch)
+    steps = steps_per_epoch * chosen.num_epochs
+    if chosen != hp:
+        print(
+            f"Chosen for {len(data.X)} pairs, {steps_per_epoch} steps per epoch: num_epochs"
+            f" {chosen.num_epochs}, {steps} steps in all, warmup_steps {chosen.warmup_steps}"
+        )
+    if chosen.warmup_steps > steps:
+        print(
+            f"The learning rate never reaches its peak: warmup_steps is {chosen.warmup_steps}, but"
+            f" {chosen.num_epochs} epochs of this text are {steps} steps. Use --warmup_steps {AUTO}"
+            f" or --num_epochs {AUTO}",
+            file=sys.stderr,
+        )
+    return chosen
 
 
 class Stop:
@@ -219,6 +275,7 @@ class Training:
         kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
         count = self.strategy.num_replicas_in_sync
         print(f"{self.model.count_params():,} weights on {count} {kind}")
+        print("Building the graph of a training step takes some seconds", flush=True)
         if path:
             self.restore(path)
 
@@ -234,7 +291,7 @@ class Training:
         }
         if not checkpoint.is_partial(path):
             self.next_epoch()
-        print(f"Going on from {path}")
+        print(f"Resuming from {path}")
 
     @contextlib.contextmanager
     def logdir(self, newest):
@@ -253,6 +310,7 @@ class Training:
         with checkpoint.lock(self.hp.logdir):
             if checkpoint.newest(self.hp.logdir) != newest:
                 raise InputError(f"{self.hp.logdir}: another training wrote here: start again")
+            save_vocabs(self.vocabs, self.hp.logdir)
             events.cut(
                 self.hp.logdir, self.global_step, not self.path or checkpoint.is_partial(self.path)
             )
@@ -272,9 +330,16 @@ class Training:
         """Write a checkpoint, of the end of the epoch or of a place within it.
 
         Raises:
-          InputError: the weights are no numbers any more.
+          InputError: the weights are no numbers any more, or the loss has exploded.
         """
         self.count()
+        batches, total_loss, _ = self.progress.numpy()
+        guessing = math.log(len(self.vocabs[1]))  # the loss of equal probabilities
+        if total_loss > batches * (3 * guessing + 10):
+            self.diverged(
+                f"mean_loss is {total_loss / batches:.3g} in epoch {self.epoch}, up to step"
+                f" {self.global_step}; equal probabilities would have {guessing:.1f}"
+            )
         if not self.chief:
             return
         for name, weight in checkpoint.named_variables(self.model).items():
@@ -287,8 +352,22 @@ class Training:
 
     def diverged(self, what):
         """Raise InputError: there is nothing to go on with."""
-        good = f"the last good checkpoint is {self.path}" if self.path else "there is no checkpoint"
-        raise InputError(f"{what}: {good}: start anew with a lower --lr, or longer --warmup_steps")
+        good = f"The last good checkpoint is {self.path}" if self.path else "There is no checkpoint"
+        raise InputError(f"{what}. {good}. Train with a lower --lr, or longer --warmup_steps")
+
+    def interrupted_message(self):
+        """What a signal has ended: how far training is, what is saved, and how to resume."""
+        if not self.chief:
+            return "stopped. Start all workers again to resume from the last checkpoint"
+        if not self.path:
+            return "stopped before the first checkpoint: nothing is saved"
+        saved = checkpoint.epoch_and_step(self.path)[1]
+        lost = self.global_step - saved
+        lost = f", {lost} steps before this one" if lost else ""
+        return (
+            f"stopped in epoch {self.epoch} after step {self.global_step}. The last checkpoint is"
+            f" {self.path}{lost}. The same command resumes from there"
+        )
 
     def run(self, data, dev, stop):
         """Train for `num_epochs`, or until `patience` is at its end.
@@ -303,17 +382,22 @@ class Training:
           KeyboardInterrupt: `stop` heard a signal, and a checkpoint was saved.
         """
         self.take(data)
+        note = ""
         while self.epoch <= self.hp.num_epochs and self.hopeful():
             began = time.monotonic()
             self.train_epoch(data, stop)
             batches, *sums = self.progress.numpy()
             report = "mean_loss {:.3f} acc {:.3f}".format(*np.array(sums) / batches)
             if dev:
-                report += ", dev loss {:.3f} BLEU {:.2f}".format(*self.evaluate(dev, stop))
+                *numbers, note = self.evaluate(dev, stop)
+                report += ", dev loss {:.3f} BLEU {:.2f}".format(*numbers)
+                report += f" ({note}, as is usual at first)" if note else ""
             self.save()
             if self.chief:
                 print(f"{self.path}: {report}, {time.monotonic() - began:.0f} s", flush=True)
             self.next_epoch()
+        if note and self.chief:
+            print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
 
     def take(self, data):
         """Remember which text this is; raise InputError where an epoch is to end with another."""
@@ -393,7 +477,10 @@ class Training:
         return f"mean_loss {mean_loss:.3f} acc {acc:.3f}"
 
     def evaluate(self, dev, stop):
-        """The loss of the development set and the BLEU of its greedy translations."""
+        """The loss of the development set, the BLEU of its greedy translations, and a note.
+
+        The note is empty unless most translations are.
+        """
         try:
             with stop.not_waiting():
                 got = to_text(translate(self.search, dev.data.X, self.hp), self.vocabs[1])
@@ -410,7 +497,7 @@ class Training:
             summaries.write_samples(dev, got, self.global_step)
             summaries.write_attention(self.model, dev, self.vocabs, self.hp, self.global_step)
             checkpoint.write_scores(self.hp.logdir, self.scores, self.hp.source_dev)
-        return loss, bleu
+        return loss, bleu, empty_note(got)
 
 
 def failure(error, hp):
@@ -432,7 +519,7 @@ def failure(error, hp):
 
 
 def main(flags):
-    """Train, or go on; `flags` as `parse_flags` returns them.
+    """Train, or resume; `flags` as `parse_flags` returns them.
 
     Raises:
       InputError: what is given does not fit, or a loss is no number.
@@ -442,14 +529,20 @@ def main(flags):
     hp, trained_with, path = open_logdir(flags)
     newest = checkpoint.newest(hp.logdir)
     vocabs = load_vocabs(hp, trained_with)
+    if hp.tokens == "pieces":
+        hp = dataclasses.replace(hp, vocab_size=len(vocabs[0]))
+    if path:
+        note_other_vocab(hp, vocabs)
     if path and checkpoint.epochs_done(path) >= hp.num_epochs:
         print(
-            f"{path}: all {hp.num_epochs} epochs are done; to train for longer, raise --num_epochs"
+            f"{path}: all {hp.num_epochs} epochs of this model (recipe {hp.recipe}) are done. To"
+            " train it for longer, raise --num_epochs; to train another one, give a new --logdir"
         )
         return
 
     dev = load_dev_data(hp, vocabs)
     data = load_train_data(hp, vocabs)
+    hp = settle_schedule(hp, data)
     if hp.deterministic:
         tf.config.experimental.enable_op_determinism()
     try:
@@ -462,6 +555,9 @@ def main(flags):
     with training.logdir(newest), Stop() as stop:
         try:
             training.run(data, dev, stop)
+        except KeyboardInterrupt as interrupt:
+            number = (*interrupt.args, signal.SIGINT)[0]
+            raise KeyboardInterrupt(number, training.interrupted_message()) from None
         except tf.errors.OpError as error:
             if not training.chief:
                 stop.check()  # the chief has ended too
@@ -470,4 +566,4 @@ def main(flags):
 
 
 if __name__ == "__main__":
-    run(main, flags, "stopped; the same command goes on from the last checkpoint, if there is one")
+    run(main, flags, "stopped before training began. The same command starts or resumes it")

@@ -64,6 +64,7 @@ from tqdm import tqdm
 
 import ctranslate
 from attention import alignments, draw, ended, replace_unknown, save
+from bleu import LITTLE_LEARNED_HINT, empty_note
 from data_load import Ragged, encode_lines
 from decoding import Translator, describe, load, share, translate_shared
 from text import decode_lines, read_lines
@@ -71,7 +72,7 @@ from text import decode_lines, read_lines
 AT_ONCE = 1000  # lines at most; of many, those of like lengths go together
 MOMENT = 0.05  # seconds that the first of them waits for others
 DRAWN = 100  # tokens across and down a picture of attention
-SOURCE = "--source names a text file"
+SOURCE_HINT = "Check the path, which --source names"
 
 
 def ask(title):
@@ -79,7 +80,7 @@ def ask(title):
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  gives `input` the arrow keys
     print("A sentence a line; Ctrl-D ends.", file=sys.stderr)
-    with contextlib.suppress(EOFError):
+    try:
         while True:
             if sys.stdout.isatty():
                 line = input(f"{title}> ")
@@ -92,6 +93,8 @@ def ask(title):
                 print("This is not UTF-8, which the terminal is to send.", file=sys.stderr)
             else:
                 yield line
+    except EOFError:
+        print(file=sys.stderr)  # or the shell's prompt would follow ours
 
 
 def in_parts(lines):
@@ -153,7 +156,7 @@ def parts_of(source, title):
     if source == "-":
         # Not sys.stdin, which Python could not close at its end while the thread waits for it.
         return in_parts(decode_lines("standard input", open(0, "rb", closefd=False)))
-    return in_parts(read_lines(source, SOURCE))
+    return in_parts(read_lines(source, SOURCE_HINT))
 
 
 def draw_attention(translator, model, lines, path):
@@ -174,6 +177,7 @@ def draw_attention(translator, model, lines, path):
     figure = draw(weights[None, :DRAWN, :DRAWN], across, down)
     with whole_file(path) as file:
         save(figure, file)
+    print(f"{path}: attention of the last sentence", file=sys.stderr)
 
 
 def finished(task, model, translator, lines):
@@ -195,12 +199,19 @@ def translate_parts(translator, model, task, file):
     parts = parts_of(task.source, translator.hp.source_lang)
     total = count_lines(task.source) if os.path.isfile(task.source) else None
     numbers = itertools.count()
-    with tqdm(None, "translating", total, disable=total is None, unit=" lines") as bar:
+    shown = task.output == "-" and sys.stdout.isatty()  # the lines themselves are the progress
+    best = []  # the newest translations, which tell whether the model has learned anything
+    with tqdm(None, "translating", total, disable=total is None or shown, unit=" lines") as bar:
         for part in parts:
-            for found in finished(task, model, translator, part):
+            for line, found in zip(part, finished(task, model, translator, part), strict=True):
                 file.write(written(next(numbers), found, task.nbest))
+                if line.strip():
+                    best.append(found[0][0])
+            del best[:-AT_ONCE]
             file.flush()
             bar.update(len(part))
+    if note := empty_note(best):
+        print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
 
 
 def translate_together(translator, task, paths):
@@ -215,7 +226,7 @@ def translate_together(translator, task, paths):
     def work(X):
         return translate_shared(translator.translate, X, Path(task.output), str(how), paths)
 
-    found = translator(list(read_lines(task.source, SOURCE)), work)
+    found = translator(list(read_lines(task.source, SOURCE_HINT)), work)
     if found is not None:
         with whole_file(task.output) as file:
             file.writelines(written(i, best, task.nbest) for i, best in enumerate(found))
@@ -227,6 +238,11 @@ def make_translator(task, hp, model, vocabs):
         return Translator(hp, model, vocabs, task.nbest)
     search = ctranslate.Search(hp, model, vocabs, task.nbest, task.quantization)
     return Translator(hp, model, vocabs, task.nbest, search)
+
+
+def lines_are(count):
+    """A count of lines and its verb."""
+    return "1 line is" if count == 1 else f"{count} lines are"
 
 
 def main(flags):
@@ -253,8 +269,8 @@ def main(flags):
             translate_parts(translator, model, task, file)
     if translator.cut:
         print(
-            f"{translator.cut} lines are longer than {hp.longest - 1} {hp.tokens}, which is all"
-            " that is read: of each its beginning was translated",
+            f"{lines_are(translator.cut)} longer than {hp.longest - 1} {hp.tokens}, which is all"
+            " that is read: the beginning was translated",
             file=sys.stderr,
         )
 

@@ -13,7 +13,7 @@ def joey_config(hp, flags, folder):
     """What JoeyNMT must read to train the same model, on the same pieces and sizes of batches."""
     from text import SPECIALS, Pieces
 
-    pieces = Pieces(hp.pieces_path, hp.vocab_size)
+    pieces = Pieces(hp.pieces_path)
     words = folder / "joey.vocab"
     listed = [pieces.token(i) for i in range(len(SPECIALS), len(pieces))]
     words.write_text("\n".join(listed) + "\n", encoding="utf-8")

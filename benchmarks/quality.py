@@ -110,7 +110,7 @@ def score(flags, part):
     found = {}
     for way in (dict(beam=1, average=1), {}):
         paths, hp, model, vocabs = load({"logdir": flags["logdir"]} | way)
-        test = load_test_data(hp, vocabs, (flags[f"source_{part}"], flags[f"target_{part}"]))
+        test = load_test_data(hp, vocabs, part)
         got = to_text(translate(make_search(model, hp, hp.beam), test.data.X, hp), vocabs[1])
         how = describe(hp, paths)
         found[how] = figures(test, got, hp.target_lang)

@@ -5,14 +5,16 @@ import gzip
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import prepro
 import train
-from conftest import SMALL, forked_script, run_script, sample_pairs, write_corpus
-from hparams import Hyperparams
+from conftest import ROOT, SMALL, forked, forked_script, run_script, sample_pairs, write_corpus
+from hparams import Hyperparams, load_hparams, save_hparams, with_recipe
 
 PAIRS = sample_pairs(40)
 
@@ -71,21 +73,67 @@ def vocab(flags, lang="en"):
 def test_a_missing_corpus(flags, script, side):
     before = vocab(flags, "de").read_bytes()
     Path(flags[side]).unlink()
-    refused(script, flags[side], "README.md", "make demo", **flags)
-    assert vocab(flags, "de").read_bytes() == before  # not one new beside one old
+    refused(script, f"{flags[side]}: no such file. Check the path, which --{side} names", **flags)
+    assert vocab(flags, "de").read_bytes() == before  # not one new next to one old
+
+
+@pytest.mark.parametrize("script", ["prepro.py", "train.py"])
+def test_the_documented_corpus_is_missing(tmp_path, flags, script):
+    """Only where it was not another one that the flags name."""
+    hint = ["corpora/train.tags.de-en.de: no such file", "IWSLT 2016", "README.md", "make demo"]
+    folders = ["--preprocessed", flags["preprocessed"], "--logdir", str(tmp_path / "new")]
+    folders += ["--min_cnt", "1"]
+    done = forked([script, *folders], cwd=tmp_path)
+    assert done.returncode == 2 and all(needle in done.stderr for needle in hint)
 
 
 def test_a_missing_test_set(trained):
-    refused("eval.py", "nowhere.de", "README.md", **trained | dict(source_test="nowhere.de"))
+    missing = trained | dict(source_test="nowhere.de")
+    refused("eval.py", "nowhere.de: no such file. Check the path, which --source_test", **missing)
+
+
+def test_no_test_set_was_named(trained, tmp_path):
+    """The documented one is no remedy for a model of another text."""
+    path = Path(trained["logdir"]) / "hparams.json"
+    default = {name: getattr(Hyperparams, name) for name in ("source_test", "target_test")}
+    path.write_text(json.dumps(json.loads(path.read_text()) | default))
+    done = forked(["eval.py", "--logdir", trained["logdir"]], cwd=tmp_path)
+    assert done.returncode == 2 and "IWSLT 2016" not in done.stderr
+    assert "Name a test set with --source_test and --target_test" in done.stderr
 
 
 def test_sides_of_different_lengths(flags, trained):
-    for script, name, given in (("train.py", "train", flags), ("eval.py", "test", trained)):
+    scripts = dict(prepro=("train", flags), train=("train", flags), eval=("test", trained))
+    count = len(PAIRS)
+    for name, given in dict(scripts.values()).items():
         with open(given[f"source_{name}"], "a", encoding="utf-8") as file:
             file.write("Noch ein Satz.\n")
-        count = len(PAIRS)
+    before = [vocab(flags, lang).read_bytes() for lang in ("de", "en")]
+    for script, (name, given) in scripts.items():
         paths = given[f"source_{name}"], given[f"target_{name}"]
-        refused(script, *paths, f"{count + 1} sentences", f" {count} (", **given)
+        refused(f"{script}.py", *paths, f"{count + 1} sentences", f" {count} (", **given)
+    refused("prepro.py", f"{count + 1} sentences", **flags, recipe="tiny")
+    assert [vocab(flags, lang).read_bytes() for lang in ("de", "en")] == before
+    assert not (Path(flags["preprocessed"]) / "bpe.model").exists()
+
+
+def test_one_file_for_both_sides(flags):
+    done = forked_script("prepro.py", **flags | dict(target_train=flags["source_train"]))
+    assert done.returncode == 0
+    assert f"{flags['source_train']}: is both sides of the text" in done.stderr
+
+
+def test_a_vocabulary_of_another_language(flags):
+    """The languages forgotten in train.py: nearly all words are unknown."""
+    swapped = flags | dict(source_train=flags["target_train"], target_train=flags["source_train"])
+    refused("train.py", "of its words are not in", "--source_lang", "--min_cnt", **swapped)
+
+
+def test_a_test_set_of_another_language(trained):
+    swapped = dict(source_test=trained["target_test"], target_test=trained["source_test"])
+    done = forked_script("eval.py", **trained | swapped)
+    assert done.returncode == 0
+    assert f"{trained['target_test']}: 9" in done.stderr and "translates from?" in done.stderr
 
 
 @pytest.mark.parametrize("script", ["prepro.py", "train.py"])
@@ -175,19 +223,30 @@ def test_a_file_where_a_folder_is_to_be(flags, trained, tmp_path):
 def test_a_file_of_tags_alone(flags):
     for side in ("source_train", "target_train"):
         Path(flags[side]).write_text("<url>x</url>\n")
-    refused("train.py", flags["source_train"], "holds no sentence", **flags)
+    refused("train.py", flags["source_train"], "every line opens with <", **flags)
+
+
+@pytest.mark.parametrize("script", ["prepro.py", "train.py"])
+@pytest.mark.parametrize("recipe", ["legacy", "tiny"])
+def test_an_empty_file(flags, script, recipe):
+    if script == "train.py":
+        prepro.main(flags | dict(recipe=recipe, vocab_size="auto") if recipe == "tiny" else flags)
+    for side in ("source_train", "target_train"):
+        Path(flags[side]).write_text("")
+    refused(script, f"{flags['source_train']}: the file is empty", **flags | dict(recipe=recipe))
 
 
 def test_pieces_of_bad_text(flags, tmp_path):
     """sentencepiece reads the text, but the messages are ours."""
     more = flags | dict(recipe="tiny", preprocessed=tmp_path / "pieces")
-    refused("prepro.py", "nowhere.de", "README.md", **more | dict(source_train="nowhere.de"))
+    refused("prepro.py", "nowhere.de: no such file", **more | dict(source_train="nowhere.de"))
     latin1, empty = tmp_path / "latin1", tmp_path / "empty"
     latin1.write_bytes("Ein Hund\nBäume\n".encode("latin1"))
-    empty.write_text("<url>\n\n")
+    empty.write_text("\n" * len(PAIRS))
     refused("prepro.py", f"{latin1}:2: byte 2", "not UTF-8", **more | dict(target_train=latin1))
-    refused("prepro.py", empty, "holds no text", **more | dict(target_train=empty))
-    refused("prepro.py", "too little text for vocab_size 8000", "--vocab_size", **more)
+    refused("prepro.py", empty, "every line is empty", **more | dict(target_train=empty))
+    large = more | dict(vocab_size=8000)
+    refused("prepro.py", "too little text for vocab_size 8000", "--vocab_size auto", **large)
     refused("train.py", "bpe.model", "`python prepro.py`", "--recipe", **more)
     assert not (tmp_path / "pieces").exists()
 
@@ -218,8 +277,13 @@ def test_a_vocabulary_without_its_specials(flags):
 def test_a_vocabulary_of_another_corpus(trained, script):
     text = vocab(trained).read_text().splitlines(keepends=True)
     text[-2:] = text[:-3:-1]  # as many words, in another order
+    copy = Path(trained["logdir"]) / vocab(trained).name
+    copy.write_text("".join(text))
+    more = trained | dict(num_epochs=2)
+    refused(script, copy, "not the vocabulary that the model", "Restore the file", **more)
+    copy.unlink()
     vocab(trained).write_text("".join(text))
-    refused(script, vocab(trained), "not the vocabulary that the model", **trained)
+    refused(script, vocab(trained), "not the vocabulary that the model", "--preprocessed", **more)
 
 
 # Checkpoints -------------------------------------------------------------------------
@@ -254,7 +318,7 @@ def test_a_checkpoint_of_another_model(trained, script, other):
     """Of other sizes, of another recipe: in place of it, here its hyperparameters are changed."""
     path = Path(trained["logdir"]) / "hparams.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | other))
-    more = trained | dict(num_epochs=2)
+    more = trained | dict(num_epochs=2, recipe=other.get("recipe", "legacy"))
     refused(script, "model_epoch_01_gs_1: these are not the weights", path, **more)
 
 
@@ -267,6 +331,55 @@ def test_a_model_without_its_hyperparameters(trained):
 @pytest.mark.parametrize("script", ["train.py", "eval.py"])
 def test_a_flag_that_contradicts_the_model(trained, script):
     refused(script, "trained with --hidden_units 16, not 32", **trained | dict(hidden_units=32))
+
+
+def test_another_recipe_in_the_logdir(trained, tmp_path):
+    """`train.py` without a recipe means legacy, and resumes no other model unasked."""
+    flags = write_corpus(tmp_path / "other", PAIRS) | SMALL | dict(recipe="tiny", num_epochs=1)
+    prepro.main(flags)
+    train.main(flags | dict(maxlen=40, batch_size=40))
+    del flags["recipe"], flags["maxlen"]
+    remedy = "add --recipe tiny; to train legacy, give a new --logdir"
+    refused("train.py", f"{flags['logdir']}: holds a model of the recipe tiny", remedy, **flags)
+    refused("train.py", "trained with --recipe legacy, not tiny", **trained | dict(recipe="tiny"))
+
+
+# Flags -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["train.py", "--max_len=25"], "there is no flag --max_len: did you mean --maxlen? `py"),
+        (["train.py", "--batch-size", "4"], "did you mean --batch_size?"),
+        (["prepro.py", "--xyzzy"], "there is no flag --xyzzy. `python prepro.py --help` lists"),
+        (["translate.py", "Hallo Welt"], "'Hallo Welt' follows no flag."),
+        (["train.py", "--num_epochs", "many"], "many is neither a number nor auto"),
+        (["train.py", "--lr", "fast"], "argument --lr: invalid float value: 'fast'"),
+        (["eval.py", "--beam", "0"], "beam is 0: it must be at least 1"),
+        (["translate.py", "--nbest", "0"], "nbest is 0"),
+        (["train.py", "--hidden_units", "10", "--num_heads", "4"], "is not a multiple of"),
+        (["train.py", "--recipe", "tiny", "--batch_size", "4", "--batch_tokens", "9"], "one of"),
+        (["export.py", "--quantization", "int8"], "is for --format ctranslate2"),
+    ],
+    ids=lambda value: value[1] if isinstance(value, list) else "",
+)
+def test_wrong_flags_are_refused_before_tensorflow_is_loaded(tmp_path, words, message):
+    command = [sys.executable, "-X", "importtime", str(ROOT / words[0]), *words[1:]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    *imports, last = done.stderr.splitlines()
+    assert done.returncode == 2 and last.startswith(f"{words[0]}: ") and message in last
+    assert any("argparse" in line for line in imports)
+    assert not any("tensorflow" in line for line in imports)
+
+
+def test_batch_size_switches_batch_tokens_off(tmp_path):
+    hp = with_recipe(dict(recipe="tiny", batch_size=4))
+    assert (hp.batch_size, hp.batch_tokens) == (4, 0)
+    assert with_recipe(dict(recipe="tiny")).batch_tokens == 2048
+    save_hparams(dataclasses.replace(hp, batch_tokens=2048, logdir=str(tmp_path)), {"bpe": "1"})
+    hp, _ = load_hparams(dict(logdir=str(tmp_path), batch_size=4), trained=True)
+    assert (hp.batch_size, hp.batch_tokens) == (4, 0)
 
 
 # The original's ----------------------------------------------------------------------

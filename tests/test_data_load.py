@@ -132,7 +132,7 @@ def test_a_sentence_that_is_taken_for_a_tag_is_named(tmp_path, part):
     with pytest.raises(InputError, match="2 sentences and .* 3 .*: line 2 opens with < in one"):
         read()
     files[1].write_text("one\ntwo\n<three>\n")
-    with pytest.raises(InputError, match=f"{files[1]}: line 2 opens with <.*: put a blank before"):
+    with pytest.raises(InputError, match=f"{files[1]}: line 2 opens with <.*. Put a space before"):
         read()
 
 
@@ -249,7 +249,7 @@ def test_segments_of_different_ids_are_no_pairs(tmp_path):
     with pytest.raises(
         InputError, match="source:2: segment 2 stands where .*target:3 has segment 3"
     ):
-        load_test_data(Hyperparams(), None, paths)
+        load_test_data(Hyperparams(source_test=str(paths[0]), target_test=str(paths[1])), None)
 
 
 # Vocabularies ------------------------------------------------------------------

@@ -139,7 +139,7 @@ def test_a_killed_worker_ends_the_others_and_the_group_goes_on(tmp_path, killed)
     processes = start(command(num_epochs=checkpoint.epoch_and_step(path)[0] + 1), workers=3)
     printed = [process.communicate() for process in processes]
     assert not any(process.returncode for process in processes), printed
-    assert all(f"Going on from {path}" in out and out.endswith("Done\n") for out, _ in printed)
+    assert all(f"Resuming from {path}" in out and out.endswith("Done\n") for out, _ in printed)
     assert ["mean_loss" in out for out, _ in printed] == [True, False, False]
     steps = [*scalars(tmp_path / "logdir")["mean_loss"]]
     assert steps == sorted(steps)

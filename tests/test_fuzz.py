@@ -99,7 +99,9 @@ def test_words_come_back_from_their_ids(tmp_path, lines):
     text, path = tmp_path / "text", tmp_path / "de.vocab.tsv"
     text.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="")
     try:
-        path.write_text(prepro.make_vocab(text), encoding="utf-8", newline="")
+        path.write_text(
+            prepro.make_vocab(text, prepro.SentenceCounter()), encoding="utf-8", newline=""
+        )
     except InputError:
         assert not clean(" ".join(lines)).split()
         return
@@ -114,7 +116,7 @@ def pieces(tmp_path_factory):
     flags = write_corpus(tmp_path_factory.mktemp("pieces"), sample_pairs(200))
     hp = with_recipe(flags | dict(recipe="tiny", vocab_size=300))
     prepro.main(flags | dict(recipe="tiny", vocab_size=300))
-    return Pieces(hp.pieces_path, hp.vocab_size)
+    return Pieces(hp.pieces_path)
 
 
 @tried(100, 20_000)

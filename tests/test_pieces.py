@@ -18,7 +18,7 @@ import train
 from conftest import forked_script, sample_pairs, write_corpus
 from data_load import Ragged, cut_anew, load_test_data, load_train_data
 from decoding import load, make_search, to_text, translate
-from hparams import InputError, with_recipe
+from hparams import InputError, load_hparams, with_recipe
 from search import paper_penalty
 from test_scripts import scalars
 from text import END, PAD, SPECIALS, UNK, Pieces, fingerprints, load_vocabs, read_corpus, read_test
@@ -70,12 +70,11 @@ def test_what_is_encoded_is_decoded(flags, pieces):
 )
 def test_any_script_is_text(tmp_path, line):
     flags = write_corpus(tmp_path, [(line, line[::-1])] * 3) | dict(recipe="tiny")
-    with pytest.raises(InputError, match=r"too little text for vocab_size 8000: say .* (\d+) or"):
-        prepro.main(flags)
     # The message names a size that works.
-    largest = size_named(flags, "less")
+    largest = size_named(flags, "less", vocab_size=8000)
     prepro.main(flags | dict(vocab_size=largest))
-    vocab = Pieces(Path(flags["preprocessed"]) / "bpe.model", largest)
+    vocab = Pieces(Path(flags["preprocessed"]) / "bpe.model")
+    assert len(vocab) == largest
     ids = vocab.encode([line])[0]
     assert UNK not in ids and vocab.decode(ids) == line
 
@@ -96,7 +95,7 @@ def test_a_vocabulary_too_small_for_the_characters_names_the_smallest(flags, tmp
     more = dict(preprocessed=str(tmp_path))
     smallest = size_named(flags, "more", **more, vocab_size=10)
     prepro.main(flags | more | dict(vocab_size=smallest))
-    assert len(Pieces(tmp_path / "bpe.model", smallest)) == smallest
+    assert len(Pieces(tmp_path / "bpe.model")) == smallest
     assert size_named(flags, "more", **more, vocab_size=smallest - 1) == smallest
 
 
@@ -107,8 +106,8 @@ def test_both_implementations_of_sentencepiece_cut_alike(real_text, tmp_path):
         folder = str(tmp_path / corpus)
         files = dict(source_train=paths[0], target_train=paths[1], preprocessed=folder)
         prepro.main(dict(recipe="tiny") | files)
-        vocab = Pieces(tmp_path / corpus / "bpe.model", 8000)
-        tokenizer = tensorflow_text.SentencepieceTokenizer(vocab.content(), add_eos=True)
+        vocab = Pieces(tmp_path / corpus / "bpe.model")
+        tokenizer = tensorflow_text.SentencepieceTokenizer(vocab.proto, add_eos=True)
         for path in paths:
             lines = list(read_corpus(path))
             ours = Ragged.of(vocab.encode(lines))
@@ -125,7 +124,7 @@ def test_a_file_that_is_not_such_a_model_is_named(tmp_path, content):
     path = tmp_path / "bpe.model"
     path.write_bytes(content)
     with pytest.raises(InputError, match="bpe.model: not a sentencepiece model"):
-        Pieces(path, 8000)
+        Pieces(path)
 
 
 def test_another_model_than_the_trained_one_is_refused(flags, pieces, tmp_path):
@@ -133,10 +132,41 @@ def test_another_model_than_the_trained_one_is_refused(flags, pieces, tmp_path):
     assert load_vocabs(with_recipe(flags), own)
     with pytest.raises(InputError, match="not the vocabulary that the model in"):
         load_vocabs(with_recipe(flags), {name: "0" * 64 for name in own})
-    with pytest.raises(InputError, match="holds 180 pieces, not 90: say --vocab_size 180"):
+    with pytest.raises(InputError, match="holds 180 pieces, not 90. Leave --vocab_size out"):
         load_vocabs(with_recipe(flags | dict(vocab_size=90)))
     with pytest.raises(InputError, match="prepro.py"):
         load_vocabs(with_recipe(flags | dict(preprocessed=str(tmp_path / "nowhere"))))
+
+
+def test_the_same_text_gives_the_same_file(flags, tmp_path):
+    """Also in another process."""
+    folders = [tmp_path / name for name in ("one", "two", "three")]
+    for folder in folders[:2]:
+        prepro.main(flags | dict(preprocessed=str(folder)))
+    done = forked_script("prepro.py", **flags | dict(preprocessed=folders[2]))
+    assert done.returncode == 0, done.stderr
+    one, *others = ((folder / "bpe.model").read_bytes() for folder in folders)
+    assert others == [one, one]
+
+
+def test_the_fingerprint_is_of_the_pieces(flags, pieces, tmp_path):
+    """Not of the rest of the file, as the folder or the version that it was made with."""
+    path = tmp_path / "bpe.model"
+    place = pieces.proto.index(b"rules.tsv")
+    path.write_bytes(pieces.proto[:place] + b"RULES" + pieces.proto[place + 5 :])
+    assert fingerprints([Pieces(path)]) == fingerprints([pieces])
+    other = flags | dict(source_train=flags["target_train"], preprocessed=str(tmp_path / "other"))
+    prepro.main(other)
+    assert fingerprints(load_vocabs(with_recipe(other))) != fingerprints([pieces])
+
+
+def test_without_a_flag_training_uses_the_pieces_that_are_there(flags, tmp_path, capsys):
+    """Whatever the recipe's own number is; the flag is then wanted for nothing."""
+    del (free := dict(flags))["vocab_size"]
+    for recipe in ("tiny", "paper"):
+        more = dict(recipe=recipe, logdir=str(tmp_path / recipe), num_epochs=1, batch_size=200)
+        train.main(free | more)
+        assert load_hparams({"logdir": more["logdir"]}, trained=True)[0].vocab_size == 180
 
 
 # BPE-dropout --------------------------------------------------------------------------
@@ -189,7 +219,7 @@ def test_bpe_dropout_is_refused_where_it_cannot_be(more):
 def run(flags):
     """Trained by the script for three epochs, with the test set as development set."""
     more = dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
-    more |= dict(num_epochs=3, batch_tokens=400, bpe_dropout=0.1)
+    more |= dict(num_epochs=3, warmup_steps=1000, batch_tokens=400, bpe_dropout=0.1)
     done = forked_script("train.py", **flags, **more)
     assert done.returncode == 0, done.stderr
     return flags | more, done.stdout
@@ -257,7 +287,7 @@ def test_a_sentence_longer_than_any_in_training_is_translated(run, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "Left out = 0 of 2" in done.stdout
     _, hp, model, vocabs = load(dict(logdir=flags["logdir"]))
-    X = load_test_data(hp, vocabs, (tests["source_test"], tests["target_test"])).data.X
+    X = load_test_data(dataclasses.replace(hp, **names), vocabs).data.X
     assert X.lengths[0] > 3 * hp.maxlen
 
 

@@ -1,6 +1,8 @@
 """The scripts as a person runs them, one after the other, and again."""
 
+import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import eval
 import events
 import prepro
 import train
-from conftest import ROOT, SMALL, forked_script, run_script, sample_pairs, write_corpus
+from conftest import ROOT, SMALL, forked, forked_script, run_script, sample_pairs, write_corpus
 from decoding import load
 from hparams import InputError, load_hparams
 from model import make_model
@@ -74,14 +76,15 @@ def test_results_are_in_the_documented_format(run):
     assert len(records) == 21
     for record in records:
         assert re.fullmatch(r"- source: .+\n- expected: .+\n- got: .*", record)
-    decoding, left_out, numbers, sacrebleu, lowercased, scored, bleu = closing.splitlines()
+    decoding, inputs, left_out, numbers, sacrebleu, lowercased, scored, bleu = closing.splitlines()
     assert decoding == "Decoding = greedy search, model_epoch_02_gs_6"
+    assert re.fullmatch(r"Inputs = weights [0-9a-f]{16}, test set [0-9a-f]{16}", inputs)
     assert left_out.startswith("Left out = 2 of 23 (1 longer than 14 words, 1 with an empty line")
     assert numbers.endswith("= 8 9")
     assert re.match(r"sacreBLEU = [\d.]+ nrefs:1\|case:mixed\|.*version:", sacrebleu)
     assert re.match(r"sacreBLEU, lower-cased = [\d.]+ nrefs:1\|case:lc\|", lowercased)
     assert re.match(r"Pairs scored = \d+ of 23 ", scored)
-    assert re.fullmatch(r"Bleu Score = [\d.e-]+", bleu)
+    assert re.fullmatch(r"Bleu Score = [\d.]+", bleu)
     assert bleu in printed["eval"].stdout and "- got: " in printed["eval"].stdout
 
 
@@ -89,7 +92,10 @@ def test_training_that_is_done_says_so_and_changes_nothing(run):
     flags, _ = run
     before = checkpoint.newest(flags["logdir"]).with_suffix(".index").read_bytes()
     done = forked_script("train.py", **flags, **TRAINING)
-    assert done.returncode == 0 and "all 2 epochs are done" in done.stdout
+    assert (
+        done.returncode == 0
+        and "all 2 epochs of this model (recipe legacy) are done" in done.stdout
+    )
     assert checkpoint.newest(flags["logdir"]).with_suffix(".index").read_bytes() == before
 
 
@@ -105,6 +111,119 @@ def test_another_test_set_can_be_named(run, tmp_path):
     tests = {name: flags[name] for name in ("source_test", "target_test", "results")}
     done = forked_script("eval.py", logdir=run[0]["logdir"], **tests)
     assert done.returncode == 0 and "Pairs scored = " in done.stdout and "of 3 " in done.stdout
+
+
+# Vocabularies of a model ----------------------------------------------------------
+
+
+@pytest.fixture(params=["legacy", "tiny"])
+def moved(request, trained, tmp_path):
+    """The flags of a model whose folder has moved to a machine that has nothing else."""
+    flags = trained(request.param)
+    shutil.copytree(flags["logdir"], tmp_path / "moved")
+    gone = {name: str(tmp_path / "gone" / name) for name in ("preprocessed", "results")}
+    return flags | gone | dict(logdir=str(tmp_path / "moved"))
+
+
+def test_a_model_loads_without_the_folder_of_vocabularies(moved, trained, tmp_path):
+    same = trained(moved["recipe"])
+    outputs = []
+    for flags in (same, moved):
+        output = tmp_path / f"out{len(outputs)}"
+        words = ["translate.py", "--logdir", flags["logdir"], "--preprocessed", "nowhere"]
+        words += ["--source", flags["source_test"], "--output", str(output)]
+        done = forked(words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        outputs.append(output.read_text("utf-8"))
+    assert outputs[0] == outputs[1] and len(outputs[0]) > 30
+    done = forked_script("eval.py", **moved)
+    assert done.returncode == 0, done.stderr
+
+
+def test_another_vocabulary_in_preprocessed_does_not_hinder_a_model(moved, tmp_path, capsys):
+    """prepro.py run again, on other text: training resumes with the model's own, and says so."""
+    other = write_corpus(tmp_path / "other", sample_pairs(80, seed=5))
+    both = moved | {name: other[name] for name in ("source_train", "target_train", "preprocessed")}
+    prepro.main(both | dict(vocab_size=200))
+    before = hash_files(moved["logdir"], "*.model", "*.vocab.tsv")
+    train.main(both | dict(num_epochs=13))
+    printed = capsys.readouterr().out
+    name = "bpe.model" if moved["recipe"] == "tiny" else "en.vocab.tsv"
+    path = Path(other["preprocessed"]) / name
+    assert f"{path} is not the vocabulary that this model was trained with" in printed
+    assert checkpoint.epoch_and_step(checkpoint.newest(moved["logdir"]))[0] == 13
+    assert hash_files(moved["logdir"], "*.model", "*.vocab.tsv") == before
+
+
+def hash_files(folder, *patterns):
+    """The content of some files of a folder, by name."""
+    paths = [path for pattern in patterns for path in Path(folder).glob(pattern)]
+    assert paths
+    return {path.name: path.read_bytes() for path in paths}
+
+
+def test_the_copy_of_a_vocabulary_may_be_missing_but_not_another_one(moved, trained):
+    """The messages name a remedy that works."""
+    copies = [*Path(moved["logdir"]).glob("*.model"), *Path(moved["logdir"]).glob("*.vocab.tsv")]
+    content = copies[0].read_bytes()
+    copies[0].unlink()
+    with pytest.raises(InputError, match=f"gone/.*{copies[0].name}: no such file, nor a copy in"):
+        load({"logdir": moved["logdir"], "preprocessed": moved["preprocessed"]})
+    load({"logdir": moved["logdir"], "preprocessed": trained(moved["recipe"])["preprocessed"]})
+    lines = content.replace(b"\tA", b"\tB").replace(b"der", b"dre")
+    copies[0].write_bytes(lines)
+    with pytest.raises(
+        InputError, match="moved/.*: not the vocabulary .* Restore the file, or del"
+    ):
+        load({"logdir": moved["logdir"]})
+
+
+# Files of results -----------------------------------------------------------------
+
+
+def evaluate(logdir, *words, cwd):
+    """The files of results/ after an evaluation, by name, and what was printed of errors."""
+    done = forked(["eval.py", "--logdir", str(logdir), *words], cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    files = (cwd / "results").iterdir()
+    return {path.name: path.read_bytes() for path in files}, done.stderr
+
+
+def test_evaluations_do_not_overwrite_each_other(run, tmp_path):
+    """Other decoding, another test set, another model: each has its own file of results."""
+    shutil.copytree(run[0]["logdir"], tmp_path / "logdir")
+    shutil.copytree(run[0]["logdir"], tmp_path / "models" / "ja-zh")
+    saved = json.loads((tmp_path / "logdir" / "hparams.json").read_text())
+    for folder in ("logdir", "models/ja-zh"):
+        own = saved | dict(results="results")
+        (tmp_path / folder / "hparams.json").write_text(json.dumps(own))
+    name = "model_epoch_02_gs_6"
+    first, _ = evaluate("logdir", cwd=tmp_path)
+    assert [*first] == [name]  # the documented call has the documented name
+    again, messages = evaluate("logdir", cwd=tmp_path)
+    assert again == first and "another evaluation" not in messages
+    evaluate("logdir", "--beam", "3", "--alpha", "0.6", cwd=tmp_path)
+    evaluate("./logdir/", "--average", "2", "--best", "false", cwd=tmp_path)
+    evaluate("models/ja-zh", cwd=tmp_path)
+    other = write_corpus(tmp_path / "other", sample_pairs(5, seed=9))
+    tests = ["--source_test", other["source_test"], "--target_test", other["target_test"]]
+    files, _ = evaluate("logdir", *tests, cwd=tmp_path)
+    more = {f"{name}.{suffix}" for suffix in ("beam-3", "average-2", "ja-zh")}
+    assert set(files) == {name, f"{name}.source_test-test.source"} | more
+    assert files[name] == first[name]
+
+
+def test_results_of_another_test_set_of_the_same_name_are_kept(run, tmp_path):
+    shutil.copytree(run[0]["logdir"], tmp_path / "logdir")
+    tests = write_corpus(tmp_path / "text", sample_pairs(5, seed=9))
+    words = ["--source_test", tests["source_test"], "--target_test", tests["target_test"]]
+    words += ["--results", "results"]
+    (name, content), *_ = evaluate("logdir", *words, cwd=tmp_path)[0].items()
+    write_corpus(tmp_path / "text", sample_pairs(5, seed=8))
+    files, messages = evaluate("logdir", *words, cwd=tmp_path)
+    (kept,) = set(files) - {name}
+    assert files[kept] == content != files[name]
+    assert f"results/{name}: holds another evaluation, which is called results/{kept}" in messages
 
 
 # In this process, where TensorFlow is loaded already ------------------------------
@@ -160,8 +279,9 @@ def test_another_vocabulary_stays_beside_the_new_one(corpus, capsys):
     before = path.read_bytes()
     prepro.main(corpus)
     assert len([*path.parent.iterdir()]) == 2 and capsys.readouterr().err == ""
-    with open(corpus["source_train"], "a") as file:
-        file.write("Neu\n")
+    for side in ("source_train", "target_train"):
+        with open(corpus[side], "a") as file:
+            file.write("Neu\n")
     prepro.main(corpus)
     (kept,) = path.parent.glob("de.vocab.tsv.*")
     assert kept.read_bytes() == before != path.read_bytes()
@@ -238,9 +358,10 @@ def test_ctrl_c_is_one_line_and_the_same_command_goes_on(corpus):
         process.send_signal(signal.SIGINT)
         process.stdout.read()
         printed = process.stderr.read().decode()
-    assert process.returncode == 130
-    assert "stopped" in printed and "Traceback" not in printed
-    epoch, _ = checkpoint.epoch_and_step(checkpoint.newest(flags["logdir"]))
+    assert process.returncode == 130 and "Traceback" not in printed
+    newest = checkpoint.newest(flags["logdir"])
+    epoch, step = checkpoint.epoch_and_step(newest)
+    assert f"after step {step}. The last checkpoint is {newest}. The same command" in printed
     done = forked_script("train.py", **flags | dict(num_epochs=epoch + 1))
     assert done.returncode == 0, done.stderr
     assert checkpoint.epoch_and_step(checkpoint.newest(flags["logdir"]))[0] == epoch + 1

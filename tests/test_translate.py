@@ -72,7 +72,7 @@ def test_a_line_comes_out_for_each_line_that_goes_in(model):
         assert lines[2] == lines[0] and lines[5] != ""
         assert "longer than" not in said
     else:
-        assert lines[5] == "" and "1 lines are longer than 14 words" in said
+        assert lines[5] == "" and "1 line is longer than 14 words" in said
 
 
 def test_it_translates_as_eval_does(tiny):

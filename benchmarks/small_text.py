@@ -1,0 +1,217 @@
+"""Train the recipe tiny on small texts, with its defaults, and append the BLEU to small_text.md.
+
+    REAL_TEXT=DIR python benchmarks/small_text.py multi30k 300 1000 3000 10000
+    python benchmarks/small_text.py english-japanese 300 1000 3000 10000
+
+The first pairs of Multi30k, German to English, scored on its `val`; or sentences from a
+small grammar of English and Japanese, which this file holds, scored on 500 others. No
+other flags are given, so that train.py chooses the vocabulary, the epochs and the warm-up.
+"""
+
+import argparse
+import itertools
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WORK = ROOT / "benchmarks" / "work" / "small_text"
+TABLE = ROOT / "benchmarks" / "small_text.md"
+HEADER = (
+    "| text | pairs | vocab_size | epochs | steps | warm-up | training | sacreBLEU |"
+    " greedy, one checkpoint |\n|---|---|---|---|---|---|---|---|---|\n"
+)
+
+# English and Japanese -----------------------------------------------------------
+
+SUBJECTS = [
+    ("I", "私"),
+    ("he", "彼"),
+    ("she", "彼女"),
+    ("the teacher", "先生"),
+    ("the doctor", "医者"),
+    ("the student", "学生"),
+    ("my friend", "友達"),
+    ("my mother", "母"),
+    ("my father", "父"),
+    ("the child", "子供"),
+    ("the neighbour", "隣人"),
+    ("the farmer", "農夫"),
+]
+# Third person, base form and past in English; the stem in Japanese; what is so treated.
+VERBS = [
+    ("eats eat ate", "食べ", "an apple=りんご, fish=魚, a cake=ケーキ, some bread=パン"),
+    ("drinks drink drank", "飲み", "water=水, tea=お茶, coffee=コーヒー, milk=牛乳"),
+    ("reads read read", "読み", "a book=本, a letter=手紙, a magazine=雑誌, the newspaper=新聞"),
+    ("buys buy bought", "買い", "a car=車, a book=本, shoes=靴, flowers=花, a ticket=切符"),
+    ("sees see saw", "見", "a film=映画, a bird=鳥, the mountain=山, a picture=絵"),
+    ("writes write wrote", "書き", "a letter=手紙, a poem=詩, a book=本"),
+    ("washes wash washed", "洗い", "the car=車, a shirt=シャツ, the dishes=皿, a dog=犬"),
+    ("makes make made", "作り", "a table=机, a doll=人形, a cake=ケーキ, shoes=靴"),
+    ("sells sell sold", "売り", "the house=家, flowers=花, fish=魚, a car=車"),
+    ("looks_for look_for looked_for", "探し", "a key=鍵, a cat=猫, the house=家, a ticket=切符"),
+]
+ADJECTIVES = [
+    ("new", "新しい"),
+    ("old", "古い"),
+    ("big", "大きい"),
+    ("small", "小さい"),
+    ("red", "赤い"),
+]
+PLACES = [
+    ("in the park", "公園"),
+    ("at the station", "駅"),
+    ("at school", "学校"),
+    ("at home", "家"),
+    ("in the library", "図書館"),
+    ("in the garden", "庭"),
+    ("in the town", "町"),
+    ("in Tokyo", "東京"),
+    ("in Kyoto", "京都"),
+]
+COMPANIONS = [("with a friend", "友達と"), ("with my brother", "兄と"), ("alone", "一人で")]
+TIMES = dict(
+    past=[
+        ("yesterday", "昨日"),
+        ("this morning", "今朝"),
+        ("last week", "先週"),
+        ("last year", "去年"),
+    ],
+    future=[("tomorrow", "明日"), ("next week", "来週"), ("next year", "来年")],
+    present=[("every day", "毎日"), ("every week", "毎週")],
+)
+
+
+def english_verb(forms, subject, tense, negated, question):
+    """The auxiliary and the verb, which stand before and after the subject in a question."""
+    third, base, past = (form.replace("_", " ") for form in forms.split())
+    singular = subject != "I"
+    if tense == "future":
+        auxiliary, verb = "will", base
+    elif negated or question:
+        auxiliary, verb = "did" if tense == "past" else "does" if singular else "do", base
+    else:
+        auxiliary, verb = "", past if tense == "past" else third if singular else base
+    return f"{auxiliary} not" if negated and not question else auxiliary, verb
+
+
+def clause(rng, question=False):
+    """A clause in English and in Japanese, without capital letters and full stops."""
+    (subject, ja_subject), (forms, stem, objects) = rng.choice(SUBJECTS), rng.choice(VERBS)
+    tense, negated = rng.choice([*TIMES]), not question and rng.random() < 0.2
+    thing, ja_thing = rng.choice(objects.split(", ")).split("=")
+    if rng.random() < 0.4:
+        adjective, ja_adjective = rng.choice(ADJECTIVES)
+        article, _, noun = thing.rpartition(" ")
+        article = "a" if article == "an" else article
+        article = "an" if article == "a" and adjective[0] in "aeiou" else article
+        thing, ja_thing = f"{article} {adjective} {noun}".strip(), ja_adjective + ja_thing
+    options = [rng.choice(each) if rng.random() < 0.5 else None for each in (COMPANIONS, PLACES)]
+    companion, place = (option or ("", "") for option in options)
+    when, ja_when = rng.choice(TIMES[tense]) if rng.random() < 0.8 else ("", "")
+    auxiliary, verb = english_verb(forms, subject, tense, negated, question)
+    head = [auxiliary, subject] if question else [subject, auxiliary]
+    english = " ".join(filter(None, [*head, verb, thing, companion[0], place[0], when]))
+    ending = {(0, 0): "ます", (0, 1): "ません", (1, 0): "ました", (1, 1): "ませんでした"}
+    verb = stem + ending[tense == "past", negated]
+    where = place[1] and f"{place[1]}で"
+    japanese = f"{ja_when}{ja_subject}は{where}{companion[1]}{ja_thing}を{verb}"
+    return english, japanese
+
+
+def english_japanese(seed):
+    """Endless pairs of an English and a Japanese sentence, each English one once."""
+    rng, seen = random.Random(seed), set()
+    while True:
+        draw = rng.random()
+        if draw < 0.15:
+            english, japanese = clause(rng, question=True)
+            english, japanese = f"{english}?", f"{japanese}か。"
+        elif draw < 0.35:
+            (one, ja_one), (other, ja_other) = clause(rng), clause(rng)
+            link, ja_link = rng.choice([(", but", "が、"), (", so", "ので、")])
+            english, japanese = f"{one}{link} {other}.", f"{ja_one}{ja_link}{ja_other}。"
+        else:
+            english, japanese = clause(rng)
+            english, japanese = f"{english}.", f"{japanese}。"
+        if english not in seen:
+            seen.add(english)
+            yield english[0].upper() + english[1:], japanese
+
+
+# Training -------------------------------------------------------------------------
+
+
+def write_pairs(folder, name, pairs):
+    """Write both sides of some pairs; returns their paths."""
+    paths = [folder / f"{name}.{side}" for side in ("source", "target")]
+    for path, lines in zip(paths, zip(*pairs, strict=True), strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return paths
+
+
+def read_pairs(folder, name, count=None):
+    """The first pairs of Multi30k, German and English."""
+    sides = [(folder / f"{name}.{lang}").read_text("utf-8").split("\n") for lang in ("de", "en")]
+    return list(itertools.islice(zip(*sides, strict=True), count or len(sides[0]) - 1))
+
+
+def run_script(script, *flags):
+    """What a script of the project prints."""
+    command = [sys.executable, str(ROOT / script), *map(str, flags)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout
+
+
+def measure(text, count):
+    """Train on `count` pairs; returns the row of the table."""
+    folder = WORK / f"{text}-{count}"
+    folder.mkdir(parents=True, exist_ok=True)
+    if text == "multi30k":
+        real_text = Path(os.environ["REAL_TEXT"]) / "multi30k"
+        train, test = read_pairs(real_text, "train", count), read_pairs(real_text, "val")
+        langs = ["--source_lang", "de", "--target_lang", "en"]
+    else:
+        pairs = english_japanese(seed=0)
+        test, train = (list(itertools.islice(pairs, size)) for size in (500, count))
+        langs = ["--source_lang", "en", "--target_lang", "ja"]
+    flags = ["--recipe", "tiny", *langs, "--preprocessed", folder, "--logdir", folder / "logdir"]
+    for part, pairs in (("train", train), ("test", test)):
+        for side, path in zip(("source", "target"), write_pairs(folder, part, pairs), strict=True):
+            flags += [f"--{side}_{part}", path]
+    pieces = re.search(r"(\d+) pieces", run_script("prepro.py", *flags))[1]
+    began = time.monotonic()
+    printed = run_script("train.py", *flags)
+    minutes = (time.monotonic() - began) / 60
+    epochs, steps, warmup = re.search(
+        r"num_epochs (\d+), (\d+) steps in all, warmup_steps (\d+)", printed
+    ).groups()
+    scores = []
+    for more in ([], ["--beam", "1", "--average", "1"]):
+        printed = run_script(
+            "eval.py", "--logdir", folder / "logdir", "--results", folder / "results", *more
+        )
+        scores.append(re.search(r"sacreBLEU = ([\d.]+)", printed)[1])
+    return [text, count, pieces, epochs, steps, warmup, f"{minutes:.1f} min", *scores]
+
+
+def main():
+    """Measure each size, and append its row to the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("text", choices=("multi30k", "english-japanese"))
+    parser.add_argument("pairs", type=int, nargs="+")
+    arguments = parser.parse_args()
+    for count in arguments.pairs:
+        row = measure(arguments.text, count)
+        line = f"| {' | '.join(map(str, row))} |\n"
+        with TABLE.open("a") as file:
+            file.write(line if file.tell() else HEADER + line)
+        print(line, end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""Small texts: what prepro.py and train.py choose for them, and what they warn of."""
+
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import prepro
+from bleu import choose_tokenizer, empty_note
+from conftest import ROOT, forked_script, sample_pairs, write_corpus
+from hparams import (
+    AUTO,
+    SMALL_TEXT_STEPS,
+    InputError,
+    choose_schedule,
+    choose_vocab_size,
+    hparams_path,
+    load_hparams,
+    with_recipe,
+)
+from test_scripts import scalars
+from text import load_vocabs
+
+TINY = dict(recipe="tiny", hidden_units=16, ffn_units=16, num_blocks=1, num_heads=2)
+
+
+# The schedule -----------------------------------------------------------------------
+
+
+def test_a_large_text_has_the_schedule_of_the_published_results():
+    hp = choose_schedule(with_recipe(dict(recipe="tiny")), 318)  # Multi30k's batches
+    assert (hp.num_epochs, hp.warmup_steps) == (40, 1000)
+
+
+@pytest.mark.parametrize("steps_per_epoch", [1, 4, 17, 45])
+def test_a_small_text_has_more_epochs_and_reaches_the_peak(steps_per_epoch):
+    hp = choose_schedule(with_recipe(dict(recipe="tiny")), steps_per_epoch)
+    steps = hp.num_epochs * steps_per_epoch
+    assert steps >= SMALL_TEXT_STEPS * 0.95 and 1 <= hp.warmup_steps <= steps / 10
+
+
+@pytest.mark.parametrize("flags", [dict(num_epochs=3), dict(warmup_steps=7), dict(recipe="paper")])
+def test_flags_and_documented_recipes_decide_over_the_size(flags):
+    hp = with_recipe(dict(recipe="tiny") | flags)
+    chosen = choose_schedule(hp, 5)
+    given = {name: value for name, value in dataclasses.asdict(hp).items() if value != AUTO}
+    assert given.items() <= dataclasses.asdict(chosen).items()
+    assert AUTO not in (chosen.num_epochs, chosen.warmup_steps)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Flags of 60 pairs, and what train.py printed as it trained two epochs."""
+    flags = write_corpus(tmp_path_factory.mktemp("small"), sample_pairs(60)) | TINY
+    prepro.main(flags)
+    done = forked_script("train.py", **flags, num_epochs=2, batch_size=20)
+    assert done.returncode == 0, done.stderr
+    return flags, done
+
+
+def test_the_choice_is_printed_and_kept(run):
+    flags, done = run
+    assert "3 steps per epoch: num_epochs 2, 6 steps in all, warmup_steps 1" in done.stdout
+    saved = json.loads(hparams_path(flags["logdir"]).read_text())
+    size = len(load_vocabs(with_recipe(flags))[0])
+    assert [saved[n] for n in ("num_epochs", "warmup_steps", "vocab_size")] == [2, 1, size]
+    # Resumed for more epochs, or with the word itself: the schedule stays.
+    longer = {"logdir": flags["logdir"], "num_epochs": 9, "warmup_steps": AUTO}
+    hp, _ = load_hparams(longer, trained=True)
+    assert (hp.num_epochs, hp.warmup_steps, hp.vocab_size) == (9, 1, size)
+
+
+def test_the_peak_of_the_learning_rate_is_reached(run):
+    rates = scalars(run[0]["logdir"])["lr"].values()
+    assert max(rates) > 0.3 * with_recipe(run[0]).lr
+
+
+def test_a_warm_up_that_never_ends_is_warned_of(run, tmp_path):
+    more = dict(logdir=tmp_path, num_epochs=1, batch_size=20, warmup_steps=500)
+    done = forked_script("train.py", **run[0] | more)
+    assert done.returncode == 0
+    assert "never reaches its peak: warmup_steps is 500, but 1 epochs" in done.stderr
+    assert "--warmup_steps auto" in done.stderr
+
+
+# The vocabulary ----------------------------------------------------------------------
+
+
+def test_the_vocabulary_grows_with_the_text():
+    sizes = [choose_vocab_size(10**n) for n in range(3, 10)]
+    assert sizes == sorted(sizes) and sizes[-1] == 8000
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["ab", "The quick brown fox jumps", "我爱你，“你”爱我吗？", "".join(map(chr, range(200, 999)))],
+)
+def test_text_that_the_rule_does_not_fit_has_a_vocabulary_all_the_same(tmp_path, line):
+    """Too little text for so many pieces, or more characters than that."""
+    flags = write_corpus(tmp_path, [(line, line[::-1])] * 3) | dict(recipe="tiny")
+    prepro.main(flags)
+    vocab, _ = load_vocabs(with_recipe(flags))
+    (ids,) = vocab.encode([line])
+    assert vocab.decode(ids) == line or not line.isprintable()
+
+
+def test_words_have_no_such_choice():
+    with pytest.raises(InputError, match="vocab_size auto is for pieces"):
+        with_recipe(dict(vocab_size=AUTO))
+
+
+# Warnings ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "got, note", [([], ""), (["a", ""], ""), (["", " ", "a"], "2 of 3 translations are empty")]
+)
+def test_empty_translations_are_noticed(got, note):
+    assert empty_note(got) == note
+
+
+def test_mostly_empty_translations_are_warned_of(trained, monkeypatch, capsys, tmp_path):
+    """By a model whose output is </S> first."""
+    import decoding
+    import eval
+    import translate
+
+    flags = trained("tiny")
+    monkeypatch.setattr(decoding.checkpoint, "restore_mean", end_at_once)
+    eval.main(dict(logdir=flags["logdir"], results=str(tmp_path)))
+    assert "30 of 30 translations are empty. The model has learned too little." in (
+        capsys.readouterr().err
+    )
+    translate.main(
+        dict(logdir=flags["logdir"], source=flags["source_test"], output=str(tmp_path / "out"))
+    )
+    assert "30 of 30 translations are empty" in capsys.readouterr().err
+
+
+def end_at_once(model, paths):
+    """Give a model weights with which each translation ends at its first token."""
+    table = np.zeros(model.dec_words.embed.lookup_table.shape, np.float32)
+    table[3] = 1.0
+    model.dec_words.embed.lookup_table.assign(table)
+    for block in model.dec_blocks:
+        block.feedforward.normalize.gamma.assign(np.zeros_like(block.feedforward.normalize.gamma))
+        block.feedforward.normalize.beta.assign(np.ones_like(block.feedforward.normalize.beta))
+
+
+def test_training_that_explodes_ends_with_a_message(run, tmp_path):
+    flags = run[0] | dict(logdir=tmp_path / "log", lr=1000.0, warmup_steps=0, num_epochs=3)
+    done = forked_script("train.py", **flags, batch_size=5)
+    assert done.returncode == 2, done.stdout
+    assert "in epoch 1, up to step" in done.stderr and "lower --lr" in done.stderr
+    assert not [*Path(tmp_path / "log").glob("*.index")]
+
+
+# The target's script ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "lang, line, tokenizer",
+    [
+        ("en", "A dog runs in 東京.", "13a"),
+        ("en", "我爱你，你爱我吗？", "zh"),
+        ("zh", "我爱你", "zh"),
+        ("en", "今朝彼女は新聞を読みました。", "char"),
+        ("ja", "ABC", "char"),
+        ("de", "สวัสดีชาวโลก", "char"),
+        ("en", "안녕 세상", "13a"),
+        ("en", "1 + 1 = 2", "13a"),
+    ],
+)
+def test_the_script_of_the_references_chooses_the_tokenizer(lang, line, tokenizer):
+    assert choose_tokenizer(lang, (line,)) == tokenizer
+
+
+def test_a_forgotten_target_language_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from small_text import english_japanese
+
+    pairs = [*itertools.islice(english_japanese(0), 60)]
+    flags = write_corpus(tmp_path, pairs) | TINY
+    prepro.main(flags)
+    dev = dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
+    note = "The references are not in the script of --target_lang en"
+    done = forked_script("train.py", **flags, **dev, num_epochs=1)
+    assert done.returncode == 0 and note in done.stdout
+    done = forked_script("eval.py", logdir=flags["logdir"], beam=1)
+    assert done.returncode == 0 and note in done.stdout and "|tok:char|" in done.stdout
+
+
+def test_the_generated_japanese(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from small_text import english_japanese
+
+    pairs = [*itertools.islice(english_japanese(0), 500)]
+    assert ("The doctor read a magazine this morning.", "今朝医者は雑誌を読みました。") in pairs
+    assert len({english for english, _ in pairs}) == 500
+    assert pairs == [*itertools.islice(english_japanese(0), 500)]
