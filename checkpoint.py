@@ -9,10 +9,12 @@ has always done.
 import contextlib
 import fcntl
 import json
+import math
 import os
 import re
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +25,17 @@ from hparams import InputError, hparams_path, rename, to_disk, write_whole
 WRITING = "unfinished_checkpoint"  # what a checkpoint is called until it is whole
 SCORES = "dev_bleu.json"  # the dev BLEU of each epoch
 ENDINGS = (".data-00000-of-00001", ".index")  # the index last: it makes a checkpoint whole
-NAME = re.compile(r"model_epoch_(\d+)_gs_(\d+)(_partial)?")
+NAME = re.compile(r"model_epoch_([0-9]{1,9})_gs_([0-9]{1,18})(_partial)?")
+# The 2017 code's names are ours, or those that TensorFlow 1 chose for it.
+ORIGINAL_NAME = re.compile(r"model\.ckpt(-[0-9]+)?")
 UNREADABLE = (tf.errors.OpError, ValueError, AssertionError, IndexError)
+# Errors that do not prove that a file is damaged.
+OUTSIDE_CAUSES = (
+    tf.errors.PermissionDeniedError,
+    tf.errors.ResourceExhaustedError,
+    tf.errors.UnavailableError,
+    tf.errors.FailedPreconditionError,
+)
 
 
 def named(logdir):
@@ -36,11 +47,13 @@ def named(logdir):
 def newest(logdir):
     """The newest checkpoint in `logdir`, a Path without its endings, or None.
 
-    What `checkpoint` says is looked for in `logdir` itself, wherever the folder
-    stood in training; without that file, the newest by name.
+    The one that the file `checkpoint` names is looked for in `logdir` itself, wherever the
+    folder was in training. Without that file, it is the newest by name. The files may come
+    from someone else: only names of checkpoints are followed.
 
     Raises:
-      InputError: `logdir` is a file, or `checkpoint` names one that is not there.
+      InputError: `logdir` is a file, or `checkpoint` names no checkpoint, or one that is
+        missing.
     """
     logdir = Path(logdir)
     if logdir.is_file() or not logdir.exists() and Path(f"{logdir}.index").exists():
@@ -51,18 +64,28 @@ def newest(logdir):
     text = state.read_text("utf-8", errors="replace")
     found = re.search(r'model_checkpoint_path: "(?:.*[/\\])?([^"/\\]+)"', text)
     if not found:
-        raise InputError(f"{state}: names no checkpoint: delete it, or copy the file again")
-    path = logdir / found[1]
-    if not Path(f"{path}.index").is_file():
+        raise InputError(f"{state}: names no checkpoint. Delete it, or copy the file again")
+    if not (NAME.fullmatch(found[1]) or ORIGINAL_NAME.fullmatch(found[1])):
         raise InputError(
-            f"{state} names {path.name}, and {path}.index is not there: copy it again, or delete"
-            f" {state}, and the newest checkpoint that is there is taken"
+            f"{state}: names {found[1]!r}, and a checkpoint is called like model_epoch_03_gs_1290."
+            f" Delete the file if {logdir} is yours, and do not use the folder if it is not"
+        )
+    path = logdir / found[1]
+    if not index_exists(path):
+        if state.read_text("utf-8", errors="replace") != text:
+            return newest(logdir)  # a training has written and deleted since
+        raise InputError(
+            f"{state}: names {path.name}, and there is no {path}.index. Copy it again, or delete"
+            f" {state}, and the newest checkpoint of the folder is used"
         )
     return path
 
 
 def newest_whole(logdir):
-    """`newest`, or where that is damaged the one before it, which a line then says.
+    """`newest`, or where that is damaged the one before it, after a message.
+
+    A training may delete a checkpoint while it is read here. It has written a newer one
+    before that, which is then read instead.
 
     Raises:
       InputError: there are checkpoints, and none of them can be read.
@@ -73,12 +96,19 @@ def newest_whole(logdir):
     before = []
     if NAME.fullmatch(path.name):
         before = [other for other in named(logdir) if place(other) < place(path)]
-    while reason := unreadable(path):
-        if not before:
-            raise not_restored(path, reason)
-        print(f"{damaged(path, reason)}: taking the one before it", file=sys.stderr)
+    while error := unreadable(path):
+        if not index_exists(path):
+            return newest_whole(logdir)
+        if not before or not is_damage(error):
+            raise not_restored(path, error)
+        print(f"{damaged(path, error)}. Using the one before it", file=sys.stderr)
         path = before.pop()
     return path
+
+
+def index_exists(path):
+    """Whether a checkpoint is there: its index is written last, and deleted first."""
+    return Path(f"{path}.index").exists()
 
 
 def require_newest(logdir):
@@ -95,24 +125,54 @@ def require_newest(logdir):
 def unreadable(path):
     """Why the checkpoint at `path` cannot be read, or None. TensorFlow keeps checksums of it."""
     try:
-        reader = tf.train.load_checkpoint(str(path))
-        for name in reader.get_variable_to_shape_map():
-            reader.get_tensor(name)
+        with open_checkpoint(path) as reader:
+            for name in reader.get_variable_to_shape_map():
+                reader.get_tensor(name)
     except UNREADABLE as error:
         return error
     return None
 
 
+@contextlib.contextmanager
+def literal_path(path):
+    """A path of the same checkpoint that TensorFlow does not take for a pattern of names.
+
+    TensorFlow writes to `run[1]/model`, and finds no file of that name when it reads.
+    """
+    if not set("*?[]\\") & set(str(path)):
+        yield str(path)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        link = Path(folder) / "logdir"
+        link.symlink_to(path.parent.resolve(), target_is_directory=True)
+        yield str(link / path.name)
+
+
+@contextlib.contextmanager
+def open_checkpoint(path):
+    """TensorFlow's reader of the checkpoint at `path`."""
+    with literal_path(path) as name:
+        yield tf.train.load_checkpoint(name)
+
+
+def is_damage(error):
+    """Whether an error of reading proves that the file is damaged."""
+    return not isinstance(error, OUTSIDE_CAUSES)
+
+
 def damaged(path, error):
-    """What there is to say of a checkpoint that cannot be read."""
+    """The message of a checkpoint that cannot be read."""
     reason = str(error).partition("\n")[0]
-    return f"{path}: this checkpoint is damaged ({reason})"
+    state = "is damaged" if is_damage(error) else "cannot be read"
+    return f"{path}: this checkpoint {state} ({reason})"
 
 
 def not_restored(path, error):
     """The InputError of a checkpoint that cannot be read."""
-    state = path.with_name("checkpoint")
-    return InputError(f"{damaged(path, error)}: copy it again, or delete its two files and {state}")
+    remedy = "Copy its two files again"
+    if is_damage(error):
+        remedy += f"; without a copy, delete them and {path.with_name('checkpoint')}"
+    return InputError(f"{damaged(path, error)}. {remedy}")
 
 
 @contextlib.contextmanager
@@ -180,6 +240,7 @@ def save(parts, logdir, epoch, global_step, keep=5, partial=False):
     before = [other for other in named(logdir) if place(other) < place(path)]
     ends = [other for other in [*before, path] if not is_partial(other)][-keep:]
     kept = [*ends, *filter(is_partial, before[-1:]), path] if partial else ends
+    delete_orphans(logdir, path)
     lines = [f'model_checkpoint_path: "{path.name}"']
     lines += [f'all_model_checkpoint_paths: "{other.name}"' for other in kept]
     write_whole(Path(logdir) / "checkpoint", "\n".join(lines) + "\n")
@@ -187,6 +248,17 @@ def save(parts, logdir, epoch, global_step, keep=5, partial=False):
         for ending in reversed(ENDINGS):
             Path(f"{other}{ending}").unlink(missing_ok=True)
     return path
+
+
+def delete_orphans(logdir, path):
+    """Delete data files without an index, which a kill between two steps has left.
+
+    Only those of checkpoints before the one at `path`: someone may be copying others.
+    """
+    for data in Path(logdir).glob(f"*{ENDINGS[0]}"):
+        other = data.with_name(data.name.removesuffix(ENDINGS[0]))
+        if NAME.fullmatch(other.name) and place(other) < place(path) and not index_exists(other):
+            data.unlink(missing_ok=True)
 
 
 def write(parts, path):
@@ -211,12 +283,16 @@ def discard(path):
 
 
 def write_scores(logdir, scores, dev):
-    """Remember what `read_scores` gives, of the set `dev`."""
+    """Write the file that `read_scores` reads.
+
+    Args:
+      dev: what identifies the development set, a str.
+    """
     write_whole(Path(logdir) / SCORES, json.dumps(dict(dev=dev, bleu=scores), indent=2) + "\n")
 
 
 def read_scores(logdir, dev=None):
-    """The BLEU after each epoch of the set `dev`, or of whichever it was.
+    """The BLEU after each epoch of the development set `dev`, or of any if that is None.
 
     Returns:
       dict: by the name of a checkpoint, in the order of the epochs.
@@ -231,8 +307,10 @@ def read_scores(logdir, dev=None):
         content = json.loads(file.read_text("utf-8"))
         scores = {name: float(bleu) for name, bleu in content["bleu"].items()}
         known = content["dev"]
-        for name in scores:
+        for name, bleu in scores.items():
             place(name)  # which refuses what is no checkpoint's
+            if not math.isfinite(bleu):
+                raise ValueError(name)
     except (ValueError, TypeError, KeyError, AttributeError, InputError):
         raise InputError(f"{file}: holds no BLEU: delete it, or copy it again") from None
     return scores if dev in (None, known) else {}
@@ -283,26 +361,70 @@ def restore(parts, path):
     """
     try:
         refuse_other_weights(parts, path)
-        parts.read(str(path)).assert_existing_objects_matched().expect_partial()
+        with literal_path(path) as name:
+            parts.read(name).assert_existing_objects_matched().expect_partial()
     except UNREADABLE as error:
         raise not_restored(path, error) from None
 
 
 def refuse_other_weights(parts, path):
     """Raise InputError where the weights at `path` have other names or shapes than in `parts`."""
-    shapes = tf.train.load_checkpoint(str(path)).get_variable_to_shape_map()
-    there = {name: shape for name, shape in shapes.items() if name.startswith("weights/")}
-    wanted = {saved_name(name): [*weight.shape] for name, weight in parts.weights.items()}
-    odd = [name for name in there.keys() | wanted if there.get(name) != wanted.get(name)]
-    if odd:
-        name = min(odd)
-        told = hparams_path(path.parent)
-        raise InputError(
-            f"{path}: these are not the weights of the model that {told} tells of ({len(odd)}"
-            f" differ; {name.split('/')[1].replace('.S', '/')} has the shape {there.get(name)} here"
-            f" and {wanted.get(name)} there): the two files are of different trainings: put those"
-            " of one there"
+    with open_checkpoint(path) as reader:
+        shapes = reader.get_variable_to_shape_map()
+    saved = {name: shape for name, shape in shapes.items() if name.startswith("weights/")}
+    expected = {saved_name(name): [*weight.shape] for name, weight in parts.weights.items()}
+    differing = [name for name in saved.keys() | expected if saved.get(name) != expected.get(name)]
+    if differing:
+        raise other_weights_error(path, min(differing), saved, expected, len(differing))
+
+
+def other_weights_error(path, name, saved, expected, count):
+    """The InputError of a checkpoint whose weights are not those of the model.
+
+    Args:
+      name: one of the weights that differ, of which there are `count`.
+      saved, expected: shapes by name, in the checkpoint and in the model.
+    """
+    return InputError(
+        f"{path}: these are not the weights of the model that {hparams_path(path.parent)} describes"
+        f" ({count} differ; {name.split('/')[1].replace('.S', '/')} has the shape"
+        f" {saved.get(name)} here and {expected.get(name)} there). The two files belong to"
+        " different trainings: put those of one training there"
+    )
+
+
+def check_sizes(hp, vocab_sizes, path):
+    """Check the sizes that decide how large a model is, before it is built.
+
+    A file of hyperparameters that someone else wrote may ask for more memory than there is.
+
+    Args:
+      vocab_sizes: (int, int), of source and target.
+
+    Raises:
+      InputError: the checkpoint at `path` has other sizes, or cannot be read.
+    """
+    try:
+        with open_checkpoint(path) as reader:
+            saved = reader.get_variable_to_shape_map()
+    except UNREADABLE as error:
+        raise not_restored(path, error) from None
+    embed = ["encoder/enc_embed", "decoder/dec_embed"]
+    expected = {
+        saved_name(f"{name}/lookup_table"): [size, hp.hidden_units]
+        for name, size in zip(
+            ["shared_embed"] * 2 if hp.shared else embed, vocab_sizes, strict=True
         )
+    }
+    if not hp.sinusoid:
+        expected[saved_name("encoder/enc_pe/lookup_table")] = [hp.maxlen, hp.hidden_units]
+    ffn_units = hp.ffn_units or 4 * hp.hidden_units
+    for block in (0, hp.num_blocks - 1):
+        inner = f"decoder/num_blocks_{block}/multihead_attention/conv1d/kernel"
+        expected[saved_name(inner)] = [hp.hidden_units, ffn_units]
+    differing = [name for name, shape in expected.items() if saved.get(name) != shape]
+    if differing:
+        raise other_weights_error(path, min(differing), saved, expected, len(differing))
 
 
 def saved_name(name):
@@ -430,7 +552,8 @@ def normalize_names(normalize, scope):
 def is_original(path):
     """Whether the original wrote this checkpoint (TensorFlow 1, names of variables)."""
     try:
-        return tf.train.load_checkpoint(str(path)).has_tensor("encoder/enc_embed/lookup_table")
+        with open_checkpoint(path) as reader:
+            return reader.has_tensor("encoder/enc_embed/lookup_table")
     except UNREADABLE as error:
         raise not_restored(path, error) from None
 
@@ -438,9 +561,9 @@ def is_original(path):
 def read_original(path):
     """The arrays of the original's checkpoint by their names, without Adam's slots."""
     try:
-        reader = tf.train.load_checkpoint(str(path))
-        names = [name for name in reader.get_variable_to_shape_map() if "Adam" not in name]
-        arrays = {name: reader.get_tensor(name) for name in names}
+        with open_checkpoint(path) as reader:
+            names = [name for name in reader.get_variable_to_shape_map() if "Adam" not in name]
+            arrays = {name: reader.get_tensor(name) for name in names}
     except UNREADABLE as error:
         raise not_restored(path, error) from None
     if "decoder/dec_embed/lookup_table" not in arrays:

@@ -105,6 +105,13 @@ class EvalData(NamedTuple):
     references: list[str]  # every pair's target as it stands in the file
     empty: list[int]  # pairs with nothing on a side, which cannot be translated or scored
 
+    def digest(self):
+        """SHA-256 of the text, in hexadecimal digits: the same set under any path."""
+        text = hashlib.sha256()
+        for line in [*self.data.Sources, *self.references]:
+            text.update(line.encode("utf-8", "surrogateescape") + b"\n")
+        return text.hexdigest()
+
 
 # Encoding ----------------------------------------------------------------------
 
@@ -146,11 +153,14 @@ def cut_anew(data, vocabs, dropout, seed, epoch):
     return data._replace(X=X, Y=Y)
 
 
-def load_train_data(hp, vocabs):
+def load_train_data(hp, vocabs, cache_ids=True):
     """The training text as `Data`; prints how much of it was kept, and why.
 
     The sentences themselves stay only for BPE-dropout, which cuts them anew. The ids of
-    a large corpus are kept in a file beside the vocabularies, for the next time.
+    a large corpus are kept in a file next to the vocabularies, for the next time.
+
+    Args:
+      cache_ids: whether that file may be written.
 
     Raises:
       InputError: a file cannot be read, the sides differ in length, or no pair is left.
@@ -163,7 +173,7 @@ def load_train_data(hp, vocabs):
     else:
         blocks = train_blocks(hp, paths)
         data, total, empty = encode_pairs(hp, paths, blocks, vocabs, hp.maxlen, hp.bpe_dropout > 0)
-        if total >= LARGE and not hp.bpe_dropout:
+        if total >= LARGE and cache_ids and not hp.bpe_dropout:
             try:
                 write_ids(hp, vocabs, data, total, empty)
             except (InputError, OSError) as error:  # they can be made again

@@ -51,15 +51,13 @@ def load(flags):
     # Training in bfloat16 keeps the weights in float32, and they decode best in that.
     hp, trained_with = load_hparams({"precision": "float32"} | flags, trained=True)
     vocabs = load_vocabs(hp, trained_with)
-    model = make_model(hp, *map(len, vocabs))
-    if hp.best:
-        paths = [checkpoint.require_best(logdir)]
-    else:
-        paths = checkpoint.last(path, hp.average)
+    paths = [checkpoint.require_best(logdir)] if hp.best else checkpoint.last(path, hp.average)
     try:
+        checkpoint.check_sizes(hp, [*map(len, vocabs)], path)
+        model = make_model(hp, *map(len, vocabs))
         checkpoint.restore_mean(model, paths)
     except InputError:
-        if all(Path(f"{path}.index").exists() for path in paths):
+        if all(map(checkpoint.index_exists, [path, *paths])):
             raise
         return load(flags)  # a training has deleted one since
     return paths, hp, model, vocabs
@@ -269,11 +267,19 @@ def share():
         # The chief, where there is one, is the first, as it is in training.
         jobs = [(job, i) for job in ("chief", "worker") for i in range(len(cluster.get(job, [])))]
         here = task.get("type", "worker"), int(task.get("index", 0))
+        for job, _ in jobs:
+            for address in cluster[job]:
+                host, colon, port = str(address).rpartition(":")
+                if not (host and colon and 0 < int(port) < 2**16):
+                    raise ValueError(address)
+        if cluster.keys() - {"chief", "worker"} or ("cluster" in config and not jobs):
+            raise ValueError("jobs of other kinds")
         return (jobs.index(here), len(jobs)) if jobs else (0, 1)
     except (ValueError, TypeError, AttributeError):
         raise InputError(
-            f"TF_CONFIG is {os.environ['TF_CONFIG']}: it must name all workers and say which of"
-            " them this is, as in docs/workers.md; or unset it"
+            f"TF_CONFIG is {os.environ['TF_CONFIG']}: it must name all workers as host:port, with"
+            " no other jobs than worker and chief, and say which of them this is, as in"
+            " docs/workers.md. To train on one machine alone, unset it"
         ) from None
 
 

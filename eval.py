@@ -8,6 +8,8 @@ from pathlib import Path
 
 from hparams import (
     Hyperparams,
+    announce_inputs,
+    check_may_write,
     hparams_path,
     make_folder,
     parse_flags,
@@ -52,12 +54,10 @@ def results_path(hp, paths):
 
 def describe_inputs(test, paths):
     """A line that tells evaluations apart: digests of the weights and of the test set."""
-    weights, text = hashlib.sha256(), hashlib.sha256()
+    weights = hashlib.sha256()
     for path in paths:
         weights.update(Path(f"{path}.index").read_bytes())  # which holds checksums of the weights
-    for line in [*test.data.Sources, *test.references]:
-        text.update(line.encode("utf-8", "surrogateescape") + b"\n")
-    return f"Inputs = weights {weights.hexdigest()[:16]}, test set {text.hexdigest()[:16]}"
+    return f"Inputs = weights {weights.hexdigest()[:16]}, test set {test.digest()[:16]}"
 
 
 def keep_other_results(path, identity):
@@ -102,6 +102,9 @@ def main(flags):
       InputError: there is no model, or the test set cannot be used.
     """
     paths, hp, model, vocabs = load(flags)
+    results = results_path(hp, paths)
+    check_may_write(results, "results", hp, flags)
+    announce_inputs(hp, flags, "source_test", "target_test")
     test = load_test_data(hp, vocabs)
     make_folder(hp.results)
     how = describe(hp, paths)
@@ -114,7 +117,6 @@ def main(flags):
     def work(X):
         return to_text(translate(search, X, hp), vocabs[1])
 
-    results = results_path(hp, paths)
     got = translate_shared(work, test.data.X, results, how, paths)
     if got is None:
         print("Done: another process puts the parts together")

@@ -1,6 +1,7 @@
-"""TensorBoard's files in logdir: reading the curves back, and cutting off what is done anew."""
+"""TensorBoard's files in logdir: reading the curves back, and removing what is done again."""
 
 import os
+import sys
 from pathlib import Path
 
 import tensorflow as tf
@@ -9,6 +10,7 @@ from hparams import to_disk
 
 # What has points within an epoch; the rest has them at its end.
 BY_STEP = {"mean_loss", "acc", "lr", "gradient_norm", "tokens_per_second"}
+EARLIER = "earlier_events"  # folder of the files of trainings before this one
 
 
 def files(logdir):
@@ -41,11 +43,23 @@ def points(path):
             yield value.tag, event.step, float(tf.make_ndarray(value.tensor)), event.wall_time
 
 
+def set_aside(logdir):
+    """Move the files of an earlier training into a folder of their own, with a message.
+
+    They may be someone else's, or of a training whose checkpoints are kept elsewhere.
+    """
+    folder = Path(logdir) / EARLIER
+    for path in files(logdir):
+        folder.mkdir(exist_ok=True)
+        os.replace(path, folder / path.name)
+        print(f"{path}: of an earlier training, moved into {folder}", file=sys.stderr)
+
+
 def cut(logdir, global_step, partial):
-    """Take out what was written behind a checkpoint, before training goes on from there.
+    """Remove what was written after a checkpoint, before training resumes from there.
 
     Args:
-      global_step: that of the checkpoint; 0 where there is none, and all of it goes.
+      global_step: that of the checkpoint.
       partial: whether it lies within its epoch, and what comes at the end is to come.
     """
 

@@ -422,6 +422,10 @@ def check(field, value):
         raise InputError(f"{field.name} is {value}: choose one of {names}")
     elif field.type is str and not value:
         raise InputError(f"{field.name} is empty: give it a value")
+    elif field.type is str and not value.isprintable():
+        # Files that someone else wrote may hold what moves the cursor of a terminal.
+        if any(ord(char) < 32 or 127 <= ord(char) < 160 for char in value):
+            raise InputError(f"{field.name} is {value!r}: control characters cannot be in it")
 
 
 def parse_flags(description, *own):
@@ -627,6 +631,55 @@ def refuse_contradiction(path, name, trained, flags, until=""):
         )
 
 
+def may_write(path, name, flags):
+    """Whether a file or folder that the field `name` decides may be written.
+
+    A model may come from someone else. Its file must not choose where this program writes:
+    only below the current folder, or where a flag says.
+
+    Args:
+      flags: dict, those given on the command line.
+    """
+    return name in flags or Path(path).resolve().is_relative_to(Path.cwd().resolve())
+
+
+def check_may_write(path, name, hp, flags):
+    """Raise InputError unless `may_write`."""
+    if not may_write(path, name, flags):
+        raise InputError(
+            f"{hparams_path(hp.logdir)}: its field {name} leads to {path}, outside the current"
+            f" folder. To write there, add --{name} {getattr(hp, name)}"
+        )
+
+
+def announce_inputs(hp, flags, *names):
+    """Print which files outside the current folder a model's file names, before they are read.
+
+    Args:
+      flags: dict, those given on the command line.
+      names: fields of `hp`.
+    """
+    for name in names:
+        path = getattr(hp, name)
+        if path != "none" and not may_write(path, name, flags):
+            where = hparams_path(hp.logdir)
+            print(f"Reading {path}, which {where} names as {name}", file=sys.stderr, flush=True)
+
+
+def check_no_links(folder):
+    """Check that no entry of a folder in which training writes leads out of it.
+
+    Raises:
+      InputError: one is a symbolic link to elsewhere.
+    """
+    for path in Path(folder).iterdir():
+        if path.is_symlink() and not path.resolve().is_relative_to(Path(folder).resolve()):
+            raise InputError(
+                f"{path}: a link out of this folder, which training would write to. Put the file"
+                " itself there, or delete the link"
+            )
+
+
 def make_folder(folder):
     """Make a folder where there is none.
 
@@ -676,6 +729,10 @@ def whole_file(path):
             yield file
         to_disk(written)
         rename(written, path)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(f"{path}: cannot be written: {error.strerror or error}") from None
     finally:
         written.unlink(missing_ok=True)
 

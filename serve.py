@@ -8,6 +8,8 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import logging
+import weakref
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,6 +29,7 @@ if __name__ == "__main__":
     flags = parse_flags(__doc__, Task)  # before TensorFlow is loaded
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from attention import alignments, ended
 from data_load import Ragged, encode_lines
@@ -40,6 +43,8 @@ AT_ONCE = 32  # sentences in a batch
 MOMENT = 0.01  # seconds that the first of them waits for others
 JSON = "application/json"
 WAITING = 256  # sentences that wait for a batch, at most
+REQUEST_SECONDS = 20  # within which a client must have sent its request
+ANSWERED = web.AppKey("answered", weakref.WeakSet)  # connections that have sent a request
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -143,6 +148,7 @@ def make_app(explain, hosts=()):
 
     @web.middleware
     async def named(request, handler):
+        app[ANSWERED].add(request.transport)
         # Another site's page may come by a name of its own that leads here.
         if hosts and host_of(request) not in hosts:
             return refused(403, f"ask for {' or '.join(hosts)}")
@@ -153,7 +159,10 @@ def make_app(explain, hosts=()):
 
     async def translate(request):
         try:
-            line = sentence_of(await request.read())
+            async with asyncio.timeout(REQUEST_SECONDS):
+                line = sentence_of(await request.read())
+        except TimeoutError:
+            return refused(408, f"the request did not come within {REQUEST_SECONDS} seconds")
         except (web.RequestPayloadError, ValueError):
             line = None
         except web.HTTPRequestEntityTooLarge:
@@ -177,6 +186,7 @@ def make_app(explain, hosts=()):
             await task
 
     app = web.Application(client_max_size=16 * LONGEST, middlewares=[named])
+    app[ANSWERED] = weakref.WeakSet()
     app.add_routes([web.get("/", page), web.post("/translate", translate)])
     app.cleanup_ctx.append(working)
     return app
@@ -209,6 +219,31 @@ def refused(status, reason):
     return web.json_response(dict(error=reason), status=status)
 
 
+def close_silent_connections(runner):
+    """A factory of connections, which end where no request comes in time.
+
+    aiohttp bounds the time between two requests of a connection, and not that of the first.
+    """
+    loop = asyncio.get_running_loop()
+
+    def connection():
+        protocol = runner.server()
+        loop.call_later(REQUEST_SECONDS, close_if_silent, protocol)
+        return protocol
+
+    def close_if_silent(protocol):
+        transport = protocol.transport
+        if transport is not None and transport not in runner.app[ANSWERED]:
+            transport.abort()
+
+    return connection
+
+
+def is_our_fault(record):
+    """Whether a message of aiohttp's log is not just of a client's malformed request."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
 async def listen(app, host, port):
     """Serve until the program is stopped; says where.
 
@@ -217,9 +252,13 @@ async def listen(app, host, port):
     """
     runner = web.AppRunner(app, handler_cancellation=True)  # when whoever asked is gone
     await runner.setup()
+    logging.getLogger("aiohttp.server").addFilter(is_our_fault)
+    server = None
     try:
-        await web.TCPSite(runner, host, port).start()
-        host, port, *_ = runner.addresses[0]
+        loop = asyncio.get_running_loop()
+        connection = close_silent_connections(runner)
+        server = await loop.create_server(connection, host, port, reuse_address=True)
+        host, port, *_ = server.sockets[0].getsockname()
         name = f"[{host}]" if ":" in host else host
         print(f"http://{name}:{port} (Ctrl-C ends it)", flush=True)
         await asyncio.Event().wait()
@@ -229,6 +268,8 @@ async def listen(app, host, port):
             f"{host}:{port}: {reason.lower()}: name another --port or --host"
         ) from None
     finally:
+        if server:
+            server.close()
         await runner.cleanup()
 
 

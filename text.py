@@ -28,6 +28,7 @@ MISSING_CORPUS_HINT = (
     " trains on a built-in corpus"
 )
 MISSING_TEST_HINT = "Name a test set with --source_test and --target_test"
+MAX_COUNT_DIGITS = 18  # of how often a word was seen
 RUN_PREPRO_HINT = (
     "Run `python prepro.py` first, with the same --recipe, --preprocessed, --source_lang and"
     " --target_lang"
@@ -149,12 +150,71 @@ def read_test(path, tags=None):
       InputError: as `read_lines` and `read_segments`.
     """
     lines = list(read_lines(path))
-    if not any(regex.match(r"\s*(<[^>]*>\s*)*<seg\b", line) for line in lines):
+    if not any(map(opens_segment, lines)):
         raw = list(drop_tags(lines, tags))
         return [clean(line).strip() for line in raw], raw, []
-    inner, places = read_segments(path, "\n".join(lines))
-    raw = [html.unescape(segment) for segment in inner]
+    text = replace_spans("\n".join(lines), "<!--", "-->", lambda comment: "")
+    text = replace_spans(text, "<![CDATA[", "]]>", html.escape)
+    inner, places = read_segments(path, text)
+    raw = [one_line(html.unescape(segment)) for segment in inner]
     return [clean(segment).strip() for segment in inner], raw, places
+
+
+def opens_segment(line):
+    """Whether a `<seg>` is on the line, with nothing but tags before it.
+
+    >>> opens_segment('<doc> <seg id="1">a'), opens_segment("a <seg> is a tag")
+    (True, False)
+    """
+    match = regex.search(r"<seg\b", line, regex.IGNORECASE)
+    return bool(match and regex.fullmatch(r"(?:\s|<[^>]*+>)*+", line[: match.start()]))
+
+
+def replace_spans(text, opening, closing, change):
+    """Replace what stands between two marks, and the marks; lines keep their numbers.
+
+    Args:
+      change: function of the text between them.
+
+    >>> replace_spans("a<!-- b -->c<!-- d", "<!--", "-->", lambda comment: "")
+    'ac<!-- d'
+    """
+    outputs, position = [], 0
+    while (start := text.find(opening, position)) >= 0:
+        end = text.find(closing, start + len(opening))
+        if end < 0:
+            break
+        span = change(text[start + len(opening) : end])
+        missing = text.count("\n", start, end) - span.count("\n")
+        outputs += [text[position:start], span, "\n" * missing]
+        position = end + len(closing)
+    return "".join([*outputs, text[position:]])
+
+
+def one_line(text):
+    """The text with a space for each line break and the spaces around it."""
+    return " ".join(line.strip() for line in regex.split(r"[\r\n]", text.strip()))
+
+
+def drop_markup(text):
+    """The text without what stands between < and >, as the 2017 code removes it.
+
+    That is `re.sub("<[^>]+>", "", text)`, in linear time also where no > follows.
+
+    >>> drop_markup("a <b>c</b> <> d < e")
+    'a c <> d < e'
+    """
+    outputs, position = [], 0
+    while (start := text.find("<", position)) >= 0:
+        end = text.find(">", start + 1)
+        if end < 0:
+            break
+        if end == start + 1:  # nothing between them
+            outputs.append(text[position : end + 1])
+        else:
+            outputs.append(text[position:start])
+        position = end + 1
+    return "".join([*outputs, text[position:]])
 
 
 def empty_text_error(path, num_sentences, num_tags):
@@ -212,7 +272,7 @@ def read_segments(path, text):
     """
     segments, places, number, opened = [], [], 1, None
     behind = 0  # where the text begins that is not seen yet
-    for tag in regex.finditer(r"<(/?)seg\b([^>]*)>", text):
+    for tag in regex.finditer(r"<(/?)seg\b([^<>]*)>", text, regex.IGNORECASE):
         number += text.count("\n", behind, tag.start())
         behind = tag.start()
         if tag[1] and opened is None:
@@ -220,8 +280,7 @@ def read_segments(path, text):
         if not tag[1] and opened is not None:
             raise not_closed(path, places[-1])
         if tag[1]:
-            inner = regex.sub("<[^>]+>", "", text[opened : tag.start()])
-            segments.append(" ".join(line.strip() for line in inner.strip().split("\n")))
+            segments.append(one_line(drop_markup(text[opened : tag.start()])))
             opened = None
         else:
             name = regex.search(r"""\bid\s*=\s*["']?([^"'\s]+)""", tag[2])
@@ -334,7 +393,7 @@ def read_counts(path):
         word, tab, count = line.partition("\t")
         if not word or not tab or word.split() != [word] or not count.isascii():
             problem = "is not a word, a tab and a count"
-        elif not count.isdigit():
+        elif not count.isdigit() or len(count) > MAX_COUNT_DIGITS:
             problem = f"has {count!r} for a count"
         elif word in counts:
             problem = f"names {word} a second time"

@@ -14,9 +14,12 @@ from hparams import (
     AUTO,
     Hyperparams,
     InputError,
+    announce_inputs,
+    check_no_links,
     choose_schedule,
     load_hparams,
     make_folder,
+    may_write,
     parse_flags,
     run,
     save_hparams,
@@ -247,12 +250,13 @@ class Training:
     Args:
       hp: Hyperparams.
       vocabs: those of source and target.
-      path: the checkpoint to go on from, or None.
+      path: the checkpoint to resume from, or None.
+      dev_sha256: the digest of the development set, "" if there is none.
     """
 
-    def __init__(self, hp, vocabs, path=None):
+    def __init__(self, hp, vocabs, path=None, dev_sha256=""):
         keras.utils.set_random_seed(hp.seed)
-        self.hp, self.vocabs, self.path = hp, vocabs, path
+        self.hp, self.vocabs, self.path, self.dev_sha256 = hp, vocabs, path, dev_sha256
         self.strategy = make_strategy()
         self.chief = self.strategy.extended.should_checkpoint  # of several workers, the writer
         self.schedule = WarmUp(hp.peak_lr, hp.warmup_steps)
@@ -283,7 +287,7 @@ class Training:
         """Go on from the checkpoint at `path`."""
         checkpoint.restore(self.parts, path)
         self.epoch, self.global_step = checkpoint.epoch_and_step(path)
-        scores = checkpoint.read_scores(self.hp.logdir, self.hp.source_dev)
+        scores = checkpoint.read_scores(self.hp.logdir, self.dev_sha256)
         # Those behind it are of a run that was gone back on.
         here = checkpoint.place(path)
         self.scores = {
@@ -307,13 +311,15 @@ class Training:
             yield
             return
         make_folder(self.hp.logdir)
+        check_no_links(self.hp.logdir)
         with checkpoint.lock(self.hp.logdir):
             if checkpoint.newest(self.hp.logdir) != newest:
                 raise InputError(f"{self.hp.logdir}: another training wrote here: start again")
             save_vocabs(self.vocabs, self.hp.logdir)
-            events.cut(
-                self.hp.logdir, self.global_step, not self.path or checkpoint.is_partial(self.path)
-            )
+            if self.path:
+                events.cut(self.hp.logdir, self.global_step, checkpoint.is_partial(self.path))
+            else:
+                events.set_aside(self.hp.logdir)
             with tf.summary.create_file_writer(self.hp.logdir).as_default():
                 if not self.path:
                     summaries.write_setup(self.hp, self.step.get_concrete_function().graph)
@@ -496,7 +502,7 @@ class Training:
             tf.summary.scalar("dev_bleu", bleu, self.global_step)
             summaries.write_samples(dev, got, self.global_step)
             summaries.write_attention(self.model, dev, self.vocabs, self.hp, self.global_step)
-            checkpoint.write_scores(self.hp.logdir, self.scores, self.hp.source_dev)
+            checkpoint.write_scores(self.hp.logdir, self.scores, self.dev_sha256)
         return loss, bleu, empty_note(got)
 
 
@@ -532,6 +538,7 @@ def main(flags):
     if hp.tokens == "pieces":
         hp = dataclasses.replace(hp, vocab_size=len(vocabs[0]))
     if path:
+        checkpoint.check_sizes(hp, [*map(len, vocabs)], path)
         note_other_vocab(hp, vocabs)
     if path and checkpoint.epochs_done(path) >= hp.num_epochs:
         print(
@@ -540,13 +547,16 @@ def main(flags):
         )
         return
 
+    if path:
+        sides = [f"{side}_{part}" for part in ("train", "dev") for side in ("source", "target")]
+        announce_inputs(hp, flags, *sides)
     dev = load_dev_data(hp, vocabs)
-    data = load_train_data(hp, vocabs)
+    data = load_train_data(hp, vocabs, may_write(hp.ids_path, "preprocessed", flags))
     hp = settle_schedule(hp, data)
     if hp.deterministic:
         tf.config.experimental.enable_op_determinism()
     try:
-        training = Training(hp, vocabs, path)
+        training = Training(hp, vocabs, path, dev.digest() if dev else "")
     except tf.errors.ResourceExhaustedError:
         raise OSError(
             f"the model is too large for the memory: lower hidden_units {hp.hidden_units},"

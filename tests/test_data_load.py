@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import os
 
 import numpy as np
 import pytest
@@ -178,7 +179,9 @@ def test_where_the_ids_cannot_be_kept_training_begins(capsys, large, monkeypatch
     assert "The ids are not kept: the disk is full" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("what", ["text", "maxlen", "vocabulary", "damage", "nothing", "array"])
+@pytest.mark.parametrize(
+    "what", ["text", "time", "maxlen", "vocabulary", "damage", "nothing", "array"]
+)
 def test_kept_ids_of_anything_else_are_not_used(large, what):
     hp = Hyperparams(**large, min_cnt=1)
     vocabs = load_vocabs(hp)
@@ -186,6 +189,8 @@ def test_kept_ids_of_anything_else_are_not_used(large, what):
     if what == "text":
         with open(hp.source_train, "a") as file:
             file.write("\n")
+    elif what == "time":  # another text, as long as it was
+        os.utime(hp.source_train, ns=(0, 0))
     elif what == "maxlen":
         hp = dataclasses.replace(hp, maxlen=9)
     elif what == "vocabulary":
@@ -232,6 +237,7 @@ def test_segments_may_share_lines_and_span_them(tmp_path, text, segments):
     [
         ("<seg>a</seg>\n<seg>b\n<seg>c</seg>", ":2: this <seg> is not closed"),
         ("<seg>a</seg>\n<seg>b\n", ":2: this <seg> is not closed"),
+        ('<seg\nid="1"\n>a</seg>\n<seg>b', ":4: this <seg> is not closed"),
         ("<seg>a</seg>\nb</seg>\n", ":2: </seg> without a <seg> before it"),
     ],
 )
@@ -263,6 +269,9 @@ def test_languages_of_one_name_up_to_a_dot_are_two(tmp_path):
         hp.vocab_path(lang).write_text(GOOD)
     trained_with = fingerprints(load_vocabs(hp))
     assert set(trained_with) == {"x.de", "x.en"}
+    del (without := dict(trained_with))["x.en"]
+    with pytest.raises(InputError, match="x.en.vocab.tsv: not the vocabulary"):
+        load_vocabs(hp, without)
     hp.vocab_path("x.de").write_text(GOOD.replace("ein", "kein"))
     with pytest.raises(InputError, match="x.de.vocab.tsv: not the vocabulary"):
         load_vocabs(hp, trained_with)
@@ -329,6 +338,19 @@ def epoch(count, batch_size, seed=0, number=1):
     return batches
 
 
+@pytest.mark.parametrize("largest", [2**16 - 1, 2**16, 2**20])
+def test_ids_of_any_size_stay_what_they_are(largest):
+    rows = [[largest, 3], [4, largest, 3]]
+    ragged = Ragged.of(rows)
+    assert [row.tolist() for row in ragged] == rows
+    assert (ragged.ids.dtype == np.uint16) == (largest < 2**16)
+
+
+def test_the_digest_tells_where_sentences_end():
+    one, other = Ragged.of([[4, 3], [5, 6, 3]]), Ragged.of([[4, 3, 5], [6, 3]])
+    assert one.ids.tolist() == other.ids.tolist() and one.digest() != other.digest()
+
+
 def test_an_epoch_is_whole_batches_of_different_pairs():
     batches = epoch(10, 3)
     assert [len(batch) for batch in batches] == [3, 3, 3]
@@ -376,6 +398,14 @@ def test_batches_of_tokens_hold_every_pair_once_and_no_more_tokens_than_asked():
     assert data.Y.lengths.sum() > 0.85 * padded  # like lengths lie together
     widths = [y.shape[1] for _, y in batches]
     assert widths != sorted(widths)  # but the short ones do not come first
+
+
+def test_the_longer_side_bounds_a_batch_of_tokens():
+    """Also where that is the source."""
+    data = sentences(300)
+    data = data._replace(X=data.Y, Y=data.X)
+    for x, y in token_batches(data):
+        assert y.size < x.size <= 500
 
 
 def test_batches_of_tokens_are_others_each_epoch():

@@ -51,9 +51,8 @@ dropped = strategy.gather(dropped, axis=0).numpy()  # (replicas, 99)
 assert len(np.unique(dropped, axis=0)) == replicas  # each drops other units
 
 def losses(recipe, name):
-    hp = with_recipe(dict(recipe=recipe, batch_size=25) | small)
-    if hp.batch_tokens:
-        hp = with_recipe(dict(recipe=recipe, batch_tokens=150) | small)
+    batch = dict(batch_size=25) if recipe == "legacy" else dict(batch_tokens=150)
+    hp = with_recipe(dict(recipe=recipe) | batch | small)
     keras.utils.set_random_seed(0)
     with strategy.scope():
         model = make_model(hp, 50, 50)
@@ -151,7 +150,7 @@ def test_processes_share_a_test_set(tmp_path):
     train.main(flags | dict(num_epochs=2))
     folder = tmp_path / "results"
     command = [sys.executable, str(ROOT / "eval.py"), f"--logdir={flags['logdir']}"]
-    eval.main(dict(logdir=flags["logdir"]))
+    eval.main(dict(logdir=flags["logdir"], results=flags["results"]))
     (path,) = folder.iterdir()
     alone = path.read_text("utf-8")
     path.unlink()
@@ -179,7 +178,22 @@ def test_each_process_knows_its_place(monkeypatch, config, index, count):
     assert share() == (index, count)
 
 
-@pytest.mark.parametrize("config", ["", "[]", "{", f'{{{WORKERS}, "task": {{"index": 2}}}}'])
+@pytest.mark.parametrize(
+    "config",
+    [
+        "",
+        "[]",
+        "{",
+        f'{{{WORKERS}, "task": {{"index": 2}}}}',
+        '{"cluster": {"worker": ["localhost"]}, "task": {"index": 0}}',
+        '{"cluster": {"worker": ["localhost:x"]}, "task": {"index": 0}}',
+        '{"cluster": {"worker": ["localhost:99999"]}, "task": {"index": 0}}',
+        '{"cluster": {"worker": [1]}, "task": {"index": 0}}',
+        '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}',
+        '{"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"index": 0}}',
+        '{"cluster": {"worker": []}, "task": {"index": 0}}',
+    ],
+)
 def test_a_cluster_that_does_not_say_who_this_is(monkeypatch, config):
     monkeypatch.setenv("TF_CONFIG", config)
     for ask in (share, train.make_strategy):

@@ -234,7 +234,7 @@ def test_each_epoch_tells_the_dev_bleu_and_the_best_is_remembered(run):
     steps = [checkpoint.epoch_and_step(p)[1] for p in checkpoint.named(flags["logdir"])]
     assert list(points["dev_bleu"]) == steps and len(told) == 3
     names = [path.name for path in checkpoint.named(flags["logdir"])]
-    scores = checkpoint.read_scores(flags["logdir"], flags["source_dev"])
+    scores = checkpoint.read_scores(flags["logdir"])
     assert {name: round(bleu, 2) for name, bleu in scores.items()} == dict(
         zip(names, told, strict=True)
     )
@@ -250,7 +250,8 @@ def test_the_learning_rate_is_in_tensorboard(run):
 
 def test_the_dev_bleu_is_what_eval_gives_the_best_checkpoint(run):
     """The test set is the development set here."""
-    done = forked_script("eval.py", logdir=run[0]["logdir"], best=True, beam=1)
+    own = {name: run[0][name] for name in ("logdir", "results")}
+    done = forked_script("eval.py", **own, best=True, beam=1)
     best = checkpoint.best(run[0]["logdir"])
     bleu = checkpoint.read_scores(run[0]["logdir"])[best.name]
     assert f"Decoding = greedy search, {best.name}\n" in done.stdout
@@ -260,7 +261,7 @@ def test_the_dev_bleu_is_what_eval_gives_the_best_checkpoint(run):
 @pytest.mark.parametrize("way", [dict(), dict(beam=1, average=1), dict(best=True, beam=3)])
 def test_eval_writes_plain_text_for_each_line(run, way):
     flags, _ = run
-    done = forked_script("eval.py", logdir=flags["logdir"], **way)
+    done = forked_script("eval.py", logdir=flags["logdir"], results=flags["results"], **way)
     assert done.returncode == 0, done.stderr
     if not way:  # the recipe's own way
         assert (
@@ -370,11 +371,17 @@ def test_the_scores_of_a_run_that_was_gone_back_on_do_not_count(flags, tmp_path)
     names = [path.name for path in checkpoint.named(tmp_path)]
     assert [*checkpoint.read_scores(tmp_path)] == names
 
-    hp = with_recipe(back)
+    hp, _ = load_hparams({"logdir": str(tmp_path)}, trained=True)
     vocabs = load_vocabs(hp)
-    assert [*train.Training(hp, vocabs, tmp_path / names[1]).scores] == names[:2]
-    other = dataclasses.replace(hp, source_dev="another")
-    assert train.Training(other, vocabs, tmp_path / names[1]).scores == {}
+    # The set is known by its text, under whatever path.
+    link = tmp_path / "link"
+    link.symlink_to(hp.source_dev)
+    same, other = (
+        load_test_data(dataclasses.replace(hp, source_dev=path), vocabs, "dev").digest()
+        for path in (str(link), hp.target_dev)
+    )
+    assert [*train.Training(hp, vocabs, tmp_path / names[1], same).scores] == names[:2]
+    assert train.Training(hp, vocabs, tmp_path / names[1], other).scores == {}
 
 
 def test_it_learns_to_copy_text_with_digits_and_punctuation(tmp_path, capsys):

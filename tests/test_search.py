@@ -203,6 +203,26 @@ def test_it_ends_when_no_open_hypothesis_can_win():
     np.testing.assert_allclose(scores, 0, atol=1e-6)
 
 
+def test_a_late_sentence_may_win_by_its_length():
+    """The bound that stops the search is that of the longest sentence, not of the present one.
+
+    The first step ends with probability 0.6; going on is sure to give ten words. With a
+    penalty the longer one wins: log(0.4) / penalty(10) > log(0.6) / penalty(1).
+    """
+    logits = np.full([2, V], -30.0, np.float32)
+    logits[0, [STOP, 1]] = np.log([0.6, 0.4])
+    logits[1, 1] = 0.0
+
+    def step(ids, past):
+        past = tf.concat([past, ids[:, None]], axis=1)
+        return tf.gather(logits, tf.cast(tf.shape(past)[1] > 1, tf.int32) + 0 * ids), past
+
+    penalty = paper_penalty(1.5)
+    preds, scores = search(step, 1, 2, [10], penalty)
+    assert words_of(preds[0, 0]) == (1,) * 10
+    assert scores[0, 0] == pytest.approx(np.log(0.4) / float(penalty(10.0)), abs=1e-4)
+
+
 def test_where_there_are_fewer_sentences_than_wanted_the_rest_scores_minus_infinity():
     step, _ = table_step(0, 1, 1)
     preds, scores = search(step, 1, 6, [1], paper_penalty(0.6), nbest=6)

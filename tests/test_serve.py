@@ -3,13 +3,16 @@
 import asyncio
 import concurrent.futures
 import json
+import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 
 import pytest
+from aiohttp import web
 
+import serve
 from browser import chromium, shows, wait_for
 from conftest import ROOT
 from decoding import Translator, load
@@ -145,6 +148,62 @@ def test_those_that_come_together_are_one_batch():
     asyncio.run(scenario())
     assert calls[:7] == [32, 18, 3, 1, 1, 1, 1]
     assert calls[7] == 1  # nobody waits for the other one
+
+
+def test_half_a_request_is_not_waited_for(monkeypatch):
+    """Of a head, of a body; the others are served meanwhile and afterwards."""
+    monkeypatch.setattr(serve, "REQUEST_SECONDS", 0.3)
+    head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    body = sentence("Hund")
+
+    async def answer(port, request):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request)
+        try:
+            return await asyncio.wait_for(reader.read(), 30)
+        except ConnectionResetError:
+            return b""
+        finally:
+            writer.close()
+
+    async def scenario():
+        app = serve.make_app(lambda lines: [dict(text=line.upper()) for line in lines])
+        runner = web.AppRunner(app)
+        await runner.setup()
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(serve.close_silent_connections(runner), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        length = b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+        halves = [answer(port, head[: n * 10]) for n in range(5)]
+        halves.append(answer(port, head + length + body[:4]))
+        *silent, late, good = await asyncio.gather(*halves, answer(port, head + length + body))
+        assert silent == [b""] * 5
+        assert late.startswith(b"HTTP/1.1 408 ") and b"within 0.3 seconds" in late
+        assert good.endswith(b'{"text": "HUND"}')
+        assert b"HUND" in await answer(port, head + length + body)
+        server.close()
+        await runner.cleanup()
+
+    asyncio.run(scenario())
+
+
+def test_a_malformed_request_is_not_reported_as_a_fault(flags):
+    """Not ten lines of a traceback for each, on the terminal of the server."""
+    command = [sys.executable, str(ROOT / "serve.py"), f"--logdir={flags['logdir']}", "--port=0"]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, **pipes) as process:
+        address = next((line.split()[0] for line in process.stdout if "http" in line), "")
+        for request in (
+            b"GET / HTTP/9\r\n\r\n",
+            b"\x00\xff\r\n\r\n",
+            b"GET / HTTP/1.1\r\nA\r\n\r\n",
+        ):
+            port = int(address.rpartition(":")[2])
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+                client.sendall(request)
+                assert b"400" in client.recv(1000)
+        process.terminate()
+        assert "Traceback" not in process.stderr.read()
 
 
 def test_the_page(flags, server):

@@ -189,7 +189,7 @@ def test_a_forgotten_target_language_is_noticed(tmp_path, monkeypatch):
     note = "The references are not in the script of --target_lang en"
     done = forked_script("train.py", **flags, **dev, num_epochs=1)
     assert done.returncode == 0 and note in done.stdout
-    done = forked_script("eval.py", logdir=flags["logdir"], beam=1)
+    done = forked_script("eval.py", logdir=flags["logdir"], results=flags["results"], beam=1)
     assert done.returncode == 0 and note in done.stdout and "|tok:char|" in done.stdout
 
 

@@ -1,0 +1,209 @@
+"""Models that come from someone else: they choose no path to write to, and run no code."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+import checkpoint
+import data_load
+import decoding
+from conftest import forked
+from hparams import InputError, hparams_path
+from text import read_test
+
+
+@pytest.fixture
+def stranger(trained, tmp_path):
+    """A folder of a model from elsewhere, its text inside, and the home of who uses it."""
+    flags = trained("tiny")
+    home, work = tmp_path / "home", tmp_path / "work"
+    home.mkdir()
+    (home / ".bashrc").write_text("mine\n")
+    shutil.copytree(flags["logdir"], work / "st")
+    for side in ("source", "target"):
+        shutil.copy(flags[f"{side}_test"], work / "st" / side)
+    change(work / "st", results="results", source_test="st/source", target_test="st/target")
+    return work / "st"
+
+
+def change(logdir, /, **fields):
+    """Change fields of hparams.json."""
+    path = hparams_path(logdir)
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def evaluate(stranger, *words, script="eval.py"):
+    """Run a script in the folder in which the stranger's is; its end."""
+    done = forked([script, "--logdir", "st", "--beam", "1", *words], cwd=stranger.parent)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def rename_checkpoint(stranger, name):
+    """Give the newest checkpoint a name, and write it into the file `checkpoint`."""
+    path = checkpoint.newest(stranger)
+    for ending in checkpoint.ENDINGS:
+        os.rename(f"{path}{ending}", f"{stranger / name}{ending}")
+    (stranger / "checkpoint").write_text(f'model_checkpoint_path: "{name}"\n')
+
+
+def test_a_model_is_used_as_it_comes(stranger):
+    done = evaluate(stranger)
+    assert done.returncode == 0, done.stderr
+    assert len([*(stranger.parent / "results").iterdir()]) == 1
+
+
+@pytest.mark.parametrize("name", [".bashrc", "model_epoch_1_gs_2x", "model.ckpt-1\x1b[2J", "a b"])
+@pytest.mark.parametrize("script", ["eval.py", "train.py"])
+def test_a_checkpoint_has_the_name_of_a_checkpoint(stranger, name, script):
+    rename_checkpoint(stranger, name)
+    more = ["--recipe", "tiny"] if script == "train.py" else []
+    done = evaluate(stranger, *more, script=script)
+    assert done.returncode == 2 and "a checkpoint is called like" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_results_are_written_where_the_user_says(stranger):
+    home = stranger.parent.parent / "home"
+    change(stranger, results=str(home))
+    done = evaluate(stranger)
+    assert done.returncode == 2 and f"add --results {home}" in done.stderr
+    assert [path.name for path in home.iterdir()] == [".bashrc"]
+    done = evaluate(stranger, "--results", str(home))
+    assert done.returncode == 0 and len([*home.iterdir()]) == 2
+    change(stranger, results="../home")
+    assert evaluate(stranger).returncode == 2
+
+
+def test_results_follow_no_link_out_of_the_folder(stranger):
+    home = stranger.parent.parent / "home"
+    name = checkpoint.newest(stranger).name
+    change(stranger, results="st/results", beam=1)
+    (stranger / "results").mkdir()
+    (stranger / "results" / name).symlink_to(home / ".bashrc")
+    assert evaluate(stranger).returncode == 2
+    (stranger / "results" / name).unlink()
+    (stranger / "results").rmdir()
+    (stranger / "results").symlink_to(home)
+    assert evaluate(stranger).returncode == 2
+    assert (home / ".bashrc").read_text() == "mine\n" and len([*home.iterdir()]) == 1
+
+
+@pytest.mark.parametrize("name", ["lock", "hparams.json", "dev_bleu.json", "bpe.metadata.tsv"])
+def test_training_follows_no_link_out_of_the_folder(stranger, name):
+    bashrc = stranger.parent.parent / "home" / ".bashrc"
+    path = stranger / name
+    if path.exists():
+        bashrc.write_bytes(path.read_bytes())
+        path.unlink()
+    before = bashrc.read_bytes()
+    path.symlink_to(bashrc)
+    more = ["--recipe", "tiny", "--source_train", "st/source", "--target_train", "st/target"]
+    done = evaluate(stranger, *more, "--num_epochs", "99", script="train.py")
+    assert done.returncode == 2 and bashrc.read_bytes() == before
+    assert f"st/{name}: a link out of this folder" in done.stderr or name == "dev_bleu.json"
+
+
+def test_files_elsewhere_are_named_before_they_are_read(stranger):
+    elsewhere = stranger.parent.parent / "home" / "secret"
+    shutil.copy(stranger / "source", elsewhere)
+    change(stranger, source_test=str(elsewhere))
+    done = evaluate(stranger)
+    assert f"Reading {elsewhere}, which st/hparams.json names as source_test" in done.stderr
+    done = evaluate(stranger, "--source_test", str(elsewhere))
+    assert done.returncode == 0 and "Reading" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        dict(preprocessed="\0"),
+        dict(results="a\x1b[31m"),
+        dict(source_lang="de\n"),
+        dict(source_lang="../de"),
+        dict(logdir=3),
+        dict(lr=float("nan")),
+    ],
+)
+def test_a_field_that_cannot_be(stranger, fields):
+    change(stranger, **fields)
+    done = evaluate(stranger)
+    assert done.returncode == 2 and "st/hparams.json: not hyperparameters" in done.stderr
+    assert "\x1b" not in done.stderr and "\0" not in done.stderr
+
+
+def test_the_folder_of_the_model_is_the_one_that_was_named(stranger):
+    change(stranger, logdir="../home")
+    assert evaluate(stranger).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [dict(hidden_units=65536), dict(num_blocks=1000), dict(ffn_units=65536), dict(shared=False)],
+    ids=str,
+)
+def test_sizes_are_compared_before_a_model_is_built(stranger, fields, monkeypatch):
+    change(stranger, **fields)
+    monkeypatch.setattr(decoding, "make_model", lambda *_: pytest.fail("was built"))
+    with pytest.raises(InputError, match="these are not the weights of the model"):
+        decoding.load(dict(logdir=str(stranger)))
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+def test_a_bleu_that_is_no_number(tmp_path, value):
+    scores = f'{{"dev": "d", "bleu": {{"model_epoch_01_gs_1": {value}}}}}'
+    (tmp_path / "dev_bleu.json").write_text(scores)
+    with pytest.raises(InputError, match="dev_bleu.json: holds no BLEU"):
+        checkpoint.read_scores(tmp_path)
+
+
+def test_the_cache_of_ids_is_data(tmp_path):
+    """No pickles: an array of objects is not loaded, and so is no cache."""
+    import numpy as np
+
+    class Code:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "made"),)
+
+    np.savez(tmp_path / "train.ids.npz", key=np.array([Code()], object))
+    text = tmp_path / "text"
+    text.write_text("a\n")
+    from hparams import with_recipe
+
+    hp = with_recipe(
+        dict(preprocessed=str(tmp_path), source_train=str(text), target_train=str(text))
+    )
+    assert data_load.read_ids(hp, ()) is None and not (tmp_path / "made").exists()
+
+
+# Text of a stranger --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text, sentences",
+    [
+        ("<seg>a&#10;b&#13;&#10; c</seg>", ["a b  c"]),
+        ("<seg>&amp;lt;</seg>", ["&lt;"]),
+        ("<seg>a</seg><!-- <seg>b</seg>\n --><seg>c</seg>", ["a", "c"]),
+        ("<seg><![CDATA[a < b && <c>]]></seg>", ["a < b && <c>"]),
+        ('<DOC><SEG ID="1">a</SEG></DOC>', ["a"]),
+        ("<seg>a <b>c</b></seg>", ["a c"]),
+    ],
+)
+def test_segments_are_one_line_each(tmp_path, text, sentences):
+    path = tmp_path / "test.xml"
+    path.write_text(text)
+    assert read_test(path)[1] == sentences
+
+
+@pytest.mark.parametrize("unit", ["<", "<seg ", "<!--", "<![CDATA[", "<a> "])
+def test_no_markup_takes_more_than_linear_time(tmp_path, unit):
+    """A million of them once took an hour."""
+    path = tmp_path / "test.xml"
+    path.write_text(f"<seg>a</seg><seg>{unit * 200_000}</seg>")
+    try:
+        assert len(read_test(path)[1]) == 2
+    except InputError as error:
+        assert f"{path}:1: " in str(error)
