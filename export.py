@@ -35,11 +35,26 @@ if __name__ == "__main__":
     flags = parse_flags(__doc__, Task)  # before TensorFlow is loaded
 
 import tensorflow as tf
-import tensorflow_text as tf_text
 
 import ctranslate
 from decoding import describe, load, make_search, weights_of
 from text import END, UNK, clean
+
+
+def import_tensorflow_text():
+    """The package tensorflow_text, which only a SavedModel of pieces needs.
+
+    Raises:
+      InputError: it is not installed, as on systems that it has no release for.
+    """
+    try:
+        import tensorflow_text
+    except ImportError as error:
+        raise InputError(
+            f"tensorflow-text cannot be imported ({error}). A SavedModel of this model needs it:"
+            " `pip install tensorflow-text`, or use --format ctranslate2"
+        ) from None
+    return tensorflow_text
 
 
 class PiecesOps(tf.Module):
@@ -51,6 +66,7 @@ class PiecesOps(tf.Module):
 
     def __init__(self, vocab):
         super().__init__()
+        tf_text = import_tensorflow_text()
         self.tokenizer = tf_text.SentencepieceTokenizer(vocab.proto, tf.int32, add_eos=True)
 
     def encode(self, lines):

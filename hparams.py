@@ -31,7 +31,7 @@ MANY = 2**31  # what TensorFlow counts up to
 WIDE = 2**16 + 1
 FAR = 1024  # tokens of a sentence that are read where there is no other limit
 AUTO = "auto"  # the value of a field that the size of the training text decides
-SMALL_TEXT_STEPS = 2000  # training steps at least, where `num_epochs` is AUTO
+MANY_STEPS = 300  # steps per epoch from which on 40 epochs are enough, where `num_epochs` is AUTO
 
 
 def option(
@@ -394,14 +394,20 @@ def choose_schedule(hp, steps_per_epoch):
     """The hyperparameters with `num_epochs` and `warmup_steps` in place of `AUTO`.
 
     An epoch of a small text has few steps, and a model needs some thousands to learn
-    anything: the fewer they are, the more epochs.
+    anything: the fewer they are, the more epochs. The learning rate rises for a tenth of all
+    steps. benchmarks/small_text.md has results.
 
     Args:
       steps_per_epoch: batches in the first epoch.
+
+    >>> hp = with_recipe(dict(recipe="tiny"))
+    >>> chosen = [choose_schedule(hp, steps) for steps in (6, 17, 40, 110, 318)]
+    >>> [(hp.num_epochs, hp.warmup_steps) for hp in chosen]
+    [(191, 114), (126, 214), (90, 360), (60, 660), (40, 1000)]
     """
     num_epochs, warmup_steps = hp.num_epochs, hp.warmup_steps
     if num_epochs == AUTO:
-        num_epochs = max(40, round(SMALL_TEXT_STEPS / steps_per_epoch))
+        num_epochs = round(40 * max(1.0, MANY_STEPS / steps_per_epoch) ** 0.4)
     if warmup_steps == AUTO:
         warmup_steps = min(1000, max(1, num_epochs * steps_per_epoch // 10))
     return dataclasses.replace(hp, num_epochs=num_epochs, warmup_steps=warmup_steps)
@@ -437,6 +443,7 @@ def parse_flags(description, *own):
     Scripts call this before they import TensorFlow, so that `--help` and a wrong flag are
     answered at once. Ctrl-C then ends the program without a message, until `run` has one.
     """
+    check_platform()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # fewer of TensorFlow's notices
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     parser = Parser(
@@ -465,6 +472,15 @@ def parse_flags(description, *own):
     except InputError as error:
         parser.error(str(error))
     return vars(flags)
+
+
+def check_platform():
+    """End the program on a system that TensorFlow's packages do not support."""
+    if sys.platform in ("win32", "cygwin"):
+        program = Path(sys.argv[0]).name
+        message = "Windows is not supported. Run it within WSL2 (https://aka.ms/wsl), as on Linux"
+        print(f"{program}: {message}", file=sys.stderr)
+        sys.exit(2)
 
 
 class Parser(argparse.ArgumentParser):

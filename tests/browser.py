@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from conftest import INSTALL_EXTRAS
+
 # All text of a page: TensorBoard's is in shadow roots, and in frames.
 TEXT = """
 function text(node) {
@@ -30,10 +32,10 @@ return pictures(document.body);
 @contextlib.contextmanager
 def chromium():
     """A driver of Chromium with an empty profile; the test is skipped where there is none."""
-    webdriver = pytest.importorskip("selenium.webdriver")
+    webdriver = pytest.importorskip("selenium.webdriver", reason=INSTALL_EXTRAS)
     paths = [shutil.which(name) for name in ("chromium", "chromedriver")]
     if None in paths:
-        pytest.skip("no chromium and chromedriver: apt-get install chromium chromium-driver")
+        pytest.skip("no Chromium. To run them: apt-get install chromium chromium-driver")
     options = webdriver.ChromeOptions()
     options.binary_location = paths[0]
     for flag in ("headless", "no-sandbox", "disable-gpu", "window-size=1500,1100"):

@@ -10,6 +10,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -21,26 +22,35 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
+INSTALL_EXTRAS = "no such package. To run them: pip install -r tests/requirements.txt"
+SEED = int(os.environ.get("TEST_SEED", "0"))  # of the tests that train until a task is learned
 SMALL = dict(maxlen=15, min_cnt=1, hidden_units=16, num_blocks=1, num_heads=2)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say why tests were skipped, and what enables them: one line per reason."""
+    reasons = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", [])]
+    for reason, count in Counter(reasons).items():
+        terminalreporter.write_line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")
 
 
 def from_environment(name, what):
     folder = os.environ.get(name)
     if not folder:
-        pytest.skip(f"{name} is not set: it names {what}")
+        pytest.skip(f"no {what}. To run them: {name}=FOLDER make test (README.md, Tests)")
     return Path(folder)
 
 
 @pytest.fixture(scope="session")
 def real_text():
     """The folder with multi30k/ and iwslt16/; README.md says where they are to be had."""
-    return from_environment("REAL_TEXT", "the folder of the real corpora")
+    return from_environment("REAL_TEXT", "real text")
 
 
 @pytest.fixture(scope="session")
 def original_run():
     """A run of the original: its logdir/, preprocessed/ and results/."""
-    return from_environment("ORIGINAL_RUN", "the folder of a run of the original")
+    return from_environment("ORIGINAL_RUN", "run of the 2017 code")
 
 
 class Golden:

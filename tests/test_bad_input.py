@@ -407,10 +407,22 @@ def test_a_number_out_of_range(name, tmp_path):
     refused("train.py", f"{name} is -1", **{name: -1}, logdir=tmp_path)
 
 
+@pytest.mark.parametrize("script", ["prepro.py", "train.py", "serve.py"])
+def test_windows_is_named_as_what_is_not_supported(script):
+    code = "import runpy, sys; sys.platform = 'win32'; sys.argv = sys.argv[1:]"
+    code += "; runpy.run_path(sys.argv[0], run_name='__main__')"
+    command = [sys.executable, "-c", code, str(ROOT / script)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == f"{script}: Windows is not supported. Run it within WSL2 " + (
+        "(https://aka.ms/wsl), as on Linux\n"
+    )
+
+
 # The surroundings ---------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full: a test for Linux")
 @pytest.mark.parametrize("script", ["prepro.py", "translate.py"])
 def test_standard_output_that_is_full(trained, script):
     more = dict(source=trained["source_test"], beam=1) if script == "translate.py" else {}
@@ -437,7 +449,10 @@ def test_a_locale_without_umlauts_and_a_folder_with_them(tmp_path):
 BOUND = ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 0 else []
 
 
-@pytest.mark.skipif(BOUND != [] and not shutil.which("setpriv"), reason="root may write anywhere")
+@pytest.mark.skipif(
+    BOUND != [] and not shutil.which("setpriv"),
+    reason="no setpriv. To run them: as another user than root",
+)
 @pytest.mark.parametrize(
     "script, flag",
     [

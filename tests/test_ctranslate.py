@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import ctranslate
-from conftest import forked_script
+from conftest import INSTALL_EXTRAS, forked_script
 from data_load import encode_lines
 from decoding import Translator, load, make_search, translate
 from hparams import InputError
@@ -18,7 +18,7 @@ from test_translate import ODD
 from test_translate import translate as run_translate
 from text import PAD, before_end, read_test
 
-ctranslate2 = pytest.importorskip("ctranslate2")
+ctranslate2 = pytest.importorskip("ctranslate2", reason=INSTALL_EXTRAS)
 
 
 @pytest.fixture(scope="module", params=["updated", "paper", "tiny"])

@@ -6,8 +6,10 @@ import sys
 
 import pytest
 
+import export
 from conftest import forked_script
 from decoding import Translator, load
+from hparams import InputError
 from test_bad_input import refused
 from test_translate import ODD
 from text import read_test
@@ -53,6 +55,18 @@ def test_a_saved_model_gives_what_translate_gives(trained, tmp_path, recipe, bea
         assert scores == pytest.approx([score for _, score in expected], abs=1e-4)
     assert all((score < 0) == (line != "") for line, score in zip(texts, scores, strict=True))
     refused("export.py", path, "is there already", logdir=flags["logdir"], output=path)
+
+
+def test_without_tensorflow_text(trained, tmp_path, monkeypatch):
+    """Only what needs it says so: words, and CTranslate2's format, do without."""
+    monkeypatch.setitem(sys.modules, "tensorflow_text", None)
+    output = tmp_path / "model"
+    given = dict(logdir=trained("tiny")["logdir"], output=str(output))
+    with pytest.raises(InputError, match="tensorflow-text cannot be imported .* pip install"):
+        export.main(given)
+    assert not output.exists()
+    export.main(given | dict(logdir=trained("legacy")["logdir"]))
+    assert output.exists()
 
 
 def test_the_originals_model_translates_a_real_test_set(original_run, real_text, tmp_path):

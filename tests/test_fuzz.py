@@ -243,7 +243,7 @@ def test_any_model_trains_and_translates(flags):
 # A great deal ------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not SOAK, reason="SOAK is not set")
+@pytest.mark.skipif(not SOAK, reason="takes long. To run them: make soak")
 @pytest.mark.parametrize("recipe", ["legacy", "tiny"])
 def test_a_million_random_lines(tmp_path, recipe):
     rng = np.random.default_rng(0)

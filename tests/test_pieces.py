@@ -15,7 +15,7 @@ import decoding
 import events
 import prepro
 import train
-from conftest import forked_script, sample_pairs, write_corpus
+from conftest import SEED, forked_script, sample_pairs, write_corpus
 from data_load import Ragged, cut_anew, load_test_data, load_train_data
 from decoding import load, make_search, to_text, translate
 from hparams import InputError, load_hparams, with_recipe
@@ -384,21 +384,26 @@ def test_the_scores_of_a_run_that_was_gone_back_on_do_not_count(flags, tmp_path)
     assert train.Training(hp, vocabs, tmp_path / names[1], other).scores == {}
 
 
-def test_it_learns_to_copy_text_with_digits_and_punctuation(tmp_path, capsys):
-    """The recipe tiny until it translates: sentences into themselves."""
+def test_it_learns_to_copy_text_with_digits_and_punctuation(tmp_path, record_property):
+    """The recipe tiny until it translates: sentences into themselves.
+
+    Each word becomes a piece, so that all are learned: docs/development.md has the margin.
+    """
     rng = np.random.default_rng(0)
     words = "Ab, c3 d! Ef 42 g? (hi)".split()
     lines = [" ".join(rng.choice(words, size=5)) for _ in range(600)]
     flags = write_corpus(tmp_path, list(zip(lines[:550], lines[:550], strict=True)))
-    more = dict(recipe="tiny", vocab_size=36, hidden_units=32, num_blocks=1, num_heads=4)
-    more |= dict(dropout_rate=0.0, batch_tokens=600, lr=0.01, warmup_steps=100, num_epochs=25)
+    more = dict(recipe="tiny", hidden_units=64, num_blocks=1, num_heads=4, seed=SEED)
+    more |= dict(dropout_rate=0.0, batch_tokens=150, lr=0.004, warmup_steps=100, num_epochs=22)
     prepro.main(flags | more)
     train.main(flags | more)
     _, hp, model, vocabs = load(dict(logdir=flags["logdir"], average=1))
     X = Ragged.of(vocabs[0].encode(lines[550:]))
     for beam in (1, 4):
         got = to_text(translate(make_search(model, hp, beam), X, hp), vocabs[1])
-        assert np.mean([a == b for a, b in zip(got, lines[550:], strict=True)]) > 0.9
+        share = np.mean([a == b for a, b in zip(got, lines[550:], strict=True)])
+        record_property(f"share copied, beam {beam}", share)
+        assert share > 0.9
 
 
 def test_the_beam_finds_the_models_own_probabilities(run):

@@ -6,12 +6,12 @@ import ctranslate
 import prepro
 import train
 from bleu import sacrebleu_score
-from conftest import forked_script
+from conftest import INSTALL_EXTRAS, forked_script
 from data_load import load_test_data
 from decoding import Translator, load
 from test_export import serve
 
-pytest.importorskip("ctranslate2")
+pytest.importorskip("ctranslate2", reason=INSTALL_EXTRAS)
 SMALL = dict(recipe="tiny", vocab_size=2000, hidden_units=64, ffn_units=128, num_blocks=2)
 TRAINING = dict(num_epochs=4, batch_tokens=1024, lr=0.005, warmup_steps=200, keep=1)
 

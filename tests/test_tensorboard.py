@@ -11,7 +11,7 @@ import tensorflow as tf
 import events
 from attention import attention_maps, draw, pixels
 from browser import chromium, free_port, shows, wait_for, widths_on, words_on
-from conftest import Golden, forked_script, sample_pairs, write_corpus
+from conftest import INSTALL_EXTRAS, Golden, forked_script, sample_pairs, write_corpus
 from decoding import load
 from hparams import with_recipe
 from modules import Adam, MultiheadAttention
@@ -225,7 +225,7 @@ def test_page_of_embeddings(page):
 
 
 def test_page_of_the_profile(page):
-    pytest.importorskip("xprof")
+    pytest.importorskip("xprof", reason=INSTALL_EXTRAS)
     driver = page("profile")
     taken = r"Host Compute Time \(σ = [\d.]+ ms\) ([\d.]+) ms"
     time = wait_for(lambda: re.search(taken, words_on(driver)))
