@@ -185,7 +185,12 @@ def note_other_vocab(hp, vocabs):
 
 
 def settle_schedule(hp, data):
-    """The hyperparameters without `AUTO`; prints what was chosen, and warns of a poor schedule."""
+    """The hyperparameters without `AUTO`, for a training that begins.
+
+    Prints what was chosen, and warns of a warm-up that does not end.
+    """
+    if not hp.warmup_steps and hp.num_epochs != AUTO:
+        return hp
     steps_per_epoch = len(plan_batches(data, hp, 1))
     chosen = choose_schedule(hp, steps_per_epoch)
     steps = steps_per_epoch * chosen.num_epochs
@@ -552,7 +557,8 @@ def main(flags):
         announce_inputs(hp, flags, *sides)
     dev = load_dev_data(hp, vocabs)
     data = load_train_data(hp, vocabs, may_write(hp.ids_path, "preprocessed", flags))
-    hp = settle_schedule(hp, data)
+    if not path:
+        hp = settle_schedule(hp, data)
     if hp.deterministic:
         tf.config.experimental.enable_op_determinism()
     try:

@@ -95,7 +95,8 @@ def test_a_missing_test_set(trained):
 def test_no_test_set_was_named(trained, tmp_path):
     """The documented one is no remedy for a model of another text."""
     path = Path(trained["logdir"]) / "hparams.json"
-    default = {name: getattr(Hyperparams, name) for name in ("source_test", "target_test")}
+    names = ("source_test", "target_test", "results")
+    default = {name: getattr(Hyperparams, name) for name in names}
     path.write_text(json.dumps(json.loads(path.read_text()) | default))
     done = forked(["eval.py", "--logdir", trained["logdir"]], cwd=tmp_path)
     assert done.returncode == 2 and "IWSLT 2016" not in done.stderr
@@ -407,7 +408,7 @@ def test_a_number_out_of_range(name, tmp_path):
     refused("train.py", f"{name} is -1", **{name: -1}, logdir=tmp_path)
 
 
-@pytest.mark.parametrize("script", ["prepro.py", "train.py", "serve.py"])
+@pytest.mark.parametrize("script", ["prepro.py", "train.py", "translate.py"])
 def test_windows_is_named_as_what_is_not_supported(script):
     code = "import runpy, sys; sys.platform = 'win32'; sys.argv = sys.argv[1:]"
     code += "; runpy.run_path(sys.argv[0], run_name='__main__')"

@@ -150,6 +150,7 @@ def test_processes_share_a_test_set(tmp_path):
     train.main(flags | dict(num_epochs=2))
     folder = tmp_path / "results"
     command = [sys.executable, str(ROOT / "eval.py"), f"--logdir={flags['logdir']}"]
+    command += [f"--results={folder}"]
     eval.main(dict(logdir=flags["logdir"], results=flags["results"]))
     (path,) = folder.iterdir()
     alone = path.read_text("utf-8")

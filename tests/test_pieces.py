@@ -401,7 +401,7 @@ def test_it_learns_to_copy_text_with_digits_and_punctuation(tmp_path, record_pro
     X = Ragged.of(vocabs[0].encode(lines[550:]))
     for beam in (1, 4):
         got = to_text(translate(make_search(model, hp, beam), X, hp), vocabs[1])
-        share = np.mean([a == b for a, b in zip(got, lines[550:], strict=True)])
+        share = float(np.mean([a == b for a, b in zip(got, lines[550:], strict=True)]))
         record_property(f"share copied, beam {beam}", share)
         assert share > 0.9
 
