@@ -395,7 +395,7 @@ def choose_schedule(hp, steps_per_epoch):
 
     An epoch of a small text has few steps, and a model needs some thousands to learn
     anything: the fewer they are, the more epochs. The learning rate rises for a tenth of all
-    steps. benchmarks/small_text.md has results.
+    steps. docs/development.md has results.
 
     Args:
       steps_per_epoch: batches in the first epoch.

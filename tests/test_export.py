@@ -62,7 +62,7 @@ def test_without_tensorflow_text(trained, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_text", None)
     output = tmp_path / "model"
     given = dict(logdir=trained("tiny")["logdir"], output=str(output))
-    with pytest.raises(InputError, match="tensorflow-text cannot be imported .* pip install"):
+    with pytest.raises(InputError, match="tensorflow-text cannot be imported .* `pip install"):
         export.main(given)
     assert not output.exists()
     export.main(given | dict(logdir=trained("legacy")["logdir"]))

@@ -1,7 +1,6 @@
 """Training that is stopped or killed ends as one that was left alone."""
 
 import functools
-import itertools
 import os
 import random
 import re
@@ -102,8 +101,11 @@ def wait_for(process, logdir, pattern, before=()):
         time.sleep(0.0005)
 
 
-def kill(flags, logdir, in_save, rng):
-    """Train, up to SIGKILL at a random moment of the steps, or in a save.
+def kill(flags, logdir, in_save, rng, saves):
+    """Train, up to SIGKILL at a random moment after some checkpoints, or in a save.
+
+    Args:
+      saves: how many checkpoints are waited for.
 
     Returns:
       int or None: the step that the newest checkpoint is of, if training was still at work.
@@ -111,7 +113,9 @@ def kill(flags, logdir, in_save, rng):
     before = [*logdir.glob("events*")]
     with start(flags, logdir) as process:
         wait_for(process, logdir, "events*", before)
-        time.sleep(rng.uniform(0.0, 5.0))
+        for _ in range(saves):  # counted, not timed: machines differ in speed
+            wait_for(process, logdir, "model*.index", [*logdir.glob("model*.index")])
+        time.sleep(rng.uniform(0.0, 0.3))
         if in_save:
             wait_for(process, logdir, "unfinished*")
         process.kill()
@@ -123,15 +127,15 @@ def kill(flags, logdir, in_save, rng):
 
 def test_killed_again_and_again_it_ends_as_if_left_alone(flags, whole, tmp_path):
     rng, steps = random.Random(0), []
-    for logdir in map(tmp_path.joinpath, map(str, itertools.count())):
-        found = [kill(flags, logdir, in_save=turn % 2 == 1, rng=rng) for turn in range(3)]
+    for logdir in map(tmp_path.joinpath, map(str, range(KILLS))):
+        found = [kill(flags, logdir, turn % 2 == 1, rng, saves=turn) for turn in range(3)]
         steps += [step for step in found if step is not None]
         with start(flags, logdir) as process:
             assert process.wait() == 0, process.stderr.read()
         assert_equal(logdir, whole)
         if len(steps) >= KILLS:
             break
-    assert any(steps)  # some were killed once there was something to go on from
+    assert len(steps) >= KILLS and any(steps)  # some were killed after a checkpoint
 
 
 def test_sigterm_saves_at_once_and_one_training_keeps_others_out(flags, whole, tmp_path):
