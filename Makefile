@@ -40,7 +40,8 @@ test: .venv/installed-tests
 
 # Training killed twenty times, random input by the ten thousands: some hours.
 soak: .venv/installed-tests
-	KILLS=20 SOAK=1 $(PY) -m pytest tests/test_resume.py tests/test_distribute.py tests/test_fuzz.py
+	KILLS=20 SOAK=1 $(PY) -m pytest tests/test_resume.py tests/test_distribute.py tests/test_fuzz.py \
+	    tests/test_real_text.py tests/test_export.py
 
 lint: .venv/installed-tests
 	$(PY) -m ruff check .

@@ -23,6 +23,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
 INSTALL_EXTRAS = "no such package. To run them: pip install -r tests/requirements.txt"
+slow = pytest.mark.skipif("SOAK" not in os.environ, reason="takes long. To run them: make soak")
 SEED = int(os.environ.get("TEST_SEED", "0"))  # of the tests that train until a task is learned
 SMALL = dict(maxlen=15, min_cnt=1, hidden_units=16, num_blocks=1, num_heads=2)
 

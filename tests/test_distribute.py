@@ -15,7 +15,7 @@ import checkpoint
 import eval
 import prepro
 import train
-from conftest import ROOT, SMALL, sample_pairs, write_corpus
+from conftest import ROOT, SMALL, sample_pairs, slow, write_corpus
 from decoding import share
 from hparams import InputError
 from test_scripts import scalars
@@ -111,7 +111,8 @@ def test_several_compute_what_one_does(case, several):
     assert more == pytest.approx(one, abs=CASES[case])
 
 
-@pytest.mark.parametrize("killed", [2] + [0] * ("SOAK" in os.environ))
+@slow
+@pytest.mark.parametrize("killed", [0, 2])
 def test_a_killed_worker_ends_the_others_and_the_group_goes_on(tmp_path, killed):
     flags = write_corpus(tmp_path, sample_pairs(96)) | SMALL
     prepro.main(flags)

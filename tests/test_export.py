@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import export
-from conftest import forked_script
+from conftest import forked_script, slow
 from decoding import Translator, load
 from hparams import InputError
 from test_bad_input import refused
@@ -69,6 +69,7 @@ def test_without_tensorflow_text(trained, tmp_path, monkeypatch):
     assert output.exists()
 
 
+@slow
 def test_the_originals_model_translates_a_real_test_set(original_run, real_text, tmp_path):
     flags = dict(logdir=original_run / "logdir", preprocessed=original_run / "preprocessed")
     flags = {name: str(value) for name, value in flags.items()} | dict(num_heads=4)

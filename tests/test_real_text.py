@@ -6,7 +6,7 @@ import ctranslate
 import prepro
 import train
 from bleu import sacrebleu_score
-from conftest import INSTALL_EXTRAS, forked_script
+from conftest import INSTALL_EXTRAS, forked_script, slow
 from data_load import load_test_data
 from decoding import Translator, load
 from test_export import serve
@@ -59,6 +59,7 @@ def assert_same(best, others):
     assert len(differing) <= 2 and len(set(best)) > 800, differing
 
 
+@slow
 def test_beam_search(flags, tmp_path):
     """As translate.py finds it, CTranslate2, and an exported model in a process of its own."""
     how = dict(beam=4, length_penalty="ctranslate2", alpha=1.0)
