@@ -627,6 +627,9 @@ def read_hparams(logdir):
         saved = json.loads(path.read_text(encoding="utf-8"))
         vocab_sha256 = dict(saved.pop("vocab_sha256"))
         as_trained = Hyperparams(**saved)
+        for field in dataclasses.fields(Hyperparams):
+            if field.metadata["auto"] and getattr(as_trained, field.name) == AUTO:
+                raise InputError(f"{field.name} of a trained model is a number, not {AUTO}")
         if not vocab_sha256:
             raise InputError("vocab_sha256 is empty")
     except (InputError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:

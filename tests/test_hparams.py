@@ -163,6 +163,8 @@ def test_what_is_left_of_a_model_that_is_gone_binds_nobody(tmp_path):
         lambda saved: json.dumps(saved | {"maxlen": "ten"}),
         lambda saved: json.dumps(saved | {"maxlen": 15.0}),
         lambda saved: json.dumps(saved | {"maxlen": 0}),
+        lambda saved: json.dumps(saved | {"num_epochs": "auto"}),
+        lambda saved: json.dumps(saved | {"warmup_steps": "auto"}),
         lambda saved: json.dumps(saved | {"sinusoid": "false"}),
         lambda saved: json.dumps(saved | {"heads": 8}),
         lambda saved: json.dumps({k: v for k, v in saved.items() if k != "vocab_sha256"}),
