@@ -378,7 +378,8 @@ def test_batch_size_switches_batch_tokens_off(tmp_path):
     hp = with_recipe(dict(recipe="tiny", batch_size=4))
     assert (hp.batch_size, hp.batch_tokens) == (4, 0)
     assert with_recipe(dict(recipe="tiny")).batch_tokens == 2048
-    save_hparams(dataclasses.replace(hp, batch_tokens=2048, logdir=str(tmp_path)), {"bpe": "1"})
+    trained = dict(batch_tokens=2048, vocab_size=300, num_epochs=40, warmup_steps=100)
+    save_hparams(dataclasses.replace(hp, **trained, logdir=str(tmp_path)), {"bpe": "1"})
     hp, _ = load_hparams(dict(logdir=str(tmp_path), batch_size=4), trained=True)
     assert (hp.batch_size, hp.batch_tokens) == (4, 0)
 
