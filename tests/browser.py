@@ -2,7 +2,6 @@
 
 import contextlib
 import shutil
-import socket
 import time
 
 import pytest
@@ -73,8 +72,3 @@ def shows(driver, *needles):
     except AssertionError:
         missing = [needle for needle in needles if needle not in words_on(driver)]
         raise AssertionError(f"not on the page: {missing}: {words_on(driver)}") from None
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]

@@ -1,12 +1,15 @@
 """What the tests share: golden numbers, real text, small corpora, and running the scripts."""
 
+import contextlib
 import fcntl
 import functools
 import itertools
 import json
 import multiprocessing
 import os
+import random
 import runpy
+import socket
 import subprocess
 import sys
 import tempfile
@@ -149,6 +152,20 @@ def in_child(words, cwd, files):
     os.chdir(cwd)
     sys.argv = words
     runpy.run_path(str(ROOT / words[0]), run_name="__main__")
+
+
+def free_ports(count):
+    """Ports for servers that are told theirs.
+
+    The system gives none of these to a program that asks for any: those are 32768 and up.
+    """
+    ports = []
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise OSError(f"fewer than {count} free ports")
 
 
 def write_corpus(folder, train, test=None):

@@ -4,7 +4,6 @@ import functools
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ import checkpoint
 import eval
 import prepro
 import train
-from conftest import ROOT, SMALL, sample_pairs, slow, write_corpus
+from conftest import ROOT, SMALL, free_ports, sample_pairs, slow, write_corpus
 from decoding import share
 from hparams import InputError
 from test_scripts import scalars
@@ -78,10 +77,7 @@ def start(command, workers=1):
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     if workers == 1:
         return [subprocess.Popen(command, **pipes)]
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(workers)]
-    cluster = dict(worker=["127.0.0.1:{1}".format(*free.getsockname()) for free in sockets])
-    for free in sockets:
-        free.close()
+    cluster = dict(worker=[f"127.0.0.1:{port}" for port in free_ports(workers)])
     processes = []
     for index in range(workers):
         config = json.dumps(dict(cluster=cluster, task=dict(type="worker", index=index)))

@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from decoding import make_search
+from hparams import with_recipe
+from model import make_model
 from search import PENALTIES, beam_search, greedy, paper_penalty
 
 LETTERS = ".abcdefghijklmnopqrstuvwxyz"  # "." has id 0
@@ -65,6 +68,17 @@ def test_it_stops_when_all_have_ended():
 def test_without_an_end_it_goes_on_as_the_original_did():
     preds = greedy(speller("azaz"), tf.constant(0), tf.zeros([1], tf.int32), 4)
     assert spell(preds) == ["azaz"]
+
+
+@pytest.mark.parametrize("recipe, allowed", [("legacy", True), ("updated", False)])
+def test_only_the_2017_code_may_choose_padding(recipe, allowed):
+    hp = with_recipe(dict(recipe=recipe, hidden_units=4, num_heads=1, num_blocks=1, maxlen=5))
+    model = make_model(hp, 9, 9)
+    ids = tf.constant([[5, 6, 3]])
+    model(ids, ids)
+    model.step = lambda ids, state, memories: (tf.one_hot(0 * ids, 9, 100.0), state)
+    preds, _ = make_search(model, hp, beam=1)(ids)
+    assert np.all(preds.numpy() == PADDING) == allowed and (PADDING in preds.numpy()) == allowed
 
 
 # Beam search ---------------------------------------------------------------------

@@ -10,8 +10,15 @@ import tensorflow as tf
 
 import events
 from attention import attention_maps, draw, pixels
-from browser import chromium, free_port, shows, wait_for, widths_on, words_on
-from conftest import INSTALL_EXTRAS, Golden, forked_script, sample_pairs, write_corpus
+from browser import chromium, shows, wait_for, widths_on, words_on
+from conftest import (
+    INSTALL_EXTRAS,
+    Golden,
+    forked_script,
+    free_ports,
+    sample_pairs,
+    write_corpus,
+)
 from decoding import load
 from hparams import with_recipe
 from modules import Adam, MultiheadAttention
@@ -172,7 +179,7 @@ def test_the_norm_of_the_gradient():
 def page(runs):
     """A function that opens a tab of TensorBoard's in Chromium, and returns its driver."""
     with chromium() as driver:
-        port = free_port()
+        (port,) = free_ports(1)
         command = [sys.executable, "-m", "tensorboard.main", f"--logdir={runs[0]}"]
         server = subprocess.Popen(
             [*command, "--host=127.0.0.1", f"--port={port}"],
