@@ -1,7 +1,7 @@
-# Python 3.11, or 3.12 or 3.13 where it is called python3; any other by `make demo PYTHON=...`.
+# Python 3.11 to 3.13. Name another one with `make demo PYTHON=...`.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY = .venv/bin/python
-# One more than there are processors: some tests wait.
+# One more than the processors, since some tests wait for other processes.
 TESTS_AT_ONCE = $$(expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 DEMO = --source_train corpora/sample/train.tags.de-en.de \
@@ -14,13 +14,13 @@ DEMO = --source_train corpora/sample/train.tags.de-en.de \
 DEMO_MODEL = --maxlen 15 --min_cnt 2 --hidden_units 128 --num_blocks 2 --num_heads 4 \
        --batch_size 64 --lr 0.001 --num_epochs 6
 
-.PHONY: install demo test soak lint
+.PHONY: install demo test test-slow soak lint
 
 install: .venv/installed
 
 .venv/installed: requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
-	    { echo "Python 3.11 to 3.13 is needed: install it, or name one: make PYTHON=..."; exit 2; }
+	    { echo "Python 3.11 to 3.13 is needed. Install it, or name it: make PYTHON=..."; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(PY) -m pip install -r requirements.txt
 	touch $@
@@ -35,13 +35,19 @@ demo: .venv/installed
 	$(PY) train.py $(DEMO) $(DEMO_MODEL)
 	$(PY) eval.py --logdir logdir/demo
 
-test: .venv/installed-tests
-	$(PY) -m pytest -n $(TESTS_AT_ONCE) --maxprocesses 4 --dist loadscope --no-loadscope-reorder
+PYTEST = $(PY) -m pytest -n $(TESTS_AT_ONCE) --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
-# Training killed twenty times, random input by the ten thousands: some hours.
+test: .venv/installed-tests
+	$(PYTEST)
+
+# More kills and models, real text, the benchmarks, the commands of all documents.
+test-slow: .venv/installed-tests
+	SLOW=1 $(PYTEST) -m slow
+
+# Random input by the ten thousands, training killed twenty times. It prints each test and its time.
 soak: .venv/installed-tests
-	KILLS=20 SOAK=1 $(PY) -m pytest tests/test_resume.py tests/test_distribute.py tests/test_fuzz.py \
-	    tests/test_real_text.py tests/test_export.py
+	KILLS=20 SLOW=1 SOAK=1 $(PY) -m pytest -v --durations=0 -p no:xdist -o timeout=20000 \
+	    tests/test_fuzz.py tests/test_resume.py tests/test_distribute.py
 
 lint: .venv/installed-tests
 	$(PY) -m ruff check .

@@ -1,4 +1,4 @@
-"""Scores of translations: the documented BLEU, and the one that others can compare with."""
+"""Score translations: BLEU as in the 2017 code, and sacreBLEU, which is comparable elsewhere."""
 
 import functools
 import warnings
@@ -7,10 +7,10 @@ import regex
 import sacrebleu
 from nltk.translate.bleu_score import corpus_bleu
 
-# sacreBLEU's tokenizers of languages that write no spaces between words.
+# sacreBLEU's tokenizers for languages that write no spaces between words.
 TOKENIZERS = dict(zh="zh", ja="char", th="char", lo="char", km="char", my="char", bo="char")
 DEFAULT_TOKENIZER = "13a"
-# The languages that a script tells, where the references are in it. Japanese has Han too.
+# Scripts that identify a language. Japanese comes before Chinese, since it uses Han too.
 SCRIPTS = dict(
     ja=r"[\p{Hiragana}\p{Katakana}]",
     zh=r"\p{Han}",
@@ -20,70 +20,72 @@ SCRIPTS = dict(
     my=r"\p{Myanmar}",
     bo=r"\p{Tibetan}",
 )
-MIN_SCRIPT_SHARE = 0.2  # of the letters: Japanese may have four Han in five
+MIN_SCRIPT_SHARE = 0.2  # of the letters; in Japanese up to four of five letters are Han
 LITTLE_LEARNED_HINT = (
-    "The model has learned too little. Train longer (--num_epochs) or on more text; --lr and"
-    " --warmup_steps may be wrong, too"
+    "The model has learned too little. Train longer (--num_epochs) or on more text, and check --lr"
+    " and --warmup_steps"
 )
-NO_MATCH = 1e-6  # NLTK returns a tiny number in place of 0
+MIN_SCORE = 1e-6  # below it the score is 0, for which NLTK returns a tiny number
 
 
 def bleu_score(expected, got):
-    """The documented score: words between blanks, pairs with more than 3 on both sides.
+    """Compute BLEU as the 2017 code does.
+
+    Words are split at spaces. Pairs with 3 words or less on a side are left out.
 
     Returns:
-      (float, int): BLEU from 0 to 100, and how many pairs it counts.
+      (float, int): BLEU from 0 to 100, and the number of pairs that it counts.
     """
     pairs = [(target.split(), words.split()) for target, words in zip(expected, got, strict=True)]
     pairs = [(ref, hypothesis) for ref, hypothesis in pairs if len(ref) > 3 and len(hypothesis) > 3]
     if not pairs:
         return 0.0, 0
     refs, hypotheses = zip(*pairs, strict=True)
-    with warnings.catch_warnings():  # NLTK's, of a score that is 0
+    with warnings.catch_warnings():  # NLTK warns if the score is 0
         warnings.simplefilter("ignore")
         score = 100 * corpus_bleu([[ref] for ref in refs], hypotheses)
-    return (score if score > NO_MATCH else 0.0), len(pairs)
+    return (score if score > MIN_SCORE else 0.0), len(pairs)
 
 
 def sacrebleu_score(test, got, lang, lowercase=False):
-    """The field's score, over a whole test set and against its text as it stands.
+    """Compute sacreBLEU over a whole test set, against its raw text.
 
     Args:
-      test: EvalData; those of its pairs that were left out count as an empty line.
-      got: the translations of the others.
-      lang: the target language; `choose_tokenizer` takes it.
-      lowercase: whether case does not count.
+      test: EvalSet. The translation of a pair that was left out counts as an empty line.
+      got: the translations of the other pairs.
+      lang: target language, from which `choose_tokenizer` chooses.
+      lowercase: whether to ignore case.
 
     Returns:
-      (float, str): BLEU from 0 to 100, and the signature that says how it was counted.
+      (float, str): BLEU from 0 to 100, and sacreBLEU's signature of the settings.
     """
     tokenizer = choose_tokenizer(lang, tuple(test.references))
     bleu = sacrebleu.BLEU(lowercase=lowercase, tokenize=tokenizer)
-    score = bleu.corpus_score(in_place(test, got), [test.references]).score
+    score = bleu.corpus_score(align_with_references(test, got), [test.references]).score
     return score, str(bleu.get_signature())
 
 
-def tokenizer_note(lang, references):
-    """A note where the references are not in the script of `lang`; empty where they are."""
+def tokenizer_note(lang, references) -> str:
+    """Return a note if the references are not in the script of `lang`, else an empty string."""
     tokenizer = choose_tokenizer(lang, tuple(references))
     if tokenizer == TOKENIZERS.get(lang, DEFAULT_TOKENIZER):
         return ""
     (name, *_) = [name for name, other in TOKENIZERS.items() if other == tokenizer]
     return (
-        f"The references are not in the script of --target_lang {lang}: sacreBLEU splits them with"
-        f" the tokenizer {tokenizer}, as for --target_lang {name}"
+        f"The references are not in the script of --target_lang {lang}. sacreBLEU uses the"
+        f" tokenizer {tokenizer}, as for --target_lang {name}"
     )
 
 
 @functools.lru_cache(8)
-def choose_tokenizer(lang, references):
-    """sacreBLEU's tokenizer for a language, or for the script where `lang` does not fit it.
+def choose_tokenizer(lang, references) -> str:
+    """Choose sacreBLEU's tokenizer by the language, or by the script of the references.
 
-    The tokenizer 13a takes a Chinese sentence without spaces for one word, so that its BLEU
-    says nothing.
+    The script decides if `lang` names a language that writes spaces, but the references are in
+    a script without them. The tokenizer 13a would treat each of their sentences as one word.
 
     Args:
-      lang: the target language's name, for example "en".
+      lang: target language, for example "en".
       references: tuple of sentences.
 
     >>> choose_tokenizer("en", ("我爱你。",))
@@ -99,8 +101,8 @@ def choose_tokenizer(lang, references):
     return DEFAULT_TOKENIZER
 
 
-def empty_note(got):
-    """A note where most translations are empty; empty where they are not.
+def empty_note(got) -> str:
+    """Return a note if most translations are empty, else an empty string.
 
     >>> empty_note(["", "", "A dog."])
     '2 of 3 translations are empty'
@@ -109,8 +111,8 @@ def empty_note(got):
     return f"{empty} of {len(got)} translations are empty" if empty > len(got) / 2 else ""
 
 
-def in_place(test, got):
-    """A translation for each pair of a test set, empty where it was left out."""
+def align_with_references(test, got) -> list[str]:
+    """Return one translation per pair of a test set, empty for a pair that was left out."""
     hypotheses = [""] * len(test.references)
     for row, text in zip(test.data.rows, got, strict=True):
         hypotheses[row] = text

@@ -1,4 +1,4 @@
-"""From text to batches: sentence pairs as ids, and the batches of an epoch."""
+"""Encode sentence pairs as ids, and make the batches of an epoch."""
 
 import dataclasses
 import hashlib
@@ -13,44 +13,47 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from hparams import InputError, whole_file
+from runtime.errors import InputError
+from runtime.files import atomic_open
 from text import (
-    END,
-    PAD,
-    UNK,
+    SentenceFile,
+    blocks,
     check_same_length,
+    check_same_segments,
     check_text_files,
     clean,
     empty_text_error,
-    fingerprints,
-    in_blocks,
-    read_corpus,
-    read_test,
+    read_test_sentences,
 )
+from vocab import EOS, PAD, UNK, fingerprints
 
-LARGE = 200_000  # pairs of a corpus whose ids are kept in a file
-MAX_UNKNOWN_SHARE = 0.9  # more <UNK> than that, and the vocabulary is not of this text
+ID_CACHE_MIN_PAIRS = 200_000  # pairs of the smallest corpus whose ids are cached in a file
+MAX_UNKNOWN_SHARE = 0.9  # with more <UNK>, the vocabulary belongs to another text
 
 
 @dataclasses.dataclass(frozen=True)
-class Ragged:
-    """Sequences of ids of any length, one behind the other."""
+class RaggedIds:
+    """Sequences of token ids of any length: the NumPy twin of tf.RaggedTensor.
 
-    ids: np.ndarray  # (sum of their lengths,) uint16, or int32 where that is too small
-    splits: np.ndarray  # (N + 1,) int64, where each begins and the last one ends
+    Has the same layout (flat values and row splits), but reads and hashes single rows without
+    the cost of a TensorFlow op, and takes two bytes per id while the vocabulary allows it.
+    """
+
+    ids: np.ndarray  # (sum of all lengths,) uint16, or int32 if an id does not fit
+    splits: np.ndarray  # (N + 1,) int64, row i is ids[splits[i]:splits[i + 1]]
 
     @classmethod
-    def of(cls, sequences):
-        """A list of lists of ids as one `Ragged`."""
+    def from_lists(cls, sequences):
+        """Build from a list of lists of ids."""
         splits = np.cumsum([0, *map(len, sequences)])
         ids = np.fromiter((i for ids in sequences for i in ids), np.int32, splits[-1])
         return cls(ids if ids.max(initial=0) >= 2**16 else ids.astype(np.uint16), splits)
 
     @classmethod
-    def joined(cls, parts):
-        """Several, one behind the other, as one."""
-        lengths = np.concatenate([part.lengths for part in parts])
-        return cls(np.concatenate([part.ids for part in parts]), np.cumsum([0, *lengths]))
+    def concatenate(cls, raggeds):
+        """Build from the rows of several `RaggedIds`."""
+        lengths = np.concatenate([ragged.lengths for ragged in raggeds])
+        return cls(np.concatenate([ragged.ids for ragged in raggeds]), np.cumsum([0, *lengths]))
 
     def __len__(self):
         return len(self.splits) - 1
@@ -58,19 +61,27 @@ class Ragged:
     def __getitem__(self, row):
         return self.ids[self.splits[row] : self.splits[row + 1]].astype(np.int32)
 
+    def select(self, rows):
+        """Return the rows with these indices, as `RaggedIds`."""
+        return RaggedIds.from_lists([self[row] for row in rows])
+
     @property
     def lengths(self):
         """(N,) int64"""
         return np.diff(self.splits)
 
-    def digest(self):
-        """SHA-256 of the ids and of where they are split, bytes."""
+    def digest(self) -> bytes:
+        """Return the SHA-256 of the ids and of their splits."""
         return hashlib.sha256(self.ids.tobytes() + self.splits.tobytes()).digest()
 
     def pad(self, rows=None, width=None):
-        """Some rows, or all, with `<PAD>` behind each up to `width`, or to the longest.
+        """Pad rows with `<PAD>` -> (N, T) int32.
 
-        >>> Ragged.of([[5, 3], [3]]).pad().tolist()
+        Args:
+          rows: indices of the rows; None for all.
+          width: T; None for the length of the longest of these rows.
+
+        >>> RaggedIds.from_lists([[5, 3], [3]]).pad().tolist()
         [[5, 3], [3, 0]]
         """
         rows = np.arange(len(self)) if rows is None else rows
@@ -81,32 +92,59 @@ class Ragged:
         return np.where(columns < lengths[:, None], padded, PAD).astype(np.int32)
 
 
-class Data(NamedTuple):
+class SentencePairs(NamedTuple):
     """Encoded sentence pairs."""
 
-    X: Ragged  # source ids, </S> at the end of each
-    Y: Ragged  # target ids, the same
+    X: RaggedIds  # source ids, each row ends with </S>
+    Y: RaggedIds  # target ids, each row ends with </S>
     Sources: list[str]  # the source sentences of X, as they were encoded
     Targets: list[str]  # the target sentences of Y, as they were encoded
-    rows: list[int]  # which of the given pairs each row is, counted from 0
+    rows: list[int]  # index of each pair in the text
 
     @classmethod
-    def joined(cls, parts):
-        """Several, one behind the other, as one."""
-        X, Y, *lists = zip(*parts, strict=True)
-        lists = (list(itertools.chain(*part)) for part in lists)
-        return cls(Ragged.joined(X), Ragged.joined(Y), *lists)
+    def concatenate(cls, pairs):
+        """Build from several `SentencePairs`."""
+        X, Y, *lists = zip(*pairs, strict=True)
+        lists = (list(itertools.chain(*column)) for column in lists)
+        return cls(RaggedIds.concatenate(X), RaggedIds.concatenate(Y), *lists)
 
 
-class EvalData(NamedTuple):
-    """A test set: what the model sees, and all that there is to score against."""
+class EncodedText(NamedTuple):
+    """The pairs of a text, or of a block of it, and a count of those left out."""
 
-    data: Data
-    references: list[str]  # every pair's target as it stands in the file
-    empty: list[int]  # pairs with nothing on a side, which cannot be translated or scored
+    data: SentencePairs
+    total: int  # pairs in the text
+    empty_pairs: list[int]  # indices of the pairs with an empty side
+    has_words: tuple[bool, bool]  # whether cleaning left any text on each side
 
-    def digest(self):
-        """SHA-256 of the text, in hexadecimal digits: the same set under any path."""
+    def shifted(self, start):
+        """Return this block with indices that count from `start`."""
+        data = self.data._replace(rows=[start + row for row in self.data.rows])
+        return self._replace(data=data, empty_pairs=[start + row for row in self.empty_pairs])
+
+    @classmethod
+    def concatenate(cls, blocks):
+        """Build from the blocks of a text, in their order. Indices then count from its start."""
+        starts = itertools.accumulate((block.total for block in blocks), initial=0)
+        blocks = [block.shifted(start) for block, start in zip(blocks, starts, strict=False)]
+        data, totals, empty_pairs, has_words = zip(*blocks, strict=True)
+        return cls(
+            SentencePairs.concatenate(data),
+            sum(totals),
+            list(itertools.chain(*empty_pairs)),
+            tuple(map(any, zip(*has_words, strict=True))),
+        )
+
+
+class EvalSet(NamedTuple):
+    """A test or development set."""
+
+    data: SentencePairs  # the pairs that the model can read
+    references: list[str]  # the target of every pair, as it is in the file
+    empty_pairs: list[int]  # indices of the pairs with an empty side, which are left out
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the text. It does not depend on the path of the file."""
         text = hashlib.sha256()
         for line in [*self.data.Sources, *self.references]:
             text.update(line.encode("utf-8", "surrogateescape") + b"\n")
@@ -117,47 +155,47 @@ class EvalData(NamedTuple):
 
 
 def create_data(source_sents, target_sents, source_vocab, target_vocab, maxlen=None):
-    """Encode the pairs that are at most `maxlen` long on both sides.
+    """Encode the pairs that have at most `maxlen` tokens on both sides.
 
     Args:
-      source_sents, target_sents: sentences, equally many; of words, cleaned ones.
-      source_vocab, target_vocab: `Words` or `Pieces`.
+      source_sents, target_sents: lists of sentences of the same length; cleaned ones for words.
+      source_vocab, target_vocab: `WordVocab` or `SubwordVocab`.
       maxlen: T, tokens in a sentence, `</S>` included; None for any number.
 
     Returns:
-      Data.
+      SentencePairs.
     """
     xs, ys = source_vocab.encode(source_sents), target_vocab.encode(target_sents)
     lengths = [max(len(x), len(y)) for x, y in zip(xs, ys, strict=True)]
     rows = [row for row, length in enumerate(lengths) if maxlen is None or length <= maxlen]
-    return Data(
-        Ragged.of([xs[row] for row in rows]),
-        Ragged.of([ys[row] for row in rows]),
+    return SentencePairs(
+        RaggedIds.from_lists([xs[row] for row in rows]),
+        RaggedIds.from_lists([ys[row] for row in rows]),
         [source_sents[row] for row in rows],
         [target_sents[row] for row in rows],
         rows,
     )
 
 
-def cut_anew(data, vocabs, dropout, seed, epoch):
-    """The same pairs, cut into other pieces than in any other epoch (BPE-dropout).
+def apply_bpe_dropout(data, vocabs, dropout, seed, epoch) -> SentencePairs:
+    """Tokenize the same pairs again, differently in each epoch (BPE-dropout).
 
     Args:
-      data: Data.
-      vocabs: two `Pieces`.
-      dropout: share of merges left out.
+      data: SentencePairs, with their text.
+      vocabs: two `SubwordVocab`.
+      dropout: probability of skipping a merge.
     """
     seeds = np.random.SeedSequence([seed, epoch]).generate_state(2).tolist()
     sides = zip(vocabs, (data.Sources, data.Targets), seeds, strict=True)
-    X, Y = (Ragged.of(vocab.encode(side, dropout, seed)) for vocab, side, seed in sides)
+    X, Y = (RaggedIds.from_lists(vocab.encode(side, dropout, seed)) for vocab, side, seed in sides)
     return data._replace(X=X, Y=Y)
 
 
-def load_train_data(hp, vocabs, cache_ids=True):
-    """The training text as `Data`; prints how much of it was kept, and why.
+def load_train_data(hp, vocabs, cache_ids=True) -> SentencePairs:
+    """Load and encode the training text. Print how many pairs are left out, and why.
 
-    The sentences themselves stay only for BPE-dropout, which cuts them anew. The ids of
-    a large corpus are kept in a file next to the vocabularies, for the next time.
+    The text itself is kept only for BPE-dropout, which tokenizes it again. The ids of a large
+    corpus are cached in a file next to the vocabularies.
 
     Args:
       cache_ids: whether that file may be written.
@@ -167,264 +205,256 @@ def load_train_data(hp, vocabs, cache_ids=True):
     """
     check_text_files(hp, "train")
     paths = hp.source_train, hp.target_train
-    kept = None if hp.bpe_dropout else read_ids(hp, vocabs)
-    if kept:
-        data, total, empty = kept
-    else:
-        blocks = train_blocks(hp, paths)
-        data, total, empty = encode_pairs(hp, paths, blocks, vocabs, hp.maxlen, hp.bpe_dropout > 0)
-        if total >= LARGE and cache_ids and not hp.bpe_dropout:
+    encoded = None if hp.bpe_dropout else read_id_cache(hp, vocabs)
+    if not encoded:
+        pair_blocks = read_pair_blocks(hp, paths)
+        encoded = encode_pairs(paths, pair_blocks, vocabs, hp.maxlen, hp.bpe_dropout > 0)
+        if encoded.total >= ID_CACHE_MIN_PAIRS and cache_ids and not hp.bpe_dropout:
             try:
-                write_ids(hp, vocabs, data, total, empty)
-            except (InputError, OSError) as error:  # they can be made again
-                print(f"The ids are not kept: {error}", file=sys.stderr)
+                write_id_cache(hp, vocabs, encoded)
+            except (InputError, OSError) as error:  # training does not need the cache
+                print(f"The token ids are not cached: {error}", file=sys.stderr)
+    data, num_empty = encoded.data, len(encoded.empty_pairs)
     print(
-        f"Training on {len(data.X)} of {total} pairs:"
-        f" {total - len(empty) - len(data.X)} are longer than maxlen {hp.maxlen},"
-        f" {len(empty)} have an empty line on a side"
+        f"Training on {len(data.X)} of {encoded.total} pairs:"
+        f" {encoded.total - num_empty - len(data.X)} are longer than maxlen {hp.maxlen},"
+        f" {num_empty} have an empty line on a side"
     )
     shares = [unknown_share(side) for side in (data.X, data.Y)]
-    print(
-        f"<UNK> stands for {shares[0]:.0%} of the source {hp.tokens} and {shares[1]:.0%} of the"
-        " target's"
-    )
+    token_name = vocabs[0].token_name
+    print(f"Unknown {token_name}: {shares[0]:.0%} of the source, {shares[1]:.0%} of the target")
     for path, vocab, share in zip(paths, vocabs, shares, strict=True):
         if share > MAX_UNKNOWN_SHARE:
-            remedy = " or lower --min_cnt" if hp.tokens == "words" else ""
+            remedy = " or lower --min_cnt" if hp.tokenizer == "words" else ""
             raise InputError(
-                f"{path}: {share:.0%} of its {hp.tokens} are not in {vocab.path}, so that nothing"
-                " can be learned. Check --source_lang, --target_lang and --preprocessed, run"
-                f" prepro.py with this text{remedy}"
+                f"{path}: {share:.0%} of its {token_name} are not in {vocab.path}, so the model"
+                " could not learn anything. Check --source_lang, --target_lang and --preprocessed,"
+                f" run prepro.py with this text{remedy}"
             )
     return data
 
 
-def unknown_share(side):
-    """The share of a side's ids that are `<UNK>`, `</S>` not counted.
+def unknown_share(ids) -> float:
+    """Return the share of `<UNK>` among the ids other than `</S>`.
 
     Args:
-      side: Ragged.
+      ids: RaggedIds.
     """
-    return (side.ids == UNK).sum() / max(1, (side.ids != END).sum())
+    return (ids.ids == UNK).sum() / max(1, (ids.ids != EOS).sum())
 
 
-def warn_unknown(side, path, vocab):
-    """Print a warning where most of a text to translate is `<UNK>`.
+def warn_unknown(ids, path, vocab):
+    """Print a warning if most of a text to translate is `<UNK>`.
 
     Args:
-      side: Ragged, the source ids.
-      path: where they come from.
+      ids: RaggedIds, the source.
+      path: file of the source.
     """
-    share = unknown_share(side)
+    share = unknown_share(ids)
     if share > MAX_UNKNOWN_SHARE:
         print(
-            f"{path}: {share:.0%} of it is not in {vocab.path}. Is it in the language that the"
-            " model translates from?",
+            f"{path}: {share:.0%} of its {vocab.token_name} are not in {vocab.path}. Check that the"
+            " text is in the language that the model translates from",
             file=sys.stderr,
         )
 
 
-def load_test_data(hp, vocabs, part="test"):
-    """The test set as `EvalData`, or the development set where `part` is "dev".
+def load_test_data(hp, vocabs, part="test") -> EvalSet:
+    """Load and encode the test set, or the development set if `part` is "dev".
 
     Raises:
       InputError: a file cannot be read, the sides differ in length, or no pair is left.
     """
     check_text_files(hp, part)
     paths = getattr(hp, f"source_{part}"), getattr(hp, f"target_{part}")
-    tags = [], []
-    (source, sources, left), (target, targets, right) = map(read_test, paths, tags)
-    same_segments(paths, left, right)
-    check_same_length(paths, [len(sources), len(targets)], tags)
-    sides = sources, targets
-    cleaned = (source, target) if hp.tokens == "words" else sides
-    data, _, empty = encode_pairs(hp, paths, [(sides, cleaned)], vocabs, hp.longest)
-    warn_unknown(data.X, paths[0], vocabs[0])
-    return EvalData(data, targets, empty)
+    source, target = map(read_test_sentences, paths)
+    check_same_segments(source, target)
+    check_same_length(source, target)
+    sides = source.raw, target.raw
+    prepared = (source.cleaned, target.cleaned) if hp.tokenizer == "words" else sides
+    encoded = encode_pairs(paths, [(sides, prepared)], vocabs, hp.max_input_tokens)
+    warn_unknown(encoded.data.X, paths[0], vocabs[0])
+    return EvalSet(encoded.data, target.raw, encoded.empty_pairs)
 
 
-def encode_lines(lines, vocab, hp, longest=None):
-    """Encode what is to be translated, a sentence a line.
+def encode_lines(lines, vocab, hp, max_tokens=None):
+    """Encode lines to translate, one sentence per line. Truncate long ones, skip empty ones.
 
     Args:
-      longest: tokens that can be read, `</S>` included; `hp.longest` if not given.
+      max_tokens: tokens to keep, `</S>` included; `hp.max_input_tokens` by default.
 
     Returns:
-      (Ragged, list, list): the ids of the lines in which there is something; the numbers of
-      those lines, counted from 0; and of those whose end is left out, since they are longer.
+      (RaggedIds, list, list): the ids of the lines that are not empty; the indices of these
+      lines; and the indices of the truncated lines.
     """
-    ids = vocab.encode(clean_all(hp, lines))
-    filled = [row for row, sentence in enumerate(ids) if len(sentence) > 1]  # not </S> alone
-    longest = longest or hp.longest
-    cut = [row for row in filled if len(ids[row]) > longest]
-    for row in cut:
-        ids[row] = [*ids[row][: longest - 1], END]
-    return Ragged.of([ids[row] for row in filled]), filled, cut
+    ids = vocab.encode(prepare_sentences(hp, lines))
+    nonempty = [row for row, sentence in enumerate(ids) if len(sentence) > 1]  # not only </S>
+    max_tokens = max_tokens or hp.max_input_tokens
+    truncated = [row for row in nonempty if len(ids[row]) > max_tokens]
+    for row in truncated:
+        ids[row] = [*ids[row][: max_tokens - 1], EOS]
+    return RaggedIds.from_lists([ids[row] for row in nonempty]), nonempty, truncated
 
 
-def train_blocks(hp, paths):
-    """Yield the training pairs in blocks: both sides, and both sides cleaned.
+def read_pair_blocks(hp, paths):
+    """Yield the training pairs in blocks: (both sides, both sides as they are to be encoded).
 
     Raises:
       InputError: a file cannot be read, or the sides differ in length.
     """
-    tags = [], []
-    sides = [in_blocks(lines) for lines in map(read_corpus, paths, tags)]
+    files = [SentenceFile(path) for path in paths]
+    sides = [blocks(file.sentences()) for file in files]
     with tqdm(desc="reading", unit=" pairs", leave=False, mininterval=1, delay=1) as bar:
         for block in itertools.zip_longest(*sides, fillvalue=[]):
             if len(block[0]) != len(block[1]):
-                left = [sum(map(len, side)) for side in sides]
-                check_same_length(paths, [bar.n + len(block[i]) + left[i] for i in range(2)], tags)
-            yield block, [clean_all(hp, part) for part in block]
+                break
+            yield block, [prepare_sentences(hp, side) for side in block]
             bar.update(len(block[0]))
-        check_same_length(paths, [bar.n] * 2, tags)
+    for _ in itertools.chain(*sides):  # count the rest of the longer file
+        pass
+    check_same_length(*files)
 
 
-def clean_all(hp, sentences):
-    """The sentences as they are to be cut into words or pieces."""
-    if hp.tokens == "pieces" or not sentences:
+def prepare_sentences(hp, sentences):
+    """Clean sentences for the word vocabulary. Subwords need no cleaning."""
+    if hp.tokenizer == "bpe" or not sentences:
         return sentences
     return clean("\n".join(sentences)).split("\n")
 
 
-def encode_pairs(hp, paths, blocks, vocabs, maxlen, with_text=True):
+def encode_pairs(paths, pair_blocks, vocabs, maxlen, with_text=True) -> EncodedText:
     """Encode the pairs that have text on both sides and are not too long.
 
-    A pair goes as a pair. The original dropped empty lines on each side by
-    itself, and matched every pair behind one with the wrong translation.
+    A pair with an empty side is left out as a pair. The 2017 code dropped empty lines from each
+    side alone, and paired every later sentence with the wrong translation.
 
     Args:
       paths: the two files, for messages.
-      blocks: both sides, and both sides cleaned, of some pairs and of those behind them.
-      vocabs: what they are encoded with.
+      pair_blocks: as `read_pair_blocks` yields them.
+      vocabs: the two vocabularies.
       maxlen: as in `create_data`.
-      with_text: whether `Sources`, `Targets` and `rows` are wanted, or X and Y alone.
-
-    Returns:
-      (Data, int, list of int): the pairs, how many there were, and the numbers of
-      those with nothing on a side.
+      with_text: whether to keep `Sources`, `Targets` and `rows`, next to X and Y.
 
     Raises:
       InputError: no pair is left.
     """
-    parts, total, empty, words = [], 0, [], [False, False]
-    for sides, cleaned in blocks:
-        filled, blank = split_empty(sides)
-        cleaned = [[side[row] for row in filled] for side in cleaned]
-        data = create_data(*cleaned, *vocabs, maxlen)
-        if with_text:
-            parts.append(data._replace(rows=[total + filled[row] for row in data.rows]))
-        else:
-            parts.append(Data(data.X, data.Y, [], [], []))
-        empty += [total + row for row in blank]
-        total += len(sides[0])
-        for side in range(2):
-            words[side] = words[side] or any(map(str.strip, cleaned[side]))
-    left = any(len(part.X) for part in parts)
-    refuse_nothing_left(hp, paths, maxlen, total, len(empty), words, left)
-    return Data.joined(parts), total, empty
+    encoded = [encode_block(*block, vocabs, maxlen, with_text) for block in pair_blocks]
+    if not any(block.total for block in encoded):
+        raise empty_text_error(paths[0], num_sentences=0)
+    encoded = EncodedText.concatenate(encoded)
+    check_pairs_left(paths, vocabs, maxlen, encoded)
+    return encoded
+
+
+def encode_block(sides, prepared, vocabs, maxlen, with_text) -> EncodedText:
+    """Encode one block of pairs; `encode_pairs` describes the arguments."""
+    nonempty, empty_pairs = split_empty(sides)
+    prepared = [[side[row] for row in nonempty] for side in prepared]
+    data = create_data(*prepared, *vocabs, maxlen)
+    if with_text:
+        data = data._replace(rows=[nonempty[row] for row in data.rows])
+    else:
+        data = SentencePairs(data.X, data.Y, [], [], [])
+    has_words = tuple(any(line.strip() for line in side) for side in prepared)
+    return EncodedText(data, len(sides[0]), empty_pairs, has_words)
 
 
 def split_empty(sides):
-    """The numbers of the pairs with text on both sides, and of the others.
+    """Return the indices of the pairs with text on both sides, and of the others.
 
     >>> split_empty([["eins", "", "drei"], ["one", "two", "three"]])
     ([0, 2], [1])
     """
-    filled, empty = [], []
+    nonempty, empty = [], []
     for row, pair in enumerate(zip(*sides, strict=True)):
-        (filled if all(line.strip() for line in pair) else empty).append(row)
-    return filled, empty
+        (nonempty if all(line.strip() for line in pair) else empty).append(row)
+    return nonempty, empty
 
 
-def same_segments(paths, *places):
-    """Raise InputError where two XML files have segments of different ids in one place.
-
-    Args:
-      places: of both files, what `read_segments` tells of its segments.
-    """
-    for (one, one_id), (other, other_id) in zip(*places, strict=False):
-        if one_id and other_id and one_id != other_id:
-            raise InputError(
-                f"{paths[0]}:{one}: segment {one_id} stands where {paths[1]}:{other} has segment"
-                f" {other_id}: the two must have the same segments in the same order"
-            )
-
-
-def refuse_nothing_left(hp, paths, maxlen, total, empty, words, left):
-    """Raise InputError where empty lines, cleaning or `maxlen` leave no pair; say which.
+def check_pairs_left(paths, vocabs, maxlen, encoded):
+    """Check that empty lines, cleaning and `maxlen` leave at least one pair.
 
     Args:
-      maxlen: as in `create_data`.
-      total, empty: how many pairs there were, and how many with nothing on a side.
-      words: for each side, whether cleaning left any word of it.
-      left: whether a pair is left.
+      paths, vocabs, maxlen: as in `encode_pairs`.
+      encoded: EncodedText.
+
+    Raises:
+      InputError: no pair is left. The message says why.
     """
-    if not total:
-        raise empty_text_error(paths[0], 0, os.path.getsize(paths[0]))
-    if empty == total:
-        raise InputError(f"{paths[0]} and {paths[1]}: every pair has an empty line on a side")
-    for path, found in zip(paths, words, strict=True):
-        if not found:
-            raise InputError(
-                f"{path}: cleaning leaves nothing of its {total - empty} sentences, since words"
-                " are of Latin letters and apostrophes only: text in another script needs pieces,"
-                " as with --recipe tiny"
-            )
-    if not left:
+    num_sentences = encoded.total - len(encoded.empty_pairs)
+    if not num_sentences:
         raise InputError(
-            f"{paths[0]} and {paths[1]}: none of {total - empty} pairs is at most {maxlen}"
-            f" {hp.tokens} long on both sides, </S> counted: train with a larger --maxlen"
+            f"{paths[0]} and {paths[1]}: every pair has an empty line on a side. Check that the"
+            " files belong together"
+        )
+    for path, has_words in zip(paths, encoded.has_words, strict=True):
+        if not has_words:
+            raise InputError(
+                f"{path}: cleaning leaves nothing of its {num_sentences} sentences, since words"
+                " consist of Latin letters and apostrophes. For text in another script, choose a"
+                " recipe with subwords, for example --recipe tiny"
+            )
+    if not len(encoded.data.X):
+        raise InputError(
+            f"{paths[0]} and {paths[1]}: none of {num_sentences} pairs is at most {maxlen}"
+            f" {vocabs[0].token_name} long on both sides, </S> included. Train with a larger"
+            " --maxlen"
         )
 
 
-# Ids on disk -------------------------------------------------------------------
+# Cache of ids ------------------------------------------------------------------
 
 
-def ids_key(hp, vocabs):
-    """What the ids of the training text depend on, a str."""
+def id_cache_key(hp, vocabs) -> str:
+    """Return everything that the ids of the training text depend on."""
     files = [os.stat(path) for path in (hp.source_train, hp.target_train)]
     files = [(file.st_size, file.st_mtime_ns) for file in files]
     paths = [os.path.abspath(path) for path in (hp.source_train, hp.target_train)]
     return json.dumps([paths, files, fingerprints(vocabs), hp.min_cnt, hp.maxlen])
 
 
-def read_ids(hp, vocabs):
-    """What `write_ids` has written of this very text, as `encode_pairs` gives it; or None."""
+def read_id_cache(hp, vocabs) -> EncodedText | None:
+    """Read the file of `write_id_cache`, or return None if it is not of this very text."""
     try:
-        with np.load(hp.ids_path) as arrays:
-            if str(arrays["key"]) != ids_key(hp, vocabs):
+        with np.load(hp.id_cache_path) as arrays:
+            if str(arrays["key"]) != id_cache_key(hp, vocabs):
                 return None
-            sides = [Ragged(arrays[f"{side}_ids"], arrays[f"{side}_splits"]) for side in "XY"]
-            return Data(*sides, [], [], []), int(arrays["total"]), arrays["empty"]
+            sides = [RaggedIds(arrays[f"{side}_ids"], arrays[f"{side}_splits"]) for side in "XY"]
+            data = SentencePairs(*sides, [], [], [])
+            return EncodedText(data, int(arrays["total"]), arrays["empty"], (True, True))
     except (OSError, KeyError, ValueError, TypeError, EOFError, zipfile.BadZipFile):
-        return None  # not there, or not whole, or the text is not there
+        return None  # the cache is missing or damaged, or the text is missing
 
 
-def write_ids(hp, vocabs, data, total, empty):
-    """Keep the ids of the training text in a file, without compression."""
-    arrays = dict(key=ids_key(hp, vocabs), total=total, empty=np.array(empty, np.int64))
-    for side, ragged in zip("XY", (data.X, data.Y), strict=True):
+def write_id_cache(hp, vocabs, encoded):
+    """Write the ids of the training text to a file, without compression.
+
+    Args:
+      encoded: EncodedText.
+    """
+    arrays = dict(key=id_cache_key(hp, vocabs), total=encoded.total)
+    arrays["empty"] = np.array(encoded.empty_pairs, np.int64)
+    for side, ragged in zip("XY", (encoded.data.X, encoded.data.Y), strict=True):
         arrays |= {f"{side}_ids": ragged.ids, f"{side}_splits": ragged.splits}
-    with whole_file(hp.ids_path) as file:
+    with atomic_open(hp.id_cache_path) as file:
         np.savez(file, **arrays)
 
 
 # Batches -----------------------------------------------------------------------
 
 
-def get_batch_data(data, hp, epoch, done=0):
-    """The batches of one epoch, in an order that only `hp.seed` and `epoch` decide.
+def get_batch_data(data, hp, epoch, skip=0):
+    """Make the batches of one epoch. Only `hp.seed` and `epoch` decide their order.
 
     Args:
-      data: Data.
+      data: SentencePairs.
       hp: Hyperparams.
       epoch: counted from 1.
-      done: batches of it that are left out, since they were trained on before.
+      skip: number of batches to leave out, since the model was trained on them before.
 
     Returns:
-      (tf.data.Dataset, int): batches (x, y) of (N, T) int32, and how many the epoch has.
-      T is `maxlen` where padding is read from the activations, else that of the longest.
+      (tf.data.Dataset, int): batches (x, y) of (N, T) int32, and the number of batches in the
+      epoch. T is `hp.pad_to`, or the length of the batch's longest row.
     """
     batches = plan_batches(data, hp, epoch)
     X, Y = (
@@ -433,51 +463,52 @@ def get_batch_data(data, hp, epoch, done=0):
     )
 
     def gather(rows):
-        padded = (tf.gather(side, rows).to_tensor(shape=[None, hp.width]) for side in (X, Y))
+        padded = (tf.gather(side, rows).to_tensor(shape=[None, hp.pad_to]) for side in (X, Y))
         return tuple(tf.cast(side, tf.int32) for side in padded)
 
     rows = tf.RaggedTensor.from_row_lengths(np.concatenate(batches), [*map(len, batches)])
-    dataset = tf.data.Dataset.from_tensor_slices(rows).skip(done).map(gather).prefetch(2)
+    dataset = tf.data.Dataset.from_tensor_slices(rows).skip(skip).map(gather).prefetch(2)
     options = tf.data.Options()
-    # Several workers share the batches, not files of them.
+    # Workers share the batches of an epoch; they do not read different files.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    # Autotuning sleeps for twice as long each time it has looked, and an epoch that is
-    # over waits for it to wake: of 41 seconds, 11.
+    # The autotuner's thread sleeps twice as long each time, and the end of an epoch waits until
+    # it wakes up: 11 of 41 seconds.
     options.autotune.enabled = False
     return dataset.with_options(options), len(batches)
 
 
 def plan_batches(data, hp, epoch):
-    """The row numbers of each batch of an epoch, a list of arrays.
+    """Return the row indices of each batch of an epoch, a list of arrays.
 
     Only `hp.seed` and `epoch`, counted from 1, decide the order.
     """
     rng = np.random.default_rng([hp.seed, epoch])
     if hp.batch_tokens:
-        return batches_of_tokens(data, hp.batch_tokens, rng)
-    return batches_of_pairs(len(data.X), hp.batch_size, rng)
+        return batch_by_tokens(data, hp.batch_tokens, rng)
+    return batch_by_sentences(len(data.X), hp.batch_size, rng)
 
 
-def batches_of_pairs(count, batch_size, rng):
-    """Row numbers 0 to `count`, a list of arrays of `batch_size`.
+def batch_by_sentences(count, batch_size, rng):
+    """Split the row indices 0 to `count` at random into arrays of `batch_size`.
 
-    As documented the last batch is left out where it would be smaller than the
-    others, each epoch another one; a corpus smaller than one batch is one batch.
+    As in the 2017 code, rows that do not fill a batch are left out, other ones in each epoch. A
+    corpus smaller than one batch is one batch.
     """
     batch_size = min(batch_size, count)
     order = rng.permutation(count)
     return np.split(order[: count - count % batch_size], count // batch_size)
 
 
-def batches_of_tokens(data, batch_tokens, rng):
-    """Row numbers of `data`, a list of arrays; all of them, and like lengths together.
+def batch_by_tokens(data, batch_tokens, rng):
+    """Split all row indices of `data` into arrays of rows of similar length.
 
-    A batch holds as many pairs as keep its padded longer side at `batch_tokens` at
-    most, and at least one.
+    The longer side of a batch, with its padding, has at most `batch_tokens` tokens, unless a
+    single pair is longer.
     """
     source, target = data.X.lengths, data.Y.lengths
-    # By target first; by source in steps of 3, so that each epoch mixes pairs anew. Numbers of
-    # 16 bits are sorted in no time, and longer sentences than that need not be told apart.
+    # Sort by target length, then by source length in steps of 3, so that each epoch has
+    # other batches. 16-bit keys sort fastest, and suffice: sentences of 2**16 tokens and more are
+    # rare enough to share a key.
     order = rng.permutation(len(target))
     for lengths in (source // 3, target):
         keys = np.minimum(lengths, 2**16 - 1).astype(np.uint16)[order]

@@ -1,6 +1,6 @@
-"""The Transformer, figure 1 of the paper, with the switches that the recipes set.
+"""The Transformer, figure 1 of the paper. The recipes set its arguments.
 
-The letters of the axes are those of `modules.py`.
+`hparams.py` explains the letters in shapes; `beam` is the number of hypotheses per sentence.
 """
 
 import keras
@@ -8,111 +8,193 @@ import tensorflow as tf
 from keras import ops
 
 from modules import (
-    Composite,
     Dropout,
     Embedding,
     Feedforward,
     MultiheadAttention,
     PositionalEncoding,
-    active,
+    nonzero_positions,
 )
-from text import PAD, START
+from vocab import BOS, PAD
+
+# The hyperparameters that are arguments of `Transformer`, with the same names.
+MODEL_ARGS = (
+    "maxlen",
+    "hidden_units",
+    "num_blocks",
+    "num_heads",
+    "ffn_units",
+    "dropout_rate",
+    "sinusoid",
+    "paired_sinusoid",
+    "relu_projections",
+    "output_projection",
+    "tied_embeddings",
+    "pad_logit",
+    "mask_from",
+    "dropout_on",
+)
+
+# The values of the hyperparameter `precision`, as Keras names them.
+DTYPE_POLICIES = dict(float32="float32", bfloat16="mixed_bfloat16")
 
 
-class InputEmbedding(Composite):
-    """Words and their positions as vectors (figure 1, bottom): (N, T) int32 -> (N, T, C).
+@keras.saving.register_keras_serializable("transformer")
+class InputEmbedding(keras.layers.Layer):
+    """Tokens and their positions as vectors (figure 1, bottom): (N, T) int32 -> (N, T, C).
 
-    Where a word is `<PAD>` there is nothing: its position is not added.
+    `<PAD>` gives a zero vector: no position is added to it.
 
     Args:
-      embed: the `Embedding` of the words.
-      pe: the layer that makes vectors of the positions.
+      tokens: the `Embedding` of the tokens.
+      positions: the layer that turns positions into vectors.
       dropout_rate: share of units dropped in training.
     """
 
-    def __init__(self, embed, pe, dropout_rate, **kwargs):
+    def __init__(self, tokens, positions, dropout_rate, **kwargs):
         super().__init__(**kwargs)
-        self.embed = embed
-        self.pe = pe
-        self.dropout = Dropout(dropout_rate)
+        self.tokens = tokens
+        self.positions = positions
+        self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy.name)
 
-    def call(self, ids, first=0, training=None):
-        """`first` is the position of the first id, () int32."""
-        positions = first + ops.arange(ops.shape(ids)[1])[None]  # (1, T)
-        outputs = self.embed(ids)  # (N, T, C)
-        key_masks = ops.cast(active(outputs), outputs.dtype)[:, :, None]  # (N, T, 1)
-        outputs = (outputs + self.pe(positions)) * key_masks
+    def get_config(self):
+        """Return the arguments of the constructor; Keras records only plain values by itself."""
+        return super().get_config() | dict(
+            tokens=keras.saving.serialize_keras_object(self.tokens),
+            positions=keras.saving.serialize_keras_object(self.positions),
+            dropout_rate=self.dropout.rate,
+        )
+
+    @classmethod
+    def from_config(cls, config):
+        """Create the layer from what `get_config` returned."""
+        layers = {
+            name: keras.saving.deserialize_keras_object(config[name])
+            for name in ("tokens", "positions")
+        }
+        return cls(**config | layers)
+
+    def build(self, ids_shape):
+        """Create the parameters of both layers."""
+        for layer in (self.tokens, self.positions):
+            if not layer.built:  # with tied embeddings, both sides have the same layer
+                layer.build(ids_shape)
+
+    def call(self, ids, start_position=0, training=None):
+        """Embed `ids` (N, T); `start_position`, () int32, is the position of the first one."""
+        positions = start_position + ops.arange(ops.shape(ids)[1])[None]  # (1, T)
+        outputs = self.tokens(ids)  # (N, T, C)
+        key_masks = ops.cast(nonzero_positions(outputs), outputs.dtype)[:, :, None]  # (N, T, 1)
+        outputs = (outputs + self.positions(positions)) * key_masks
         return self.dropout(outputs, training=training)
 
 
-class EncoderBlock(Composite):
+@keras.saving.register_keras_serializable("transformer")
+class EncoderBlock(keras.layers.Layer):
     """Figure 1, left: (N, T, C) -> (N, T, C).
 
     Args:
-      attention: arguments of `MultiheadAttention`.
-      feedforward: arguments of `Feedforward`.
+      attention: dict, arguments of `MultiheadAttention`.
+      feedforward: dict, arguments of `Feedforward`.
     """
 
     def __init__(self, attention, feedforward, **kwargs):
         super().__init__(**kwargs)
-        self.self_attention = MultiheadAttention(**attention)
-        self.feedforward = Feedforward(**feedforward)
+        dtype = self.dtype_policy.name
+        self.self_attention = MultiheadAttention(**attention, dtype=dtype)
+        self.feedforward = Feedforward(**feedforward, dtype=dtype)
+
+    def build(self, enc_shape):
+        """Create the parameters of all sublayers."""
+        self.self_attention.build(enc_shape, enc_shape)
+        self.feedforward.build(enc_shape)
 
     def call(self, enc, masks=None, training=None):
-        """(N, T, C), and which positions count (N, T) bool -> (N, T, C)."""
+        """Encode (N, T, C); `masks`, (N, T) bool or None, as in `project_keys_values`."""
         enc = self.self_attention(enc, enc, masks, training=training)
         return self.feedforward(enc, training=training)
 
 
-class DecoderBlock(Composite):
+@keras.saving.register_keras_serializable("transformer")
+class DecoderBlock(keras.layers.Layer):
     """Figure 1, right: (N, T_q, C), (N, T_k, C) -> (N, T_q, C). Arguments as `EncoderBlock`."""
 
     def __init__(self, attention, feedforward, **kwargs):
         super().__init__(**kwargs)
-        self.self_attention = MultiheadAttention(**attention)
-        self.vanilla_attention = MultiheadAttention(**attention)
-        self.feedforward = Feedforward(**feedforward)
+        dtype = self.dtype_policy.name
+        self.self_attention = MultiheadAttention(**attention, dtype=dtype)
+        self.vanilla_attention = MultiheadAttention(**attention, dtype=dtype)
+        self.feedforward = Feedforward(**feedforward, dtype=dtype)
+
+    def build(self, dec_shape, memory_shape):
+        """Create the parameters of all sublayers."""
+        self.self_attention.build(dec_shape, dec_shape)
+        self.vanilla_attention.build(dec_shape, memory_shape)
+        self.feedforward.build(dec_shape)
 
     def call(self, dec, memory, masks=None, memory_masks=None, training=None):
-        """(N, T_q, C), memory (N, T_k, C), which of their positions count -> (N, T_q, C)."""
+        """Decode all tokens at once.
+
+        Args:
+          dec: (N, T_q, C).
+          memory: the encoder's output, (N, T_k, C).
+          masks, memory_masks: (N, T_q) and (N, T_k) bool, as in `project_keys_values`.
+
+        Returns:
+          (N, T_q, C).
+        """
         dec = self.self_attention(dec, dec, masks, causality=True, training=training)
         dec = self.vanilla_attention(dec, memory, memory_masks, training=training)
         return self.feedforward(dec, training=training)
 
-    def step(self, dec, past, memory, masks=None):
-        """`call` for the newest word of each sentence, which sees itself and the past.
+    def decode_step(self, dec, cache, memory, masks=None):
+        """Decode the newest token of each row, which attends to itself and to earlier tokens.
 
-        There may be several hypotheses of a sentence, one after the other. They ask its
-        memory as so many queries, and it need not be there several times.
+        Consecutive rows may be hypotheses of one sentence. They attend to a single copy of its
+        memory, as `beam` queries.
 
         Args:
           dec: (N * beam, 1, C).
-          past: `Projected` of the words before, (N * beam, h, T, C/h).
-          memory: `Projected` of the encoder's output, (N, h, T_k, C/h).
-          masks: (N * beam, 1) bool, or None, as in `MultiheadAttention.project`.
+          cache: `KeysValues` of the earlier tokens, (N * beam, h, T, C/h).
+          memory: `KeysValues` of the encoder's output, (N, h, T_k, C/h).
+          masks: (N * beam, 1) bool, as in `project_keys_values`.
 
         Returns:
-          ((N * beam, 1, C), Projected): the output, and the past with this word.
+          ((N * beam, 1, C), KeysValues): the output, and the cache with the newest token.
         """
-        past = past.then(self.self_attention.project(dec, masks))
-        dec = self.self_attention.attend(dec, past)
-        flat, (N, *_) = ops.shape(dec), ops.shape(memory.K)
-        dec = ops.reshape(dec, (N, -1, flat[-1]))  # (N, beam, C)
+        cache = cache.append(self.self_attention.project_keys_values(dec, masks))
+        dec = self.self_attention.attend(dec, cache)
+        shape, N = ops.shape(dec), ops.shape(memory.K)[0]
+        dec = ops.reshape(dec, (N, -1, shape[-1]))  # (N, beam, C)
         dec = self.vanilla_attention.attend(dec, memory)
-        return ops.reshape(self.feedforward(dec), flat), past  # (N * beam, 1, C)
+        return ops.reshape(self.feedforward(dec), shape), cache  # (N * beam, 1, C)
 
 
-class Transformer(Composite, keras.Model):
+@keras.saving.register_keras_serializable("transformer")
+class Transformer(keras.Model):
     """Source ids and target ids (N, T) int32 -> logits of the targets (N, T, V).
 
-    Position i of the logits depends on the targets before i only. The defaults are
-    as documented; the paper has every switch the other way.
+    The logits at position i depend on the source and on the targets before i only. The
+    defaults are those of the 2017 code. The constructor creates all parameters.
 
     Args:
-      source_vocab, target_vocab: words in the two vocabularies, the latter is V.
-      maxlen: T, the longest sentence where positions are learned, `</S>` included.
-      hidden_units, num_blocks, num_heads, ffn_units, dropout_rate, sinusoid, paired,
-      relu_projections, output_projection, shared, pad_logit, masks, dropout_on: as in `hparams.py`.
+      source_vocab: tokens in the source vocabulary.
+      target_vocab: V, tokens in the target vocabulary.
+      maxlen: the longest sentence for learned positions, `</S>` included.
+      hidden_units: C.
+      num_blocks: blocks in the encoder, and as many in the decoder.
+      num_heads: h, a divisor of C.
+      ffn_units: width inside the feed-forward layers; 0 means 4 * C.
+      dropout_rate: share of units dropped in training.
+      sinusoid: whether positions are sinusoids; otherwise they are learned.
+      paired_sinusoid: whether sines and cosines come in pairs of one frequency (paper).
+      relu_projections: whether Q, K and V pass through a ReLU (2017 code).
+      output_projection: whether attention projects its joined heads by W_O (paper).
+      tied_embeddings: whether both embeddings and the output layer share one matrix (paper).
+      pad_logit: with tied embeddings, whether `<PAD>` has a logit; otherwise it is 0.
+      mask_from: how padding is found: "activations" (2017 code: vectors of zeros) or "ids".
+      dropout_on: where dropout applies in addition to the embeddings: "attention" (weights),
+        "sublayers" (outputs) or "both".
     """
 
     def __init__(
@@ -126,137 +208,226 @@ class Transformer(Composite, keras.Model):
         ffn_units=0,
         dropout_rate=0.0,
         sinusoid=False,
-        paired=False,
+        paired_sinusoid=False,
         relu_projections=True,
         output_projection=False,
-        shared=False,
+        tied_embeddings=False,
         pad_logit=False,
-        masks="activations",
+        mask_from="activations",
         dropout_on="attention",
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.masks_from_ids = masks == "ids"
-        on_weights = dropout_rate if dropout_on in ("attention", "both") else 0.0
-        on_outputs = dropout_rate if dropout_on in ("sublayers", "both") else 0.0
+        self.source_vocab = source_vocab
+        self.target_vocab = target_vocab
+        self.maxlen = maxlen
+        self.hidden_units = hidden_units
+        self.num_blocks = num_blocks
+        self.num_heads = num_heads
+        self.ffn_units = ffn_units
+        self.dropout_rate = dropout_rate
+        self.sinusoid = sinusoid
+        self.paired_sinusoid = paired_sinusoid
+        self.relu_projections = relu_projections
+        self.output_projection = output_projection
+        self.tied_embeddings = tied_embeddings
+        self.pad_logit = pad_logit
+        self.mask_from = mask_from
+        self.dropout_on = dropout_on
+
+        dtype = self.dtype_policy.name
+        attention, feedforward = self.sublayer_args()
+        source_tokens, target_tokens = self.token_layers()
+        self.enc_input = InputEmbedding(
+            source_tokens, self.position_layer(), dropout_rate, dtype=dtype
+        )
+        self.enc_blocks = [
+            EncoderBlock(attention, feedforward, dtype=dtype) for _ in range(num_blocks)
+        ]
+        self.dec_input = InputEmbedding(
+            target_tokens, self.position_layer(), dropout_rate, dtype=dtype
+        )
+        self.dec_blocks = [
+            DecoderBlock(attention, feedforward, dtype=dtype) for _ in range(num_blocks)
+        ]
+        self.output_layer = None if self.tied else keras.layers.Dense(target_vocab, dtype=dtype)
+        self.build()
+
+    def get_config(self):
+        """Return the arguments of the constructor; Keras does not record those of a model."""
+        names = ("source_vocab", "target_vocab", *MODEL_ARGS)
+        return super().get_config() | {name: getattr(self, name) for name in names}
+
+    def token_layers(self):
+        """Return the `Embedding` of the source tokens and that of the target tokens."""
+        C, dtype = self.hidden_units, self.dtype_policy.name
+        if not self.tied:
+            return (
+                Embedding(self.source_vocab, C, dtype=dtype),
+                Embedding(self.target_vocab, C, dtype=dtype),
+            )
+        # The matrix also computes the logits. With this deviation they start near 1.
+        shared = Embedding(
+            self.target_vocab, C, pad_logit=self.pad_logit, init_stddev=C**-0.5, dtype=dtype
+        )
+        return shared, shared
+
+    def position_layer(self):
+        """Return a new layer that turns positions (N, T) into vectors (N, T, C)."""
+        args = dict(
+            num_units=self.hidden_units, zero_pad=False, scale=False, dtype=self.dtype_policy.name
+        )
+        if self.sinusoid:
+            return PositionalEncoding(paired=self.paired_sinusoid, **args)
+        return Embedding(self.maxlen, **args)
+
+    def sublayer_args(self):
+        """Return the arguments of `MultiheadAttention` and of `Feedforward`, two dicts."""
+        on_weights = self.dropout_on in ("attention", "both")
+        on_outputs = self.dropout_on in ("sublayers", "both")
+        residual_dropout = self.dropout_rate if on_outputs else 0.0
         attention = dict(
-            num_units=hidden_units,
-            num_heads=num_heads,
-            dropout_rate=on_weights,
-            residual_dropout_rate=on_outputs,
-            relu=relu_projections,
-            output_projection=output_projection,
-            mask_queries=not self.masks_from_ids,
+            num_units=self.hidden_units,
+            num_heads=self.num_heads,
+            dropout_rate=self.dropout_rate if on_weights else 0.0,
+            residual_dropout_rate=residual_dropout,
+            relu=self.relu_projections,
+            output_projection=self.output_projection,
+            mask_queries=self.mask_from == "activations",
         )
         feedforward = dict(
-            inner_units=ffn_units or 4 * hidden_units,
-            num_units=hidden_units,
-            residual_dropout_rate=on_outputs,
+            inner_units=self.ffn_units or 4 * self.hidden_units,
+            num_units=self.hidden_units,
+            residual_dropout_rate=residual_dropout,
         )
+        return attention, feedforward
 
-        def positions():
-            if sinusoid:
-                return PositionalEncoding(hidden_units, paired, zero_pad=False, scale=False)
-            return Embedding(maxlen, hidden_units, zero_pad=False, scale=False)
+    @property
+    def tied(self) -> bool:
+        """Whether both embeddings and the output layer share one matrix."""
+        return self.tied_embeddings
 
-        # A matrix that scores the outputs too: drawn so that logits begin near 1.
-        spread = keras.initializers.RandomNormal(stddev=hidden_units**-0.5)
-        if shared:
-            enc_embed = dec_embed = Embedding(
-                target_vocab, hidden_units, pad_logit=pad_logit, initializer=spread
-            )
-        else:
-            enc_embed = Embedding(source_vocab, hidden_units)
-            dec_embed = Embedding(target_vocab, hidden_units)
-        self.enc_words = InputEmbedding(enc_embed, positions(), dropout_rate)
-        self.enc_blocks = [EncoderBlock(attention, feedforward) for _ in range(num_blocks)]
-        self.dec_words = InputEmbedding(dec_embed, positions(), dropout_rate)
-        self.dec_blocks = [DecoderBlock(attention, feedforward) for _ in range(num_blocks)]
-        self.logits = dec_embed.score if shared else keras.layers.Dense(target_vocab)
+    def build(self, *_):
+        """Create all parameters. Their shapes depend on the constructor's arguments only."""
+        ids, units = (None, None), (None, None, self.hidden_units)
+        self.enc_input.build(ids)
+        for block in self.enc_blocks:
+            block.build(units)
+        self.dec_input.build(ids)
+        for block in self.dec_blocks:
+            block.build(units, units)
+        if not self.tied:
+            self.output_layer.build(units)
 
     def call(self, x, y, training=None, istarget=None):
-        """Where `istarget`, (N, T) bool, is given, the logits of those M targets only, (M, V)."""
-        memory = self.encode(x, training)
-        dec = self.decode(shift_right(y), memory, self.masks(x), training)  # (N, T, C)
-        if istarget is not None:
-            dec = tf.boolean_mask(dec, istarget)  # (M, C)
-        return self.logits(dec)  # (N, T, V), or (M, V)
+        """Compute the logits of `y`, given `x` and the targets before each position.
 
-    def masks(self, ids):
-        """Which ids are words, (N, T) bool; None where attention reads it from zeros."""
-        return ids != PAD if self.masks_from_ids else None
+        Args:
+          x: source ids, (N, T).
+          y: target ids, (N, T).
+          training: whether dropout is on.
+          istarget: (N, T) bool, or None. With it, only the logits of the M true positions are
+            computed.
+
+        Returns:
+          (N, T, V), or (M, V) with `istarget`.
+        """
+        memory = self.encode(x, training)
+        dec = self.decode(shift_right(y), memory, self.padding_masks(x), training)  # (N, T, C)
+        if istarget is not None:
+            # tf: keras.ops has no operation whose output shape depends on values.
+            dec = tf.boolean_mask(dec, istarget)  # (M, C)
+        return self.to_logits(dec)  # (N, T, V), or (M, V)
+
+    def padding_masks(self, ids):
+        """Return True where ids are not `<PAD>`, (N, T) bool.
+
+        Returns None with mask_from="activations": `MultiheadAttention` then treats vectors that
+        are all zeros as padding, as the 2017 code does.
+        """
+        return ids != PAD if self.mask_from == "ids" else None
 
     def encode(self, x, training=None):
-        """Source ids (N, T) -> the encoder's output (N, T, C)."""
-        enc = self.enc_words(x, training=training)  # (N, T, C)
+        """Encode source ids: (N, T) -> (N, T, C)."""
+        enc = self.enc_input(x, training=training)  # (N, T, C)
         for block in self.enc_blocks:
-            enc = block(enc, self.masks(x), training=training)
+            enc = block(enc, self.padding_masks(x), training=training)
         return enc
 
     def decode(self, decoder_inputs, memory, memory_masks=None, training=None):
-        """Target ids that begin with `<S>` (N, T), (N, T, C) -> (N, T, C)."""
-        dec = self.dec_words(decoder_inputs, training=training)  # (N, T, C)
-        masks = self.masks(decoder_inputs)
+        """Decode all tokens at once, as in training.
+
+        Args:
+          decoder_inputs: target ids that start with `<S>`, (N, T).
+          memory: what `encode` returned, (N, T_k, C).
+          memory_masks: `padding_masks` of the source ids, (N, T_k).
+
+        Returns:
+          (N, T, C), from which `to_logits` computes the logits of the next tokens.
+        """
+        dec = self.dec_input(decoder_inputs, training=training)  # (N, T, C)
+        masks = self.padding_masks(decoder_inputs)
         for block in self.dec_blocks:
             dec = block(dec, memory, masks, memory_masks, training=training)
         return dec
 
-    def remember(self, x):
-        """Encode the sources (N, T): a block's `Projected` of the memory, for all blocks."""
-        memory, masks = self.encode(x), self.masks(x)
-        return [block.vanilla_attention.project(memory, masks) for block in self.dec_blocks]
+    def to_logits(self, dec):
+        """Compute logits from the decoder's output: (..., C) -> (..., V)."""
+        return self.dec_input.tokens.to_logits(dec) if self.tied else self.output_layer(dec)
 
-    def nothing(self, N):
-        """A block's `Projected` of the words so far, for all blocks, before the first word."""
-        return [block.self_attention.nothing(N) for block in self.dec_blocks]
-
-    def step(self, ids, pasts, memories):
-        """The newest word of each hypothesis -> logits of the next one.
-
-        Args:
-          ids: (N * beam,) int32.
-          pasts: what `nothing` or the last step returned.
-          memories: what `remember` returned.
+    def encode_memory(self, x):
+        """Encode source ids (N, T) and project the memory once for all steps of a search.
 
         Returns:
-          ((N * beam, V), list): the logits, and the pasts with this word in them.
+          list of KeysValues, one per decoder block, (N, h, T_k, C/h).
         """
-        t = ops.shape(pasts[0].K)[2]
-        masks = self.masks(ids[:, None])  # (N * beam, 1)
-        dec = self.dec_words(ids[:, None], first=t)  # (N * beam, 1, C)
-        new_pasts = []
-        for block, past, memory in zip(self.dec_blocks, pasts, memories, strict=True):
-            dec, past = block.step(dec, past, memory, masks)
-            new_pasts.append(past)
-        return self.logits(dec[:, 0]), new_pasts  # (N * beam, V)
+        memory, masks = self.encode(x), self.padding_masks(x)
+        return [
+            block.vanilla_attention.project_keys_values(memory, masks) for block in self.dec_blocks
+        ]
+
+    def initial_cache(self, N):
+        """Return the cache of N hypotheses before their first token.
+
+        Returns:
+          list of KeysValues, one per decoder block, (N, h, 0, C/h).
+        """
+        return [block.self_attention.empty_keys_values(N) for block in self.dec_blocks]
+
+    def decode_step(self, ids, cache, memory):
+        """Read the newest token of each hypothesis, and compute the logits of the token after it.
+
+        Args:
+          ids: the newest tokens, (N * beam,) int32.
+          cache: what `initial_cache` or the previous step returned.
+          memory: what `encode_memory` returned.
+
+        Returns:
+          ((N * beam, V), list): the logits of the next tokens, and the cache with the newest
+          tokens.
+        """
+        t = ops.shape(cache[0].K)[2]
+        masks = self.padding_masks(ids[:, None])  # (N * beam, 1)
+        dec = self.dec_input(ids[:, None], start_position=t)  # (N * beam, 1, C)
+        new_cache = []
+        blocks = zip(self.dec_blocks, cache, memory, strict=True)
+        for block, block_cache, block_memory in blocks:
+            dec, block_cache = block.decode_step(dec, block_cache, block_memory, masks)
+            new_cache.append(block_cache)
+        return self.to_logits(dec[:, 0]), new_cache  # (N * beam, V)
 
 
 def shift_right(y):
-    """What the decoder has seen before it gives each word of `y`.
+    """Return the decoder inputs for teacher forcing: `<S>`, then `y` without its last column.
 
     >>> import numpy as np
     >>> shift_right(np.array([[5, 6, 3, 0]])).numpy().tolist()
     [[2, 5, 6, 3]]
     """
-    return ops.concatenate([ops.full_like(y[:, :1], START), y[:, :-1]], axis=-1)  # (N, T)
+    return ops.concatenate([ops.full_like(y[:, :1], BOS), y[:, :-1]], axis=-1)  # (N, T)
 
 
-SWITCHES = (
-    "maxlen hidden_units num_blocks num_heads ffn_units dropout_rate sinusoid paired"
-    " relu_projections output_projection shared pad_logit masks dropout_on"
-).split()
-
-
-POLICIES = dict(float32="float32", bfloat16="mixed_bfloat16")
-
-
-def make_model(hp, source_vocab, target_vocab):
-    """A built `Transformer` of the shape that the hyperparameters say."""
-    switches = {name: getattr(hp, name) for name in SWITCHES}
-    policy = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(POLICIES[hp.precision])  # for the layers that are made now
-    model = Transformer(source_vocab, target_vocab, **switches)
-    keras.config.set_dtype_policy(policy)
-    nothing = ops.zeros((1, min(2, hp.maxlen)), "int32")
-    model(nothing, nothing)  # Keras makes the weights of a layer at its first call
-    return model
+def make_model(hp, source_vocab, target_vocab) -> Transformer:
+    """Create the `Transformer` that the hyperparameters describe, for two vocabulary sizes."""
+    model_args = {name: getattr(hp, name) for name in MODEL_ARGS}
+    return Transformer(source_vocab, target_vocab, **model_args, dtype=DTYPE_POLICIES[hp.precision])

@@ -1,12 +1,28 @@
-"""The layers of the Transformer, its loss, its optimizer and its learning rate.
+"""The layers of the Transformer and its loss, named after the functions of the 2017 code.
 
-The layers are named after the functions that the documents describe.
+`hparams.py` explains the letters N, T, C, h and V in shapes. In an attention,
 
-The axes of tensors are those of `hparams.py`; of T there are in an attention
+    T_q  query positions              T_k  key positions
 
-    T_q  positions that ask (queries)        T_k  positions that answer (keys)
+keras.ops or TensorFlow: the layers use keras.ops, except where a TensorFlow operation is
+measurably faster or has no equal in keras.ops. A comment `# tf:` marks each such place.
+
+Masks are explicit boolean arguments (True: may be attended to), not Keras masks. Keras
+passes its masks on by itself, and a mask left on the logits changes every loss and metric
+of Keras. The names are plural on purpose: Keras would fill an argument `keys_mask` by itself.
+
+Why these layers and not those of Keras:
+
+    MultiheadAttention  keras.layers.MultiHeadAttention always has an output projection, and
+                        has no ReLU, no residual connection and normalization, no KV cache.
+    Normalize           keras.layers.LayerNormalization is equal and as fast; the formula is
+                        written out because it is a function of the 2017 code.
+    Embedding           keras.layers.Embedding has no zero vector for padding, no factor
+                        sqrt(C), and no product with its table that gives logits.
+    Dropout             keras.layers.Dropout takes twice the time.
 """
 
+import functools
 from typing import NamedTuple
 
 import keras
@@ -14,26 +30,21 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-MASKED = -(2.0**32) + 1  # the score of what may not be attended to
+MASK_VALUE = -(2.0**32) + 1  # replaces the scores of hidden keys; from the 2017 code
 
 
-class Composite(keras.layers.Layer):
-    """A layer made of layers, each of which makes its weights at its own first call."""
-
-    def build(self, *_):
-        """Nothing. Without it Keras first traces the whole layer, a second for four blocks."""
-
-
+@keras.saving.register_keras_serializable("transformer")
 class Embedding(keras.layers.Layer):
     """Look up a vector for each id: (N, T) int32 -> (N, T, C).
 
     Args:
       vocab_size: V, rows of the table.
       num_units: C, columns of the table.
-      zero_pad: whether id 0 is the zero vector, whatever its row in the table.
+      zero_pad: whether id 0 gives the zero vector instead of its row in the table.
       scale: whether to multiply by sqrt(C) (paper, section 3.4).
-      pad_logit: whether `score` has a vector for id 0; else the logit of id 0 is 0.
-      initializer: what the table is drawn from.
+      pad_logit: whether `to_logits` uses the row of id 0; otherwise the logit of id 0 is 0.
+      init_stddev: standard deviation of the normal distribution that initializes the table;
+        None for the uniform distribution of Glorot and Bengio (2010).
     """
 
     def __init__(
@@ -43,7 +54,7 @@ class Embedding(keras.layers.Layer):
         zero_pad=True,
         scale=True,
         pad_logit=True,
-        initializer="glorot_uniform",
+        init_stddev=None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -52,22 +63,17 @@ class Embedding(keras.layers.Layer):
         self.zero_pad = zero_pad
         self.scale = scale
         self.pad_logit = pad_logit
-        self.initializer = initializer
+        self.initializer = "glorot_uniform"
+        if init_stddev is not None:
+            self.initializer = keras.initializers.RandomNormal(stddev=init_stddev)
 
     def build(self, _):
-        """Make the table."""
+        """Create the table."""
         self.lookup_table = self.add_weight(
             shape=(self.vocab_size, self.num_units),
             initializer=self.initializer,
             name="lookup_table",
         )
-
-    def table(self):
-        """The vectors of all ids, (V, C), zeros for id 0 where it is padding."""
-        table = ops.convert_to_tensor(self.lookup_table)
-        if not self.zero_pad:
-            return table
-        return ops.concatenate([ops.zeros_like(table[:1]), table[1:]], axis=0)
 
     def call(self, inputs):
         """Ids (N, T) -> (N, T, C)."""
@@ -76,24 +82,32 @@ class Embedding(keras.layers.Layer):
             outputs = outputs * ops.cast(inputs != 0, outputs.dtype)[..., None]
         return outputs * self.num_units**0.5 if self.scale else outputs
 
-    def score(self, outputs):
-        """How well each vector of the table fits: (..., C) -> (..., V) (paper, section 3.4)."""
-        table = self.lookup_table if self.pad_logit else self.table()
+    def to_logits(self, outputs):
+        """Multiply by the transposed table: (..., C) -> (..., V) (paper, section 3.4)."""
+        table = self.lookup_table if self.pad_logit else self.padded_table()
         return ops.matmul(outputs, ops.transpose(ops.cast(table, outputs.dtype)))
 
+    def padded_table(self):
+        """Return the table (V, C), with zeros in row 0 if `zero_pad`."""
+        table = ops.convert_to_tensor(self.lookup_table)
+        if not self.zero_pad:
+            return table
+        return ops.concatenate([ops.zeros_like(table[:1]), table[1:]], axis=0)
 
+
+@keras.saving.register_keras_serializable("transformer")
 class PositionalEncoding(keras.layers.Layer):
-    """Sines and cosines of each position: (N, T) int32 -> (N, T, C).
+    """Encode positions by sines and cosines: (N, T) int32 -> (N, T, C).
 
-    The angle of column i is pos / 10000^(2i / C), a sine where i is even and a cosine
-    where it is odd: this is the documents' formula. `paired` has the exponent
-    (i - i % 2) / C, so that the columns go in pairs of one frequency (paper,
-    section 3.5). There is no last position.
+    The angle of column i is pos / 10000^(2i / C). Even columns are sines, odd columns are
+    cosines. This is the formula of the 2017 code. With `paired`, the exponent is
+    (i - i % 2) / C, so that columns come in pairs of one frequency (paper, section 3.5).
+    The number of positions is not limited.
 
     Args:
       num_units: C.
-      paired: whether it is the paper's formula, or the documents'.
-      zero_pad: whether position 0 is the zero vector.
+      paired: whether to use the paper's formula instead of that of the 2017 code.
+      zero_pad: whether position 0 gives the zero vector.
       scale: whether to multiply by sqrt(C).
     """
 
@@ -101,8 +115,8 @@ class PositionalEncoding(keras.layers.Layer):
         super().__init__(**kwargs)
         i = np.arange(num_units)
         exponents = (i - i % 2 if paired else 2 * i) / num_units
-        self.rates = (10000.0**-exponents).astype(np.float32)  # (C,)
-        # A cosine is a sine a quarter of a turn ahead.
+        self.frequencies = (10000.0**-exponents).astype(np.float32)  # (C,)
+        # cos(x) = sin(x + pi / 2), so one call of sin computes both.
         self.phases = (np.pi / 2 * (i % 2)).astype(np.float32)  # (C,)
         self.zero_pad = zero_pad
         self.scale = num_units**0.5 if scale else 1.0
@@ -110,17 +124,18 @@ class PositionalEncoding(keras.layers.Layer):
     def call(self, inputs):
         """Positions (N, T) -> (N, T, C)."""
         positions = ops.cast(inputs, "float32")[..., None]  # (N, T, 1)
-        outputs = self.scale * ops.sin(positions * self.rates + self.phases)  # (N, T, C)
+        outputs = self.scale * ops.sin(positions * self.frequencies + self.phases)  # (N, T, C)
         if self.zero_pad:
             outputs = outputs * ops.cast(positions > 0, "float32")
         return ops.cast(outputs, self.compute_dtype)
 
 
+@keras.saving.register_keras_serializable("transformer")
 class Normalize(keras.layers.Layer):
-    """Layer normalisation over the last axis: (..., C) -> (..., C).
+    """Normalize the last axis to mean 0 and variance 1: (..., C) -> (..., C).
 
     Args:
-      epsilon: added to the variance, inside the root.
+      epsilon: added to the variance before the square root.
     """
 
     def __init__(self, epsilon=1e-8, **kwargs):
@@ -128,77 +143,107 @@ class Normalize(keras.layers.Layer):
         self.epsilon = epsilon
 
     def build(self, input_shape):
-        """Make beta and gamma, (C,) each."""
+        """Create beta and gamma, (C,) each."""
         self.beta = self.add_weight(shape=input_shape[-1:], initializer="zeros", name="beta")
         self.gamma = self.add_weight(shape=input_shape[-1:], initializer="ones", name="gamma")
 
     def call(self, inputs):
         """(..., C) -> (..., C)."""
-        wide = widen(inputs)
+        wide = upcast(inputs)
         centered = wide - ops.mean(wide, axis=-1, keepdims=True)  # (..., C)
         variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)  # (..., 1)
         normalized = centered * ops.rsqrt(variance + self.epsilon)
         return self.gamma * ops.cast(normalized, inputs.dtype) + self.beta
 
 
+@keras.saving.register_keras_serializable("transformer")
 class Dropout(keras.layers.Layer):
-    """Zero a share of the units in training, and scale the others up to the same mean.
+    """Zero random units in training and scale up the others: (...) -> (...).
 
-    (...) -> (...). What `keras.layers.Dropout` does takes half its time for random
-    numbers of 32 bits, one a unit; here a unit takes 16.
+        inputs * (random.uniform(inputs.shape) >= rate) / (1 - rate)
+
+    The mean stays the same. Optimized: equals this formula, but draws 16 random bits per unit.
+    `keras.layers.Dropout` draws 32 bits per unit, which takes half its time.
 
     Args:
-      rate: share that is zeroed, to within 2^-17.
+      rate: probability that a unit is zeroed; rounded to a multiple of 2^-16.
     """
 
     def __init__(self, rate, **kwargs):
         super().__init__(**kwargs)
         self.rate = rate
-        # Of the numbers of 16 bits, those that zero.
-        self.dropped = min(round(rate * 2**16), 2**16 - 1)
-        self.seed_generator = keras.random.SeedGenerator() if self.dropped else None
+        # A unit is zeroed if its random number in [0, 2^16) is below the threshold.
+        self.threshold = min(round(rate * 2**16), 2**16 - 1)
+        self.seed_generator = keras.random.SeedGenerator() if self.threshold else None
 
     def call(self, inputs, training=None):
         """(...) -> (...)."""
-        if not training or not self.dropped:
+        if not training or not self.threshold:
             return inputs
-        units = tf.size(inputs)
+        size = tf.size(inputs)
         seed = tf.cast(self.seed_generator.next() % (2**31 - 1), tf.int32)  # (2,)
-        # Each device has the same generator, and drops other units.
+        # All replicas hold the same seed. The replica's id makes each drop other units.
         seed += [tf.distribute.get_replica_context().replica_id_in_sync_group, 0]
-        four = tf.random.stateless_uniform([units // 4 + 1], seed, None, None, tf.uint64)
-        numbers = tf.reshape(tf.bitcast(four, tf.uint16), [-1])[:units]  # (units,), four of each
-        kept = tf.reshape(numbers, tf.shape(inputs)) >= self.dropped  # (...)
-        scale = tf.cast(2**16 / (2**16 - self.dropped), inputs.dtype)
-        return inputs * tf.where(kept, scale, tf.zeros_like(scale))
+        # tf: keras.ops cannot reinterpret 64 random bits as four numbers of 16 bits.
+        bits64 = tf.random.stateless_uniform([size // 4 + 1], seed, None, None, tf.uint64)
+        bits16 = tf.reshape(tf.bitcast(bits64, tf.uint16), [-1])[:size]  # (size,)
+        keep = tf.reshape(bits16, tf.shape(inputs)) >= self.threshold  # (...)
+        scale = tf.cast(2**16 / (2**16 - self.threshold), inputs.dtype)
+        return inputs * tf.where(keep, scale, tf.zeros_like(scale))
 
 
-class Projected(NamedTuple):
-    """The side of an attention that is attended to."""
+def scaled_dot_product_attention(Q, K, V, mask, query_mask=None, dropout=None):
+    """Compute softmax(Q K^T / sqrt(d_k)) V (paper, section 3.2.1, equation 1).
 
-    K: keras.KerasTensor  # (N, h, T_k, C/h)
-    V: keras.KerasTensor  # (N, h, T_k, C/h)
-    key_masks: keras.KerasTensor  # (N, T_k) bool, True where there is something
+    Args:
+      Q: queries, (N, h, T_q, d_k).
+      K, V: keys and values, (N, h, T_k, d_k).
+      mask: bool, broadcast to (N, h, T_q, T_k); False hides a key from a query.
+      query_mask: bool, broadcast in the same way; False sets all weights of a query to 0.
+      dropout: function that is applied to the weights before the product with V.
 
-    def then(self, other):
-        """The positions of this one and behind them those of another."""
-        return Projected(
-            ops.concatenate([self.K, other.K], axis=2),
-            ops.concatenate([self.V, other.V], axis=2),
-            ops.concatenate([self.key_masks, other.key_masks], axis=1),
+    Returns:
+      ((N, h, T_q, d_k), (N, h, T_q, T_k)): the outputs, and the weights before dropout.
+    """
+    d_k = K.shape[-1]
+    # tf: without transpose_b, the transposed copy of K takes time.
+    scores = tf.matmul(Q, K, transpose_b=True) / d_k**0.5  # (N, h, T_q, T_k)
+    weights = ops.softmax(ops.where(mask, upcast(scores), MASK_VALUE))  # sums to 1 over T_k
+    weights = ops.cast(weights, Q.dtype)
+    if query_mask is not None:
+        weights = weights * ops.cast(query_mask, weights.dtype)
+    dropped = weights if dropout is None else dropout(weights)
+    return ops.matmul(dropped, V), weights
+
+
+class KeysValues(NamedTuple):
+    """Projected keys and values of an attention, and which key positions are valid."""
+
+    K: tf.Tensor  # (N, h, T_k, C/h)
+    V: tf.Tensor  # (N, h, T_k, C/h)
+    key_masks: tf.Tensor  # (N, T_k) bool, True: may be attended to
+
+    def append(self, other):
+        """Return the key positions of this one, followed by those of `other`."""
+        return KeysValues(
+            K=ops.concatenate([self.K, other.K], axis=2),
+            V=ops.concatenate([self.V, other.V], axis=2),
+            key_masks=ops.concatenate([self.key_masks, other.key_masks], axis=1),
         )
 
 
-class MultiheadAttention(Composite):
-    """Attention of queries to keys, residual and normalisation (paper, section 3.2).
+@keras.saving.register_keras_serializable("transformer")
+class MultiheadAttention(keras.layers.Layer):
+    """Attention of queries to keys, residual and normalization (paper, section 3.2).
 
-    (N, T_q, C), (N, T_k, C) -> (N, T_q, C). The defaults are as documented, and
-    unlike the paper: the projections to Q, K and V pass through a ReLU, the joined
-    heads are not projected again, and where no masks are given a position counts
-    as padding whose vector is all zeros.
+    (N, T_q, C), (N, T_k, C) -> (N, T_q, C).
 
-    `project` and `attend` are the two halves of a call: a decoder that goes word
-    by word keeps what `project` returned for the words before.
+    The defaults are those of the 2017 code, which differs from the paper: Q, K and V pass
+    through a ReLU; the joined heads are not projected again; without masks, a position is
+    padding if its vector is all zeros.
+
+    A call has two halves, `project_keys_values` and `attend`. A decoder that decodes token by
+    token keeps the `KeysValues` of earlier tokens and appends those of the newest one.
 
     Args:
       num_units: C.
@@ -208,7 +253,7 @@ class MultiheadAttention(Composite):
         added to the queries (paper, section 5.4).
       relu: whether Q, K and V pass through a ReLU.
       output_projection: whether the joined heads are projected by W_O.
-      mask_queries: whether a query that is all zeros takes nothing.
+      mask_queries: whether all-zero queries get all-zero attention weights.
     """
 
     def __init__(
@@ -223,66 +268,102 @@ class MultiheadAttention(Composite):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        # A str, because Keras writes get_config for layers with plain arguments only.
+        dtype = self.dtype_policy.name
         self.num_units = num_units
         self.num_heads = num_heads
-        self.head_units = num_units // num_heads  # C/h
+        self.head_units = num_units // num_heads  # C/h, d_k in the paper
+        # With a ReLU, Q, K and V start as three matrices, as in the 2017 code; without one they
+        # start as parts of one (C, 3C) matrix, as in PyTorch.
+        matrices = 1 if relu else 3
         self.query, self.key, self.value = (
             keras.layers.Dense(
-                num_units, "relu" if relu else None, kernel_initializer=xavier_of(1 if relu else 3)
+                num_units,
+                activation="relu" if relu else None,
+                kernel_initializer=fused_glorot(matrices),  # one per layer: it keeps its seed
+                dtype=dtype,
             )
             for _ in range(3)
         )
-        self.output_projection = keras.layers.Dense(num_units) if output_projection else None
+        self.output_projection = (
+            keras.layers.Dense(num_units, dtype=dtype) if output_projection else None
+        )
         self.mask_queries = mask_queries
-        self.dropout = Dropout(dropout_rate)
-        self.residual_dropout = Dropout(residual_dropout_rate)
-        self.normalize = Normalize()
+        self.dropout = Dropout(dropout_rate, dtype=dtype)
+        self.residual_dropout = Dropout(residual_dropout_rate, dtype=dtype)
+        self.normalize = Normalize(dtype=dtype)
+
+    def build(self, queries_shape, keys_shape):
+        """Create the parameters of all sublayers."""
+        self.query.build(queries_shape)
+        self.key.build(keys_shape)
+        self.value.build(keys_shape)
+        if self.output_projection:
+            self.output_projection.build(queries_shape)
+        self.normalize.build(queries_shape)
 
     def call(self, queries, keys, key_masks=None, causality=False, training=None):
-        """Queries (N, T_q, C), keys (N, T_k, C), which count (N, T_k) bool -> (N, T_q, C)."""
-        return self.attend(queries, self.project(keys, key_masks), causality, training)
+        """Attend to `keys`; arguments as in `project_keys_values` and `attend`."""
+        return self.attend(queries, self.project_keys_values(keys, key_masks), causality, training)
 
-    def project(self, keys, key_masks=None):
-        """Keys (N, T_k, C), and which count (N, T_k) bool -> Projected.
+    def project_keys_values(self, keys, key_masks=None):
+        """Project `keys` to K and V.
 
-        Without masks those count that are not all zeros, as documented.
+        Args:
+          keys: (N, T_k, C).
+          key_masks: (N, T_k) bool, True: may be attended to. None for the rule of the 2017
+            code: every position whose vector is not all zeros.
+
+        Returns:
+          KeysValues.
         """
         K = self.split_heads(self.key(keys))  # (N, h, T_k, C/h)
         V = self.split_heads(self.value(keys))  # (N, h, T_k, C/h)
-        return Projected(K, V, active(keys) if key_masks is None else key_masks)
+        return KeysValues(K, V, nonzero_positions(keys) if key_masks is None else key_masks)
 
-    def nothing(self, N):
-        """The `Projected` of no position."""
+    def empty_keys_values(self, N):
+        """Return `KeysValues` of N rows without any key position."""
         zeros = ops.zeros((N, self.num_heads, 0, self.head_units), self.compute_dtype)
-        return Projected(zeros, zeros, ops.zeros((N, 0), "bool"))
+        return KeysValues(K=zeros, V=zeros, key_masks=ops.zeros((N, 0), "bool"))
 
-    def attend(self, queries, projected, causality=False, training=None):
-        """Queries (N, T_q, C), Projected -> (N, T_q, C)."""
-        weights = self.weigh(queries, projected, causality)  # (N, h, T_q, T_k)
-        weights = self.dropout(weights, training=training)
-        outputs = self.join_heads(ops.matmul(weights, projected.V))  # (N, T_q, C)
+    def attend(self, queries, keys_values, causality=False, training=None):
+        """Attend to projected keys, add the queries, and normalize.
+
+        Args:
+          queries: (N, T_q, C).
+          keys_values: KeysValues, (N, h, T_k, C/h).
+          causality: whether query i may attend to the keys 0 to i only.
+
+        Returns:
+          (N, T_q, C).
+        """
+        outputs, _ = self.attend_heads(queries, keys_values, causality, training)
+        outputs = self.join_heads(outputs)  # (N, T_q, C)
         if self.output_projection:
             outputs = self.output_projection(outputs)
         outputs = self.residual_dropout(outputs, training=training)
         return self.normalize(outputs + queries)
 
-    def weigh(self, queries, projected, causality=False):
-        """How much of each key a query takes: (N, h, T_q, T_k), summing to 1 over T_k."""
+    def attention_weights(self, queries, keys_values, causality=False):
+        """Return the attention weights that `attend` computes, (N, h, T_q, T_k)."""
+        _, weights = self.attend_heads(queries, keys_values, causality)
+        return weights
+
+    def attend_heads(self, queries, keys_values, causality=False, training=None):
+        """Project the queries and apply equation 1: outputs (N, h, T_q, C/h) and the weights."""
         Q = self.split_heads(self.query(queries))  # (N, h, T_q, C/h)
-        scores = tf.matmul(Q, projected.K, transpose_b=True)  # (N, h, T_q, T_k)
-        scores = scores / self.head_units**0.5
+        K, V, key_masks = keys_values
 
-        masks = projected.key_masks[:, None, None, :]  # (N, 1, 1, T_k)
+        mask = key_masks[:, None, None, :]  # (N, 1, 1, T_k)
         if causality:
-            T_q, T_k = ops.shape(scores)[-2:]
-            masks = masks & (ops.arange(T_k) <= ops.arange(T_q)[:, None])  # (N, 1, T_q, T_k)
-        weights = ops.softmax(ops.where(masks, widen(scores), MASKED))
-        weights = ops.cast(weights, Q.dtype)
+            T_q, T_k = ops.shape(Q)[2], ops.shape(K)[2]
+            mask = mask & (ops.arange(T_k) <= ops.arange(T_q)[:, None])  # (N, 1, T_q, T_k)
+        query_mask = None
+        if self.mask_queries:
+            query_mask = nonzero_positions(queries)[:, None, :, None]  # (N, 1, T_q, 1)
 
-        if not self.mask_queries:
-            return weights
-        query_masks = active(queries)[:, None, :, None]  # (N, 1, T_q, 1)
-        return weights * ops.cast(query_masks, weights.dtype)
+        dropout = functools.partial(self.dropout, training=training)
+        return scaled_dot_product_attention(Q, K, V, mask, query_mask, dropout)
 
     def split_heads(self, inputs):
         """(N, T, C) -> (N, h, T, C/h)"""
@@ -296,8 +377,9 @@ class MultiheadAttention(Composite):
         return ops.reshape(ops.swapaxes(inputs, 1, 2), (N, T, self.num_units))
 
 
-class Feedforward(Composite):
-    """Two linear maps with a ReLU between, residual and normalisation (paper, section 3.3).
+@keras.saving.register_keras_serializable("transformer")
+class Feedforward(keras.layers.Layer):
+    """Two linear maps with a ReLU between, residual and normalization (paper, section 3.3).
 
     (N, T, C) -> (N, T, C).
 
@@ -310,10 +392,17 @@ class Feedforward(Composite):
 
     def __init__(self, inner_units, num_units, residual_dropout_rate=0.0, **kwargs):
         super().__init__(**kwargs)
-        self.inner = keras.layers.Dense(inner_units, activation="relu")
-        self.outer = keras.layers.Dense(num_units)
-        self.residual_dropout = Dropout(residual_dropout_rate)
-        self.normalize = Normalize()
+        dtype = self.dtype_policy.name
+        self.inner = keras.layers.Dense(inner_units, activation="relu", dtype=dtype)
+        self.outer = keras.layers.Dense(num_units, dtype=dtype)
+        self.residual_dropout = Dropout(residual_dropout_rate, dtype=dtype)
+        self.normalize = Normalize(dtype=dtype)
+
+    def build(self, input_shape):
+        """Create the parameters of all sublayers."""
+        self.inner.build(input_shape)
+        self.outer.build((*input_shape[:-1], self.inner.units))
+        self.normalize.build(input_shape)
 
     def call(self, inputs, training=None):
         """(N, T, C) -> (N, T, C)."""
@@ -323,26 +412,31 @@ class Feedforward(Composite):
         return self.normalize(outputs + inputs)
 
 
-def xavier_of(parts):
-    """Xavier initialisation of equal matrices as if they were `parts` of one, side by side."""
-    return keras.initializers.VarianceScaling(2 / (1 + parts), "fan_avg", "uniform")
+def fused_glorot(matrices):
+    """Return the Glorot initializer of a square matrix that is one of `matrices`, side by side.
+
+    The bound is sqrt(6 / (C + matrices * C)), that of one (C, matrices * C) matrix.
+    """
+    return keras.initializers.VarianceScaling(2 / (1 + matrices), "fan_avg", "uniform")
 
 
-def widen(inputs):
-    """The same in float32 at least: sums of many numbers go wrong in bfloat16."""
+def upcast(inputs):
+    """Cast to at least float32: long sums lose too much precision in bfloat16."""
     return ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
 
 
-def active(inputs):
-    """Which positions are not all zeros: (N, T, C) -> (N, T) bool."""
+def nonzero_positions(inputs):
+    """Return which positions are not all zeros: (N, T, C) -> (N, T) bool."""
     return ops.sum(ops.abs(inputs), axis=-1) > 0
 
 
-def label_smoothing(inputs, epsilon=0.1):
-    """Take `epsilon` of the probability from the target and share it among all V classes.
+# The loss ------------------------------------------------------------------------
 
-    (..., V) -> (..., V) (paper, section 5.4). Written out to be read: `cross_entropy` is
-    that of these labels, and does without them.
+
+def label_smoothing(inputs, epsilon=0.1):
+    """Move `epsilon` of the probability to all V classes, in equal shares (paper, section 5.4).
+
+    (..., V) -> (..., V). The loss of the model is the cross entropy of these labels.
 
     >>> np.round(label_smoothing(np.eye(3)[1]), 3).tolist()
     [0.033, 0.933, 0.033]
@@ -350,103 +444,39 @@ def label_smoothing(inputs, epsilon=0.1):
     return (1 - epsilon) * inputs + epsilon / inputs.shape[-1]
 
 
-def cross_entropy(y, logits, epsilon=0.1):
-    """Cross entropy of the smoothed labels: (...) int32, (..., V) -> (...).
+def smoothed_cross_entropy(y, logits, epsilon=0.1):
+    """Compute the cross entropy of smoothed labels: ids (...) int32, logits (..., V) -> (...).
 
-    With L = log(sum(exp(logits))) it is
+        -sum(label_smoothing(one_hot(y)) * log_softmax(logits))
 
-        sum(label_smoothing(one_hot(y)) * (L - logits))
-            = L - logits[y] + epsilon * (logits[y] - mean(logits))
+    Optimized: equals this formula. With L = log(sum(exp(logits))) it is
 
-    and so the labels, which are as large as the logits, are never made.
+        L - logits[y] + epsilon * (logits[y] - mean(logits))
+
+    which needs no labels of shape (..., V). The gradient is written out for the same reason:
+
+        softmax(logits) - label_smoothing(one_hot(y))
     """
+    # tf: keras.ops has no equal of tensor_scatter_nd_sub.
+    targets = tf.reshape(y, [-1])  # (M,)
 
     @tf.custom_gradient
-    def smoothed(logits):
+    def loss_of(logits):
         probs = tf.nn.softmax(logits)  # (M, V)
-        # Of the likeliest word, whose probability cannot be 0.
-        L = tf.reduce_max(logits, axis=-1) - tf.math.log(tf.reduce_max(probs, axis=-1))  # (M,)
-        chosen = tf.gather(logits, words, batch_dims=1)  # (M,)
-        loss = L - chosen + epsilon * (chosen - tf.reduce_mean(logits, axis=-1))  # (M,)
+        # L, from the most likely class: its probability cannot round to 0.
+        log_sum_exp = tf.reduce_max(logits, axis=-1) - tf.math.log(tf.reduce_max(probs, axis=-1))
+        target_logits = tf.gather(logits, targets, batch_dims=1)  # (M,)
+        mean_logits = tf.reduce_mean(logits, axis=-1)  # (M,)
+        loss = log_sum_exp - target_logits + epsilon * (target_logits - mean_logits)  # (M,)
 
         def backward(upstream):
-            spread = probs - epsilon / logits.shape[-1]  # (M, V)
-            places = tf.stack([tf.range(tf.size(words)), words], axis=1)  # (M, 2)
-            less = tf.fill(tf.shape(words), tf.cast(1 - epsilon, logits.dtype))  # (M,)
-            return tf.tensor_scatter_nd_sub(spread, places, less) * upstream[:, None]
+            gradient = probs - epsilon / logits.shape[-1]  # (M, V)
+            indices = tf.stack([tf.range(tf.size(targets)), targets], axis=1)  # (M, 2)
+            target_mass = tf.fill(tf.shape(targets), tf.cast(1 - epsilon, logits.dtype))  # (M,)
+            gradient = tf.tensor_scatter_nd_sub(gradient, indices, target_mass)  # (M, V)
+            return gradient * upstream[:, None]
 
         return loss, backward
 
-    words = tf.reshape(y, [-1])  # (M,)
-    flat = tf.reshape(logits, [-1, logits.shape[-1]])  # (M, V)
-    return tf.reshape(smoothed(flat), tf.shape(y))
-
-
-class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
-    """A learning rate that rises in a line and then falls with the root of the step.
-
-    peak * warmup**0.5 * min(step * warmup**-1.5, step**-0.5), where the first step is
-    1 (paper, section 5.3, whose peak is (C * warmup)**-0.5). Without warm-up it is the
-    peak throughout.
-
-    Args:
-      peak: the highest learning rate.
-      warmup_steps: the step that has it.
-    """
-
-    def __init__(self, peak, warmup_steps):
-        self.peak = peak
-        self.warmup_steps = warmup_steps
-
-    def __call__(self, step):
-        step = ops.cast(step, "float32") + 1  # that many steps are done
-        if not self.warmup_steps:
-            return self.peak * ops.ones_like(step)
-        rise = step * self.warmup_steps**-1.5
-        return self.peak * self.warmup_steps**0.5 * ops.minimum(rise, step**-0.5)
-
-    def get_config(self):
-        """Its arguments, as Keras wants them."""
-        return dict(peak=self.peak, warmup_steps=self.warmup_steps)
-
-
-class Adam(keras.optimizers.Adam):
-    """Adam (Kingma and Ba 2015) as Keras has it, but in one pass over memory.
-
-    Keras' own is a chain of operations, each of which reads and writes all of the weights.
-    """
-
-    def build(self, variables):
-        """Make what is kept of each variable."""
-        super().build(variables)
-        # Where there are several devices, the sum of their gradients is seen here alone.
-        self.halves = [tf.Variable(0.0, trainable=False) for _ in variables]
-
-    def gradient_norm(self):
-        """The norm of the last gradient, of all weights together: () float32."""
-        return tf.sqrt(2 * tf.add_n([half.read_value() for half in self.halves]))
-
-    def update_step(self, gradient, variable, learning_rate):
-        """Change a variable by its gradient, both of one shape; Keras calls it for each."""
-        index = self._get_variable_index(variable)
-        self.halves[index].assign(tf.cast(tf.nn.l2_loss(gradient), tf.float32))
-        dtype = self._momentums[index].dtype
-        beta_1, beta_2 = (tf.cast(beta, dtype) for beta in (self.beta_1, self.beta_2))
-        step = ops.cast(self.iterations + 1, dtype)
-        tf.raw_ops.ResourceApplyAdam(
-            var=handle(variable),
-            m=handle(self._momentums[index]),
-            v=handle(self._velocities[index]),
-            beta1_power=beta_1**step,
-            beta2_power=beta_2**step,
-            lr=ops.cast(learning_rate, dtype),
-            beta1=beta_1,
-            beta2=beta_2,
-            epsilon=tf.cast(self.epsilon, dtype),
-            grad=tf.convert_to_tensor(gradient),
-        )
-
-
-def handle(variable):
-    """What TensorFlow's operations know a variable by."""
-    return (variable.value if isinstance(variable, keras.Variable) else variable).handle
+    losses = loss_of(tf.reshape(logits, [-1, logits.shape[-1]]))  # (M,)
+    return tf.reshape(losses, tf.shape(y))

@@ -1,4 +1,4 @@
-"""Write the vocabularies of the training text: the words of each language, or joint pieces."""
+"""Write the vocabularies of the training text: the words of each language, or joint subwords."""
 
 import contextlib
 import hashlib
@@ -11,132 +11,138 @@ import unicodedata
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import sentencepiece
 
-from hparams import (
-    AUTO,
-    InputError,
-    choose_vocab_size,
-    parse_flags,
-    refuse_folder,
-    run,
-    with_recipe,
-    write_whole,
-)
+from hparams import Hyperparams, choose_vocab_size, make_hparams
+from runtime.cli import parse_flags, run_script
+from runtime.errors import InputError
+from runtime.files import atomic_write, check_not_directory
+from runtime.flags import AUTO
 from text import (
-    END,
-    PAD,
-    SPECIALS,
-    START,
-    UNK,
-    Pieces,
+    SentenceFile,
+    blocks,
     check_same_length,
     check_text_files,
     clean,
     empty_text_error,
-    in_blocks,
-    read_lines,
 )
+from vocab import BOS, EOS, PAD, SPECIALS, UNK, SubwordVocab
 
-SPECIAL_COUNT = 1_000_000_000  # above every `min_cnt`
-
-
-class SentenceCounter:
-    """Counts the sentences of a training file while its lines are read."""
-
-    def __init__(self):
-        self.sentences = 0
-        self.tags = []  # numbers of the lines that open with <, counted from 1
-
-    def __call__(self, lines, with_tags=False):
-        """Yield the sentences among the lines, or all lines if `with_tags`."""
-        for number, line in enumerate(lines, 1):
-            is_tag = line.startswith("<")
-            if is_tag:
-                self.tags.append(number)
-            else:
-                self.sentences += 1
-            if with_tags or not is_tag:
-                yield line
+SPECIAL_COUNT = 1_000_000_000  # count written for the special tokens, above every `min_cnt`
+RARE_COUNT = 10  # a subword seen less often is rare
+MAX_RARE_SHARE = 1 / 3  # of the subwords; real text with choose_vocab_size has about 0.2
 
 
-def make_vocab(source, counter):
-    """The vocabulary file of the text file `source`, the most frequent word first.
-
-    Each line holds a word, a tab and its count. The 2017 code counts the lines that open
-    with a tag too, and so does this.
+def count_words(lines, transform=str) -> Counter:
+    """Count the words of the lines, in the order of their first occurrence.
 
     Args:
-      counter: `SentenceCounter` of this file.
+      transform: function of the text of some thousand lines, applied before it is split.
+    """
+    word2cnt = Counter()
+    for block in blocks(lines):
+        word2cnt.update(transform("\n".join(block)).split())
+    return word2cnt
+
+
+# Words -------------------------------------------------------------------------
+
+
+def make_vocab(file) -> str:
+    """Make the content of a vocabulary file: a word, a tab and its count per line.
+
+    The most frequent word comes first. Markup lines count too, as in the 2017 code.
+
+    Args:
+      file: SentenceFile, which this function reads to its end.
 
     Raises:
-      InputError: `source` cannot be read, or it holds no word of Latin letters.
+      InputError: the file cannot be read, or it has no word of Latin letters.
     """
-    word2cnt = count_words(counter(read_lines(source), with_tags=True), clean)
+    word2cnt = count_words(file.lines(), clean)
     if not word2cnt:
-        if not counter.sentences:
-            raise empty_text_error(source, counter.sentences, len(counter.tags))
+        if not file.num_sentences:
+            raise empty_text_error(file.path, file.num_sentences)
         raise InputError(
-            f"{source}: holds no word of Latin letters, the only ones that words are made of: text"
-            " in another script needs pieces, as with --recipe tiny"
+            f"{file.path}: holds no word of Latin letters, and the word vocabulary has no other"
+            " words. For text in another script, choose a recipe with subwords, for example"
+            " --recipe tiny"
         )
     entries = [(word, SPECIAL_COUNT) for word in SPECIALS] + word2cnt.most_common()
     return "".join(f"{word}\t{count}\n" for word, count in entries)
 
 
-def count_words(lines, change=str):
-    """How often each word is in the lines, in the order in which they come, a Counter.
-
-    The lines are processed some thousands at a time, to save memory.
-    """
-    word2cnt = Counter()
-    for block in in_blocks(lines):
-        word2cnt.update(change("\n".join(block)).split())
-    return word2cnt
+# Subwords ----------------------------------------------------------------------
 
 
-def count_both_sides(sources, counters):
-    """The words of both text files with their counts, a Counter.
+def count_both_sides(files) -> Counter:
+    """Count the words of both text files together.
+
+    Args:
+      files: two `SentenceFile`, which this function reads to their ends.
 
     Raises:
-      InputError: a file cannot be read or holds no text.
+      InputError: a file cannot be read or has no text.
     """
     word2cnt = Counter()
-    for source, counter in zip(sources, counters, strict=True):
-        counts = count_words(counter(read_lines(source)))
+    for file in files:
+        counts = count_words(file.sentences())
         if not counts:
-            raise empty_text_error(source, counter.sentences, len(counter.tags))
+            raise empty_text_error(file.path, file.num_sentences)
         word2cnt.update(counts)
     return word2cnt
 
 
-def make_pieces(word2cnt, vocab_size, sources):
-    """A sentencepiece model of both sides: joint BPE (Sennrich et al. 2016), bytes.
+def make_subwords(word2cnt, vocab_size, sources) -> bytes:
+    """Make the sentencepiece model of both sides: joint BPE (Sennrich et al. 2016).
 
-    Every character of the text is a piece, so that none is unknown in training. BPE does
-    not look beyond a word, and so the words and their counts are enough: sentencepiece
-    itself would hold the text in memory. The same words in the same order give the same bytes.
+    Every character of the text is a subword, so no character of it is unknown. BPE never merges
+    across a space, so the words and their counts are enough, while sentencepiece would hold the
+    whole text in memory. The same words in the same order give the same bytes.
 
     Args:
       word2cnt: the words of both sides with their counts.
-      vocab_size: number of pieces. `AUTO`: what `choose_vocab_size` says, or as near as
-        the text allows.
+      vocab_size: number of subwords. `AUTO`: the number of `choose_vocab_size`, or the nearest
+        one that is possible with this text, and fewer while too many of them are rare.
       sources: the two files, for messages.
 
     Raises:
-      InputError: the text has too few words for `vocab_size` pieces, or too many characters.
+      InputError: the text has too few words for `vocab_size` subwords, or too many characters.
     """
     if vocab_size != AUTO:
         return train_sentencepiece(word2cnt, vocab_size, sources)
-    characters = sum(len(word) * count for word, count in word2cnt.items())
-    try:
-        return train_sentencepiece(word2cnt, choose_vocab_size(characters), sources)
-    except SizeError as error:
-        return train_sentencepiece(word2cnt, error.possible_size, sources)
+    size = choose_vocab_size(sum(len(word) * count for word, count in word2cnt.items()))
+    while True:
+        try:
+            proto = train_sentencepiece(word2cnt, size, sources)
+        except SizeError as error:
+            return train_sentencepiece(word2cnt, error.possible_size, sources)
+        if rare_share(proto, word2cnt) <= MAX_RARE_SHARE:
+            return proto
+        size = round(0.8 * size)
 
 
-def train_sentencepiece(word2cnt, vocab_size, sources):
-    """A sentencepiece model of `vocab_size` pieces; `make_pieces` describes the arguments."""
+def rare_share(proto, word2cnt) -> float:
+    """The share of the subwords that the text has less than `RARE_COUNT` times.
+
+    A text that repeats its phrases, in a script without spaces, has subwords that are complete
+    phrases. A model meets each of them too seldom to learn it.
+
+    Args:
+      proto: sentencepiece model, bytes.
+      word2cnt: the words of both sides with their counts.
+    """
+    processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
+    counts = np.zeros(processor.get_piece_size(), np.int64)
+    tokenized = processor.encode([*word2cnt])
+    for ids, count in zip(tokenized, word2cnt.values(), strict=True):
+        np.add.at(counts, ids, count)
+    return float(np.mean(counts[len(SPECIALS) :] < RARE_COUNT))
+
+
+def train_sentencepiece(word2cnt, vocab_size, sources) -> bytes:
+    """Train a sentencepiece model of `vocab_size` subwords; see `make_subwords`."""
     model = io.BytesIO()
     names = [f"{kind}_piece" for kind in ("pad", "unk", "bos", "eos")]
     try:
@@ -148,12 +154,12 @@ def train_sentencepiece(word2cnt, vocab_size, sources):
                 model_type="bpe",
                 vocab_size=vocab_size,
                 character_coverage=1.0,
-                max_sentence_length=2**30,  # bytes: none is left out
+                max_sentence_length=2**30,  # bytes, so that no word is left out
                 normalization_rule_tsv=rules,
                 pad_id=PAD,
                 unk_id=UNK,
-                bos_id=START,
-                eos_id=END,
+                bos_id=BOS,
+                eos_id=EOS,
                 minloglevel=2,  # errors only
                 **dict(zip(names, SPECIALS, strict=True)),
             )
@@ -164,23 +170,25 @@ def train_sentencepiece(word2cnt, vocab_size, sources):
 
 @contextlib.contextmanager
 def normalization_rules():
-    """The name of a file that says what text is normalized to: Unicode's NFC, plain spaces.
+    """Write the rules for normalizing text to a temporary file, and yield its name.
 
-    Sentencepiece's own rules would change text for good, as full-width characters and
-    fractions. A line has two strings as hexadecimal code points, from and to.
+    They give Unicode's NFC and plain spaces, and change nothing else. Sentencepiece's own rules
+    would also replace full-width characters and fractions, which decoding cannot restore. Each
+    line of the file holds two strings, from and to, as hexadecimal code points.
 
-    The file has the same name each time, in a temporary folder that is the current one
-    meanwhile: the model stores the name, and the same text is to give the same bytes.
+    The model stores the name of the file, and the same text must give the same bytes. The file
+    therefore always has the same name, in a temporary folder that is the current folder while
+    the context lasts.
     """
     pairs = []
     for char in map(chr, range(sys.maxunicode + 1)):
-        parts, whole = (unicodedata.normalize(form, char) for form in ("NFD", "NFC"))
+        decomposed, composed = (unicodedata.normalize(form, char) for form in ("NFD", "NFC"))
         if char.isspace() and char != " ":
             pairs.append((char, " "))
-        elif char != whole:
-            pairs.append((char, whole))
-        elif char != parts:
-            pairs.append((parts, char))
+        elif char != composed:
+            pairs.append((char, composed))
+        elif char != decomposed:
+            pairs.append((decomposed, char))
     lines = ["\t".join(" ".join(f"{ord(c):x}" for c in text) for text in pair) for pair in pairs]
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         Path("rules.tsv").write_text("".join(f"{line}\n" for line in lines))
@@ -188,10 +196,10 @@ def normalization_rules():
 
 
 class SizeError(InputError):
-    """The text cannot fill a vocabulary of the wanted size.
+    """The text does not allow a vocabulary of the wanted size.
 
     Args:
-      possible_size: the nearest size that it can fill.
+      possible_size: the nearest size that it allows.
     """
 
     def __init__(self, message, possible_size):
@@ -199,72 +207,86 @@ class SizeError(InputError):
         self.possible_size = possible_size
 
 
-def explain_trainer_error(error, vocab_size, sources):
-    """The InputError that says what sentencepiece's message means, and the remedy."""
+def explain_trainer_error(message, vocab_size, sources) -> InputError:
+    """Return the error that explains a message of sentencepiece's trainer, with a remedy."""
     paths = " and ".join(sources)
-    if match := re.search(r"<= (\d+)", error):
-        problem, bound = "little text", "less"
-    elif match := re.search(r"required_chars\. \d+ vs (\d+)", error):
-        problem, bound = "many different characters", "more"
+    if match := re.search(r"<= (\d+)", message):
+        problem, bound = "the text has room for at most {} subwords", "less"
+    elif match := re.search(r"required_chars\. \d+ vs (\d+)", message):
+        problem, bound = "the characters of the text need at least {} subwords", "more"
     else:
-        return InputError(f"{paths}: no pieces can be made of this text ({error})")
+        return InputError(
+            f"{paths}: sentencepiece cannot make subwords of this text ({message}). Check the files"
+        )
+    size = int(match[1])
     return SizeError(
-        f"{paths}: too {problem} for vocab_size {vocab_size}. Use --vocab_size {match[1]} or"
-        f" {bound}, or --vocab_size {AUTO}",
-        int(match[1]),
+        f"{paths}: {problem.format(size)}, and vocab_size is {vocab_size}. Use --vocab_size {size}"
+        f" or {bound}, or --vocab_size {AUTO}",
+        size,
     )
 
 
-def replace(path, content):
-    """Write a vocabulary. Another one that is there, which a model may need, gets a new name."""
-    before = path.read_bytes() if path.is_file() else content
-    if before != content:
-        kept = path.with_name(f"{path.name}.{hashlib.sha256(before).hexdigest()[:8]}")
-        write_whole(kept, before)
-        print(f"{path}: the one that was there is {kept} now", file=sys.stderr)
-    write_whole(path, content)
+# Files -------------------------------------------------------------------------
+
+
+def replace_vocab(path, content):
+    """Write a vocabulary. Keep a different one under a new name, since a model may need it."""
+    previous = path.read_bytes() if path.is_file() else content
+    if previous != content:
+        kept = path.with_name(f"{path.name}.{hashlib.sha256(previous).hexdigest()[:8]}")
+        atomic_write(kept, previous)
+        print(f"{path}: the previous file is now {kept}", file=sys.stderr)
+    atomic_write(path, content)
 
 
 def main(flags):
-    """Write the vocabularies; `flags` as `parse_flags` returns them.
+    """Write the vocabularies.
+
+    Args:
+      flags: dict, as `parse_flags` returns them.
 
     Raises:
-      InputError: a text cannot be read, or too little is in it.
+      InputError: a text cannot be read, or it is too small.
     """
-    hp = with_recipe(flags)
+    hp = make_hparams(flags)
     check_text_files(hp, "train")
-    sources, counters = (hp.source_train, hp.target_train), (SentenceCounter(), SentenceCounter())
-    if os.path.samefile(*sources):
-        print(f"{sources[0]}: is both sides of the text: a model learns to copy", file=sys.stderr)
-    if hp.tokens == "pieces":
-        word2cnt = count_both_sides(sources, counters)
-        check_equal_sides(sources, counters)
-        model = make_pieces(word2cnt, hp.vocab_size, sources)
-        replace(hp.pieces_path, model)
-        print(f"{hp.pieces_path}: {len(Pieces(hp.pieces_path))} pieces{auto_note(hp.vocab_size)}")
+    files = SentenceFile(hp.source_train), SentenceFile(hp.target_train)
+    if os.path.samefile(hp.source_train, hp.target_train):
+        print(
+            f"{hp.source_train}: this file is both sides of the text. A model will learn to copy",
+            file=sys.stderr,
+        )
+    if hp.tokenizer == "bpe":
+        write_subwords(hp, files)
     else:
-        # Both are counted before either is written, so that they always belong together.
-        paths = [hp.vocab_path(lang) for lang in (hp.source_lang, hp.target_lang)]
-        for path in paths:
-            refuse_folder(path)
-        texts = [make_vocab(*pair) for pair in zip(sources, counters, strict=True)]
-        check_equal_sides(sources, counters)
-        for path, text in zip(paths, texts, strict=True):
-            replace(path, text.encode())
-            print(f"{path}: {len(text.splitlines())} words")
+        write_words(hp, files)
     print("Done")
 
 
-def check_equal_sides(sources, counters):
-    """Raise InputError unless both files have equally many sentences."""
-    counts, tags = zip(*((each.sentences, each.tags) for each in counters), strict=True)
-    check_same_length(sources, counts, tags)
+def write_subwords(hp, files):
+    """Write the sentencepiece model of both sides, and print its size."""
+    word2cnt = count_both_sides(files)
+    check_same_length(*files)
+    model = make_subwords(word2cnt, hp.vocab_size, [file.path for file in files])
+    replace_vocab(hp.sentencepiece_path, model)
+    size = f"{len(SubwordVocab(hp.sentencepiece_path))} subwords"
+    if hp.vocab_size == AUTO:
+        size += " (chosen from the size of the text; --vocab_size sets the number)"
+    print(f"{hp.sentencepiece_path}: {size}")
 
 
-def auto_note(vocab_size):
-    """A remark for the terminal where the size of the text decided."""
-    return " (as many as suit this much text; --vocab_size sets the number)" * (vocab_size == AUTO)
+def write_words(hp, files):
+    """Write the word vocabulary of each language, and print their sizes."""
+    paths = [hp.vocab_path(lang) for lang in (hp.source_lang, hp.target_lang)]
+    for path in paths:
+        check_not_directory(path)
+    # Count both sides before writing, so that the two files always belong together.
+    contents = [make_vocab(file) for file in files]
+    check_same_length(*files)
+    for path, content in zip(paths, contents, strict=True):
+        replace_vocab(path, content.encode())
+        print(f"{path}: {len(content.splitlines())} words")
 
 
 if __name__ == "__main__":
-    run(main, parse_flags(__doc__))
+    run_script(main, parse_flags(__doc__, Hyperparams))

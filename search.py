@@ -1,35 +1,38 @@
-"""Decoding: from a step function to sentences. It knows nothing of the model.
+"""Decoding: search for sentences with a step function, independent of the model.
 
-A step function takes the newest word of each hypothesis and a state, and gives the
-logits of the next word and the state that goes with it:
+A step function takes the newest token of each hypothesis and a state. It returns the logits
+of the next tokens and the new state:
 
     (ids (N * K,) int32, state) -> (logits (N * K, V), state)
 
-The state is any nest of tensors whose first axis is the hypotheses; the axes behind
-it may grow from step to step.
+The state is a nest of tensors (lists, tuples, dicts). Their first axis is N * K; the other axes
+may grow from step to step. The KV cache of the model is such a state.
 
-    N  sentences                      K  hypotheses of a sentence, one after the other
-    T  words so far                   V  words in the vocabulary
+    N  sentences                      K  hypotheses per sentence, in consecutive rows
+    T  tokens so far                  V  tokens in the vocabulary
+
+The ids in a hypothesis grow by one token per step, so each step copies them and XLA cannot
+compile the loop. On a CPU this costs little compared with a step of the model.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 INF = float("inf")
 
 
-def greedy(step, state, start, limits, end=None, never=()):
-    """Take the likeliest next word until every sentence has ended.
+def greedy(step, state, start, max_lengths, eos=None, suppress_ids=()):
+    """Choose the most likely next token until every sentence has ended.
 
     Args:
       step: step function; K is 1.
-      state: what `step` starts from.
-      start: (N,) int32, the word before the first.
-      limits: (N,) int32, or one for all: words in a sentence at most.
-      end: the id after which a sentence holds zeros only; None to go on to
-        the limit whatever comes, as the original did.
-      never: ids that are not chosen.
+      state: the first state of `step`.
+      start: (N,) int32, the tokens before the first ones.
+      max_lengths: (N,) int32 or an int, tokens per sentence, `eos` included.
+      eos: the id that ends a sentence; all later ids are 0. None to continue until
+        `max_lengths`, as in the 2017 code.
+      suppress_ids: ids that are never chosen.
 
     Returns:
       (N, T) int32.
@@ -38,150 +41,228 @@ def greedy(step, state, start, limits, end=None, never=()):
     def unfinished(preds, ids, state, finished):
         return ~tf.reduce_all(finished)
 
-    def next_word(preds, ids, state, finished):
+    def extend(preds, ids, state, finished):
         logits, state = step(ids, state)  # (N, V)
-        logits = without(never, logits)
+        logits = suppress(logits, suppress_ids)
         ids = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (N,)
         ids = tf.where(finished, 0, ids)
         preds = tf.concat([preds, ids[:, None]], axis=1)  # (N, T + 1)
-        finished |= tf.shape(preds)[1] >= limits
-        if end is not None:
-            finished |= ids == end
+        finished |= tf.shape(preds)[1] >= max_lengths
+        if eos is not None:
+            finished |= ids == eos
         return preds, ids, state, finished
 
-    finished = tf.zeros_like(start) >= limits  # (N,)
-    begin = tf.zeros([tf.size(start), 0], tf.int32), start, state, finished
-    preds, *_ = tf.while_loop(unfinished, next_word, begin, shape_invariants=growing(begin))
+    no_ids = tf.zeros([tf.size(start), 0], tf.int32)  # (N, 0)
+    finished = tf.zeros_like(start) >= max_lengths  # (N,)
+    loop_vars = no_ids, start, state, finished
+    preds, *_ = tf.while_loop(
+        unfinished, extend, loop_vars, shape_invariants=growing_shapes(loop_vars)
+    )
     return preds
 
 
 class Hypotheses(NamedTuple):
-    """Sentences, or beginnings of them, the best first."""
+    """K sentences, or beginnings of sentences, for each of N sources; the best first."""
 
-    words: tf.Tensor  # (N, K, T) int32
+    ids: tf.Tensor  # (N, K, T) int32
     scores: tf.Tensor  # (N, K) float32
 
 
-def beam_search(step, state, start, limits, end, beam, penalty, nbest=1, never=(), eager=False):
-    """The likeliest sentences that are found with `beam` hypotheses at a time.
+class BeamState(NamedTuple):
+    """What beam search knows between two steps."""
 
-    A hypothesis scores its log-probability divided by the penalty of its length. Of
-    the K likeliest continuations at each step those that end compete for the K best
-    finished ones; the K likeliest that do not end go on. A sentence is done when no open
-    hypothesis can come among its `nbest` any more, however it goes on.
+    live: Hypotheses  # (N, K, T), not ended; scores are log-probabilities
+    finished: Hypotheses  # (N, K, T), ended; log-probabilities / penalty, -inf in free slots
+    newest_ids: tf.Tensor  # (N * K,) int32, the last token of each live hypothesis
+    state: Any  # the state of the step function for the live hypotheses
+
+
+def beam_search(
+    step,
+    state,
+    start,
+    max_lengths,
+    eos,
+    beam,
+    penalty,
+    nbest=1,
+    suppress_ids=(),
+    early_stopping=False,
+):
+    """Search for the best sentences with K = `beam` hypotheses per sentence.
+
+    The score of a hypothesis is its log-probability divided by the penalty of its length. It
+    ends with `eos` or at its maximum length. Each step extends the live hypotheses and takes the
+    best 2K. Those that end and rank in the top K compete for the K finished slots; the best K
+    others stay live. A sentence is done when no live hypothesis can still get into its `nbest`
+    best ones.
 
     Args:
       step: step function.
-      state: what `step` starts from, of N * K hypotheses.
-      start: (N,) int32, the word before the first.
-      limits: (N,) int32, words in a sentence at most.
-      end: the id that ends a sentence.
+      state: the first state of `step`, for N * K hypotheses.
+      start: (N,) int32, the tokens before the first ones.
+      max_lengths: (N,) int32, tokens per sentence, `eos` included.
+      eos: the id that ends a sentence.
       beam: K.
-      penalty: function of lengths (...) float32, `end` included, rising.
-      nbest: how many sentences are wanted, `beam` at most.
-      never: ids that are not chosen.
-      eager: whether a sentence is done once K hypotheses have ended, whatever the open ones
-        might still become, as in CTranslate2.
+      penalty: function of lengths, (...) float32 -> (...) float32, that does not decrease. A length
+        includes `eos`.
+      nbest: sentences to return per source, at most `beam`.
+      suppress_ids: ids that are never chosen.
+      early_stopping: whether a sentence is done as soon as K hypotheses have ended, even if a
+        live one could still be better; as in CTranslate2.
 
     Returns:
-      Hypotheses, nbest of each sentence: zeros behind `end`, and scores -inf where
-      there are not so many.
+      Hypotheses (N, nbest, T). Ids after `eos` are 0. Where fewer sentences were found, the
+      remaining scores are -inf.
     """
     N, K = tf.size(start), beam
 
-    def unfinished(alive, done, ids, state):
-        room = tf.shape(alive.words)[2] < limits  # (N,)
-        return tf.reduce_any(room & can_win(alive, done))
+    def can_improve(beam_state):
+        """Which sentences may still get a better hypothesis, (N,) bool."""
+        live, finished = beam_state.live, beam_state.finished
+        if early_stopping:
+            return finished.scores[:, K - 1] == -INF
+        # Log-probabilities only fall, and no penalty is larger than that of the longest sentence.
+        bound = live.scores[:, 0] / penalty(tf.cast(max_lengths, tf.float32))  # (N,)
+        return bound > finished.scores[:, nbest - 1]
 
-    def can_win(alive, done):
-        if eager:
-            return done.scores[:, K - 1] == -INF  # (N,)
-        best = alive.scores[:, 0] / penalty(tf.cast(limits, tf.float32))  # (N,)
-        return best > done.scores[:, nbest - 1]
+    def unfinished(beam_state):
+        below_limit = tf.shape(beam_state.live.ids)[2] < max_lengths  # (N,)
+        return tf.reduce_any(below_limit & can_improve(beam_state))
 
-    def next_words(alive, done, ids, state):
-        logits, state = step(ids, state)  # (N * K, V)
-        logp = tf.nn.log_softmax(without(never, logits))  # (N * K, V)
-        found, parents = likeliest(alive, tf.reshape(logp, [N, K, -1]), 2 * K)  # (N, 2K, T)
-        T = tf.shape(found.words)[2]
-        ended = (found.words[:, :, -1] == end) | (T >= limits)[:, None]  # (N, 2K)
+    def extend(beam_state):
+        logits, state = step(beam_state.newest_ids, beam_state.state)  # (N * K, V)
+        log_probs = tf.nn.log_softmax(suppress(logits, suppress_ids))  # (N * K, V)
+        log_probs = tf.reshape(log_probs, [N, K, -1])
+        # 2K, because each live hypothesis has one continuation that ends: at most K of the best
+        # 2K end, and at least K can stay live.
+        candidates, parents = top_continuations(beam_state.live, log_probs, 2 * K)  # (N, 2K, T)
+        T = tf.shape(candidates.ids)[2]
+        ended = (candidates.ids[:, :, -1] == eos) | (T >= max_lengths)[:, None]  # (N, 2K)
 
-        # To end, it must be among the K likeliest: one hypothesis without a penalty is greedy.
-        scores = found.scores / penalty(tf.cast(T, tf.float32))  # (N, 2K)
-        counts = ended & (tf.range(2 * K) < K)
-        if eager:
-            counts &= can_win(alive, done)[:, None]
-        scores = tf.where(counts, scores, -INF)
-        done, _ = best_of(join(done, found._replace(scores=scores)), K)
+        # Only the top K may finish: one hypothesis without a penalty is then greedy search.
+        may_finish = ended & (tf.range(2 * K) < K)  # (N, 2K)
+        if early_stopping:
+            may_finish &= can_improve(beam_state)[:, None]
+        length_penalty = penalty(tf.cast(T, tf.float32))
+        finished = update_finished(beam_state.finished, candidates, may_finish, length_penalty, K)
+        live, state = update_live(candidates, parents, ended, state, K)
+        newest_ids = tf.reshape(live.ids[:, :, -1], [-1])  # (N * K,)
+        return (BeamState(live, finished, newest_ids, state),)
 
-        scores = tf.where(ended, -INF, found.scores)
-        alive, places = best_of(found._replace(scores=scores), K)
-        parents = tf.gather(parents, places, batch_dims=1)  # (N, K)
-        rows = tf.reshape(parents + K * tf.range(N)[:, None], [-1])  # (N * K,)
-        state = tf.nest.map_structure(lambda part: tf.gather(part, rows), state)
-        ids = tf.reshape(alive.words[:, :, -1], [-1])  # (N * K,)
-        return alive, done, ids, state
+    no_ids = tf.zeros([N, K, 0], tf.int32)
+    # All K hypotheses start out equal, so only the first one is given a finite score.
+    first_only = tf.tile([[0.0] + [-INF] * (K - 1)], [N, 1])  # (N, K)
+    beam_state = BeamState(
+        live=Hypotheses(no_ids, first_only),
+        finished=Hypotheses(no_ids, tf.fill([N, K], -INF)),
+        newest_ids=tf.repeat(start, K),
+        state=state,
+    )
+    loop_vars = (beam_state,)
+    (beam_state,) = tf.while_loop(
+        unfinished, extend, loop_vars, shape_invariants=growing_shapes(loop_vars)
+    )
+    ids, scores = beam_state.finished
+    return Hypotheses(ids[:, :nbest], scores[:, :nbest])
 
-    nothing = tf.zeros([N, K, 0], tf.int32)
-    # Of equal beginnings one is enough: the others come in as its continuations.
-    alive = Hypotheses(nothing, tf.tile([[0.0] + [-INF] * (K - 1)], [N, 1]))
-    done = Hypotheses(nothing, tf.fill([N, K], -INF))
-    begin = alive, done, tf.repeat(start, K), state
-    _, done, *_ = tf.while_loop(unfinished, next_words, begin, shape_invariants=growing(begin))
-    return Hypotheses(done.words[:, :nbest], done.scores[:, :nbest])
 
-
-def likeliest(alive, logp, count):
-    """The likeliest sentences that are one word longer, `count` of each.
+def update_finished(finished, candidates, may_finish, length_penalty, K):
+    """Put the candidates that end into the K finished slots, if they are better.
 
     Args:
-      alive: Hypotheses, (N, K, T).
-      logp: (N, K, V), the log-probabilities of their next words.
+      finished: Hypotheses (N, K, T - 1).
+      candidates: Hypotheses (N, 2K, T); scores are log-probabilities.
+      may_finish: (N, 2K) bool.
+      length_penalty: () float32, the penalty of length T.
 
     Returns:
-      (Hypotheses, (N, count) int32): them, (N, count, T + 1), and which of the K each goes on.
+      Hypotheses (N, K, T).
     """
-    N, K, V = tf.unstack(tf.shape(logp))
-    logp += alive.scores[:, :, None]  # (N, K, V)
-    scores, places = tf.math.top_k(tf.reshape(logp, [N, K * V]), count)  # (N, count)
-    parents, words = places // V, places % V  # (N, count)
-    before = tf.gather(alive.words, parents, batch_dims=1)  # (N, count, T)
-    return Hypotheses(tf.concat([before, words[:, :, None]], axis=2), scores), parents
+    scores = tf.where(may_finish, candidates.scores / length_penalty, -INF)  # (N, 2K)
+    finished, _ = top_k(merge(finished, candidates._replace(scores=scores)), K)
+    return finished
 
 
-def best_of(hypotheses, count):
-    """The `count` that score best, and their places, (N, count) int32."""
-    scores, places = tf.math.top_k(hypotheses.scores, count)  # (N, count)
-    return Hypotheses(tf.gather(hypotheses.words, places, batch_dims=1), scores), places
+def update_live(candidates, parents, ended, state, K):
+    """Keep the best K candidates that have not ended, and the rows of the state they need.
+
+    Args:
+      candidates: Hypotheses (N, 2K, T).
+      parents: (N, 2K) int32, which of the K live hypotheses each candidate extends.
+      ended: (N, 2K) bool.
+      state: what the step function returned, for N * K hypotheses.
+
+    Returns:
+      (Hypotheses, state): (N, K, T), and the state in their order.
+    """
+    scores = tf.where(ended, -INF, candidates.scores)  # (N, 2K)
+    live, indices = top_k(candidates._replace(scores=scores), K)
+    parents = tf.gather(parents, indices, batch_dims=1)  # (N, K)
+    N = tf.shape(parents)[0]
+    rows = tf.reshape(parents + K * tf.range(N)[:, None], [-1])  # (N * K,)
+    return live, tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), state)
 
 
-def join(done, found):
-    """Hypotheses (N, K, T) and others that are one word longer, together."""
-    words = tf.pad(done.words, [[0, 0], [0, 0], [0, 1]])  # (N, K, T + 1)
+def top_continuations(live, log_probs, count):
+    """Find the `count` most likely hypotheses that are one token longer.
+
+    Args:
+      live: Hypotheses (N, K, T).
+      log_probs: (N, K, V), of their next tokens.
+
+    Returns:
+      (Hypotheses, (N, count) int32): (N, count, T + 1), and which of the K each one extends.
+    """
+    N, K, V = tf.unstack(tf.shape(log_probs))
+    log_probs += live.scores[:, :, None]  # (N, K, V)
+    scores, indices = tf.math.top_k(tf.reshape(log_probs, [N, K * V]), count)  # (N, count)
+    parents, newest_ids = indices // V, indices % V  # (N, count)
+    ids = tf.gather(live.ids, parents, batch_dims=1)  # (N, count, T)
+    return Hypotheses(tf.concat([ids, newest_ids[:, :, None]], axis=2), scores), parents
+
+
+def top_k(hypotheses, count):
+    """Return the `count` hypotheses with the best scores, and their indices, (N, count) int32."""
+    scores, indices = tf.math.top_k(hypotheses.scores, count)  # (N, count)
+    return Hypotheses(tf.gather(hypotheses.ids, indices, batch_dims=1), scores), indices
+
+
+def merge(finished, candidates):
+    """Join hypotheses (N, K, T) with others that are one token longer, (N, 2K, T + 1)."""
+    ids = tf.pad(finished.ids, [[0, 0], [0, 0], [0, 1]])  # (N, K, T + 1)
     return Hypotheses(
-        tf.concat([words, found.words], axis=1), tf.concat([done.scores, found.scores], axis=1)
+        ids=tf.concat([ids, candidates.ids], axis=1),
+        scores=tf.concat([finished.scores, candidates.scores], axis=1),
     )
 
 
-def without(never, logits):
-    """The logits (..., V), in float32, where these ids cannot be chosen."""
+def suppress(logits, ids):
+    """Return logits (..., V) in float32, with -inf for the tokens `ids`."""
     logits = tf.cast(logits, tf.float32)
-    ids = tf.range(tf.shape(logits)[-1])[:, None]  # (V, 1)
-    return tf.where(tf.reduce_any(ids == list(never), axis=-1), -INF, logits) if never else logits
+    if not ids:
+        return logits
+    tokens = tf.range(tf.shape(logits)[-1])[:, None]  # (V, 1)
+    return tf.where(tf.reduce_any(tokens == list(ids), axis=-1), -INF, logits)
 
 
-def growing(parts):
-    """The shapes of tensors in a loop, all of whose axes may grow."""
-    return tf.nest.map_structure(lambda part: tf.TensorShape([None] * part.shape.rank), parts)
+def growing_shapes(loop_vars):
+    """Return a shape per tensor of a nest, each axis None: `tf.while_loop` lets it grow then."""
+    return tf.nest.map_structure(
+        lambda tensor: tf.TensorShape([None] * tensor.shape.rank), loop_vars
+    )
 
 
 def paper_penalty(alpha):
-    """((5 + len) / 6)**alpha (Wu et al. 2016, equation 14; paper, section 6.1)."""
+    """Return the function length -> ((5 + length) / 6)**alpha.
+
+    This is the length penalty of the paper (section 6.1; Wu et al. 2016, equation 14).
+    """
     return lambda length: ((5 + length) / 6) ** alpha
 
 
 def ctranslate2_penalty(alpha):
-    """len**alpha."""
+    """Return the function length -> length**alpha, the length penalty of CTranslate2."""
     return lambda length: length**alpha
 
 

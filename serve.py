@@ -1,8 +1,8 @@
-"""A page on which one types a sentence and sees its translations, and what each word attends to.
+"""Serve a web page that translates sentences and shows what each token attends to.
 
     python serve.py --logdir logdir
 
-It is at http://127.0.0.1:8080, for this machine alone unless --host says otherwise."""
+The page is at http://127.0.0.1:8080. Other computers can open it only if --host allows it."""
 
 import asyncio
 import contextlib
@@ -13,114 +13,143 @@ import weakref
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from hparams import InputError, Options, option, parse_flags, run
+from hparams import Hyperparams
+from runtime.cli import parse_flags, run_script
+from runtime.errors import InputError
+from runtime.flags import Flags, flag
 
 
 @dataclasses.dataclass(frozen=True)
-class Task(Options):
-    """Where the page is, and how much it shows."""
+class ServeFlags(Flags):
+    """The flags of this script."""
 
-    host: str = option("127.0.0.1", "address to listen at; 0.0.0.0: all of this machine's")
-    port: int = option(8080, "port to listen at; 0: a free one", 0, 2**16)
-    nbest: int = option(5, "translations of a sentence; the beam has as many hypotheses", 1, 1001)
+    host: str = flag("127.0.0.1", "address to listen on; 0.0.0.0: all addresses of this computer")
+    port: int = flag(8080, "port to listen on; 0: any free port", 0, 2**16)
+    nbest: int = flag(5, "translations per sentence; raises --beam if it is smaller", 1, 1001)
 
 
-if __name__ == "__main__":
-    flags = parse_flags(__doc__, Task)  # before TensorFlow is loaded
+if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
+    flags = parse_flags(__doc__, Hyperparams, ServeFlags, reads_model=True)
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from attention import alignments, ended
-from data_load import Ragged, encode_lines
-from decoding import Translator, load
-from text import before_end
+from data_load import RaggedIds, encode_lines
+from inference import Translator, load_model
+from monitor.attention_maps import alignments, append_eos
+from vocab import truncate_at_eos
 
 PAGE = Path(__file__).resolve().with_name("serve.html")
-LONGEST = 1000  # characters of a sentence
-TOKENS = 200  # of it that are read, since what is shown grows with their square
-AT_ONCE = 32  # sentences in a batch
-MOMENT = 0.01  # seconds that the first of them waits for others
-JSON = "application/json"
-WAITING = 256  # sentences that wait for a batch, at most
+MAX_CHARACTERS = 1000  # of a sentence
+MAX_TOKENS = 200  # of a sentence, </S> included: an answer grows with their square
+MAX_BATCH_SENTENCES = 32
+BATCH_WAIT_SECONDS = 0.01  # for which the first sentence of a batch waits for others
+MAX_QUEUED_SENTENCES = 256
 REQUEST_SECONDS = 20  # within which a client must have sent its request
-ANSWERED = web.AppKey("answered", weakref.WeakSet)  # connections that have sent a request
+JSON = "application/json"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
+# Translating -------------------------------------------------------------------
 
-class Explainer:
-    """Sentences to their translations, with what each word of those attends to.
+
+class AttentionTranslator:
+    """Translate sentences, and compute what each token of a translation attends to.
 
     Args:
       model: a `Transformer`.
-      translator: `Translator` with this model.
+      translator: a `Translator` with this model.
     """
 
     def __init__(self, model, translator):
         self.model, self.translator = model, translator
 
     def __call__(self, lines):
-        """What the page shows of each line, a list of dicts that JSON can hold."""
+        """Translate lines, a list of str.
+
+        Returns:
+          list of dict: the answer of the server to each line, in types that JSON has.
+        """
         hp, vocabs = self.translator.hp, self.translator.vocabs
-        X, rows, cut = encode_lines(lines, vocabs[0], hp, min(TOKENS, hp.longest))
-        found = self.translator.find(X)
-        sources = Ragged.of([x for x, best in zip(X, found, strict=True) for _ in best])
-        targets = Ragged.of([ended(ids, hp) for best in found for ids, _ in best])
-        weights = iter(alignments(self.model, hp, sources, targets))
-        shown = [dict(source=[], translations=[], cut=row in cut) for row in range(len(lines))]
-        for row, x, best in zip(rows, X, found, strict=True):
-            shown[row]["source"] = [readable(vocabs[0].token(i), hp) for i in x[:-1]]
-            for ids, score in best:
-                words = [readable(vocabs[1].token(i), hp) for i in before_end(ids)]
-                shown[row]["translations"].append(
-                    dict(
-                        text=vocabs[1].decode(ids),
-                        score=round(float(score), 4),
-                        words=words,
-                        # Of each word of it to each of the source; those of </S> stay out.
-                        attention=next(weights)[: len(words), :-1].astype(float).round(3).tolist(),
-                    )
-                )
-        return shown
+        max_tokens = min(MAX_TOKENS, hp.max_input_tokens)
+        X, rows, truncated = encode_lines(lines, vocabs[0], hp, max_tokens)
+        translations = self.translator.decode_ids(X)
+        weights = iter(self.attention(X, translations))
+        answers = [
+            dict(source=[], translations=[], truncated=row in truncated)
+            for row in range(len(lines))
+        ]
+        for row, x, hypotheses in zip(rows, X, translations, strict=True):
+            answers[row]["source"] = display_tokens(x[:-1], vocabs[0], hp)
+            answers[row]["translations"] = [
+                self.describe_hypothesis(ids, score, next(weights)) for ids, score in hypotheses
+            ]
+        return answers
+
+    def attention(self, X, translations):
+        """Return the attention of all translations of X, a list of (T_y, T_x) arrays."""
+        hp = self.translator.hp
+        pairs = [(x, ids) for x, best in zip(X, translations, strict=True) for ids, _ in best]
+        sources = RaggedIds.from_lists([x for x, _ in pairs])
+        targets = RaggedIds.from_lists([append_eos(ids, hp) for _, ids in pairs])
+        return alignments(self.model, hp, sources, targets)
+
+    def describe_hypothesis(self, ids, score, weights):
+        """Describe a translation by a dict: its text, score, tokens and attention.
+
+        Args:
+          weights: (T_y, T_x), with rows and columns of `</S>`, which the dict is without.
+        """
+        vocab = self.translator.vocabs[1]
+        tokens = display_tokens(truncate_at_eos(ids), vocab, self.translator.hp)
+        weights = weights[: len(tokens), :-1].astype(float)
+        return dict(
+            text=vocab.decode(ids),
+            score=round(float(score), 4),
+            tokens=tokens,
+            attention=weights.round(3).tolist(),
+        )
 
 
-def readable(token, hp):
-    """A word or a piece as it stands in a line, where a blank goes before it."""
-    return f" {token}" if hp.tokens == "words" else token.replace("▁", " ")
+def display_tokens(ids, vocab, hp):
+    """Convert ids to tokens as they look in a sentence, with a space before each new word."""
+    tokens = map(vocab.id_to_token, ids)
+    if hp.tokenizer == "words":
+        return [f" {token}" for token in tokens]
+    return [token.replace("▁", " ") for token in tokens]
 
 
 class Batcher:
-    """Calls a function once for all that come while it is busy, or at the same moment.
+    """Collect items of concurrent tasks, and call a function on batches of them.
 
     Args:
-      function: of a list, to a list as long. It is called in a thread of its own.
+      function: from a list to a list of the same length. It is called in another thread.
     """
 
     def __init__(self, function):
         self.function = function
-        self.waiting = asyncio.Queue(WAITING)
+        self.queue = asyncio.Queue(MAX_QUEUED_SENTENCES)
 
     async def __call__(self, item):
-        """What `function` makes of an item, or raises of it.
+        """Return the result of `function` for an item, or raise its exception.
 
         Raises:
-          asyncio.QueueFull: too many wait already.
+          asyncio.QueueFull: too many items wait already.
         """
         future = asyncio.get_running_loop().create_future()
-        self.waiting.put_nowait((item, future))
+        self.queue.put_nowait((item, future))
         return await future
 
-    async def work(self):
-        """Serve what waits, for ever."""
+    async def run(self):
+        """Process batches until this task is cancelled."""
         while True:
-            part = [await self.waiting.get()]
-            await asyncio.sleep(MOMENT)
-            while len(part) < AT_ONCE and not self.waiting.empty():
-                part.append(self.waiting.get_nowait())
-            part = [(item, future) for item, future in part if not future.done()]
-            results = await asyncio.to_thread(self.results, [item for item, _ in part])
-            for (_, future), result in zip(part, results, strict=True):
-                if future.done():  # whoever asked is gone
+            batch = [await self.queue.get()]
+            await asyncio.sleep(BATCH_WAIT_SECONDS)
+            while len(batch) < MAX_BATCH_SENTENCES and not self.queue.empty():
+                batch.append(self.queue.get_nowait())
+            batch = [(item, future) for item, future in batch if not future.done()]
+            results = await asyncio.to_thread(self.results, [item for item, _ in batch])
+            for (_, future), result in zip(batch, results, strict=True):
+                if future.done():  # the client has closed its connection
                     continue
                 if isinstance(result, Exception):
                     future.set_exception(result)
@@ -128,7 +157,7 @@ class Batcher:
                     future.set_result(result)
 
     def results(self, items):
-        """What `function` makes of items, or the exceptions that it raises of each by itself."""
+        """Call `function`: a list of results, or of the exceptions that single items raise."""
         try:
             return self.function(items)
         except Exception as error:
@@ -137,135 +166,166 @@ class Batcher:
             return [result for item in items for result in self.results([item])]
 
 
-def make_app(explain, hosts=()):
-    """The page at / and the translations at /translate, an `aiohttp.web.Application`.
+# The application ---------------------------------------------------------------
+
+BATCHER = web.AppKey("batcher", Batcher)
+HOSTS = web.AppKey("hosts", tuple)  # names under which clients may address the server
+ANSWERED = web.AppKey("answered", weakref.WeakSet)  # connections that have sent a request
+
+
+def make_app(translate, hosts=()) -> web.Application:
+    """Make the application: the page at /, and translations at /translate.
 
     Args:
-      explain: as `Explainer`.
-      hosts: names that it may be asked by, any if there are none.
+      translate: function from a list of str to a list of answers, as `AttentionTranslator`.
+      hosts: names under which clients may address the server; empty for any name.
     """
-    batcher = Batcher(lambda lines: [json.dumps(shown) for shown in explain(lines)])
-
-    @web.middleware
-    async def named(request, handler):
-        app[ANSWERED].add(request.transport)
-        # Another site's page may come by a name of its own that leads here.
-        if hosts and host_of(request) not in hosts:
-            return refused(403, f"ask for {' or '.join(hosts)}")
-        return await handler(request)
-
-    async def page(_):
-        return web.Response(text=PAGE.read_text("utf-8"), content_type="text/html")
-
-    async def translate(request):
-        try:
-            async with asyncio.timeout(REQUEST_SECONDS):
-                line = sentence_of(await request.read())
-        except TimeoutError:
-            return refused(408, f"the request did not come within {REQUEST_SECONDS} seconds")
-        except (web.RequestPayloadError, ValueError):
-            line = None
-        except web.HTTPRequestEntityTooLarge:
-            line = " " * (LONGEST + 1)
-        # A page of another site may not send this type unasked.
-        if line is None or request.content_type != JSON:
-            return refused(400, f'send {JSON}: {{"text": "a sentence"}}')
-        if len(line) > LONGEST:
-            return refused(413, f"a sentence has at most {LONGEST} characters")
-        try:
-            text = await batcher(" ".join(line.split("\n")))
-            return web.Response(text=text, content_type=JSON)
-        except asyncio.QueueFull:
-            return refused(503, "too many sentences wait")
-
-    async def working(_):
-        task = asyncio.create_task(batcher.work())
-        yield
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-    app = web.Application(client_max_size=16 * LONGEST, middlewares=[named])
+    app = web.Application(client_max_size=16 * MAX_CHARACTERS, middlewares=[check_host])
+    app[BATCHER] = Batcher(lambda lines: [json.dumps(answer) for answer in translate(lines)])
+    app[HOSTS] = tuple(hosts)
     app[ANSWERED] = weakref.WeakSet()
-    app.add_routes([web.get("/", page), web.post("/translate", translate)])
-    app.cleanup_ctx.append(working)
+    app.add_routes([web.get("/", handle_page), web.post("/translate", handle_translate)])
+    app.cleanup_ctx.append(run_batcher)
     return app
 
 
-def sentence_of(body):
-    """The text in a request's body, bytes.
+async def run_batcher(app):
+    """Run the batcher as long as the application."""
+    task = asyncio.create_task(app[BATCHER].run())
+    yield
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+@web.middleware
+async def check_host(request, handler):
+    """Refuse requests that address the server by another name.
+
+    A page of another site may have a name that resolves to this server (DNS rebinding).
+    """
+    hosts = request.app[HOSTS]
+    request.app[ANSWERED].add(request.transport)
+    if hosts and host_name(request.host) not in hosts:
+        return error_response(403, f"Use one of these host names: {', '.join(hosts)}.")
+    return await handler(request)
+
+
+def host_name(header):
+    """Return the host name in the header Host, or None if the header is malformed.
+
+    >>> host_name("localhost:8080"), host_name("[::1]"), host_name("user@localhost")
+    ('localhost', '::1', None)
+    """
+    try:
+        parts = urlsplit(f"//{header}")
+        parts.port  # noqa: B018  raises the error of an invalid port
+    except ValueError:
+        return None
+    # `hostname` is without the name of a user, which a browser never sends.
+    return parts.hostname if parts.netloc == header and "@" not in header else None
+
+
+async def handle_page(_):
+    """Answer GET /."""
+    return web.Response(text=PAGE.read_text("utf-8"), content_type="text/html")
+
+
+async def handle_translate(request):
+    """Answer POST /translate, whose body is `{"text": "a sentence"}`."""
+    usage = f'Send {JSON}: {{"text": "a sentence"}}.'
+    too_long = f"A sentence has at most {MAX_CHARACTERS} characters."
+    # The page of another site cannot send this type without permission.
+    if request.content_type != JSON:
+        return error_response(400, usage)
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            line = parse_request(await request.read())
+    except TimeoutError:
+        return error_response(408, f"The request did not arrive within {REQUEST_SECONDS} seconds.")
+    except (web.RequestPayloadError, ValueError):
+        return error_response(400, usage)
+    except web.HTTPRequestEntityTooLarge:
+        return error_response(413, too_long)
+    if len(line) > MAX_CHARACTERS:
+        return error_response(413, too_long)
+    try:
+        answer = await request.app[BATCHER](line.replace("\n", " "))
+    except asyncio.QueueFull:
+        return error_response(503, "Too many sentences are waiting. Try again later.")
+    return web.Response(text=answer, content_type=JSON)
+
+
+def parse_request(body) -> str:
+    """Return the sentence in the body of a request, bytes.
 
     Raises:
-      ValueError: there is none, or it is no Unicode.
+      ValueError: there is none, or it is not valid Unicode.
     """
     try:
         text = json.loads(body)["text"]
-        text.encode()  # which halves of a surrogate pair are not for
+        text.encode()  # fails for half of a surrogate pair
         return text
     except (KeyError, TypeError, AttributeError, RecursionError):
         raise ValueError("no text") from None
 
 
-def host_of(request):
-    """The name of this machine that a request was sent to, or None."""
-    try:
-        return urlsplit(f"//{request.host}").hostname
-    except ValueError:
-        return None
-
-
-def refused(status, reason):
-    """An answer that tells the page why there is no translation."""
+def error_response(status, reason) -> web.Response:
+    """Answer with an error that the page shows."""
     return web.json_response(dict(error=reason), status=status)
 
 
-def close_silent_connections(runner):
-    """A factory of connections, which end where no request comes in time.
+# Listening ---------------------------------------------------------------------
 
-    aiohttp bounds the time between two requests of a connection, and not that of the first.
+
+def close_silent_connections(runner):
+    """Return a factory of connections that are closed if no request arrives in time.
+
+    aiohttp limits the time between two requests of a connection, but not before the first.
     """
     loop = asyncio.get_running_loop()
 
-    def connection():
-        protocol = runner.server()
-        loop.call_later(REQUEST_SECONDS, close_if_silent, protocol)
-        return protocol
+    def make_connection():
+        connection = runner.server()
+        loop.call_later(REQUEST_SECONDS, close_if_silent, connection)
+        return connection
 
-    def close_if_silent(protocol):
-        transport = protocol.transport
+    def close_if_silent(connection):
+        transport = connection.transport
         if transport is not None and transport not in runner.app[ANSWERED]:
             transport.abort()
 
-    return connection
+    return make_connection
 
 
-def is_our_fault(record):
-    """Whether a message of aiohttp's log is not just of a client's malformed request."""
+def is_server_fault(record) -> bool:
+    """Return False for the log records of aiohttp that only report a malformed request."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 async def listen(app, host, port):
-    """Serve until the program is stopped; says where.
+    """Print the address and serve until the program is stopped.
 
     Raises:
-      InputError: it cannot listen there.
+      InputError: the address cannot be used.
     """
-    runner = web.AppRunner(app, handler_cancellation=True)  # when whoever asked is gone
+    # A handler is cancelled when its client closes the connection.
+    runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
-    logging.getLogger("aiohttp.server").addFilter(is_our_fault)
+    logging.getLogger("aiohttp.server").addFilter(is_server_fault)
     server = None
     try:
         loop = asyncio.get_running_loop()
-        connection = close_silent_connections(runner)
-        server = await loop.create_server(connection, host, port, reuse_address=True)
+        make_connection = close_silent_connections(runner)
+        server = await loop.create_server(make_connection, host, port, reuse_address=True)
         host, port, *_ = server.sockets[0].getsockname()
         name = f"[{host}]" if ":" in host else host
-        print(f"http://{name}:{port} (Ctrl-C ends it)", flush=True)
+        print(f"http://{name}:{port} (Ctrl-C stops the server)", flush=True)
         await asyncio.Event().wait()
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(
-            f"{host}:{port}: {reason.lower()}: name another --port or --host"
+            f"{host}:{port}: {reason.lower()}. Choose another --port or --host"
         ) from None
     finally:
         if server:
@@ -274,19 +334,22 @@ async def listen(app, host, port):
 
 
 def main(flags):
-    """Serve until the program is stopped; `flags` as `parse_flags` returns them.
+    """Serve until the program is stopped.
+
+    Args:
+      flags: dict that `parse_flags` returned.
 
     Raises:
-      InputError: there is no model, or the address cannot be listened at.
+      InputError: there is no model, or the address cannot be used.
     """
-    task, flags = Task.taken_from(flags)
-    _, hp, model, vocabs = load(flags)
-    hp = dataclasses.replace(hp, beam=max(hp.beam, task.nbest))
-    explain = Explainer(model, Translator(hp, model, vocabs, task.nbest))
-    explain(["Hund"])  # the first one takes a second
-    hosts = LOOPBACK if task.host in LOOPBACK else ()
-    asyncio.run(listen(make_app(explain, hosts), task.host, task.port))
+    options, flags = ServeFlags.split(flags)
+    _, hp, model, vocabs = load_model(flags)
+    hp = dataclasses.replace(hp, beam=max(hp.beam, options.nbest))
+    translate = AttentionTranslator(model, Translator(hp, model, vocabs, options.nbest))
+    translate(["Hund"])  # the first call takes a second
+    hosts = LOOPBACK if options.host in LOOPBACK else ()
+    asyncio.run(listen(make_app(translate, hosts), options.host, options.port))
 
 
 if __name__ == "__main__":
-    run(main, flags)
+    run_script(main, flags)

@@ -1,9 +1,10 @@
-"""Translate lines of text with the model in logdir: one line out for each line in, in order.
+"""Translate text, line by line, with the model in logdir.
 
     python translate.py < in > out
     python translate.py --source in --output out
 
-On a terminal it asks for a sentence at a time."""
+Each line of the input gives one line of the output, in the same order. On a terminal the
+program asks for one sentence at a time."""
 
 import contextlib
 import dataclasses
@@ -15,265 +16,359 @@ import threading
 import time
 from pathlib import Path
 
-from hparams import InputError, Options, option, parse_flags, refuse_folder, run, whole_file
+from hparams import Hyperparams
+from runtime.cli import parse_flags, run_script
+from runtime.errors import InputError
+from runtime.files import atomic_open, check_not_directory
+from runtime.flags import Flags, flag
 
 
 @dataclasses.dataclass(frozen=True)
-class Task(Options):
-    """What is translated, and what becomes of it."""
+class TranslateFlags(Flags):
+    """The flags of this script.
 
-    source: str = option("-", "file to translate, a sentence a line; -: standard input")
-    output: str = option("-", "file of the translations; -: standard output")
-    nbest: int = option(
+    Raises:
+      InputError: a value outside its range, or flags that contradict each other.
+    """
+
+    source: str = flag("-", "file to translate, one sentence per line; -: standard input")
+    output: str = flag("-", "file to write the translations to; -: standard output")
+    nbest: int = flag(
         1,
-        "translations of each line, at most --beam; of several each is `line ||| text ||| score`,"
-        " where the first line is 0",
+        "translations per line, at most --beam; if more than 1, the output has a line `number |||"
+        " translation ||| score` for each of them, with the numbers of the lines counted from 0",
         1,
         1001,
     )
-    attention: str = option(
+    attention: str = flag(
         "none",
-        "picture, out.png say, of what the newest translation attends to; none: without",
+        "PNG file, for example out.png, that shows the attention of the last translation; none:"
+        " no picture",
     )
-    replace_unknown: bool = option(
-        False, "in place of <UNK> stands the source's word that the attention points to"
+    replace_unknown: bool = flag(
+        False, "replace each <UNK> by the source word that it pays the most attention to"
     )
-    engine: str = option(
+    engine: str = flag(
         "tensorflow",
-        "what searches: this project, or CTranslate2, which is not for legacy",
+        "library that decodes; ctranslate2 cannot run models of the recipe legacy",
         choices=("tensorflow", "ctranslate2"),
     )
-    quantization: str = option(
-        "float32", "CTranslate2's of the matrices", choices=("float32", "int8")
+    quantization: str = flag(
+        "float32", "type of the matrices in CTranslate2", choices=("float32", "int8")
     )
 
     def __post_init__(self):
         super().__post_init__()
         if self.quantization != "float32" and self.engine != "ctranslate2":
-            raise InputError(f"quantization {self.quantization} is for --engine ctranslate2 alone")
+            raise InputError(f"quantization {self.quantization} needs --engine ctranslate2")
         if self.attention != "none" and not self.attention.endswith(".png"):
-            raise InputError(f"attention {self.attention}: the picture is a PNG: end it on .png")
+            raise InputError(
+                f"attention {self.attention}: must be a PNG file. Choose a name that ends in .png"
+            )
         for path in (self.output, self.attention):
-            refuse_folder(path)
+            check_not_directory(path)
 
 
-if __name__ == "__main__":
-    flags = parse_flags(__doc__, Task)  # before TensorFlow is loaded
+if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
+    flags = parse_flags(__doc__, Hyperparams, TranslateFlags, reads_model=True)
 
+import numpy as np
 from tqdm import tqdm
 
-import ctranslate
-from attention import alignments, draw, ended, replace_unknown, save
 from bleu import LITTLE_LEARNED_HINT, empty_note
-from data_load import Ragged, encode_lines
-from decoding import Translator, describe, load, share, translate_shared
-from text import decode_lines, read_lines
+from data_load import RaggedIds, encode_lines
+from inference import Translator, describe_decoding, load_model
+from interop import ctranslate2_model
+from monitor.attention_maps import alignments, append_eos, plot_heads, save_png
+from runtime.workers import translate_distributed, worker_rank
+from text import clean, decode_utf8, read_lines
+from vocab import SPECIALS, UNK
 
-AT_ONCE = 1000  # lines at most; of many, those of like lengths go together
-MOMENT = 0.05  # seconds that the first of them waits for others
-DRAWN = 100  # tokens across and down a picture of attention
+MAX_BATCH_LINES = 1000  # lines that are translated together, sorted by length
+BATCH_WAIT_SECONDS = 0.05  # for which the first line of a batch waits for others
+MAX_DRAWN_TOKENS = 100  # on each axis of a picture of attention
 SOURCE_HINT = "Check the path, which --source names"
 
+# Reading and writing lines -----------------------------------------------------
 
-def ask(title):
-    """Yield what a person types, line by line."""
+
+def prompt_lines(prompt):
+    """Yield the lines that the user types, without those that are not UTF-8."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  gives `input` the arrow keys
-    print("A sentence a line; Ctrl-D ends.", file=sys.stderr)
+    print("Type one sentence per line. Ctrl-D ends the program.", file=sys.stderr)
     try:
         while True:
             if sys.stdout.isatty():
-                line = input(f"{title}> ")
-            else:  # `input` would write the prompt there
-                print(f"{title}> ", end="", file=sys.stderr, flush=True)
+                line = input(f"{prompt}> ")
+            else:  # `input` would write the prompt to standard output
+                print(f"{prompt}> ", end="", file=sys.stderr, flush=True)
                 line = input()
             try:
                 line.encode()
             except UnicodeEncodeError:
-                print("This is not UTF-8, which the terminal is to send.", file=sys.stderr)
+                print("The line is not UTF-8. Set the terminal to UTF-8.", file=sys.stderr)
             else:
                 yield line
     except EOFError:
-        print(file=sys.stderr)  # or the shell's prompt would follow ours
+        print(file=sys.stderr)  # or the prompt of the shell would follow ours
 
 
-def in_parts(lines):
-    """Yield lists of lines: those that are there, and come within a moment of the first.
+LINE, END, ERROR = "line", "end", "error"  # the kinds of items that a reader queues
 
-    An exception of `lines` is raised once the lines before it have been yielded.
+
+def queue_lines(lines, items):
+    """Put pairs of kind and value into a queue: the lines, and then their end or an error."""
+    try:
+        for line in lines:
+            items.put((LINE, line))
+        items.put((END, None))
+    except Exception as error:
+        items.put((ERROR, error))
+
+
+def batch_as_available(lines):
+    """Yield lists of lines: the next line, and those that follow within BATCH_WAIT_SECONDS.
+
+    A line that comes alone is thus translated at once, and many lines are translated together.
+    An exception of `lines` is raised after the lines before it have been yielded.
     """
-    waiting = queue.Queue(2 * AT_ONCE)
-
-    def read():
-        try:
-            for line in lines:
-                waiting.put(line)
-            waiting.put(None)
-        except Exception as error:
-            waiting.put(error)
-
-    threading.Thread(target=read, daemon=True).start()
-    end = ""
-    while isinstance(end, str):
-        part, until = [waiting.get()], time.monotonic() + MOMENT
-        with contextlib.suppress(queue.Empty):
-            while isinstance(part[-1], str) and len(part) < AT_ONCE:
-                part.append(waiting.get(timeout=max(0.0, until - time.monotonic())))
-        end = part[-1]
-        if part := [line for line in part if isinstance(line, str)]:
-            yield part
-    if end is not None:
-        raise end
+    items = queue.Queue(2 * MAX_BATCH_LINES)
+    threading.Thread(target=queue_lines, args=(lines, items), daemon=True).start()
+    kind = LINE
+    while kind == LINE:
+        kind, value = items.get()
+        deadline = time.monotonic() + BATCH_WAIT_SECONDS
+        batch = []
+        while kind == LINE:
+            batch.append(value)
+            if len(batch) == MAX_BATCH_LINES:
+                break
+            try:
+                kind, value = items.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                break
+        if batch:
+            yield batch
+    if kind == ERROR:
+        raise value
 
 
-def written(number, found, nbest):
-    """The translations of a line as they are written, bytes."""
-    if nbest == 1:
-        return f"{found[0][0]}\n".encode()
-    return "".join(f"{number} ||| {text} ||| {score:.4f}\n" for text, score in found).encode()
+def read_batches(source, prompt):
+    """Return an iterator over the lines of a file or of standard input, in batches.
+
+    Args:
+      source: path, or "-" for standard input.
+      prompt: text that asks for a sentence, if standard input is a terminal.
+    """
+    if source == "-" and sys.stdin.isatty():
+        return ([line] for line in prompt_lines(prompt))
+    if source == "-":
+        # Not sys.stdin: Python could not close it at exit while the thread waits for a line.
+        return batch_as_available(decode_utf8("standard input", open(0, "rb", closefd=False)))
+    return batch_as_available(read_lines(source, SOURCE_HINT))
 
 
-def count_lines(path):
-    """How many lines a file has, roughly: its line feeds."""
+def count_lines(path) -> int:
+    """Count the line feeds in a file."""
     with open(path, "rb") as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
 
 
 @contextlib.contextmanager
 def open_output(path):
-    """Standard output, or a file that replaces the one at `path` once it is whole; for bytes."""
+    """Context manager: a file of bytes, written atomically, or standard output for "-"."""
     if path == "-":
         yield sys.stdout.buffer
     else:
-        with whole_file(path) as file:
+        with atomic_open(path) as file:
             yield file
 
 
-def parts_of(source, title):
-    """Yield the lines of a source in parts that are to be translated at once."""
-    if source == "-" and sys.stdin.isatty():
-        return ([line] for line in ask(title))
-    if source == "-":
-        # Not sys.stdin, which Python could not close at its end while the thread waits for it.
-        return in_parts(decode_lines("standard input", open(0, "rb", closefd=False)))
-    return in_parts(read_lines(source, SOURCE_HINT))
+def format_line(number, hypotheses, nbest) -> bytes:
+    """Format the translations of a line for the output.
+
+    Args:
+      number: of the line, counted from 0.
+      hypotheses: list of pairs of text and score, best first.
+      nbest: translations per line; with 1, the output is the text alone.
+    """
+    if nbest == 1:
+        return f"{hypotheses[0][0]}\n".encode()
+    return "".join(f"{number} ||| {text} ||| {score:.4f}\n" for text, score in hypotheses).encode()
+
+
+# Attention ---------------------------------------------------------------------
 
 
 def draw_attention(translator, model, lines, path):
-    """Draw how the last line with words is translated: they stand across, the translation down.
+    """Draw how the last line that is not empty is translated.
 
-    Of a long one the beginning.
+    The source tokens label the columns, those of the translation the rows, MAX_DRAWN_TOKENS of
+    each at most.
     """
     hp, (source, target) = translator.hp, translator.vocabs
-    X, filled, _ = encode_lines(lines, source, hp)
-    if not filled:
+    X, nonempty, _ = encode_lines(lines, source, hp)
+    if not nonempty:
         return
     x = X[len(X) - 1]
-    X = Ragged.of([x])
-    ((pred, _), *_) = translator.search(X)[0]
-    y = ended(pred, hp)
-    (weights,) = alignments(model, hp, X, Ragged.of([y]))
-    across, down = [*map(source.token, x[:DRAWN])], [*map(target.token, y[:DRAWN])]
-    figure = draw(weights[None, :DRAWN, :DRAWN], across, down)
-    with whole_file(path) as file:
-        save(figure, file)
+    X = RaggedIds.from_lists([x])
+    ((ids, _), *_) = translator.decode_ids(X)[0]
+    y = append_eos(ids, hp)
+    (weights,) = alignments(model, hp, X, RaggedIds.from_lists([y]))
+    x_labels = [*map(source.id_to_token, x[:MAX_DRAWN_TOKENS])]
+    y_labels = [*map(target.id_to_token, y[:MAX_DRAWN_TOKENS])]
+    figure = plot_heads(weights[None, : len(y_labels), : len(x_labels)], x_labels, y_labels)
+    with atomic_open(path) as file:
+        save_png(figure, file)
     print(f"{path}: attention of the last sentence", file=sys.stderr)
 
 
-def finished(task, model, translator, lines):
-    """The translations of lines, and what is asked for besides."""
-    found = translator(lines)
-    if task.attention != "none":
-        draw_attention(translator, model, lines, task.attention)
-    if task.replace_unknown:
-        hp, vocabs = translator.hp, translator.vocabs
-        rows = [row for row, best in enumerate(found) for _ in best]
-        texts = [text for best in found for text, _ in best]
-        texts = iter(replace_unknown(model, hp, vocabs, [lines[row] for row in rows], texts))
-        found = [[(next(texts), score) for _, score in best] for best in found]
-    return found
+def replace_unknown(model, hp, vocabs, lines, texts):
+    """Replace each `<UNK>` by the source word that it pays the most attention to.
+
+    Args:
+      vocabs: two `WordVocab`.
+      lines, texts: sentences and their translations, lists of str.
+
+    Returns:
+      list of str
+    """
+    texts = list(texts)
+    rows = [row for row, text in enumerate(texts) if SPECIALS[UNK] in text.split()]
+    X, nonempty, _ = encode_lines([lines[row] for row in rows], vocabs[0], hp)
+    rows = [rows[i] for i in nonempty]
+    ids = vocabs[1].encode(texts[row] for row in rows)
+    Y = RaggedIds.from_lists([append_eos(y, hp) for y in ids])
+    for row, weights in zip(rows, alignments(model, hp, X, Y), strict=True):
+        source_words = clean(lines[row]).split()
+        indices = np.argmax(weights[:, :-1], axis=1)  # (T_y,), not that of </S>
+        # `indices` has one more entry, for </S>, unless the translation is as long as it can be.
+        pairs = zip(texts[row].split(), indices, strict=False)
+        texts[row] = " ".join(
+            source_words[i] if word == SPECIALS[UNK] else word for word, i in pairs
+        )
+    return texts
 
 
-def translate_parts(translator, model, task, file):
-    """Translate as the lines come; to a file, with a progress bar."""
-    parts = parts_of(task.source, translator.hp.source_lang)
-    total = count_lines(task.source) if os.path.isfile(task.source) else None
+# Translating -------------------------------------------------------------------
+
+
+def make_translator(options, hp, model, vocabs) -> Translator:
+    """Make the translator that the flags name.
+
+    Args:
+      options: TranslateFlags.
+      hp, model, vocabs: as `load_model` returns them.
+    """
+    decode = None
+    if options.engine == "ctranslate2":
+        decode = ctranslate2_model.CTranslate2Decoder(
+            hp, model, vocabs, options.nbest, options.quantization
+        )
+    return Translator(hp, model, vocabs, options.nbest, decode)
+
+
+def translate_batch(translator, model, options, lines):
+    """Translate lines, draw the attention and replace unknown words, as the flags say.
+
+    Returns:
+      list: for each line its translations, best first: pairs of text and score.
+    """
+    translations = translator(lines)
+    if options.attention != "none":
+        draw_attention(translator, model, lines, options.attention)
+    if options.replace_unknown:
+        sources = [line for line, best in zip(lines, translations, strict=True) for _ in best]
+        texts = [text for best in translations for text, _ in best]
+        texts = iter(replace_unknown(model, translator.hp, translator.vocabs, sources, texts))
+        translations = [[(next(texts), score) for _, score in best] for best in translations]
+    return translations
+
+
+def translate_stream(translator, model, options, file):
+    """Translate lines as they come, with a progress bar unless the terminal shows the lines.
+
+    Args:
+      file: file of bytes to write the translations to.
+    """
+    total = count_lines(options.source) if os.path.isfile(options.source) else None
+    lines_are_shown = options.output == "-" and sys.stdout.isatty()
+    bar = tqdm(
+        desc="translating", total=total, disable=total is None or lines_are_shown, unit=" lines"
+    )
     numbers = itertools.count()
-    shown = task.output == "-" and sys.stdout.isatty()  # the lines themselves are the progress
-    best = []  # the newest translations, which tell whether the model has learned anything
-    with tqdm(None, "translating", total, disable=total is None or shown, unit=" lines") as bar:
-        for part in parts:
-            for line, found in zip(part, finished(task, model, translator, part), strict=True):
-                file.write(written(next(numbers), found, task.nbest))
+    recent = []  # translations that show whether the model has learned anything
+    with bar:
+        for lines in read_batches(options.source, prompt=translator.hp.source_lang):
+            translations = translate_batch(translator, model, options, lines)
+            for line, best in zip(lines, translations, strict=True):
+                file.write(format_line(next(numbers), best, options.nbest))
                 if line.strip():
-                    best.append(found[0][0])
-            del best[:-AT_ONCE]
+                    recent.append(best[0][0])
+            del recent[:-MAX_BATCH_LINES]
             file.flush()
-            bar.update(len(part))
-    if note := empty_note(best):
+            bar.update(len(lines))
+    if note := empty_note(recent):
         print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
 
 
-def translate_together(translator, task, paths):
-    """Translate a file with other processes, each its share; the first one writes the output."""
-    if "-" in (task.source, task.output):
-        raise InputError("several processes share a file: give --source and --output")
-    if task.replace_unknown or task.attention != "none":
-        raise InputError("replace_unknown and attention are for one process: unset TF_CONFIG")
+def translate_with_workers(translator, options, paths):
+    """Translate a file together with other workers. The worker with rank 0 writes the output.
 
-    how = [describe(translator.hp, paths), task.nbest, task.engine, task.quantization]
+    Args:
+      paths: the checkpoints of the model.
+    """
+    if "-" in (options.source, options.output):
+        raise InputError("TF_CONFIG names several workers. Give --source and --output")
+    if options.replace_unknown or options.attention != "none":
+        raise InputError(
+            "replace_unknown and attention work in a single process only. Unset TF_CONFIG"
+        )
+    settings = [describe_decoding(translator.hp, paths)]
+    settings += [options.nbest, options.engine, options.quantization]
 
-    def work(X):
-        return translate_shared(translator.translate, X, Path(task.output), str(how), paths)
+    def translate_fn(X):
+        return translate_distributed(
+            translator.translate_ids, X, Path(options.output), str(settings), paths
+        )
 
-    found = translator(list(read_lines(task.source, SOURCE_HINT)), work)
-    if found is not None:
-        with whole_file(task.output) as file:
-            file.writelines(written(i, best, task.nbest) for i, best in enumerate(found))
-
-
-def make_translator(task, hp, model, vocabs):
-    """The `Translator` that the flags ask for."""
-    if task.engine == "tensorflow":
-        return Translator(hp, model, vocabs, task.nbest)
-    search = ctranslate.Search(hp, model, vocabs, task.nbest, task.quantization)
-    return Translator(hp, model, vocabs, task.nbest, search)
-
-
-def lines_are(count):
-    """A count of lines and its verb."""
-    return "1 line is" if count == 1 else f"{count} lines are"
+    translations = translator(list(read_lines(options.source, SOURCE_HINT)), translate_fn)
+    if translations is not None:
+        with atomic_open(options.output) as file:
+            for number, best in enumerate(translations):
+                file.write(format_line(number, best, options.nbest))
 
 
 def main(flags):
-    """Translate what the flags name; `flags` as `parse_flags` returns them.
+    """Translate the text that the flags name.
+
+    Args:
+      flags: dict that `parse_flags` returned.
 
     Raises:
       InputError: there is no model, or the text cannot be read.
     """
-    task, flags = Task.taken_from(flags)
-    with contextlib.redirect_stdout(sys.stderr):  # what is said there is no translation
-        paths, hp, model, vocabs = load(flags)
-    if task.nbest > hp.beam:
+    options, flags = TranslateFlags.split(flags)
+    with contextlib.redirect_stdout(sys.stderr):  # standard output is for translations only
+        paths, hp, model, vocabs = load_model(flags)
+    if options.nbest > hp.beam:
         raise InputError(
-            f"nbest is {task.nbest} and beam {hp.beam}: there are no more hypotheses than that:"
-            f" say --beam {task.nbest} besides"
+            f"nbest is {options.nbest}, but beam is {hp.beam}, and there is one translation per"
+            f" hypothesis at most. Use --beam {options.nbest}"
         )
-    if task.replace_unknown and hp.tokens == "pieces":
-        raise InputError("replace_unknown is for models of words: pieces spell what is unknown")
-    translator = make_translator(task, hp, model, vocabs)
-    if share()[1] > 1:
-        translate_together(translator, task, paths)
+    if options.replace_unknown and hp.tokenizer != "words":
+        raise InputError("replace_unknown needs a model with --tokenizer words. Leave it out")
+    translator = make_translator(options, hp, model, vocabs)
+    if worker_rank()[1] > 1:
+        translate_with_workers(translator, options, paths)
     else:
-        with open_output(task.output) as file:
-            translate_parts(translator, model, task, file)
-    if translator.cut:
-        print(
-            f"{lines_are(translator.cut)} longer than {hp.longest - 1} {hp.tokens}, which is all"
-            " that is read: the beginning was translated",
-            file=sys.stderr,
-        )
+        with open_output(options.output) as file:
+            translate_stream(translator, model, options, file)
+    if count := translator.truncated:
+        lines = "1 line was" if count == 1 else f"{count} lines were"
+        print(f"{lines} truncated to {hp.max_input_tokens - 1} tokens", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    run(main, flags)
+    run_script(main, flags)

@@ -1,8 +1,8 @@
-"""What `time_decode.py` times of ours.
+"""A worker for `time_decode.py`: decoding by this project.
 
-decode_tensorflow.py cached|documented FLAGS OUTPUT   weights as drawn, all steps taken
+decode_tensorflow.py cached|uncached FLAGS OUTPUT     untrained parameters, all steps
 decode_tensorflow.py trained FLAGS OUTPUT             a trained model, its test set
-decode_tensorflow.py float32|int8 FLAGS OUTPUT        the same by CTranslate2
+decode_tensorflow.py float32|int8 FLAGS OUTPUT        the same with CTranslate2
 """
 
 import functools
@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-from beside import ROOT, serve
+from harness import ROOT, worker_loop
 
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -19,93 +19,107 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import ctranslate
 from data_load import load_test_data
-from decoding import load, make_search, sentences_at_once, to_text, translate
-from hparams import with_recipe
+from hparams import make_hparams
+from inference import decode_all, decoding_batch_size, detokenize_best, load_model, make_search
+from interop import ctranslate2_model
 from model import make_model
 from search import greedy
-from text import START
+from vocab import BOS
 
-TOKENS, VOCAB = 4096, 8000
+NUM_TOKENS, VOCAB_SIZE = 4096, 8000
 
 
-def fresh(flags):
-    """A model with the weights it begins with, and sources (N, maxlen) without padding."""
-    hp = with_recipe(flags)
+def untrained_model(flags):
+    """Make a model with its initial parameters, and sources without padding.
+
+    Returns:
+      (Hyperparams, Transformer, array (N, maxlen) int32)
+    """
+    hp = make_hparams(flags)
     keras.utils.set_random_seed(0)
-    model = make_model(hp, VOCAB, VOCAB)
+    model = make_model(hp, VOCAB_SIZE, VOCAB_SIZE)
     rng = np.random.default_rng(0)
-    x = rng.integers(4, VOCAB, (TOKENS // hp.maxlen, hp.maxlen), np.int32)
+    x = rng.integers(4, VOCAB_SIZE, (NUM_TOKENS // hp.maxlen, hp.maxlen), np.int32)
     return hp, model, x
 
 
-def batches_of(x, size):
-    """The rows of x in tensors of at most `size`."""
+def split_batches(x, size) -> list:
+    """Split the rows of x into tensors of at most `size` rows."""
     return [tf.constant(x[row : row + size]) for row in range(0, len(x), size)]
 
 
-def documented(hp, model, x):
-    """Each prefix runs through encoder and decoder again, as the documents do it."""
-    batches = batches_of(x, hp.batch_size)
+def uncached(hp, model, x):
+    """Make a function that runs the whole model on each prefix, as the 2017 code does."""
+    batches = split_batches(x, hp.batch_size)
 
     @tf.function
     def predict(x, preds):
         return tf.argmax(model(x, preds), axis=-1, output_type=tf.int32)  # (N, T)
 
-    def work():
-        found = []
+    def timed_fn():
+        results = []
         for x in batches:
             preds = np.zeros(x.shape, np.int32)
             for j in range(hp.maxlen):
                 preds[:, j] = predict(x, tf.constant(preds)).numpy()[:, j]
-            found.append(preds)
-        return np.concatenate(found)
+            results.append(preds)
+        return np.concatenate(results)
 
-    return work
+    return timed_fn
 
 
 def cached(hp, model, x):
-    """Word by word, as eval.py does it, but that no sentence ends before its last step."""
-    batches = batches_of(x, sentences_at_once(hp.maxlen, beam=1))
+    """Make a function that decodes with a KV cache, as eval.py does.
+
+    In contrast to eval.py, no sentence ends before its last step.
+    """
+    batches = split_batches(x, decoding_batch_size(hp.maxlen, beam=1))
 
     @tf.function
     def search(x):
-        memories = model.remember(x)
-        start, limits = tf.fill([len(x)], START), tf.fill([len(x)], hp.maxlen)
-        step = lambda ids, pasts: model.step(ids, pasts, memories)  # noqa: E731
-        return greedy(step, model.nothing(len(x)), start, limits)
+        N, memory = len(x), model.encode_memory(x)
+
+        def step(ids, cache):
+            return model.decode_step(ids, cache, memory)
+
+        start, max_lengths = tf.fill([N], BOS), tf.fill([N], hp.maxlen)
+        return greedy(step, model.initial_cache(N), start, max_lengths)
 
     return lambda: np.concatenate([search(x).numpy() for x in batches])
 
 
-def trained(what, flags, output):
-    """The test set of a trained model; writes what it says."""
-    _, hp, model, vocabs = load(flags)
-    test = load_test_data(hp, vocabs)
-    if what == "trained":
-        search = functools.partial(translate, make_search(model, hp, hp.beam), hp=hp)
-    else:
-        search = ctranslate.Search(hp, model, vocabs, 1, quantization=what)
+def trained(decoder, flags, output):
+    """Make a function that translates the test set of a trained model into a file.
 
-    def work():
-        lines = to_text(search(test.data.X), vocabs[1])
+    Args:
+      decoder: "trained" for TensorFlow; "float32" or "int8" for CTranslate2 in that precision.
+    """
+    _, hp, model, vocabs = load_model(flags)
+    test = load_test_data(hp, vocabs)
+    if decoder == "trained":
+        decode = functools.partial(decode_all, make_search(model, hp, hp.beam), hp=hp)
+    else:
+        decode = ctranslate2_model.CTranslate2Decoder(hp, model, vocabs, 1, quantization=decoder)
+
+    def timed_fn():
+        lines = detokenize_best(decode(test.data.X), vocabs[1])
         with open(output, "w", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in lines)
 
-    return work
+    return timed_fn
 
 
-def main(what, flags, output):
-    """Serve translations of `what`, and write what was found to `output`."""
+def main(decoder, flags, output):
+    """Run a worker, and write its translations to the file `output`."""
     flags = json.loads(flags)
-    if what in ("trained", "float32", "int8"):
-        work = trained(what, flags, output)
-        work()  # traces
+    if decoder in ("trained", "float32", "int8"):
+        timed_fn = trained(decoder, flags, output)
+        timed_fn()  # traces the graph
     else:
-        work = dict(cached=cached, documented=documented)[what](*fresh(flags))
-        np.save(output, work())
-    serve(work)
+        timed_fn = dict(cached=cached, uncached=uncached)[decoder](*untrained_model(flags))
+        np.save(output, timed_fn())
+    worker_loop(timed_fn)
 
 
 if __name__ == "__main__":

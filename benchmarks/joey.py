@@ -1,34 +1,39 @@
-"""JoeyNMT as a reference: what it must read, and what its log says."""
+"""JoeyNMT as a baseline: write its configuration, run it, and read its log."""
 
 import re
 import subprocess
 import sys
 
-from beside import rivals_python
+from harness import baseline_python
 
 JOEY_STEPS = 60
 
 
 def joey_config(hp, flags, folder):
-    """What JoeyNMT must read to train the same model, on the same pieces and sizes of batches."""
-    from text import SPECIALS, Pieces
+    """Make the configuration of the same model, with the same vocabulary and batch sizes.
 
-    pieces = Pieces(hp.pieces_path)
-    words = folder / "joey.vocab"
-    listed = [pieces.token(i) for i in range(len(SPECIALS), len(pieces))]
-    words.write_text("\n".join(listed) + "\n", encoding="utf-8")
+    Args:
+      flags: dict, which names the files of the corpus.
+      folder: for JoeyNMT's vocabulary, which this function writes, and its checkpoints.
+    """
+    from vocab import SPECIALS, SubwordVocab
+
+    vocab = SubwordVocab(hp.sentencepiece_path)
+    vocab_path = folder / "joey.vocab"
+    tokens = [vocab.id_to_token(i) for i in range(len(SPECIALS), len(vocab))]
+    vocab_path.write_text("\n".join(tokens) + "\n", encoding="utf-8")
 
     def side(lang):
         return dict(
             lang=lang,
             level="bpe",
             max_length=hp.maxlen,
-            voc_file=str(words),
+            voc_file=str(vocab_path),
             tokenizer_type="sentencepiece",
-            tokenizer_cfg=dict(model_file=str(hp.pieces_path)),
+            tokenizer_cfg=dict(model_file=str(hp.sentencepiece_path)),
         )
 
-    half = dict(
+    stack = dict(
         type="transformer",
         num_layers=hp.num_blocks,
         num_heads=hp.num_heads,
@@ -40,7 +45,7 @@ def joey_config(hp, flags, folder):
     )
     names = {f"{name}_token": SPECIALS[i] for name, i in dict(pad=0, unk=1, bos=2, eos=3).items()}
     return dict(
-        name="beside",
+        name="baseline",
         joeynmt_version="2.3.0",
         model_dir=str(folder / "joey"),
         use_cuda=False,
@@ -73,17 +78,22 @@ def joey_config(hp, flags, folder):
             initializer="xavier_uniform",
             tied_embeddings=True,
             tied_softmax=True,
-            encoder=half,
-            decoder=half,
+            encoder=stack,
+            decoder=stack,
         ),
     )
 
 
-def joey_says(config, pattern, mode, *options):
-    """Run JoeyNMT; the numbers that its log has where the pattern fits."""
-    command = [rivals_python(), "-m", "joeynmt", mode, config, *options]
+def run_joey(config, pattern, mode, *options) -> list[float]:
+    """Run JoeyNMT, and return the numbers in its log that match the pattern.
+
+    Args:
+      config: path of its configuration.
+      mode: "train" or "test".
+    """
+    command = [baseline_python(), "-m", "joeynmt", mode, config, *options]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True)
-    told = re.findall(pattern, done.stdout + done.stderr)
-    if done.returncode or not told:
+    numbers = re.findall(pattern, done.stdout + done.stderr)
+    if done.returncode or not numbers:
         sys.exit(f"JoeyNMT failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return [*map(float, told)]
+    return [*map(float, numbers)]

@@ -1,4 +1,4 @@
-"""Make our weights a checkpoint of JoeyNMT: joey_checkpoint.py WEIGHTS OUTPUT."""
+"""Write parameters as a checkpoint of JoeyNMT: joey_checkpoint.py PARAMETERS OUTPUT."""
 
 import sys
 
@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 
-def main(weights, output):
-    """Write the arrays of the file `weights` as JoeyNMT reads them."""
-    arrays = np.load(weights)
+def main(parameters, output):
+    """Convert the .npz file `parameters` to the file that JoeyNMT reads."""
+    arrays = np.load(parameters)
     state = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
     torch.save(dict(model_state=state), output)
 

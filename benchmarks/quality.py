@@ -1,12 +1,12 @@
-"""Train a recipe on real text, score it, and append the rows to quality.md.
+"""Train a recipe on real text, compute its BLEU, and append the rows to quality.md.
 
     REAL_TEXT=DIR python benchmarks/quality.py multi30k de-en --recipe tiny
     REAL_TEXT=DIR python benchmarks/quality.py iwslt16 de-en --recipe legacy --num_epochs 20
 
-Whatever follows the corpus and the direction goes to prepro.py and train.py. DIR holds
-multi30k/ and iwslt16/; README.md says where they are to be had. Of Multi30k it scores
-`val`, on which settings are chosen; `--score test` scores the test set instead.
-Stopped, the same command goes on. It needs benchmarks/requirements.txt besides.
+All further arguments go to prepro.py and train.py. DIR holds multi30k/ and iwslt16/;
+benchmarks/README.md explains how to get them. Multi30k is scored on `val`, on which settings are
+chosen; `--score test` scores the test set. The same command resumes a run that was stopped. The
+packages in benchmarks/requirements.txt are needed, too.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from beside import ROOT, cores
+from harness import ROOT, num_cores
 
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -32,8 +32,13 @@ HEADER = (
 )
 
 
-def corpus_flags(corpus, direction, folder):
-    """The flags that name the files of a corpus, and folders of this benchmark's own."""
+def corpus_flags(corpus, direction, folder) -> dict:
+    """Return the flags that name the files and languages of a corpus.
+
+    Args:
+      direction: "de-en" or "en-de".
+      folder: REAL_TEXT.
+    """
     source, target = direction.split("-")
     flags = {"source_lang": source, "target_lang": target}
     for part, name in CORPORA[corpus].items():
@@ -42,35 +47,40 @@ def corpus_flags(corpus, direction, folder):
     return flags
 
 
-def run_script(script, flags, given):
-    """Run a script of the project with flags, a dict, and those given besides, a list."""
+def run_script(script, flags, more_flags):
+    """Run a script of the project.
+
+    Args:
+      flags: dict.
+      more_flags: list of the words of further flags.
+    """
     options = [f"--{name}={value}" for name, value in flags.items()]
-    subprocess.run([sys.executable, str(ROOT / script), *options, *given], check=True)
+    subprocess.run([sys.executable, str(ROOT / script), *options, *more_flags], check=True)
 
 
-def train(flags, given):
-    """Run prepro.py and train.py; returns the minutes that training took, in all its parts."""
+def train(flags, more_flags) -> float:
+    """Run prepro.py and train.py; returns the minutes of training, of all resumed runs together."""
     if not Path(flags["logdir"]).exists():
-        run_script("prepro.py", flags, given)
-    clock = Path(f"{flags['logdir']}.seconds")
-    seconds = float(clock.read_text()) if clock.exists() else 0.0
-    newest = Path(flags["logdir"]) / "checkpoint"
-    before = newest.read_bytes() if newest.exists() else None
-    began = time.monotonic()
+        run_script("prepro.py", flags, more_flags)
+    seconds_path = Path(f"{flags['logdir']}.seconds")
+    seconds = float(seconds_path.read_text()) if seconds_path.exists() else 0.0
+    latest = Path(flags["logdir"]) / "checkpoint"
+    before = latest.read_bytes() if latest.exists() else None
+    start = time.monotonic()
     try:
-        run_script("train.py", flags, given)
+        run_script("train.py", flags, more_flags)
     finally:
-        if newest.exists() and newest.read_bytes() != before:  # else there was nothing to do
-            seconds += time.monotonic() - began
-            clock.write_text(str(seconds))
+        if latest.exists() and latest.read_bytes() != before:  # else training was already done
+            seconds += time.monotonic() - start
+            seconds_path.write_text(str(seconds))
     return seconds / 60
 
 
 # Scoring -----------------------------------------------------------------------
 
 
-def moses_tokens(lines, lang):
-    """Lower-cased, punctuation made plain, Moses tokens: as Wu et al. 2021 count."""
+def moses_tokens(lines, lang) -> list[str]:
+    """Lower-case, normalize punctuation, and split into Moses tokens, as Wu et al. 2021 do."""
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
     normalize, tokenize = MosesPunctNormalizer(lang=lang).normalize, MosesTokenizer(lang=lang)
@@ -78,74 +88,88 @@ def moses_tokens(lines, lang):
     return [tokenize.tokenize(line, escape=False, return_str=True) for line in lowered]
 
 
-def spacy_tokens(lines, lang):
-    """Lower-cased spaCy tokens: as the PyTorch tutorials count."""
+def spacy_tokens(lines, lang) -> list[str]:
+    """Lower-case and split into spaCy tokens, as the PyTorch tutorials do."""
     import spacy
 
     tokenize = spacy.blank(lang)
     return [" ".join(token.text for token in tokenize(line.lower())) for line in lines]
 
 
-def figures(test, got, lang):
-    """sacreBLEU, the same lower-cased, and BLEU of the tokens of public figures."""
+def bleu_row(test, got, lang) -> list[str]:
+    """Compute sacreBLEU, the same lower-cased, and BLEU of the tokens of published results."""
     import sacrebleu
 
-    from bleu import in_place, sacrebleu_score
+    from bleu import align_with_references, sacrebleu_score
 
     tokens = spacy_tokens if lang == "en" else moses_tokens
-    sides = [tokens(side, lang) for side in (in_place(test, got), test.references)]
-    counted = [
+    sides = [tokens(side, lang) for side in (align_with_references(test, got), test.references)]
+    scores = [
         sacrebleu_score(test, got, lang)[0],
         sacrebleu_score(test, got, lang, lowercase=True)[0],
         sacrebleu.corpus_bleu(sides[0], [sides[1]], tokenize="none", force=True).score,
     ]
-    return [f"{score:.2f}" for score in counted]
+    return [f"{score:.2f}" for score in scores]
 
 
-def score(flags, part):
-    """Translate a set greedily, and as the recipe has it: {how: figures}, of all sentences."""
+def score_set(flags, part) -> dict:
+    """Translate all sentences of a set by greedy search, and then with the flags of the recipe.
+
+    Args:
+      part: "dev" or "test".
+
+    Returns:
+      {description of the decoding: what `bleu_row` returns}
+    """
     from data_load import load_test_data
-    from decoding import describe, load, make_search, to_text, translate
+    from inference import (
+        decode_all,
+        describe_decoding,
+        detokenize_best,
+        load_model,
+        make_search,
+    )
 
-    found = {}
-    for way in (dict(beam=1, average=1), {}):
-        paths, hp, model, vocabs = load({"logdir": flags["logdir"]} | way)
+    rows = {}
+    for search_flags in (dict(beam=1, average_checkpoints=1), {}):
+        paths, hp, model, vocabs = load_model({"logdir": flags["logdir"]} | search_flags)
         test = load_test_data(hp, vocabs, part)
-        got = to_text(translate(make_search(model, hp, hp.beam), test.data.X, hp), vocabs[1])
-        how = describe(hp, paths)
-        found[how] = figures(test, got, hp.target_lang)
-        print(f"{part}, {how}: {found[how]}", flush=True)
-    return found
+        translations = decode_all(make_search(model, hp, hp.beam), test.data.X, hp)
+        decoding = describe_decoding(hp, paths)
+        rows[decoding] = bleu_row(test, detokenize_best(translations, vocabs[1]), hp.target_lang)
+        print(f"{part}, {decoding}: {rows[decoding]}", flush=True)
+    return rows
 
 
 def main():
-    """Train and score as the command line says."""
+    """Train and score the model that the command line describes."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("corpus", choices=CORPORA)
     parser.add_argument("direction", choices=("de-en", "en-de"))
-    parser.add_argument("--score", choices=("dev", "test"), help="the set that is scored")
-    parser.add_argument("--work", default="benchmarks/work", help="folder of models")
-    args, given = parser.parse_known_args()
+    parser.add_argument("--score", choices=("dev", "test"), help="the set to score")
+    parser.add_argument("--work", default="benchmarks/work", help="folder for models")
+    args, more_flags = parser.parse_known_args()
     if "REAL_TEXT" not in os.environ:
-        parser.error("REAL_TEXT is not set: it names the folder of multi30k/ and iwslt16/")
+        parser.error("REAL_TEXT is not set. Set it to the folder of multi30k/ and iwslt16/.")
 
     flags = corpus_flags(args.corpus, args.direction, Path(os.environ["REAL_TEXT"]).resolve())
     part = args.score or ("dev" if "source_dev" in flags else "test")
     if f"source_{part}" not in flags:
-        parser.error(f"{args.corpus} has no {part} set: leave --score out")
-    words = [args.corpus, args.direction, *(word.lstrip("-") for word in given)]
+        parser.error(f"{args.corpus} has no {part} set. Leave --score out.")
+    words = [args.corpus, args.direction, *(word.lstrip("-") for word in more_flags)]
     work = Path(args.work).resolve() / "_".join(words).replace("=", "_")
     flags |= {name: str(work / name) for name in ("preprocessed", "logdir", "results")}
-    minutes = train(flags, given)
+    minutes = train(flags, more_flags)
     table = ROOT / "benchmarks" / "quality.md"
     rows = [] if table.exists() else [HEADER]
-    training = f"{minutes:.0f} min, {cores()} cores"
+    training = f"{minutes:.0f} min, {num_cores()} cores"
     today = datetime.date.today()
-    for how, counts in score(flags, part).items():
-        cells = [today, f"{args.corpus} {args.direction}", f"`{' '.join(given)}`", training, part]
-        rows.append("| " + " | ".join(map(str, [*cells, how, *counts])) + " |\n")
+    corpus, flags_cell = f"{args.corpus} {args.direction}", f"`{' '.join(more_flags)}`"
+    for decoding, scores in score_set(flags, part).items():
+        cells = [today, corpus, flags_cell, training, part, decoding, *scores]
+        rows.append("| " + " | ".join(map(str, cells)) + " |\n")
     with table.open("a", encoding="utf-8") as file:
         file.writelines(rows)
     print("".join(rows), end="")

@@ -1,11 +1,11 @@
-"""Train the recipe tiny on small texts, with its defaults, and append the BLEU to small_text.md.
+"""Train the recipe tiny on small texts, with its defaults, and append its BLEU to small_text.md.
 
     REAL_TEXT=DIR python benchmarks/small_text.py multi30k 300 1000 3000 10000
     python benchmarks/small_text.py english-japanese 300 1000 3000 10000
 
-The first pairs of Multi30k, German to English, scored on its `val`; or sentences from a
-small grammar of English and Japanese, which this file holds, scored on 500 others. No
-other flags are given, so that train.py chooses the vocabulary, the epochs and the warm-up.
+The text is the first pairs of Multi30k, German to English, scored on its `val`; or pairs from the
+small English-Japanese grammar in this file, scored on 500 others. The numbers are training pairs.
+No other flags are given, so that the recipe chooses the vocabulary, the epochs and the warm-up.
 """
 
 import argparse
@@ -42,7 +42,7 @@ SUBJECTS = [
     ("the neighbour", "隣人"),
     ("the farmer", "農夫"),
 ]
-# Third person, base form and past in English; the stem in Japanese; what is so treated.
+# Third person, base form and past in English; the stem in Japanese; the objects of the verb.
 VERBS = [
     ("eats eat ate", "食べ", "an apple=りんご, fish=魚, a cake=ケーキ, some bread=パン"),
     ("drinks drink drank", "飲み", "water=水, tea=お茶, coffee=コーヒー, milk=牛乳"),
@@ -87,7 +87,7 @@ TIMES = dict(
 
 
 def english_verb(forms, subject, tense, negated, question):
-    """The auxiliary and the verb, which stand before and after the subject in a question."""
+    """Return the auxiliary and the verb. In a question the subject is between them."""
     third, base, past = (form.replace("_", " ") for form in forms.split())
     singular = subject != "I"
     if tense == "future":
@@ -100,7 +100,7 @@ def english_verb(forms, subject, tense, negated, question):
 
 
 def clause(rng, question=False):
-    """A clause in English and in Japanese, without capital letters and full stops."""
+    """Generate a clause in English and in Japanese, without capital letters and full stops."""
     (subject, ja_subject), (forms, stem, objects) = rng.choice(SUBJECTS), rng.choice(VERBS)
     tense, negated = rng.choice([*TIMES]), not question and rng.random() < 0.2
     thing, ja_thing = rng.choice(objects.split(", ")).split("=")
@@ -110,21 +110,24 @@ def clause(rng, question=False):
         article = "a" if article == "an" else article
         article = "an" if article == "a" and adjective[0] in "aeiou" else article
         thing, ja_thing = f"{article} {adjective} {noun}".strip(), ja_adjective + ja_thing
-    options = [rng.choice(each) if rng.random() < 0.5 else None for each in (COMPANIONS, PLACES)]
-    companion, place = (option or ("", "") for option in options)
+    phrases = [rng.choice(each) if rng.random() < 0.5 else None for each in (COMPANIONS, PLACES)]
+    companion, place = (phrase or ("", "") for phrase in phrases)
     when, ja_when = rng.choice(TIMES[tense]) if rng.random() < 0.8 else ("", "")
     auxiliary, verb = english_verb(forms, subject, tense, negated, question)
     head = [auxiliary, subject] if question else [subject, auxiliary]
     english = " ".join(filter(None, [*head, verb, thing, companion[0], place[0], when]))
-    ending = {(0, 0): "ます", (0, 1): "ません", (1, 0): "ました", (1, 1): "ませんでした"}
-    verb = stem + ending[tense == "past", negated]
+    if tense == "past":
+        ending = "ませんでした" if negated else "ました"
+    else:
+        ending = "ません" if negated else "ます"
+    verb = stem + ending
     where = place[1] and f"{place[1]}で"
     japanese = f"{ja_when}{ja_subject}は{where}{companion[1]}{ja_thing}を{verb}"
     return english, japanese
 
 
 def english_japanese(seed):
-    """Endless pairs of an English and a Japanese sentence, each English one once."""
+    """Yield endless pairs of an English and a Japanese sentence, each English one once."""
     rng, seen = random.Random(seed), set()
     while True:
         draw = rng.random()
@@ -146,29 +149,29 @@ def english_japanese(seed):
 # Training -------------------------------------------------------------------------
 
 
-def write_pairs(folder, name, pairs):
-    """Write both sides of some pairs; returns their paths."""
+def write_pairs(folder, name, pairs) -> list[Path]:
+    """Write both sides of some pairs, and return their paths."""
     paths = [folder / f"{name}.{side}" for side in ("source", "target")]
     for path, lines in zip(paths, zip(*pairs, strict=True), strict=True):
         path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     return paths
 
 
-def read_pairs(folder, name, count=None):
-    """The first pairs of Multi30k, German and English."""
+def read_pairs(folder, name, count=None) -> list:
+    """Read the first pairs of a part of Multi30k, German and English; all if `count` is None."""
     sides = [(folder / f"{name}.{lang}").read_text("utf-8").split("\n") for lang in ("de", "en")]
     return list(itertools.islice(zip(*sides, strict=True), count or len(sides[0]) - 1))
 
 
-def run_script(script, *flags):
-    """What a script of the project prints."""
+def run_script(script, *flags) -> str:
+    """Run a script of the project, and return what it prints."""
     command = [sys.executable, str(ROOT / script), *map(str, flags)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout
 
 
-def measure(text, count):
-    """Train on `count` pairs; returns the row of the table."""
+def measure(text, count) -> list:
+    """Train on `count` pairs, and return the cells of their row."""
     folder = WORK / f"{text}-{count}"
     folder.mkdir(parents=True, exist_ok=True)
     if text == "multi30k":
@@ -183,30 +186,32 @@ def measure(text, count):
     for part, pairs in (("train", train), ("test", test)):
         for side, path in zip(("source", "target"), write_pairs(folder, part, pairs), strict=True):
             flags += [f"--{side}_{part}", path]
-    pieces = re.search(r"(\d+) pieces", run_script("prepro.py", *flags))[1]
-    began = time.monotonic()
+    vocab_size = re.search(r"(\d+) subwords", run_script("prepro.py", *flags))[1]
+    start = time.monotonic()
     printed = run_script("train.py", *flags)
-    minutes = (time.monotonic() - began) / 60
+    minutes = (time.monotonic() - start) / 60
     epochs, steps, warmup = re.search(
         r"num_epochs (\d+), (\d+) steps in all, warmup_steps (\d+)", printed
     ).groups()
     scores = []
-    for more in ([], ["--beam", "1", "--average", "1"]):
+    for search_flags in ([], ["--beam", "1", "--average_checkpoints", "1"]):
         printed = run_script(
-            "eval.py", "--logdir", folder / "logdir", "--results", folder / "results", *more
+            "eval.py",
+            *["--logdir", folder / "logdir", "--results", folder / "results"],
+            *search_flags,
         )
         scores.append(re.search(r"sacreBLEU = ([\d.]+)", printed)[1])
-    return [text, count, pieces, epochs, steps, warmup, f"{minutes:.1f} min", *scores]
+    return [text, count, vocab_size, epochs, steps, warmup, f"{minutes:.1f} min", *scores]
 
 
 def main():
-    """Measure each size, and append its row to the table."""
+    """Measure each number of pairs, and append its row to the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("text", choices=("multi30k", "english-japanese"))
     parser.add_argument("pairs", type=int, nargs="+")
-    arguments = parser.parse_args()
-    for count in arguments.pairs:
-        row = measure(arguments.text, count)
+    args = parser.parse_args()
+    for count in args.pairs:
+        row = measure(args.text, count)
         line = f"| {' | '.join(map(str, row))} |\n"
         with TABLE.open("a") as file:
             file.write(line if file.tell() else HEADER + line)

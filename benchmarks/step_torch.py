@@ -1,7 +1,7 @@
-"""The reference of `time_train.py`: PyTorch's nn.Transformer, as large, on the same batches.
+"""A worker for `time_train.py`: PyTorch's nn.Transformer of the same size, on the same batches.
 
-It is post-norm with ReLU, as ours; positions are a sinusoid, the loss is smoothed, and Adam is
-PyTorch's fused one, the fastest that it has.
+As in this project, it has post-norm, ReLU, sinusoidal positions and label smoothing. The optimizer
+is PyTorch's fused Adam, the fastest that it has.
 """
 
 import json
@@ -10,58 +10,58 @@ import sys
 
 import numpy as np
 import torch
-from beside import serve
+from harness import worker_loop
 from torch import nn
 
 
-class Reference(nn.Module):
-    """The same model by `nn.Transformer`.
+class Baseline(nn.Module):
+    """The model of this project, built from `nn.Transformer`.
 
     Args:
-      size: dict, fields of `Hyperparams` and the sizes of both vocabularies.
+      size: dict with fields of `Hyperparams` and the sizes of both vocabularies.
     """
 
     def __init__(self, size):
         super().__init__()
         V, C = size["target_vocab"], size["hidden_units"]
         self.enc_embed = nn.Embedding(size["source_vocab"], C)
-        self.dec_embed = self.enc_embed if size["shared"] else nn.Embedding(V, C)
+        self.dec_embed = self.enc_embed if size["tied_embeddings"] else nn.Embedding(V, C)
         angles = torch.arange(512)[:, None] / 10000 ** (torch.arange(0, C, 2) / C)
         table = torch.stack([angles.sin(), angles.cos()], -1).flatten(1)
         self.register_buffer("positions", table)  # (512, C)
         blocks, rate = size["num_blocks"], size["dropout_rate"]
-        self.core = nn.Transformer(
+        self.transformer = nn.Transformer(
             C, size["num_heads"], blocks, blocks, size["ffn_units"], rate, batch_first=True
         )
         self.dropout = nn.Dropout(rate)
-        self.logits = nn.Linear(C, V, bias=not size["shared"])
-        if size["shared"]:
-            self.logits.weight = self.dec_embed.weight
+        self.to_logits = nn.Linear(C, V, bias=not size["tied_embeddings"])
+        if size["tied_embeddings"]:
+            self.to_logits.weight = self.dec_embed.weight
         nn.init.normal_(self.enc_embed.weight, std=C**-0.5)
         self.scale = math.sqrt(C)
 
-    def words(self, embed, ids):
-        """Ids (N, T) -> (N, T, C)."""
-        return self.dropout(embed(ids) * self.scale + self.positions[: ids.shape[1]])
+    def embed(self, embedding, ids):
+        """Embed ids (N, T) and add their positions -> (N, T, C)."""
+        return self.dropout(embedding(ids) * self.scale + self.positions[: ids.shape[1]])
 
     def forward(self, x, y):
-        """Ids of both sides, (N, T) each -> logits (N, T, V)."""
-        before = torch.cat([torch.full_like(y[:, :1], 2), y[:, :-1]], 1)  # (N, T)
-        later = torch.ones(y.shape[1], y.shape[1], dtype=torch.bool).triu(1)
-        outputs = self.core(
-            self.words(self.enc_embed, x),
-            self.words(self.dec_embed, before),
-            tgt_mask=later,
+        """Compute logits (N, T, V) from source ids and target ids, (N, T) each."""
+        decoder_inputs = torch.cat([torch.full_like(y[:, :1], 2), y[:, :-1]], 1)  # (N, T)
+        causal_mask = torch.ones(y.shape[1], y.shape[1], dtype=torch.bool).triu(1)
+        outputs = self.transformer(
+            self.embed(self.enc_embed, x),
+            self.embed(self.dec_embed, decoder_inputs),
+            tgt_mask=causal_mask,
             src_key_padding_mask=x == 0,
-            tgt_key_padding_mask=before == 0,
+            tgt_key_padding_mask=decoder_inputs == 0,
             memory_key_padding_mask=x == 0,
             tgt_is_causal=True,
         )
-        return self.logits(outputs)  # (N, T, V)
+        return self.to_logits(outputs)  # (N, T, V)
 
 
 def main(batches, size):
-    """Serve training steps of the batches in a file."""
+    """Run a worker whose work is a training step on each batch in a file."""
     size = json.loads(size)
     arrays = np.load(batches)
     pairs = [
@@ -69,13 +69,13 @@ def main(batches, size):
         for i in range(len(arrays.files) // 2)
     ]
     torch.manual_seed(0)
-    model = Reference(size)
+    model = Baseline(size)
     optimizer = torch.optim.Adam(model.parameters(), 1e-4, (0.9, 0.98), 1e-9, fused=True)
-    half = torch.autocast("cpu", torch.bfloat16, enabled=size["precision"] == "bfloat16")
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=size["precision"] == "bfloat16")
 
-    def work():
+    def timed_fn():
         for x, y in pairs:
-            with half:
+            with autocast:
                 logits = model(x, y)
                 loss = nn.functional.cross_entropy(
                     logits.flatten(0, 1), y.flatten(), ignore_index=0, label_smoothing=0.1
@@ -85,8 +85,8 @@ def main(batches, size):
             optimizer.step()
         loss.item()
 
-    work()  # first calls allocate
-    serve(work)
+    timed_fn()  # the first call allocates memory
+    worker_loop(timed_fn)
 
 
 if __name__ == "__main__":

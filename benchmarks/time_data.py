@@ -2,10 +2,10 @@
 
     python benchmarks/time_data.py 1e4 1e5 1e6
 
-The numbers are those of the pairs; the corpora are written by `corpora/sample.py`. The
-reference for words is the documented way: all of the text in memory, cleaned and
-counted at once. Memory is the largest that the process held. Waiting is the share of the
-steps behind the first one in which training waits for its next batch.
+The arguments are numbers of sentence pairs. `corpora/sample.py` writes the corpora. The baseline
+for words is the method of the 2017 code: it holds the entire text in memory, and cleans and counts
+it at once. Memory is the peak of the process. Waiting is the share of the time after the first
+step in which training waits for its next batch.
 """
 
 import os
@@ -14,7 +14,7 @@ import sys
 import time
 from collections import Counter
 
-from beside import ROOT, WORK, machine
+from harness import ROOT, WORK, describe_machine
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -22,8 +22,8 @@ LANGS = dict(source="de", target="en")
 STEPS = 100
 
 
-def documented(*paths):
-    """Count words as documented, and sort them."""
+def count_words(*paths):
+    """Count and sort words as the 2017 code does."""
     import regex
 
     for path in paths:
@@ -34,51 +34,58 @@ def documented(*paths):
 
 
 def first_step(*flags):
-    """Train as `train.py` does: a step, and then some more; prints the share that is waiting."""
+    """Train as `train.py` does for a step, and then for some more.
+
+    Prints the time at which the first step is done, and the share of waiting in the others.
+
+    Args:
+      flags: strings NAME=VALUE.
+    """
     sys.path.insert(0, str(ROOT))
-    import train
-    from hparams import with_recipe
-    from text import load_vocabs
+    from data_load import get_batch_data, load_train_data
+    from hparams import make_hparams
+    from trainer import Trainer
+    from vocab import load_vocabs
 
     pairs = (flag.split("=") for flag in flags)
-    hp = with_recipe({name: int(value) if value.isdigit() else value for name, value in pairs})
+    hp = make_hparams({name: int(value) if value.isdigit() else value for name, value in pairs})
     vocabs = load_vocabs(hp)
-    data = train.load_train_data(hp, vocabs)
-    training = train.Training(hp, vocabs)
-    batches = iter(train.get_batch_data(data, hp, epoch=1)[0])
-    mean_loss, *_ = training.step(*next(batches))
-    float(mean_loss)
+    data = load_train_data(hp, vocabs)
+    step = Trainer(hp, vocabs).step
+    batches = iter(get_batch_data(data, hp, epoch=1)[0])
+    float(step(*next(batches)).mean_loss)
     print("first step", time.time(), flush=True)
-    waiting, began = 0.0, time.perf_counter()
+    waiting, start = 0.0, time.perf_counter()
     for _ in range(STEPS):
-        asked = time.perf_counter()
+        before = time.perf_counter()
         batch = next(batches)
-        waiting += time.perf_counter() - asked
-        float(training.step(*batch)[0])
-    print("waiting", waiting / (time.perf_counter() - began))
+        waiting += time.perf_counter() - before
+        float(step(*batch).mean_loss)
+    print("waiting", waiting / (time.perf_counter() - start))
 
 
 def measure(command):
     """Run a command.
 
     Returns:
-      (float, float, dict): its seconds, the largest memory that it held in MiB, and the
-      numbers that it printed by their names.
+      (float, float, float or None): seconds up to its first step, or to its end if it does not
+      train; the peak of its memory in MiB; the share of waiting if it trains.
     """
-    began = time.time()
+    start = time.time()
     process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True)
     lines = process.stdout.read().splitlines()
     _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.time() - began
+    end = time.time()
     if status:
         sys.exit(f"{command}: ended with status {status}")
-    told = dict(line.rsplit(" ", 1) for line in lines if line.startswith(("first", "waiting")))
-    told = {name: float(number) for name, number in told.items()}
-    return told.get("first step", began + seconds) - began, usage.ru_maxrss / 1024, told
+    printed = dict(line.rsplit(" ", 1) for line in lines if line.startswith(("first", "waiting")))
+    printed = {name: float(number) for name, number in printed.items()}
+    seconds = printed.get("first step", end) - start
+    return seconds, usage.ru_maxrss / 1024, printed.get("waiting")
 
 
 def write_corpus(pairs):
-    """The folder of a corpus of so many pairs, written if it is not there."""
+    """Return the folder of a corpus of this many pairs, written if it is missing."""
     folder = WORK / f"corpus_{pairs}"
     if not folder.exists():
         script = ROOT / "corpora" / "sample.py"
@@ -88,30 +95,31 @@ def write_corpus(pairs):
 
 
 def main(sizes):
-    """Print a table of what each step on so many pairs takes."""
-    print(machine())
-    print("| pairs | what | seconds | MiB | waiting |\n|---|---|---|---|---|")
+    """Print a table with the time of each program on each number of pairs."""
+    print(describe_machine())
+    print("| pairs | program | seconds | MiB | waiting |\n|---|---|---|---|---|")
     for pairs in sizes:
         folder = write_corpus(pairs)
         name = "train.tags.de-en"
         paths = {f"{side}_train": folder / f"{name}.{lang}" for side, lang in LANGS.items()}
-        rows = {"documented counting": [__file__, "documented", *paths.values()]}
+        commands = {"counting as in 2017": [__file__, "count_words", *paths.values()]}
         for recipe, size in (("legacy", 32000), ("tiny", 600)):
             flags = paths | dict(recipe=recipe, vocab_size=size, preprocessed=folder / recipe)
             (folder / recipe / "train.ids.npz").unlink(missing_ok=True)
             options = [f"--{name}={value}" for name, value in flags.items()]
-            given = [f"{name}={value}" for name, value in flags.items()]
-            rows[f"prepro.py, {recipe}"] = [ROOT / "prepro.py", *options]
-            rows[f"to the first step, {recipe}"] = [__file__, "first_step", *given]
-            rows[f"again, {recipe}"] = rows[f"to the first step, {recipe}"]
-        for name, command in rows.items():
-            seconds, memory, told = measure([sys.executable, *command])
-            waiting = f"{told['waiting']:.2%}" if told else "-"
+            assignments = [f"{name}={value}" for name, value in flags.items()]
+            train = [__file__, "first_step", *assignments]
+            commands[f"prepro.py, {recipe}"] = [ROOT / "prepro.py", *options]
+            commands[f"to the first step, {recipe}"] = train
+            commands[f"to the first step, {recipe}, again"] = train
+        for name, command in commands.items():
+            seconds, memory, waiting = measure([sys.executable, *command])
+            waiting = "-" if waiting is None else f"{waiting:.2%}"
             print(f"| {pairs:,} | {name} | {seconds:.1f} | {memory:.0f} | {waiting} |", flush=True)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] in ("documented", "first_step"):
-        dict(documented=documented, first_step=first_step)[sys.argv[1]](*sys.argv[2:])
+    if sys.argv[1] in ("count_words", "first_step"):
+        dict(count_words=count_words, first_step=first_step)[sys.argv[1]](*sys.argv[2:])
     else:
         main([int(float(size)) for size in sys.argv[1:]])

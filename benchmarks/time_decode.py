@@ -1,14 +1,14 @@
-"""Time decoding beside the documented way, beside JoeyNMT, and beside CTranslate2.
+"""Time decoding against the method of the 2017 code, JoeyNMT, and CTranslate2.
 
-    python benchmarks/time_decode.py documented
+    python benchmarks/time_decode.py uncached
     REAL_TEXT=DIR python benchmarks/time_decode.py joeynmt --logdir LOGDIR
     REAL_TEXT=DIR python benchmarks/time_decode.py ctranslate2 --logdir LOGDIR
 
-`documented` runs each prefix through the whole model again, in batches of 32, as the 2017 code
-did, on the same weights; these are drawn at random, and all `maxlen` steps are taken, which is
-the least that the cache can gain. `joeynmt` gives JoeyNMT the weights of a model that was
-trained with the recipe `tiny`, and both translate `test_2016_flickr`. So does `ctranslate2`, with
-matrices in float32 and in int8, and tells the BLEU of each.
+`uncached` runs the whole model on each prefix, in batches of 32, as the 2017 code does. The
+parameters are random and the same on both sides. All `maxlen` steps are taken, which is the least
+favourable case for the KV cache. `joeynmt` gives JoeyNMT the parameters of a model of the recipe
+`tiny`, and both translate `test_2016_flickr`. `ctranslate2` does the same with CTranslate2, with
+matrices in float32 and in int8, and also prints the BLEU of each.
 """
 
 import argparse
@@ -19,8 +19,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from beside import ROOT, WORK, Worker, alternate, machine, ratio, rivals_python
-from joey import joey_config, joey_says
+from harness import (
+    ROOT,
+    WORK,
+    Worker,
+    baseline_python,
+    describe_machine,
+    speedup,
+    time_interleaved,
+)
+from joey import joey_config, run_joey
 from quality import corpus_flags
 
 sys.path.insert(0, str(ROOT))
@@ -30,37 +38,48 @@ ALPHA = 0.6  # the exponent of both length penalties
 OURS = [sys.executable, ROOT / "benchmarks" / "decode_tensorflow.py"]
 
 
-def beside_documented(rounds):
-    """Keys and values kept, beside every prefix computed again."""
+def print_speed(title, seconds, name, baseline, sentences, tokens):
+    """Print how many sentences and tokens per second `name` translates, and the baseline.
+
+    Args:
+      seconds: {name: seconds of each round}.
+      sentences, tokens: the size of the translations.
+    """
+    ours, theirs = (sentences / statistics.median(seconds[key]) for key in (name, baseline))
+    times = speedup(seconds, name, baseline)
+    print(f"{title}: {ours:.1f} sentences/s, {baseline} {theirs:.1f}: {times:.1f} times as fast")
+    print(f"    {ours * tokens / sentences:.0f} tokens/s")
+
+
+def print_agreement(ours, theirs):
+    """Print the share of sentences with the same translation."""
+    same = sum(map(str.__eq__, ours, theirs)) / len(ours)
+    print(f"    the same text in {same:.1%} of the sentences", flush=True)
+
+
+def compare_uncached(rounds):
+    """Time decoding with and without a KV cache."""
     import numpy as np
 
     for maxlen in (10, 50):
         flags = json.dumps(dict(recipe="legacy", maxlen=maxlen))
-        outputs = {name: WORK / f"decode_{name}.npy" for name in ("cached", "documented")}
+        outputs = {name: WORK / f"decode_{name}.npy" for name in ("cached", "uncached")}
         workers = {name: Worker([*OURS, name, flags, path]) for name, path in outputs.items()}
-        seconds = alternate(workers, rounds)
+        seconds = time_interleaved(workers, rounds)
         for worker in workers.values():
             worker.stop()
         ours, theirs = (np.load(path) for path in outputs.values())
         same = (ours == theirs).all(axis=1).mean()
         title = f"legacy, greedy, maxlen {maxlen}"
-        report(title, seconds, "cached", "documented", len(ours), ours.size)
-        print(f"    the same words in {same:.1%} of the sentences")
-
-
-def report(title, seconds, name, reference, sentences, words):
-    """Two lines: how many sentences and words of ours a second, and how many times the other's."""
-    own, other = (sentences / statistics.median(seconds[key]) for key in (name, reference))
-    times = ratio(seconds, name, reference)
-    print(f"{title}: {own:.1f} sentences a second, {reference} {other:.1f}: {times:.1f} times")
-    print(f"    {own * words / sentences:.0f} words a second")
+        print_speed(title, seconds, "cached", "uncached", len(ours), ours.size)
+        print(f"    the same tokens in {same:.1%} of the sentences")
 
 
 # JoeyNMT -----------------------------------------------------------------------
 
 
-def joey_weights(model):
-    """The weights of ours by JoeyNMT's names, {name: array}."""
+def joey_parameters(model) -> dict:
+    """Return the parameters of our model under JoeyNMT's names: {name: array}."""
     import numpy as np
 
     arrays = {}
@@ -73,17 +92,20 @@ def joey_weights(model):
         arrays[f"{name}.weight"], arrays[f"{name}.bias"] = layer.gamma.numpy(), layer.beta.numpy()
 
     def attention(name, layer):
-        for theirs, ours in dict(q="query", k="key", v="value", output="output_projection").items():
-            dense(f"{name}.{theirs}_layer", getattr(layer, ours))
+        dense(f"{name}.q_layer", layer.query)
+        dense(f"{name}.k_layer", layer.key)
+        dense(f"{name}.v_layer", layer.value)
+        dense(f"{name}.output_layer", layer.output_projection)
 
     def feedforward(name, layer):
         dense(f"{name}.pwff_layer.0", layer.inner)
         dense(f"{name}.pwff_layer.3", layer.outer)
 
-    table = model.enc_words.embed.table().numpy()
+    table = model.enc_input.tokens.padded_table().numpy()
     for name in ("src_embed.lut", "trg_embed.lut", "decoder.output_layer"):
-        arrays[f"{name}.weight"] = table[[1, 0, *range(2, len(table))]]  # there <UNK> is first
-    positions = model.enc_words.pe(np.arange(5000)[None]).numpy()  # (1, 5000, C)
+        # In JoeyNMT, <UNK> has the id 0 and <PAD> the id 1.
+        arrays[f"{name}.weight"] = table[[1, 0, *range(2, len(table))]]
+    positions = model.enc_input.positions(np.arange(5000)[None]).numpy()  # (1, 5000, C)
     arrays |= {f"{side}.pe.pe": positions for side in ("encoder", "decoder")}
     for i, block in enumerate(model.enc_blocks):
         name = f"encoder.layers.{i}"
@@ -102,43 +124,44 @@ def joey_weights(model):
     return arrays
 
 
-def joey_seconds(folder, beam):
-    """What JoeyNMT's log says that translating the test set took; it writes `joey.test`."""
+def joey_seconds(folder, beam) -> float:
+    """Translate the test set with JoeyNMT into `joey.test`; returns the seconds in its log."""
     config = json.loads((folder / "joey.yaml").read_text())
     config["testing"] |= dict(beam_size=beam, beam_alpha=ALPHA)
     path = folder / f"joey_{beam}.yaml"
     path.write_text(json.dumps(config))
-    return joey_says(path, r"Generation took ([\d.]+)", "test", "-o", folder / "joey")[-1]
+    return run_joey(path, r"Generation took ([\d.]+)", "test", "-o", folder / "joey")[-1]
 
 
 def prepare_joey(logdir, flags, folder):
-    """Write JoeyNMT's configuration and its checkpoint with our weights."""
+    """Write JoeyNMT's configuration, and its checkpoint with our parameters."""
     import numpy as np
 
-    from decoding import load
+    from inference import load_model
 
-    _, hp, model, _ = load(dict(logdir=logdir))
+    _, hp, model, _ = load_model(dict(logdir=logdir))
     (folder / "joey").mkdir(parents=True, exist_ok=True)
     config = joey_config(hp, flags, folder)
     config["data"]["test"] = flags["source_test"].removesuffix(f".{hp.source_lang}")
     config["testing"]["load_model"] = str(folder / "joey" / "ours.ckpt")
     config["testing"]["max_output_length"] = 2 * hp.maxlen
     (folder / "joey.yaml").write_text(json.dumps(config))
-    np.savez(folder / "weights.npz", **joey_weights(model))
+    parameters = folder / "parameters.npz"
+    np.savez(parameters, **joey_parameters(model))
     script = ROOT / "benchmarks" / "joey_checkpoint.py"
-    target = folder / "joey" / "ours.ckpt"
-    subprocess.run([rivals_python(), script, folder / "weights.npz", target], check=True)
+    checkpoint = folder / "joey" / "ours.ckpt"
+    subprocess.run([baseline_python(), script, parameters, checkpoint], check=True)
 
 
-def beside_joey(logdir, rounds):
-    """This project beside JoeyNMT with the same weights."""
+def compare_joey(logdir, rounds):
+    """Time decoding by this project and by JoeyNMT with the same parameters."""
     folder = WORK / "time_decode"
     flags = corpus_flags("multi30k", "de-en", Path(os.environ["REAL_TEXT"]).resolve())
     prepare_joey(logdir, flags, folder)
     for beam in (1, 4, 5):
-        given = dict(logdir=logdir, beam=beam, alpha=ALPHA)
-        given |= {name: flags[name] for name in ("source_test", "target_test")}
-        worker = Worker([*OURS, "trained", json.dumps(given), folder / "ours.test"])
+        our_flags = dict(logdir=logdir, beam=beam, alpha=ALPHA)
+        our_flags |= {name: flags[name] for name in ("source_test", "target_test")}
+        worker = Worker([*OURS, "trained", json.dumps(our_flags), folder / "ours.test"])
         seconds = dict(ours=[], JoeyNMT=[])
         for _ in range(rounds):
             seconds["ours"].append(worker.seconds())
@@ -148,62 +171,64 @@ def beside_joey(logdir, rounds):
             (folder / f"{name}.test").read_text().splitlines() for name in ("ours", "joey")
         )
         words = sum(len(line.split()) for line in ours)
-        report(f"tiny, beam {beam}", seconds, "ours", "JoeyNMT", len(ours), words)
-        same = sum(map(str.__eq__, ours, theirs)) / len(ours)
-        print(f"    the same text in {same:.1%} of the sentences", flush=True)
+        print_speed(f"tiny, beam {beam}", seconds, "ours", "JoeyNMT", len(ours), words)
+        print_agreement(ours, theirs)
 
 
 # CTranslate2 -------------------------------------------------------------------
 
 
-def beside_ctranslate2(logdir, rounds):
-    """This project beside CTranslate2 with the same weights."""
+def compare_ctranslate2(logdir, rounds):
+    """Time decoding by TensorFlow and by CTranslate2 with the same parameters."""
     import sacrebleu
 
     folder = WORK / "time_decode"
     folder.mkdir(parents=True, exist_ok=True)
     flags = corpus_flags("multi30k", "de-en", Path(os.environ["REAL_TEXT"]).resolve())
     references = Path(flags["target_test"]).read_text("utf-8").splitlines()
-    for more in (dict(beam=1), dict(beam=5, length_penalty="ctranslate2", alpha=1.0)):
-        given = dict(logdir=logdir) | more
-        given |= {name: flags[name] for name in ("source_test", "target_test")}
+    for search_flags in (dict(beam=1), dict(beam=5, length_penalty="ctranslate2", alpha=1.0)):
+        our_flags = dict(logdir=logdir) | search_flags
+        our_flags |= {name: flags[name] for name in ("source_test", "target_test")}
         outputs = {name: folder / f"{name}.test" for name in ("trained", "float32", "int8")}
         workers = {
-            name: Worker([*OURS, name, json.dumps(given), path]) for name, path in outputs.items()
+            name: Worker([*OURS, name, json.dumps(our_flags), path])
+            for name, path in outputs.items()
         }
-        seconds = alternate(workers, rounds)
+        seconds = time_interleaved(workers, rounds)
         for worker in workers.values():
             worker.stop()
         texts = {name: path.read_text("utf-8").splitlines() for name, path in outputs.items()}
         words = sum(len(line.split()) for line in texts["trained"])
         for name in ("float32", "int8"):
-            title = f"beam {given['beam']}, CTranslate2 in {name}"
-            report(title, seconds, "trained", name, len(references), words)
-            same = sum(map(str.__eq__, texts["trained"], texts[name])) / len(references)
-            print(f"    the same text in {same:.1%} of the sentences", flush=True)
+            title = f"beam {our_flags['beam']}, CTranslate2 in {name}"
+            print_speed(title, seconds, "trained", name, len(references), words)
+            print_agreement(texts["trained"], texts[name])
         for name, text in texts.items():
             print(f"    BLEU, {name}: {sacrebleu.corpus_bleu(text, [references]).score:.2f}")
 
 
 def main():
-    """Compare as the command line says."""
+    """Time against the baseline that the command line names."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("reference", choices=("documented", "joeynmt", "ctranslate2"))
+    parser.add_argument("baseline", choices=("uncached", "joeynmt", "ctranslate2"))
     parser.add_argument("--logdir", help="a model of the recipe tiny")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     WORK.mkdir(exist_ok=True)
-    print(machine(), flush=True)
-    if args.reference == "documented":
-        beside_documented(args.rounds)
+    print(describe_machine(), flush=True)
+    if args.baseline == "uncached":
+        compare_uncached(args.rounds)
     elif not args.logdir or "REAL_TEXT" not in os.environ:
-        parser.error(f"{args.reference} needs --logdir, and REAL_TEXT: the folder of multi30k/")
-    elif args.reference == "joeynmt":
-        beside_joey(args.logdir, args.rounds)
+        parser.error(
+            f"{args.baseline} needs --logdir, and the environment variable REAL_TEXT with the"
+            " folder of multi30k/."
+        )
+    elif args.baseline == "joeynmt":
+        compare_joey(args.logdir, args.rounds)
     else:
-        beside_ctranslate2(args.logdir, args.rounds)
+        compare_ctranslate2(args.logdir, args.rounds)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Time what passes from the command to the first training step, and to the first translation.
+"""Time how long it takes from the command to the first training step and the first translation.
 
     python benchmarks/time_start.py --logdir LOGDIR
 
-Each in a new process, medians of some runs; LOGDIR holds a model from German. The
-reference is importing TensorFlow and Keras, which no script here can do without.
+Each run is a new process; the output has the medians. LOGDIR holds a model that translates from
+German. The baseline imports TensorFlow and Keras, which every script here needs.
 """
 
 import argparse
@@ -13,21 +13,21 @@ import subprocess
 import sys
 import time
 
-from beside import ROOT, machine
+from harness import ROOT, describe_machine
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROUNDS = 5
 
 
-def stamps(*names):
-    """A function that prints what time each of its calls came at, by these names."""
-    left = iter(names)
-    return lambda: print("stamp", next(left), time.time(), flush=True)
+def timestamps(*names):
+    """Make a function that prints the next of these names and the time at each call."""
+    remaining = iter(names)
+    return lambda: print("timestamp", next(remaining), time.time(), flush=True)
 
 
-def reference(_):
-    """TensorFlow and Keras alone."""
-    stamp = stamps("import TensorFlow and Keras")
+def baseline(_):
+    """Import TensorFlow and Keras."""
+    stamp = timestamps("import TensorFlow and Keras")
     import keras  # noqa: F401
     import tensorflow  # noqa: F401
 
@@ -35,47 +35,52 @@ def reference(_):
 
 
 def training(logdir):
-    """From nothing to the second training step."""
-    stamp = stamps("import", "read the text", "make the model", "first step", "second step")
-    import train
+    """Run two training steps."""
+    stamp = timestamps("import", "read the text", "make the model", "first step", "second step")
+    from data_load import get_batch_data, load_train_data
     from hparams import load_hparams
-    from text import load_vocabs
+    from trainer import Trainer
+    from vocab import load_vocabs
 
     stamp()
-    hp, _ = load_hparams(dict(logdir=logdir), trained=True)
+    hp, _ = load_hparams(dict(logdir=logdir), model_exists=True)
     vocabs = load_vocabs(hp)
-    data = train.load_train_data(hp, vocabs)
+    data = load_train_data(hp, vocabs)
     stamp()
-    step = train.Training(hp, vocabs).step
+    step = Trainer(hp, vocabs).step
     stamp()
-    batches, _ = train.get_batch_data(data, hp, 1)
+    batches, _ = get_batch_data(data, hp, epoch=1)
     for x, y in batches.take(2):
-        float(step(x, y)[0])
+        float(step(x, y).mean_loss)
         stamp()
 
 
 def translation(logdir):
-    """From nothing to the second translation."""
-    stamp = stamps("import", "read the model", "first sentence", "second sentence")
-    from data_load import Ragged
-    from decoding import load, make_search, translate
+    """Translate two sentences."""
+    stamp = timestamps("import", "read the model", "first sentence", "second sentence")
+    from data_load import RaggedIds
+    from inference import decode_all, load_model, make_search
 
     stamp()
-    _, hp, model, vocabs = load(dict(logdir=logdir))
+    _, hp, model, vocabs = load_model(dict(logdir=logdir))
     stamp()
     search = make_search(model, hp, hp.beam)
     for sentence in ("Ein Hund läuft.", "Zwei Frauen sitzen auf einer Bank."):
-        translate(search, Ragged.of(vocabs[0].encode([sentence])), hp)
+        decode_all(search, RaggedIds.from_lists(vocabs[0].encode([sentence])), hp)
         stamp()
 
 
-def run_once(what, logdir):
-    """Seconds from the start of a new process to each of its stamps, {name: seconds}."""
-    began = time.time()
-    command = [sys.executable, __file__, what, "--logdir", logdir]
+def run_once(kind, logdir) -> dict:
+    """Time a new process; returns {name: seconds from its start} for each timestamp."""
+    start = time.time()
+    command = [sys.executable, __file__, kind, "--logdir", logdir]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    lines = [line.split(" ", 1)[1] for line in done.stdout.splitlines() if line[:6] == "stamp "]
-    return {name: float(at) - began for name, at in (line.rsplit(" ", 1) for line in lines)}
+    seconds = {}
+    for line in done.stdout.splitlines():
+        if line.startswith("timestamp "):
+            name, now = line.removeprefix("timestamp ").rsplit(" ", 1)
+            seconds[name] = float(now) - start
+    return seconds
 
 
 def main():
@@ -83,24 +88,24 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="?", help=argparse.SUPPRESS)
+    parser.add_argument("kind", nargs="?", help=argparse.SUPPRESS)  # in the timed processes
     parser.add_argument("--logdir", required=True)
     args = parser.parse_args()
-    kinds = dict(reference=reference, training=training, translation=translation)
-    if args.what:
+    functions = dict(baseline=baseline, training=training, translation=translation)
+    if args.kind:
         sys.path.insert(0, str(ROOT))
-        return kinds[args.what](args.logdir)
-    runs = {what: [] for what in kinds}
+        return functions[args.kind](args.logdir)
+    runs = {kind: [] for kind in functions}
     for _ in range(ROUNDS):
-        for what in kinds:
-            runs[what].append(run_once(what, args.logdir))
-    print(f"{machine()}, medians of {ROUNDS}, seconds")
-    for what, found in runs.items():
+        for kind in functions:
+            runs[kind].append(run_once(kind, args.logdir))
+    print(f"{describe_machine()}, medians of {ROUNDS}, seconds")
+    for kind, rounds in runs.items():
         before = 0.0
-        for name in found[0]:
-            at = statistics.median(times[name] for times in found)
-            print(f"{what:12} {name:28} {at - before:6.2f}   {at:6.2f} from the start")
-            before = at
+        for name in rounds[0]:
+            now = statistics.median(seconds[name] for seconds in rounds)
+            print(f"{kind:12} {name:28} {now - before:6.2f}   {now:6.2f} from the start")
+            before = now
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Time the training step beside PyTorch's nn.Transformer, the machine's limit, and JoeyNMT.
+"""Time the training step against PyTorch's nn.Transformer, JoeyNMT, and a lower bound.
 
     REAL_TEXT=DIR python benchmarks/time_train.py tiny
     REAL_TEXT=DIR python benchmarks/time_train.py base --precision bfloat16
 
-`legacy` is the documented model on IWSLT, `tiny` the recipe on Multi30k, `base` the
-paper's on Multi30k with 8,000 pieces and batches of 4,096 tokens. All see the same
-batches. A target token is useful where it is no padding.
+`legacy` is the model of the 2017 code on IWSLT; `tiny` is the recipe on Multi30k; `base` is the
+paper's model on Multi30k, with 8,000 subwords and batches of 4,096 tokens. All programs see the
+same batches. Only target tokens that are not padding are counted.
 """
 
 import argparse
@@ -15,8 +15,16 @@ import statistics
 import sys
 from pathlib import Path
 
-from beside import ROOT, WORK, Worker, alternate, machine, ratio, rivals_python
-from joey import joey_config, joey_says
+from harness import (
+    ROOT,
+    WORK,
+    Worker,
+    baseline_python,
+    describe_machine,
+    speedup,
+    time_interleaved,
+)
+from joey import joey_config, run_joey
 from quality import corpus_flags, run_script
 
 sys.path.insert(0, str(ROOT))
@@ -27,53 +35,61 @@ SIZES = dict(
     tiny=("multi30k", 40, {"recipe": "tiny"}),
     base=("multi30k", 5, {"recipe": "paper", "vocab_size": 8000, "batch_tokens": 4096}),
 )
-SWITCHES = "hidden_units num_blocks num_heads dropout_rate shared precision".split()
+TORCH_ARGS = "hidden_units num_blocks num_heads dropout_rate tied_embeddings precision".split()
 
 
 def write_batches(flags, count, folder):
-    """The first batches of an epoch in a file; its path, what PyTorch must know, useful tokens."""
+    """Write the first batches of an epoch to a file.
+
+    Returns:
+      (Path, dict, int, int): the file; the arguments of step_torch.py; the number of target
+      tokens that are not padding; the number of batches.
+    """
     import numpy as np
 
     from data_load import get_batch_data, load_train_data
-    from hparams import with_recipe
-    from text import PAD, load_vocabs
+    from hparams import make_hparams
+    from vocab import PAD, load_vocabs
 
-    hp = with_recipe(flags)
+    hp = make_hparams(flags)
     vocabs = load_vocabs(hp)
     dataset, _ = get_batch_data(load_train_data(hp, vocabs), hp, epoch=1)
     pairs = [tuple(side.numpy() for side in pair) for pair in dataset.take(count)]
     path = folder / "batches.npz"
     arrays = {f"{side}{i}": pair[n] for i, pair in enumerate(pairs) for n, side in enumerate("xy")}
     np.savez(path, **arrays)
-    size = {name: getattr(hp, name) for name in SWITCHES}
+    size = {name: getattr(hp, name) for name in TORCH_ARGS}
     size |= dict(ffn_units=hp.ffn_units or 4 * hp.hidden_units)
     size |= dict(source_vocab=len(vocabs[0]), target_vocab=len(vocabs[1]))
     return path, size, sum(int((y != PAD).sum()) for _, y in pairs), len(pairs)
 
 
-class Joey:
-    """JoeyNMT's own training, asked like a `Worker` for the seconds of so many target tokens."""
+class JoeyWorker:
+    """JoeyNMT's own training, with the methods of a `Worker`.
 
-    def __init__(self, flags, folder, tokens):
-        from hparams import with_recipe
+    Args:
+      num_targets: target tokens of the batches.
+    """
 
-        config = joey_config(with_recipe(flags), flags, folder)
+    def __init__(self, flags, folder, num_targets):
+        from hparams import make_hparams
+
+        config = joey_config(make_hparams(flags), flags, folder)
         self.config = folder / "joey.yaml"
-        self.config.write_text(json.dumps(config))  # which is YAML too
-        self.tokens = tokens
+        self.config.write_text(json.dumps(config))  # JSON is also YAML
+        self.num_targets = num_targets
 
-    def seconds(self):
-        """How long as many tokens take it."""
-        told = joey_says(self.config, r"Tokens per Sec: *(\d+)", "train", "--skip-test")
-        return self.tokens / statistics.mean(told[1:])  # its first third warms up
+    def seconds(self) -> float:
+        """Return how long JoeyNMT takes for as many tokens."""
+        speeds = run_joey(self.config, r"Tokens per Sec: *(\d+)", "train", "--skip-test")
+        return self.num_targets / statistics.mean(speeds[1:])  # the first one is a warm-up
 
     def stop(self):
-        """Nothing: each measurement ends by itself."""
-        pass
+        """Do nothing: each run ends by itself."""
 
 
 def main():
-    """Compare as the command line says."""
+    """Time the size that the command line names."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -82,35 +98,36 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     if "REAL_TEXT" not in os.environ:
-        parser.error("REAL_TEXT is not set: it names the folder of multi30k/ and iwslt16/")
+        parser.error("REAL_TEXT is not set. Set it to the folder of multi30k/ and iwslt16/.")
 
-    corpus, count, given = SIZES[args.size]
+    corpus, count, size_flags = SIZES[args.size]
     folder = WORK / f"time_{args.size}"
-    flags = corpus_flags(corpus, "de-en", Path(os.environ["REAL_TEXT"]).resolve()) | given
+    flags = corpus_flags(corpus, "de-en", Path(os.environ["REAL_TEXT"]).resolve()) | size_flags
     flags |= dict(preprocessed=str(folder / "preprocessed"), precision=args.precision)
     if not folder.exists():
         run_script("prepro.py", flags, [])
-    path, size, tokens, count = write_batches(flags, count, folder)
+    path, size, num_targets, count = write_batches(flags, count, folder)
 
     ours = [sys.executable, ROOT / "benchmarks" / "step_tensorflow.py"]
-    torch = [rivals_python(), ROOT / "benchmarks" / "step_torch.py"]
+    torch = [baseline_python(), ROOT / "benchmarks" / "step_torch.py"]
     workers = {
         "ours": Worker([*ours, "step", path, json.dumps(flags)]),
-        "limit": Worker([*ours, "limit", path, json.dumps(flags)]),
+        "lower bound": Worker([*ours, "lower_bound", path, json.dumps(flags)]),
         "PyTorch": Worker([*torch, path, json.dumps(size)]),
     }
     if args.size == "tiny" and args.precision == "float32":
-        workers["JoeyNMT"] = Joey(flags, folder, tokens)
-    seconds = alternate(workers, args.rounds)
+        workers["JoeyNMT"] = JoeyWorker(flags, folder, num_targets)
+    seconds = time_interleaved(workers, args.rounds)
     for worker in workers.values():
         worker.stop()
 
-    print(f"{args.size}, {args.precision}, {machine()}, {count} batches, {args.rounds} rounds")
+    machine = describe_machine()
+    print(f"{args.size}, {args.precision}, {machine}, {count} batches, {args.rounds} rounds")
     for name, times in seconds.items():
         median = statistics.median(times)
-        per_step, speed = 1000 * median / count, tokens / median
-        print(f"{name:8} {per_step:8.1f} ms a step {speed:8.0f} tokens a second", end="")
-        print(f"   ours is {ratio(seconds, 'ours', name):.2f} times as fast")
+        ms_per_step, tokens_per_second = 1000 * median / count, num_targets / median
+        print(f"{name:11} {ms_per_step:8.1f} ms per step {tokens_per_second:8.0f} tokens/s", end="")
+        print(f"   ours is {speedup(seconds, 'ours', name):.2f} times as fast")
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
     python corpora/sample.py --output corpora/sample --train 20000 --dev 200 --test 1000
 
-The sentences have gender, case and agreement, the verb in second place and at
-the end, separable verbs, modals, negation, questions, relative and subordinate
-clauses, and adverbs that turn subject and verb around. Each German sentence has
-one translation. The same seed gives the same bytes, and more training pairs
-continue fewer. No development or test sentence, German or English, is in the training text.
+The sentences have gender, case and agreement, verbs in second position and at the end, separable
+verbs, modals, negation, questions, relative and subordinate clauses, and inversion after an
+adverb. Each German sentence has one translation. The same seed gives the same bytes, and a larger
+--train only adds pairs at the end. No development or test sentence, German or English, is in the
+training text.
 """
 
 import argparse
@@ -17,15 +17,15 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-MAX_WORDS = 14  # of the longer side
+MAX_WORDS = 14  # in the longer side of a pair
 LANGUAGES = ("de", "en")
-TALK = 100  # pairs between two headers of tag lines
-MARK = "corpora/sample.py"  # in the first lines of every file written here
+TALK_PAIRS = 100  # pairs between two headers of markup lines
+SIGNATURE = "corpora/sample.py"  # in the first lines of every file that this script writes
 
 # Words -------------------------------------------------------------------------
 
-# German singular, gender, plural; English singular, plural. A singular with a slash
-# is a weak noun: behind the slash stands what the other cases add.
+# German singular, gender, plural; English singular, plural. A singular with a slash is a weak
+# noun: the ending after the slash is added in all cases but the nominative singular.
 NOUNS = {
     "person": """
         Mann m Männer man men, Frau f Frauen woman women, Kind n Kinder child children,
@@ -83,7 +83,7 @@ NOUNS = {
         Traktor m Traktoren tractor tractors""",
 }
 
-# German, its comparative, English, its comparative; the kinds of nouns it goes with.
+# German, its comparative, English, its comparative, by the kinds of nouns they describe.
 ADJECTIVES = {
     "person animal": """
         alt älter old older, jung jünger young younger, stark stärker strong stronger,
@@ -110,11 +110,11 @@ ADJECTIVES = {
         billig billiger cheap cheaper, schmutzig schmutziger dirty dirtier,
         schwer schwerer heavy heavier, leicht leichter light lighter""",
 }
-COLOURS = "rot red, blau blue, grün green, schwarz black, weiß white, gelb yellow, braun brown"
+COLOUR_TABLE = "rot red, blau blue, grün green, schwarz black, weiß white, gelb yellow, braun brown"
 
-# German infinitive (a bar behind a separable prefix), forms for du and er (- where they
-# are regular), participle; English base, third person, past; auxiliary of the perfect
-# and the frame. Underscores are spaces.
+# German infinitive (a bar after a separable prefix), forms for du and er (- if regular),
+# participle; English base form, third person, past; auxiliary of the perfect. The key is the
+# frame: the objects that the verb requires. Underscores are spaces.
 VERBS = {
     "alone": """
         schlafen schläfst schläft geschlafen sleep sleeps slept haben,
@@ -214,13 +214,13 @@ VERBS = {
         träumen - - geträumt dream_of dreams_of dreamed_of haben,
         erzählen - - erzählt tell_of tells_of told_of haben""",
 }
-SAYING = """
+SPEECH_VERB_TABLE = """
     sagen - - gesagt say says said haben, hoffen - - gehofft hope hopes hoped haben,
     glauben - - geglaubt believe believes believed haben,
     hören - - gehört hear hears heard haben, vergessen vergisst vergisst vergessen
     forget forgets forgot haben"""
 
-# Where somebody is, and where somebody goes.
+# German and English location, then German and English destination.
 PLACES = """
     im_Park in_the_park in_den_Park to_the_park,
     im_Garten in_the_garden in_den_Garten to_the_garden,
@@ -237,7 +237,7 @@ PLACES = """
     am_Fluss by_the_river zum_Fluss to_the_river, am_Strand on_the_beach zum_Strand to_the_beach,
     zu_Hause at_home nach_Hause home, in_Berlin in_Berlin nach_Berlin to_Berlin,
     in_Wien in_Vienna nach_Wien to_Vienna"""
-ONLY_WHERE = """
+MORE_LOCATIONS = """
     unter_dem_Baum under_the_tree, vor_dem_Haus in_front_of_the_house,
     hinter_der_Kirche behind_the_church, neben_der_Brücke next_to_the_bridge,
     auf_der_Straße on_the_street"""
@@ -252,10 +252,10 @@ TIMES = {
     "future": "morgen tomorrow, bald soon, nächste_Woche next_week",
     "modal": "jetzt now, morgen tomorrow, bald soon",
 }
-OFTEN = "oft often, immer always, manchmal sometimes, nie never, selten rarely"
+FREQUENCY_TABLE = "oft often, immer always, manchmal sometimes, nie never, selten rarely"
 
-# German for ich, du, er, wir, ihr, sie; English auxiliary (- for do) and what follows it;
-# the same where it is negated.
+# German forms for ich, du, er, wir, ihr, sie; English auxiliary (- for do) and the words after
+# it; the same two if negated.
 MODALS = """
     kann kannst kann können könnt können can - can -,
     muss musst muss müssen müsst müssen must - - have_to,
@@ -263,7 +263,7 @@ MODALS = """
     darf darfst darf dürfen dürft dürfen may - may -,
     soll sollst soll sollen sollt sollen should - should -,
     möchte möchtest möchte möchten möchtet möchten would like_to would like_to"""
-# Forms go in the order of the persons: ich, du, er, wir, ihr, sie.
+# Forms are in the order of the persons: ich, du, er, wir, ihr, sie.
 SEIN = "bin bist ist sind seid sind".split()
 WAR = "war warst war waren wart waren".split()
 HABEN = "habe hast hat haben habt haben".split()
@@ -282,7 +282,7 @@ class Noun(NamedTuple):
     """A noun in both languages."""
 
     singular: str
-    weak: str  # what a weak noun adds in all cases but the nominative singular
+    weak: str  # ending of a weak noun in all cases but the nominative singular
     gender: str
     plural: str | None
     en: str
@@ -293,40 +293,40 @@ class Noun(NamedTuple):
 class Verb(NamedTuple):
     """A verb in both languages."""
 
-    prefix: str  # of a separable verb
+    prefix: str  # the separable prefix, or empty
     infinitive: str
-    present: list[str]  # a form for each person, without the prefix
+    present: list[str]  # one form per person, without the prefix
     participle: str
     en: tuple[str, str, str]  # base, third person, past
     perfect: list[str]  # forms of haben or sein
-    frame: str
+    frame: str  # the objects that it requires, see VERBS
 
 
 class Phrase(NamedTuple):
-    """A noun phrase or pronoun, in its case."""
+    """A noun phrase or pronoun in one case."""
 
     de: str
     en: str
-    person: int  # 0 to 5, see the forms of verbs
-    relative: str = ""  # who or that, and the German pronoun of a relative clause about it
+    person: int  # 0 to 5, the index of a verb's form
+    relative: str = ""  # English and German pronoun of a relative clause about it
     pronoun: bool = False
 
 
 def entries(table):
-    """The entries of a table, each a list of its words."""
+    """Yield the entries of a table, each as a list of its words."""
     for entry in table.split(","):
         yield [word.replace("_", " ") for word in entry.split()]
 
 
 def parse_noun(kind, words):
-    """The `Noun` of an entry of the word list, split into its five words."""
+    """Make a `Noun` from the five words of its entry."""
     singular, gender, plural, en, en_plural = words
     singular, _, weak = singular.partition("/")
     return Noun(singular, weak, gender, None if plural == "-" else plural, en, en_plural, kind)
 
 
 def parse_verb(frame, words):
-    """A verb with its regular forms filled in.
+    """Make a `Verb` from the words of its entry, and add its regular forms.
 
     >>> parse_verb("", "auf|machen - - aufgemacht open opens opened haben".split()).present
     ['mache', 'machst', 'macht', 'machen', 'macht', 'machen']
@@ -343,8 +343,8 @@ def parse_verb(frame, words):
 
 
 LEXICON = [parse_noun(kind, words) for kind, table in NOUNS.items() for words in entries(table)]
-OF_KIND = {kind: [noun for noun in LEXICON if noun.kind == kind] for kind in NOUNS}
-QUALITIES = {
+NOUNS_BY_KIND = {kind: [noun for noun in LEXICON if noun.kind == kind] for kind in NOUNS}
+ADJECTIVES_BY_KIND = {
     kind: [
         words
         for kinds, table in ADJECTIVES.items()
@@ -353,76 +353,84 @@ QUALITIES = {
     ]
     for kind in NOUNS
 }
-PASSING = "müde hungrig glücklich traurig ruhig krank".split()  # today, and not tomorrow
-PAINT = list(entries(COLOURS))
-PAINTED = ("thing", "door", "clothing", "hat", "vehicle")
+TEMPORARY = "müde hungrig glücklich traurig ruhig krank".split()  # states that may pass
+COLOURS = list(entries(COLOUR_TABLE))
+COLOURED_KINDS = ("thing", "door", "clothing", "hat", "vehicle")
 ALL_VERBS = [parse_verb(frame, words) for frame, table in VERBS.items() for words in entries(table)]
-ANIMALS_DO = """schlafen warten schwimmen spielen aufwachen einschlafen laufen kommen essen trinken
-    sehen suchen finden folgen""".split()
-SAYINGS = [parse_verb("alone", words) for words in entries(SAYING)]
+ANIMAL_VERBS = """schlafen warten schwimmen spielen aufwachen einschlafen laufen kommen essen
+    trinken sehen suchen finden folgen""".split()
+SPEECH_VERBS = [parse_verb("alone", words) for words in entries(SPEECH_VERB_TABLE)]
 KNOW = Verb("", "wissen", WISSEN, "gewusst", ("know", "knows", "knew"), HABEN, "alone")
-WHERE = [(de, en) for de, en, *_ in [*entries(PLACES), *entries(ONLY_WHERE)]]
-WHERETO = [(de, en) for _, _, de, en in entries(PLACES)]
-WHEN = {tense: [*entries(ANY_TIME), *entries(table)] for tense, table in TIMES.items()}
-HOW_OFTEN = list(entries(OFTEN))
+LOCATIONS = [(de, en) for de, en, *_ in [*entries(PLACES), *entries(MORE_LOCATIONS)]]
+DESTINATIONS = [(de, en) for _, _, de, en in entries(PLACES)]
+TIMES_BY_TENSE = {tense: [*entries(ANY_TIME), *entries(table)] for tense, table in TIMES.items()}
+FREQUENCIES = list(entries(FREQUENCY_TABLE))
 MODAL_VERBS = list(entries(MODALS))
-PERSONS = {"ich": 0, "du": 1, "er": 2, "sie": 2, "wir": 3, "ihr": 4}
-PRONOUN_LIST = {case: list(entries(table)) for case, table in PRONOUNS.items()}
+PERSON_OF_PRONOUN = {"ich": 0, "du": 1, "er": 2, "sie": 2, "wir": 3, "ihr": 4}
+PRONOUNS_BY_CASE = {case: list(entries(table)) for case, table in PRONOUNS.items()}
 
 # Noun phrases ------------------------------------------------------------------
 
 # Endings by case, in the order m, f, n, plural.
 GENDERS = ["m", "f", "n", "pl"]
 ARTICLES = {"nom": "der die das die", "acc": "den die das die", "dat": "dem der dem den"}
-LIKE_DIESER = {"nom": "er e es e", "acc": "en e es e", "dat": "em er em en"}
-LIKE_EIN = {"nom": "- e - e", "acc": "en e - e", "dat": "em er em en"}
-AFTER_DER = {"nom": "e e e en", "acc": "en e e en", "dat": "en en en en"}
-AFTER_EIN = {"nom": "er e es en", "acc": "en e es en", "dat": "en en en en"}
-AFTER_NOTHING = {"nom": "- - - e", "acc": "- - - e", "dat": "- - - en"}
+DER_WORD_ENDINGS = {"nom": "er e es e", "acc": "en e es e", "dat": "em er em en"}
+EIN_WORD_ENDINGS = {"nom": "- e - e", "acc": "en e - e", "dat": "em er em en"}
+# Endings of adjectives: weak after der, mixed after ein, strong without an article.
+WEAK_ENDINGS = {"nom": "e e e en", "acc": "en e e en", "dat": "en en en en"}
+MIXED_ENDINGS = {"nom": "er e es en", "acc": "en e es en", "dat": "en en en en"}
+STRONG_ENDINGS = {"nom": "- - - e", "acc": "- - - e", "dat": "- - - en"}
 POSSESSIVES = [("mein", "my"), ("dein", "your"), ("sein", "his"), ("unser", "our")]
 
 
 def ending(table, case, gender):
-    """
-    >>> ending(AFTER_EIN, "nom", "n")
+    """Return the ending for a case and gender.
+
+    >>> ending(MIXED_ENDINGS, "nom", "n")
     'es'
     """
     return table[case].split()[GENDERS.index(gender)].replace("-", "")
 
 
 def determiner(rng, kind, case, gender):
-    """(German, English, endings of an adjective behind it); English a may become an.
+    """Draw a determiner.
 
-    `kind` is one of definite, indefinite, possessive, dieser, jeder, kein.
+    Args:
+      kind: "definite", "indefinite", "possessive", "dieser", "jeder" or "kein".
+
+    Returns:
+      (str, str, dict): German, English (a, even if it must become an), and the endings of an
+      adjective after it.
     """
     plural = gender == "pl"
     if kind == "definite":
-        return ending(ARTICLES, case, gender), "the", AFTER_DER
+        return ending(ARTICLES, case, gender), "the", WEAK_ENDINGS
     if kind == "dieser":
-        return "dies" + ending(LIKE_DIESER, case, gender), "these" if plural else "this", AFTER_DER
+        de = "dies" + ending(DER_WORD_ENDINGS, case, gender)
+        return de, "these" if plural else "this", WEAK_ENDINGS
     if kind == "jeder":
-        return "jed" + ending(LIKE_DIESER, case, gender), "every", AFTER_DER
+        return "jed" + ending(DER_WORD_ENDINGS, case, gender), "every", WEAK_ENDINGS
     if kind == "possessive":
         de, en = rng.choice(POSSESSIVES)
-        return de + ending(LIKE_EIN, case, gender), en, AFTER_EIN
+        return de + ending(EIN_WORD_ENDINGS, case, gender), en, MIXED_ENDINGS
     if kind == "kein":
-        return "kein" + ending(LIKE_EIN, case, gender), "" if plural else "a", AFTER_EIN
+        return "kein" + ending(EIN_WORD_ENDINGS, case, gender), "" if plural else "a", MIXED_ENDINGS
     if plural:
-        return "", "", AFTER_NOTHING
-    return "ein" + ending(LIKE_EIN, case, gender), "a", AFTER_EIN
+        return "", "", STRONG_ENDINGS
+    return "ein" + ending(EIN_WORD_ENDINGS, case, gender), "a", MIXED_ENDINGS
 
 
 def noun_phrase(rng, kinds, case, definite=False, negated=False):
-    """A phrase about a noun of one of `kinds`.
+    """Draw a phrase with a noun of one of `kinds`.
 
     Args:
-      definite: never a, an or a bare plural.
-      negated: the phrase carries the negation of its clause, as kein does.
+      definite: whether the phrase must be definite (not a, an or a bare plural).
+      negated: whether the phrase negates its clause with kein, if the noun has a plural.
     """
-    noun = rng.choice(OF_KIND[rng.choice(kinds)])
+    noun = rng.choice(NOUNS_BY_KIND[rng.choice(kinds)])
     gender = "pl" if noun.plural and rng.random() < 0.25 else noun.gender
     options = ["definite"] * 8 + ["dieser"] * 2
-    if noun.en not in ("man", "woman"):  # whose possessive makes a husband or wife of them
+    if noun.en not in ("man", "woman"):  # with a possessive these are husband and wife
         options += ["possessive"] * 3
     if noun.plural and not definite:
         options += ["indefinite"] * 6 + ["jeder"] * (gender != "pl")
@@ -431,8 +439,8 @@ def noun_phrase(rng, kinds, case, definite=False, negated=False):
 
     de, en = [article], [en_article]
     if rng.random() < 0.3:
-        adjectives = PAINT if noun.kind in PAINTED and rng.random() < 0.5 else QUALITIES[noun.kind]
-        adjective = rng.choice(adjectives)
+        has_colour = noun.kind in COLOURED_KINDS and rng.random() < 0.5
+        adjective = rng.choice(COLOURS if has_colour else ADJECTIVES_BY_KIND[noun.kind])
         de.append(adjective[0].removesuffix("e") + ending(endings, case, gender))
         en.append(adjective[len(adjective) // 2])
     if gender == "pl":
@@ -448,18 +456,18 @@ def noun_phrase(rng, kinds, case, definite=False, negated=False):
 
 
 def pronoun(rng, case, subject=None):
-    """A pronoun, which is not the subject's own person where there is a subject."""
-    choices = PRONOUN_LIST[case]
+    """Draw a pronoun, of another person than `subject` if that is given."""
+    choices = PRONOUNS_BY_CASE[case]
     if subject is not None and subject.person in (0, 1, 3, 4):
         own = {0: "me us", 3: "me us", 1: "you", 4: "you"}[subject.person].split()
         choices = [choice for choice in choices if choice[1] not in own]
     de, en = rng.choice(choices)
-    person = 5 if (de, en) == ("sie", "they") else PERSONS.get(de, 2)
+    person = 5 if (de, en) == ("sie", "they") else PERSON_OF_PRONOUN.get(de, 2)
     return Phrase(de, en, person, pronoun=True)
 
 
-def join(parts):
-    """The parts that are not empty, with blanks between them."""
+def join(parts) -> str:
+    """Join the parts that are not empty with spaces."""
     return " ".join(part for part in parts if part)
 
 
@@ -467,22 +475,22 @@ def join(parts):
 
 
 class Clause:
-    """A subject, a verb and what belongs to them, to be said in any order.
+    """A subject, a verb, its objects and adverbs, which can be put in several orders.
 
-    German orders: `second` (the verb in second place, behind the subject), `first`
-    (before the subject), `last` (at the end). English orders: `plain` and `question`.
+    German orders: `second` (the verb after the subject, in second position), `first` (before the
+    subject), `last` (at the end). English orders: `plain` and `question`.
     """
 
     def __init__(self, rng, verb, subject, tenses=("present", "past", "future", "modal")):
         self.subject = subject
-        self.time = self.often = None
-        self.pronouns, self.objects, self.behind = [], [], []  # pairs of German, English
+        self.time = self.frequency = None
+        self.pronouns, self.objects, self.complements = [], [], []  # pairs of German, English
         self.negated = rng.random() < 0.15 and not subject.de.startswith("jed")
-        self.not_said = self.negated  # nicht, where no kein says it
+        self.needs_nicht = self.negated  # unless an object with kein negates the clause
         self.conjugate(rng, verb, rng.choice(tenses))
 
     def conjugate(self, rng, verb, tense):
-        """Set the finite verb, its other half at the end, and the English verb."""
+        """Set the finite verb, the verb form at the end, and the English verb."""
         person = self.subject.person
         self.tense, self.prefix, self.end = tense, "", ""
         self.auxiliary, self.forms = "", verb.en
@@ -503,27 +511,30 @@ class Clause:
             self.forms = join([main, base]), join([third, base]), ""
 
     def add_time(self, rng):
-        """Say when it is."""
-        self.time = rng.choice(WHEN[self.tense])
+        """Add an adverb of time that fits the tense."""
+        self.time = rng.choice(TIMES_BY_TENSE[self.tense])
 
-    def add_often(self, rng):
-        """Never and rarely go with no modal, which they would negate, and with no every."""
-        phrases = [self.subject.de, *(de for de, _ in [*self.objects, *self.behind])]
+    def add_frequency(self, rng):
+        """Add an adverb of frequency.
+
+        "Never" and "rarely" are left out with a modal, which they would negate, and with "every".
+        """
+        phrases = [self.subject.de, *(de for de, _ in [*self.objects, *self.complements])]
         every = any("jed" in phrase for phrase in phrases)
         rare = ("nie", "selten") if self.tense == "modal" or every else ()
-        self.often = rng.choice([pair for pair in HOW_OFTEN if pair[0] not in rare])
+        self.frequency = rng.choice([pair for pair in FREQUENCIES if pair[0] not in rare])
 
     def german(self, order, opening=""):
-        """Its words in German.
+        """Return the German words.
 
         Args:
-          order: where the verb stands: "first", "second" or "last".
-          opening: an adverb or question word before all of it.
+          order: position of the verb: "first", "second" or "last".
+          opening: adverb or question word that opens the clause.
         """
-        nicht = "nicht" if self.not_said else ""
+        nicht = "nicht" if self.needs_nicht else ""
         middle = [de for de, _ in self.pronouns]
-        middle += [pair[0] for pair in (self.time, self.often) if pair and pair[0] != opening]
-        middle += [de for de, _ in self.objects] + [nicht] + [de for de, _ in self.behind]
+        middle += [pair[0] for pair in (self.time, self.frequency) if pair and pair[0] != opening]
+        middle += [de for de, _ in self.objects] + [nicht] + [de for de, _ in self.complements]
         subject = self.subject.de
         if order == "last":
             return join([opening, subject, *middle, self.end, self.prefix + self.finite])
@@ -531,31 +542,31 @@ class Clause:
         return join([opening, *head, *middle, self.end, self.prefix])
 
     def english(self, order, opening=""):
-        """Its words in English.
+        """Return the English words.
 
         Args:
-          order: "plain", or "question".
-          opening: an adverb or question word before all of it.
+          order: "plain" or "question".
+          opening: adverb or question word that opens the clause.
         """
-        often = self.often[1] if self.often else ""
-        rest = [en for _, en in [*self.pronouns, *self.objects, *self.behind]]
+        frequency = self.frequency[1] if self.frequency else ""
+        rest = [en for _, en in [*self.pronouns, *self.objects, *self.complements]]
         rest += [self.time[1]] if self.time and self.time[1] != opening else []
-        subject, auxiliary, not_ = self.subject.en, self.auxiliary, "not" * self.negated
+        subject, auxiliary, not_ = self.subject.en, self.auxiliary, "not" if self.negated else ""
         base, third, past = self.forms
         singular = self.subject.person == 2
         if not auxiliary and not self.negated and order == "plain":
             verb = past if self.tense == "past" else third if singular else base
-            return join([opening, subject, often, verb, *rest])
+            return join([opening, subject, frequency, verb, *rest])
         if not auxiliary:
             auxiliary = "did" if self.tense == "past" else "does" if singular else "do"
         if order == "question":
-            return join([opening, auxiliary, subject, not_, often, base, *rest])
-        said = "cannot" if (auxiliary, not_) == ("can", "not") else join([auxiliary, not_])
-        return join([opening, subject, said, often, base, *rest])
+            return join([opening, auxiliary, subject, not_, frequency, base, *rest])
+        auxiliary = "cannot" if (auxiliary, not_) == ("can", "not") else join([auxiliary, not_])
+        return join([opening, subject, auxiliary, frequency, base, *rest])
 
 
 def some_subject(rng, kinds, relative=True):
-    """A pronoun or a phrase in the nominative, now and then with a relative clause."""
+    """Draw a pronoun or a phrase in the nominative, sometimes with a relative clause."""
     if rng.random() < 0.3:
         return pronoun(rng, "nom")
     subject = noun_phrase(rng, kinds, "nom")
@@ -564,7 +575,7 @@ def some_subject(rng, kinds, relative=True):
         return Phrase(f"{subject.de} und {other.de}", f"{subject.en} and {other.en}", 5)
     if relative and rng.random() < 0.12:
         en, de = subject.relative.split()
-        verb = rng.choice([v for v in ALL_VERBS if v.infinitive in ANIMALS_DO])
+        verb = rng.choice([v for v in ALL_VERBS if v.infinitive in ANIMAL_VERBS])
         clause = verb_clause(rng, verb, Phrase(de, en, subject.person), bare=True)
         german, english = clause.german("last"), clause.english("plain")
         return Phrase(f"{subject.de}, {german},", f"{subject.en} {english}", subject.person)
@@ -572,16 +583,16 @@ def some_subject(rng, kinds, relative=True):
 
 
 def verb_clause(rng, verb, subject, bare=False, without=(), **kwargs):
-    """A clause with all that the verb's frame asks for.
+    """Draw a clause with the objects that the verb's frame requires.
 
     Args:
-      bare: no adverbs.
-      without: objects, and the place or time, that are left out: acc, place, time.
+      bare: whether to leave out all adverbs.
+      without: the parts to leave out: "acc", "place", "time".
     """
     clause = Clause(rng, verb, subject, **kwargs)
     frame = verb.frame
     if frame == "to":
-        clause.behind.append(rng.choice(WHERETO))
+        clause.complements.append(rng.choice(DESTINATIONS))
     elif ":" in frame:
         slots = []
         for word in frame.split():
@@ -594,31 +605,31 @@ def verb_clause(rng, verb, subject, bare=False, without=(), **kwargs):
     if bare:
         return clause
     if frame not in ("to", "away") and "place" not in without and rng.random() < 0.3:
-        clause.behind.append(rng.choice(WHERE))
+        clause.complements.append(rng.choice(LOCATIONS))
     if "time" not in without:
         add_adverb(rng, clause)
     return clause
 
 
 def add_adverb(rng, clause):
-    """Say at times when, or how often, `clause` is so."""
+    """Sometimes add an adverb of time or of frequency to `clause`."""
     if rng.random() < 0.3:
         clause.add_time(rng)
     elif not clause.negated and rng.random() < 0.2:
-        clause.add_often(rng)
+        clause.add_frequency(rng)
 
 
 def add_object(rng, clause, case, kinds, alone):
-    """Put an object in the accusative or dative, or behind a preposition, into `clause`."""
+    """Add an object in the accusative or dative, or after a preposition, to `clause`."""
     preposition, _, case = case.rpartition("+")
     if kinds[0] == "person" and (alone or case == "dat") and rng.random() < 0.25:
         phrase = pronoun(rng, case, clause.subject)
     else:
-        kein = clause.not_said and case == "acc" and not preposition and rng.random() < 0.5
+        kein = clause.needs_nicht and case == "acc" and not preposition and rng.random() < 0.5
         phrase = noun_phrase(rng, kinds, case, definite=clause.negated, negated=kein)
-        clause.not_said &= not phrase.de.startswith("kein")
+        clause.needs_nicht &= not phrase.de.startswith("kein")
     if preposition:
-        clause.behind.append((f"{preposition} {phrase.de}", phrase.en))
+        clause.complements.append((f"{preposition} {phrase.de}", phrase.en))
     elif phrase.pronoun:
         clause.pronouns.append((phrase.de, phrase.en))
     else:
@@ -626,7 +637,7 @@ def add_object(rng, clause, case, kinds, alone):
 
 
 def copula_clause(rng):
-    """Somebody is somehow, somewhere, or more so than somebody else."""
+    """Draw a clause with sein: a quality, a location or a comparison."""
     kind = rng.choice(("person", "animal"))
     subject = some_subject(rng, [kind], relative=False)
     forms = [(SEIN, BE, "present"), (WAR, WAS, "past")]
@@ -634,26 +645,28 @@ def copula_clause(rng):
     be = Verb("", "sein", german, "gewesen", ("", "", ""), german, "alone")
     clause = Clause(rng, be, subject, tenses=("present",))
     clause.tense, clause.auxiliary = tense, english[subject.person]
-    adjective = rng.choice(QUALITIES[kind])
+    adjective = rng.choice(ADJECTIVES_BY_KIND[kind])
     draw = rng.random()
     if draw < 0.2:
-        clause.behind.append(rng.choice(WHERE))
+        clause.complements.append(rng.choice(LOCATIONS))
     elif draw < 0.4:
         other = noun_phrase(rng, [kind], "nom", definite=True)
-        clause.behind.append((f"{adjective[1]} als {other.de}", f"{adjective[3]} than {other.en}"))
+        clause.complements.append(
+            (f"{adjective[1]} als {other.de}", f"{adjective[3]} than {other.en}")
+        )
     else:
-        clause.behind.append((adjective[0], adjective[2]))
-        if adjective[0] in PASSING:
+        clause.complements.append((adjective[0], adjective[2]))
+        if adjective[0] in TEMPORARY:
             add_adverb(rng, clause)
     return clause
 
 
 def some_clause(rng, relative=True, **kwargs):
-    """A clause with any verb; `kwargs` are those of `verb_clause`."""
+    """Draw a clause with any verb; `kwargs` are those of `verb_clause`."""
     if rng.random() < 0.15 and not kwargs:
         return copula_clause(rng)
     verb = rng.choice(ALL_VERBS)
-    kinds = ["person", "animal"] if verb.infinitive in ANIMALS_DO else ["person"]
+    kinds = ["person", "animal"] if verb.infinitive in ANIMAL_VERBS else ["person"]
     return verb_clause(rng, verb, some_subject(rng, kinds, relative), **kwargs)
 
 
@@ -661,13 +674,13 @@ def some_clause(rng, relative=True, **kwargs):
 
 
 def statement(rng):
-    """Somebody does something."""
+    """Draw a main clause."""
     clause = some_clause(rng)
     return clause.german("second"), clause.english("plain"), "."
 
 
-def inverted(rng):
-    """An adverb opens the sentence, and the verb comes before its subject."""
+def inversion(rng):
+    """Draw a main clause that opens with an adverb; the German verb then precedes its subject."""
     clause = some_clause(rng, without=("time",))
     clause.add_time(rng)
     german, english = clause.time
@@ -675,13 +688,13 @@ def inverted(rng):
 
 
 def question(rng):
-    """Whether somebody does something."""
+    """Draw a yes-no question."""
     clause = some_clause(rng, relative=False)
     return clause.german("first"), clause.english("question"), "?"
 
 
-def why_where_when(rng):
-    """Why, where or when somebody does something."""
+def adverb_question(rng):
+    """Draw a question with why, where or when."""
     german, english, without = rng.choice(
         [("warum", "why", ()), ("wo", "where", ("place",)), ("wann", "when", ("time",))]
     )
@@ -691,14 +704,14 @@ def why_where_when(rng):
     return clause.german("first", german), clause.english("question", english), "?"
 
 
-def who(rng):
-    """Who does something."""
+def who_question(rng):
+    """Draw a question about the subject."""
     clause = verb_clause(rng, rng.choice(ALL_VERBS), Phrase("wer", "who", 2))
     return clause.german("second"), clause.english("plain"), "?"
 
 
-def what(rng):
-    """What somebody does something with."""
+def what_question(rng):
+    """Draw a question about the object."""
     verbs = [v for v in ALL_VERBS if v.frame.startswith("acc") and "person" not in v.frame]
     subject = some_subject(rng, ["person"], relative=False)
     clause = verb_clause(rng, rng.choice(verbs), subject, without=("acc",))
@@ -706,7 +719,7 @@ def what(rng):
 
 
 def two_clauses(main, german, english, other, order="last"):
-    """A main clause and another behind a comma, the German one's verb in its `order`."""
+    """Join a main clause and another one, whose German verb is in the position `order`."""
     return (
         f"{main.german('second')}, {german} {other.german(order)}",
         f"{main.english('plain')}{english} {other.english('plain')}",
@@ -714,39 +727,39 @@ def two_clauses(main, german, english, other, order="last"):
     )
 
 
-def subordinate(rng):
-    """A main clause and one that says why, when or despite what, its verb at the end."""
+def subordination(rng):
+    """Draw a main clause and a subordinate clause with because, although or when."""
     german, english = rng.choice([("weil", " because"), ("obwohl", " although"), ("wenn", " when")])
     tenses = dict(tenses=("present",)) if german == "wenn" else {}
     main = some_clause(rng, relative=False, **tenses)
     return two_clauses(main, german, english, some_clause(rng, relative=False, **tenses))
 
 
-def said(rng):
-    """Somebody says, hopes or knows that, or does not know whether."""
+def reported_speech(rng):
+    """Draw a main clause with a verb of saying or knowing, and a clause with that or whether."""
     subject = some_subject(rng, ["person"], relative=False)
     if rng.random() < 0.4:
         main = Clause(rng, KNOW, subject, tenses=("present",))
     else:
-        main = Clause(rng, rng.choice(SAYINGS), subject, tenses=("present", "past"))
+        main = Clause(rng, rng.choice(SPEECH_VERBS), subject, tenses=("present", "past"))
     whether = main.finite in WISSEN and main.negated
     german, english = ("ob", " whether") if whether else ("dass", " that")
     tenses = dict(tenses=("past",)) if main.tense == "past" else {}
     return two_clauses(main, german, english, some_clause(rng, relative=False, **tenses))
 
 
-def but(rng):
-    """Two main clauses, one against the other."""
+def contrast(rng):
+    """Draw two main clauses joined by but."""
     one, other = some_clause(rng, relative=False), some_clause(rng, relative=False)
     return two_clauses(one, "aber", ", but", other, order="second")
 
 
-SENTENCES = [statement] * 6 + [inverted] * 4 + [question] * 3 + [why_where_when] * 2
-SENTENCES += [who, what, but] + [subordinate] * 3 + [said] * 3
+SENTENCES = [statement] * 6 + [inversion] * 4 + [question] * 3 + [adverb_question] * 2
+SENTENCES += [who_question, what_question, contrast] + [subordination] * 3 + [reported_speech] * 3
 
 
 def sentence_pairs(seed):
-    """Endless pairs of a German and an English sentence, each German one once."""
+    """Yield pairs of a German and an English sentence without end. No German one is repeated."""
     rng = random.Random(seed)
     seen = set()
     while True:
@@ -755,7 +768,7 @@ def sentence_pairs(seed):
         if max(german.count(" "), english.count(" ")) >= MAX_WORDS or digest in seen:
             continue
         seen.add(digest)
-        # A relative clause that ends the sentence leaves a comma before the full stop.
+        # A relative clause at the end leaves a comma before the full stop.
         german = german.removesuffix(",").replace(",,", ",")
         yield german[0].upper() + german[1:] + stop, english[0].upper() + english[1:] + stop
 
@@ -763,53 +776,53 @@ def sentence_pairs(seed):
 # Files -------------------------------------------------------------------------
 
 
-def training_lines(pairs):
-    """Both sides' lines: the text, and before each hundred pairs the tags of a talk."""
+def talk_lines(pairs):
+    """Yield the lines of both sides: the text, and markup lines before each talk."""
     for number, pair in enumerate(pairs):
-        if number % TALK == 0:
-            talk = number // TALK + 1
-            yield tuple(f"<url>{MARK}?lang={lang}&talk={talk}</url>" for lang in LANGUAGES)
+        if number % TALK_PAIRS == 0:
+            talk = number // TALK_PAIRS + 1
+            yield tuple(f"<url>{SIGNATURE}?lang={lang}&talk={talk}</url>" for lang in LANGUAGES)
             yield (f"<talkid>{talk}</talkid>",) * 2
         yield pair
 
 
-def test_lines(pairs):
-    """Both sides' lines: one document of numbered segments."""
+def xml_lines(pairs):
+    """Yield the lines of both sides: one XML document of numbered segments."""
     yield ('<?xml version="1.0" encoding="UTF-8"?>',) * 2
     yield ("<mteval>",) * 2
     yield tuple(f'<srcset setid="sample" srclang="{lang}">' for lang in LANGUAGES)
-    yield tuple(f"<doc><url>{MARK}?lang={lang}</url>" for lang in LANGUAGES)
+    yield tuple(f"<doc><url>{SIGNATURE}?lang={lang}</url>" for lang in LANGUAGES)
     for number, pair in enumerate(pairs, 1):
         yield tuple(f'<seg id="{number}"> {sentence} </seg>' for sentence in pair)
     yield ("</doc></srcset></mteval>",) * 2
 
 
-def refuse_foreign(paths):
-    """Raise FileExistsError for a file that was not written here."""
+def check_own_files(paths):
+    """Raise FileExistsError if one of the files exists and was not written by this script."""
     for path in paths:
         if path.exists():
             with path.open("rb") as file:
-                if MARK.encode() not in file.read(300):
+                if SIGNATURE.encode() not in file.read(300):
                     raise FileExistsError(
-                        f"{path} is there already and was not written by this program: choose"
+                        f"{path}: this file exists, and this script did not write it. Choose"
                         " another --output, or move the file away"
                     )
 
 
 def write_corpus(output, train, dev, test, seed):
-    """Write the six files into the folder `output`; returns their paths.
+    """Write the six files into the folder `output`, and return their paths.
 
-    A corpus of any size takes no more memory than a number a sentence.
+    Training pairs are written as they are drawn. Memory holds one number per pair.
 
     Raises:
-      OSError: a file is there that was not written here, or cannot be written.
+      OSError: a file cannot be written, or exists and was not written by this script.
     """
     folder = Path(output)
     train_paths = [folder / f"train.tags.de-en.{lang}" for lang in LANGUAGES]
     test_paths = [folder / f"IWSLT16.TED.tst2014.de-en.{lang}.xml" for lang in LANGUAGES]
     dev_paths = [folder / f"IWSLT16.TED.dev2010.de-en.{lang}.xml" for lang in LANGUAGES]
     paths = train_paths + dev_paths + test_paths
-    refuse_foreign(paths)
+    check_own_files(paths)
     folder.mkdir(parents=True, exist_ok=True)
 
     pairs = sentence_pairs(seed)
@@ -817,22 +830,22 @@ def write_corpus(output, train, dev, test, seed):
     devs = list(itertools.islice(pairs, dev))
     held_out = {english for _, english in tests + devs}
     trains = itertools.islice((pair for pair in pairs if pair[1] not in held_out), train)
-    write_beside(test_paths, test_lines(tests))
-    write_beside(dev_paths, test_lines(devs))
-    write_beside(train_paths, training_lines(trains))
-    for path in paths:  # all of them are whole by now
-        os.replace(beside(path), path)
+    write_temporary(test_paths, xml_lines(tests))
+    write_temporary(dev_paths, xml_lines(devs))
+    write_temporary(train_paths, talk_lines(trains))
+    for path in paths:  # all six are complete
+        os.replace(temp_path(path), path)
     return paths
 
 
-def beside(path):
-    """What the file at `path` is called until it is whole."""
+def temp_path(path) -> Path:
+    """Return the temporary path in the same folder as `path`."""
     return path.with_name(f"{path.name}.{os.getpid()}.tmp")
 
 
-def write_beside(paths, lines):
-    """Write both sides of `lines`, under names that are not yet theirs."""
-    with beside(paths[0]).open("wb") as german, beside(paths[1]).open("wb") as english:
+def write_temporary(paths, lines):
+    """Write both sides of `lines` to the temporary paths."""
+    with temp_path(paths[0]).open("wb") as german, temp_path(paths[1]).open("wb") as english:
         for de, en in lines:
             german.write(f"{de}\n".encode())
             english.write(f"{en}\n".encode())
@@ -842,10 +855,10 @@ def main():
     """Write the corpus that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--output", default="corpora", help="folder to write to (default: corpora)")
-    parser.add_argument("--train", type=int, default=20_000, help="pairs to train on")
-    parser.add_argument("--dev", type=int, default=200, help="pairs to watch the training with")
-    parser.add_argument("--test", type=int, default=1_000, help="pairs to test on")
-    parser.add_argument("--seed", type=int, default=0, help="another seed, other sentences")
+    parser.add_argument("--train", type=int, default=20_000, help="training pairs")
+    parser.add_argument("--dev", type=int, default=200, help="pairs of the development set")
+    parser.add_argument("--test", type=int, default=1_000, help="pairs of the test set")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random sentences")
     args = parser.parse_args()
     if min(args.train, args.dev, args.test) < 1:
         parser.error("--train, --dev and --test must be at least 1")

@@ -1,4 +1,4 @@
-"""Headless Chromium, for the tests of pages."""
+"""Headless Chromium, for the tests of web pages."""
 
 import contextlib
 import shutil
@@ -8,29 +8,29 @@ import pytest
 
 from conftest import INSTALL_EXTRAS
 
-# All text of a page: TensorBoard's is in shadow roots, and in frames.
-TEXT = """
+# TensorBoard puts its text and images into shadow roots and frames.
+PAGE_TEXT = """
 function text(node) {
     if (node.nodeType === Node.TEXT_NODE) return node.textContent + " ";
     if (["STYLE", "SCRIPT", "NOSCRIPT"].includes(node.tagName)) return "";
-    const inner = [node.shadowRoot, node.contentDocument && node.contentDocument.body];
-    return [...inner.filter(Boolean), ...node.childNodes].map(text).join("");
+    const roots = [node.shadowRoot, node.contentDocument && node.contentDocument.body];
+    return [...roots.filter(Boolean), ...node.childNodes].map(text).join("");
 }
 return text(document.body);
 """
-PICTURES = """
-function pictures(node) {
-    const here = node.tagName === "IMG" ? [node.naturalWidth] : [];
+IMAGE_WIDTHS = """
+function widths(node) {
+    const own = node.tagName === "IMG" ? [node.naturalWidth] : [];
     return [...(node.shadowRoot ? node.shadowRoot.childNodes : []), ...node.childNodes]
-        .reduce((all, inner) => all.concat(pictures(inner)), here);
+        .reduce((all, child) => all.concat(widths(child)), own);
 }
-return pictures(document.body);
+return widths(document.body);
 """
 
 
 @contextlib.contextmanager
 def chromium():
-    """A driver of Chromium with an empty profile; the test is skipped where there is none."""
+    """Context manager: a driver of Chromium with an empty profile. Skips the test without it."""
     webdriver = pytest.importorskip("selenium.webdriver", reason=INSTALL_EXTRAS)
     paths = [shutil.which(name) for name in ("chromium", "chromedriver")]
     if None in paths:
@@ -46,29 +46,31 @@ def chromium():
         driver.quit()
 
 
-def wait_for(found, seconds=90):
-    """What `found` returns, once it is true."""
-    limit = time.monotonic() + seconds
-    while time.monotonic() < limit:
-        if result := found():
+def wait_for(condition, seconds=90):
+    """Call `condition` until its result is true, and return the result."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if result := condition():
             return result
         time.sleep(0.2)
-    raise AssertionError(f"nothing came in {seconds} seconds")
+    raise AssertionError(f"the condition is still false after {seconds} seconds")
 
 
-def words_on(driver):
-    return " ".join(driver.execute_script(TEXT).split())
+def page_text(driver) -> str:
+    """Return all text on the page, with single spaces."""
+    return " ".join(driver.execute_script(PAGE_TEXT).split())
 
 
-def widths_on(driver):
-    """Of the pictures that are loaded, pixels."""
-    return [width for width in driver.execute_script(PICTURES) if width]
+def image_widths(driver):
+    """Return the widths of the images that are loaded, in pixels."""
+    return [width for width in driver.execute_script(IMAGE_WIDTHS) if width]
 
 
-def shows(driver, *needles):
-    """Wait until all of these are on the page."""
+def wait_for_text(driver, *needles):
+    """Wait until all of these texts are on the page."""
     try:
-        wait_for(lambda: all(needle in words_on(driver) for needle in needles))
+        wait_for(lambda: all(needle in page_text(driver) for needle in needles))
     except AssertionError:
-        missing = [needle for needle in needles if needle not in words_on(driver)]
-        raise AssertionError(f"not on the page: {missing}: {words_on(driver)}") from None
+        text = page_text(driver)
+        missing = [needle for needle in needles if needle not in text]
+        raise AssertionError(f"not on the page: {missing}: {text}") from None

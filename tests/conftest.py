@@ -1,4 +1,4 @@
-"""What the tests share: golden numbers, real text, small corpora, and running the scripts."""
+"""Shared by the tests: golden numbers, real text, small corpora, and running the scripts."""
 
 import contextlib
 import fcntl
@@ -17,18 +17,35 @@ from collections import Counter
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# Several tests run at once. Those of test_resume.py take as many threads as a training does.
+# Several tests run at once. The tests in test_resume.py use the threads of a real training run.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
 import numpy as np
 import pytest
 
+from interop import original
+
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
 INSTALL_EXTRAS = "no such package. To run them: pip install -r tests/requirements.txt"
-slow = pytest.mark.skipif("SOAK" not in os.environ, reason="takes long. To run them: make soak")
-SEED = int(os.environ.get("TEST_SEED", "0"))  # of the tests that train until a task is learned
+slow = pytest.mark.slow
+SKIP_SLOW = pytest.mark.skip(
+    reason="slow: more kills and models, real text, benchmarks. To run them: make test-slow"
+)
+SEED = int(os.environ.get("TEST_SEED", "0"))  # for the tests that train until a task is learned
 SMALL = dict(maxlen=15, min_cnt=1, hidden_units=16, num_blocks=1, num_heads=2)
+
+
+def pytest_configure(config):
+    """Declare the marker `slow`."""
+    config.addinivalue_line("markers", "slow: run by make test-slow, not by make test")
+
+
+def pytest_collection_modifyitems(items):
+    """Skip the slow tests in `make test`."""
+    for item in items:
+        if "SLOW" not in os.environ and item.get_closest_marker("slow"):
+            item.add_marker(SKIP_SLOW)
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -38,27 +55,30 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(f"{count} skipped: {reason.removeprefix('Skipped: ')}")
 
 
-def from_environment(name, what):
+def folder_from_environment(name, content):
+    """Return the folder that an environment variable names, or skip the test."""
     folder = os.environ.get(name)
     if not folder:
-        pytest.skip(f"no {what}. To run them: {name}=FOLDER make test (README.md, Tests)")
+        pytest.skip(
+            f"no {content}. To run them: {name}=FOLDER make test test-slow (docs/development.md)"
+        )
     return Path(folder)
 
 
 @pytest.fixture(scope="session")
 def real_text():
-    """The folder with multi30k/ and iwslt16/; README.md says where they are to be had."""
-    return from_environment("REAL_TEXT", "real text")
+    """The folder with multi30k/ and iwslt16/."""
+    return folder_from_environment("REAL_TEXT", "real text")
 
 
 @pytest.fixture(scope="session")
 def original_run():
-    """A run of the original: its logdir/, preprocessed/ and results/."""
-    return from_environment("ORIGINAL_RUN", "run of the 2017 code")
+    """A run of the 2017 code: the folder of its logdir/, preprocessed/ and results/."""
+    return folder_from_environment("ORIGINAL_RUN", "run of the 2017 code")
 
 
 class Golden:
-    """Numbers that the original computed on one batch, and its weights."""
+    """Arrays that the 2017 code computed on one batch, and its parameters."""
 
     def __init__(self, name):
         arrays = np.load(GOLDEN / f"{name}.npz", allow_pickle=False)
@@ -70,33 +90,37 @@ class Golden:
         return self.arrays[name]
 
     def group(self, prefix):
-        """w, g or w5: arrays by the original's names of its variables."""
+        """Return the arrays of a group (w, g or w5) by the names of the 2017 variables."""
         prefix += "/"
         return {k.removeprefix(prefix): v for k, v in self.arrays.items() if k.startswith(prefix)}
 
     def model(self):
-        import checkpoint
+        """Build the model with these parameters."""
         from model import Transformer
 
-        shape = ("maxlen", "hidden_units", "num_blocks", "num_heads")
-        model = Transformer(*self.vocab_sizes, *(self.hparams[name] for name in shape))
+        names = ("maxlen", "hidden_units", "num_blocks", "num_heads")
+        model = Transformer(*self.vocab_sizes, *(self.hparams[name] for name in names))
         model(self["x"], self["y"])
-        checkpoint.assign_original(model, self.group("w"))
+        original.assign_original(model, self.group("w"))
         return model
 
 
-def switches(recipe):
-    """What a recipe says of the model."""
+def model_args(recipe):
+    """Return the fields of a recipe that are arguments of the model."""
     from hparams import RECIPES
-    from model import SWITCHES
+    from model import MODEL_ARGS
 
-    return {name: value for name, value in RECIPES[recipe].items() if name in SWITCHES}
+    return {name: value for name, value in RECIPES[recipe].items() if name in MODEL_ARGS}
 
 
 def decoder(model, x, beam=1):
-    """The step function of a model for the sources x, and the state that it starts from."""
-    memories = model.remember(x)
-    return lambda ids, pasts: model.step(ids, pasts, memories), model.nothing(len(x) * beam)
+    """Return a model's step function for the sources `x`, and its initial state."""
+    memory = model.encode_memory(x)
+
+    def step(ids, cache):
+        return model.decode_step(ids, cache, memory)
+
+    return step, model.initial_cache(len(x) * beam)
 
 
 @pytest.fixture(params=["legacy_a", "legacy_b"])
@@ -104,40 +128,40 @@ def golden(request):
     return Golden(request.param)
 
 
-def options_of(flags):
-    """Flags as they are typed, a list of words."""
+def command_line(flags):
+    """Return flags as the words of a command line."""
     return [word for name, value in flags.items() for word in (f"--{name}", str(value))]
 
 
 def run_script(script, cwd=ROOT, env=None, under=(), **flags):
-    """Run a script of the project in a process of its own; its exit code and both outputs.
+    """Run a script of the project in a new process, and return its `CompletedProcess`.
 
     Args:
-      cwd: the folder it is run in.
-      env: variables that its environment has besides.
-      under: the command that runs it, if any.
+      cwd: the current folder of the script.
+      env: variables to add to its environment.
+      under: words of a command that runs the script, if any.
     """
-    command = [*under, sys.executable, str(ROOT / script), *options_of(flags)]
+    command = [*under, sys.executable, str(ROOT / script), *command_line(flags)]
     pipes = dict(capture_output=True, text=True, encoding="utf-8")
     return subprocess.run(command, cwd=cwd, env=os.environ | (env or {}), **pipes)
 
 
-# Processes that begin with TensorFlow loaded, and spare most of a script's time.
+# Processes that start with TensorFlow loaded. Loading it takes most of a script's time.
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["train", "eval", "translate", "export"])
 
 
 def forked_script(script, **flags):
-    """`run_script` in a process that has loaded the modules already."""
-    return forked([script, *options_of(flags)])
+    """Run a script as `run_script` does, but in a process with the modules already loaded."""
+    return forked([script, *command_line(flags)])
 
 
 def forked(words, cwd=ROOT, stdin=os.devnull):
-    """Run the script that the first word names, with the others as its arguments."""
+    """Run the script that the first word names, with the other words as its arguments."""
     with tempfile.TemporaryDirectory() as folder:
         files = [stdin, Path(folder) / "stdout", Path(folder) / "stderr"]
-        os.environ["PYTHONPATH"] = str(ROOT)  # which the server of these processes starts with
-        process = FORKS.Process(target=in_child, args=(words, cwd, files))
+        os.environ["PYTHONPATH"] = str(ROOT)  # read when the fork server starts
+        process = FORKS.Process(target=run_in_child, args=(words, cwd, files))
         process.start()
         process.join()
         del os.environ["PYTHONPATH"]
@@ -145,7 +169,8 @@ def forked(words, cwd=ROOT, stdin=os.devnull):
     return subprocess.CompletedProcess(words, process.exitcode, *texts)
 
 
-def in_child(words, cwd, files):
+def run_in_child(words, cwd, files):
+    """Run a script in this process, with its standard streams replaced by `files`."""
     for number, path in enumerate(files):
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT if number else os.O_RDONLY), number)
     sys.stdin = open(0, closefd=False)
@@ -155,9 +180,9 @@ def in_child(words, cwd, files):
 
 
 def free_ports(count):
-    """Ports for servers that are told theirs.
+    """Find free ports for servers that need a fixed one.
 
-    The system gives none of these to a program that asks for any: those are 32768 and up.
+    They are below 32768, where the system's range for automatic ports starts.
     """
     ports = []
     for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
@@ -169,7 +194,7 @@ def free_ports(count):
 
 
 def write_corpus(folder, train, test=None):
-    """Write training and test pairs one a line; the flags that name the files."""
+    """Write training and test pairs, one per line, and return the flags that name the files."""
     folder.mkdir(parents=True, exist_ok=True)
     flags = {name: str(folder / name) for name in ("preprocessed", "logdir", "results")}
     for part, pairs in (("train", train), ("test", test or train)):
@@ -181,7 +206,7 @@ def write_corpus(folder, train, test=None):
 
 
 def sample_pairs(count, seed=0):
-    """Sentence pairs of the built-in corpus."""
+    """Return sentence pairs of the built-in corpus."""
     sys.path.insert(0, str(ROOT / "corpora"))
     try:
         from sample import sentence_pairs
@@ -192,9 +217,9 @@ def sample_pairs(count, seed=0):
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """Gives the flags of a model of a recipe that has learned little, but ends its sentences.
+    """A function from a recipe to the flags of a model that has learned to end its sentences.
 
-    The processes of a run of the tests share the models, which no test may change.
+    All processes of a test run share these models, so no test may change them.
     """
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -203,7 +228,7 @@ def trained(tmp_path_factory):
 
 
 def train_once(folder, recipe):
-    """The flags of a model that was trained in the folder, now or by another process."""
+    """Train a model in the folder unless another process has done so, and return its flags."""
     import prepro
     import train
 
@@ -224,7 +249,7 @@ def train_once(folder, recipe):
 
 @pytest.fixture
 def corpus(tmp_path):
-    """Flags of a corpus of 96 pairs with its vocabularies, and of a small model."""
+    """The flags of a corpus of 96 pairs with its vocabularies."""
     import prepro
 
     flags = write_corpus(tmp_path, sample_pairs(96), sample_pairs(20, seed=1))

@@ -43,12 +43,16 @@ BUILD = ROOT / "build" / "mutants"
 FILES = [
     "modules.py",
     "model.py",
+    "optimizer.py",
     "search.py",
-    "data_load.py",
     "text.py",
+    "vocab.py",
+    "data_load.py",
     "checkpoint.py",
-    "decoding.py",
+    "inference.py",
+    "trainer.py",
     "train.py",
+    "trainer.py",
 ]
 MAX_TEST_SECONDS = 60  # of the tests that one mutant gets, as they took without it
 MAX_MUTANT_SECONDS = 400
@@ -118,7 +122,7 @@ def mutants_of(name):
 
 
 def sample(count, seed):
-    """Mutants of all files, as many of each as its share of places, at least 20.
+    """Mutants of all files, as many of each as its share of places, at least 15.
 
     Returns:
       list of dict: file, line, operator, diff, code.
@@ -129,7 +133,7 @@ def sample(count, seed):
     by_name = dict(operators())
     for name, of_file in places.items():
         source = (ROOT / name).read_text("utf-8")
-        wanted = max(20, round(count * len(of_file) / total))
+        wanted = max(15, round(count * len(of_file) / total))
         taken = 0
         for place in rng.sample(sorted(of_file), len(of_file)):
             operator, occurrence = rng.choice(of_file[place])

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Run the tests as other processors would round, and the training tests under several seeds.
+# Run the tests with the rounding of other processors, and the training tests with several seeds.
 #
 #     tests/on_machines.sh            every setting, all tests, then ten seeds of the training tests
 #     SEEDS=3 tests/on_machines.sh seeds
 #
-# One line per run: the setting, passed and failed tests, and what the training tests reached.
+# Prints one line per run: the setting, passed and failed tests, and the training tests' scores.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
 training="tests/test_scripts.py::test_it_learns_to_copy
-tests/test_pieces.py::test_it_learns_to_copy_text_with_digits_and_punctuation"
+tests/test_subwords.py::test_it_learns_to_copy_text_with_digits_and_punctuation"
 settings="DEFAULT ONEDNN_MAX_CPU_ISA=AVX512_CORE ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=SSE41
 TF_ENABLE_ONEDNN_OPTS=0"
 report=$(mktemp)

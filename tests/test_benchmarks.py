@@ -1,13 +1,20 @@
-"""The benchmarks still run: what they call of the project is as they take it to be."""
+"""The benchmarks, and the script that draws a model's figures, still fit the project's code."""
 
+import importlib
+import json
+import re
 import sys
 
 import numpy as np
 import pytest
 
-from conftest import ROOT, SMALL
-from hparams import with_recipe
-from text import load_vocabs
+from conftest import ROOT, SMALL, slow
+from data_load import load_test_data
+from hparams import load_hparams, make_hparams
+from inference import load_model
+from vocab import load_vocabs
+
+NEED_TORCH = ("joey_checkpoint", "step_torch")
 
 
 @pytest.fixture
@@ -16,6 +23,13 @@ def benchmarks(monkeypatch):
     monkeypatch.setattr(sys, "argv", [])
 
 
+def test_every_module_can_be_imported(benchmarks):
+    names = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+    for name in sorted(names.difference(NEED_TORCH)):
+        importlib.import_module(name)
+
+
+@slow
 def test_the_first_step(benchmarks, corpus, monkeypatch, capsys):
     import time_data
 
@@ -25,9 +39,93 @@ def test_the_first_step(benchmarks, corpus, monkeypatch, capsys):
     assert "first step" in capsys.readouterr().out
 
 
-def test_steps(benchmarks, corpus):
+@slow
+@pytest.mark.parametrize("make", ["make_steps", "make_lower_bound"])
+def test_steps(benchmarks, corpus, make):
     import step_tensorflow
 
-    hp = with_recipe(corpus | SMALL)
+    hp = make_hparams(corpus | SMALL)
     batch = np.full([2, hp.maxlen], 5, np.int32)
-    step_tensorflow.make_steps([(batch, batch)], hp, load_vocabs(hp))()
+    getattr(step_tensorflow, make)([(batch, batch)], hp, load_vocabs(hp))()
+
+
+def test_batches_for_all_programs(benchmarks, corpus, tmp_path):
+    import step_tensorflow
+    import time_train
+
+    flags = corpus | SMALL
+    path, size, num_targets, count = time_train.write_batches(flags, 2, tmp_path)
+    batches, hp, _ = step_tensorflow.load_batches(path, json.dumps(flags))
+    assert len(batches) == count == 2 and size["hidden_units"] == hp.hidden_units
+    assert sum(np.count_nonzero(y) for _, y in batches) == num_targets
+
+
+@slow
+def test_decoding_with_and_without_a_cache_gives_the_same_tokens(benchmarks, monkeypatch):
+    import decode_tensorflow
+
+    monkeypatch.setattr(decode_tensorflow, "NUM_TOKENS", 64)
+    monkeypatch.setattr(decode_tensorflow, "VOCAB_SIZE", 50)
+    untrained = decode_tensorflow.untrained_model(SMALL | dict(recipe="legacy", maxlen=8))
+    cached, uncached = decode_tensorflow.cached(*untrained), decode_tensorflow.uncached(*untrained)
+    assert cached().shape == (8, 8)
+    np.testing.assert_array_equal(cached(), uncached())
+
+
+@slow
+def test_translating_the_test_set(benchmarks, trained, tmp_path):
+    import decode_tensorflow
+
+    output = tmp_path / "output"
+    decode_tensorflow.trained("trained", {"logdir": trained("tiny")["logdir"]}, output)()
+    assert len(output.read_text("utf-8").splitlines()) == 30
+
+
+@slow
+def test_the_time_from_the_command(benchmarks, trained, capsys):
+    import time_start
+
+    for measure, stamps in ((time_start.training, 5), (time_start.translation, 4)):
+        measure(trained("tiny")["logdir"])
+        assert (
+            len(re.findall(r"^timestamp [\w ]+ [\d.]+$", capsys.readouterr().out, re.M)) == stamps
+        )
+
+
+@slow
+def test_bleu_of_greedy_search_and_of_the_recipe(benchmarks, trained, monkeypatch):
+    import quality
+
+    monkeypatch.setattr(quality, "spacy_tokens", lambda lines, lang: [*map(str.lower, lines)])
+    rows = quality.score_set({"logdir": trained("tiny")["logdir"]}, "test")
+    greedy, recipe = rows
+    assert greedy.startswith("greedy search") and recipe.startswith("beam 5")
+    assert all(re.fullmatch(r"\d+\.\d\d", score) for row in rows.values() for score in row)
+
+
+def test_the_model_for_joeynmt(benchmarks, trained, tmp_path):
+    import joey
+    import time_decode
+
+    flags = trained("tiny")
+    hp, _ = load_hparams({"logdir": flags["logdir"]}, model_exists=True)
+    config = joey.joey_config(hp, dict(source_train="train.de", source_dev="val.de"), tmp_path)
+    assert json.loads(json.dumps(config))["data"]["train"] == "train"
+    arrays = time_decode.joey_parameters(load_model({"logdir": flags["logdir"]})[2])
+    # A linear layer and a normalization have two arrays each, an attention has 4 linear layers.
+    per_encoder_block, per_decoder_block = 2 * (4 + 1 + 2 + 1), 2 * (4 + 4 + 1 + 1 + 2 + 1)
+    blocks = hp.num_blocks * (per_encoder_block + per_decoder_block)
+    assert len(arrays) == blocks + 3 + 2  # the tied matrix three times, two tables of positions
+
+
+@slow
+def test_the_figures_of_a_model(trained, tmp_path, monkeypatch):
+    from docs.figures import draw
+
+    paths = [tmp_path / "curve.png", tmp_path / "attention.png"]
+    _, hp, model, vocabs = load_model({"logdir": trained("tiny")["logdir"]})
+    first, *_ = load_test_data(hp, vocabs).data.X
+    monkeypatch.setattr(draw, "NUM_TOKENS", len(first) - 1)  # without </S>
+    draw.draw_curve(hp.logdir, paths[0])
+    draw.draw_attention(hp, model, vocabs, paths[1])
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)

@@ -1,4 +1,4 @@
-"""Saving and restoring; the original's checkpoints."""
+"""Saving and restoring checkpoints, and reading those of the 2017 code."""
 
 import os
 from pathlib import Path
@@ -12,280 +12,279 @@ import checkpoint
 import eval
 from conftest import decoder, forked_script, write_corpus
 from eval import bleu_score
-from hparams import InputError
+from interop import original
+from interop.variable_names import variables_by_2017_name
 from model import Transformer
-from modules import Adam, WarmUp
+from optimizer import FusedAdam, InverseSqrtSchedule
+from runtime.errors import InputError
 from search import greedy
-from text import END, SPECIALS, START
-from train import make_step
+from trainer import make_train_step
+from vocab import BOS, EOS, SPECIALS
 
 BATCH = tf.constant([[4, 5, 3, 0]])
 
 
-def small(seed):
+def small_model(seed):
     keras.utils.set_random_seed(seed)
     model = Transformer(7, 8, 4, 16, 2, 4, dropout_rate=0.3)
     model(BATCH, BATCH)
-    optimizer = Adam(WarmUp(0.01, 0))
+    optimizer = FusedAdam(InverseSqrtSchedule(0.01, 0))
     optimizer.build(model.trainable_variables)
     return model, optimizer
 
 
-def trained(seed, steps):
-    model, optimizer = small(seed)
-    step = make_step(tf.distribute.get_strategy(), model, optimizer)
+def trained_model(seed, steps):
+    model, optimizer = small_model(seed)
+    train_step = make_train_step(tf.distribute.get_strategy(), model, optimizer)
     for _ in range(steps):
-        step(BATCH, BATCH)
+        train_step(BATCH, BATCH)
     return model, optimizer
 
 
-def test_names_cover_every_weight_once():
-    model, _ = small(0)
-    named = checkpoint.named_variables(model)
-    assert {id(v) for v in named.values()} == {id(v) for v in model.trainable_variables}
-    assert len(named) == len(model.trainable_variables)
+@pytest.fixture(scope="module")
+def saved_objects():
+    """A model and its optimizer, to be saved by tests that look at files only."""
+    return checkpoint.make_checkpoint(*trained_model(seed=1, steps=1))
 
 
-def test_weights_optimizer_and_dropout_come_back(tmp_path):
-    model, optimizer = trained(seed=1, steps=3)
-    path = checkpoint.save(checkpoint.trackable(model, optimizer), tmp_path, 1, 3)
-    assert path.name == "model_epoch_01_gs_3" and checkpoint.newest(tmp_path) == path
+def test_names_cover_every_variable_once():
+    model, _ = small_model(0)
+    variables = variables_by_2017_name(model)
+    assert {id(v) for v in variables.values()} == {id(v) for v in model.trainable_variables}
+    assert len(variables) == len(model.trainable_variables)
 
-    again, again_optimizer = small(seed=2)
-    checkpoint.restore(checkpoint.trackable(again, again_optimizer), path)
-    ours = [*model.variables, *optimizer.variables]
-    theirs = [*again.variables, *again_optimizer.variables]
-    for one, other in zip(ours, theirs, strict=True):
+
+def test_parameters_optimizer_and_dropout_are_restored(tmp_path):
+    model, optimizer = trained_model(seed=1, steps=3)
+    path = checkpoint.save(checkpoint.make_checkpoint(model, optimizer), tmp_path, 1, 3)
+    assert path.name == "model_epoch_01_gs_3" and checkpoint.latest(tmp_path) == path
+
+    restored, restored_optimizer = small_model(seed=2)
+    checkpoint.restore(checkpoint.make_checkpoint(restored, restored_optimizer), path)
+    before = [*model.variables, *optimizer.variables]
+    after = [*restored.variables, *restored_optimizer.variables]
+    for one, other in zip(before, after, strict=True):
         np.testing.assert_array_equal(one, other, err_msg=one.path)
 
-    alone, _ = small(seed=3)
-    checkpoint.restore(checkpoint.trackable(alone), path)
-    np.testing.assert_array_equal(alone(BATCH, BATCH), model(BATCH, BATCH))
+    model_only, _ = small_model(seed=3)
+    checkpoint.restore(checkpoint.make_checkpoint(model_only), path)
+    np.testing.assert_array_equal(model_only(BATCH, BATCH), model(BATCH, BATCH))
 
 
-def test_the_newest_is_found_where_the_folder_now_stands(tmp_path):
-    model, _ = small(0)
-    parts = checkpoint.trackable(model)
-    checkpoint.save(parts, tmp_path, 9, 90)
-    path = checkpoint.save(parts, tmp_path, 10, 100)
+def test_the_latest_is_found_after_the_folder_was_moved(saved_objects, tmp_path):
+    checkpoint.save(saved_objects, tmp_path, 9, 90)
+    path = checkpoint.save(saved_objects, tmp_path, 10, 100)
     state = tmp_path / "checkpoint"
-    assert checkpoint.newest(tmp_path) == path
+    assert checkpoint.latest(tmp_path) == path
     assert tf.train.latest_checkpoint(tmp_path) == str(path)
     state.write_text('model_checkpoint_path: "/elsewhere/logdir/model_epoch_09_gs_90"\n')
-    assert checkpoint.newest(tmp_path).name == "model_epoch_09_gs_90"
+    assert checkpoint.latest(tmp_path).name == "model_epoch_09_gs_90"
     state.write_text('model_checkpoint_path: "model_epoch_11_gs_110"\n')
     with pytest.raises(InputError, match="there is no .*model_epoch_11_gs_110.index"):
-        checkpoint.newest(tmp_path)
+        checkpoint.latest(tmp_path)
     state.write_text("")
     with pytest.raises(InputError, match="names no checkpoint"):
-        checkpoint.newest(tmp_path)
+        checkpoint.latest(tmp_path)
     state.write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="names no checkpoint"):
-        checkpoint.newest(tmp_path)
+        checkpoint.latest(tmp_path)
     state.unlink()
-    assert checkpoint.newest(tmp_path) == path
+    assert checkpoint.latest(tmp_path) == path
 
 
-def test_going_back_loses_nothing(tmp_path):
-    model, _ = small(0)
-    parts = checkpoint.trackable(model)
+def test_resuming_from_an_earlier_checkpoint_deletes_no_later_one(saved_objects, tmp_path):
+    def epochs():
+        return [checkpoint.epoch_and_step(p)[0] for p in checkpoint.list_checkpoints(tmp_path)]
+
     for epoch in range(1, 8):
-        checkpoint.save(parts, tmp_path, epoch, 10 * epoch)
-    assert [path.name[12:14] for path in checkpoint.named(tmp_path)] == "03 04 05 06 07".split()
-    path = checkpoint.save(parts, tmp_path, 4, 40)
-    assert checkpoint.newest(tmp_path) == path
-    assert [path.name[12:14] for path in checkpoint.named(tmp_path)] == "03 04 05 06 07".split()
+        checkpoint.save(saved_objects, tmp_path, epoch, 10 * epoch)
+    assert epochs() == [3, 4, 5, 6, 7]
+    path = checkpoint.save(saved_objects, tmp_path, 4, 40)
+    assert checkpoint.latest(tmp_path) == path
+    assert epochs() == [3, 4, 5, 6, 7]
 
 
-def test_files_with_other_names_are_let_be(tmp_path):
-    model, _ = small(0)
+def test_files_with_other_names_are_ignored(saved_objects, tmp_path):
     for name in ("model_epoch_01_gs_1_best.index", "writing.index"):
         (tmp_path / name).write_text("mine")
-    path = checkpoint.save(checkpoint.trackable(model), tmp_path, 1, 1)
-    assert checkpoint.named(tmp_path) == [path]
+    path = checkpoint.save(saved_objects, tmp_path, 1, 1)
+    assert checkpoint.list_checkpoints(tmp_path) == [path]
     assert (tmp_path / "model_epoch_01_gs_1_best.index").read_text() == "mine"
 
 
 def write_files(folder, *names):
     for name in names:
-        for ending in checkpoint.ENDINGS:
-            (folder / f"{name}{ending}").write_text("")
+        for suffix in checkpoint.SUFFIXES:
+            (folder / f"{name}{suffix}").write_text("")
 
 
-def test_the_last_ones_are_those_of_the_epochs_just_before(tmp_path):
+def test_the_last_epochs_are_those_directly_before(tmp_path):
     names = [f"model_epoch_{epoch:02d}_gs_{epoch}0" for epoch in (2, 5, 6, 7)]
     write_files(tmp_path, *names, "model_epoch_07_gs_71_mine", "final")
 
-    def last(name, count):
-        return [path.name for path in checkpoint.last(tmp_path / name, count)]
+    def last_epochs(name, count):
+        return [path.name for path in checkpoint.last_epochs(tmp_path / name, count)]
 
-    assert last(names[3], 1) == names[3:]
-    assert last(names[3], 2) == names[2:]
-    assert last(names[3], 10) == names[1:]  # 3 and 4 are gone
-    assert last(names[2], 10) == names[1:3]
-    assert last("final", 10) == ["final"]
+    assert last_epochs(names[3], 1) == names[3:]
+    assert last_epochs(names[3], 2) == names[2:]
+    assert last_epochs(names[3], 10) == names[1:]  # epochs 3 and 4 are missing
+    assert last_epochs(names[2], 10) == names[1:3]
+    assert last_epochs("final", 10) == ["final"]
 
 
-def test_the_best_is_remembered_with_the_set_it_was_best_on(tmp_path):
+def test_the_best_is_recorded_with_its_development_set(tmp_path):
     names = [f"model_epoch_0{epoch}_gs_{epoch}0" for epoch in (1, 2, 3)]
-    assert checkpoint.best(tmp_path) is None and checkpoint.read_scores(tmp_path) == {}
+    assert checkpoint.best(tmp_path) is None and checkpoint.read_dev_bleu(tmp_path) == {}
     write_files(tmp_path, *names)
-    scores = dict(zip(names, (11.0, 12.5, 12.0), strict=True))
-    checkpoint.write_scores(tmp_path, scores, "dev.de")
+    dev_bleu = dict(zip(names, (11.0, 12.5, 12.0), strict=True))
+    checkpoint.write_dev_bleu(tmp_path, dev_bleu, "digest")
     assert checkpoint.best(tmp_path).name == names[1]
-    assert checkpoint.read_scores(tmp_path) == checkpoint.read_scores(tmp_path, "dev.de") == scores
-    assert checkpoint.read_scores(tmp_path, "other.de") == {}
+    assert checkpoint.read_dev_bleu(tmp_path) == dev_bleu
+    assert checkpoint.read_dev_bleu(tmp_path, "digest") == dev_bleu
+    assert checkpoint.read_dev_bleu(tmp_path, "other") == {}
     (tmp_path / f"{names[1]}.index").unlink()
     assert checkpoint.best(tmp_path).name == names[2]
 
 
 @pytest.mark.parametrize("text", ['{"bleu": 3', '{"bleu": 3, "dev": "d"}', '{"bleu": {"a": 1}}'])
-def test_scores_that_cannot_be_read_are_named(tmp_path, text):
-    (tmp_path / checkpoint.SCORES).write_text(text)
+def test_a_dev_bleu_file_that_cannot_be_read_is_named(tmp_path, text):
+    (tmp_path / checkpoint.DEV_BLEU_FILE).write_text(text)
     with pytest.raises(InputError, match="dev_bleu.json: holds no BLEU"):
-        checkpoint.read_scores(tmp_path)
+        checkpoint.read_dev_bleu(tmp_path)
 
 
-def test_checkpoints_within_an_epoch_stay_until_its_end(tmp_path):
-    model, _ = small(0)
-    parts = checkpoint.trackable(model)
-
-    def left():
-        return [path.name[12:] for path in checkpoint.named(tmp_path)]
+def test_mid_epoch_checkpoints_stay_until_the_epoch_ends(saved_objects, tmp_path):
+    def names():
+        return [path.name[12:] for path in checkpoint.list_checkpoints(tmp_path)]
 
     for step in (10, 20, 30):
-        path = checkpoint.save(parts, tmp_path, 1, step, partial=True)
-    assert left() == ["01_gs_20_partial", "01_gs_30_partial"]
-    assert checkpoint.newest(tmp_path) == path and checkpoint.epochs_done(path) == 0
-    checkpoint.save(parts, tmp_path, 1, 30)
-    assert left() == ["01_gs_30"]
-    path = checkpoint.save(parts, tmp_path, 2, 40, partial=True)
-    assert left() == ["01_gs_30", "02_gs_40_partial"]
-    assert [other.name[12:] for other in checkpoint.last(path, 5)] == left()
-    checkpoint.save(parts, tmp_path, 2, 50, keep=1)
-    assert left() == ["02_gs_50"]
+        path = checkpoint.save(saved_objects, tmp_path, 1, step, mid_epoch=True)
+    assert names() == ["01_gs_20_partial", "01_gs_30_partial"]
+    assert checkpoint.latest(tmp_path) == path and checkpoint.epochs_done(path) == 0
+    checkpoint.save(saved_objects, tmp_path, 1, 30)
+    assert names() == ["01_gs_30"]
+    path = checkpoint.save(saved_objects, tmp_path, 2, 40, mid_epoch=True)
+    assert names() == ["01_gs_30", "02_gs_40_partial"]
+    assert [other.name[12:] for other in checkpoint.last_epochs(path, 5)] == names()
+    checkpoint.save(saved_objects, tmp_path, 2, 50, keep=1)
+    assert names() == ["02_gs_50"]
 
 
-def damage(path, ending, way):
-    """Cut a file of a checkpoint in half, or turn one bit of it."""
-    file = Path(f"{path}{ending}")
+def damage(path, suffix, how):
+    """Cut a file of a checkpoint in half, or flip one bit of it."""
+    file = Path(f"{path}{suffix}")
     content = bytearray(file.read_bytes())
-    if way == "cut":
+    if how == "half":
         del content[len(content) // 2 :]
     else:
         content[len(content) // 3] ^= 16
     file.write_bytes(content)
 
 
-@pytest.mark.parametrize("way", ["cut", "bit"])
-@pytest.mark.parametrize("ending", checkpoint.ENDINGS)
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(tmp_path, capsys, ending, way):
-    model, optimizer = trained(seed=1, steps=1)
-    parts = checkpoint.trackable(model, optimizer)
-    before = checkpoint.save(parts, tmp_path, 1, 1)
-    path = checkpoint.save(parts, tmp_path, 2, 2)
-    assert checkpoint.newest_whole(tmp_path) == path
-    damage(path, ending, way)
-    assert checkpoint.newest_whole(tmp_path) == before
+@pytest.mark.parametrize("how", ["half", "bit"])
+@pytest.mark.parametrize("suffix", checkpoint.SUFFIXES)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+    saved_objects, tmp_path, capsys, suffix, how
+):
+    before = checkpoint.save(saved_objects, tmp_path, 1, 1)
+    path = checkpoint.save(saved_objects, tmp_path, 2, 2)
+    assert checkpoint.latest_readable(tmp_path) == path
+    damage(path, suffix, how)
+    assert checkpoint.latest_readable(tmp_path) == before
     assert "model_epoch_02_gs_2: this checkpoint is damaged" in capsys.readouterr().err
     with pytest.raises(InputError, match="model_epoch_02_gs_2: this checkpoint is damaged"):
-        checkpoint.restore(parts, path)
-    damage(before, ending, way)
+        checkpoint.restore(saved_objects, path)
+    damage(before, suffix, how)
     with pytest.raises(InputError, match="model_epoch_01_gs_1: this checkpoint is damaged"):
-        checkpoint.newest_whole(tmp_path)
+        checkpoint.latest_readable(tmp_path)
 
 
-@pytest.fixture(scope="module")
-def parts():
-    """A model and its optimizer as they are saved, for tests of files alone."""
-    return checkpoint.trackable(*trained(seed=1, steps=1))
+def test_the_latest_of_three_before_a_damaged_one_is_used(saved_objects, tmp_path):
+    paths = [checkpoint.save(saved_objects, tmp_path, epoch, epoch) for epoch in (1, 2, 3, 4)]
+    damage(paths[3], checkpoint.SUFFIXES[0], "bit")
+    assert checkpoint.latest_readable(tmp_path) == paths[2]
+    damage(paths[2], checkpoint.SUFFIXES[0], "bit")
+    assert checkpoint.latest_readable(tmp_path) == paths[1]
 
 
-def test_the_newest_of_three_before_a_damaged_one_is_used(parts, tmp_path):
-    paths = [checkpoint.save(parts, tmp_path, epoch, epoch) for epoch in (1, 2, 3, 4)]
-    damage(paths[3], checkpoint.ENDINGS[0], "bit")
-    assert checkpoint.newest_whole(tmp_path) == paths[2]
-    damage(paths[2], checkpoint.ENDINGS[0], "bit")
-    assert checkpoint.newest_whole(tmp_path) == paths[1]
-
-
-def test_a_folder_may_have_any_name(parts, tmp_path):
-    """TensorFlow's reader takes a path for a pattern of names."""
+def test_a_folder_may_have_any_name(saved_objects, tmp_path):
+    """TensorFlow's reader treats a path as a pattern."""
     for name in ("run[1]", "a\\b", "{a,b}", "a*?", "ü ü", "x\ny"):
         logdir = tmp_path / name
         logdir.mkdir()
-        path = checkpoint.save(parts, logdir, 1, 1)
-        assert checkpoint.newest_whole(logdir) == path and not checkpoint.is_original(path)
-        checkpoint.restore(parts, path)
+        path = checkpoint.save(saved_objects, logdir, 1, 1)
+        assert checkpoint.latest_readable(logdir) == path and not original.is_original(path)
+        checkpoint.restore(saved_objects, path)
 
 
-def test_a_checkpoint_that_is_deleted_while_it_is_read_gives_way_to_the_newer_one(
-    parts, tmp_path, monkeypatch, capsys
+def test_if_a_checkpoint_is_deleted_while_it_is_read_the_newer_one_is_used(
+    saved_objects, tmp_path, monkeypatch, capsys
 ):
-    """Training ends an epoch: it writes the checkpoint of its end and deletes those within."""
-    checkpoint.save(parts, tmp_path, 1, 10)
-    checkpoint.save(parts, tmp_path, 2, 15, partial=True)
-    read_error, calls = checkpoint.unreadable, []
+    """At the end of an epoch, training saves a checkpoint and deletes the mid-epoch ones."""
+    checkpoint.save(saved_objects, tmp_path, 1, 10)
+    checkpoint.save(saved_objects, tmp_path, 2, 15, mid_epoch=True)
+    read_error, calls = checkpoint.read_error, []
 
     def end_the_epoch_first(path):
         calls.append(path.name)
         if len(calls) == 1:
-            checkpoint.save(parts, tmp_path, 2, 20)
+            checkpoint.save(saved_objects, tmp_path, 2, 20)
         return read_error(path)
 
-    monkeypatch.setattr(checkpoint, "unreadable", end_the_epoch_first)
-    assert checkpoint.newest_whole(tmp_path).name == "model_epoch_02_gs_20"
+    monkeypatch.setattr(checkpoint, "read_error", end_the_epoch_first)
+    assert checkpoint.latest_readable(tmp_path).name == "model_epoch_02_gs_20"
     assert calls == ["model_epoch_02_gs_15_partial", "model_epoch_02_gs_20"]
     assert "damaged" not in capsys.readouterr().err
 
 
-def test_what_is_not_proven_damaged_is_not_to_be_deleted(parts, tmp_path, monkeypatch):
+def test_a_message_about_an_unproven_damage_suggests_no_deletion(
+    saved_objects, tmp_path, monkeypatch
+):
     for epoch in (1, 2):
-        path = checkpoint.save(parts, tmp_path, epoch, epoch)
+        path = checkpoint.save(saved_objects, tmp_path, epoch, epoch)
     denied = tf.errors.PermissionDeniedError(None, None, "denied")
-    monkeypatch.setattr(checkpoint, "unreadable", lambda path: denied)
+    monkeypatch.setattr(checkpoint, "read_error", lambda path: denied)
     with pytest.raises(InputError, match="cannot be read .denied.. Copy its two files") as raised:
-        checkpoint.newest_whole(tmp_path)
+        checkpoint.latest_readable(tmp_path)
     assert "delete" not in str(raised.value) and path.name in str(raised.value)
 
 
-def test_data_without_an_index_is_deleted_once_there_is_a_newer_checkpoint(parts, tmp_path):
-    """A kill between two renames, or between two deletions, leaves half a gigabyte."""
-    paths = [checkpoint.save(parts, tmp_path, epoch, epoch) for epoch in (1, 2)]
+def test_data_without_an_index_is_deleted_after_the_next_checkpoint(saved_objects, tmp_path):
+    """A kill between two renames, or between two deletions, can leave half a gigabyte."""
+    paths = [checkpoint.save(saved_objects, tmp_path, epoch, epoch) for epoch in (1, 2)]
     Path(f"{paths[0]}.index").unlink()
-    newer = tmp_path / f"model_epoch_09_gs_9{checkpoint.ENDINGS[0]}"
-    other = tmp_path / f"mine{checkpoint.ENDINGS[0]}"
+    newer = tmp_path / f"model_epoch_09_gs_9{checkpoint.SUFFIXES[0]}"
+    other = tmp_path / f"mine{checkpoint.SUFFIXES[0]}"
     for path in (newer, other):
         path.write_text("copied just now")
-    checkpoint.save(parts, tmp_path, 3, 3)
-    left = {path.name for path in tmp_path.glob(f"*{checkpoint.ENDINGS[0]}")}
-    names = {f"model_epoch_0{epoch}_gs_{epoch}{checkpoint.ENDINGS[0]}" for epoch in (2, 3, 9)}
-    assert left == names | {other.name}
+    checkpoint.save(saved_objects, tmp_path, 3, 3)
+    existing = {path.name for path in tmp_path.glob(f"*{checkpoint.SUFFIXES[0]}")}
+    names = {f"model_epoch_0{epoch}_gs_{epoch}{checkpoint.SUFFIXES[0]}" for epoch in (2, 3, 9)}
+    assert existing == names | {other.name}
 
 
-def test_an_unfinished_checkpoint_of_a_killed_training_is_deleted(tmp_path):
-    left = tmp_path / f"{checkpoint.WRITING}{checkpoint.ENDINGS[0]}"
-    left.write_text("half")
+def test_an_unfinished_checkpoint_of_a_killed_run_is_deleted(tmp_path):
+    file = tmp_path / f"{checkpoint.TEMP_NAME}{checkpoint.SUFFIXES[0]}"
+    file.write_text("half")
     with checkpoint.lock(tmp_path):
-        assert not left.exists()
+        assert not file.exists()
 
 
-def test_one_training_at_a_time(tmp_path):
+def test_one_training_run_at_a_time(tmp_path):
     with checkpoint.lock(tmp_path):
-        with pytest.raises(
-            InputError, match=f"another training writes here .process {os.getpid()}"
-        ):
+        message = f"another training run writes here .process {os.getpid()}"
+        with pytest.raises(InputError, match=message):
             with checkpoint.lock(tmp_path):
                 pass
     with checkpoint.lock(tmp_path):
         pass
 
 
-# The original's ------------------------------------------------------------------
+# Checkpoints of the 2017 code -----------------------------------------------------
 
 
 def write_original(golden, folder, adam):
-    """A checkpoint as TensorFlow 1 wrote it, with or without Adam's slots."""
+    """Write a checkpoint like TensorFlow 1, with or without Adam's slots."""
     arrays = golden.group("w")
     if adam:
         arrays |= {f"{name}/Adam": np.zeros_like(v) for name, v in arrays.items()}
@@ -297,43 +296,43 @@ def write_original(golden, folder, adam):
         session.run(tf.compat.v1.global_variables_initializer())
         saver = tf.compat.v1.train.Saver()
         saver.save(session, str(folder / "model_epoch_01_gs_430"), write_meta_graph=False)
-    return checkpoint.newest(folder)
+    return checkpoint.latest(folder)
 
 
 @pytest.mark.parametrize("adam", [False, True])
-def test_the_originals_checkpoint_gives_the_originals_logits(golden, tmp_path, adam):
+def test_an_original_checkpoint_gives_the_original_logits(golden, tmp_path, adam):
     path = write_original(golden, tmp_path, adam)
-    assert checkpoint.is_original(path)
-    arrays = checkpoint.read_original(path)
-    shape, sizes = checkpoint.original_shape(arrays)
-    assert list(sizes) == golden.vocab_sizes
+    assert original.is_original(path)
+    arrays = original.read_original(path)
+    model_args, vocab_sizes = original.infer_model_args(arrays)
+    assert list(vocab_sizes) == golden.vocab_sizes
     expected = {k: v for k, v in golden.hparams.items() if k not in ("lr", "num_heads")}
-    assert shape == expected
+    assert model_args == expected
 
-    model = Transformer(*sizes, num_heads=golden.hparams["num_heads"], **shape)
+    model = Transformer(*vocab_sizes, num_heads=golden.hparams["num_heads"], **model_args)
     model(golden["x"], golden["y"])
-    checkpoint.assign_original(model, arrays)
+    original.assign_original(model, arrays)
     difference = np.abs(model(golden["x"], golden["y"]) - golden["logits"]).max()
     assert difference < 1e-5
 
 
-def test_our_checkpoint_is_not_taken_for_the_originals(tmp_path):
-    model, _ = small(0)
-    path = checkpoint.save(checkpoint.trackable(model), tmp_path, 1, 1)
-    assert not checkpoint.is_original(path)
+def test_our_checkpoint_is_not_treated_as_an_original(tmp_path):
+    model, _ = small_model(0)
+    path = checkpoint.save(checkpoint.make_checkpoint(model), tmp_path, 1, 1)
+    assert not original.is_original(path)
 
 
 @pytest.mark.parametrize("name, array", [("decoder/dec_pe/lookup_table", None), ("dense/bias", 3)])
-def test_an_array_that_is_missing_or_of_another_shape_is_named(golden, name, array):
+def test_an_array_that_is_missing_or_has_another_shape_is_named(golden, name, array):
     arrays = golden.group("w")
     arrays.pop(name)
     if array:
         arrays[name] = np.zeros(array, np.float32)
     with pytest.raises(InputError, match=name):
-        checkpoint.assign_original(golden.model(), arrays)
+        original.assign_original(golden.model(), arrays)
 
 
-def test_eval_reads_shape_and_min_cnt_from_the_originals_checkpoint(golden, tmp_path, capsys):
+def test_eval_infers_sizes_and_min_cnt_from_an_original_checkpoint(golden, tmp_path, capsys):
     logdir, flags = tmp_path / "logdir", write_corpus(tmp_path, [("wda wf", "wca wg")])
     logdir.mkdir()
     path = write_original(golden, logdir, adam=True)
@@ -344,24 +343,24 @@ def test_eval_reads_shape_and_min_cnt_from_the_originals_checkpoint(golden, tmp_
         vocab = tmp_path / "preprocessed" / f"{lang}.vocab.tsv"
         vocab.write_text("".join(f"{line}\n" for line in words))
     eval.main(flags | {"num_heads": golden.hparams["num_heads"]})
-    assert "taken to have num_heads" not in capsys.readouterr().out
+    assert "assuming num_heads" not in capsys.readouterr().out
 
     model = golden.model()
     x = np.zeros((1, golden.hparams["maxlen"]), np.int32)
     x[0, :3] = 30, 5, 3
-    preds = greedy(*decoder(model, x), tf.constant([START]), golden.hparams["maxlen"], END)
+    preds = greedy(*decoder(model, x), tf.constant([BOS]), golden.hparams["maxlen"], EOS)
     got = " ".join(word(i) for i in preds.numpy()[0]).split("</S>")[0].strip()
     records, _ = results_of(tmp_path / "results" / path.name)
     assert records == [["- source: wda wf", "- expected: wca wg", f"- got: {got}"]]
 
 
 def word(i):
-    """The word with id `i`: w and its digits as letters, since cleaning drops digits."""
+    """Make the word with id `i`: w and its digits as letters, since cleaning drops digits."""
     return SPECIALS[i] if i < 4 else "w" + "".join("abcdefghij"[int(digit)] for digit in str(i))
 
 
 def results_of(path):
-    """The records of a results file and its Bleu Score."""
+    """Read the records of a results file and its Bleu Score."""
     records, closing = [], None
     for block in path.read_text(encoding="utf-8").split("\n\n"):
         if block.startswith("- source: "):
@@ -371,8 +370,8 @@ def results_of(path):
     return records, closing
 
 
-def test_eval_gives_the_translations_that_the_original_gave(original_run, real_text, tmp_path):
-    """All 896 that it wrote, of its own training run, and its own Bleu Score of them."""
+def test_eval_gives_the_translations_of_the_2017_code(original_run, real_text, tmp_path):
+    """All 896 translations of a training run with that code, and the Bleu Score of these."""
     text = real_text / "multi30k" / "test_2016_flickr"
     done = forked_script(
         "eval.py",
@@ -384,10 +383,10 @@ def test_eval_gives_the_translations_that_the_original_gave(original_run, real_t
         target_test=f"{text}.en",
     )
     assert done.returncode == 0, done.stderr
-    theirs, score = results_of(original_run / "results" / "model_epoch_15_gs_6450")
-    ours, _ = results_of(tmp_path / "model_epoch_15_gs_6450")
-    assert len(theirs) == 896 and len(ours) == 952
-    assert ours[:896] == theirs
-    columns = [[record[i].partition(": ")[2] for record in ours[:896]] for i in (1, 2)]
+    expected, score = results_of(original_run / "results" / "model_epoch_15_gs_6450")
+    got, _ = results_of(tmp_path / "model_epoch_15_gs_6450")
+    assert len(expected) == 896 and len(got) == 952
+    assert got[:896] == expected
+    columns = [[record[i].partition(": ")[2] for record in got[:896]] for i in (1, 2)]
     bleu, _ = bleu_score(*columns)
     assert score.strip() == f"Bleu Score = {bleu}"

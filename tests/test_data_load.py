@@ -1,4 +1,4 @@
-"""Text to batches: the original's arrays on real text, and files as people have them."""
+"""Text to batches: the arrays of the 2017 code on real text, and unusual text files."""
 
 import dataclasses
 import hashlib
@@ -12,18 +12,12 @@ import data_load
 import prepro
 import text
 from conftest import GOLDEN, write_corpus
-from data_load import Ragged, create_data, get_batch_data, load_test_data, load_train_data
-from hparams import Hyperparams, InputError, with_recipe
-from text import (
-    END,
-    Words,
-    find_min_cnt,
-    fingerprints,
-    load_vocab,
-    load_vocabs,
-    read_lines,
-    read_test,
-)
+from data_load import RaggedIds, create_data, get_batch_data, load_test_data, load_train_data
+from hparams import Hyperparams, make_hparams
+from interop.original import find_min_cnt
+from runtime.errors import InputError
+from text import read_lines, read_test_sentences
+from vocab import EOS, WordVocab, fingerprints, load_vocab, load_vocabs
 
 VOCAB_SHA256 = {
     "de": "94240fde34b7dd1cd00fad21c28bff16083c2ae29c213cdf0b04157c680fc317",
@@ -37,7 +31,7 @@ def sha256(data):
 
 @pytest.fixture(scope="module")
 def iwslt16(real_text, tmp_path_factory):
-    """Flags of the documented corpus, with its vocabularies."""
+    """Write the vocabularies of the corpus of the 2017 code, and return its flags."""
     folder = real_text / "iwslt16"
     flags = {"preprocessed": str(tmp_path_factory.mktemp("iwslt16"))}
     for side, lang in (("source", "de"), ("target", "en")):
@@ -48,13 +42,13 @@ def iwslt16(real_text, tmp_path_factory):
 
 
 @pytest.mark.parametrize("lang", ["de", "en"])
-def test_vocabularies_are_the_originals_byte_for_byte(iwslt16, lang):
+def test_vocabularies_equal_those_of_2017_byte_for_byte(iwslt16, lang):
     path = Hyperparams(**iwslt16).vocab_path(lang)
     assert sha256(path.read_bytes()) == VOCAB_SHA256[lang]
 
 
 @pytest.mark.parametrize("maxlen, min_cnt", [(10, 20), (25, 3)])
-def test_arrays_are_the_originals(iwslt16, maxlen, min_cnt):
+def test_arrays_equal_those_of_2017(iwslt16, maxlen, min_cnt):
     hp = Hyperparams(**iwslt16, maxlen=maxlen, min_cnt=min_cnt)
     vocabs = load_vocabs(hp)
     train = load_train_data(hp, vocabs)
@@ -79,13 +73,13 @@ def test_arrays_are_the_originals(iwslt16, maxlen, min_cnt):
 # Reading -----------------------------------------------------------------------
 
 
-def load(flags, maxlen=10):
-    """The pairs that are trained on, with vocabularies of every word in the text."""
+def training_pairs(flags, maxlen=10):
+    """Load the pairs to train on as text, with vocabularies of every word in the text."""
     hp = Hyperparams(**flags, maxlen=maxlen, min_cnt=1)
     prepro.main(flags)
     vocabs = load_vocabs(hp)
     data = load_train_data(hp, vocabs)
-    assert all(ids[-1] == END for side in (data.X, data.Y) for ids in side)
+    assert all(ids[-1] == EOS for side in (data.X, data.Y) for ids in side)
     sides = zip((data.X, data.Y), vocabs, strict=True)
     return list(zip(*([vocab.decode(ids) for ids in side] for side, vocab in sides), strict=True))
 
@@ -97,110 +91,110 @@ def test_only_a_line_feed_ends_a_line(tmp_path):
     assert list(read_lines(path)) == lines
 
 
-def test_a_pair_with_an_empty_line_goes_as_a_pair(tmp_path, capsys):
+def test_a_pair_with_an_empty_side_is_left_out_as_a_pair(tmp_path, capsys):
     pairs = [("eins", "one"), ("", "two"), ("drei", " "), ("vier", "four"), ("fünf", "five")]
-    assert load(write_corpus(tmp_path, pairs)) == [pairs[0], pairs[3], pairs[4]]
+    assert training_pairs(write_corpus(tmp_path, pairs)) == [pairs[0], pairs[3], pairs[4]]
     assert "Training on 3 of 5 pairs" in capsys.readouterr().out
 
 
-def test_the_share_of_unknown_words_is_told(tmp_path, capsys):
+def test_the_share_of_unknown_words_is_printed(tmp_path, capsys):
     flags = write_corpus(tmp_path, [("a a b", "x x x"), ("a", "x")])
     prepro.main(flags)
     hp = Hyperparams(**flags, min_cnt=2)
     load_train_data(hp, load_vocabs(hp))
-    assert "<UNK> stands for 25% of the source words and 0%" in capsys.readouterr().out
+    assert "Unknown words: 25% of the source, 0% of the target" in capsys.readouterr().out
 
 
-def test_tag_lines_are_left_out_on_each_side_by_itself(tmp_path):
+def test_markup_lines_are_skipped_on_each_side_independently(tmp_path):
     flags = write_corpus(tmp_path, [("eins", "one"), ("zwei", "two")])
     (tmp_path / "train.source").write_text("<url>a</url>\n<title>b</title>\neins\n<x>\nzwei\n")
-    assert load(flags) == [("eins", "one"), ("zwei", "two")]
+    assert training_pairs(flags) == [("eins", "one"), ("zwei", "two")]
 
 
 @pytest.mark.parametrize("part", ["train", "test"])
-def test_a_sentence_that_is_taken_for_a_tag_is_named(tmp_path, part):
+def test_a_sentence_that_is_skipped_as_markup_is_named(tmp_path, part):
     flags = write_corpus(tmp_path, [("eins", "one"), ("zwei", "two"), ("drei", "three")])
     files = [tmp_path / f"{part}.{side}" for side in ("source", "target")]
 
     def read():
         if part == "train":
-            return load(flags)
+            return training_pairs(flags)
         prepro.main(flags)
         hp = Hyperparams(**flags, min_cnt=1)
         return load_test_data(hp, load_vocabs(hp))
 
     files[0].write_text("eins\n<3 zwei\ndrei\n")
-    with pytest.raises(InputError, match="2 sentences and .* 3 .*: line 2 opens with < in one"):
+    with pytest.raises(InputError, match="2 sentences, .* has 3 .* line 2 starts with < in"):
         read()
     files[1].write_text("one\ntwo\n<three>\n")
-    with pytest.raises(InputError, match=f"{files[1]}: line 2 opens with <.*. Put a space before"):
+    with pytest.raises(InputError, match=f"{files[1]}: line 2 starts .*. Put a space in front"):
         read()
 
 
 def test_a_pair_longer_than_maxlen_on_either_side_is_left_out(tmp_path):
     flags = write_corpus(tmp_path, [("a b c", "d"), ("a b", "c d"), ("a", "b c d")])
-    assert load(flags, maxlen=3) == [("a b", "c d")]  # and </S>
+    assert training_pairs(flags, maxlen=3) == [("a b", "c d")]  # and </S>
 
 
-def test_a_corpus_is_read_in_blocks_as_it_would_be_at_once(tmp_path, monkeypatch):
+def test_a_corpus_read_in_blocks_gives_the_same_pairs(tmp_path, monkeypatch):
     pairs = [("eins", "one"), ("", "two"), ("drei vier", "three four"), ("fünf", "five")]
     flags = write_corpus(tmp_path, [*pairs, ("sechs", "6")])
-    monkeypatch.setattr(text, "BLOCK", 2)
-    assert load(flags) == [pairs[0], *pairs[2:], ("sechs", "")]
+    monkeypatch.setattr(text, "BLOCK_LINES", 2)
+    assert training_pairs(flags) == [pairs[0], *pairs[2:], ("sechs", "")]
     with open(flags["target_train"], "a") as file:
         file.write("more\n" * 4)
-    with pytest.raises(InputError, match="5 sentences and .* 9"):
-        load(flags)
+    with pytest.raises(InputError, match="5 sentences, but .* has 9"):
+        training_pairs(flags)
 
 
 @pytest.fixture
 def large(tmp_path, monkeypatch):
-    """Flags of a corpus that is taken to be large, with its ids on disk."""
-    monkeypatch.setattr(data_load, "LARGE", 3)
+    """Flags of a corpus that counts as large, with its cached ids."""
+    monkeypatch.setattr(data_load, "ID_CACHE_MIN_PAIRS", 3)
     flags = write_corpus(tmp_path, [("eins", "one"), ("", "two"), ("drei vier", "three")])
-    load(flags)
+    training_pairs(flags)
     return flags
 
 
-def test_the_ids_of_a_large_corpus_are_kept(capsys, large, monkeypatch):
-    told = capsys.readouterr().out
-    monkeypatch.setattr(data_load, "encode_pairs", None)  # what is not called need not work
-    assert load(large) == [("eins", "one"), ("drei vier", "three")]
-    assert capsys.readouterr().out == told
+def test_the_ids_of_a_large_corpus_are_cached(capsys, large, monkeypatch):
+    printed = capsys.readouterr().out
+    monkeypatch.setattr(data_load, "encode_pairs", None)  # a call would fail
+    assert training_pairs(large) == [("eins", "one"), ("drei vier", "three")]
+    assert capsys.readouterr().out == printed
 
 
-def test_where_the_ids_cannot_be_kept_training_begins(capsys, large, monkeypatch):
+def test_training_starts_even_if_the_ids_cannot_be_cached(capsys, large, monkeypatch):
     def full(*_):
         raise OSError("the disk is full")
 
-    Hyperparams(**large).ids_path.unlink()
-    monkeypatch.setattr(data_load, "whole_file", full)
-    assert load(large) == [("eins", "one"), ("drei vier", "three")]
-    assert "The ids are not kept: the disk is full" in capsys.readouterr().err
+    Hyperparams(**large).id_cache_path.unlink()
+    monkeypatch.setattr(data_load, "atomic_open", full)
+    assert training_pairs(large) == [("eins", "one"), ("drei vier", "three")]
+    assert "The token ids are not cached: the disk is full" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "what", ["text", "time", "maxlen", "vocabulary", "damage", "nothing", "array"]
+    "change", ["text", "time", "maxlen", "vocabulary", "damage", "empty", "array"]
 )
-def test_kept_ids_of_anything_else_are_not_used(large, what):
+def test_a_cache_of_another_text_is_not_used(large, change):
     hp = Hyperparams(**large, min_cnt=1)
     vocabs = load_vocabs(hp)
-    assert data_load.read_ids(hp, vocabs)
-    if what == "text":
+    assert data_load.read_id_cache(hp, vocabs)
+    if change == "text":
         with open(hp.source_train, "a") as file:
             file.write("\n")
-    elif what == "time":  # another text, as long as it was
+    elif change == "time":  # another text of the same length
         os.utime(hp.source_train, ns=(0, 0))
-    elif what == "maxlen":
+    elif change == "maxlen":
         hp = dataclasses.replace(hp, maxlen=9)
-    elif what == "vocabulary":
+    elif change == "vocabulary":
         vocabs[0].word2idx["more"] = 99
-    elif what == "damage":
-        hp.ids_path.write_bytes(hp.ids_path.read_bytes()[:-100])
+    elif change == "damage":
+        hp.id_cache_path.write_bytes(hp.id_cache_path.read_bytes()[:-100])
     else:
-        with open(hp.ids_path, "wb") as file:
-            np.save(file, np.zeros(3)) if what == "array" else None
-    assert not data_load.read_ids(hp, vocabs)
+        with open(hp.id_cache_path, "wb") as file:
+            np.save(file, np.zeros(3)) if change == "array" else None
+    assert not data_load.read_id_cache(hp, vocabs)
 
 
 def test_test_sets_may_be_xml_or_plain(tmp_path):
@@ -210,8 +204,8 @@ def test_test_sets_may_be_xml_or_plain(tmp_path):
     hp = Hyperparams(source_test=str(source), target_test=str(target))
     vocab = tmp_path / "vocab"
     vocab.write_text(GOOD.replace("ein", "Ein"))
-    test = load_test_data(hp, (Words(vocab, 1),) * 2)
-    assert test.data.Sources == ["Ein Hund", "A amp B"]  # as the original cleaned them
+    test = load_test_data(hp, (WordVocab(vocab, 1),) * 2)
+    assert test.data.Sources == ["Ein Hund", "A amp B"]  # as the 2017 code cleaned them
     assert test.references == ["A dog.", "A & B"]
     assert [x.tolist() for x in test.data.X] == [[4, 5, 3], [1, 1, 1, 3]]
 
@@ -228,8 +222,8 @@ def test_test_sets_may_be_xml_or_plain(tmp_path):
 def test_segments_may_share_lines_and_span_them(tmp_path, text, segments):
     path = tmp_path / "test.xml"
     path.write_text(text)
-    _, raw, places = read_test(path)
-    assert [(line, *place) for line, place in zip(raw, places, strict=True)] == segments
+    test = read_test_sentences(path)
+    assert [(line, *place) for line, place in zip(test.raw, test.segments, strict=True)] == segments
 
 
 @pytest.mark.parametrize(
@@ -245,15 +239,15 @@ def test_broken_segments_are_named(tmp_path, text, problem):
     path = tmp_path / "test.xml"
     path.write_text(text)
     with pytest.raises(InputError, match=f"{path}{problem}"):
-        read_test(path)
+        read_test_sentences(path)
 
 
-def test_segments_of_different_ids_are_no_pairs(tmp_path):
+def test_segments_with_different_ids_are_refused(tmp_path):
     paths = tmp_path / "source", tmp_path / "target"
     paths[0].write_text('<seg id="1">a</seg>\n<seg id="2">b</seg>\n')
     paths[1].write_text('<seg id="1">A</seg>\n\n<seg id="3">B</seg>\n')
     with pytest.raises(
-        InputError, match="source:2: segment 2 stands where .*target:3 has segment 3"
+        InputError, match="source:2: segment 2 is paired with segment 3 in .*target:3"
     ):
         load_test_data(Hyperparams(source_test=str(paths[0]), target_test=str(paths[1])), None)
 
@@ -263,7 +257,7 @@ def test_segments_of_different_ids_are_no_pairs(tmp_path):
 GOOD = "<PAD>\t9\n<UNK>\t9\n<S>\t9\n</S>\t9\nein\t3\nHund\t1\n"
 
 
-def test_languages_of_one_name_up_to_a_dot_are_two(tmp_path):
+def test_language_names_may_contain_a_dot(tmp_path):
     hp = Hyperparams(preprocessed=str(tmp_path), source_lang="x.de", target_lang="x.en", min_cnt=1)
     for lang in (hp.source_lang, hp.target_lang):
         hp.vocab_path(lang).write_text(GOOD)
@@ -277,13 +271,13 @@ def test_languages_of_one_name_up_to_a_dot_are_two(tmp_path):
         load_vocabs(hp, trained_with)
 
 
-def test_words_seen_too_seldom_are_left_out(tmp_path):
+def test_rare_words_are_left_out(tmp_path):
     path = tmp_path / "de.vocab.tsv"
     path.write_text(GOOD)
     word2idx, idx2word = load_vocab(path, min_cnt=2)
     assert word2idx == {"<PAD>": 0, "<UNK>": 1, "<S>": 2, "</S>": 3, "ein": 4}
     assert idx2word[4] == "ein"
-    with pytest.raises(InputError, match="no word was seen 5 times"):
+    with pytest.raises(InputError, match="no word occurs 5 times or more"):
         load_vocab(path, min_cnt=5)
 
 
@@ -293,10 +287,10 @@ def test_words_seen_too_seldom_are_left_out(tmp_path):
         (GOOD + "\n", 7, "is not a word, a tab and a count"),
         (GOOD + "Katze 1\n", 7, "is not a word, a tab and a count"),
         (GOOD + "zwei Katzen\t1\n", 7, "is not a word, a tab and a count"),
-        (GOOD + "Katze\tviele\n", 7, "has 'viele' for a count"),
+        (GOOD + "Katze\tviele\n", 7, "has 'viele' instead of a count"),
         (GOOD + "Katze\t²\n", 7, "is not a word, a tab and a count"),
-        (GOOD + "ein\t1\n", 7, "names ein a second time"),
-        (GOOD + "Katze\t2\n", 7, "is counted higher"),
+        (GOOD + "ein\t1\n", 7, "repeats the word ein"),
+        (GOOD + "Katze\t2\n", 7, "has a higher count"),
         (GOOD.replace("<S>", "<s>"), 1, "the first four words are not"),
         ("", 1, "the first four words are not"),
     ],
@@ -309,7 +303,7 @@ def test_a_malformed_vocabulary_is_named_with_its_line(tmp_path, text, line, pro
     assert f"{path}:{line}: " in str(raised.value) and problem in str(raised.value)
 
 
-def test_min_cnt_is_found_from_the_sizes(tmp_path):
+def test_min_cnt_is_inferred_from_the_sizes(tmp_path):
     paths = [tmp_path / "de", tmp_path / "en"]
     paths[0].write_text(GOOD)
     paths[1].write_text(GOOD.replace("Hund\t1", "dog\t2"))
@@ -318,16 +312,16 @@ def test_min_cnt_is_found_from_the_sizes(tmp_path):
     with pytest.raises(InputError, match="not the vocabularies of this model"):
         find_min_cnt(paths, (6, 5))
     with pytest.raises(InputError, match="--min_cnt 3 leaves"):
-        find_min_cnt(paths, (5, 6), wanted=3)
+        find_min_cnt(paths, (5, 6), min_cnt=3)
 
 
 # Batches -----------------------------------------------------------------------
 
 
 def numbered(count):
-    """Data whose row i is i."""
-    rows = Ragged.of([[i] for i in range(count)])
-    return data_load.Data(rows, rows, [], [], list(range(count)))
+    """`SentencePairs` whose row i is [i]."""
+    rows = RaggedIds.from_lists([[i] for i in range(count)])
+    return data_load.SentencePairs(rows, rows, [], [], list(range(count)))
 
 
 def epoch(count, batch_size, seed=0, number=1):
@@ -339,25 +333,26 @@ def epoch(count, batch_size, seed=0, number=1):
 
 
 @pytest.mark.parametrize("largest", [2**16 - 1, 2**16, 2**20])
-def test_ids_of_any_size_stay_what_they_are(largest):
+def test_ids_of_any_size_are_stored_exactly(largest):
     rows = [[largest, 3], [4, largest, 3]]
-    ragged = Ragged.of(rows)
+    ragged = RaggedIds.from_lists(rows)
     assert [row.tolist() for row in ragged] == rows
     assert (ragged.ids.dtype == np.uint16) == (largest < 2**16)
 
 
-def test_the_digest_tells_where_sentences_end():
-    one, other = Ragged.of([[4, 3], [5, 6, 3]]), Ragged.of([[4, 3, 5], [6, 3]])
+def test_the_digest_depends_on_where_sentences_end():
+    one = RaggedIds.from_lists([[4, 3], [5, 6, 3]])
+    other = RaggedIds.from_lists([[4, 3, 5], [6, 3]])
     assert one.ids.tolist() == other.ids.tolist() and one.digest() != other.digest()
 
 
-def test_an_epoch_is_whole_batches_of_different_pairs():
+def test_an_epoch_has_only_full_batches_of_different_pairs():
     batches = epoch(10, 3)
     assert [len(batch) for batch in batches] == [3, 3, 3]
     assert len({row for batch in batches for row in batch}) == 9
 
 
-def test_seed_and_epoch_alone_decide_the_order():
+def test_only_seed_and_epoch_decide_the_order():
     assert epoch(50, 10) == epoch(50, 10)
     assert epoch(50, 10) != epoch(50, 10, number=2)
     assert epoch(50, 10) != epoch(50, 10, seed=1)
@@ -368,22 +363,22 @@ def test_a_corpus_smaller_than_a_batch_is_one_batch():
 
 
 def sentences(count):
-    """Data of rows of many lengths: row i is the number i, 1 to 40 times, twice in the target."""
+    """`SentencePairs` of many lengths: row i is i, 1 to 40 times, and twice that in the target."""
     lengths = np.random.default_rng(0).integers(1, 41, count)
-    X = Ragged.of([[i] * length for i, length in enumerate(lengths)])
-    Y = Ragged.of([[i] * 2 * length for i, length in enumerate(lengths)])
-    return data_load.Data(X, Y, [], [], list(range(count)))
+    X = RaggedIds.from_lists([[i] * length for i, length in enumerate(lengths)])
+    Y = RaggedIds.from_lists([[i] * 2 * length for i, length in enumerate(lengths)])
+    return data_load.SentencePairs(X, Y, [], [], list(range(count)))
 
 
 def token_batches(data, seed=0, epoch=1):
-    hp = with_recipe(dict(recipe="tiny", batch_tokens=500, seed=seed))
+    hp = make_hparams(dict(recipe="tiny", batch_tokens=500, seed=seed))
     batches, num_batch = get_batch_data(data, hp, epoch)
     batches = [(x.numpy(), y.numpy()) for x, y in batches]
     assert len(batches) == num_batch
     return batches
 
 
-def test_batches_of_tokens_hold_every_pair_once_and_no_more_tokens_than_asked():
+def test_batches_of_tokens_hold_every_pair_once_and_no_more_tokens_than_the_limit():
     data = sentences(1000)
     batches = token_batches(data)
     seen = [i for x, _ in batches for i in x[:, 0]]
@@ -395,40 +390,40 @@ def test_batches_of_tokens_hold_every_pair_once_and_no_more_tokens_than_asked():
             assert source[source > 0].tolist() == data.X[i].tolist() or i == 0
             assert target[target > 0].tolist() == data.Y[i].tolist() or i == 0
     padded = sum(y.size for _, y in batches)
-    assert data.Y.lengths.sum() > 0.85 * padded  # like lengths lie together
+    assert data.Y.lengths.sum() > 0.85 * padded  # rows of similar length share a batch
     widths = [y.shape[1] for _, y in batches]
-    assert widths != sorted(widths)  # but the short ones do not come first
+    assert widths != sorted(widths)  # but the batches are shuffled
 
 
 def test_the_longer_side_bounds_a_batch_of_tokens():
-    """Also where that is the source."""
+    """Here the source is longer."""
     data = sentences(300)
     data = data._replace(X=data.Y, Y=data.X)
     for x, y in token_batches(data):
         assert y.size < x.size <= 500
 
 
-def test_batches_of_tokens_are_others_each_epoch():
+def test_batches_of_tokens_differ_in_each_epoch():
     data = sentences(200)
 
-    def rows(**which):
-        return [x[:, 0].tolist() for x, _ in token_batches(data, **which)]
+    def rows(**kwargs):
+        return [x[:, 0].tolist() for x, _ in token_batches(data, **kwargs)]
 
     assert rows() == rows()
     others = rows(), rows(epoch=2), rows(seed=1)
-    composed = [{frozenset(batch) for batch in batches} for batches in others]
-    assert composed[0] != composed[1] and composed[0] != composed[2]
+    contents = [{frozenset(batch) for batch in batches} for batches in others]
+    assert contents[0] != contents[1] and contents[0] != contents[2]
 
 
-def test_a_pair_longer_than_a_batch_is_a_batch():
-    X = Ragged.of([[4] * 700, [5] * 3])
-    batches = token_batches(data_load.Data(X, X, [], [], [0, 1]))
+def test_a_pair_longer_than_a_batch_is_a_batch_of_its_own():
+    X = RaggedIds.from_lists([[4] * 700, [5] * 3])
+    batches = token_batches(data_load.SentencePairs(X, X, [], [], [0, 1]))
     assert sorted(x.shape for x, _ in batches) == [(1, 3), (1, 700)]
 
 
 def test_source_and_target_stay_together():
     words = {"<PAD>": 0, "<UNK>": 1, "<S>": 2, "</S>": 3, "a": 4, "b": 5}
-    vocab = Words.__new__(Words)
+    vocab = WordVocab.__new__(WordVocab)
     vocab.word2idx = words
     data = create_data(["a", "b"] * 20, ["a", "b"] * 20, vocab, vocab, 3)
     batches, _ = get_batch_data(data, Hyperparams(batch_size=8, maxlen=3), 1)

@@ -15,12 +15,12 @@ import eval
 import prepro
 import train
 from conftest import ROOT, SMALL, free_ports, sample_pairs, slow, write_corpus
-from decoding import share
-from hparams import InputError
+from runtime.errors import InputError
+from runtime.workers import make_strategy, worker_rank
 from test_scripts import scalars
 
-# Plain gradient descent is compared closely. Adam divides each gradient by its own size, so
-# that one that is zero but for rounding becomes a whole step in the direction of the rounding.
+# Plain gradient descent is compared closely. Adam divides each gradient by its size. If the true
+# gradient is zero, rounding noise becomes a full step.
 LOSSES = """
 import json, os, sys
 import keras, numpy as np, tensorflow as tf
@@ -29,11 +29,13 @@ cpu = tf.config.list_physical_devices("CPU")[0]
 devices = [tf.config.LogicalDeviceConfiguration()] * int(sys.argv[1])
 tf.config.set_logical_device_configuration(cpu, devices)
 
-from data_load import Data, Ragged, get_batch_data
-from hparams import with_recipe
+from data_load import RaggedIds, SentencePairs, get_batch_data
+from hparams import make_hparams
 from model import make_model
-from modules import Adam, Dropout
-from train import make_step, make_strategy
+from modules import Dropout
+from optimizer import FusedAdam
+from runtime.workers import make_strategy
+from trainer import make_train_step
 
 small = dict(hidden_units=16, num_blocks=1, num_heads=2, maxlen=10, dropout_rate=0.0)
 strategy = make_strategy()
@@ -41,27 +43,32 @@ workers = json.loads(os.environ.get("TF_CONFIG", '{"cluster": {"worker": [1]}}')
 replicas = len(devices) * len(workers["cluster"]["worker"])
 assert strategy.num_replicas_in_sync == replicas
 rng = np.random.default_rng(0)
-sides = [Ragged.of([rng.integers(4, 50, n) for n in rng.integers(1, 11, 1250)]) for _ in "XY"]
+
+def random_ids():
+    return RaggedIds.from_lists([rng.integers(4, 50, n) for n in rng.integers(1, 11, 1250)])
+
+sides = random_ids(), random_ids()
 
 with strategy.scope():
     dropout = Dropout(0.5)
-dropped = strategy.run(lambda: dropout(tf.ones([1, 99]), training=True))
-dropped = strategy.gather(dropped, axis=0).numpy()  # (replicas, 99)
-assert len(np.unique(dropped, axis=0)) == replicas  # each drops other units
+outputs = strategy.run(lambda: dropout(tf.ones([1, 99]), training=True))
+outputs = strategy.gather(outputs, axis=0).numpy()  # (replicas, 99)
+assert len(np.unique(outputs, axis=0)) == replicas  # each drops other units
 
 def losses(recipe, name):
     batch = dict(batch_size=25) if recipe == "legacy" else dict(batch_tokens=150)
-    hp = with_recipe(dict(recipe=recipe) | batch | small)
+    hp = make_hparams(dict(recipe=recipe) | batch | small)
     keras.utils.set_random_seed(0)
     with strategy.scope():
         model = make_model(hp, 50, 50)
-        optimizer = dict(SGD=keras.optimizers.SGD(0.1), Adam=Adam(0.003))[name]
+        optimizer = dict(SGD=keras.optimizers.SGD(0.1), Adam=FusedAdam(0.003))[name]
         optimizer.build(model.trainable_variables)
-    step = make_step(strategy, model, optimizer)
-    batches, count = get_batch_data(Data(*sides, [], [], range(1250)), hp, 1)
+    train_step = make_train_step(strategy, model, optimizer)
+    batches, count = get_batch_data(SentencePairs(*sides, [], [], range(1250)), hp, 1)
     sizes = {len(x) for x, y in batches}
-    assert any(size % 2 for size in sizes)  # unlike shares on two devices
-    losses = [float(step(x, y)[0]) for x, y in strategy.experimental_distribute_dataset(batches)]
+    assert any(size % 2 for size in sizes)  # not the same number on two devices
+    batches = strategy.experimental_distribute_dataset(batches)
+    losses = [float(train_step(x, y).mean_loss) for x, y in batches]
     assert len(losses) == count
     return losses + ([float(optimizer.gradient_norm())] if name == "Adam" else [])
 
@@ -73,7 +80,7 @@ if "SOAK" in os.environ:
 
 
 def start(command, workers=1):
-    """A process, or so many that are each other's workers."""
+    """Start a process, or several that are workers of one cluster."""
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     if workers == 1:
         return [subprocess.Popen(command, **pipes)]
@@ -89,19 +96,19 @@ def start(command, workers=1):
 
 @functools.cache
 def losses(devices=1, workers=1):
-    """The losses of each of CASES."""
+    """Compute the losses of each of CASES in other processes."""
     command = [sys.executable, "-c", LOSSES, str(devices), json.dumps([*CASES])]
     processes = start(command, workers)
     printed = [process.communicate() for process in processes]
     assert not any(process.returncode for process in processes), printed
-    told = [json.loads(out.splitlines()[-1]) for out, _ in printed]
-    assert all(other == told[0] for other in told)
-    return dict(zip(CASES, told[0], strict=True))
+    results = [json.loads(out.splitlines()[-1]) for out, _ in printed]
+    assert all(other == results[0] for other in results)
+    return dict(zip(CASES, results[0], strict=True))
 
 
 @pytest.mark.parametrize("several", [dict(devices=2), dict(workers=2)])
 @pytest.mark.parametrize("case", CASES)
-def test_several_compute_what_one_does(case, several):
+def test_several_devices_or_workers_compute_the_same(case, several):
     one, more = losses()[case], losses(**several)[case]
     assert len(one) >= 50 and abs(one[49] - one[0]) > 0.05
     assert more == pytest.approx(one, abs=CASES[case])
@@ -109,7 +116,7 @@ def test_several_compute_what_one_does(case, several):
 
 @slow
 @pytest.mark.parametrize("killed", [0, 2])
-def test_a_killed_worker_ends_the_others_and_the_group_goes_on(tmp_path, killed):
+def test_a_killed_worker_ends_the_others_and_all_can_resume(tmp_path, killed):
     flags = write_corpus(tmp_path, sample_pairs(96)) | SMALL
     prepro.main(flags)
     flags |= dict(batch_size=8, save_steps=10)
@@ -122,16 +129,16 @@ def test_a_killed_worker_ends_the_others_and_the_group_goes_on(tmp_path, killed)
     while not (tmp_path / "logdir" / "checkpoint").exists():
         assert all(process.poll() is None for process in processes)
         time.sleep(0.1)
-    gone = processes.pop(killed)
-    gone.kill()
+    victim = processes.pop(killed)
+    victim.kill()
     for process in processes:
         _, printed = process.communicate(timeout=120)
         assert process.returncode == 1 and "Traceback" not in printed
-        assert re.search("train.py: a worker is gone .+: start all of them again", printed)
+        assert re.search(r"train.py: a worker is gone .+\. Start all workers again", printed)
         assert "Graph execution" not in printed
-    gone.communicate()
+    victim.communicate()
 
-    path = checkpoint.newest(tmp_path / "logdir")
+    path = checkpoint.latest(tmp_path / "logdir")
     processes = start(command(num_epochs=checkpoint.epoch_and_step(path)[0] + 1), workers=3)
     printed = [process.communicate() for process in processes]
     assert not any(process.returncode for process in processes), printed
@@ -141,7 +148,7 @@ def test_a_killed_worker_ends_the_others_and_the_group_goes_on(tmp_path, killed)
     assert steps == sorted(steps)
 
 
-def test_processes_share_a_test_set(tmp_path):
+def test_workers_share_a_test_set(tmp_path):
     flags = write_corpus(tmp_path, sample_pairs(40), sample_pairs(23, seed=1)) | SMALL
     prepro.main(flags)
     train.main(flags | dict(num_epochs=2))
@@ -150,20 +157,20 @@ def test_processes_share_a_test_set(tmp_path):
     command += [f"--results={folder}"]
     eval.main(dict(logdir=flags["logdir"], results=flags["results"]))
     (path,) = folder.iterdir()
-    alone = path.read_text("utf-8")
+    expected = path.read_text("utf-8")
     path.unlink()
     for process in start(command, workers=3):
         _, printed = process.communicate()
         assert process.returncode == 0, printed
-    assert [*folder.iterdir()] == [path]  # the parts are gone
-    assert path.read_text("utf-8") == alone and alone.count("- got: ") == 23
+    assert [*folder.iterdir()] == [path]  # the shards are deleted
+    assert path.read_text("utf-8") == expected and expected.count("- got: ") == 23
 
 
 WORKERS = '"cluster": {"worker": ["a:1", "b:1"]}'
 
 
 @pytest.mark.parametrize(
-    "config, index, count",
+    "config, rank, num_workers",
     [
         ("{}", 0, 1),
         (f'{{{WORKERS}, "task": {{"type": "worker", "index": 1}}}}', 1, 2),
@@ -171,9 +178,9 @@ WORKERS = '"cluster": {"worker": ["a:1", "b:1"]}'
         ('{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"index": 0}}', 1, 2),
     ],
 )
-def test_each_process_knows_its_place(monkeypatch, config, index, count):
+def test_each_worker_knows_its_rank(monkeypatch, config, rank, num_workers):
     monkeypatch.setenv("TF_CONFIG", config)
-    assert share() == (index, count)
+    assert worker_rank() == (rank, num_workers)
 
 
 @pytest.mark.parametrize(
@@ -192,8 +199,8 @@ def test_each_process_knows_its_place(monkeypatch, config, index, count):
         '{"cluster": {"worker": []}, "task": {"index": 0}}',
     ],
 )
-def test_a_cluster_that_does_not_say_who_this_is(monkeypatch, config):
+def test_an_invalid_cluster_is_an_error(monkeypatch, config):
     monkeypatch.setenv("TF_CONFIG", config)
-    for ask in (share, train.make_strategy):
+    for function in (worker_rank, make_strategy):
         with pytest.raises(InputError, match="TF_CONFIG is .* must name all workers"):
-            ask()
+            function()

@@ -1,4 +1,4 @@
-"""Exported models give what translate.py gives, in a process that knows nothing of this project."""
+"""Exported models translate as translate.py does, in a process without this project."""
 
 import json
 import subprocess
@@ -8,25 +8,25 @@ import pytest
 
 import export
 from conftest import forked_script, slow
-from decoding import Translator, load
-from hparams import InputError
+from inference import Translator, load_model
+from runtime.errors import InputError
 from test_bad_input import refused
-from test_translate import ODD
-from text import read_test
+from test_translate import ODD_LINES
+from text import read_test_sentences
 
 CLIENT = """
 import json, sys
 import tensorflow as tf, tensorflow_text
 lines = json.load(sys.stdin)
 serve = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
-found = serve(text=tf.constant(lines))
-text = [line.decode() for line in found["translation"].numpy()]
-json.dump([text, found["score"].numpy().tolist()], sys.stdout)
+answer = serve(text=tf.constant(lines))
+texts = [text.decode() for text in answer["translation"].numpy()]
+json.dump([texts, answer["score"].numpy().tolist()], sys.stdout)
 """
 
 
 def serve(path, lines, cwd):
-    """What the exported model makes of the lines: translations and scores."""
+    """Translate lines with the exported model in `path`: translations and scores."""
     done = subprocess.run(
         [sys.executable, "-c", CLIENT, str(path)],
         input=json.dumps(lines),
@@ -39,26 +39,28 @@ def serve(path, lines, cwd):
 
 
 @pytest.mark.parametrize("recipe, beam", [("legacy", 1), ("tiny", 4)])
-def test_a_saved_model_gives_what_translate_gives(trained, tmp_path, recipe, beam):
+def test_a_saved_model_translates_as_translate_does(trained, tmp_path, recipe, beam):
     flags = trained(recipe)
     path = tmp_path / "models" / "1"
     done = forked_script("export.py", logdir=flags["logdir"], beam=beam, output=path)
     assert done.returncode == 0 and f"{path}: " in done.stdout, done.stderr
-    lines = [line.strip("\ufeff\r") for line in ODD] + read_test(flags["source_test"])[1]
+    lines = [line.strip("\ufeff\r") for line in ODD_LINES] + read_test_sentences(
+        flags["source_test"]
+    )[1]
     texts, scores = serve(path, lines, tmp_path)
 
-    _, hp, model, vocabs = load(dict(logdir=flags["logdir"], beam=beam))
+    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"], beam=beam))
     expected = [best[0] for best in Translator(hp, model, vocabs)(lines)]
     assert texts == [text for text, _ in expected]
     assert len(set(texts)) > 5
     if beam > 1:
         assert scores == pytest.approx([score for _, score in expected], abs=1e-4)
     assert all((score < 0) == (line != "") for line, score in zip(texts, scores, strict=True))
-    refused("export.py", path, "is there already", logdir=flags["logdir"], output=path)
+    refused("export.py", path, "already exists", logdir=flags["logdir"], output=path)
 
 
 def test_without_tensorflow_text(trained, tmp_path, monkeypatch):
-    """Only what needs it says so: words, and CTranslate2's format, do without."""
+    """Only a SavedModel of a subword model needs it."""
     monkeypatch.setitem(sys.modules, "tensorflow_text", None)
     output = tmp_path / "model"
     given = dict(logdir=trained("tiny")["logdir"], output=str(output))
@@ -70,7 +72,7 @@ def test_without_tensorflow_text(trained, tmp_path, monkeypatch):
 
 
 @slow
-def test_the_originals_model_translates_a_real_test_set(original_run, real_text, tmp_path):
+def test_a_model_of_the_2017_code_translates_a_real_test_set(original_run, real_text, tmp_path):
     flags = dict(logdir=original_run / "logdir", preprocessed=original_run / "preprocessed")
     flags = {name: str(value) for name, value in flags.items()} | dict(num_heads=4)
     path = tmp_path / "model"
@@ -78,6 +80,6 @@ def test_the_originals_model_translates_a_real_test_set(original_run, real_text,
     assert done.returncode == 0, done.stderr
     lines = (real_text / "multi30k" / "test_2016_flickr.de").read_text("utf-8").splitlines()
     texts, _ = serve(path, lines, tmp_path)
-    _, hp, model, vocabs = load(flags)
+    _, hp, model, vocabs = load_model(flags)
     assert texts == [best[0][0] for best in Translator(hp, model, vocabs)(lines)]
     assert len(set(texts)) > 900

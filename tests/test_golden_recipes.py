@@ -1,4 +1,4 @@
-"""The recipes updated and paper: equal to the 2019 code, and to PyTorch's Transformer."""
+"""The recipes updated and paper: equal to the 2019 code and to PyTorch's Transformer."""
 
 import json
 import re
@@ -7,30 +7,28 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from checkpoint import named_variables
-from conftest import GOLDEN, decoder, switches
-from hparams import with_recipe
+from conftest import GOLDEN, decoder, model_args
+from hparams import make_hparams
+from interop.variable_names import variables_by_2017_name
 from model import Transformer
-from modules import Adam, WarmUp, cross_entropy
+from modules import smoothed_cross_entropy
+from optimizer import FusedAdam, InverseSqrtSchedule
 from search import greedy
-from text import START
-from train import make_step
+from trainer import make_train_step
+from vocab import BOS
 
 
-def recipe_model(recipe, arrays, **shape):
-    """A model with the switches of a recipe, in the shape of the golden one."""
-    vocab_size = shape.pop("vocab_size")
-    shape |= dict(dropout_rate=0.0)
-    model = Transformer(vocab_size, vocab_size, **switches(recipe) | shape)
-    model(arrays["x"], arrays["y"])
-    return model
+def recipe_model(recipe, vocab_size, **sizes):
+    """Make a model with the arguments of a recipe and the sizes of the golden one."""
+    args = model_args(recipe) | sizes | dict(dropout_rate=0.0)
+    return Transformer(vocab_size, vocab_size, **args)
 
 
 # The 2019 code -------------------------------------------------------------------
 
 
 def name_of_2019(name):
-    """The 2019 code's name of a variable that `named_variables` names as in 2017."""
+    """Translate a name of `variables_by_2017_name` to that of the 2019 code."""
     name = name.replace("shared_embed/lookup_table", "shared_weight_matrix/weight_mat")
     name = name.replace("multihead_attention/conv1d", "positionwise_feedforward/dense")
     name = name.replace("multihead_attention_1/ln", "positionwise_feedforward/ln")
@@ -40,17 +38,16 @@ def name_of_2019(name):
 
 @pytest.fixture
 def master():
-    """(arrays, model, variables by the 2019 code's names)"""
+    """The golden arrays, the model, and its variables by the names of the 2019 code."""
     arrays = dict(np.load(GOLDEN / "master_a.npz", allow_pickle=False))
     theirs = json.loads(str(arrays["hparams"]))
     model = recipe_model(
         "updated",
-        arrays,
         hidden_units=theirs["d_model"],
         ffn_units=theirs["d_ff"],
         **{name: theirs[name] for name in ("vocab_size", "num_blocks", "num_heads")},
     )
-    named = {name_of_2019(name): v for name, v in named_variables(model).items()}
+    named = {name_of_2019(name): v for name, v in variables_by_2017_name(model).items()}
     assert named.keys() == {name[2:] for name in arrays if name.startswith("w/")}
     for name, variable in named.items():
         variable.assign(arrays[f"w/{name}"])
@@ -58,14 +55,16 @@ def master():
 
 
 def decode(model, arrays):
-    """The logits for the golden decoder inputs."""
+    """Compute the logits for the golden decoder inputs."""
     x = arrays["x"]
-    return model.logits(model.decode(arrays["decoder_input"], model.encode(x), model.masks(x)))
+    return model.to_logits(
+        model.decode(arrays["decoder_input"], model.encode(x), model.padding_masks(x))
+    )
 
 
 def mean_loss(model, arrays):
     istarget = (arrays["y"] != 0).astype(np.float32)  # (N, T)
-    losses = cross_entropy(arrays["y"], decode(model, arrays))  # (N, T)
+    losses = smoothed_cross_entropy(arrays["y"], decode(model, arrays))  # (N, T)
     return tf.reduce_sum(losses * istarget) / istarget.sum()
 
 
@@ -92,10 +91,10 @@ def test_loss_and_gradients_are_those_of_2019(master):
 def test_five_training_steps_are_those_of_2019(master):
     arrays, model, named = master
     theirs = json.loads(str(arrays["hparams"]))
-    hp = with_recipe(dict(recipe="updated"))
-    schedule = WarmUp(theirs["lr"], theirs["warmup_steps"])
-    optimizer = Adam(schedule, 0.9, hp.beta_2, hp.epsilon)
-    step = make_step(tf.distribute.get_strategy(), model, optimizer)
+    hp = make_hparams(dict(recipe="updated"))
+    schedule = InverseSqrtSchedule(theirs["lr"], theirs["warmup_steps"])
+    optimizer = FusedAdam(schedule, 0.9, hp.beta_2, hp.epsilon)
+    step = make_train_step(tf.distribute.get_strategy(), model, optimizer)
     x, y = tf.constant(arrays["x"]), tf.constant(arrays["y"])
     losses = [float(step(x, y)[0]) for _ in range(5)]
     np.testing.assert_allclose(losses, arrays["losses5"], atol=1e-5)
@@ -106,13 +105,13 @@ def test_five_training_steps_are_those_of_2019(master):
 def test_greedy_decoding_is_that_of_2019(master):
     arrays, model, _ = master
     x, expected = arrays["x"], arrays["greedy"]
-    preds = greedy(*decoder(model, x), tf.fill([len(x)], START), expected.shape[1])
+    preds = greedy(*decoder(model, x), tf.fill([len(x)], BOS), expected.shape[1])
     np.testing.assert_array_equal(preds, expected)
 
 
 def test_learning_rates_are_those_of_2019(master):
     arrays, _, _ = master
-    schedule = WarmUp(0.0003, 4000)
+    schedule = InverseSqrtSchedule(0.0003, 4000)
     rates = [float(schedule(step)) for step in arrays["noam_steps"]]
     np.testing.assert_allclose(rates, arrays["noam_lr"], rtol=1e-6)
 
@@ -121,16 +120,20 @@ def test_learning_rates_are_those_of_2019(master):
 
 
 def test_the_papers_learning_rate():
-    hp = with_recipe(dict(recipe="paper"))
-    schedule = WarmUp(hp.peak_lr, hp.warmup_steps)
+    hp = make_hparams(dict(recipe="paper"))
+    schedule = InverseSqrtSchedule(hp.peak_lr, hp.warmup_steps)
     for step in (1, 100, 4000, 100_000):
         expected = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
         assert float(schedule(step - 1)) == pytest.approx(expected, rel=1e-6)
 
 
 def pytorch_arrays(model):
-    """[(PyTorch's name, its rows or None for all, our variable, whether ours is transposed)]"""
-    pairs = [("shared_embedding", None, model.enc_words.embed.lookup_table, False)]
+    """Match the arrays of PyTorch with our variables.
+
+    Returns:
+      list of (PyTorch's name, its rows or None for all, our variable, whether ours is transposed).
+    """
+    pairs = [("shared_embedding", None, model.enc_input.tokens.lookup_table, False)]
 
     def dense(name, layer):
         pairs.append((f"{name}.weight", None, layer.kernel, True))
@@ -161,11 +164,11 @@ def pytorch_arrays(model):
 
 
 def test_the_paper_is_that_of_pytorch():
-    """Memory, logits, loss and gradients."""
+    """Compare the memory, the logits, the loss and the gradients."""
     arrays = dict(np.load(GOLDEN / "paper_a.npz", allow_pickle=False))
     theirs = json.loads(str(arrays["hparams"]))
     del theirs["layer_norm_epsilon"]
-    model = recipe_model("paper", arrays, **theirs)
+    model = recipe_model("paper", **theirs)
     pairs = pytorch_arrays(model)
     assert len({id(v) for _, _, v, _ in pairs}) == len(pairs) == len(model.trainable_variables)
 

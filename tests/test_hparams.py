@@ -1,4 +1,4 @@
-"""Hyperparameters: the documented defaults, the flags, and what logdir remembers."""
+"""Hyperparameters: the defaults of the 2017 code, the flags, and hparams.json."""
 
 import dataclasses
 import json
@@ -9,18 +9,12 @@ import sys
 import pytest
 
 from conftest import ROOT, run_script
-from hparams import (
-    Hyperparams,
-    InputError,
-    hparams_path,
-    load_hparams,
-    save_hparams,
-    whole_file,
-    with_recipe,
-    write_whole,
-)
+from hparams import Hyperparams, hparams_path, load_hparams, make_hparams, save_hparams
+from runtime.cli import parse_flags
+from runtime.errors import InputError
+from runtime.files import atomic_open, atomic_write
 
-DOCUMENTED = dict(
+DEFAULTS_2017 = dict(
     source_train="corpora/train.tags.de-en.de",
     target_train="corpora/train.tags.de-en.en",
     source_test="corpora/IWSLT16.TED.tst2014.de-en.de.xml",
@@ -39,31 +33,33 @@ DOCUMENTED = dict(
 )
 
 
-def test_defaults_are_the_documented_ones():
+def test_defaults_are_those_of_2017():
     hp = dataclasses.asdict(Hyperparams())
-    assert {name: hp[name] for name in DOCUMENTED} == DOCUMENTED
+    assert {name: hp[name] for name in DEFAULTS_2017} == DEFAULTS_2017
 
 
 RECIPES = dict(
     updated=dict(vocab_size=32000, maxlen=100, batch_size=128, lr=0.0003, beta_2=0.999)
     | dict(epsilon=1e-8, dropout_rate=0.3, ffn_units=2048, output_projection=False, beam=1),
     paper=dict(vocab_size=32000, beta_2=0.98, epsilon=1e-9, dropout_rate=0.1, ffn_units=2048)
-    | dict(output_projection=True, dropout_on="both", beam=4, alpha=0.6, average=5),
+    | dict(output_projection=True, dropout_on="both", beam=4, alpha=0.6, average_checkpoints=5),
     tiny=dict(hidden_units=128, ffn_units=256, num_blocks=4, num_heads=4),
 )
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_recipes_are_the_published_ones(recipe):
-    hp = dataclasses.asdict(with_recipe(dict(recipe=recipe)))
+    hp = dataclasses.asdict(make_hparams(dict(recipe=recipe)))
     assert {name: hp[name] for name in RECIPES[recipe]} == RECIPES[recipe]
-    common = dict(tokens="pieces", shared=True, masks="ids", sinusoid=True, paired=True)
+    common = dict(
+        tokenizer="bpe", tied_embeddings=True, mask_from="ids", sinusoid=True, paired_sinusoid=True
+    )
     assert {name: hp[name] for name in common} == common
     assert not hp["relu_projections"]
 
 
-def test_a_flag_goes_over_its_recipe():
-    hp = with_recipe(dict(recipe="tiny", hidden_units=64, lr=0.0, warmup_steps=1000))
+def test_a_flag_overrides_its_recipe():
+    hp = make_hparams(dict(recipe="tiny", hidden_units=64, lr=0.0, warmup_steps=1000))
     assert hp.hidden_units == 64 and hp.num_blocks == 4
     assert hp.peak_lr == (64 * hp.warmup_steps) ** -0.5
 
@@ -75,8 +71,37 @@ def test_help_names_every_field_and_does_not_wait_for_tensorflow(script):
     assert done.returncode == 0
     for field in dataclasses.fields(Hyperparams):
         assert f"--{field.name} " in done.stdout
-    assert "argparse" in done.stderr  # the list of imports is there
+    assert "argparse" in done.stderr  # importtime has worked
     assert "tensorflow" not in done.stderr and "keras" not in done.stderr
+
+
+def help_of(*words):
+    command = [sys.executable, *words, "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return " ".join(done.stdout.split())
+
+
+def test_help_shows_the_defaults_that_apply(tmp_path):
+    assert "1: greedy search (default: the model's)" in help_of("eval.py")
+    hp = make_hparams(dict(recipe="tiny", logdir=str(tmp_path), beam=7, vocab_size=300))
+    save_hparams(dataclasses.replace(hp, num_epochs=40, warmup_steps=100), {"bpe": "1"})
+    assert "1: greedy search (default: 7)" in help_of("eval.py", f"--logdir={tmp_path}")
+    assert "1: greedy search (default: 1)" in help_of("train.py")
+
+
+def test_help_groups_the_flags():
+    text = help_of("translate.py")
+    titles = ["this script:", "data:", "model:", "training:", "decoding:"]
+    assert all(title in text for title in titles)
+    assert text.index("decoding:") < text.index("--beam ") < text.index("--best ")
+
+
+def test_a_boolean_flag_has_a_negation(monkeypatch):
+    for word, value in (("--no-sinusoid", False), ("--sinusoid", True)):
+        monkeypatch.setattr(sys, "argv", ["train.py", word])
+        assert parse_flags("", Hyperparams) == dict(sinusoid=value)
+    monkeypatch.setattr(sys, "argv", ["train.py", "--sinusoid", "False"])
+    assert parse_flags("", Hyperparams) == dict(sinusoid=False)
 
 
 @pytest.mark.parametrize(
@@ -88,14 +113,14 @@ def test_help_names_every_field_and_does_not_wait_for_tensorflow(script):
         (dict(dropout_rate=1.0), "dropout_rate is 1.0"),
         (dict(lr=float("nan")), "lr is nan"),
         (dict(source_lang="en"), "source_lang and target_lang are both en"),
-        (dict(source_lang="../de"), "../de is the name of a language"),
-        (dict(recipe="lavish"), "choose one of legacy, updated, paper, tiny"),
+        (dict(source_lang="../de"), "../de: the name of a language must not contain a slash"),
+        (dict(recipe="lavish"), "Choose one of legacy, updated, paper, tiny"),
         (dict(logdir=""), "logdir is empty"),
-        (dict(source_dev="val.de"), "give both sides, or none"),
+        (dict(source_dev="val.de"), "Give both, or none"),
         (dict(patience=3), "patience needs a dev BLEU"),
         (dict(vocab_size=4), "vocab_size is 4"),
-        (dict(shared=True), "shared is for pieces"),
-        (dict(length_penalty="google"), "choose one of paper, ctranslate2"),
+        (dict(tied_embeddings=True), "tied_embeddings needs --tokenizer bpe"),
+        (dict(length_penalty="google"), "Choose one of paper, ctranslate2"),
     ],
 )
 def test_values_out_of_range_are_named(values, message):
@@ -121,37 +146,38 @@ def test_a_boolean_is_true_or_false():
     assert done.returncode == 2 and "maybe is neither True nor False" in done.stderr
 
 
-def test_what_is_saved_is_loaded(tmp_path):
+def test_saved_hyperparameters_are_loaded(tmp_path):
     hp = Hyperparams(logdir=str(tmp_path), maxlen=25, lr=0.5, sinusoid=True)
-    save_hparams(dataclasses.replace(hp, profile=3), {"de": "1", "en": "2"})  # of that run alone
-    assert load_hparams({"logdir": str(tmp_path)}, trained=True) == (hp, {"de": "1", "en": "2"})
+    vocab_sha256 = {"de": "1", "en": "2"}
+    save_hparams(dataclasses.replace(hp, profile_steps=3), vocab_sha256)  # 3 is not saved
+    assert load_hparams({"logdir": str(tmp_path)}, model_exists=True) == (hp, vocab_sha256)
 
     moved = tmp_path.with_name("moved")
     tmp_path.rename(moved)
-    loaded, _ = load_hparams({"logdir": str(moved), "num_epochs": 3}, trained=True)
+    loaded, _ = load_hparams({"logdir": str(moved), "num_epochs": 3}, model_exists=True)
     assert loaded == dataclasses.replace(hp, logdir=str(moved), num_epochs=3)
 
 
 def test_a_flag_cannot_contradict_the_model(tmp_path):
     save_hparams(Hyperparams(logdir=str(tmp_path), maxlen=25), {"de": "1"})
-    assert load_hparams({"logdir": str(tmp_path), "maxlen": 25}, trained=True)[0].maxlen == 25
+    assert load_hparams({"logdir": str(tmp_path), "maxlen": 25}, model_exists=True)[0].maxlen == 25
     with pytest.raises(InputError, match="trained with --maxlen 25, not 10"):
-        load_hparams({"logdir": str(tmp_path), "maxlen": 10}, trained=True)
+        load_hparams({"logdir": str(tmp_path), "maxlen": 10}, model_exists=True)
 
 
 @pytest.mark.parametrize("name", ["source_train", "batch_size", "batch_tokens", "seed"])
-def test_an_epoch_that_has_begun_keeps_its_batches(tmp_path, name):
+def test_an_epoch_in_progress_keeps_its_batches(tmp_path, name):
     save_hparams(Hyperparams(logdir=str(tmp_path)), {"de": "1"})
     flags = {"logdir": str(tmp_path), name: "x" if name == "source_train" else 64}
-    with pytest.raises(InputError, match=f"--{name} .*: leave the flag out until its epoch is"):
-        load_hparams(flags, trained=True, within_epoch=True)
-    hp, _ = load_hparams(flags, trained=True)
+    with pytest.raises(InputError, match=f"--{name} .*. Leave the flag out until the epoch is"):
+        load_hparams(flags, model_exists=True, mid_epoch=True)
+    hp, _ = load_hparams(flags, model_exists=True)
     assert getattr(hp, name) == flags[name]
 
 
-def test_what_is_left_of_a_model_that_is_gone_binds_nobody(tmp_path):
+def test_the_file_of_a_deleted_model_is_ignored(tmp_path):
     save_hparams(Hyperparams(logdir=str(tmp_path), maxlen=25), {"de": "1"})
-    hp, trained_with = load_hparams({"logdir": str(tmp_path)}, trained=False)
+    hp, trained_with = load_hparams({"logdir": str(tmp_path)}, model_exists=False)
     assert hp.maxlen == 10 and trained_with == {}
 
 
@@ -178,45 +204,45 @@ def test_a_damaged_file_is_named(tmp_path, damage):
     path = hparams_path(tmp_path)
     path.write_text(damage(json.loads(path.read_text())))
     with pytest.raises(InputError, match="hparams.json: not hyperparameters of this project"):
-        load_hparams({"logdir": str(tmp_path)}, trained=True)
+        load_hparams({"logdir": str(tmp_path)}, model_exists=True)
 
 
 # Files ---------------------------------------------------------------------------
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+def test_a_file_is_written_atomically(tmp_path):
     path, other = tmp_path / "out", tmp_path / "out.tmp"
     path.write_text("old")
-    other.write_text("somebody's own")
-    with pytest.raises(ZeroDivisionError), whole_file(path) as file:
+    other.write_text("another file")
+    with pytest.raises(ZeroDivisionError), atomic_open(path) as file:
         file.write(b"half")
         raise ZeroDivisionError
     assert path.read_text() == "old"
-    with whole_file(path) as file:
+    with atomic_open(path) as file:
         file.write(b"new")
         file.flush()
         assert path.read_text() == "old"
-    assert path.read_text() == "new" and other.read_text() == "somebody's own"
+    assert path.read_text() == "new" and other.read_text() == "another file"
     assert sorted(tmp_path.iterdir()) == [path, other]
 
 
-def test_what_a_name_leads_to_is_written(tmp_path):
+def test_links_and_pipes_are_followed(tmp_path):
     target, link, folder = (tmp_path / name for name in ("target", "link", "folder"))
     link.symlink_to(target)
     folder.mkdir()
-    write_whole(link, "text")
+    atomic_write(link, "text")
     assert link.is_symlink() and target.read_text() == "text"
-    with pytest.raises(InputError, match="folder: a folder is there"):
-        write_whole(folder, "text")
+    with pytest.raises(InputError, match="folder: is a folder"):
+        atomic_write(folder, "text")
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    write_whole(pipe, "text")
+    atomic_write(pipe, "text")
     assert os.read(reader, 9) == b"text" and pipe.is_fifo()
     os.close(reader)
 
 
-def test_standard_output_by_its_name(tmp_path):
-    script = "from hparams import write_whole; write_whole('/dev/stdout', 'text')"
+def test_standard_output_as_a_path(tmp_path):
+    script = "from runtime.files import atomic_write; atomic_write('/dev/stdout', 'text')"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "text" and not done.stderr

@@ -1,20 +1,23 @@
-"""The whole model: equal to the original, causal, and decoded word by word as all at once."""
+"""The complete model: equal to the 2017 code, causal, and the same with and without a cache."""
 
 import itertools
+import subprocess
+import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from checkpoint import named_variables
-from conftest import decoder, switches
-from hparams import with_recipe
-from model import Transformer, make_model, shift_right
-from modules import Adam, MultiheadAttention, cross_entropy
+from conftest import ROOT, decoder, model_args
+from hparams import RECIPES, make_hparams
+from interop.variable_names import variables_by_2017_name
+from model import DecoderBlock, EncoderBlock, Transformer, make_model, shift_right
+from modules import MultiheadAttention, smoothed_cross_entropy
+from optimizer import FusedAdam
 from search import greedy
-from text import START
-from train import make_step
+from trainer import make_train_step
+from vocab import BOS
 
 
 def largest_difference(ours, theirs):
@@ -23,29 +26,29 @@ def largest_difference(ours, theirs):
 
 def loss_and_gradients(model, x, y, named):
     with tf.GradientTape() as tape:
-        losses = cross_entropy(y, model(x, y))  # (N, T)
+        losses = smoothed_cross_entropy(y, model(x, y))  # (N, T)
         istarget = tf.cast(y != 0, losses.dtype)
         loss = tf.reduce_sum(losses * istarget) / tf.reduce_sum(istarget)
     return loss, tape.gradient(loss, [v.value for v in named.values()])
 
 
-# Equal to the original -----------------------------------------------------------
+# Equal to the 2017 code -----------------------------------------------------------
 
 
-def test_stacks_logits_and_loss_are_the_originals(golden):
+def test_stacks_logits_and_loss_are_those_of_2017(golden):
     model, x, y = golden.model(), golden["x"], golden["y"]
     memory = model.encode(x)
     logits = model(x, y)
     assert largest_difference(memory, golden["enc"]) < 1e-5
     assert largest_difference(model.decode(shift_right(y), memory), golden["dec"]) < 1e-5
     assert largest_difference(logits, golden["logits"]) < 1e-5
-    assert largest_difference(cross_entropy(y, logits), golden["loss"]) < 1e-5
+    assert largest_difference(smoothed_cross_entropy(y, logits), golden["loss"]) < 1e-5
     np.testing.assert_array_equal(np.argmax(logits, -1), golden["preds"])
 
 
-def test_gradients_are_the_originals(golden):
+def test_gradients_are_those_of_2017(golden):
     model, x, y = golden.model(), golden["x"], golden["y"]
-    named = named_variables(model)
+    named = variables_by_2017_name(model)
     loss, gradients = loss_and_gradients(model, x, y, named)
     assert float(loss) == pytest.approx(float(golden["mean_loss"]), abs=1e-5)
     expected = golden.group("g")
@@ -56,16 +59,16 @@ def test_gradients_are_the_originals(golden):
         assert difference <= 1e-5 * np.abs(theirs).max(), name
 
 
-def test_five_training_steps_are_the_originals(golden):
-    """And the weights after them, but for some biases of K (1.3e-4; see below)."""
+def test_five_training_steps_are_those_of_2017(golden):
+    """So are the parameters after them, except some biases of K (1.3e-4; see below)."""
     model, x, y = golden.model(), tf.constant(golden["x"]), tf.constant(golden["y"])
-    optimizer = Adam(golden.hparams["lr"], 0.9, 0.98, 1e-8)
-    step = make_step(tf.distribute.get_strategy(), model, optimizer)
+    optimizer = FusedAdam(golden.hparams["lr"], 0.9, 0.98, 1e-8)
+    step = make_train_step(tf.distribute.get_strategy(), model, optimizer)
     results = [step(x, y) for _ in range(5)]
     losses = [float(mean_loss) for mean_loss, *_ in results]
     assert largest_difference(losses, golden["losses5"]) < 1e-5
     assert float(results[0][1]) == pytest.approx(float(golden["acc"]))
-    named = named_variables(model)
+    named = variables_by_2017_name(model)
     for name, theirs in golden.group("w5").items():
         rounding = 1e-4 if not name.endswith("attention/dense_1/bias") else 5e-4
         difference = largest_difference(named[name], theirs.reshape(named[name].shape))
@@ -74,15 +77,16 @@ def test_five_training_steps_are_the_originals(golden):
     assert float(after) == pytest.approx(float(golden["mean_loss_after5"]), abs=1e-5)
 
 
-def test_the_weights_after_five_steps_are_the_originals(golden, float64):
-    """In float64, where the original's rounding alone is in the difference (8e-5).
+def test_the_parameters_after_five_steps_are_those_of_2017(golden, float64):
+    """In float64, where only the rounding of the 2017 code makes a difference (8e-5).
 
-    In float32 ours adds to it, to 1.3e-4 in one of 78 arrays: some biases of K have a
-    gradient that is zero but for rounding, and Adam makes a step of the rounding.
+    In float32 our rounding adds to it: the difference is 1.3e-4 in one of 78 arrays. The true
+    gradient of some biases of K is zero. Adam divides by the size of the gradient, so rounding
+    noise becomes a full step.
     """
     model, x, y = golden.model(), golden["x"], golden["y"]
-    optimizer = Adam(golden.hparams["lr"], 0.9, 0.98, 1e-8)
-    named = named_variables(model)
+    optimizer = FusedAdam(golden.hparams["lr"], 0.9, 0.98, 1e-8)
+    named = variables_by_2017_name(model)
     for _ in range(5):
         _, gradients = loss_and_gradients(model, x, y, named)
         optimizer.apply_gradients(zip(gradients, named.values(), strict=True))
@@ -100,9 +104,9 @@ def float64():
     keras.config.set_floatx(before[1])
 
 
-def test_greedy_decoding_is_the_originals(golden):
+def test_greedy_decoding_is_that_of_2017(golden):
     model, x = golden.model(), golden["x"]
-    start = tf.fill([len(x)], START)
+    start = tf.fill([len(x)], BOS)
     preds = greedy(*decoder(model, x), start, golden.hparams["maxlen"])
     np.testing.assert_array_equal(preds, golden["greedy"])
 
@@ -116,38 +120,37 @@ Y = np.array([[11, 5, 6, 3, 0, 0], [7, 8, 9, 10, 11, 3]], np.int32)
 SETTINGS = dict(
     learned={},
     sinusoid=dict(sinusoid=True),
-    **{recipe: switches(recipe) for recipe in ("updated", "paper", "tiny")},
+    **{recipe: model_args(recipe) for recipe in ("updated", "paper", "tiny")},
 )
 FROM_IDS = ["updated", "paper", "tiny"]
+SIZES = dict(maxlen=6, hidden_units=16, ffn_units=32, num_blocks=2, num_heads=4)
 
 
 @pytest.fixture(params=SETTINGS)
 def model(request):
     keras.utils.set_random_seed(1)
-    shape = dict(maxlen=6, hidden_units=16, ffn_units=32, num_blocks=2, num_heads=4)
-    model = Transformer(13, 13, **SETTINGS[request.param] | shape | dict(dropout_rate=0.1))
-    model(X, Y)
+    model = Transformer(13, 13, **SETTINGS[request.param] | SIZES | dict(dropout_rate=0.1))
     for variable in model.trainable_variables:  # as after training: no bias is zero
         variable.assign_add(np.random.normal(scale=0.1, size=variable.shape))
     return model
 
 
-def test_logits_do_not_depend_on_later_words(model):
-    """Shown by the gradient: of the logits at each position to the words fed in."""
+def test_logits_do_not_depend_on_later_tokens(model):
+    """Shown by the gradient of the logits with respect to the embedded decoder inputs."""
     memory = model.encode(X)
     inputs = shift_right(Y)
     with tf.GradientTape() as tape:
-        embedded = model.dec_words(inputs)
+        embedded = model.dec_input(inputs)
         tape.watch(embedded)
         dec = embedded
         for block in model.dec_blocks:
-            dec = block(dec, memory, model.masks(inputs), model.masks(X))
-        probe = tf.reduce_sum(model.logits(dec)[:, 2] * np.random.normal(size=(2, 13)))
+            dec = block(dec, memory, model.padding_masks(inputs), model.padding_masks(X))
+        probe = tf.reduce_sum(model.to_logits(dec)[:, 2] * np.random.normal(size=(2, 13)))
     gradient = np.abs(tape.gradient(probe, embedded)).max(-1)  # (N, T)
     assert (gradient[:, :3] > 0).all() and not gradient[:, 3:].any()
 
 
-def test_later_words_change_nothing_before_them(model):
+def test_later_tokens_change_nothing_before_them(model):
     changed = Y.copy()
     changed[:, 3] = 4
     ours, theirs = model(X, Y).numpy(), model(X, changed).numpy()
@@ -155,13 +158,13 @@ def test_later_words_change_nothing_before_them(model):
     assert np.abs(ours[:, 4:] - theirs[:, 4:]).max() > 1e-4
 
 
-def test_sentences_of_a_batch_do_not_touch(model):
+def test_sentences_of_a_batch_are_independent(model):
     alone = tf.concat([model(X[:1], Y[:1]), model(X[1:], Y[1:])], axis=0)
     np.testing.assert_allclose(model(X, Y), alone, atol=1e-5)
 
 
-def test_word_by_word_equals_all_at_once(model):
-    """The cached decoder gives the logits that the whole sentence gives."""
+def test_token_by_token_equals_all_at_once(model):
+    """The decoder with a cache gives the same logits as `call`."""
     step, state = decoder(model, X)
     inputs = shift_right(Y).numpy()
     steps = []
@@ -172,13 +175,16 @@ def test_word_by_word_equals_all_at_once(model):
 
 
 def test_greedy_is_the_argmax_of_its_own_output(model):
-    preds = greedy(*decoder(model, X), tf.fill([2], START), 6)
+    preds = greedy(*decoder(model, X), tf.fill([2], BOS), 6)
     np.testing.assert_array_equal(np.argmax(model(X, preds), -1), preds)
 
 
 def test_padding_changes_nothing_before_the_first_step():
-    """Before training only: the documented masks read zeros in the activations, and
-    biases learned in a first block fill the padding of the next."""
+    """With masks from activations this holds before training only.
+
+    They look for vectors of zeros, and the learned biases of one block fill the padding of the
+    next.
+    """
     keras.utils.set_random_seed(1)
     model = Transformer(12, 13, 8, 16, 2, 4)
     padded = [np.pad(ids, [(0, 0), (0, 2)]) for ids in (X, Y)]
@@ -189,7 +195,7 @@ def test_padding_changes_nothing_before_the_first_step():
 def test_padding_changes_nothing_where_masks_are_from_ids(model):
     padded = [np.pad(ids, [(0, 0), (0, 3)]) for ids in (X, Y)]
     np.testing.assert_allclose(model(*padded)[:, :6], model(X, Y), atol=1e-5)
-    alone = model(X[1:, :3], Y[1:])  # without the padding that its neighbour needs
+    alone = model(X[1:, :3], Y[1:])  # without the padding to the length of its neighbour
     np.testing.assert_allclose(alone, model(X, Y)[1:], atol=1e-5)
 
 
@@ -200,20 +206,20 @@ def test_a_row_that_is_all_padding_is_finite(model):
 
 @pytest.mark.parametrize("model", FROM_IDS, indirect=True)
 def test_hypotheses_of_a_sentence_share_its_memory(model):
-    """Three hypotheses a sentence, stepped together, are each what it is alone."""
+    """Three hypotheses per sentence get the same logits together as each one alone."""
     beam = 3
-    words = np.random.default_rng(0).integers(4, 13, [len(X) * beam, 4])  # (N * beam, T)
-    words[:, 0] = START
+    ids = np.random.default_rng(0).integers(4, 13, [len(X) * beam, 4])  # (N * beam, T)
+    ids[:, 0] = BOS
     step, state = decoder(model, X, beam)
     for t in range(4):
-        logits, state = step(tf.constant(words[:, t], tf.int32), state)
+        logits, state = step(tf.constant(ids[:, t], tf.int32), state)
     sources = np.repeat(X, beam, axis=0)
-    memory, masks = model.encode(sources), model.masks(sources)
-    expected = model.logits(model.decode(words.astype(np.int32), memory, masks))[:, -1]
+    memory, masks = model.encode(sources), model.padding_masks(sources)
+    expected = model.to_logits(model.decode(ids.astype(np.int32), memory, masks))[:, -1]
     np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
-def test_q_k_and_v_begin_as_different_matrices():
+def test_q_k_and_v_start_as_different_matrices():
     fresh = MultiheadAttention(16, 4)
     fresh(np.zeros((1, 1, 16)), np.zeros((1, 1, 16)))
     kernels = [layer.kernel.numpy() for layer in (fresh.query, fresh.key, fresh.value)]
@@ -225,9 +231,9 @@ def test_q_k_and_v_begin_as_different_matrices():
     "on, weights, outputs",
     [("attention", 0.2, 0.0), ("sublayers", 0.0, 0.2), ("both", 0.2, 0.2)],
 )
-def test_dropout_is_where_it_is_said_to_be(on, weights, outputs):
+def test_dropout_is_where_dropout_on_puts_it(on, weights, outputs):
     model = Transformer(13, 13, 6, 16, 1, 2, dropout_rate=0.2, dropout_on=on)
-    assert model.enc_words.dropout.rate == model.dec_words.dropout.rate == 0.2
+    assert model.enc_input.dropout.rate == model.dec_input.dropout.rate == 0.2
     (enc,), (dec,) = model.enc_blocks, model.dec_blocks
     for attention in (enc.self_attention, dec.self_attention, dec.vanilla_attention):
         assert attention.dropout.rate == weights
@@ -243,7 +249,7 @@ def test_dropout_is_on_in_training(model):
 
 
 def test_dropout_is_on_in_the_training_step(model):
-    step = make_step(tf.distribute.get_strategy(), model, keras.optimizers.SGD(0.0))
+    step = make_train_step(tf.distribute.get_strategy(), model, keras.optimizers.SGD(0.0))
     x, y = tf.constant(X), tf.constant(Y)
     losses = {float(step(x, y)[0]) for _ in range(3)}
     assert len(losses) == 3
@@ -258,13 +264,88 @@ def test_bfloat16_is_near_float32_and_learns(recipe):
     models = []
     for precision in ("float32", "bfloat16"):
         keras.utils.set_random_seed(0)
-        models.append(make_model(with_recipe(flags | dict(precision=precision)), 50, 50))
+        models.append(make_model(make_hparams(flags | dict(precision=precision)), 50, 50))
     assert keras.config.dtype_policy().name == "float32"
     exact, near = (tf.cast(model(x, y), tf.float32) for model in models)
     assert 0 < largest_difference(exact, near) < 0.1
+    assert models[1](x, y).dtype == "bfloat16"
     assert all(weight.dtype == "float32" for weight in models[1].trainable_variables)
-    optimizer = Adam(0.01)
+    optimizer = FusedAdam(0.01)
     optimizer.build(models[1].trainable_variables)
-    step = make_step(tf.distribute.get_strategy(), models[1], optimizer)
+    step = make_train_step(tf.distribute.get_strategy(), models[1], optimizer)
     losses = [float(step(x, y)[0]) for _ in range(30)]
     assert losses[-1] < losses[0] / 2
+
+
+# Keras ---------------------------------------------------------------------------
+
+
+def recipe_model(recipe, **kwargs):
+    args = model_args(recipe) if recipe != "legacy" else {}
+    return Transformer(13, 13, **args | SIZES | dict(dropout_rate=0.1), **kwargs)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_the_constructor_makes_all_parameters(recipe, monkeypatch):
+    """Without a call, and the first call does not trace the blocks symbolically first."""
+    model, calls = recipe_model(recipe), []
+    before = [v.path for v in model.variables]
+    for block in (EncoderBlock, DecoderBlock):
+
+        def record(self, inputs, *args, call=block.call, **kwargs):
+            calls.append(type(inputs))
+            return call(self, inputs, *args, **kwargs)
+
+        monkeypatch.setattr(block, "call", record)
+    model(X, Y)
+    assert [v.path for v in model.variables] == before and model.built
+    assert len(calls) == 4 and keras.KerasTensor not in calls
+    assert model.tied == (recipe != "legacy")
+    assert model.tied == (model.enc_input.tokens is model.dec_input.tokens)
+
+
+LOAD = """
+import sys
+import keras
+import numpy as np
+import model
+
+for path in sys.argv[1:]:
+    loaded = keras.models.load_model(path)
+    assert type(loaded) is model.Transformer
+    arrays = np.load(f"{path}.npz")
+    np.testing.assert_array_equal(loaded(arrays["x"], arrays["y"]), arrays["logits"])
+"""
+
+
+def test_a_keras_file_holds_the_model(tmp_path):
+    """For every recipe, in this process, and in another one that imports model.py."""
+    paths = []
+    for recipe in RECIPES:
+        keras.utils.set_random_seed(1)
+        model = recipe_model(recipe)
+        paths.append(str(tmp_path / f"{recipe}.keras"))
+        model.save(paths[-1])
+        np.savez(f"{paths[-1]}.npz", x=X, y=Y, logits=model(X, Y))
+        keras.utils.set_random_seed(2)  # other initial values
+        loaded = keras.models.load_model(paths[-1])
+        assert type(loaded) is Transformer and loaded.get_config() == model.get_config()
+        assert len(loaded.variables) == len(model.variables)
+        for ours, theirs in zip(loaded.trainable_variables, model.trainable_variables, strict=True):
+            np.testing.assert_array_equal(ours, theirs, err_msg=theirs.path)
+        np.testing.assert_array_equal(loaded(X, Y), model(X, Y))
+    subprocess.run([sys.executable, "-c", LOAD, *paths], cwd=ROOT, check=True)
+
+
+def test_a_keras_file_holds_the_dtype_policy(tmp_path):
+    model = recipe_model("tiny", dtype="mixed_bfloat16")
+    path = tmp_path / "model.keras"
+    model.save(path)
+    loaded = keras.models.load_model(path)
+    assert loaded.dtype_policy.name == loaded.enc_blocks[0].dtype_policy.name == "mixed_bfloat16"
+    logits = loaded(X, Y)
+    assert logits.dtype == "bfloat16"
+    np.testing.assert_array_equal(tf.cast(logits, tf.float32), tf.cast(model(X, Y), tf.float32))
+    path.unlink()
+    loaded.save(path)  # a loaded model can be saved again
+    assert keras.models.load_model(path).get_config() == model.get_config()

@@ -1,22 +1,27 @@
-"""Each layer alone: weights, shapes, and the documented formulas."""
+"""Each layer, the loss and the optimizer alone: parameters, shapes and formulas."""
+
+import functools
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import model
+import modules
+from model import DecoderBlock, EncoderBlock, InputEmbedding
 from modules import (
-    Adam,
     Dropout,
     Embedding,
     Feedforward,
     MultiheadAttention,
     Normalize,
     PositionalEncoding,
-    WarmUp,
-    cross_entropy,
     label_smoothing,
+    scaled_dot_product_attention,
+    smoothed_cross_entropy,
 )
+from optimizer import FusedAdam, InverseSqrtSchedule
 
 IDS = np.array([[5, 1, 7, 0], [2, 3, 0, 0]], np.int32)  # (N, T)
 C = 8
@@ -27,7 +32,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(autouse=True)
 def seed():
-    """Every test draws the same numbers, whichever ran before it."""
+    """Every test draws the same numbers, whichever test ran before it."""
     RNG.bit_generator.state = np.random.default_rng(0).bit_generator.state
 
 
@@ -35,32 +40,128 @@ def units(*shape):
     return RNG.normal(size=shape).astype(np.float32)
 
 
-def check_layer(layer, *inputs, weights, shape):
-    """Weight count, shape, eager equal to graph, and a gradient for every weight."""
+def check_layer(make, *inputs, parameters, shape):
+    """Check what every layer must do.
+
+    It has so many parameters, the shape of its output is right, a graph computes what eager
+    execution does, every parameter gets a gradient, the layer survives a round trip through
+    its config, and in mixed precision only its parameters are float32.
+
+    Args:
+      make: function from keyword arguments of `keras.layers.Layer` to the layer.
+
+    Returns:
+      (Layer, output array).
+    """
+    layer = make()
     with tf.GradientTape() as tape:
         eager = layer(*inputs)
         loss = tf.reduce_sum(eager * units(*shape))
-    assert len(layer.trainable_variables) == weights
+    variables = layer.trainable_variables
+    assert len(variables) == parameters
     assert eager.shape == shape and np.isfinite(eager).all()
     np.testing.assert_allclose(tf.function(layer)(*inputs), eager, atol=1e-5)
-    for gradient in tape.gradient(loss, [v.value for v in layer.trainable_variables]):
+    for gradient in tape.gradient(loss, [v.value for v in variables]):
         assert np.abs(tf.convert_to_tensor(gradient)).max() > 0
-    return eager.numpy()
+
+    config = keras.saving.serialize_keras_object(layer)
+    assert config["registered_name"] == f"transformer>{type(layer).__name__}"
+    copy = keras.saving.deserialize_keras_object(config)
+    assert keras.saving.serialize_keras_object(copy) == config
+    assign(copy.trainable_variables, variables)  # `build` has created them, not a call
+    np.testing.assert_array_equal(copy(*inputs), eager)
+    assert type(layer).from_config(layer.get_config()).get_config() == layer.get_config()
+
+    mixed = make(dtype="mixed_bfloat16")
+    outputs = mixed(*inputs)
+    assert outputs.dtype == "bfloat16"
+    assert all(v.dtype == "float32" for v in mixed.trainable_variables)
+    assign(mixed.trainable_variables, variables)
+    np.testing.assert_allclose(tf.cast(mixed(*inputs), tf.float32), eager, atol=0.15)
+    return layer, eager.numpy()
 
 
-def test_embedding():
+def assign(variables, others):
+    for variable, other in zip(variables, others, strict=True):
+        variable.assign(other)
+
+
+def input_embedding(**kwargs):
+    return InputEmbedding(
+        Embedding(9, C, **kwargs), Embedding(4, C, zero_pad=False, **kwargs), 0.1, **kwargs
+    )
+
+
+BLOCK_ARGS = dict(
+    attention=dict(num_units=C, num_heads=2), feedforward=dict(inner_units=4 * C, num_units=C)
+)
+# (function that makes a layer, shapes of its inputs (None: ids), number of its parameters)
+LAYERS = [
+    (functools.partial(Embedding, 9, C), [None], 1),
+    (functools.partial(Embedding, 9, C, zero_pad=False, scale=False), [None], 1),
+    (functools.partial(Embedding, 9, C, init_stddev=0.1), [None], 1),
+    (functools.partial(PositionalEncoding, C), [None], 0),
+    (functools.partial(PositionalEncoding, C, paired=True), [None], 0),
+    (Normalize, [(2, 4, C)], 2),
+    (functools.partial(Dropout, 0.5), [(2, 4, C)], 0),
+    (functools.partial(Feedforward, 4 * C, C), [(2, 4, C)], 6),
+    (functools.partial(MultiheadAttention, C, 2), [(2, 4, C), (2, 5, C)], 8),
+    (functools.partial(MultiheadAttention, C, 2, output_projection=True), [(2, 4, C)] * 2, 10),
+    (functools.partial(MultiheadAttention, C, 2, relu=False), [(2, 4, C)] * 2, 8),
+    (input_embedding, [None], 2),
+    (functools.partial(EncoderBlock, **BLOCK_ARGS), [(2, 4, C)], 14),
+    (functools.partial(DecoderBlock, **BLOCK_ARGS), [(2, 4, C), (2, 5, C)], 22),
+]
+
+
+@pytest.mark.parametrize("make, shapes, parameters", LAYERS)
+def test_layer(make, shapes, parameters):
+    inputs = [IDS if shape is None else units(*shape) for shape in shapes]
+    check_layer(make, *inputs, parameters=parameters, shape=(2, 4, C))
+
+
+def test_every_layer_is_checked():
+    defined = {
+        value
+        for module in (modules, model)
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, keras.layers.Layer)
+    }
+    assert {type(make()) for make, *_ in LAYERS} == defined - {model.Transformer}
+
+
+def test_embedding_looks_up_scaled_vectors():
     layer = Embedding(9, C)
-    outputs = check_layer(layer, IDS, weights=1, shape=(2, 4, C))
+    outputs = layer(IDS).numpy()
     table = layer.lookup_table.numpy()
     np.testing.assert_allclose(outputs[0, 0], table[5] * C**0.5, rtol=1e-6)
     assert not outputs[IDS == 0].any()
 
     plain = Embedding(9, C, zero_pad=False, scale=False)
-    outputs = check_layer(plain, IDS, weights=1, shape=(2, 4, C))
-    np.testing.assert_array_equal(outputs, plain.lookup_table.numpy()[IDS])
+    np.testing.assert_array_equal(plain(IDS), plain.lookup_table.numpy()[IDS])
 
 
-def test_positional_encoding_is_the_documented_formula():
+def test_logits_are_products_with_the_rows_of_the_table():
+    inputs = units(2, 4, C)
+    for pad_logit in (True, False):
+        layer = Embedding(9, C, pad_logit=pad_logit)
+        layer(IDS)
+        table = layer.lookup_table.numpy()
+        np.testing.assert_array_equal(layer.padded_table(), table * (np.arange(9) > 0)[:, None])
+        expected = inputs @ table.T
+        if not pad_logit:
+            expected[..., 0] = 0
+        np.testing.assert_allclose(layer.to_logits(inputs), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("stddev, expected", [(None, (2 / 600) ** 0.5), (0.3, 0.3)])
+def test_the_initial_table_has_the_standard_deviation_asked_for(stddev, expected):
+    layer = Embedding(500, 100, init_stddev=stddev)
+    layer(IDS)
+    assert np.std(layer.lookup_table) == pytest.approx(expected, rel=0.02)
+
+
+def test_positional_encoding_is_the_formula_of_2017():
     positions = np.arange(10)[None]  # (1, T)
     outputs = np.array(PositionalEncoding(C, zero_pad=False, scale=False)(positions))
     for pos in range(10):
@@ -83,35 +184,61 @@ def test_paired_positional_encoding_is_the_papers_formula():
             np.testing.assert_allclose(pair, [np.sin(angle), np.cos(angle)], atol=3e-4)
 
 
-def test_normalize_gives_mean_0_and_variance_1():
+def test_normalize_is_layer_normalization():
     inputs = 3 + 5 * units(2, 4, C)
-    outputs = check_layer(Normalize(), inputs, weights=2, shape=(2, 4, C))
+    outputs = Normalize()(inputs).numpy()
     np.testing.assert_allclose(outputs.mean(-1), 0, atol=1e-5)
     np.testing.assert_allclose(outputs.var(-1), 1, atol=1e-4)
+    expected = keras.layers.LayerNormalization(epsilon=1e-8)(inputs)
+    np.testing.assert_allclose(outputs, expected, atol=1e-5)
 
 
-def test_feedforward():
-    check_layer(Feedforward(4 * C, C), units(2, 4, C), weights=6, shape=(2, 4, C))
+def softmax(scores):
+    exp = np.exp(scores - scores.max(-1, keepdims=True))
+    return exp / exp.sum(-1, keepdims=True)
 
 
-def test_multihead_attention():
-    layer = MultiheadAttention(C, 2)
-    check_layer(layer, units(2, 3, C), units(2, 5, C), weights=8, shape=(2, 3, C))
+def test_scaled_dot_product_attention_is_equation_1():
+    Q, K, V = units(2, 3, 4, 5), units(2, 3, 6, 5), units(2, 3, 6, 5)  # (N, h, T, d_k)
+    mask = RNG.random((2, 1, 4, 6)) < 0.7
+    mask[..., 0] = True
+    scores = np.where(mask, Q @ K.swapaxes(-1, -2) / 5**0.5, -np.inf)
+    expected = softmax(scores)
+    outputs, weights = scaled_dot_product_attention(Q, K, V, mask)
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
+    np.testing.assert_allclose(outputs, expected @ V, atol=1e-5)
+
+    query_mask = np.array([True, False, True, True])[:, None]  # (T_q, 1)
+    outputs, weights = scaled_dot_product_attention(
+        Q, K, V, mask, query_mask, dropout=lambda weights: 2 * weights
+    )
+    np.testing.assert_allclose(weights, expected * query_mask, atol=1e-6)
+    np.testing.assert_allclose(outputs, 2 * (expected * query_mask) @ V, atol=1e-5)
 
 
-def test_attention_is_a_distribution_over_the_keys_that_count():
+def test_q_k_and_v_start_in_their_range():
+    """Linear projections start as parts of one matrix (C, 3C), those with a ReLU alone."""
+    for relu, bound in ((True, (6 / 128) ** 0.5), (False, (6 / 256) ** 0.5)):
+        layer = MultiheadAttention(64, 4, relu=relu)
+        layer.build((2, 4, 64), (2, 4, 64))
+        for dense in (layer.query, layer.key, layer.value):
+            assert np.abs(dense.kernel).max() == pytest.approx(bound, rel=0.01)
+
+
+def test_attention_is_a_distribution_over_the_keys_that_are_not_padding():
     layer = MultiheadAttention(C, 2)
     queries, keys = units(2, 4, C), units(2, 4, C)
     queries[0, 3] = keys[0, 2] = keys[1, 0] = 0
     layer(queries, keys)
-    weights = np.array(layer.weigh(queries, layer.project(keys)))  # (N, h, T_q, T_k)
+    keys_values = layer.project_keys_values(keys)
+    weights = np.array(layer.attention_weights(queries, keys_values))  # (N, h, T_q, T_k)
     assert not weights[0, :, :, 2].any() and not weights[1, :, :, 0].any()
-    assert not weights[0, :, 3].any()  # a query that is padding takes nothing
+    assert not weights[0, :, 3].any()  # a query that is padding attends to nothing
     sums = np.ones((2, 2, 4))
     sums[0, :, 3] = 0
     np.testing.assert_allclose(weights.sum(-1), sums, atol=1e-6)
 
-    causal = np.array(layer.weigh(queries, layer.project(keys), causality=True))
+    causal = np.array(layer.attention_weights(queries, keys_values, causality=True))
     assert not causal[0][:, ~np.tri(4, dtype=bool)].any()
     assert causal[0, :, 1, 0].all()
 
@@ -137,10 +264,10 @@ def test_dropout_zeroes_its_share_and_keeps_the_mean(rate, dtype):
     layer, inputs = Dropout(rate, dtype=dtype), tf.ones([999, 1001])
     first, second = (np.array(layer(inputs, training=True), "f") for _ in range(2))
     assert first.shape == inputs.shape and (first != second).any()
-    spread = (rate * (1 - rate) / first.size) ** 0.5
-    assert np.mean(first == 0) == pytest.approx(rate, abs=5 * spread + 2**-15)
-    np.testing.assert_allclose(first[first > 0], 1 / (1 - layer.dropped / 2**16), rtol=0.01)
-    # A unit's neighbours say nothing of it, in its row or its column.
+    deviation = (rate * (1 - rate) / first.size) ** 0.5
+    assert np.mean(first == 0) == pytest.approx(rate, abs=5 * deviation + 2**-15)
+    np.testing.assert_allclose(first[first > 0], 1 / (1 - layer.threshold / 2**16), rtol=0.01)
+    # A unit is independent of its neighbours in its row and in its column.
     for axis in range(2):
         pairs = (first * np.roll(first, 1, axis) > 0).mean()
         assert pairs == pytest.approx((1 - rate) ** 2, abs=0.002)
@@ -167,51 +294,66 @@ def test_residual_dropout_acts_in_training_only(layer, count):
     assert np.abs(layer(*inputs, training=True) - layer(*inputs)).max() > 0.01
 
 
-def test_warm_up_rises_to_its_peak_and_falls():
-    rates = [float(WarmUp(0.5, 10)(step)) for step in range(40)]
+def test_the_learning_rate_rises_to_its_peak_and_falls():
+    rates = [float(InverseSqrtSchedule(0.5, 10)(step)) for step in range(40)]
     np.testing.assert_allclose(rates[:10], 0.05 * np.arange(1, 11), rtol=1e-6)
     assert max(rates) == rates[9] and rates[39] == pytest.approx(0.25)
-    assert float(WarmUp(0.5, 0)(123)) == 0.5
+    assert float(InverseSqrtSchedule(0.5, 0)(123)) == 0.5
 
 
-def test_loss_is_keras_cross_entropy_with_label_smoothing():
-    y, logits = IDS, units(2, 4, 9)
-    expected = keras.losses.CategoricalCrossentropy(
-        from_logits=True, label_smoothing=0.1, reduction=None
-    )(np.eye(9)[y], logits)
-    np.testing.assert_allclose(cross_entropy(y, logits), expected, rtol=1e-5)
-    np.testing.assert_allclose(label_smoothing(np.eye(9)[y]).sum(-1), 1)
+def plain_loss(y, logits):
+    """The formula that `smoothed_cross_entropy` equals."""
+    labels = label_smoothing(tf.one_hot(y, logits.shape[-1]))
+    return -tf.reduce_sum(labels * tf.nn.log_softmax(logits), axis=-1)
 
 
-def test_the_loss_of_an_impossible_word_is_finite():
-    loss = cross_entropy(np.array([1]), tf.constant([[500.0, 0.0]]), epsilon=0.0)
-    np.testing.assert_allclose(loss, [500.0])
-
-
-def test_the_gradient_of_the_loss_is_that_of_keras():
-    y, logits = IDS, tf.constant(units(2, 4, 9))
-    weights = tf.constant(units(2, 4))
-    reference = keras.losses.CategoricalCrossentropy(
+def keras_loss(y, logits):
+    loss = keras.losses.CategoricalCrossentropy(
         from_logits=True, label_smoothing=0.1, reduction=None
     )
-    gradients = []
-    for loss in (cross_entropy, lambda y, logits: reference(np.eye(9, dtype="f")[y], logits)):
+    return loss(tf.one_hot(y, logits.shape[-1]), logits)
+
+
+@pytest.mark.parametrize("expected_loss", [plain_loss, keras_loss])
+def test_the_loss_and_its_gradient_are_those_of_the_plain_formula(expected_loss):
+    y, logits = IDS, tf.constant(3 * units(2, 4, 9))
+    upstream = tf.constant(units(2, 4))
+    losses, gradients = [], []
+    for loss in (smoothed_cross_entropy, expected_loss):
         with tf.GradientTape() as tape:
             tape.watch(logits)
-            total = tf.reduce_sum(weights * loss(y, logits))
+            losses.append(loss(y, logits))
+            total = tf.reduce_sum(upstream * losses[-1])
         gradients.append(tape.gradient(total, logits))
+    np.testing.assert_allclose(*losses, rtol=1e-5)
     np.testing.assert_allclose(*gradients, atol=1e-6)
 
 
+def test_smoothed_labels_are_a_distribution():
+    np.testing.assert_allclose(label_smoothing(np.eye(9)[IDS]).sum(-1), 1)
+
+
+def test_the_loss_of_an_impossible_token_is_finite():
+    loss = smoothed_cross_entropy(np.array([1]), tf.constant([[500.0, 0.0]]), epsilon=0.0)
+    np.testing.assert_allclose(loss, [500.0])
+
+
 def test_adam_is_that_of_keras():
-    start, found = [units(3, 4), units(5)], []
-    for optimizer in (Adam, keras.optimizers.Adam):
+    start, results = [units(3, 4), units(5)], []
+    for optimizer in (FusedAdam, keras.optimizers.Adam):
         weights = [keras.Variable(values) for values in start]
-        optimizer = optimizer(WarmUp(0.01, 3), 0.9, 0.98, 1e-9)
+        optimizer = optimizer(InverseSqrtSchedule(0.01, 3), 0.9, 0.98, 1e-9)
         optimizer.build(weights)
         for step in range(6):
             optimizer.apply_gradients([(np.sin(step + w) * 0.1**step, w) for w in weights])
-        found.append([w.numpy() for w in weights])
-    for ours, theirs in zip(*found, strict=True):
+        results.append([w.numpy() for w in weights])
+    for ours, theirs in zip(*results, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
-    assert np.abs(found[0][0] - start[0]).min() > 0.001
+    assert np.abs(results[0][0] - start[0]).min() > 0.001
+
+
+def test_optimizer_and_schedule_survive_a_round_trip_through_their_configs():
+    optimizer = FusedAdam(InverseSqrtSchedule(0.01, 3), 0.9, 0.98, 1e-9)
+    copy = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert type(copy) is FusedAdam and type(copy._learning_rate) is InverseSqrtSchedule
+    assert keras.optimizers.serialize(copy) == keras.optimizers.serialize(optimizer)

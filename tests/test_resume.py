@@ -1,4 +1,4 @@
-"""Training that is stopped or killed ends as one that was left alone."""
+"""Training that is stopped or killed and then resumed gives the same as without interruption."""
 
 import functools
 import os
@@ -19,18 +19,20 @@ import tensorflow as tf
 import checkpoint
 import prepro
 import train
-from conftest import ROOT, sample_pairs, write_corpus
+import trainer
+from conftest import ROOT, sample_pairs, slow, write_corpus
+from runtime.signals import SignalGuard
 from test_scripts import scalars
 from test_tensorboard import values
 
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "3"))  # in the slow test
 RECIPE = dict(recipe="tiny", vocab_size=300, hidden_units=32, num_blocks=1, num_heads=2)
 TRAINING = RECIPE | dict(batch_tokens=60, num_epochs=3, save_steps=7, deterministic=True)
 
 
 @pytest.fixture(scope="module")
 def flags(tmp_path_factory):
-    """A corpus with its pieces, whose test set is the development set too."""
+    """A corpus with its vocabulary. The development set is the test set."""
     folder = tmp_path_factory.mktemp("corpus")
     flags = write_corpus(folder, sample_pairs(400), sample_pairs(20, seed=1))
     dev = dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
@@ -40,23 +42,23 @@ def flags(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(flags, tmp_path_factory):
-    """The folder of a training that was left alone."""
-    logdir = tmp_path_factory.mktemp("whole")
+def uninterrupted(flags, tmp_path_factory):
+    """The folder of a run without interruption."""
+    logdir = tmp_path_factory.mktemp("uninterrupted")
     with start(flags, logdir) as process:
         assert process.wait() == 0, process.stderr.read()
     return logdir
 
 
 @pytest.fixture
-def begun(begun_once, tmp_path):
-    """A copy of the folder of a training of one epoch."""
-    return shutil.copytree(begun_once, tmp_path / "begun")
+def one_epoch(one_epoch_once, tmp_path):
+    """A copy of the folder of a run of one epoch."""
+    return shutil.copytree(one_epoch_once, tmp_path / "one_epoch")
 
 
 @pytest.fixture(scope="module")
-def begun_once(flags, tmp_path_factory):
-    logdir = tmp_path_factory.mktemp("begun")
+def one_epoch_once(flags, tmp_path_factory):
+    logdir = tmp_path_factory.mktemp("one_epoch")
     with start(flags, logdir, num_epochs=1) as process:
         assert process.wait() == 0, process.stderr.read()
     return logdir
@@ -72,43 +74,46 @@ def start(flags, logdir, preexec_fn=None, **more):
 
 
 def content(logdir):
-    """What the newest checkpoint holds, bytes by the names of its variables."""
-    path = checkpoint.newest(logdir)
-    assert path.name.startswith("model_epoch_03") and not checkpoint.is_partial(path)
+    """Read the latest checkpoint: bytes by the keys of its variables."""
+    path = checkpoint.latest(logdir)
+    assert path.name.startswith("model_epoch_03") and not checkpoint.is_mid_epoch(path)
     reader = tf.train.load_checkpoint(str(path))
     names = reader.get_variable_to_shape_map()
     return {name: np.asarray(reader.get_tensor(name)).tobytes() for name in names}
 
 
 def curves(logdir):
-    """All but speed, of which the steps alone."""
+    """Read TensorBoard's curves; of the speed, which always differs, only the steps."""
     points = scalars(logdir)
     speed = points.pop("tokens_per_second")
     return points, [*speed], [(name, step) for name, step, _ in values(logdir)]
 
 
-def assert_equal(logdir, whole):
-    assert content(logdir) == content(whole)
-    assert curves(logdir) == curves(whole)
-    names = [[path.name for path in checkpoint.named(folder)] for folder in (logdir, whole)]
-    assert names[0] == names[1]
-    assert checkpoint.read_scores(logdir) == checkpoint.read_scores(whole)
+def names(logdir):
+    return [path.name for path in checkpoint.list_checkpoints(logdir)]
+
+
+def assert_equal(logdir, uninterrupted):
+    assert content(logdir) == content(uninterrupted)
+    assert curves(logdir) == curves(uninterrupted)
+    assert names(logdir) == names(uninterrupted)
+    assert checkpoint.read_dev_bleu(logdir) == checkpoint.read_dev_bleu(uninterrupted)
 
 
 def wait_for(process, logdir, pattern, before=()):
-    """Until a file is there that was not before, or the process has ended."""
+    """Wait for a file that is not among `before`, or until the process ends."""
     while process.poll() is None and not {*Path(logdir).glob(pattern)} - {*before}:
         time.sleep(0.0005)
 
 
 def kill(flags, logdir, in_save, rng, saves):
-    """Train, up to SIGKILL at a random moment after some checkpoints, or in a save.
+    """Train, and send SIGKILL at a random moment after some checkpoints, or during a save.
 
     Args:
-      saves: how many checkpoints are waited for.
+      saves: how many checkpoints to wait for.
 
     Returns:
-      int or None: the step that the newest checkpoint is of, if training was still at work.
+      int or None: the step of the latest checkpoint, or None if training had ended before.
     """
     before = [*logdir.glob("events*")]
     with start(flags, logdir) as process:
@@ -119,63 +124,65 @@ def kill(flags, logdir, in_save, rng, saves):
         if in_save:
             wait_for(process, logdir, "unfinished*")
         process.kill()
-    newest = checkpoint.newest(logdir)
+    latest = checkpoint.latest(logdir)
     if process.returncode == -signal.SIGKILL:
-        return checkpoint.epoch_and_step(newest)[1] if newest else 0
+        return checkpoint.epoch_and_step(latest)[1] if latest else 0
     return None
 
 
-def test_killed_again_and_again_it_ends_as_if_left_alone(flags, whole, tmp_path):
+@slow
+def test_killed_several_times_it_gives_the_same(flags, uninterrupted, tmp_path):
     rng, steps = random.Random(0), []
     for logdir in map(tmp_path.joinpath, map(str, range(KILLS))):
-        found = [kill(flags, logdir, turn % 2 == 1, rng, saves=turn) for turn in range(3)]
-        steps += [step for step in found if step is not None]
+        killed_at = [kill(flags, logdir, turn % 2 == 1, rng, saves=turn) for turn in range(3)]
+        steps += [step for step in killed_at if step is not None]
         with start(flags, logdir) as process:
             assert process.wait() == 0, process.stderr.read()
-        assert_equal(logdir, whole)
+        assert_equal(logdir, uninterrupted)
         if len(steps) >= KILLS:
             break
     assert len(steps) >= KILLS and any(steps)  # some were killed after a checkpoint
 
 
-def test_sigterm_saves_at_once_and_one_training_keeps_others_out(flags, whole, tmp_path):
+def test_sigterm_saves_at_once_and_a_run_locks_its_folder(flags, uninterrupted, tmp_path):
     with start(flags, tmp_path, save_steps=0) as process:
         wait_for(process, tmp_path, "events*")
         with start(flags, tmp_path) as other:
             printed = other.stderr.read()
-        assert other.returncode == 2 and "another training writes here" in printed
+        assert other.returncode == 2 and "another training run writes here" in printed
         assert "Traceback" not in printed
         process.send_signal(signal.SIGTERM)
         printed = process.stderr.read()
     assert process.returncode == 128 + signal.SIGTERM and "The same command resumes" in printed
-    assert checkpoint.is_partial(checkpoint.newest(tmp_path))
+    assert checkpoint.is_mid_epoch(checkpoint.latest(tmp_path))
     with start(flags, tmp_path) as process:
         assert process.wait() == 0, process.stderr.read()
-    assert_equal(tmp_path, whole)
+    assert_equal(tmp_path, uninterrupted)
 
 
-def test_a_full_disk_leaves_the_last_checkpoint(flags, begun):
-    """A file may have 100 kB, which is less than a checkpoint has."""
-    before = checkpoint.newest(begun)
+def test_a_full_disk_leaves_the_last_checkpoint(flags, one_epoch):
+    """The limit of 100 kB per file is less than a checkpoint has."""
+    before = checkpoint.latest(one_epoch)
     limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (100_000, 100_000))
-    with start(flags, begun, preexec_fn=limit) as process:
+    with start(flags, one_epoch, preexec_fn=limit) as process:
         printed = process.stderr.read()
     assert process.returncode == 1, printed
     assert "no checkpoint can be written" in printed and "Traceback" not in printed
-    assert checkpoint.newest_whole(begun) == before
-    assert not [*begun.glob("unfinished*")]
+    assert checkpoint.latest_readable(one_epoch) == before
+    assert not [*one_epoch.glob("unfinished*")]
 
 
-@pytest.mark.parametrize("rate", [1e20] + [3e38] * ("SOAK" in os.environ))
-def test_a_loss_that_is_no_number_ends_training(flags, begun, rate):
-    before = checkpoint.newest(begun)
-    with start(flags, begun, lr=rate, save_steps=0) as process:
+@pytest.mark.parametrize("lr", [1e20, 3e38] if "SOAK" in os.environ else [1e20])
+def test_training_that_diverges_ends_with_a_message(flags, one_epoch, lr):
+    before = checkpoint.latest(one_epoch)
+    with start(flags, one_epoch, lr=lr, save_steps=0) as process:
         printed = process.stderr.read()
     assert process.returncode == 2
-    named = re.search(r"(?:at|up to|after) step (\d+).*?\. (.*)", printed)
-    assert before.name in named[2] and "Traceback" not in printed
-    assert checkpoint.epoch_and_step(before)[1] < int(named[1])
-    path = checkpoint.newest_whole(begun)
+    message = re.search(r"(?:at|up to|after) step (\d+).*?\. (.*)", printed)
+    assert before.name in message[2] and "Traceback" not in printed
+    assert "Restart with a lower --lr or more --warmup_steps" in message[2]
+    assert checkpoint.epoch_and_step(before)[1] < int(message[1])
+    path = checkpoint.latest_readable(one_epoch)
     reader = tf.train.load_checkpoint(str(path))
     for name in reader.get_variable_to_shape_map():
         if name.startswith("weights"):
@@ -183,22 +190,24 @@ def test_a_loss_that_is_no_number_ends_training(flags, begun, rate):
 
 
 def test_ctrl_c_while_the_development_set_is_translated(flags, tmp_path, monkeypatch):
-    """All steps of the epoch are done and saved; what is left of it is the BLEU."""
+    """All steps of the epoch are done and saved. Only the BLEU is missing."""
     flags = flags | dict(logdir=str(tmp_path), num_epochs=1, save_steps=0, deterministic=False)
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(train, "translate", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        patched.setattr(trainer, "decode_all", lambda *_: os.kill(os.getpid(), signal.SIGINT))
         train.main(flags)
-    path = checkpoint.newest(tmp_path)
-    assert checkpoint.is_partial(path) and "dev_bleu" not in scalars(tmp_path)
+    path = checkpoint.latest(tmp_path)
+    assert checkpoint.is_mid_epoch(path) and "dev_bleu" not in scalars(tmp_path)
     train.main(flags)
-    end = checkpoint.newest(tmp_path)
+    end = checkpoint.latest(tmp_path)
     assert checkpoint.epoch_and_step(end) == checkpoint.epoch_and_step(path)
-    assert checkpoint.named(tmp_path) == [end] and len(scalars(tmp_path)["dev_bleu"]) == 1
+    assert (
+        checkpoint.list_checkpoints(tmp_path) == [end] and len(scalars(tmp_path)["dev_bleu"]) == 1
+    )
 
 
 def test_a_second_ctrl_c_does_not_wait():
-    with train.Stop() as stop:
+    with SignalGuard() as guard:
         os.kill(os.getpid(), signal.SIGINT)
-        assert stop.signal == signal.SIGINT
+        assert guard.signal == signal.SIGINT
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)

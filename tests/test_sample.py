@@ -1,11 +1,11 @@
-"""The built-in corpus: its grammar, its files, and that it replaces nothing."""
+"""The built-in corpus: its grammar and its files. It replaces no other files."""
 
 import re
 
 import pytest
 
 from conftest import run_script, sample_pairs
-from text import read_corpus, read_test
+from text import read_sentences, read_test_sentences
 
 
 @pytest.fixture(scope="module")
@@ -13,22 +13,22 @@ def pairs():
     return sample_pairs(20_000)
 
 
-def test_every_german_sentence_comes_once(pairs):
+def test_no_german_sentence_is_repeated(pairs):
     assert len({german for german, _ in pairs}) == len(pairs)
 
 
-def test_same_seed_same_sentences_and_more_continue_fewer(pairs):
+def test_the_seed_decides_and_more_pairs_start_with_fewer(pairs):
     assert sample_pairs(200) == pairs[:200]
     assert sample_pairs(200, seed=1) != pairs[:200]
 
 
-def test_several_hundred_words_a_side(pairs):
+def test_several_hundred_words_per_side(pairs):
     for side in zip(*pairs, strict=True):
         assert len({word for line in side for word in re.findall(r"\w+", line)}) > 500
 
 
 @pytest.mark.parametrize(
-    "what, german, english",
+    "construction, german, english",
     [
         ("question", r"^Wird (der|die|das) ", r"^Will the "),
         ("negated modal", r" muss nicht .*en\.$", r" does not have to "),
@@ -47,16 +47,16 @@ def test_several_hundred_words_a_side(pairs):
         ("comparison", r" größer als der ", r" (bigger|taller) than the "),
     ],
 )
-def test_the_grammar_holds(pairs, what, german, english):
-    """Each construction occurs, and wherever its German does, its English does too."""
-    found = [pair for pair in pairs if re.search(german, pair[0])]
-    assert found, what
-    for pair in found:
+def test_a_construction_is_in_both_languages(pairs, construction, german, english):
+    """Each construction occurs, and the English side has it wherever the German side does."""
+    matches = [pair for pair in pairs if re.search(german, pair[0])]
+    assert matches, construction
+    for pair in matches:
         assert re.search(english, pair[1]), pair
 
 
 def test_adjectives_agree_with_article_and_case(pairs):
-    """After der, die, das: e in the nominative singular, en in the dative."""
+    """After der, die, das the ending is e in the nominative singular, en in the dative."""
     text = "\n".join(german for german, _ in pairs)
     assert re.search(r"Der \w+e (Mann|Arzt|Hund)\b", text)
     assert not re.search(r"\b[Dd]em \w+(er|es|em) (Mann|Arzt|Hund|Kind|Pferd)\b", text)
@@ -69,6 +69,7 @@ def test_adjectives_agree_with_article_and_case(pairs):
 
 
 def write(folder, **flags):
+    """Run corpora/sample.py, and return its `CompletedProcess`."""
     return run_script("corpora/sample.py", output=folder, **flags)
 
 
@@ -78,10 +79,10 @@ def test_the_files_are_in_the_formats_of_iwslt(tmp_path):
     for lang in ("de", "en"):
         path = tmp_path / f"train.tags.de-en.{lang}"
         assert path.read_text(encoding="utf-8").startswith("<url>")
-        train[lang] = list(read_corpus(path))
+        train[lang] = list(read_sentences(path))
         path = tmp_path / f"IWSLT16.TED.tst2014.de-en.{lang}.xml"
         assert '<seg id="50"> ' in path.read_text(encoding="utf-8")
-        test[lang] = read_test(path)[1]
+        test[lang] = read_test_sentences(path)[1]
     assert [len(side) for side in train.values()] == [300, 300]
     assert [len(side) for side in test.values()] == [50, 50]
     assert len(set(zip(*train.values(), strict=True))) == 300
@@ -89,13 +90,13 @@ def test_the_files_are_in_the_formats_of_iwslt(tmp_path):
 
 
 def test_no_test_sentence_is_in_the_training_text(tmp_path):
-    """At the default size, where some English sentences have two German ones."""
+    """At the default size, at which some English sentences have two German ones."""
     assert write(tmp_path).returncode == 0
     for lang in ("de", "en"):
-        train = list(read_corpus(tmp_path / f"train.tags.de-en.{lang}"))
-        _, test, _ = read_test(tmp_path / f"IWSLT16.TED.tst2014.de-en.{lang}.xml")
+        train = list(read_sentences(tmp_path / f"train.tags.de-en.{lang}"))
+        test = read_test_sentences(tmp_path / f"IWSLT16.TED.tst2014.de-en.{lang}.xml").raw
         assert len(train) == 20_000 and len(test) == 1_000
-        _, dev, _ = read_test(tmp_path / f"IWSLT16.TED.dev2010.de-en.{lang}.xml")
+        dev = read_test_sentences(tmp_path / f"IWSLT16.TED.dev2010.de-en.{lang}.xml").raw
         assert len(dev) == 200 and not set(test) & set(train) and not set(dev) & set(train)
 
 

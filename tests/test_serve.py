@@ -1,4 +1,4 @@
-"""The page of serve.py, asked as programs ask and as people do."""
+"""serve.py, used by programs and in a browser."""
 
 import asyncio
 import concurrent.futures
@@ -13,12 +13,12 @@ import pytest
 from aiohttp import web
 
 import serve
-from browser import chromium, shows, wait_for
+from browser import chromium, wait_for, wait_for_text
 from conftest import ROOT
-from decoding import Translator, load
-from serve import LONGEST, Batcher
+from inference import Translator, load_model
+from serve import MAX_CHARACTERS, Batcher
 from test_bad_input import refused
-from text import read_test
+from text import read_test_sentences
 
 
 @pytest.fixture(scope="module", params=["legacy", "tiny"])
@@ -28,7 +28,7 @@ def flags(request, trained):
 
 @pytest.fixture(scope="module")
 def server(flags):
-    """The address of the page."""
+    """Start serve.py: the address of the page."""
     options = [f"--logdir={flags['logdir']}", "--port=0", "--nbest=3", "--beam=1"]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     command = [sys.executable, str(ROOT / "serve.py"), *options]
@@ -40,7 +40,7 @@ def server(flags):
 
 
 def ask(server, body, content_type="application/json", **headers):
-    """The status and the answer of a request with this body, bytes."""
+    """Send a request with this body, bytes: the status and the answer."""
     headers |= {"Content-Type": content_type}
     request = urllib.request.Request(f"{server}/translate", body, headers)
     try:
@@ -48,33 +48,34 @@ def ask(server, body, content_type="application/json", **headers):
             return response.status, json.load(response)
     except urllib.error.HTTPError as error:
         with error:
-            own = error.headers.get_content_type() == "application/json"
-            return error.code, json.load(error) if own else None
+            is_json = error.headers.get_content_type() == "application/json"
+            return error.code, json.load(error) if is_json else None
 
 
 def sentence(text):
+    """The body of a request that translates `text`."""
     return json.dumps(dict(text=text)).encode()
 
 
-def test_many_at_once_are_translated_as_one_by_one(flags, server):
-    lines = [*read_test(flags["source_test"])[1], "", "我", "<b>&</b>"]
+def test_concurrent_requests_are_translated_as_single_ones(flags, server):
+    lines = [*read_test_sentences(flags["source_test"])[1], "", "我", "<b>&</b>"]
     with concurrent.futures.ThreadPoolExecutor(16) as threads:
         answers = [*threads.map(lambda line: ask(server, sentence(line)), lines)]
-    _, hp, model, vocabs = load(dict(logdir=flags["logdir"], beam=3))
+    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"], beam=3))
     expected = Translator(hp, model, vocabs, nbest=3)(lines)
     for line, (status, answer), best in zip(lines, answers, expected, strict=True):
         assert status == 200
-        got = [(found["text"], found["score"]) for found in answer["translations"]]
+        got = [(hypothesis["text"], hypothesis["score"]) for hypothesis in answer["translations"]]
         assert (got or [("", 0.0)]) == [
             (text, pytest.approx(score, abs=2e-4)) for text, score in best
         ]
-        for found in answer["translations"]:
-            assert len(found["attention"]) == len(found["words"])
-            for row in found["attention"]:
+        for hypothesis in answer["translations"]:
+            assert len(hypothesis["attention"]) == len(hypothesis["tokens"])
+            for row in hypothesis["attention"]:
                 assert len(row) == len(answer["source"]) and sum(row) < 1.02
-            if hp.tokens == "pieces":
-                assert "".join(found["words"]).strip() == found["text"]
-        if hp.tokens == "pieces":
+            if hp.tokenizer == "bpe":
+                assert "".join(hypothesis["tokens"]).strip() == hypothesis["text"]
+        if hp.tokenizer == "bpe":
             assert "".join(answer["source"]).strip() in (line, "<UNK>", "<UNK>b<UNK>b<UNK>")
 
 
@@ -91,37 +92,49 @@ def test_many_at_once_are_translated_as_one_by_one(flags, server):
         (sentence("Hund"), "text/plain"),
     ],
 )
-def test_what_is_no_sentence_is_refused(server, body, content_type):
+def test_malformed_requests_are_refused(server, body, content_type):
     status, answer = ask(server, body, content_type)
     assert status == 400 and answer["error"]
 
 
-def test_what_is_not_packed_as_it_says(server):
+def test_a_wrong_content_encoding_is_refused(server):
     status, answer = ask(server, sentence("Hund"), **{"Content-Encoding": "gzip"})
     assert status == 400 and answer["error"]
 
 
-@pytest.mark.parametrize("count", [LONGEST + 1, 10**6])
-def test_a_sentence_has_its_bounds(server, count):
+@pytest.mark.parametrize("count", [MAX_CHARACTERS + 1, 10**6])
+def test_long_sentences_are_refused(server, count):
     status, answer = ask(server, sentence("x" * count))
-    assert status == 413 and str(LONGEST) in answer["error"]
+    assert status == 413 and str(MAX_CHARACTERS) in answer["error"]
 
 
-def test_an_answer_has_its_bounds(server):
-    """Of a sentence without blanks, or of 500 words, too."""
-    for text in ("x" * LONGEST, "a " * (LONGEST // 2)):
+def test_the_size_of_an_answer_is_limited(server):
+    """For a sentence without spaces, and for one of 500 words."""
+    for text in ("x" * MAX_CHARACTERS, "a " * (MAX_CHARACTERS // 2)):
         status, answer = ask(server, sentence(text))
         assert status == 200 and len(answer["source"]) < 200 and len(json.dumps(answer)) < 5e6
-    assert answer["cut"]
+    assert answer["truncated"]
 
 
-def test_it_is_asked_by_its_own_names_alone(server):
-    assert ask(server, sentence("Hund"), Host="evil.example")[0] == 403
-    assert ask(server, sentence("Hund"), Host="[::1")[0] in (400, 403)
-    assert ask(server, sentence("Hund"), Host="localhost:80")[0] == 200
+@pytest.mark.parametrize("host", ["localhost:80", "LOCALHOST", "127.0.0.1", "[::1]:8080"])
+def test_its_own_host_names_are_accepted(server, host):
+    assert ask(server, sentence("Hund"), Host=host)[0] == 200
 
 
-def test_those_that_come_together_are_one_batch():
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "localhost.evil.example", "evil@localhost", "a:b@localhost:80", "localhost/"],
+)
+def test_other_host_names_are_refused(server, host):
+    assert ask(server, sentence("Hund"), Host=host)[0] == 403
+
+
+@pytest.mark.parametrize("host", ["[::1", "localhost:port"])
+def test_malformed_host_names_are_refused(server, host):
+    assert ask(server, sentence("Hund"), Host=host)[0] in (400, 403)
+
+
+def test_concurrent_items_are_batched():
     calls = []
 
     def double(items):
@@ -132,27 +145,27 @@ def test_those_that_come_together_are_one_batch():
 
     async def scenario():
         batcher = Batcher(double)
-        worker = asyncio.create_task(batcher.work())
+        worker = asyncio.create_task(batcher.run())
         assert await asyncio.gather(*map(batcher, range(50))) == [*range(0, 100, 2)]
         failed = await asyncio.gather(*map(batcher, [1, "bad", 2]), return_exceptions=True)
         assert isinstance(failed[1], ValueError) and failed[::2] == [2, 4]
-        assert await batcher(4) == 8  # it goes on
-        gone = asyncio.create_task(batcher(5))
+        assert await batcher(4) == 8  # an error does not stop it
+        cancelled = asyncio.create_task(batcher(5))
         await asyncio.sleep(0)
-        gone.cancel()
+        cancelled.cancel()
         assert await batcher(6) == 12
-        full = await asyncio.gather(*map(batcher, range(300)), return_exceptions=True)
-        assert sum(isinstance(result, asyncio.QueueFull) for result in full) == 300 - 256
+        results = await asyncio.gather(*map(batcher, range(300)), return_exceptions=True)
+        assert sum(isinstance(result, asyncio.QueueFull) for result in results) == 300 - 256
         worker.cancel()
 
     asyncio.run(scenario())
-    # A batch of 50 waits for nothing; how the others meet depends on the machine.
+    # The first 50 items come at once. How the others are batched depends on the machine.
     assert calls[0] == 32 and max(calls) == 32
-    assert sum(calls) == 50 + 3 + 3 + 1 + 1 + 256  # nobody waits for the one that is gone
+    assert sum(calls) == 50 + 3 + 3 + 1 + 1 + 256  # the cancelled item is not processed
 
 
-def test_half_a_request_is_not_waited_for(monkeypatch):
-    """Of a head, of a body; the others are served meanwhile and afterwards."""
+def test_incomplete_requests_are_closed(monkeypatch):
+    """After a part of the head or of the body. Other requests are answered all the time."""
     monkeypatch.setattr(serve, "REQUEST_SECONDS", 0.3)
     head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     body = sentence("Hund")
@@ -175,9 +188,9 @@ def test_half_a_request_is_not_waited_for(monkeypatch):
         server = await loop.create_server(serve.close_silent_connections(runner), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         length = b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
-        halves = [answer(port, head[: n * 10]) for n in range(5)]
-        halves.append(answer(port, head + length + body[:4]))
-        *silent, late, good = await asyncio.gather(*halves, answer(port, head + length + body))
+        incomplete = [answer(port, head[: n * 10]) for n in range(5)]
+        incomplete.append(answer(port, head + length + body[:4]))
+        *silent, late, good = await asyncio.gather(*incomplete, answer(port, head + length + body))
         assert silent == [b""] * 5
         assert late.startswith(b"HTTP/1.1 408 ") and b"within 0.3 seconds" in late
         assert good.endswith(b'{"text": "HUND"}')
@@ -188,8 +201,7 @@ def test_half_a_request_is_not_waited_for(monkeypatch):
     asyncio.run(scenario())
 
 
-def test_a_malformed_request_is_not_reported_as_a_fault(flags):
-    """Not ten lines of a traceback for each, on the terminal of the server."""
+def test_malformed_requests_print_no_traceback(flags):
     command = [sys.executable, str(ROOT / "serve.py"), f"--logdir={flags['logdir']}", "--port=0"]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with subprocess.Popen(command, **pipes) as process:
@@ -208,27 +220,27 @@ def test_a_malformed_request_is_not_reported_as_a_fault(flags):
 
 
 def test_the_page(flags, server):
-    source = read_test(flags["source_test"])[1][0]
-    _, hp, model, vocabs = load(dict(logdir=flags["logdir"], beam=3))
+    source = read_test_sentences(flags["source_test"])[1][0]
+    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"], beam=3))
     best = [text for text, _ in Translator(hp, model, vocabs, nbest=3)([source])[0]]
     with chromium() as driver:
         from selenium.webdriver.common.action_chains import ActionChains
         from selenium.webdriver.common.by import By
 
-        def words(name):
+        def tokens(name):
             return driver.find_elements(By.CSS_SELECTOR, f"#{name} span")
 
         def colours(name):
-            return [word.value_of_css_property("background-color") for word in words(name)]
+            return [token.value_of_css_property("background-color") for token in tokens(name)]
 
         driver.get(server)
         driver.find_element(By.ID, "text").send_keys(source + "\n")
-        shows(driver, *best)
+        wait_for_text(driver, *best)
         shown = driver.find_element(By.ID, "target").text
         assert shown.split() == best[0].split()
-        ActionChains(driver).move_to_element(words("target")[0]).perform()
+        ActionChains(driver).move_to_element(tokens("target")[0]).perform()
         assert wait_for(lambda: len(set(colours("source"))) > 1)
-        ActionChains(driver).move_to_element(words("source")[0]).perform()
+        ActionChains(driver).move_to_element(tokens("source")[0]).perform()
         assert wait_for(lambda: len(set(colours("target"))) > 1)
         driver.find_elements(By.CSS_SELECTOR, "#alternatives li")[1].click()
         assert driver.find_element(By.ID, "target").text.split() == best[1].split()

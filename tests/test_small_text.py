@@ -1,27 +1,24 @@
-"""Small texts: what prepro.py and train.py choose for them, and what they warn of."""
+"""Small texts: the choices of prepro.py and train.py for them, and their warnings."""
 
 import dataclasses
 import itertools
 import json
+import random
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+import sentencepiece
 
 import prepro
 from bleu import choose_tokenizer, empty_note
 from conftest import ROOT, forked_script, sample_pairs, write_corpus
-from hparams import (
-    AUTO,
-    InputError,
-    choose_schedule,
-    choose_vocab_size,
-    hparams_path,
-    load_hparams,
-    with_recipe,
-)
+from hparams import choose_schedule, choose_vocab_size, hparams_path, load_hparams, make_hparams
+from runtime.errors import InputError
+from runtime.flags import AUTO
 from test_scripts import scalars
-from text import load_vocabs
+from vocab import load_vocabs
 
 TINY = dict(recipe="tiny", hidden_units=16, ffn_units=16, num_blocks=1, num_heads=2)
 
@@ -30,24 +27,24 @@ TINY = dict(recipe="tiny", hidden_units=16, ffn_units=16, num_blocks=1, num_head
 
 
 def test_a_large_text_has_the_schedule_of_the_published_results():
-    hp = choose_schedule(with_recipe(dict(recipe="tiny")), 318)  # Multi30k's batches
+    hp = choose_schedule(make_hparams(dict(recipe="tiny")), 318)  # Multi30k's batches
     assert (hp.num_epochs, hp.warmup_steps) == (40, 1000)
 
 
 def test_a_small_text_has_more_epochs_and_reaches_the_peak():
-    tiny, before = with_recipe(dict(recipe="tiny")), None
+    tiny, before = make_hparams(dict(recipe="tiny")), None
     for steps_per_epoch in (1, 4, 17, 45, 200, 300, 5000):
         hp = choose_schedule(tiny, steps_per_epoch)
         steps = hp.num_epochs * steps_per_epoch
         assert 1 <= hp.warmup_steps <= steps / 10
-        if before:  # fewer epochs, but more steps
+        if before:  # fewer epochs than before, but more steps
             assert hp.num_epochs <= before[0] and steps > before[1]
         before = hp.num_epochs, steps
 
 
 @pytest.mark.parametrize("flags", [dict(num_epochs=3), dict(warmup_steps=7), dict(recipe="paper")])
-def test_flags_and_documented_recipes_decide_over_the_size(flags):
-    hp = with_recipe(dict(recipe="tiny") | flags)
+def test_flags_and_other_recipes_override_the_choice(flags):
+    hp = make_hparams(dict(recipe="tiny") | flags)
     chosen = choose_schedule(hp, 5)
     given = {name: value for name, value in dataclasses.asdict(hp).items() if value != AUTO}
     assert given.items() <= dataclasses.asdict(chosen).items()
@@ -56,7 +53,7 @@ def test_flags_and_documented_recipes_decide_over_the_size(flags):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Flags of 60 pairs, and what train.py printed as it trained two epochs."""
+    """The flags of 60 pairs, and the `CompletedProcess` of two epochs of training."""
     flags = write_corpus(tmp_path_factory.mktemp("small"), sample_pairs(60)) | TINY
     prepro.main(flags)
     done = forked_script("train.py", **flags, num_epochs=2, batch_size=20)
@@ -64,24 +61,24 @@ def run(tmp_path_factory):
     return flags, done
 
 
-def test_the_choice_is_printed_and_kept(run):
+def test_the_choice_is_printed_and_saved(run):
     flags, done = run
     assert "3 steps per epoch: num_epochs 2, 6 steps in all, warmup_steps 1" in done.stdout
     saved = json.loads(hparams_path(flags["logdir"]).read_text())
-    size = len(load_vocabs(with_recipe(flags))[0])
+    size = len(load_vocabs(make_hparams(flags))[0])
     assert [saved[n] for n in ("num_epochs", "warmup_steps", "vocab_size")] == [2, 1, size]
-    # Resumed for more epochs, or with the word itself: the schedule stays.
+    # The schedule stays when training resumes, for more epochs or with auto.
     longer = {"logdir": flags["logdir"], "num_epochs": 9, "warmup_steps": AUTO}
-    hp, _ = load_hparams(longer, trained=True)
+    hp, _ = load_hparams(longer, model_exists=True)
     assert (hp.num_epochs, hp.warmup_steps, hp.vocab_size) == (9, 1, size)
 
 
 def test_the_peak_of_the_learning_rate_is_reached(run):
     rates = scalars(run[0]["logdir"])["lr"].values()
-    assert max(rates) > 0.3 * with_recipe(run[0]).lr
+    assert max(rates) > 0.3 * make_hparams(run[0]).lr
 
 
-def test_a_warm_up_that_never_ends_is_warned_of(run, tmp_path):
+def test_a_warning_for_a_warm_up_that_never_ends(run, tmp_path):
     more = dict(logdir=tmp_path, num_epochs=1, batch_size=20, warmup_steps=500)
     done = forked_script("train.py", **run[0] | more)
     assert done.returncode == 0
@@ -101,18 +98,35 @@ def test_the_vocabulary_grows_with_the_text():
     "line",
     ["ab", "The quick brown fox jumps", "我爱你，“你”爱我吗？", "".join(map(chr, range(200, 999)))],
 )
-def test_text_that_the_rule_does_not_fit_has_a_vocabulary_all_the_same(tmp_path, line):
-    """Too little text for so many pieces, or more characters than that."""
+def test_text_that_does_not_allow_the_chosen_size_still_has_a_vocabulary(tmp_path, line):
+    """Too little text for so many subwords, or more characters than that."""
     flags = write_corpus(tmp_path, [(line, line[::-1])] * 3) | dict(recipe="tiny")
     prepro.main(flags)
-    vocab, _ = load_vocabs(with_recipe(flags))
+    vocab, _ = load_vocabs(make_hparams(flags))
     (ids,) = vocab.encode([line])
     assert vocab.decode(ids) == line or not line.isprintable()
 
 
-def test_words_have_no_such_choice():
-    with pytest.raises(InputError, match="vocab_size auto is for pieces"):
-        with_recipe(dict(vocab_size=AUTO))
+def test_a_text_that_repeats_its_phrases_has_no_phrases_as_subwords():
+    """Without spaces BPE would merge whole sentences, each too rare to be learned."""
+    rng = random.Random(0)
+    parts = ["私は 彼は 先生は 友達は".split(), "公園で 駅で 家で 町で".split()]
+    parts += ["りんごを 本を 手紙を 車を".split(), "買います 見ます 作ります 洗います".split()]
+    sentences = ["".join(map(rng.choice, parts)) for _ in range(2000)]
+    word2cnt = Counter(sentences)
+    size = choose_vocab_size(sum(map(len, sentences)))
+    rejected = prepro.train_sentencepiece(word2cnt, size, ["a", "b"])
+    assert prepro.rare_share(rejected, word2cnt) > 0.5
+    chosen = prepro.make_subwords(word2cnt, AUTO, ["a", "b"])
+    assert prepro.rare_share(chosen, word2cnt) <= prepro.MAX_RARE_SHARE
+    processor = sentencepiece.SentencePieceProcessor(model_proto=chosen)
+    assert processor.get_piece_size() < size
+    assert len(processor.encode(sentences[0])) >= 2
+
+
+def test_words_have_no_automatic_size():
+    with pytest.raises(InputError, match="vocab_size auto is for --tokenizer bpe"):
+        make_hparams(dict(vocab_size=AUTO))
 
 
 # Warnings ----------------------------------------------------------------------------
@@ -125,14 +139,14 @@ def test_empty_translations_are_noticed(got, note):
     assert empty_note(got) == note
 
 
-def test_mostly_empty_translations_are_warned_of(trained, monkeypatch, capsys, tmp_path):
-    """By a model whose output is </S> first."""
-    import decoding
+def test_a_warning_for_mostly_empty_translations(trained, monkeypatch, capsys, tmp_path):
+    """The model predicts </S> as the first token."""
     import eval
+    import inference
     import translate
 
     flags = trained("tiny")
-    monkeypatch.setattr(decoding.checkpoint, "restore_mean", end_at_once)
+    monkeypatch.setattr(inference.checkpoint, "restore_average", end_at_once)
     eval.main(dict(logdir=flags["logdir"], results=str(tmp_path)))
     assert "30 of 30 translations are empty. The model has learned too little." in (
         capsys.readouterr().err
@@ -144,20 +158,20 @@ def test_mostly_empty_translations_are_warned_of(trained, monkeypatch, capsys, t
 
 
 def end_at_once(model, paths):
-    """Give a model weights with which each translation ends at its first token."""
-    table = np.zeros(model.dec_words.embed.lookup_table.shape, np.float32)
+    """Give a model parameters with which each translation ends at its first token."""
+    table = np.zeros(model.dec_input.tokens.lookup_table.shape, np.float32)
     table[3] = 1.0
-    model.dec_words.embed.lookup_table.assign(table)
+    model.dec_input.tokens.lookup_table.assign(table)
     for block in model.dec_blocks:
         block.feedforward.normalize.gamma.assign(np.zeros_like(block.feedforward.normalize.gamma))
         block.feedforward.normalize.beta.assign(np.ones_like(block.feedforward.normalize.beta))
 
 
-def test_training_that_explodes_ends_with_a_message(run, tmp_path):
+def test_training_that_diverges_ends_with_a_message(run, tmp_path):
     flags = run[0] | dict(logdir=tmp_path / "log", lr=1000.0, warmup_steps=0, num_epochs=3)
     done = forked_script("train.py", **flags, batch_size=5)
     assert done.returncode == 2, done.stdout
-    assert "in epoch 1, up to step" in done.stderr and "lower --lr" in done.stderr
+    assert "in epoch 1 up to step" in done.stderr and "lower --lr" in done.stderr
     assert not [*Path(tmp_path / "log").glob("*.index")]
 
 
@@ -181,7 +195,7 @@ def test_the_script_of_the_references_chooses_the_tokenizer(lang, line, tokenize
     assert choose_tokenizer(lang, (line,)) == tokenizer
 
 
-def test_a_forgotten_target_language_is_noticed(tmp_path, monkeypatch):
+def test_a_missing_target_lang_is_noticed(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     from small_text import english_japanese
 
@@ -196,7 +210,7 @@ def test_a_forgotten_target_language_is_noticed(tmp_path, monkeypatch):
     assert done.returncode == 0 and note in done.stdout and "|tok:char|" in done.stdout
 
 
-def test_the_generated_japanese(monkeypatch):
+def test_the_generated_japanese_corpus(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     from small_text import english_japanese
 

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a training, up to its pages in a browser."""
+"""What TensorBoard shows of a training run, in its files and on its pages."""
 
 import re
 import subprocess
@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import events
-from attention import attention_maps, draw, pixels
-from browser import chromium, shows, wait_for, widths_on, words_on
+from browser import chromium, image_widths, page_text, wait_for, wait_for_text
 from conftest import (
     INSTALL_EXTRAS,
     Golden,
@@ -19,25 +17,29 @@ from conftest import (
     sample_pairs,
     write_corpus,
 )
-from decoding import load
-from hparams import with_recipe
-from modules import Adam, MultiheadAttention
-from summaries import metadata, readable_row, verbatim
+from hparams import make_hparams
+from inference import load_model
+from modules import MultiheadAttention
+from monitor import tensorboard_events
+from monitor.attention_maps import attention_maps, figure_to_array, plot_heads
+from monitor.summaries import choose_example, escape_markdown, projector_tsv
+from optimizer import FusedAdam
 from test_scripts import scalars
-from text import load_vocabs
-from train import load_dev_data, make_step
+from train import load_dev_data
+from trainer import make_train_step
+from vocab import load_vocabs
 
 TINY = dict(recipe="tiny", vocab_size=300, hidden_units=32, num_blocks=1, num_heads=2)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """The folder of two trainings, first and second, and the flags of the second."""
+    """Train two models, `first` and `second`: the folder of both, and the flags of the second."""
     folder = tmp_path_factory.mktemp("runs")
     flags = write_corpus(folder, sample_pairs(400), sample_pairs(20, seed=1)) | TINY
     flags |= dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
     assert forked_script("prepro.py", **flags).returncode == 0
-    for name, lr, more in (("first", 0.001, {}), ("second", 0.002, dict(profile=2))):
+    for name, lr, more in (("first", 0.001, {}), ("second", 0.002, dict(profile_steps=2))):
         flags |= dict(logdir=str(folder / "logs" / name), num_epochs=2, batch_tokens=300, lr=lr)
         done = forked_script("train.py", **flags, **more)
         assert done.returncode == 0, done.stderr
@@ -45,26 +47,25 @@ def runs(tmp_path_factory):
 
 
 def values(logdir):
-    """All that is in TensorBoard's files but curves: [(step, tag, value)]."""
+    """Everything in the event files except the curves: [(tag, step, value)]."""
     found = []
-    for path in events.files(logdir):
-        for record in events.read(path)[0]:
+    for path in tensorboard_events.event_files(logdir):
+        for record in tensorboard_events.read_records(path)[0]:
             event = tf.compat.v1.Event.FromString(record)
-            found += [("graph", event.step, event.graph_def)] if event.graph_def else []
-            found += [
-                (value.tag, event.step, value.tensor)
-                for value in event.summary.value
-                if value.metadata.plugin_data.plugin_name != "scalars"
-            ]
+            if event.graph_def:
+                found.append(("graph", event.step, event.graph_def))
+            for value in event.summary.value:
+                if value.metadata.plugin_data.plugin_name != "scalars":
+                    found.append((value.tag, event.step, value.tensor))
     return found
 
 
-# What is written -------------------------------------------------------------------
+# Event files -----------------------------------------------------------------------
 
 
 def test_curves(runs):
     points = scalars(runs[0] / "second")
-    by_step, at_end = {*events.BY_STEP}, {"dev_loss", "dev_bleu"}
+    by_step, at_end = {*tensorboard_events.STEP_TAGS}, {"dev_loss", "dev_bleu"}
     assert set(points) == by_step | at_end
     steps, (epoch, last) = {*points["mean_loss"]}, points["dev_loss"]
     assert all(set(points[name]) == steps for name in by_step) and last in steps
@@ -74,18 +75,18 @@ def test_curves(runs):
         assert all(value > 0 for value in points[name].values())
 
 
-def test_each_epoch_has_its_pictures_and_its_table(runs):
+def test_each_epoch_writes_pictures_and_a_table(runs):
     found = values(runs[0] / "second")
-    once = ["graph", "_hparams_/session_start_info"]
-    each = ["attention/cross", "attention/decoder", "attention/encoder", "dev_samples"]
-    assert sorted(tag for tag, *_ in found) == sorted(once + 2 * each)
+    per_run = ["graph", "_hparams_/session_start_info"]
+    per_epoch = ["attention/cross", "attention/decoder", "attention/encoder", "dev_samples"]
+    assert sorted(tag for tag, *_ in found) == sorted(per_run + 2 * per_epoch)
     table = next(tf.make_ndarray(tensor) for tag, _, tensor in found if tag == "dev_samples")
     assert table.shape == (11, 3) and table[0, 0] == b"**source**"
     (source, target), *_ = sample_pairs(20, seed=1)
-    assert [*table[1, :2]] == [verbatim(source).encode(), verbatim(target).encode()]
+    assert [*table[1, :2]] == [escape_markdown(source).encode(), escape_markdown(target).encode()]
 
 
-def test_the_projector_knows_the_words_of_the_table(runs):
+def test_the_projector_has_the_tokens_of_the_embedding(runs):
     logdir = runs[0] / "first"
     text = (logdir / "projector_config.pbtxt").read_text()
     (name,) = [line.split('"')[1] for line in text.splitlines() if "tensor_name" in line]
@@ -96,14 +97,14 @@ def test_the_projector_knows_the_words_of_the_table(runs):
 
 
 def test_the_projector_has_the_counts_of_words(corpus):
-    vocab, _ = load_vocabs(with_recipe(corpus | dict(min_cnt=2)))
-    first, *rows = metadata(vocab).splitlines()
+    vocab, _ = load_vocabs(make_hparams(corpus | dict(min_cnt=2)))
+    first, *rows = projector_tsv(vocab).splitlines()
     assert first == "word\tcount" and len(rows) == len(vocab)
     listed = vocab.path.read_text("utf-8").splitlines()
     assert rows == listed[: len(rows)]
 
 
-def test_a_profile_is_of_the_steps_asked_for(runs):
+def test_only_a_run_with_profile_steps_has_a_profile(runs):
     assert not [*(runs[0] / "first").rglob("*.xplane.pb")]
     assert len([*(runs[0] / "second").rglob("*.xplane.pb")]) == 1
 
@@ -112,52 +113,53 @@ def test_a_profile_is_of_the_steps_asked_for(runs):
 
 
 def recorded(monkeypatch, model, x, y):
-    """The weights of all attentions of a call, in the order in which they are made."""
-    made, weigh = [], MultiheadAttention.weigh
+    """Call the model, and record all attention weights in the order of their computation."""
+    records, attend_heads = [], MultiheadAttention.attend_heads
 
     def record(*args, **kwargs):
-        made.append(weigh(*args, **kwargs))
-        return made[-1]
+        outputs, weights = attend_heads(*args, **kwargs)
+        records.append(weights)
+        return outputs, weights
 
     with monkeypatch.context() as patch:
-        patch.setattr(MultiheadAttention, "weigh", record)
+        patch.setattr(MultiheadAttention, "attend_heads", record)
         model(x, y)
-    return made
+    return records
 
 
 def test_maps_are_what_the_model_attends_to(golden, monkeypatch):
     model, x, y = golden.model(), golden["x"], golden["y"]
-    made = recorded(monkeypatch, model, x, y)
+    records = recorded(monkeypatch, model, x, y)
     maps = attention_maps(model, x, y)
     blocks = len(maps.encoder)
-    assert len(made) == 3 * blocks == len([*maps.encoder, *maps.decoder, *maps.cross])
-    for found, wanted in (
-        (maps.encoder, made[:blocks]),
-        (maps.decoder, made[blocks::2]),
-        (maps.cross, made[blocks + 1 :: 2]),
+    assert len(records) == 3 * blocks == len([*maps.encoder, *maps.decoder, *maps.cross])
+    for computed, expected in (
+        (maps.encoder, records[:blocks]),
+        (maps.decoder, records[blocks::2]),
+        (maps.cross, records[blocks + 1 :: 2]),
     ):
-        for one, other in zip(found, wanted, strict=True):
-            np.testing.assert_allclose(one, other, atol=1e-6)
+        for weights, expected_weights in zip(computed, expected, strict=True):
+            np.testing.assert_allclose(weights, expected_weights, atol=1e-6)
 
 
-def test_a_decoder_does_not_see_what_comes(golden):
+def test_the_decoder_does_not_attend_to_later_tokens(golden):
     maps = attention_maps(golden.model(), golden["x"], golden["y"])
     assert all(np.all(np.triu(heads, 1) == 0) for heads in maps.decoder)
 
 
-def test_pictures_of_any_words():
-    across = ["$a$", "猫", "\u0301", "<b>", "a\tb"]
+def test_pictures_of_any_tokens():
+    x_labels = ["$a$", "猫", "\u0301", "<b>", "a\tb"]
     for count in (1, 2, 5, 8):
         heads = np.full([count, 3, 5], 0.2)
-        picture = pixels(draw(heads, across, ["", "x" * 50, "</S>"]))
+        picture = figure_to_array(plot_heads(heads, x_labels, ["", "x" * 50, "</S>"]))
         assert picture.dtype == np.uint8 and picture.shape[2] == 4
-        assert picture[..., 2].std() > 10  # something is drawn
+        assert picture[..., 2].std() > 10  # the picture is not empty
 
 
-def test_the_sentence_that_is_drawn_fits_and_is_known(runs):
-    _, hp, _, vocabs = load(dict(logdir=runs[1]["logdir"]))
+def test_the_sentence_that_is_drawn_is_short_and_known(runs):
+    _, hp, _, vocabs = load_model(dict(logdir=runs[1]["logdir"]))
     data = load_dev_data(hp, vocabs).data
-    row = readable_row(data)
+    row = choose_example(data)
     lengths = np.maximum(data.X.lengths, data.Y.lengths)
     assert lengths[row] == max(length for length in lengths if length <= 16)
 
@@ -166,18 +168,18 @@ def test_the_norm_of_the_gradient():
     golden = Golden("legacy_a")
     norms = [np.linalg.norm(array) for array in golden.group("g").values()]
     model = golden.model()
-    optimizer = Adam(0.001)
+    optimizer = FusedAdam(0.001)
     optimizer.build(model.trainable_variables)
-    make_step(tf.distribute.get_strategy(), model, optimizer)(golden["x"], golden["y"])
+    make_train_step(tf.distribute.get_strategy(), model, optimizer)(golden["x"], golden["y"])
     assert float(optimizer.gradient_norm()) == pytest.approx(np.linalg.norm(norms), rel=1e-5)
 
 
-# Its pages -------------------------------------------------------------------------
+# Pages -----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def page(runs):
-    """A function that opens a tab of TensorBoard's in Chromium, and returns its driver."""
+    """A function that opens a tab of TensorBoard in Chromium, and returns the driver."""
     with chromium() as driver:
         (port,) = free_ports(1)
         command = [sys.executable, "-m", "tensorboard.main", f"--logdir={runs[0]}"]
@@ -192,48 +194,52 @@ def page(runs):
                 if "Press CTRL+C" in line:
                     break
 
-            def go(tab):
+            def open_tab(tab):
                 driver.get("about:blank")
                 driver.get(f"http://127.0.0.1:{port}/#{tab}")
                 return driver
 
-            yield go
+            yield open_tab
         finally:
             server.kill()
             server.wait()
 
 
 def test_page_of_curves(page):
-    shows(page("timeseries"), "first", "second", "mean_loss", "tokens_per_second", "dev_bleu")
+    wait_for_text(
+        page("timeseries"), "first", "second", "mean_loss", "tokens_per_second", "dev_bleu"
+    )
 
 
 def test_page_of_samples(page):
     (source, target), *_ = sample_pairs(20, seed=1)
-    shows(page("text"), "dev_samples", "reference", source, target)
+    wait_for_text(page("text"), "dev_samples", "reference", source, target)
 
 
 def test_page_of_attention(page):
     driver = page("images")
-    shows(driver, "attention/cross", "attention/encoder", "attention/decoder")
-    assert wait_for(lambda: len(widths_on(driver)) >= 6)
-    assert min(widths_on(driver)) > 300
+    wait_for_text(driver, "attention/cross", "attention/encoder", "attention/decoder")
+    assert wait_for(lambda: len(image_widths(driver)) >= 6)
+    assert min(image_widths(driver)) > 300
 
 
 def test_page_of_hyperparameters(page):
-    shows(page("hparams"), "first", "second", "batch_tokens", "0.0010000", "0.0020000", "dev_bleu")
+    wait_for_text(
+        page("hparams"), "first", "second", "batch_tokens", "0.0010000", "0.0020000", "dev_bleu"
+    )
 
 
 def test_page_of_the_graph(page):
-    shows(page("graphs"), "Main Graph", "transformer", "mean_loss", "adam")
+    wait_for_text(page("graphs"), "Main Graph", "transformer", "mean_loss", "adam")
 
 
 def test_page_of_embeddings(page):
-    shows(page("projector"), "Points: 300", "Dimension: 32", "bpe.metadata.tsv")
+    wait_for_text(page("projector"), "Points: 300", "Dimension: 32", "bpe.metadata.tsv")
 
 
 def test_page_of_the_profile(page):
     pytest.importorskip("xprof", reason=INSTALL_EXTRAS)
     driver = page("profile")
-    taken = r"Host Compute Time \(σ = [\d.]+ ms\) ([\d.]+) ms"
-    time = wait_for(lambda: re.search(taken, words_on(driver)))
-    assert float(time[1]) > 0  # of a step, which it finds
+    step_time = r"Host Compute Time \(σ = [\d.]+ ms\) ([\d.]+) ms"
+    match = wait_for(lambda: re.search(step_time, page_text(driver)))
+    assert float(match[1]) > 0  # the profiler has recognized the steps

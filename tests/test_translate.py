@@ -1,4 +1,4 @@
-"""translate.py as people and other programs run it."""
+"""translate.py, as users and other programs run it."""
 
 import json
 import os
@@ -14,18 +14,21 @@ from pathlib import Path
 
 import pytest
 
-from attention import alignments, replace_unknown
 from conftest import ROOT, forked, forked_script
-from data_load import Ragged, encode_lines
-from decoding import load, wait_for_part
-from hparams import InputError, with_recipe
+from data_load import RaggedIds, encode_lines
+from hparams import make_hparams
+from inference import load_model
 from model import make_model
+from monitor.attention_maps import alignments
+from runtime.errors import InputError
+from runtime.workers import wait_for_shard
 from test_bad_input import refused
 from test_distribute import start
-from text import SPECIALS, Words, read_test
-from translate import main
+from text import read_test_sentences
+from translate import main, replace_unknown
+from vocab import SPECIALS, WordVocab
 
-ODD = [
+ODD_LINES = [
     "\ufeffDer Hund schläft",  # a byte-order mark
     "",
     "Der Hund schla\u0308ft\r",  # NFD, and a carriage return at the end
@@ -50,12 +53,13 @@ def tiny(trained):
 
 
 def command(flags, **more):
+    """The command line that translates with the model of `flags`."""
     options = [f"--{name}={value}" for name, value in dict(logdir=flags["logdir"], **more).items()]
     return [sys.executable, str(ROOT / "translate.py"), *options]
 
 
 def translate(flags, text, **more):
-    """What it writes for bytes at its standard input, and what it says beside."""
+    """Translate bytes on standard input: the text on standard output and on standard error."""
     with tempfile.NamedTemporaryFile() as stdin:
         Path(stdin.name).write_bytes(text)
         done = forked(command(flags, **more)[1:], stdin=stdin.name)
@@ -63,27 +67,27 @@ def translate(flags, text, **more):
     return done.stdout, done.stderr
 
 
-def test_a_line_comes_out_for_each_line_that_goes_in(model):
-    out, said = translate(model, "\n".join(ODD).encode(), beam=1)
+def test_each_input_line_gives_one_output_line(model):
+    out, stderr = translate(model, "\n".join(ODD_LINES).encode(), beam=1)
     *lines, end = out.split("\n")
-    assert end == "" and len(lines) == len(ODD)
+    assert end == "" and len(lines) == len(ODD_LINES)
     assert lines[1] == lines[3] == "" and lines[0] == lines[-1] != ""
     if model["recipe"] == "tiny":
         assert lines[2] == lines[0] and lines[5] != ""
-        assert "longer than" not in said
+        assert "truncated" not in stderr
     else:
-        assert lines[5] == "" and "1 line is longer than 14 words" in said
+        assert lines[5] == "" and "1 line was truncated to 14 tokens" in stderr
 
 
-def test_it_translates_as_eval_does(tiny):
-    sources = read_test(tiny["source_test"])[1]
+def test_translations_equal_those_of_eval(tiny):
+    sources = read_test_sentences(tiny["source_test"])[1]
     out, _ = translate(tiny, "".join(f"{line}\n" for line in sources).encode())
     done = forked_script("eval.py", logdir=tiny["logdir"], results=tiny["results"])
-    text = Path(re.search(r"All of it: (.+)", done.stdout)[1]).read_text("utf-8")
+    text = Path(re.search(r"Full results: (.+)", done.stdout)[1]).read_text("utf-8")
     assert out.splitlines() == re.findall(r"^- got: (.*)", text, re.MULTILINE)
 
 
-def test_a_line_is_answered_before_the_next_one_comes(tiny):
+def test_a_line_is_translated_before_the_next_one_comes(tiny):
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     with subprocess.Popen(command(tiny), **pipes, bufsize=0) as process:
         answers = []
@@ -96,8 +100,8 @@ def test_a_line_is_answered_before_the_next_one_comes(tiny):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE])
-def test_it_ends_while_it_waits_for_lines(tiny, number):
-    """By Ctrl-C, by SIGTERM, or as whoever reads has enough, and without a word of Python's."""
+def test_it_can_be_stopped_while_it_waits_for_lines(tiny, number):
+    """By Ctrl-C, SIGTERM, or a closed pipe, and without a traceback."""
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     with subprocess.Popen(command(tiny), **pipes, bufsize=0) as process:
         process.stdin.write("Der Hund schläft\n".encode())
@@ -110,24 +114,24 @@ def test_it_ends_while_it_waits_for_lines(tiny, number):
             process.send_signal(number)
             expected = 128 + number
         assert process.wait(60) == expected
-        said = process.stderr.read().decode()
-    assert "Traceback" not in said and "Fatal" not in said
+        stderr = process.stderr.read().decode()
+    assert "Traceback" not in stderr and "Fatal" not in stderr
 
 
-def test_a_file_that_is_named_like_one_half_written(tiny, tmp_path):
+def test_a_source_that_is_named_like_a_temporary_file(tiny, tmp_path):
     source, output = tmp_path / "out.tmp", tmp_path / "out"
     source.write_text("Der Hund schläft\n", "utf-8")
     main(dict(logdir=tiny["logdir"], source=str(source), output=str(output)))
     assert output.read_text("utf-8").strip() and source.read_text("utf-8") == "Der Hund schläft\n"
 
 
-def test_a_line_without_end(tiny, tmp_path):
-    """A million characters, and a word of a hundred thousand: its beginning is translated."""
+def test_very_long_lines_are_truncated(tiny, tmp_path):
+    """A line of a million characters, and a word of a hundred thousand."""
     source, output = tmp_path / "in", tmp_path / "out"
     source.write_text(f"Der Hund\n{'a b' * 333_333}\n{'x' * 100_000}\nDer Hund\n", "utf-8")
     given = dict(logdir=tiny["logdir"], source=source, output=output, beam=2)
     done = forked_script("translate.py", **given)
-    assert done.returncode == 0 and "2 lines are longer than 1023 pieces" in done.stderr
+    assert done.returncode == 0 and "2 lines were truncated to 1023 tokens" in done.stderr
     lines = output.read_text("utf-8").split("\n")
     assert len(lines) == 5 and lines[0] == lines[3] != ""
 
@@ -142,61 +146,61 @@ def test_several_translations_of_a_line(tiny, tmp_path):
     assert "translating: 100%" in done.stderr
     rows = [line.split(" ||| ") for line in output.read_text("utf-8").splitlines()]
     assert [row[0] for row in rows] == ["0"] * 3 + ["1"] + ["2"] * 3
-    for found in (rows[:3], rows[4:]):
-        scores = [float(score) for _, _, score in found]
+    for hypotheses in (rows[:3], rows[4:]):
+        scores = [float(score) for _, _, score in hypotheses]
         assert scores == sorted(scores, reverse=True) and scores[0] < 0
-        assert len({text for _, text, _ in found}) == 3
+        assert len({text for _, text, _ in hypotheses}) == 3
     best, _ = translate(tiny, source.read_bytes(), beam=4)
     assert best.splitlines() == [rows[0][1], "", rows[4][1]]
 
 
 def test_a_terminal_is_asked_for_sentences(tiny):
-    ours, theirs = pty.openpty()
+    terminal, program_side = pty.openpty()
     locale = dict(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
     process = subprocess.Popen(
         command(tiny),
-        stdin=theirs,
+        stdin=program_side,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=os.environ | locale,
     )
-    os.write(ours, "Bäume\n".encode("latin-1") + "Der Hund schläft\n\n\x04".encode())
-    out, said = process.communicate(timeout=120)
+    os.write(terminal, "Bäume\n".encode("latin-1") + "Der Hund schläft\n\n\x04".encode())
+    out, stderr = process.communicate(timeout=120)
     expected, _ = translate(tiny, "Der Hund schläft\n".encode())
-    assert process.returncode == 0 and b"Ctrl-D ends" in said and b"not UTF-8" in said
+    assert process.returncode == 0 and b"Ctrl-D ends" in stderr and b"not UTF-8" in stderr
     assert out.decode().split("\n")[:2] == [expected.strip(), ""]
 
 
-def test_processes_share_a_file(tiny, tmp_path):
+def test_workers_share_a_file(tiny, tmp_path):
     source, outputs = tmp_path / "in", [tmp_path / "alone", tmp_path / "shared"]
-    source.write_text("".join(f"{line}\n" for line in ODD), "utf-8")
+    source.write_text("".join(f"{line}\n" for line in ODD_LINES), "utf-8")
     main(dict(logdir=tiny["logdir"], source=str(source), output=str(outputs[0])))
     for process in start(command(tiny, source=source, output=outputs[1]), workers=2):
-        _, said = process.communicate()
-        assert process.returncode == 0, said
+        _, stderr = process.communicate()
+        assert process.returncode == 0, stderr
     assert outputs[0].read_bytes() == outputs[1].read_bytes() != b""
-    assert sorted(tmp_path.iterdir()) == sorted([source, *outputs])  # no parts
+    assert sorted(tmp_path.iterdir()) == sorted([source, *outputs])  # no shards
 
 
-def test_a_part_of_something_else_is_not_taken(tiny, tmp_path, monkeypatch):
-    """As one that was left by a run with other flags, or that somebody else wrote."""
+def test_the_shard_of_another_run_is_ignored(tiny, tmp_path, monkeypatch):
+    """Of a run with other flags, or a file that another program wrote."""
     cluster = dict(cluster=dict(worker=["a:1", "b:1"]), task=dict(type="worker", index=1))
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
-    source, part = tmp_path / "in", tmp_path / "out.part-1-of-2"
+    source, shard = tmp_path / "in", tmp_path / "out.part-1-of-2"
     source.write_text("Der Hund\nDie Frau\n", "utf-8")
     given = dict(logdir=tiny["logdir"], source=str(source), output=str(tmp_path / "out"))
     keys = []
     for more in (dict(nbest=1), dict(nbest=2), dict(alpha=1.0), dict(nbest=1)):
         main(given | more)
-        keys.append(json.loads(part.read_text())["key"])
+        keys.append(json.loads(shard.read_text())["key"])
     assert keys[0] == keys[3] and len(set(keys)) == 3
-    for content in (part.read_text(), "{}", "[]", ""):
-        part.write_text(content)
-        with pytest.raises(OSError, match="has not written its part"):
-            wait_for_part(part, keys[1], time.monotonic() + 0.1)
+    for content in (shard.read_text(), "{}", "[]", ""):
+        shard.write_text(content)
+        with pytest.raises(OSError, match="has not written this file"):
+            wait_for_shard(shard, keys[1], time.monotonic() + 0.1)
 
 
-def test_what_cannot_be_translated(tiny, tmp_path):
+def test_bad_input_is_refused(tiny, tmp_path):
     latin1, output = tmp_path / "latin1", tmp_path / "out"
     latin1.write_bytes("Der Hund\nBäume\n".encode("latin1"))
     output.write_text("mine")
@@ -205,31 +209,33 @@ def test_what_cannot_be_translated(tiny, tmp_path):
     for message, wrong in {
         "nowhere: no such file": dict(source="nowhere"),
         "is a directory": dict(source=str(tmp_path)),
-        "nbest is 9 and beam 2: .* --beam 9": dict(nbest=9, beam=2),
+        "nbest is 9, but beam is 2, .* --beam 9": dict(nbest=9, beam=2),
         "nbest is 0": dict(nbest=0),
         "attention out.pdf: .* PNG": dict(attention="out.pdf"),
-        "quantization int8 is for --engine": dict(quantization="int8"),
-        f"{tmp_path}: a folder is there": dict(output=str(tmp_path)),
+        "quantization int8 needs --engine": dict(quantization="int8"),
+        f"{tmp_path}: is a folder": dict(output=str(tmp_path)),
         "no checkpoint": dict(logdir=str(tmp_path)),
-        "replace_unknown is for models of words": dict(replace_unknown=True),
+        "replace_unknown needs a model with --tokenizer words": dict(replace_unknown=True),
     }.items():
         with pytest.raises(InputError, match=message):
             main({name: str(value) for name, value in given.items()} | wrong)
     assert output.read_text() == "mine"
-    assert sorted(tmp_path.iterdir()) == [latin1, output]  # nothing half-written beside it
+    assert sorted(tmp_path.iterdir()) == [latin1, output]  # no temporary files
 
 
-def test_unknown_words_are_those_that_the_attention_points_to(trained, tmp_path):
+def test_unknown_words_are_replaced_by_the_attended_source_words(trained, tmp_path):
     flags = trained("legacy")
-    _, hp, model, vocabs = load(dict(logdir=flags["logdir"]))
+    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"]))
     lines = ["Der Xylograph schläft, Zebulon!", "", "Der Hund schläft"]
     X, _, _ = encode_lines(lines, vocabs[0], hp)
-    Y = Ragged.of([vocabs[1].encode([text])[0] for text in ("The <UNK> <UNK>", "The dog")])
+    Y = RaggedIds.from_lists(
+        [vocabs[1].encode([text])[0] for text in ("The <UNK> <UNK>", "The dog")]
+    )
     weights, _ = alignments(model, hp, X, Y)
     assert weights.shape == (4, 5) and 0.3 < weights.sum(axis=1).min() <= 1
     chosen = [["Der", "Xylograph", "schläft", "Zebulon"][i] for i in weights[1:3, :4].argmax(1)]
-    filled = replace_unknown(model, hp, vocabs, lines, ["The <UNK> <UNK>", "", "The dog"])
-    assert filled == [f"The {' '.join(chosen)}", "", "The dog"]
+    replaced = replace_unknown(model, hp, vocabs, lines, ["The <UNK> <UNK>", "", "The dog"])
+    assert replaced == [f"The {' '.join(chosen)}", "", "The dog"]
 
     source, output = tmp_path / "in", tmp_path / "out"
     source.write_text("".join(f"{line}\n" for line in lines * 10), "utf-8")
@@ -241,10 +247,10 @@ def test_unknown_words_are_those_that_the_attention_points_to(trained, tmp_path)
     assert outputs[1][:3] == replace_unknown(model, hp, vocabs, lines, outputs[0][:3])
 
 
-def test_an_unknown_word_at_the_end_of_a_full_row():
-    """`</S>` has no place in it, and positions are learned."""
-    hp = with_recipe(dict(maxlen=4, hidden_units=16, num_blocks=1, num_heads=2, masks="ids"))
-    vocab = Words.__new__(Words)
+def test_an_unknown_word_at_the_maximum_length():
+    """There is no room for `</S>` after it: the model has no further position."""
+    hp = make_hparams(dict(maxlen=4, hidden_units=16, num_blocks=1, num_heads=2, mask_from="ids"))
+    vocab = WordVocab.__new__(WordVocab)
     vocab.word2idx = {word: i for i, word in enumerate([*SPECIALS, "a", "b"])}
     model = make_model(hp, 6, 6)
     texts = replace_unknown(model, hp, (vocab, vocab), ["x y z"], ["a b a <UNK>"])
@@ -258,12 +264,12 @@ def test_a_picture_of_the_attention(tiny, tmp_path):
     main(given | dict(attention=str(picture)))
     before = picture.read_bytes()
     assert before[:4] == b"\x89PNG"
-    # Of a long one the beginning.
+    # Of a long sentence it shows the beginning.
     Path(given["source"]).write_text("Der Hund schläft " * 300, "utf-8")
     main(given | dict(attention=str(picture)))
     assert before != picture.read_bytes()
     assert max(struct.unpack(">II", picture.read_bytes()[16:24])) < 4000
     before = picture.read_bytes()
-    Path(given["source"]).write_text("\n")  # of nothing, none
+    Path(given["source"]).write_text("\n")  # an empty line is not drawn
     main(given | dict(attention=str(picture)))
     assert picture.read_bytes() == before and Path(given["output"]).read_text() == "\n"

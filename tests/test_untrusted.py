@@ -1,4 +1,4 @@
-"""Models that come from someone else: they choose no path to write to, and run no code."""
+"""Models from someone else: they cannot choose where files are written, or run code."""
 
 import json
 import os
@@ -8,15 +8,16 @@ import pytest
 
 import checkpoint
 import data_load
-import decoding
+import inference
 from conftest import forked
-from hparams import InputError, hparams_path
-from text import read_test
+from hparams import hparams_path
+from runtime.errors import InputError
+from text import read_test_sentences
 
 
 @pytest.fixture
 def stranger(trained, tmp_path):
-    """A folder of a model from elsewhere, its text inside, and the home of who uses it."""
+    """The folder of a model from someone else, with its text, next to the home of the user."""
     flags = trained("tiny")
     home, work = tmp_path / "home", tmp_path / "work"
     home.mkdir()
@@ -35,21 +36,21 @@ def change(logdir, /, **fields):
 
 
 def evaluate(stranger, *words, script="eval.py"):
-    """Run a script in the folder in which the stranger's is; its end."""
+    """Run a script in the parent of the model's folder, and return its `CompletedProcess`."""
     done = forked([script, "--logdir", "st", "--beam", "1", *words], cwd=stranger.parent)
     assert "Traceback" not in done.stderr
     return done
 
 
 def rename_checkpoint(stranger, name):
-    """Give the newest checkpoint a name, and write it into the file `checkpoint`."""
-    path = checkpoint.newest(stranger)
-    for ending in checkpoint.ENDINGS:
-        os.rename(f"{path}{ending}", f"{stranger / name}{ending}")
+    """Rename the newest checkpoint, also in the file `checkpoint`."""
+    path = checkpoint.latest(stranger)
+    for suffix in checkpoint.SUFFIXES:
+        os.rename(f"{path}{suffix}", f"{stranger / name}{suffix}")
     (stranger / "checkpoint").write_text(f'model_checkpoint_path: "{name}"\n')
 
 
-def test_a_model_is_used_as_it_comes(stranger):
+def test_a_foreign_model_can_be_used(stranger):
     done = evaluate(stranger)
     assert done.returncode == 0, done.stderr
     assert len([*(stranger.parent / "results").iterdir()]) == 1
@@ -57,11 +58,11 @@ def test_a_model_is_used_as_it_comes(stranger):
 
 @pytest.mark.parametrize("name", [".bashrc", "model_epoch_1_gs_2x", "model.ckpt-1\x1b[2J", "a b"])
 @pytest.mark.parametrize("script", ["eval.py", "train.py"])
-def test_a_checkpoint_has_the_name_of_a_checkpoint(stranger, name, script):
+def test_a_checkpoint_with_another_name_is_refused(stranger, name, script):
     rename_checkpoint(stranger, name)
     more = ["--recipe", "tiny"] if script == "train.py" else []
     done = evaluate(stranger, *more, script=script)
-    assert done.returncode == 2 and "a checkpoint is called like" in done.stderr
+    assert done.returncode == 2 and "the name of a checkpoint is like" in done.stderr
     assert "\x1b" not in done.stderr
 
 
@@ -79,7 +80,7 @@ def test_results_are_written_where_the_user_says(stranger):
 
 def test_results_follow_no_link_out_of_the_folder(stranger):
     home = stranger.parent.parent / "home"
-    name = checkpoint.newest(stranger).name
+    name = checkpoint.latest(stranger).name
     change(stranger, results="st/results", beam=1)
     (stranger / "results").mkdir()
     (stranger / "results" / name).symlink_to(home / ".bashrc")
@@ -103,10 +104,10 @@ def test_training_follows_no_link_out_of_the_folder(stranger, name):
     more = ["--recipe", "tiny", "--source_train", "st/source", "--target_train", "st/target"]
     done = evaluate(stranger, *more, "--num_epochs", "99", script="train.py")
     assert done.returncode == 2 and bashrc.read_bytes() == before
-    assert f"st/{name}: a link out of this folder" in done.stderr or name == "dev_bleu.json"
+    assert f"st/{name}: is a link out of this folder" in done.stderr or name == "dev_bleu.json"
 
 
-def test_files_elsewhere_are_named_before_they_are_read(stranger):
+def test_files_outside_the_folder_are_named_before_they_are_read(stranger):
     elsewhere = stranger.parent.parent / "home" / "secret"
     shutil.copy(stranger / "source", elsewhere)
     change(stranger, source_test=str(elsewhere))
@@ -127,40 +128,45 @@ def test_files_elsewhere_are_named_before_they_are_read(stranger):
         dict(lr=float("nan")),
     ],
 )
-def test_a_field_that_cannot_be(stranger, fields):
+def test_an_invalid_field_is_refused(stranger, fields):
     change(stranger, **fields)
     done = evaluate(stranger)
     assert done.returncode == 2 and "st/hparams.json: not hyperparameters" in done.stderr
     assert "\x1b" not in done.stderr and "\0" not in done.stderr
 
 
-def test_the_folder_of_the_model_is_the_one_that_was_named(stranger):
+def test_the_saved_logdir_is_ignored(stranger):
     change(stranger, logdir="../home")
     assert evaluate(stranger).returncode == 0
 
 
 @pytest.mark.parametrize(
     "fields",
-    [dict(hidden_units=65536), dict(num_blocks=1000), dict(ffn_units=65536), dict(shared=False)],
+    [
+        dict(hidden_units=65536),
+        dict(num_blocks=1000),
+        dict(ffn_units=65536),
+        dict(tied_embeddings=False),
+    ],
     ids=str,
 )
 def test_sizes_are_compared_before_a_model_is_built(stranger, fields, monkeypatch):
     change(stranger, **fields)
-    monkeypatch.setattr(decoding, "make_model", lambda *_: pytest.fail("was built"))
-    with pytest.raises(InputError, match="these are not the weights of the model"):
-        decoding.load(dict(logdir=str(stranger)))
+    monkeypatch.setattr(inference, "make_model", lambda *_: pytest.fail("was built"))
+    with pytest.raises(InputError, match="variables do not match"):
+        inference.load_model(dict(logdir=str(stranger)))
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
-def test_a_bleu_that_is_no_number(tmp_path, value):
+def test_a_bleu_that_is_not_finite(tmp_path, value):
     scores = f'{{"dev": "d", "bleu": {{"model_epoch_01_gs_1": {value}}}}}'
     (tmp_path / "dev_bleu.json").write_text(scores)
     with pytest.raises(InputError, match="dev_bleu.json: holds no BLEU"):
-        checkpoint.read_scores(tmp_path)
+        checkpoint.read_dev_bleu(tmp_path)
 
 
 def test_the_cache_of_ids_is_data(tmp_path):
-    """No pickles: an array of objects is not loaded, and so is no cache."""
+    """An array of objects would be a pickle. It is not loaded, and the cache is not used."""
     import numpy as np
 
     class Code:
@@ -170,15 +176,15 @@ def test_the_cache_of_ids_is_data(tmp_path):
     np.savez(tmp_path / "train.ids.npz", key=np.array([Code()], object))
     text = tmp_path / "text"
     text.write_text("a\n")
-    from hparams import with_recipe
+    from hparams import make_hparams
 
-    hp = with_recipe(
+    hp = make_hparams(
         dict(preprocessed=str(tmp_path), source_train=str(text), target_train=str(text))
     )
-    assert data_load.read_ids(hp, ()) is None and not (tmp_path / "made").exists()
+    assert data_load.read_id_cache(hp, ()) is None and not (tmp_path / "made").exists()
 
 
-# Text of a stranger --------------------------------------------------------------------
+# Text from someone else -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -195,15 +201,15 @@ def test_the_cache_of_ids_is_data(tmp_path):
 def test_segments_are_one_line_each(tmp_path, text, sentences):
     path = tmp_path / "test.xml"
     path.write_text(text)
-    assert read_test(path)[1] == sentences
+    assert read_test_sentences(path)[1] == sentences
 
 
 @pytest.mark.parametrize("unit", ["<", "<seg ", "<!--", "<![CDATA[", "<a> "])
 def test_no_markup_takes_more_than_linear_time(tmp_path, unit):
-    """A million of them once took an hour."""
+    """A million of these units once took an hour."""
     path = tmp_path / "test.xml"
     path.write_text(f"<seg>a</seg><seg>{unit * 200_000}</seg>")
     try:
-        assert len(read_test(path)[1]) == 2
+        assert len(read_test_sentences(path)[1]) == 2
     except InputError as error:
         assert f"{path}:1: " in str(error)

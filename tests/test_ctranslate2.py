@@ -1,4 +1,4 @@
-"""What CTranslate2 makes of our models is what we make of them."""
+"""CTranslate2 decodes our models as we do."""
 
 import subprocess
 import sys
@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import ctranslate
 from conftest import INSTALL_EXTRAS, forked_script
 from data_load import encode_lines
-from decoding import Translator, load, make_search, translate
-from hparams import InputError
-from search import without
+from inference import Translator, decode_all, load_model, make_search
+from interop import ctranslate2_model
+from runtime.errors import InputError
+from search import suppress
 from test_bad_input import refused
-from test_translate import ODD
+from test_translate import ODD_LINES
 from test_translate import translate as run_translate
-from text import PAD, before_end, read_test
+from text import read_test_sentences
+from vocab import PAD, truncate_at_eos
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason=INSTALL_EXTRAS)
 
@@ -27,9 +28,9 @@ def flags(request, trained):
 
 
 def loaded(flags, **more):
-    """(hp, model, vocabs), and the ids of the test set."""
-    _, hp, model, vocabs = load(dict(logdir=flags["logdir"]) | more)
-    _, lines, _ = read_test(flags["source_test"])
+    """Load a model: (hp, model, vocabs), and the ids of the test set."""
+    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"]) | more)
+    lines = read_test_sentences(flags["source_test"]).raw
     return (hp, model, vocabs), encode_lines(lines, vocabs[0], hp)[0]
 
 
@@ -39,29 +40,29 @@ SEARCHES = [dict(beam=1)] + [
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-def test_it_finds_the_same(flags, search):
+def test_translations_and_scores_are_equal(flags, search):
     (hp, model, vocabs), X = loaded(flags, **search)
-    ours = translate(make_search(model, hp, hp.beam), X, hp, quiet=True)
-    theirs = ctranslate.Search(hp, model, vocabs, 1, "float32")(X)
-    for [(ids, score)], [(words, other)] in zip(ours, theirs, strict=True):
-        assert before_end(ids).tolist() == words.tolist()
-        assert hp.beam == 1 or score == pytest.approx(other, abs=1e-4)
-    assert len({tuple(words) for [(words, _)] in theirs}) > 3
+    ours = decode_all(make_search(model, hp, hp.beam), X, hp, quiet=True)
+    theirs = ctranslate2_model.CTranslate2Decoder(hp, model, vocabs, 1, "float32")(X)
+    for [(ids, score)], [(their_ids, their_score)] in zip(ours, theirs, strict=True):
+        assert truncate_at_eos(ids).tolist() == their_ids.tolist()
+        assert hp.beam == 1 or score == pytest.approx(their_score, abs=1e-4)
+    assert len({tuple(ids) for [(ids, _)] in theirs}) > 3
 
 
 @pytest.mark.parametrize("quantization", ["float32", "int8"])
-def test_it_scores_the_same(flags, tmp_path, quantization):
-    """In int8 nearly: the step of a weight is 1/127 of the largest in its row."""
+def test_log_probabilities_are_equal(flags, tmp_path, quantization):
+    """With int8 nearly equal: a parameter is rounded to 1/127 of the largest in its row."""
     (hp, model, vocabs), X = loaded(flags, beam=1)
-    ctranslate.write(hp, model, vocabs, tmp_path / "model", quantization)
+    ctranslate2_model.write(hp, model, vocabs, tmp_path / "model", quantization)
     translator = ctranslate2.Translator(str(tmp_path / "model"), compute_type=quantization)
-    pairs = [(x[:-1], np.flip(x[:-1])) for x in X]  # anything will do for a translation
-    tokens = [[[*map(vocabs[0].token, side)] for side in pair] for pair in pairs]
+    pairs = [(x[:-1], np.flip(x[:-1])) for x in X]  # any ids can serve as a translation
+    tokens = [[[*map(vocabs[0].id_to_token, side)] for side in pair] for pair in pairs]
     scored = translator.score_batch(*map(list, zip(*tokens, strict=True)))
     differences = []
     for (x, y), result in zip(pairs, scored, strict=True):
         x, y = (np.append(side, 3)[None].astype(np.int32) for side in (x, y))
-        logp = tf.nn.log_softmax(without([PAD], model(x, y)))[0].numpy()
+        logp = tf.nn.log_softmax(suppress(model(x, y), [PAD]))[0].numpy()
         differences.extend(logp[range(y.size), y[0]] - result.log_probs)
     if quantization == "float32":
         np.testing.assert_allclose(differences, 0, atol=1e-4)
@@ -72,26 +73,26 @@ def test_it_scores_the_same(flags, tmp_path, quantization):
 CLIENT = """
 import sys
 import ctranslate2, sentencepiece
-cut = sentencepiece.SentencePieceProcessor(model_file=sys.argv[1] + "/bpe.model")
+tokenizer = sentencepiece.SentencePieceProcessor(model_file=sys.argv[1] + "/bpe.model")
 translator = ctranslate2.Translator(sys.argv[1])
-pieces = cut.encode(sys.stdin.read().splitlines(), out_type=str)
-for found in translator.translate_batch(pieces, beam_size=1):
-    print(cut.decode(found.hypotheses[0]))
+tokens = tokenizer.encode(sys.stdin.read().splitlines(), out_type=str)
+for result in translator.translate_batch(tokens, beam_size=1):
+    print(tokenizer.decode(result.hypotheses[0]))
 """
 
 
-def test_an_exported_model_needs_nothing_of_this_project(trained, tmp_path):
+def test_an_exported_model_works_without_this_project(trained, tmp_path):
     flags = trained("tiny")
     path = tmp_path / "out" / "model"
     more = dict(logdir=flags["logdir"], output=path, format="ctranslate2")
     done = forked_script("export.py", **more, quantization="int8")
     assert done.returncode == 0 and f"{path}: " in done.stdout, done.stderr
-    small = (path / "model.bin").stat().st_size
+    int8_size = (path / "model.bin").stat().st_size
     path.rename(path.with_name("int8"))
     assert forked_script("export.py", **more).returncode == 0
-    assert small < 0.75 * (path / "model.bin").stat().st_size
+    assert int8_size < 0.75 * (path / "model.bin").stat().st_size
 
-    lines = read_test(flags["source_test"])[1]
+    lines = read_test_sentences(flags["source_test"])[1]
     text = "".join(f"{line}\n" for line in lines)
     client = [sys.executable, "-c", CLIENT, str(path)]
     done = subprocess.run(client, input=text, capture_output=True, text=True, cwd=tmp_path)
@@ -99,26 +100,26 @@ def test_an_exported_model_needs_nothing_of_this_project(trained, tmp_path):
     (hp, model, vocabs), _ = loaded(flags, beam=1)
     ours = [best[0][0] for best in Translator(hp, model, vocabs)(lines)]
     theirs = done.stdout.splitlines()
-    # By itself it goes on to 256 pieces where a sentence does not end.
-    assert all(one.startswith(other) for one, other in zip(theirs, ours, strict=True))
+    # CTranslate2's limit is 256 tokens: a translation that does not end is longer than ours.
+    assert all(long.startswith(short) for long, short in zip(theirs, ours, strict=True))
     assert "" not in ours and len(set(ours)) > 3
 
 
-def test_translate_uses_it(trained):
+def test_translate_with_ctranslate2(trained):
     flags = trained("tiny")
-    text = "".join(f"{line}\n" for line in ODD).encode()
+    text = "".join(f"{line}\n" for line in ODD_LINES).encode()
     more = dict(beam=3, nbest=2, length_penalty="ctranslate2", alpha=1.0)
     outputs = []
     for engine in ("tensorflow", "ctranslate2"):
         out, _ = run_translate(flags, text, engine=engine, **more)
         outputs.append([line.split(" ||| ") for line in out.splitlines()])
-    assert len(outputs[0]) > len(ODD)
+    assert len(outputs[0]) > len(ODD_LINES)
     for ours, theirs in zip(*outputs, strict=True):
         assert ours[:2] == theirs[:2]
         assert float(ours[2]) == pytest.approx(float(theirs[2]), abs=1.1e-4)
 
 
-def test_what_it_cannot_do(trained, tmp_path, monkeypatch):
+def test_unsupported_models_and_flags(trained, tmp_path, monkeypatch):
     legacy, tiny = (trained(recipe)["logdir"] for recipe in ("legacy", "tiny"))
     more = dict(format="ctranslate2", output=tmp_path / "out")
     refused("export.py", "recipe legacy", "ReLU", "saved_model", logdir=legacy, **more)
@@ -128,12 +129,12 @@ def test_what_it_cannot_do(trained, tmp_path, monkeypatch):
     assert not [*tmp_path.iterdir()]
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(InputError, match="pip install ctranslate2"):
-        ctranslate.library()
+        ctranslate2_model.import_ctranslate2()
 
 
-def test_a_line_that_is_too_long_for_it(trained):
+def test_long_lines_are_truncated(trained):
     flags = trained("tiny")
     (hp, model, vocabs), _ = loaded(flags, beam=1)
-    search = ctranslate.Search(hp, model, vocabs, 1, "float32")
-    translator = Translator(hp, model, vocabs, 1, search)
-    assert len(translator(["Hund " * 2000, "Der Hund"])) == 2 and translator.cut == 1
+    decode = ctranslate2_model.CTranslate2Decoder(hp, model, vocabs, 1, "float32")
+    translator = Translator(hp, model, vocabs, 1, decode)
+    assert len(translator(["Hund " * 2000, "Der Hund"])) == 2 and translator.truncated == 1

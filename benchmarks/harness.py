@@ -1,0 +1,92 @@
+"""Time programs against each other, each in a process of its own.
+
+A worker prints "ready". For each line that it then receives, it does its work once and prints
+the seconds that this took. Workers are timed in turn (interleaved), so that background load
+affects all of them equally.
+"""
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WORK = ROOT / "benchmarks" / "work"
+
+
+def worker_loop(timed_fn):
+    """Run `timed_fn()` for each line of stdin, and print its seconds."""
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        timed_fn()
+        print(time.perf_counter() - start, flush=True)
+
+
+class Worker:
+    """A process that runs `worker_loop`."""
+
+    def __init__(self, command):
+        self.process = subprocess.Popen(
+            [*map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        while (line := self.process.stdout.readline()) != "ready\n":
+            if not line:
+                sys.exit(f"{command[1]} ended with code {self.process.wait()}")
+
+    def seconds(self) -> float:
+        """Time its work once."""
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        return float(self.process.stdout.readline())
+
+    def stop(self):
+        """End the process."""
+        self.process.communicate()
+
+
+def time_interleaved(workers, rounds) -> dict:
+    """Time each of {name: Worker} once per round; returns {name: seconds of each round}."""
+    seconds = {name: [] for name in workers}
+    for _ in range(rounds):
+        for name, worker in workers.items():
+            seconds[name].append(worker.seconds())
+    return seconds
+
+
+def speedup(seconds, name, baseline) -> float:
+    """Return how many times as fast as the baseline `name` is, the median over the rounds."""
+    pairs = zip(seconds[baseline], seconds[name], strict=True)
+    return statistics.median(other / own for other, own in pairs)
+
+
+def baseline_python() -> Path:
+    """Return the Python of an environment with PyTorch and JoeyNMT, created if it is missing."""
+    folder = WORK / "baselines"
+    python = folder / "bin" / "python"
+    if not (folder / "installed").exists():
+        print(f"Installing PyTorch and JoeyNMT into {folder}", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        for name in ("torch", "baselines"):  # PyTorch first, so that JoeyNMT uses this version
+            file = ROOT / "benchmarks" / f"requirements-{name}.txt"
+            subprocess.run([python, "-m", "pip", "install", "-q", "-r", file], check=True)
+        (folder / "installed").touch()
+    return python
+
+
+def num_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def describe_machine() -> str:
+    """Return the cores and the name of the processor."""
+    names = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return f"{num_cores()} cores of {names[0] if names else platform.processor()}"

@@ -1,0 +1,282 @@
+"""Load a trained model, and translate sentences with it."""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+import checkpoint
+from data_load import encode_lines
+from hparams import Hyperparams, load_hparams
+from interop import original
+from model import make_model
+from runtime.errors import InputError
+from search import PENALTIES, beam_search, greedy, suppress
+from vocab import BOS, EOS, PAD, load_vocabs
+
+# The limits of a batch bound the memory. Larger batches are faster.
+MAX_BATCH_SOURCE_TOKENS = 4096  # padding included
+MAX_BATCH_HYPOTHESES = 1024
+
+# Loading a model ---------------------------------------------------------------
+
+
+def load_model(flags):
+    """Load the model in `logdir`.
+
+    Args:
+      flags: dict, those of the command line.
+
+    Returns:
+      (list of Path, Hyperparams, Transformer, tuple): the checkpoints whose average the
+      model is, oldest first, mostly one; the hyperparameters; the model; its two vocabularies.
+
+    Raises:
+      InputError: there is no model, it is damaged, or a flag contradicts it.
+    """
+    logdir = flags.get("logdir", Hyperparams.logdir)
+    path = checkpoint.require_latest(logdir)
+    if original.is_original(path):
+        return [path], *original.load_original(path, flags)
+    # After training in bfloat16, too: the parameters are float32 and decode best in float32.
+    hp, trained_with = load_hparams({"precision": "float32"} | flags, model_exists=True)
+    vocabs = load_vocabs(hp, trained_with)
+    if hp.best:
+        paths = [checkpoint.require_best(logdir)]
+    else:
+        paths = checkpoint.last_epochs(path, hp.average_checkpoints)
+    try:
+        checkpoint.check_sizes(hp, [*map(len, vocabs)], path)
+        model = make_model(hp, *map(len, vocabs))
+        checkpoint.restore_average(model, paths)
+    except InputError:
+        if all(map(checkpoint.index_exists, [path, *paths])):
+            raise
+        return load_model(flags)  # a training run has deleted one of them in the meantime
+    return paths, hp, model, vocabs
+
+
+def describe_decoding(hp, paths) -> str:
+    """Describe how translations are made: the search, and the checkpoints of the model."""
+    search = "greedy search"
+    if hp.beam > 1:
+        search = f"beam {hp.beam}, length penalty {hp.length_penalty} {hp.alpha}"
+    return f"{search}, {describe_checkpoints(paths)}"
+
+
+def describe_checkpoints(paths) -> str:
+    """Describe which checkpoints the parameters come from."""
+    mean = f"mean of {len(paths)} checkpoints to " if len(paths) > 1 else ""
+    return f"{mean}{paths[-1].name}"
+
+
+# Searching ---------------------------------------------------------------------
+
+
+def make_search(model, hp, beam, nbest=1, scored=False):
+    """Make the function that translates a batch.
+
+    A translation has at most `hp.max_output_tokens` tokens.
+
+    Args:
+      nbest: translations per sentence, `beam` at most.
+      scored: whether greedy search also computes scores; else they are 0.
+
+    Returns:
+      function from source ids (N, T) int32 to ids (N, nbest, T) int32, with zeros after
+      `</S>`, and scores (N, nbest) float32.
+    """
+    penalty = PENALTIES[hp.length_penalty](hp.alpha)
+    # As in the 2017 code, greedy search may choose <PAD> if the masks come from activations:
+    # the model then treats it as padding.
+    suppress_ids = [PAD] if hp.masks_from_ids or beam > 1 else []
+    # CTranslate2 stops when `beam` hypotheses have ended. Without a length penalty it stops when
+    # the best one is certain, which is the rule of `beam_search` anyway.
+    early_stopping = hp.length_penalty == "ctranslate2" and hp.alpha > 0
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
+    def search(x):
+        N = tf.shape(x)[0]
+        source_lengths = tf.math.count_nonzero(x != PAD, axis=1, dtype=tf.int32)  # (N,)
+        max_lengths = hp.max_output_tokens(source_lengths)  # (N,)
+        memory = model.encode_memory(x)
+        start = tf.fill([N], BOS)
+
+        def step(ids, cache):
+            return model.decode_step(ids, cache, memory)
+
+        if beam > 1:
+            return beam_search(
+                step,
+                model.initial_cache(N * beam),
+                start=start,
+                max_lengths=max_lengths,
+                eos=EOS,
+                beam=beam,
+                penalty=penalty,
+                nbest=nbest,
+                suppress_ids=suppress_ids,
+                early_stopping=early_stopping,
+            )
+        preds = greedy(
+            step,
+            model.initial_cache(N),
+            start=start,
+            max_lengths=max_lengths,
+            eos=EOS,
+            suppress_ids=suppress_ids,
+        )  # (N, T)
+        scores = tf.zeros([N])
+        if scored:
+            scores = sequence_scores(model, x, preds, max_lengths, penalty, suppress_ids)
+        return preds[:, None], scores[:, None]  # (N, 1, T), (N, 1)
+
+    return search
+
+
+def sequence_scores(model, x, preds, max_lengths, penalty, suppress_ids=()):
+    """Score translations as beam search does: log-probability / length penalty.
+
+    Args:
+      x, preds: ids of the sources and of their translations, (N, T) int32.
+      max_lengths: (N,) int32, the most tokens that each translation could have.
+      penalty: function of lengths, one of `search.PENALTIES`.
+      suppress_ids: ids that the search could not choose.
+
+    Returns:
+      (N,) float32
+    """
+    lengths = truncate_at_eos_tf(preds, max_lengths).row_lengths()  # (N,), without </S>
+    lengths = tf.minimum(tf.cast(lengths, tf.int32) + 1, max_lengths)  # (N,), with </S>
+    istarget = tf.sequence_mask(lengths, tf.shape(preds)[1])  # (N, T)
+    logp = tf.nn.log_softmax(suppress(model(x, preds), suppress_ids))  # (N, T, V)
+    logp = tf.where(istarget, tf.gather(logp, preds, batch_dims=2), 0.0)  # (N, T)
+    return tf.reduce_sum(logp, axis=1) / penalty(tf.cast(lengths, tf.float32))
+
+
+def truncate_at_eos_tf(ids, max_lengths):
+    """Truncate each row before its first `</S>`, and to its maximum length.
+
+    Args:
+      ids: (N, T) int32.
+      max_lengths: (N,) int32.
+
+    Returns:
+      (N, T) tf.RaggedTensor
+
+    >>> ids = tf.constant([[4, 3, 5, 3], [4, 5, 6, 0]])
+    >>> truncate_at_eos_tf(ids, tf.constant([4, 3])).to_list()
+    [[4], [4, 5, 6]]
+    """
+    is_eos = tf.pad(ids == EOS, [[0, 0], [0, 1]], constant_values=True)  # (N, T + 1)
+    lengths = tf.argmax(tf.cast(is_eos, tf.int32), axis=1, output_type=tf.int32)  # (N,)
+    return tf.RaggedTensor.from_tensor(ids, tf.minimum(lengths, max_lengths))
+
+
+# Translating -------------------------------------------------------------------
+
+
+def decode_all(search, X, hp, quiet=False):
+    """Search for the translations of all sentences, in batches of similar length.
+
+    Args:
+      search: function that `make_search` returned.
+      X: RaggedIds, the source ids.
+      quiet: whether to hide the progress bar.
+
+    Returns:
+      list: for each sentence, in the order of X, its translations, best first: pairs of
+      ids (T,) and score.
+    """
+    translations = [None] * len(X)
+    bar = tqdm(desc="translating", total=len(X), leave=False, mininterval=1, disable=quiet)
+    with bar:
+        for rows in decoding_batches(X.lengths, hp.beam):
+            preds, scores = search(X.pad(rows, hp.pad_to))
+            preds, scores = preds.numpy(), scores.numpy()  # (N, nbest, T), (N, nbest)
+            max_lengths = hp.max_output_tokens(X.lengths[rows])  # (N,)
+            for i, row in enumerate(rows):
+                # Longer sentences of the batch may have more tokens.
+                translations[row] = [*zip(preds[i, :, : max_lengths[i]], scores[i], strict=True)]
+            bar.update(len(rows))
+    return translations
+
+
+def decoding_batches(lengths, beam=1):
+    """Yield the row numbers of each batch: sentences of similar length, the longest first."""
+    order = np.argsort(lengths, kind="stable")[::-1]
+    while len(order):
+        rows, order = np.split(order, [decoding_batch_size(lengths[order[0]], beam)])
+        yield rows
+
+
+def decoding_batch_size(longest, beam) -> int:
+    """Return the number of sentences in a batch whose longest sentence has `longest` tokens."""
+    return max(1, min(MAX_BATCH_SOURCE_TOKENS // longest, MAX_BATCH_HYPOTHESES // beam))
+
+
+def detokenize_best(translations, vocab) -> list[str]:
+    """Return the text of the best translation of each sentence.
+
+    Args:
+      translations: list that `decode_all` returned.
+    """
+    return [vocab.decode(best[0]) for best, *_ in translations]
+
+
+class Translator:
+    """Translate lines of text with a trained model.
+
+    Args:
+      hp, model, vocabs: as `load_model` returns them.
+      nbest: translations per line, `hp.beam` at most.
+      decode: function from source ids, RaggedIds, to translations as `decode_all` returns
+        them; None to search with the model.
+
+    Attributes:
+      truncated: how many of all lines so far were truncated to `hp.max_input_tokens`.
+    """
+
+    def __init__(self, hp, model, vocabs, nbest=1, decode=None):
+        self.hp, self.vocabs = hp, vocabs
+        self.truncated = 0
+        if decode is None:
+            search = make_search(model, hp, hp.beam, nbest)
+            decode = functools.partial(decode_all, search, hp=hp, quiet=True)
+        self.decode = decode
+
+    def __call__(self, lines, translate_fn=None):
+        """Translate lines.
+
+        Args:
+          lines: list of str.
+          translate_fn: function to call in place of `translate_ids`.
+
+        Returns:
+          list: for each line its translations, best first: pairs of text and score. None if
+          `translate_fn` returns None.
+        """
+        X, rows, truncated = encode_lines(lines, self.vocabs[0], self.hp)
+        self.truncated += len(truncated)
+        translations = (translate_fn or self.translate_ids)(X)
+        if translations is None:
+            return None
+        results = [[("", 0.0)]] * len(lines)  # empty lines stay empty
+        for row, hypotheses in zip(rows, translations, strict=True):
+            results[row] = hypotheses
+        return results
+
+    def translate_ids(self, X):
+        """Translate source ids, RaggedIds: for each sentence a list of pairs of text and score."""
+        decode = self.vocabs[1].decode
+        return [
+            [(decode(ids), float(score)) for ids, score in hypotheses]
+            for hypotheses in self.decode_ids(X)
+        ]
+
+    def decode_ids(self, X):
+        """Translate source ids, RaggedIds: for each sentence a list of pairs of ids and score."""
+        translations = self.decode(X) if len(X) else []
+        # Beam search may find fewer than `nbest`; the others have the score -inf.
+        return [[pair for pair in pairs if pair[1] > -np.inf] for pairs in translations]

@@ -1,0 +1,232 @@
+"""Convert a model to the format of CTranslate2, and translate with it.
+
+CTranslate2 (https://opennmt.net/CTranslate2) is a decoder in C++, which can also multiply in int8.
+"""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from data_load import RaggedIds
+from modules import Normalize
+from runtime.errors import InputError
+from vocab import BOS, EOS, PAD, SPECIALS, UNK
+
+MAX_BATCH_TOKENS = 4096  # of the sources, padding included
+PAD_LOGIT = -1e9  # so low that <PAD> is never chosen
+
+
+def import_ctranslate2():
+    """Import the package ctranslate2, which is optional.
+
+    Raises:
+      InputError: it is not installed.
+    """
+    try:
+        import ctranslate2
+    except ImportError:
+        raise InputError(
+            "CTranslate2 is not installed. Install it with `pip install ctranslate2`, or in the"
+            " environment of `make` with `.venv/bin/pip install ctranslate2`"
+        ) from None
+    return ctranslate2
+
+
+# Converting --------------------------------------------------------------------
+
+
+def write(hp, model, vocabs, path, quantization="float32"):
+    """Write the model as a folder that `ctranslate2.Translator` loads.
+
+    The folder contains the vocabularies and, for a subword model, the sentencepiece model
+    `bpe.model`.
+
+    Args:
+      hp, model, vocabs: as `load_model` returns them.
+      path: folder that does not exist yet.
+      quantization: type of the matrices, "float32" or "int8".
+
+    Raises:
+      InputError: CTranslate2 is not installed, or it lacks a layer of the model.
+    """
+    import_ctranslate2()
+    if hp.relu_projections or not hp.masks_from_ids:
+        raise InputError(
+            f"recipe {hp.recipe}: CTranslate2 has no attention with a ReLU on Q, K and V and with"
+            " masks from activations. Export with --format saved_model, or train with --recipe"
+            " updated, paper or tiny"
+        )
+    spec = make_spec(hp, model)
+    source, target = ([vocab.id_to_token(i) for i in range(len(vocab))] for vocab in vocabs)
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    if hp.tokenizer == "bpe":
+        spec.register_file(str(hp.sentencepiece_path), "bpe.model")
+    spec.validate()
+    spec.optimize(quantization)
+    Path(path).mkdir()
+    spec.save(str(path))
+
+
+def make_spec(hp, model):
+    """Convert a built `Transformer` to a `ctranslate2.specs.TransformerSpec`."""
+    specs = import_ctranslate2().specs
+    spec = specs.TransformerSpec.from_config(hp.num_blocks, hp.num_heads, pre_norm=False)
+    spec.config.unk_token, spec.config.eos_token = SPECIALS[UNK], SPECIALS[EOS]
+    spec.config.bos_token = spec.config.decoder_start_token = SPECIALS[BOS]
+    spec.config.add_source_eos = True
+    spec.config.layer_norm_epsilon = Normalize().epsilon
+    set_input(spec.encoder, spec.encoder.embeddings[0], model.enc_input, hp)
+    set_input(spec.decoder, spec.decoder.embeddings, model.dec_input, hp)
+    for layer, block in zip(spec.encoder.layer, model.enc_blocks, strict=True):
+        set_self_attention(layer.self_attention, block.self_attention)
+        set_feedforward(layer.ffn, block.feedforward)
+    for layer, block in zip(spec.decoder.layer, model.dec_blocks, strict=True):
+        set_self_attention(layer.self_attention, block.self_attention)
+        set_cross_attention(layer.attention, block.vanilla_attention)
+        set_feedforward(layer.ffn, block.feedforward)
+    set_logits(spec.decoder.projection, model)
+    return spec
+
+
+def set_input(spec, embeddings, layer, hp):
+    """Copy the vectors of an `InputEmbedding` into a specification.
+
+    Args:
+      spec: that of the encoder or the decoder.
+      embeddings: its part for the tokens.
+      layer: the `InputEmbedding`.
+    """
+    embeddings.weight = layer.tokens.padded_table().numpy()  # (V, C)
+    if hp.sinusoid:
+        # <S>, and the longest translation of the longest source.
+        count = 1 + int(hp.max_output_tokens(hp.max_input_tokens))
+    else:
+        count = hp.maxlen
+    vectors = layer.positions(np.arange(count)[None])  # (1, count, C)
+    spec.position_encodings.encodings = vectors[0].numpy()
+
+
+def set_self_attention(spec, attention):
+    """Set Q, K and V, which CTranslate2 fuses into one matrix, W_O and the normalization."""
+    set_dense(spec.linear[0], attention.query, attention.key, attention.value)
+    set_output(spec.linear[1], attention)
+    set_normalize(spec.layer_norm, attention.normalize)
+
+
+def set_cross_attention(spec, attention):
+    """Set Q, then K and V as one matrix, W_O and the normalization."""
+    set_dense(spec.linear[0], attention.query)
+    set_dense(spec.linear[1], attention.key, attention.value)
+    set_output(spec.linear[2], attention)
+    set_normalize(spec.layer_norm, attention.normalize)
+
+
+def set_output(spec, attention):
+    """Set W_O, or the identity matrix for a model without W_O."""
+    if attention.output_projection:
+        set_dense(spec, attention.output_projection)
+    else:
+        spec.weight = np.eye(attention.num_units, dtype=np.float32)
+
+
+def set_feedforward(spec, feedforward):
+    """Set both linear maps, and the normalization after them."""
+    set_dense(spec.linear_0, feedforward.inner)
+    set_dense(spec.linear_1, feedforward.outer)
+    set_normalize(spec.layer_norm, feedforward.normalize)
+
+
+def set_dense(spec, *layers):
+    """Set a linear map from one or more Dense layers of the same input, fused into one.
+
+    Keras kernels have the shape (C_in, C_out), those of CTranslate2 (C_out, C_in).
+    """
+    spec.weight = np.concatenate([layer.kernel.numpy().T for layer in layers])
+    spec.bias = np.concatenate([layer.bias.numpy() for layer in layers])
+
+
+def set_normalize(spec, normalize):
+    """Set the parameters of a `Normalize`."""
+    spec.gamma, spec.beta = normalize.gamma.numpy(), normalize.beta.numpy()
+
+
+def set_logits(spec, model):
+    """Set the output layer, with a bias that excludes `<PAD>`."""
+    if model.tied:  # tied embeddings
+        spec.weight = model.dec_input.tokens.lookup_table.numpy()  # (V, C)
+        spec.bias = np.zeros(len(spec.weight), np.float32)
+    else:
+        set_dense(spec, model.output_layer)
+    spec.bias[PAD] = PAD_LOGIT
+
+
+# Translating -------------------------------------------------------------------
+
+
+class CTranslate2Decoder:
+    """Translate source ids with CTranslate2, as `inference.decode_all` does with TensorFlow.
+
+    Args:
+      hp, model, vocabs, quantization: as in `write`.
+      nbest: translations per sentence, `hp.beam` at most.
+
+    Raises:
+      InputError: as `write`, or CTranslate2 lacks the length penalty.
+    """
+
+    def __init__(self, hp, model, vocabs, nbest, quantization):
+        if hp.beam > 1 and hp.length_penalty != "ctranslate2":
+            raise InputError(
+                f"CTranslate2 does not have the length penalty {hp.length_penalty}. Use"
+                " --length_penalty ctranslate2 with --alpha (1 is usual), or --beam 1"
+            )
+        self.hp, self.nbest, (self.source, self.target) = hp, nbest, vocabs
+        self.token_to_id = {self.target.id_to_token(i): i for i in range(len(self.target))}
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model"
+            write(hp, model, vocabs, path, quantization)
+            self.translator = import_ctranslate2().Translator(str(path), compute_type=quantization)
+
+    def __call__(self, X: RaggedIds):
+        """Translate sentences.
+
+        Returns:
+          list: for each sentence its translations, best first: pairs of ids (T,) and score.
+        """
+        translations = [None] * len(X)
+        # A call has one limit for the length of its translations, which depends on that of the
+        # sources. All calls are submitted before the first result is read.
+        rows = {length: np.flatnonzero(X.lengths == length) for length in np.unique(X.lengths)}
+        calls = {length: self.submit(X, rows[length], length) for length in rows}
+        for length, results in calls.items():
+            for row, result in zip(rows[length], results, strict=True):
+                translations[row] = self.hypotheses(result.result())
+        return translations
+
+    def submit(self, X, rows, length):
+        """Start to translate sentences of the same length, without waiting for the results."""
+        # CTranslate2 appends </S>.
+        tokens = [[self.source.id_to_token(i) for i in X[row][:-1]] for row in rows]
+        return self.translator.translate_batch(
+            tokens,
+            max_batch_size=MAX_BATCH_TOKENS,
+            batch_type="tokens",
+            asynchronous=True,
+            beam_size=self.hp.beam,
+            num_hypotheses=self.nbest,
+            length_penalty=self.hp.alpha if self.hp.beam > 1 else 0,
+            min_decoding_length=0,
+            max_decoding_length=int(self.hp.max_output_tokens(length)),
+            max_input_length=self.hp.max_input_tokens,
+            return_scores=True,
+        )
+
+    def hypotheses(self, result):
+        """Convert the result for one sentence to a list of pairs of ids and score."""
+        ids = [
+            np.array([self.token_to_id[token] for token in tokens], int)
+            for tokens in result.hypotheses
+        ]
+        return [*zip(ids, result.scores, strict=True)]

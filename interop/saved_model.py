@@ -1,0 +1,141 @@
+"""Write a TensorFlow SavedModel that takes sentences and returns translations.
+
+It tokenizes and detokenizes with TensorFlow ops, so that it needs no Python code of this project.
+"""
+
+import sys
+
+import tensorflow as tf
+
+from inference import make_search, truncate_at_eos_tf
+from runtime.errors import InputError
+from text import clean
+from vocab import EOS, UNK
+
+
+def import_tensorflow_text():
+    """Import the package tensorflow_text, which only a SavedModel of a subword model needs.
+
+    Raises:
+      InputError: it is not installed; it has no release for some systems.
+    """
+    try:
+        import tensorflow_text
+    except ImportError as error:
+        raise InputError(
+            f"tensorflow-text cannot be imported ({error}), and a SavedModel of this model needs"
+            " it. Install it with `pip install tensorflow-text`, or use --format ctranslate2"
+        ) from None
+    return tensorflow_text
+
+
+class SubwordOps(tf.Module):
+    """Tokenize as `SubwordVocab` does, with TensorFlow ops.
+
+    Args:
+      vocab: SubwordVocab.
+    """
+
+    def __init__(self, vocab):
+        super().__init__()
+        tf_text = import_tensorflow_text()
+        self.tokenizer = tf_text.SentencepieceTokenizer(vocab.proto, tf.int32, add_eos=True)
+
+    def encode(self, lines):
+        """Convert sentences (N,) to ids (N, T), a RaggedTensor, with `</S>` at the end of each."""
+        return self.tokenizer.tokenize(lines)  # (N, T)
+
+    def decode(self, ids):
+        """Convert ids (N, T), a RaggedTensor without `</S>`, to sentences (N,)."""
+        return self.tokenizer.detokenize(ids)  # (N,)
+
+
+class WordOps(tf.Module):
+    """Clean as `text.clean` and tokenize as `WordVocab`, with TensorFlow ops.
+
+    Args:
+      source, target: WordVocab.
+    """
+
+    def __init__(self, source, target):
+        super().__init__()
+        ids = tf.lookup.KeyValueTensorInitializer(
+            [*source.word2idx], [*source.word2idx.values()], tf.string, tf.int32
+        )
+        self.ids = tf.lookup.StaticHashTable(ids, default_value=UNK)
+        self.words = tf.constant([target.id_to_token(i) for i in range(len(target))])  # (V,)
+        all_chars = "".join(map(chr, range(sys.maxunicode + 1)))
+        self.kept_chars = char_class(clean(all_chars))
+        self.space_chars = char_class(filter(str.isspace, all_chars))
+
+    def encode(self, lines):
+        """Convert sentences (N,) to ids (N, T), a RaggedTensor, with `</S>` at the end of each."""
+        cleaned = tf.strings.regex_replace(lines, f"[^{self.kept_chars}]", "")  # (N,)
+        spaced = tf.strings.regex_replace(cleaned, f"[{self.space_chars}]", " ")  # (N,)
+        ids = self.ids.lookup(tf.strings.split(spaced))  # (N, T)
+        return tf.concat([ids, tf.fill([tf.size(lines), 1], EOS)], axis=1)  # (N, T + 1)
+
+    def decode(self, ids):
+        """Convert ids (N, T), a RaggedTensor without `</S>`, to sentences (N,)."""
+        words = tf.ragged.map_flat_values(lambda flat: tf.gather(self.words, flat), ids)  # (N, T)
+        return tf.strings.reduce_join(words, axis=1, separator=" ")  # (N,)
+
+
+def char_class(chars) -> str:
+    """Return an RE2 character class, without brackets, that matches exactly these characters.
+
+    The classes of RE2, which TensorFlow uses, are smaller than those of Python: `\\s` matches
+    fewer spaces, and Latin fewer letters.
+    """
+    points = set(map(ord, chars))
+    firsts = sorted(point for point in points if point - 1 not in points)
+    lasts = sorted(point for point in points if point + 1 not in points)
+    ranges = zip(firsts, lasts, strict=True)
+    return "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ranges)
+
+
+class TextModel(tf.Module):
+    """A model that takes sentences and returns translations.
+
+    Args:
+      hp, model, vocabs: as `load_model` returns them.
+    """
+
+    def __init__(self, hp, model, vocabs):
+        super().__init__()
+        self.hp = hp
+        # The SavedModel contains only variables that an attribute of this module refers to.
+        self.parameters = [variable.value for variable in model.variables]
+        self.ops = SubwordOps(vocabs[0]) if hp.tokenizer == "bpe" else WordOps(*vocabs)
+        self.search = make_search(model, hp, hp.beam, scored=True)
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")], autograph=False)
+    def translate(self, text):
+        """Translate sentences (N,).
+
+        A sentence without tokens has the translation "" and the score 0.
+
+        Returns:
+          dict: translation (N,) string, and score (N,) float32.
+        """
+        ids = self.ops.encode(text)  # (N, T)
+        eos = tf.fill([tf.size(text), 1], EOS)
+        ids = tf.concat([ids[:, :-1][:, : self.hp.max_input_tokens - 1], eos], axis=1)  # (N, T)
+        nonempty = tf.where(ids.row_lengths() > 1)[:, 0]  # (M,) rows, M <= N
+        ids = tf.gather(ids, nonempty)  # (M, T)
+        x = ids.to_tensor(shape=[None, self.hp.pad_to])  # (M, T)
+        preds, scores = self.search(x)  # (M, 1, T), (M, 1)
+        max_lengths = self.hp.max_output_tokens(tf.cast(ids.row_lengths(), tf.int32))  # (M,)
+        texts = self.ops.decode(truncate_at_eos_tf(preds[:, 0], max_lengths))  # (M,)
+        indices, size = nonempty[:, None], tf.shape(text, tf.int64)  # (M, 1), (1,)
+        return dict(
+            translation=tf.tensor_scatter_nd_update(tf.fill(size, ""), indices, texts),
+            score=tf.scatter_nd(indices, scores[:, 0], size),
+        )
+
+
+def write_saved_model(hp, model, vocabs, path):
+    """Write a SavedModel whose one signature, `serving_default`, is `TextModel.translate`."""
+    text_model = TextModel(hp, model, vocabs)
+    signatures = dict(serving_default=text_model.translate)
+    tf.saved_model.save(text_model, str(path), signatures=signatures)

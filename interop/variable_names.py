@@ -1,0 +1,61 @@
+"""The names that the 2017 code gave to its variables. Our checkpoints use them, too."""
+
+
+def variables_by_2017_name(model) -> dict:
+    """The trainable variables of a built `Transformer`, by their names in the 2017 code.
+
+    The tied embedding matrix and W_O, which that code does not have, get names in its style.
+    """
+    if model.tied:
+        names = {"shared_embed/lookup_table": model.enc_input.tokens.lookup_table}
+    else:
+        names = {
+            "encoder/enc_embed/lookup_table": model.enc_input.tokens.lookup_table,
+            "decoder/dec_embed/lookup_table": model.dec_input.tokens.lookup_table,
+            "dense/kernel": model.output_layer.kernel,
+            "dense/bias": model.output_layer.bias,
+        }
+    if model.enc_input.positions.weights:  # learned, not sinusoids
+        names["encoder/enc_pe/lookup_table"] = model.enc_input.positions.lookup_table
+        names["decoder/dec_pe/lookup_table"] = model.dec_input.positions.lookup_table
+    for i, block in enumerate(model.enc_blocks):
+        scope = f"encoder/num_blocks_{i}"
+        names |= attention_variables(block.self_attention, f"{scope}/multihead_attention")
+        # The default scope of feedforward is "multihead_attention", too. TensorFlow 1 reused
+        # that scope for the convolutions, and added a number for the normalization.
+        names |= feedforward_variables(block.feedforward, scope, "multihead_attention_1")
+    for i, block in enumerate(model.dec_blocks):
+        scope = f"decoder/num_blocks_{i}"
+        names |= attention_variables(block.self_attention, f"{scope}/self_attention")
+        names |= attention_variables(block.vanilla_attention, f"{scope}/vanilla_attention")
+        names |= feedforward_variables(block.feedforward, scope, "multihead_attention")
+    return names
+
+
+def attention_variables(attention, scope) -> dict:
+    """The variables of a `MultiheadAttention` by name."""
+    names = normalize_variables(attention.normalize, scope)
+    dense = {"dense": attention.query, "dense_1": attention.key, "dense_2": attention.value}
+    if attention.output_projection:
+        dense["dense_3"] = attention.output_projection
+    for name, layer in dense.items():
+        names[f"{scope}/{name}/kernel"] = layer.kernel
+        names[f"{scope}/{name}/bias"] = layer.bias
+    return names
+
+
+def feedforward_variables(feedforward, scope, normalize_scope) -> dict:
+    """The variables of a `Feedforward` by name."""
+    names = normalize_variables(feedforward.normalize, f"{scope}/{normalize_scope}")
+    for name, layer in {"conv1d": feedforward.inner, "conv1d_1": feedforward.outer}.items():
+        names[f"{scope}/multihead_attention/{name}/kernel"] = layer.kernel
+        names[f"{scope}/multihead_attention/{name}/bias"] = layer.bias
+    return names
+
+
+def normalize_variables(normalize, scope) -> dict:
+    """The variables of a `Normalize` by name."""
+    return {
+        f"{scope}/ln/Variable": normalize.beta,
+        f"{scope}/ln/Variable_1": normalize.gamma,
+    }

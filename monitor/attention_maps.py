@@ -1,0 +1,161 @@
+"""Attention maps, the attention weights of each head between all tokens, and their pictures."""
+
+import contextlib
+import math
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+
+from inference import decoding_batches
+from model import shift_right
+from vocab import EOS, truncate_at_eos
+
+# Fallback fonts: no single font covers all scripts.
+FONTS = (
+    "DejaVu Sans",
+    "Noto Sans CJK JP",
+    "Noto Sans CJK SC",
+    "WenQuanYi Zen Hei",
+    "Hiragino Sans",
+    "Microsoft YaHei",
+    "Arial Unicode MS",
+)
+
+# Computing ---------------------------------------------------------------------
+
+
+class AttentionMaps(NamedTuple):
+    """The attention weights of all heads, one array per block from the bottom up.
+
+    They sum to 1 over the last axis, the keys. A row of `decoder` and `cross` belongs to the
+    step that predicts a token of y. The keys of `decoder` are the decoder's inputs,
+    `shift_right(y)`.
+    """
+
+    encoder: list  # of (N, h, T_x, T_x)
+    decoder: list  # of (N, h, T_y, T_y)
+    cross: list  # of (N, h, T_y, T_x)
+
+
+def attention_maps(model, x, y) -> AttentionMaps:
+    """Compute the attention weights of a `Transformer` that reads x and predicts y.
+
+    Args:
+      x, y: ids of sources and of their translations, (N, T_x) and (N, T_y) int32.
+    """
+    maps = AttentionMaps([], [], [])
+    masks, inputs = model.padding_masks(x), shift_right(y)
+    enc = model.enc_input(x)  # (N, T_x, C)
+    for block in model.enc_blocks:
+        maps.encoder.append(block_weights(block.self_attention, enc, enc, masks))
+        enc = block(enc, masks)
+    dec, dec_masks = model.dec_input(inputs), model.padding_masks(inputs)  # (N, T_y, C)
+    for block in model.dec_blocks:
+        weights = block_weights(block.self_attention, dec, dec, dec_masks, causality=True)
+        maps.decoder.append(weights)
+        self_attended = block.self_attention(dec, dec, dec_masks, causality=True)
+        maps.cross.append(block_weights(block.vanilla_attention, self_attended, enc, masks))
+        dec = block.feedforward(block.vanilla_attention(self_attended, enc, masks))
+    return maps
+
+
+def block_weights(attention, queries, keys, key_masks, causality=False):
+    """Compute the attention weights of a `MultiheadAttention`.
+
+    Args:
+      queries, keys: (N, T_q, C) and (N, T_k, C).
+      key_masks: (N, T_k) bool or None, as in `MultiheadAttention`.
+
+    Returns:
+      (N, h, T_q, T_k)
+    """
+    keys_values = attention.project_keys_values(keys, key_masks)
+    return attention.attention_weights(queries, keys_values, causality)
+
+
+def alignments(model, hp, X, Y):
+    """Compute the cross-attention of the last block, as a mean over its heads.
+
+    Args:
+      X, Y: RaggedIds, ids of sources and of their translations, `</S>` included.
+
+    Returns:
+      list of (T_y, T_x) float32, which sum to 1 over T_x; to less with masks from activations,
+      because the model then also attends to padding.
+    """
+    results = [None] * len(X)
+    for rows in decoding_batches(np.maximum(X.lengths, Y.lengths)):
+        maps = attention_maps(model, X.pad(rows, hp.pad_to), Y.pad(rows, hp.pad_to))
+        means = np.mean(maps.cross[-1], axis=1)  # (N, T_y, T_x)
+        for row, mean in zip(rows, means, strict=True):
+            results[row] = mean[: Y.lengths[row], : X.lengths[row]]
+    return results
+
+
+def append_eos(ids, hp) -> list:
+    """Return the ids of a translation with `</S>` at the end.
+
+    If the model has a maximum length and the ids fill it, `</S>` is left out.
+    """
+    return [*truncate_at_eos(ids), EOS][: None if hp.unbounded_length else hp.maxlen]
+
+
+# Drawing -----------------------------------------------------------------------
+
+
+def plot_heads(heads, x_labels, y_labels):
+    """Plot an attention map per head.
+
+    Args:
+      heads: (h, T_q, T_k).
+      x_labels, y_labels: lists of T_k and T_q tokens, str.
+
+    Returns:
+      matplotlib.figure.Figure
+    """
+    import matplotlib as mpl  # takes a third of a second
+    from matplotlib.figure import Figure
+
+    columns = math.ceil(len(heads) ** 0.5)
+    rows = math.ceil(len(heads) / columns)
+    size = (columns * (1.2 + 0.19 * len(x_labels)), rows * (1.2 + 0.19 * len(y_labels)))  # inches
+    installed = set(mpl.font_manager.get_font_names())
+    with mpl.rc_context({"font.family": [font for font in FONTS if font in installed]}):
+        figure = Figure(size, layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False)
+        for ax in axes.flat[len(heads) :]:
+            ax.remove()
+        for i, (ax, head) in enumerate(zip(axes.flat, heads, strict=False)):
+            ax.imshow(head, cmap="Blues", vmin=0, vmax=1)
+            # Show `$` literally, not as the start of a formula.
+            ax.set_xticks(range(len(x_labels)), x_labels, rotation=90, parse_math=False)
+            ax.set_yticks(range(len(y_labels)), y_labels, parse_math=False)
+            ax.tick_params(length=0, labelsize=8)
+            ax.set_xlabel(f"head {i + 1}" if len(heads) > 1 else "")
+            ax.xaxis.tick_top()
+        return figure
+
+
+def figure_to_array(figure):
+    """Render a figure as TensorBoard takes it: (height, width, 4) uint8."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    with no_font_warnings():
+        canvas.draw()
+    return np.asarray(canvas.buffer_rgba())
+
+
+def save_png(figure, file):
+    """Write a figure to a file of bytes."""
+    with no_font_warnings():
+        figure.savefig(file, format="png", dpi=150)
+
+
+@contextlib.contextmanager
+def no_font_warnings():
+    """Context manager: silence the warnings about characters that no font has."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,159 @@
+"""What TensorBoard shows of a training run in addition to its curves.
+
+The functions write to the default summary writer.
+"""
+
+import dataclasses
+import os
+from pathlib import Path
+
+import numpy as np
+import regex
+import tensorflow as tf
+from tensorboard.plugins import projector
+from tensorboard.plugins.hparams import api as hparams_plugin
+
+from checkpoint import checkpoint_key
+from interop.variable_names import variables_by_2017_name
+from monitor.attention_maps import attention_maps, figure_to_array, plot_heads
+from runtime.files import atomic_write
+from vocab import BOS, SPECIALS, UNK, read_counts, vocab_name
+
+SAMPLES = 10  # sentences of the development set in the table of translations
+MAX_DRAWN_TOKENS = 16  # of the sentence whose attention is drawn, if there is one so short
+PROFILE_SKIP_STEPS = 10  # first steps of a run, which the profile leaves out
+
+
+def write_hparams_and_graph(hp, graph):
+    """Write the hyperparameters, except names of files, and the graph of a training step.
+
+    Args:
+      hp: Hyperparams.
+      graph: tf.Graph.
+    """
+    fields = [f for f in dataclasses.fields(hp) if f.type is not str or f.metadata["choices"]]
+    hparams_plugin.hparams({field.name: getattr(hp, field.name) for field in fields}, hp.logdir)
+    tf.summary.graph(graph.as_graph_def())
+
+
+def write_projector(hp, model, vocabs):
+    """Write the configuration of the embedding projector, and the tokens of each embedding."""
+    config, logdir = projector.ProjectorConfig(), Path(hp.logdir)
+    tables = [
+        name for name in variables_by_2017_name(model) if name.endswith("_embed/lookup_table")
+    ]
+    # With tied embeddings there is one table, and both vocabularies are the same.
+    for name, vocab in zip(tables, vocabs, strict=False):
+        file = f"{vocab_name(vocab)}.metadata.tsv"
+        atomic_write(logdir / file, projector_tsv(vocab))
+        config.embeddings.add(tensor_name=checkpoint_key(name), metadata_path=file)
+    atomic_write(logdir / "projector_config.pbtxt", str(config))
+
+
+def projector_tsv(vocab) -> str:
+    """Return the projector's table of a vocabulary: its tokens, and the counts of words."""
+    tokens = [vocab.id_to_token(i) for i in range(len(vocab))]
+    if vocab.path.suffix != ".tsv":
+        return "".join(f"{token}\n" for token in tokens)
+    counts = read_counts(vocab.path)
+    return "word\tcount\n" + "".join(f"{token}\t{counts[token]}\n" for token in tokens)
+
+
+def write_samples(dev, got, global_step):
+    """Write a table of the first sentences of the development set and their translations.
+
+    Args:
+      dev: EvalSet.
+      got: the translations, list of str.
+    """
+    columns = zip(dev.data.Sources, dev.data.Targets, got, strict=True)
+    rows = [["**source**", "**reference**", "**translation**"]]
+    rows += [[*map(escape_markdown, row)] for row in list(columns)[:SAMPLES]]
+    tf.summary.text("dev_samples", tf.constant(rows), global_step)
+
+
+def escape_markdown(text) -> str:
+    """Escape a text so that Markdown shows it unchanged.
+
+    >>> escape_markdown("*_[a]<b>")
+    '\\\\*\\\\_\\\\[a\\\\]&lt;b&gt;'
+    """
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return regex.sub(r"([\\`*_{}\[\]()#+\-.!|~:])", r"\\\1", text)
+
+
+def write_attention(model, dev, vocabs, hp, global_step):
+    """Write pictures of the last block's attention for a sentence pair of the development set.
+
+    The decoder reads the reference, so that the tokens stay the same from epoch to epoch.
+    """
+    row = choose_example(dev.data)
+    x, y = (side.pad([row], hp.pad_to) for side in (dev.data.X, dev.data.Y))  # (1, T)
+    source, target = (
+        [*map(vocab.id_to_token, side[row])]
+        for vocab, side in zip(vocabs, (dev.data.X, dev.data.Y), strict=True)
+    )
+    decoder_inputs = [SPECIALS[BOS], *target[:-1]]
+    maps = attention_maps(model, x, y)
+    for kind, x_labels, y_labels in (
+        ("encoder", source, source),
+        ("decoder", decoder_inputs, target),
+        ("cross", source, target),
+    ):
+        heads = np.array(getattr(maps, kind)[-1])[0, :, : len(y_labels), : len(x_labels)]
+        picture = figure_to_array(plot_heads(heads, x_labels, y_labels))  # (height, width, 4)
+        tf.summary.image(f"attention/{kind}", picture[None], global_step)
+
+
+def choose_example(data) -> int:
+    """Return the row of the longest pair that fits a picture, without `<UNK>` if possible."""
+    lengths = np.maximum(data.X.lengths, data.Y.lengths)  # (N,)
+    fit = np.where(lengths <= MAX_DRAWN_TOKENS, lengths, -lengths)
+    known = [UNK not in x and UNK not in y for x, y in zip(data.X, data.Y, strict=True)]
+    return int(np.lexsort([fit, known])[-1])
+
+
+class Profiler:
+    """Context manager that profiles some steps of a training run.
+
+    Args:
+      logdir: folder to write the profile to.
+      count: steps to profile; 0: none.
+    """
+
+    def __init__(self, logdir, count):
+        self.logdir, self.count, self.steps, self.running = logdir, count, 0, False
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def trace(self, batches, global_step):
+        """Yield batches. The time from one batch to the next is a step of the profile.
+
+        Args:
+          batches: an iterable.
+          global_step: steps before the first batch.
+        """
+        batches = iter(batches)
+        while True:
+            if self.count and self.steps == PROFILE_SKIP_STEPS:
+                tf.profiler.experimental.start(os.fspath(self.logdir))
+                self.running = True
+            if self.steps == PROFILE_SKIP_STEPS + self.count:
+                self.stop()
+            self.steps += 1
+            global_step += 1
+            with tf.profiler.experimental.Trace("step", step_num=global_step, _r=1):
+                batch = next(batches, None)  # within Trace: loading a batch belongs to the step
+                if batch is None:
+                    return
+                yield batch
+
+    def stop(self):
+        """Stop the profile if it is running, and write it."""
+        if self.running:
+            tf.profiler.experimental.stop()
+            self.running = False

@@ -1,0 +1,81 @@
+"""The optimizer and the learning-rate schedule."""
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+
+@keras.saving.register_keras_serializable("transformer")
+class InverseSqrtSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """A learning rate that rises linearly to a peak and then falls with 1 / sqrt(step).
+
+        peak * warmup_steps**0.5 * min(step**-0.5, step * warmup_steps**-1.5)
+
+    The first step is 1. This is equation 3 of the paper (section 5.3), where the peak is
+    (C * warmup_steps)**-0.5. Without warm-up, the learning rate is constant.
+
+    Args:
+      peak: the highest learning rate.
+      warmup_steps: the step that has it; 0 for a constant learning rate.
+    """
+
+    def __init__(self, peak, warmup_steps):
+        self.peak = peak
+        self.warmup_steps = warmup_steps
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32") + 1  # Keras counts from 0
+        if not self.warmup_steps:
+            return self.peak * ops.ones_like(step)
+        rise = step * self.warmup_steps**-1.5
+        return self.peak * self.warmup_steps**0.5 * ops.minimum(rise, step**-0.5)
+
+    def get_config(self):
+        """Return the arguments of the constructor."""
+        return dict(peak=self.peak, warmup_steps=self.warmup_steps)
+
+
+@keras.saving.register_keras_serializable("transformer")
+class FusedAdam(keras.optimizers.Adam):
+    """Adam (Kingma and Ba 2015) with one fused operation per variable.
+
+    Optimized: equals `keras.optimizers.Adam`, which is a chain of operations that each read and
+    write all parameters. This class uses private names of Keras, so `requirements.txt` allows
+    only the releases of Keras that the tests passed with.
+    """
+
+    def build(self, variables):
+        """Create the state of the optimizer."""
+        super().build(variables)
+        # With several devices, only `update_step` sees the all-reduced gradient.
+        self.squared_norms = [tf.Variable(0.0, trainable=False) for _ in variables]
+
+    def gradient_norm(self):
+        """Return the norm of the last gradient of all parameters together, () float32."""
+        return tf.sqrt(tf.add_n([norm.read_value() for norm in self.squared_norms]))
+
+    def update_step(self, gradient, variable, learning_rate):
+        """Update one variable; Keras calls this for each variable and its gradient."""
+        index = self._get_variable_index(variable)
+        squared_norm = 2 * tf.nn.l2_loss(gradient)
+        self.squared_norms[index].assign(tf.cast(squared_norm, tf.float32))
+        dtype = self._momentums[index].dtype
+        beta_1, beta_2 = (tf.cast(beta, dtype) for beta in (self.beta_1, self.beta_2))
+        step = ops.cast(self.iterations + 1, dtype)
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable_handle(variable),
+            m=variable_handle(self._momentums[index]),
+            v=variable_handle(self._velocities[index]),
+            beta1_power=beta_1**step,
+            beta2_power=beta_2**step,
+            lr=ops.cast(learning_rate, dtype),
+            beta1=beta_1,
+            beta2=beta_2,
+            epsilon=tf.cast(self.epsilon, dtype),
+            grad=tf.convert_to_tensor(gradient),
+        )
+
+
+def variable_handle(variable):
+    """Return the resource handle by which TensorFlow's operations refer to a variable."""
+    return (variable.value if isinstance(variable, keras.Variable) else variable).handle

@@ -1,0 +1,206 @@
+"""Parse the flags of a script, run it, and print its errors in one line.
+
+Scripts call `parse_flags` before they import TensorFlow, which takes seconds, so that
+`--help` and a wrong flag are answered at once.
+"""
+
+import argparse
+import dataclasses
+import difflib
+import os
+import signal
+import sys
+from pathlib import Path
+
+from runtime.errors import InputError
+from runtime.flags import AUTO
+from runtime.signals import raise_keyboard_interrupt
+
+# Flags -------------------------------------------------------------------------
+
+
+def parse_flags(description, hparams, *extra, reads_model=False) -> dict:
+    """Parse the command line; the flags that are not given are not in the dict.
+
+    Ctrl-C then ends the program without a message, until `run_script` prints one.
+
+    Args:
+      hparams: the class `Hyperparams`.
+      extra: `Flags` classes of this script alone.
+      reads_model: whether the script reads a trained model, whose hyperparameters are the
+        defaults then.
+    """
+    check_platform()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's notices
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    parser = Parser(
+        usage="%(prog)s [--FLAG VALUE] ...",
+        description=description,
+        epilog=MODEL_EPILOG if reads_model else hparams.describe_recipes(),
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+        formatter_class=HelpFormatter,
+    )
+    saved = read_saved(hparams) if reads_model else {}
+    titles = [*(["this script"] if extra else []), "data", "model", "training", "decoding"]
+    groups = {title: parser.add_argument_group(title) for title in titles}
+    for flags in (*extra, hparams):
+        for field in dataclasses.fields(flags):
+            default = field.default
+            if reads_model and flags is hparams and field.name != "logdir":
+                default = saved.get(field.name, "the model's")
+            add_flag(groups[field.metadata["group"] or "this script"], field, default)
+    flags, unknown = parser.parse_known_args()
+    if unknown:
+        parser.error(explain_unknown(unknown[0], parser.option_strings()))
+    try:
+        hparams.check_given(remaining(vars(flags), extra))
+    except InputError as error:
+        parser.error(str(error))
+    return vars(flags)
+
+
+MODEL_EPILOG = (
+    "A model's flags are saved in hparams.json in its logdir, and are the defaults here. To see"
+    " them, add --logdir to --help. A checkpoint of the 2017 code has no such file: its defaults"
+    " are those of --recipe legacy, which `python train.py --help` lists."
+)
+
+
+def read_saved(hparams) -> dict:
+    """Read the hyperparameters of the model in the folder that `--logdir` names; {} if none."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--logdir", default=hparams.logdir)
+    try:
+        return hparams.saved_in(parser.parse_known_args()[0].logdir)
+    except (argparse.ArgumentError, SystemExit):
+        return {}
+
+
+def remaining(flags, extra):
+    """The flags that belong to none of the classes `extra`, whose own are checked."""
+    for kind in extra:
+        _, flags = kind.split(flags)
+    return flags
+
+
+def add_flag(group, field, default):
+    """Add the flag of a dataclass field to an argparse group."""
+    text = f"{field.metadata['help']} (default: {default})"
+    kind, metavar = dict(type=field.type), field.type.__name__.upper()
+    if field.type is bool:
+        kind = dict(type=parse_bool, nargs="?", const=True)
+        no = f"--no-{field.name}"
+        group.add_argument(
+            no, dest=field.name, action="store_false", default=argparse.SUPPRESS,
+            help=argparse.SUPPRESS,
+        )  # fmt: skip
+    elif field.metadata["auto"]:
+        kind, metavar = dict(type=int_or_auto), f"{metavar}|{AUTO}"
+    elif field.metadata["choices"]:
+        metavar = "|".join(field.metadata["choices"])
+    group.add_argument(f"--{field.name}", metavar=metavar, help=text, **kind)
+
+
+def check_platform():
+    """End the program on a system for which TensorFlow has no packages."""
+    if sys.platform in ("win32", "cygwin"):
+        program = Path(sys.argv[0]).name
+        message = "Windows is not supported. Run it within WSL2 (https://aka.ms/wsl), as on Linux"
+        print(f"{program}: {message}", file=sys.stderr)
+        sys.exit(2)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, with exit code 2."""
+
+    def error(self, message):
+        """Print the message and how to list all flags, and end the program."""
+        message += "" if message[-1] in ".?" else "."
+        self.exit(2, f"{self.prog}: {message} `python {self.prog} --help` lists all flags.\n")
+
+    def option_strings(self):
+        """All flags, with their dashes."""
+        return [*self._option_string_actions]
+
+
+class HelpFormatter(argparse.HelpFormatter):
+    """A formatter that keeps the lines of the epilog."""
+
+    def _fill_text(self, text, width, indent):
+        filled = super()._fill_text
+        return "\n".join(filled(line, width, indent) for line in text.splitlines())
+
+
+def explain_unknown(word, known) -> str:
+    """Explain a word of the command line that is not a flag.
+
+    >>> explain_unknown("--max_len=25", ["--maxlen", "--logdir"])
+    'there is no flag --max_len: did you mean --maxlen?'
+    """
+    if not word.startswith("-"):
+        return f"{word!r} follows no flag. Each value needs its flag before it"
+    name = word.partition("=")[0]
+    similar = difflib.get_close_matches(name, known)
+    guess = f": did you mean {similar[0]}?" if similar else "."
+    return f"there is no flag {name}{guess}"
+
+
+def parse_bool(word) -> bool:
+    """Convert the words True, False, 1 and 0, in any case.
+
+    >>> parse_bool("False")
+    False
+    """
+    try:
+        return {"true": True, "1": True, "false": False, "0": False}[word.lower()]
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"{word} is neither True nor False") from None
+
+
+def int_or_auto(word):
+    """Convert a word to an int, or return `AUTO`."""
+    try:
+        return AUTO if word == AUTO else int(word)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{word} is neither a number nor {AUTO}") from None
+
+
+# Running -----------------------------------------------------------------------
+
+
+def run_script(main, flags, interrupted_message="stopped"):
+    """Call `main(flags)`, print an error as one line, and exit with its code.
+
+    The code is 2 for an InputError, 1 for an OSError, and 128 plus the number of a signal.
+
+    Args:
+      interrupted_message: printed after Ctrl-C or SIGTERM. A KeyboardInterrupt whose arguments
+        are a signal and a message prints that message instead.
+    """
+    program = Path(sys.argv[0]).name
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # the caller has closed it
+            setattr(sys, name, open(os.devnull, "r+"))
+        # Text is UTF-8 whatever the locale; file names may hold any bytes.
+        errors = "backslashreplace" if name == "stderr" else "surrogateescape"
+        getattr(sys, name).reconfigure(encoding="utf-8", errors=errors)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, raise_keyboard_interrupt)
+    try:
+        main(flags)
+        sys.stdout.flush()
+    except InputError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError):  # the reader closed the pipe, as `head` does
+            print(f"{program}: {error}", file=sys.stderr)
+        # Python would fail once more when it flushes the rest at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except KeyboardInterrupt as interrupt:
+        defaults = signal.SIGINT, interrupted_message
+        number, message = interrupt.args + defaults[len(interrupt.args) :]
+        print(f"\n{program}: {message}", file=sys.stderr)
+        sys.exit(128 + number)

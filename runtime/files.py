@@ -1,0 +1,142 @@
+"""Write files atomically, and only where the user allowed it."""
+
+import contextlib
+import os
+import secrets
+import sys
+from pathlib import Path
+
+from runtime.errors import InputError
+
+# Atomic writing ----------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def atomic_open(path):
+    """Open `path` to write bytes. Readers see the old file or the complete new one.
+
+    A pipe or a device is written to directly.
+
+    Raises:
+      InputError: `path` is a folder, or its folder cannot be written to.
+    """
+    check_not_directory(path)
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        with open(path, "wb") as file:
+            yield file
+        return
+    if path.is_symlink():  # replace the file that it leads to, not the link
+        path = Path(os.path.realpath(path))
+    make_folder(path.parent)
+    temporary = temp_path(path)
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+        fsync(temporary)
+        durable_replace(temporary, path)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(f"{path}: cannot be written: {error.strerror or error}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def atomic_write(path, content):
+    """Write text or bytes to `path` as `atomic_open` does."""
+    with atomic_open(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def temp_path(path) -> Path:
+    """Temporary path in the same folder as `path`."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+
+
+def durable_replace(old, new):
+    """Rename a file, and make the new name survive a loss of power."""
+    os.replace(old, new)
+    with contextlib.suppress(OSError):  # some file systems cannot
+        fsync(Path(new).parent)
+
+
+def fsync(path):
+    """Wait until the content of a file, or the names in a folder, are on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# Folders -----------------------------------------------------------------------
+
+
+def make_folder(folder):
+    """Create a folder unless it exists.
+
+    Raises:
+      InputError: it cannot be created or written to.
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{folder}: the folder cannot be created: {error.strerror.lower()}"
+        ) from None
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"{folder}: this folder cannot be written to")
+
+
+def check_not_directory(path):
+    """Raise InputError if `path`, which is to be a file, is a folder."""
+    if Path(path).is_dir():
+        raise InputError(f"{path}: is a folder. Name a file, or move the folder away")
+
+
+def check_no_links(folder):
+    """Raise InputError if an entry of `folder` is a symbolic link that leads out of it."""
+    for path in Path(folder).iterdir():
+        if path.is_symlink() and not path.resolve().is_relative_to(Path(folder).resolve()):
+            raise InputError(
+                f"{path}: is a link out of this folder, and training would write to its target."
+                " Replace it with the file itself, or delete it"
+            )
+
+
+# Paths that come with a model --------------------------------------------------
+
+
+def may_write(path, name, flags):
+    """Whether this program may write to a path that the field `name` gives.
+
+    A model may come from someone else, and its hparams.json must not choose where files are
+    written. A path is allowed in the current folder, or if a flag names it.
+
+    Args:
+      flags: dict, those of the command line.
+    """
+    return name in flags or Path(path).resolve().is_relative_to(Path.cwd().resolve())
+
+
+def check_may_write(path, name, hp, flags):
+    """Raise InputError unless `may_write`."""
+    if not may_write(path, name, flags):
+        raise InputError(
+            f"{hp.path}: its field {name} leads to {path}, outside the current folder. To write"
+            f" there, add --{name} {getattr(hp, name)}"
+        )
+
+
+def announce_inputs(hp, flags, *names):
+    """Print the path of each file outside the current folder that only hparams.json names.
+
+    Args:
+      flags: dict, those of the command line.
+      names: the fields of `hp` whose files are read next.
+    """
+    for name in names:
+        path = getattr(hp, name)
+        if path != "none" and not may_write(path, name, flags):
+            print(f"Reading {path}, which {hp.path} names as {name}", file=sys.stderr, flush=True)

@@ -1,0 +1,79 @@
+"""Declare flags: the default, help text and valid range of each.
+
+The flags of a script are the fields of dataclasses that derive from `Flags`. This module
+imports nothing heavy, so that `--help` answers at once.
+"""
+
+import dataclasses
+
+from runtime.errors import InputError
+
+INT32_LIMIT = 2**31  # exclusive; TensorFlow counts with 32 bits
+WIDTH_LIMIT = 2**16 + 1  # exclusive; units of a layer
+AUTO = "auto"  # the value of a field that follows from the size of the training text
+
+
+def flag(
+    default,
+    description,
+    at_least=None,
+    below=None,
+    choices=None,
+    group="",
+    fixed=None,
+    auto=False,
+):
+    """Declare a field of a `Flags` dataclass.
+
+    Args:
+      at_least: smallest valid number.
+      below: smallest number that is too large.
+      choices: the valid strings; None for any.
+      group: title under which `--help` lists the flag.
+      fixed: "model" if a trained model depends on the value; "epoch" if changing it in the
+        middle of an epoch would change the batches.
+      auto: whether the value may be `AUTO`.
+    """
+    metadata = dict(help=description, at_least=at_least, below=below, choices=choices)
+    metadata |= dict(group=group, fixed=fixed, auto=auto)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+class Flags:
+    """Base of the dataclasses whose fields are declared with `flag`.
+
+    Raises:
+      InputError: a value outside its range.
+    """
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            check_value(field, getattr(self, field.name))
+
+    @classmethod
+    def split(cls, flags):
+        """Split parsed flags into an instance of this class and a dict of the rest."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        own = {name: value for name, value in flags.items() if name in names}
+        return cls(**own), {name: value for name, value in flags.items() if name not in names}
+
+
+def check_value(field, value):
+    """Raise InputError unless `value` is valid for `field`."""
+    if value == AUTO and field.metadata["auto"]:
+        return
+    if type(value) not in ((int, float) if field.type is float else (field.type,)):
+        raise InputError(f"{field.name} is {value!r}. It must be of type {field.type.__name__}")
+    if field.type in (int, float):
+        low, high = field.metadata["at_least"], field.metadata["below"]
+        if not low <= value < high:
+            raise InputError(f"{field.name} is {value}. It must be at least {low} and below {high}")
+    elif field.metadata["choices"] and value not in field.metadata["choices"]:
+        names = ", ".join(field.metadata["choices"])
+        raise InputError(f"{field.name} is {value}. Choose one of {names}")
+    elif field.type is str and not value:
+        raise InputError(f"{field.name} is empty. Give it a value")
+    elif field.type is str and not value.isprintable():
+        # A file that someone else wrote may contain sequences that control the terminal.
+        if any(ord(char) < 32 or 127 <= ord(char) < 160 for char in value):
+            raise InputError(f"{field.name} is {value!r}. It must not contain control characters")

@@ -1,0 +1,434 @@
+"""Subwords: the sentencepiece model, BPE-dropout, and the recipe tiny from text to text."""
+
+import dataclasses
+import re
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_text
+
+import checkpoint
+import inference
+import prepro
+import train
+import trainer
+from conftest import SEED, forked_script, sample_pairs, write_corpus
+from data_load import RaggedIds, apply_bpe_dropout, load_test_data, load_train_data
+from hparams import load_hparams, make_hparams
+from inference import decode_all, detokenize_best, load_model, make_search
+from monitor import tensorboard_events
+from runtime.errors import InputError
+from search import paper_penalty
+from test_scripts import scalars
+from text import read_sentences, read_test_sentences
+from vocab import EOS, PAD, SPECIALS, UNK, SubwordVocab, fingerprints, load_vocabs
+
+TINY = dict(recipe="tiny", vocab_size=180, hidden_units=16, ffn_units=32, num_blocks=1, num_heads=2)
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory):
+    """The flags of a corpus of 200 pairs with its subwords, and of a small model."""
+    folder = tmp_path_factory.mktemp("subwords")
+    flags = write_corpus(folder, sample_pairs(200), sample_pairs(30, seed=1))
+    prepro.main(flags | TINY)
+    return flags | TINY
+
+
+@pytest.fixture(scope="module")
+def vocab(flags):
+    """The `SubwordVocab` of these flags."""
+    return load_vocabs(make_hparams(flags))[0]
+
+
+# The sentencepiece model ------------------------------------------------------------
+
+
+def test_the_first_subwords_are_the_specials_and_both_sides_share_a_model(flags, vocab):
+    assert [vocab.processor.id_to_piece(i) for i in range(4)] == list(SPECIALS)
+    assert len(vocab) == 180
+    source, target = load_vocabs(make_hparams(flags))
+    assert source is target
+
+
+def test_encoded_text_is_decoded(flags, vocab):
+    lines = [
+        line for side in ("source", "target") for line in read_sentences(flags[f"{side}_train"])
+    ]
+    encoded = vocab.encode(lines)
+    assert all(ids[-1] == EOS and UNK not in ids for ids in encoded)
+    assert [vocab.decode(ids) for ids in encoded] == lines
+    assert vocab.decode([*encoded[0], 7, 8]) == lines[0]  # ids after </S> are ignored
+    assert vocab.decode([EOS, 5]) == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "我爱你，“你”爱我吗？ＡＢ½…",
+        "أحبك كثيرا",
+        "Ζωή, 12.5 % — “naïve”!",
+        "नमस्ते दुनिया",
+        "안녕 세상 🙂",
+    ],
+)
+def test_any_script_is_text(tmp_path, line):
+    flags = write_corpus(tmp_path, [(line, line[::-1])] * 3) | dict(recipe="tiny")
+    largest = size_named(flags, "less", vocab_size=8000)
+    prepro.main(flags | dict(vocab_size=largest))  # the size that the message names
+    vocab = SubwordVocab(Path(flags["preprocessed"]) / "bpe.model")
+    assert len(vocab) == largest
+    ids = vocab.encode([line])[0]
+    assert UNK not in ids and vocab.decode(ids) == line
+
+
+def test_text_is_only_normalized_to_nfc_and_plain_spaces(vocab):
+    lines = ["Ein\u00a0Hund\tim\u2028Park ", unicodedata.normalize("NFD", "für die schöne")]
+    texts = [vocab.decode(vocab.encode([line])[0]) for line in lines]
+    assert texts == ["Ein Hund im Park", "für die schöne"]
+
+
+def size_named(flags, bound, **more):
+    """Return the vocabulary size that the message of prepro.py recommends."""
+    with pytest.raises(InputError) as raised:
+        prepro.main(flags | more)
+    return int(re.search(rf"--vocab_size (\d+) or {bound}", str(raised.value))[1])
+
+
+def test_a_vocabulary_too_small_for_the_characters_names_the_smallest(flags, tmp_path):
+    more = dict(preprocessed=str(tmp_path))
+    smallest = size_named(flags, "more", **more, vocab_size=10)
+    prepro.main(flags | more | dict(vocab_size=smallest))
+    assert len(SubwordVocab(tmp_path / "bpe.model")) == smallest
+    assert size_named(flags, "more", **more, vocab_size=smallest - 1) == smallest
+
+
+def test_both_implementations_of_sentencepiece_agree(real_text, tmp_path):
+    """The package from PyPI, which this project uses, and tensorflow-text for TensorFlow graphs."""
+    for corpus, names in (("multi30k", "train.{}"), ("iwslt16", "train.tags.de-en.{}")):
+        paths = [str(real_text / corpus / names.format(lang)) for lang in ("de", "en")]
+        folder = str(tmp_path / corpus)
+        files = dict(source_train=paths[0], target_train=paths[1], preprocessed=folder)
+        prepro.main(dict(recipe="tiny") | files)
+        vocab = SubwordVocab(tmp_path / corpus / "bpe.model")
+        tokenizer = tensorflow_text.SentencepieceTokenizer(vocab.proto, add_eos=True)
+        for path in paths:
+            lines = list(read_sentences(path))
+            ours = RaggedIds.from_lists(vocab.encode(lines))
+            theirs = tokenizer.tokenize(lines)
+            np.testing.assert_array_equal(ours.splits, theirs.row_splits)
+            np.testing.assert_array_equal(ours.ids, theirs.flat_values)
+            back = tokenizer.detokenize(theirs[:1000, :-1])
+            texts = [vocab.decode(ours[row]) for row in range(len(back))]
+            assert texts == [text.decode() for text in back.numpy()]
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\x01", b"ein\t3\n"])
+def test_a_file_that_is_no_sentencepiece_model_is_named(tmp_path, content):
+    path = tmp_path / "bpe.model"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="bpe.model: not a sentencepiece model"):
+        SubwordVocab(path)
+
+
+def test_another_vocabulary_than_the_models_is_refused(flags, vocab, tmp_path):
+    own = fingerprints(load_vocabs(make_hparams(flags)))
+    assert load_vocabs(make_hparams(flags), own)
+    with pytest.raises(InputError, match="not the vocabulary that the model in"):
+        load_vocabs(make_hparams(flags), {name: "0" * 64 for name in own})
+    with pytest.raises(InputError, match="holds 180 subwords, not 90. Leave --vocab_size out"):
+        load_vocabs(make_hparams(flags | dict(vocab_size=90)))
+    with pytest.raises(InputError, match="prepro.py"):
+        load_vocabs(make_hparams(flags | dict(preprocessed=str(tmp_path / "nowhere"))))
+
+
+def test_the_same_text_gives_the_same_file(flags, tmp_path):
+    """Also in another process."""
+    folders = [tmp_path / name for name in ("one", "two", "three")]
+    for folder in folders[:2]:
+        prepro.main(flags | dict(preprocessed=str(folder)))
+    done = forked_script("prepro.py", **flags | dict(preprocessed=folders[2]))
+    assert done.returncode == 0, done.stderr
+    one, *others = ((folder / "bpe.model").read_bytes() for folder in folders)
+    assert others == [one, one]
+
+
+def test_the_fingerprint_is_of_the_subwords(flags, vocab, tmp_path):
+    """Not of the rest of the file, which depends on the folder and version of sentencepiece."""
+    path = tmp_path / "bpe.model"
+    start = vocab.proto.index(b"rules.tsv")
+    path.write_bytes(vocab.proto[:start] + b"RULES" + vocab.proto[start + 5 :])
+    assert fingerprints([SubwordVocab(path)]) == fingerprints([vocab])
+    other = flags | dict(source_train=flags["target_train"], preprocessed=str(tmp_path / "other"))
+    prepro.main(other)
+    assert fingerprints(load_vocabs(make_hparams(other))) != fingerprints([vocab])
+
+
+def test_without_a_flag_training_takes_the_size_from_the_file(flags, tmp_path, capsys):
+    """Even if the recipe has another vocab_size."""
+    del (free := dict(flags))["vocab_size"]
+    for recipe in ("tiny", "paper"):
+        more = dict(recipe=recipe, logdir=str(tmp_path / recipe), num_epochs=1, batch_size=200)
+        train.main(free | more)
+        assert load_hparams({"logdir": more["logdir"]}, model_exists=True)[0].vocab_size == 180
+
+
+# BPE-dropout --------------------------------------------------------------------------
+
+
+def test_seed_and_epoch_decide_bpe_dropout(flags, vocab, capsys):
+    hp = make_hparams(flags | dict(bpe_dropout=0.1))
+    vocabs = vocab, vocab
+    data = load_train_data(hp, vocabs)
+
+    def ids(seed, epoch, dropout=0.1):
+        dropped = apply_bpe_dropout(data, vocabs, dropout, seed, epoch)
+        assert [vocab.decode(x) for x in dropped.X] == data.Sources
+        assert [vocab.decode(y) for y in dropped.Y] == data.Targets
+        return np.concatenate([dropped.X.ids, dropped.Y.ids]).tolist()
+
+    first = ids(0, 1)
+    assert first == ids(0, 1)
+    others = ids(0, 2), ids(1, 1), np.concatenate([data.X.ids, data.Y.ids]).tolist()
+    assert first not in others
+    # More dropout gives more subwords.
+    assert len(others[2]) < len(first) < len(ids(0, 1, dropout=0.5))
+
+
+def test_bpe_dropout_applies_only_to_training(flags, vocab, capsys):
+    plain, dropping = (make_hparams(flags | dict(bpe_dropout=p)) for p in (0.0, 0.5))
+    vocabs = vocab, vocab
+    ids = [load_test_data(hp, vocabs).data.X.ids for hp in (plain, dropping)]
+    np.testing.assert_array_equal(*ids)
+    data = load_train_data(dropping, vocabs)
+    (undropped, _), (first, _), (second, _) = (
+        trainer.epoch_batches(data, vocabs, hp, epoch)
+        for hp, epoch in ((plain, 1), (dropping, 1), (dropping, 2))
+    )
+    tokens = [
+        sum(int(tf.math.count_nonzero(y)) for _, y in batches)
+        for batches in (undropped, first, second)
+    ]
+    assert tokens[1] > 1.2 * tokens[0] and tokens[2] != tokens[1]
+
+
+@pytest.mark.parametrize("more", [dict(), dict(recipe="tiny", sinusoid=False)])
+def test_bpe_dropout_is_refused_without_subwords_or_sinusoids(more):
+    with pytest.raises(InputError, match="bpe_dropout needs --tokenizer bpe and sinusoidal"):
+        make_hparams(dict(bpe_dropout=0.1) | more)
+
+
+# The recipe tiny, from text to text ---------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(flags):
+    """Flags and output of three epochs of training, with the test set as development set."""
+    more = dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
+    more |= dict(num_epochs=3, warmup_steps=1000, batch_tokens=400, bpe_dropout=0.1)
+    done = forked_script("train.py", **flags, **more)
+    assert done.returncode == 0, done.stderr
+    return flags | more, done.stdout
+
+
+def test_each_epoch_prints_the_dev_bleu_and_the_best_one_is_stored(run):
+    flags, printed = run
+    printed_bleu = [float(bleu) for bleu in re.findall(r", dev loss [\d.]+ BLEU ([\d.]+)", printed)]
+    points = scalars(flags["logdir"])
+    assert set(points) == tensorboard_events.STEP_TAGS | {"dev_loss", "dev_bleu"}
+    assert [round(bleu, 2) for bleu in points["dev_bleu"].values()] == printed_bleu
+    steps = [checkpoint.epoch_and_step(p)[1] for p in checkpoint.list_checkpoints(flags["logdir"])]
+    assert list(points["dev_bleu"]) == steps and len(printed_bleu) == 3
+    names = [path.name for path in checkpoint.list_checkpoints(flags["logdir"])]
+    scores = checkpoint.read_dev_bleu(flags["logdir"])
+    assert {name: round(bleu, 2) for name, bleu in scores.items()} == dict(
+        zip(names, printed_bleu, strict=True)
+    )
+    assert checkpoint.best(flags["logdir"]).name == names[printed_bleu.index(max(printed_bleu))]
+
+
+def test_the_learning_rate_is_in_tensorboard(run):
+    hp = make_hparams(run[0])
+    points = scalars(run[0]["logdir"])["lr"]
+    for step, rate in points.items():
+        assert rate == pytest.approx(hp.peak_lr * step / hp.warmup_steps, rel=1e-5)
+
+
+def test_the_dev_bleu_is_what_eval_gives_the_best_checkpoint(run):
+    """The test set is the development set here."""
+    own = {name: run[0][name] for name in ("logdir", "results")}
+    done = forked_script("eval.py", **own, best=True, beam=1)
+    best = checkpoint.best(run[0]["logdir"])
+    bleu = checkpoint.read_dev_bleu(run[0]["logdir"])[best.name]
+    assert f"Decoding = greedy search, {best.name}\n" in done.stdout
+    assert f"sacreBLEU = {bleu:.2f} " in done.stdout
+
+
+@pytest.mark.parametrize(
+    "decoding", [dict(), dict(beam=1, average_checkpoints=1), dict(best=True, beam=3)]
+)
+def test_eval_writes_plain_text_for_each_line(run, decoding):
+    flags, _ = run
+    done = forked_script("eval.py", logdir=flags["logdir"], results=flags["results"], **decoding)
+    assert done.returncode == 0, done.stderr
+    if not decoding:  # as in the recipe
+        assert "mean of 3 checkpoints" in done.stdout
+        assert "beam 5, length penalty paper 1.4" in done.stdout
+    name = re.search(r"Full results: (.+)", done.stdout)[1]
+    *records, summary = Path(name).read_text("utf-8").split("\n\n")
+    sources, references = (
+        read_test_sentences(flags[f"{side}_test"])[1] for side in ("source", "target")
+    )
+    assert len(records) == len(sources) == 30
+    for record, source, reference in zip(records, sources, references, strict=True):
+        lines = record.split("\n")
+        assert lines[:2] == [f"- source: {source}", f"- expected: {reference}"]
+        assert lines[2].startswith("- got: ") and "▁" not in lines[2]
+    assert "Left out = 0 of 30" in summary
+
+
+def test_a_sentence_longer_than_any_in_training_is_translated(run, tmp_path):
+    flags, _ = run
+    long = " ".join(read_test_sentences(flags["source_test"])[1])
+    tests = write_corpus(tmp_path, [(long, "x"), ("kurz", "y")])
+    names = {name: tests[name] for name in ("source_test", "target_test", "results")}
+    done = forked_script("eval.py", logdir=flags["logdir"], **names)
+    assert done.returncode == 0, done.stderr
+    assert "Left out = 0 of 2" in done.stdout
+    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"]))
+    X = load_test_data(dataclasses.replace(hp, **names), vocabs).data.X
+    assert X.lengths[0] > 3 * hp.maxlen
+
+
+def test_a_translation_has_at_most_twice_the_tokens_of_its_source_and_ten(run):
+    """By a model that never predicts </S>. Small batches bound the memory."""
+    _, hp, model, vocabs = load_model(dict(logdir=run[0]["logdir"]))
+    table = model.enc_input.tokens.lookup_table
+    table.assign(np.where(np.arange(len(vocabs[0]))[:, None] == EOS, 0, table + 1.0))
+    X = RaggedIds.from_lists([[9] * length for length in (3, 700, 5)])
+    for beam in (1, 2):
+        translations = decode_all(make_search(model, hp, beam), X, hp)
+        assert [np.count_nonzero(best) for (best, _), *_ in translations] == [16, 1410, 20]
+
+
+def test_the_order_is_kept_and_a_translation_does_not_depend_on_its_batch(run, monkeypatch):
+    _, hp, model, vocabs = load_model(dict(logdir=run[0]["logdir"]))
+    X = load_test_data(hp, vocabs).data.X
+    monkeypatch.setattr(inference, "MAX_BATCH_HYPOTHESES", 35)
+    assert len(X) > inference.decoding_batch_size(X.lengths.max(), hp.beam) == 7
+    for beam in (1, 4):
+        search = make_search(model, hp, beam)
+        together = detokenize_best(decode_all(search, X, hp), vocabs[1])
+        each = (decode_all(search, RaggedIds.from_lists([x.tolist()]), hp) for x in X)
+        alone = [detokenize_best(translations, vocabs[1])[0] for translations in each]
+        assert together == alone and len(set(together)) > 5
+
+
+def test_the_score_of_a_translation_equals_that_of_the_search(run):
+    _, hp, model, vocabs = load_model(dict(logdir=run[0]["logdir"]))
+    x = load_test_data(hp, vocabs).data.X.pad()  # (N, T)
+    preds, scores = make_search(model, hp, 4)(x)
+    settings = 2 * np.count_nonzero(x, axis=1) + 10, paper_penalty(hp.alpha), [PAD]
+    rescored = inference.sequence_scores(model, x, preds[:, 0], *settings)
+    np.testing.assert_allclose(rescored, scores[:, 0], rtol=1e-4)
+    preds, scores = make_search(model, hp, 1, scored=True)(x)
+    rescored = inference.sequence_scores(model, x, preds[:, 0], *settings)
+    np.testing.assert_allclose(rescored, scores[:, 0], rtol=1e-5)
+
+
+def test_average_checkpoints_is_the_mean_of_the_last_ones(run):
+    flags, _ = run
+    logdir = {"logdir": flags["logdir"]}
+    each = []
+    for path in checkpoint.list_checkpoints(flags["logdir"])[-2:]:
+        _, _, model, _ = load_model(logdir | dict(average_checkpoints=1))
+        checkpoint.restore(checkpoint.make_checkpoint(model), path)
+        each.append([v.numpy() for v in model.trainable_variables])
+    paths, _, model, _ = load_model(logdir | dict(average_checkpoints=2))
+    assert paths == checkpoint.list_checkpoints(flags["logdir"])[-2:]
+    for variable, *two in zip(model.trainable_variables, *each, strict=True):
+        np.testing.assert_allclose(variable, np.mean(two, axis=0), atol=1e-6)
+        assert np.any(two[0] != two[1])
+
+
+def test_training_stops_when_the_dev_bleu_does_not_improve(flags, tmp_path, capsys):
+    """With a learning rate of almost 0 the first epoch remains the best."""
+    still = flags | dict(
+        logdir=str(tmp_path),
+        source_dev=flags["source_test"],
+        target_dev=flags["target_test"],
+        lr=1e-30,
+        num_epochs=9,
+        patience=2,
+        keep_checkpoints=1,
+    )
+    train.main(still)
+    assert "No better dev BLEU than" in capsys.readouterr().out
+    names = [path.name[:14] for path in checkpoint.list_checkpoints(tmp_path)]
+    assert names == ["model_epoch_01", "model_epoch_03"]  # the best, and the last one
+    assert checkpoint.best(tmp_path).name.startswith(names[0])
+
+    train.main(still)
+    assert "stopping" in capsys.readouterr().out
+    assert [path.name[:14] for path in checkpoint.list_checkpoints(tmp_path)] == names
+
+
+def test_scores_after_the_resumed_checkpoint_are_ignored(flags, tmp_path):
+    dev = dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
+    back = flags | dev | dict(logdir=str(tmp_path), num_epochs=3)
+    train.main(back)
+    names = [path.name for path in checkpoint.list_checkpoints(tmp_path)]
+    assert [*checkpoint.read_dev_bleu(tmp_path)] == names
+
+    hp, _ = load_hparams({"logdir": str(tmp_path)}, model_exists=True)
+    vocabs = load_vocabs(hp)
+    # The development set is identified by its text, not by its path.
+    link = tmp_path / "link"
+    link.symlink_to(hp.source_dev)
+    same, other = (
+        load_test_data(dataclasses.replace(hp, source_dev=path), vocabs, "dev").digest()
+        for path in (str(link), hp.target_dev)
+    )
+    assert [*trainer.Trainer(hp, vocabs, tmp_path / names[1], same).progress.dev_bleu] == names[:2]
+    assert trainer.Trainer(hp, vocabs, tmp_path / names[1], other).progress.dev_bleu == {}
+
+
+def test_it_learns_to_copy_text_with_digits_and_punctuation(tmp_path, record_property):
+    """Train the recipe tiny until it copies sentences.
+
+    Each word becomes one subword, so all are learned. docs/development.md has the margin.
+    """
+    rng = np.random.default_rng(0)
+    words = "Ab, c3 d! Ef 42 g? (hi)".split()
+    lines = [" ".join(rng.choice(words, size=5)) for _ in range(600)]
+    flags = write_corpus(tmp_path, list(zip(lines[:550], lines[:550], strict=True)))
+    more = dict(recipe="tiny", hidden_units=64, num_blocks=1, num_heads=4, seed=SEED)
+    more |= dict(dropout_rate=0.0, batch_tokens=150, lr=0.004, warmup_steps=100, num_epochs=22)
+    prepro.main(flags | more)
+    train.main(flags | more)
+    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"], average_checkpoints=1))
+    X = RaggedIds.from_lists(vocabs[0].encode(lines[550:]))
+    for beam in (1, 4):
+        got = detokenize_best(decode_all(make_search(model, hp, beam), X, hp), vocabs[1])
+        share = float(np.mean([a == b for a, b in zip(got, lines[550:], strict=True)]))
+        record_property(f"share copied, beam {beam}", share)
+        assert share > 0.9
+
+
+def test_beam_scores_are_the_log_probabilities_of_the_model(run):
+    """Without a length penalty the score of a hypothesis is its log-probability."""
+    _, hp, model, vocabs = load_model(dict(logdir=run[0]["logdir"], alpha=0.0))
+    X = load_test_data(hp, vocabs).data.X
+    nbest_lists = decode_all(make_search(model, hp, 4, nbest=4), X, hp)
+    for x, translations in zip(X, nbest_lists, strict=True):
+        scores = [score for _, score in translations]
+        assert scores == sorted(scores, reverse=True)
+        for ids, score in translations:
+            ids = ids[: np.count_nonzero(ids)][None]  # (1, T)
+            logits = model(x[None], ids).numpy()
+            logits[:, :, 0] = -np.inf  # <PAD> is never chosen
+            logp = tf.gather(tf.nn.log_softmax(logits), ids, batch_dims=2)
+            assert float(tf.reduce_sum(logp)) == pytest.approx(float(score), abs=1e-3)

@@ -1,0 +1,451 @@
+"""The training step and the training loop.
+
+Why a custom loop, and not `compile` and `fit`: in Keras 3.15, `fit` is broken under
+MultiWorkerMirroredStrategy (keras issues 20585, 20329), and gradient_accumulation_steps under
+any strategy (20582). `fit` averages the loss of each replica over its own tokens, so that tokens
+count more in a replica that has few of them. Resuming exactly in the middle of an epoch needs
+control of the loop.
+"""
+
+import math
+import sys
+import time
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+import checkpoint
+from bleu import LITTLE_LEARNED_HINT, empty_note, sacrebleu_score
+from data_load import apply_bpe_dropout, get_batch_data
+from hparams import save_hparams
+from inference import decode_all, decoding_batches, detokenize_best, make_search
+from interop.variable_names import variables_by_2017_name
+from model import make_model
+from modules import smoothed_cross_entropy
+from monitor import summaries
+from optimizer import FusedAdam, InverseSqrtSchedule
+from runtime.errors import InputError
+from runtime.workers import make_strategy
+from vocab import PAD, fingerprints
+
+BATCH_SPEC = (tf.TensorSpec([None, None], tf.int32),) * 2  # x and y, (N, T)
+SUMMARY_STEPS = 10  # steps between two points of TensorBoard's curves
+
+# The training step -------------------------------------------------------------
+
+
+class StepMetrics(NamedTuple):
+    """Metrics of one step, each (); or of several steps, each (steps,)."""
+
+    mean_loss: tf.Tensor  # per target token that is not padding, over all replicas
+    acc: tf.Tensor  # share of these tokens that are predicted
+    num_targets: tf.Tensor  # how many there are
+
+
+def make_train_step(strategy, model, optimizer):
+    """Make the function that trains on a batch (x, y) of (N, T) -> StepMetrics."""
+
+    def replica_step(x, y):
+        istarget = tf.not_equal(y, PAD)  # (N, T)
+        target_ids = tf.boolean_mask(y, istarget)  # (M,), without padding
+        local_targets = tf.cast(tf.size(target_ids), tf.float32)
+        # Each token has the same weight, in whichever replica it is.
+        num_targets = tf.distribute.get_replica_context().all_reduce("SUM", local_targets)
+        with tf.GradientTape() as tape:
+            logits = model(x, y, training=True, istarget=istarget)  # (M, V)
+            logits = tf.cast(logits, tf.float32)
+            with tf.name_scope("mean_loss"):  # a box in TensorBoard's graph
+                loss = tf.reduce_sum(smoothed_cross_entropy(target_ids, logits)) / num_targets
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        with tf.name_scope("acc"):
+            preds = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (M,)
+            acc = tf.reduce_sum(tf.cast(preds == target_ids, tf.float32)) / num_targets
+        return StepMetrics(loss, acc, local_targets)
+
+    # One graph for batches of all widths. With a graph for the width of the first batch and
+    # another for the others, a resumed run would round differently: its first batch differs.
+    # The signature is read from a dataset without elements: `tuple` makes an empty tuple.
+    empty_dataset = tf.data.Dataset.from_generator(tuple, output_signature=BATCH_SPEC)
+    signature = strategy.experimental_distribute_dataset(empty_dataset).element_spec
+
+    @tf.function(input_signature=signature, autograph=False)
+    def train_step(x, y):
+        metrics = strategy.run(replica_step, args=(x, y))
+        return StepMetrics(*(strategy.reduce("SUM", metric, axis=None) for metric in metrics))
+
+    return train_step
+
+
+def epoch_batches(data, vocabs, hp, epoch, skip=0):
+    """Call `get_batch_data`, with new subwords in each epoch if `hp.bpe_dropout` is set."""
+    if hp.bpe_dropout:
+        data = apply_bpe_dropout(data, vocabs, hp.bpe_dropout, hp.seed, epoch)
+    return get_batch_data(data, hp, epoch, skip)
+
+
+# The development set -----------------------------------------------------------
+
+
+def make_loss_fn(model):
+    """Make the function from a batch (x, y) of (N, T) to its summed loss and its tokens, both ().
+
+    It differs from training in that there is no dropout.
+    """
+
+    @tf.function(input_signature=BATCH_SPEC, autograph=False)
+    def loss_fn(x, y):
+        istarget = tf.not_equal(y, PAD)  # (N, T)
+        target_ids = tf.boolean_mask(y, istarget)  # (M,)
+        logits = tf.cast(model(x, y, istarget=istarget), tf.float32)  # (M, V)
+        return tf.reduce_sum(smoothed_cross_entropy(target_ids, logits)), tf.size(target_ids)
+
+    return loss_fn
+
+
+def evaluate_dev(search, loss_fn, dev, hp, vocab):
+    """Translate the development set, and compute its BLEU and its loss.
+
+    Args:
+      search: what `make_search` returned.
+      loss_fn: what `make_loss_fn` returned.
+      dev: EvalSet.
+      vocab: that of the target.
+
+    Returns:
+      (float, float, list of str): the loss per token, the BLEU, and the translations.
+    """
+    got = detokenize_best(decode_all(search, dev.data.X, hp), vocab)
+    bleu, _ = sacrebleu_score(dev, got, hp.target_lang)
+    X, Y = dev.data.X, dev.data.Y
+    batches = decoding_batches(np.maximum(X.lengths, Y.lengths))
+    totals = [loss_fn(X.pad(rows, hp.pad_to), Y.pad(rows, hp.pad_to)) for rows in batches]
+    loss, num_targets = np.sum(totals, axis=0)
+    return loss / num_targets, bleu, got
+
+
+def out_of_patience(dev_bleu, epoch, patience) -> bool:
+    """Whether none of the `patience` epochs before `epoch` has improved the dev BLEU.
+
+    >>> dev_bleu = {"model_epoch_01_gs_9": 12.0, "model_epoch_02_gs_18": 11.5}
+    >>> [out_of_patience(dev_bleu, epoch=3, patience=patience) for patience in (0, 1, 2)]
+    [False, True, False]
+
+    Args:
+      dev_bleu: dict, scores by the name of the checkpoint.
+      patience: 0 for no limit.
+    """
+    if not patience or not dev_bleu:
+        return False
+    best_epoch, _ = checkpoint.epoch_and_step(max(dev_bleu, key=dev_bleu.get))
+    return epoch - best_epoch > patience
+
+
+# Progress and metrics ----------------------------------------------------------
+
+
+class Progress:
+    """How far training is: everything that is saved in addition to model and optimizer.
+
+    Epoch and global step are in the name of the checkpoint, the scores in dev_bleu.json, and
+    the rest in variables of the checkpoint.
+    """
+
+    def __init__(self):
+        self.epoch = 1  # the current one, counted from 1
+        self.global_step = 0  # steps done
+        self.dev_bleu = {}  # by the names of checkpoints
+        self.totals = tf.Variable(np.zeros(3))  # batches, sums of mean_loss and acc in the epoch
+        self.text_digest = tf.Variable(b"")  # identifies the training text
+
+    def variables(self) -> dict:
+        """The variables to save, by name."""
+        return dict(totals=self.totals, text_digest=self.text_digest)
+
+    def resume(self, path, dev_bleu):
+        """Continue after the checkpoint at `path`, from which the variables were restored."""
+        self.epoch, self.global_step = checkpoint.epoch_and_step(path)
+        # Scores of later checkpoints belong to a run that was rolled back.
+        self.dev_bleu = {
+            name: bleu
+            for name, bleu in dev_bleu.items()
+            if checkpoint.sort_key(name) <= checkpoint.sort_key(path)
+        }
+        if not checkpoint.is_mid_epoch(path):
+            self.next_epoch()
+
+    def next_epoch(self):
+        """Move to the start of the next epoch."""
+        self.epoch += 1
+        self.totals.assign(np.zeros(3))
+
+    def add(self, metrics):
+        """Count the batches of a StepMetrics of several steps."""
+        batches = len(metrics.mean_loss)
+        self.totals.assign_add([batches, metrics.mean_loss.sum(), metrics.acc.sum()])
+
+    @property
+    def batches(self) -> int:
+        """Batches done in the current epoch."""
+        return int(self.totals[0])
+
+    def means(self):
+        """The means of mean_loss and acc over the batches of the current epoch, (2,)."""
+        batches, *sums = self.totals.numpy()
+        return np.array(sums) / batches
+
+
+def check_same_text(progress, digest, hp, path):
+    """Raise InputError if an epoch in progress began on another text.
+
+    Args:
+      digest: that of the training text.
+      path: the checkpoint of `progress`.
+    """
+    if progress.batches and progress.text_digest.numpy() != digest:
+        raise InputError(
+            f"{hp.source_train} and {hp.target_train}: the training text has changed since {path}"
+            " was saved in mid-epoch. Restore it to finish the epoch, or use a new --logdir"
+        )
+
+
+class MetricLog:
+    """Collects the metrics of steps, and writes the curves of TensorBoard."""
+
+    def __init__(self):
+        self.pending = []  # StepMetrics on the device; reading them would wait for their steps
+        self.start_interval()
+
+    def start_interval(self):
+        """Measure the speed from now on."""
+        self.interval_start = time.monotonic()
+
+    def add(self, metrics):
+        """Add the StepMetrics of a step."""
+        self.pending.append(metrics)
+
+    def flush(self) -> StepMetrics:
+        """Wait for the pending steps; returns their metrics, NumPy arrays (steps,)."""
+        metrics = np.array(self.pending, np.float64).reshape(-1, 3)  # (steps, 3)
+        self.pending.clear()
+        return StepMetrics(*metrics.T)
+
+    def write(self, metrics, global_step, lr, gradient_norm):
+        """Write a point of each curve, and start the next interval.
+
+        Args:
+          metrics: StepMetrics of the steps since the interval began, up to `global_step`.
+        """
+        seconds = time.monotonic() - self.interval_start
+        self.start_interval()
+        tf.summary.scalar("mean_loss", metrics.mean_loss[-1], global_step)
+        tf.summary.scalar("acc", metrics.acc[-1], global_step)
+        tf.summary.scalar("lr", lr, global_step)
+        tf.summary.scalar("gradient_norm", gradient_norm, global_step)
+        tf.summary.scalar("tokens_per_second", metrics.num_targets.sum() / seconds, global_step)
+
+
+# The training loop -------------------------------------------------------------
+
+
+class Trainer:
+    """Model, optimizer and progress of a training run: everything that a checkpoint stores.
+
+    Args:
+      hp: Hyperparams.
+      vocabs: those of source and target.
+      path: the checkpoint to resume from, or None.
+      dev_sha256: digest of the development set, "" if there is none.
+    """
+
+    def __init__(self, hp, vocabs, path=None, dev_sha256=""):
+        keras.utils.set_random_seed(hp.seed)
+        self.hp, self.vocabs, self.dev_sha256 = hp, vocabs, dev_sha256
+        self.strategy = make_strategy()
+        self.chief = self.strategy.extended.should_checkpoint  # false in all workers but one
+        self.schedule = InverseSqrtSchedule(hp.peak_lr, hp.warmup_steps)
+        with self.strategy.scope():
+            self.model = make_model(hp, *map(len, vocabs))
+            self.optimizer = FusedAdam(
+                learning_rate=self.schedule, beta_1=0.9, beta_2=hp.beta_2, epsilon=hp.epsilon
+            )
+            self.optimizer.build(self.model.trainable_variables)
+        self.step = make_train_step(self.strategy, self.model, self.optimizer)
+        self.search = make_search(self.model, hp, beam=1)
+        self.loss_fn = make_loss_fn(self.model)
+        self.progress, self.metric_log = Progress(), MetricLog()
+        self.checkpoint = checkpoint.make_checkpoint(
+            self.model, self.optimizer, self.progress.variables()
+        )
+        self.profiler = summaries.Profiler(hp.logdir, hp.profile_steps if self.chief else 0)
+        kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+        count = self.strategy.num_replicas_in_sync
+        print(f"{self.model.count_params():,} parameters on {count} {kind}")
+        print("Building the graph of a training step takes some seconds", flush=True)
+        self.path = path  # the last checkpoint
+        if path:
+            checkpoint.restore(self.checkpoint, path)
+            self.progress.resume(path, checkpoint.read_dev_bleu(hp.logdir, dev_sha256))
+            print(f"Resuming from {path}")
+
+    def train(self, data, dev, guard):
+        """Train for `num_epochs`, or until `patience` runs out.
+
+        Args:
+          data: SentencePairs.
+          dev: EvalSet, or None.
+          guard: SignalGuard.
+
+        Raises:
+          InputError: training diverged, or the text has changed since a mid-epoch checkpoint.
+          KeyboardInterrupt: a signal came, and a checkpoint was saved.
+        """
+        hp, progress = self.hp, self.progress
+        digest = data.X.digest() + data.Y.digest()
+        check_same_text(progress, digest, hp, self.path)
+        progress.text_digest.assign(digest)
+        note = ""
+        while progress.epoch <= hp.num_epochs:
+            if out_of_patience(progress.dev_bleu, progress.epoch, hp.patience):
+                bleu = max(progress.dev_bleu.values())
+                print(f"No better dev BLEU than {bleu:.2f} in {hp.patience} epochs: stopping")
+                break
+            start_time = time.monotonic()
+            self.train_epoch(data, guard)
+            report = "mean_loss {:.3f} acc {:.3f}".format(*progress.means())
+            if dev:
+                loss, bleu, note = self.evaluate(dev, guard)
+                report += f", dev loss {loss:.3f} BLEU {bleu:.2f}"
+                report += f" ({note}, which is usual in the first epochs)" if note else ""
+            self.save()
+            if self.chief:
+                seconds = time.monotonic() - start_time
+                print(f"{self.path}: {report}, {seconds:.0f} s", flush=True)
+            progress.next_epoch()
+        if note and self.chief:
+            print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
+
+    def train_epoch(self, data, guard):
+        """Train on the remaining batches of the current epoch."""
+        hp, progress, done = self.hp, self.progress, self.progress.batches
+        batches, num_batch = epoch_batches(data, self.vocabs, hp, progress.epoch, done)
+        batches = self.strategy.experimental_distribute_dataset(batches)
+        bar = tqdm(
+            batches,
+            desc=f"epoch {progress.epoch}/{hp.num_epochs}",
+            total=num_batch,
+            initial=done,
+            leave=False,
+            mininterval=1,
+            unit="b",
+        )
+        self.metric_log.start_interval()
+        with bar:
+            for x, y in self.profiler.trace(bar, progress.global_step):
+                self.metric_log.add(self.step(x, y))
+                progress.global_step += 1
+                done += 1
+                if progress.global_step % SUMMARY_STEPS == 0 or done == num_batch:
+                    bar.set_postfix_str(self.log_metrics(), refresh=False)
+                save_now = hp.save_steps and progress.global_step % hp.save_steps == 0
+                # Only the chief stops by itself: it would wait for workers that ended before it.
+                stop_now = self.chief and guard.signal is not None
+                if save_now or stop_now:
+                    self.save(mid_epoch=True)
+                    self.metric_log.start_interval()
+                if stop_now:
+                    guard.check()
+
+    def evaluate(self, dev, guard):
+        """Evaluate on the development set, and record its BLEU.
+
+        Returns:
+          (float, float, str): loss, BLEU, and a note if most translations are empty.
+        """
+        hp, progress = self.hp, self.progress
+        try:
+            with guard.interruptible():
+                loss, bleu, got = evaluate_dev(
+                    self.search, self.loss_fn, dev, hp, vocab=self.vocabs[1]
+                )
+        except KeyboardInterrupt:
+            self.save(mid_epoch=True)
+            raise
+        path = checkpoint.checkpoint_path(hp.logdir, progress.epoch, progress.global_step)
+        progress.dev_bleu[path.name] = bleu
+        if self.chief:  # before the checkpoint is saved, so that each one has its BLEU
+            tf.summary.scalar("dev_loss", loss, progress.global_step)
+            tf.summary.scalar("dev_bleu", bleu, progress.global_step)
+            summaries.write_samples(dev, got, progress.global_step)
+            summaries.write_attention(self.model, dev, self.vocabs, hp, progress.global_step)
+            checkpoint.write_dev_bleu(hp.logdir, progress.dev_bleu, self.dev_sha256)
+        return loss, bleu, empty_note(got)
+
+    def flush_metrics(self) -> StepMetrics:
+        """Add the pending metrics to the progress; returns them, (steps,).
+
+        Raises:
+          InputError: a mean_loss is NaN or infinite.
+        """
+        metrics = self.metric_log.flush()
+        (bad_steps,) = np.nonzero(~np.isfinite(metrics.mean_loss))
+        if len(bad_steps):
+            first = bad_steps[0]
+            step = self.progress.global_step - len(metrics.mean_loss) + 1 + first
+            raise self.diverged_error(f"mean_loss is {metrics.mean_loss[first]} at step {step}")
+        self.progress.add(metrics)
+        return metrics
+
+    def log_metrics(self) -> str:
+        """Write a point of each of TensorBoard's curves; returns a text for the progress bar."""
+        metrics, global_step = self.flush_metrics(), self.progress.global_step
+        lr = self.schedule(global_step - 1)
+        self.metric_log.write(metrics, global_step, lr, self.optimizer.gradient_norm())
+        return f"mean_loss {metrics.mean_loss[-1]:.3f} acc {metrics.acc[-1]:.3f}"
+
+    def save(self, mid_epoch=False):
+        """Save a checkpoint.
+
+        Raises:
+          InputError: training diverged.
+        """
+        self.flush_metrics()
+        self.check_loss()
+        if self.chief:
+            self.check_parameters()
+            tf.summary.flush()
+            save_hparams(self.hp, fingerprints(self.vocabs))
+            self.path = checkpoint.save(
+                self.checkpoint,
+                self.hp.logdir,
+                self.progress.epoch,
+                self.progress.global_step,
+                keep=self.hp.keep_checkpoints,
+                mid_epoch=mid_epoch,
+            )
+
+    def check_loss(self):
+        """Raise InputError if the loss has exploded."""
+        epoch, global_step = self.progress.epoch, self.progress.global_step
+        mean_loss, _ = self.progress.means()
+        uniform = math.log(len(self.vocabs[1]))  # the loss of equal probabilities
+        if mean_loss > 3 * uniform + 10:
+            raise self.diverged_error(
+                f"mean_loss is {mean_loss:.3g} in epoch {epoch} up to step {global_step}, but"
+                f" equal probabilities of all tokens would give {uniform:.1f}"
+            )
+
+    def check_parameters(self):
+        """Raise InputError if a parameter is NaN or infinite."""
+        for name, variable in variables_by_2017_name(self.model).items():
+            if not tf.reduce_all(tf.math.is_finite(variable)):
+                step = self.progress.global_step
+                raise self.diverged_error(f"{name} is NaN or infinite after step {step}")
+
+    def diverged_error(self, problem) -> InputError:
+        """Make the error to raise if training cannot continue."""
+        last = f"The last good checkpoint is {self.path}" if self.path else "No checkpoint is saved"
+        return InputError(f"{problem}. {last}. Restart with a lower --lr or more --warmup_steps")
