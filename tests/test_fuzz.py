@@ -227,7 +227,7 @@ def test_models_train_and_translate(flags):
 
 
 @slow
-@examples(12, 200, shrink=False, random=True)
+@examples(5, 200, shrink=False, random=True)
 @given(MODELS)
 def test_other_models_train_and_translate(flags):
     train_and_translate(flags)
