@@ -10,6 +10,7 @@ The path of a checkpoint is a Path without the two suffixes.
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -248,6 +249,14 @@ def restore_error(path, error) -> InputError:
     if is_damage(error):
         remedy += f". Without a copy, delete them and {path.with_name('checkpoint')}"
     return InputError(f"{damage_message(path, error)}. {remedy}")
+
+
+def parameters_digest(paths) -> str:
+    """Return a SHA-256 that identifies the parameters of checkpoints."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(Path(f"{path}.index").read_bytes())  # holds checksums of the parameters
+    return digest.hexdigest()
 
 
 # Saving ------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Translate the test set with the model in logdir, and score the translations with BLEU."""
 
-import hashlib
 import os
 import re
 import sys
@@ -12,13 +11,14 @@ from runtime.files import (
     announce_inputs,
     atomic_write,
     check_may_write,
-    durable_replace,
+    keep_copy,
     make_folder,
 )
 
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
     flags = parse_flags(__doc__, Hyperparams, reads_model=True)
 
+import checkpoint
 from bleu import LITTLE_LEARNED_HINT, bleu_score, empty_note, sacrebleu_score, tokenizer_note
 from data_load import load_test_data
 from inference import decode_all, describe_decoding, detokenize_best, load_model, make_search
@@ -53,44 +53,36 @@ def results_path(hp, paths) -> Path:
     return Path(hp.results) / name[:MAX_NAME_CHARS]
 
 
-def describe_inputs(test, paths) -> str:
-    """Identify the parameters and the test set by their digests, in one line."""
-    parameters = hashlib.sha256()
-    for path in paths:
-        # The index holds checksums of the parameters.
-        parameters.update(Path(f"{path}.index").read_bytes())
-    return f"Inputs = weights {parameters.hexdigest()[:16]}, test set {test.digest()[:16]}"
-
-
 def keep_other_results(path, identity):
-    """Rename the file at `path` if it holds the results of another evaluation.
+    """Keep the file at `path` under a new name if it holds the results of another evaluation.
 
     Args:
       identity: lines that the results of this evaluation contain.
     """
     if not path.is_file():
         return
-    content = path.read_bytes()
-    if not set(identity) <= set(content.decode("utf-8", "replace").splitlines()):
-        new_path = path.with_name(f"{path.name}.{hashlib.sha256(content).hexdigest()[:8]}")
-        durable_replace(path, new_path)
+    lines = path.read_bytes().decode("utf-8", "replace").splitlines()
+    if not set(identity) <= set(lines):
+        new_path = keep_copy(path)
         print(f"{path}: holds another evaluation. Renamed it to {new_path}", file=sys.stderr)
 
 
-def score_lines(test, got, hp) -> list[str]:
+def score_lines(test, got, hp, token_name) -> list[str]:
     """Return the lines that follow the translations in a results file.
 
     The last line is that of the 2017 code.
+
+    Args:
+      token_name: that of the vocabularies, for messages.
     """
     bleu, signature = sacrebleu_score(test, got, hp.target_lang)
     lowered, lowered_signature = sacrebleu_score(test, got, hp.target_lang, lowercase=True)
     score, scored = bleu_score(test.data.Targets, got)
     total, empty = len(test.references), len(test.empty_pairs)
     left_out = sorted(set(range(total)) - set(test.data.rows))
-    tokens = "words" if hp.tokenizer == "words" else "subwords"
     return [
         f"Left out = {len(left_out)} of {total}"
-        f" ({len(left_out) - empty} longer than {hp.max_input_tokens - 1} {tokens},"
+        f" ({len(left_out) - empty} longer than {hp.max_input_tokens - 1} {token_name},"
         f" {empty} with an empty line on a side)",
         f"Left out, numbers of the pairs = {' '.join(str(row + 1) for row in left_out) or '-'}",
         f"sacreBLEU = {bleu:.2f} {signature} (all {total} pairs)",
@@ -116,7 +108,9 @@ def main(flags):
     test = load_test_data(hp, vocabs)
     make_folder(hp.results)
     decoding = describe_decoding(hp, paths)
-    identity = [f"Decoding = {decoding}", describe_inputs(test, paths)]
+    digest = checkpoint.parameters_digest(paths)
+    inputs = f"weights {digest[:16]}, test set {test.digest()[:16]}"
+    identity = [f"Decoding = {decoding}", f"Inputs = {inputs}"]
     if note := tokenizer_note(hp.target_lang, test.references):
         print(note)
     print(f"Translating {len(test.data.X)} sentences: {decoding}")
@@ -125,14 +119,14 @@ def main(flags):
     def translate(X):
         return detokenize_best(decode_all(search, X, hp), vocabs[1])
 
-    got = translate_distributed(translate, test.data.X, path, decoding, paths)
+    got = translate_distributed(translate, test.data.X, path, settings=f"{decoding}, {digest}")
     if got is None:
         print("Done: worker 0 collects the results")
         return
 
     columns = zip(test.data.Sources, test.data.Targets, got, strict=True)
     records = [f"- source: {s}\n- expected: {e}\n- got: {g}\n" for s, e, g in columns]
-    summary = [*identity, *score_lines(test, got, hp)]
+    summary = [*identity, *score_lines(test, got, hp, vocabs[0].token_name)]
     keep_other_results(path, identity)
     atomic_write(path, "\n".join(records + summary) + "\n")
 

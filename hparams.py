@@ -22,7 +22,8 @@ from runtime.flags import AUTO, INT32_LIMIT, WIDTH_LIMIT, Flags, check_value, fl
 MAX_INPUT_TOKENS = 1024  # read of a sentence, if the model itself has no limit
 ENOUGH_STEPS_PER_EPOCH = 300  # from which 40 epochs are enough, with num_epochs auto
 
-data, model, training, decoding = (
+# Declare a flag of a group in `--help`.
+data_flag, model_flag, training_flag, decoding_flag = (
     partial(flag, group=group) for group in ("data", "model", "training", "decoding")
 )
 
@@ -38,7 +39,7 @@ class Hyperparams(Flags):
       InputError: a value outside its range, or fields that contradict each other.
     """
 
-    recipe: str = model(
+    recipe: str = model_flag(
         "legacy",
         "preset for the flags you do not set: the 2017 code, the 2019 code, the paper, or a small"
         " version of the paper's model",
@@ -47,43 +48,45 @@ class Hyperparams(Flags):
     )
 
     # data
-    source_train: str = data(
+    source_train: str = data_flag(
         "corpora/train.tags.de-en.de", "source side of the training text", fixed="epoch"
     )
-    target_train: str = data(
+    target_train: str = data_flag(
         "corpora/train.tags.de-en.en", "target side of the training text", fixed="epoch"
     )
-    source_dev: str = data(
+    source_dev: str = data_flag(
         "none",
         "source side of the development set, which is translated after each epoch; none: no"
         " development set",
     )
-    target_dev: str = data("none", "target side of the development set")
-    source_test: str = data(
+    target_dev: str = data_flag("none", "target side of the development set")
+    source_test: str = data_flag(
         "corpora/IWSLT16.TED.tst2014.de-en.de.xml", "source side of the test set"
     )
-    target_test: str = data(
+    target_test: str = data_flag(
         "corpora/IWSLT16.TED.tst2014.de-en.en.xml", "target side of the test set"
     )
-    source_lang: str = data(
+    source_lang: str = data_flag(
         "de", "source language; also the name of its vocabulary file", fixed="model"
     )
-    target_lang: str = data(
+    target_lang: str = data_flag(
         "en", "target language; also the name of its vocabulary file", fixed="model"
     )
-    preprocessed: str = data("preprocessed", "folder of the vocabularies that prepro.py writes")
-    logdir: str = data("logdir", "folder of the checkpoints and of TensorBoard's event files")
-    results: str = data("results", "folder of the translations that eval.py writes")
-    tokenizer: str = data(
+    preprocessed: str = data_flag(
+        "preprocessed", "folder of the vocabularies that prepro.py writes"
+    )
+    logdir: str = data_flag("logdir", "folder of the checkpoints and of TensorBoard's event files")
+    results: str = data_flag("results", "folder of the translations that eval.py writes")
+    tokenizer: str = data_flag(
         "words",
         "tokens of a sentence: words, as in 2017, or subwords of a joint BPE",
         choices=("words", "bpe"),
         fixed="model",
     )
-    min_cnt: int = data(
+    min_cnt: int = data_flag(
         20, "words seen less often in the training text become <UNK>", 0, INT32_LIMIT, fixed="model"
     )
-    vocab_size: int = data(
+    vocab_size: int = data_flag(
         32000,
         "V: subwords in the joint vocabulary of both languages; auto: chosen from the number of"
         " characters",
@@ -92,7 +95,7 @@ class Hyperparams(Flags):
         fixed="model",
         auto=True,
     )
-    bpe_dropout: float = data(
+    bpe_dropout: float = data_flag(
         0.0,
         "BPE-dropout: probability of skipping a merge when tokenizing training text",
         0.0,
@@ -101,56 +104,60 @@ class Hyperparams(Flags):
     )
 
     # model
-    maxlen: int = model(
+    maxlen: int = model_flag(
         10,
         "T: tokens in a sentence, </S> included; longer training pairs are left out",
         1,
         INT32_LIMIT,
         fixed="model",
     )
-    hidden_units: int = model(512, "C: units of each layer", 1, WIDTH_LIMIT, fixed="model")
-    ffn_units: int = model(
+    hidden_units: int = model_flag(512, "C: units of each layer", 1, WIDTH_LIMIT, fixed="model")
+    ffn_units: int = model_flag(
         0, "inner units of a feed-forward layer; 0: 4 * C", 0, WIDTH_LIMIT, fixed="model"
     )
-    num_blocks: int = model(
+    num_blocks: int = model_flag(
         6, "blocks in the encoder, and as many in the decoder", 1, 1001, fixed="model"
     )
-    num_heads: int = model(8, "h: attention heads, a divisor of C", 1, WIDTH_LIMIT, fixed="model")
-    sinusoid: bool = model(False, "sinusoidal position encodings, not learned", fixed="model")
-    paired_sinusoid: bool = model(
+    num_heads: int = model_flag(
+        8, "h: attention heads, a divisor of C", 1, WIDTH_LIMIT, fixed="model"
+    )
+    sinusoid: bool = model_flag(False, "sinusoidal position encodings, not learned", fixed="model")
+    paired_sinusoid: bool = model_flag(
         False, "sine and cosine in pairs of one frequency, as in the paper", fixed="model"
     )
-    relu_projections: bool = model(
+    relu_projections: bool = model_flag(
         True, "ReLU after the projections to Q, K and V, as in 2017", fixed="model"
     )
-    output_projection: bool = model(
+    output_projection: bool = model_flag(
         False, "project the joined heads by W_O, as in the paper", fixed="model"
     )
-    tied_embeddings: bool = model(
+    tied_embeddings: bool = model_flag(
         False, "one matrix for source embedding, target embedding and output layer", fixed="model"
     )
-    pad_logit: bool = model(
+    pad_logit: bool = model_flag(
         False,
         "with tied embeddings: compute the logit of <PAD> from its row; else it is 0",
         fixed="model",
     )
-    mask_from: str = model(
+    mask_from: str = model_flag(
         "activations",
         "padding is found from activations that are all zeros, as in 2017, or from the token ids",
         choices=("activations", "ids"),
         fixed="model",
     )
-    dropout_on: str = model(
+    dropout_on: str = model_flag(
         "attention",
         "where dropout applies in addition to the embeddings: attention weights, outputs of"
         " sub-layers, or both",
         choices=("attention", "sublayers", "both"),
         fixed="model",
     )
-    dropout_rate: float = model(0.1, "share of units dropped in training", 0.0, 1.0, fixed="model")
+    dropout_rate: float = model_flag(
+        0.1, "share of units dropped in training", 0.0, 1.0, fixed="model"
+    )
 
     # training
-    batch_size: int = training(
+    batch_size: int = training_flag(
         32,
         "N: sentence pairs in a batch, over all devices; without --batch_tokens it switches"
         " batch_tokens off",
@@ -158,21 +165,21 @@ class Hyperparams(Flags):
         INT32_LIMIT,
         fixed="epoch",
     )
-    batch_tokens: int = training(
+    batch_tokens: int = training_flag(
         0,
         "in place of batch_size: tokens of the longer side in a batch, over all devices; 0: off",
         0,
         INT32_LIMIT,
         fixed="epoch",
     )
-    lr: float = training(
+    lr: float = training_flag(
         0.0001,
         "Adam's learning rate, or its peak with a warm-up; 0: (C * warmup_steps)**-0.5, as in the"
         " paper",
         0.0,
         3.4e38,  # the largest float32
     )
-    warmup_steps: int = training(
+    warmup_steps: int = training_flag(
         0,
         "steps up to the peak of the learning rate; 0: constant rate; auto: a tenth of all steps,"
         " at most 1000",
@@ -180,45 +187,45 @@ class Hyperparams(Flags):
         INT32_LIMIT,
         auto=True,
     )
-    beta_2: float = training(0.98, "Adam's decay of the squared gradients", 0.0, 1.0)
-    epsilon: float = training(1e-8, "Adam's epsilon", 0.0, 1.0)
-    num_epochs: int = training(
+    beta_2: float = training_flag(0.98, "Adam's decay of the squared gradients", 0.0, 1.0)
+    epsilon: float = training_flag(1e-8, "Adam's epsilon", 0.0, 1.0)
+    num_epochs: int = training_flag(
         20,
         "passes over the training text; auto: more for a small text",
         1,
         INT32_LIMIT,
         auto=True,
     )
-    patience: int = training(
+    patience: int = training_flag(
         0,
         "stop after this many epochs without a better dev BLEU; 0: train to the end",
         0,
         INT32_LIMIT,
     )
-    precision: str = training(
+    precision: str = training_flag(
         "float32",
         "compute type; parameters, reductions and the loss stay in float32",
         choices=("float32", "bfloat16"),
     )
-    keep_checkpoints: int = training(
+    keep_checkpoints: int = training_flag(
         5,
         "end-of-epoch checkpoints to keep, in addition to the best one",
         1,
         INT32_LIMIT,
     )
-    save_steps: int = training(
+    save_steps: int = training_flag(
         1000,
         "also save a checkpoint every this many steps; 0: only at the end of each epoch",
         0,
         INT32_LIMIT,
     )
-    deterministic: bool = training(
+    deterministic: bool = training_flag(
         False, "fixed order of all sums: two runs give bit-identical parameters"
     )
-    profile_steps: int = training(
+    profile_steps: int = training_flag(
         0, "steps to profile for TensorBoard, after the first ten; 0: none", 0, INT32_LIMIT
     )
-    seed: int = training(
+    seed: int = training_flag(
         0,
         "seed of the initial parameters, dropout and the order of the data",
         0,
@@ -227,17 +234,17 @@ class Hyperparams(Flags):
     )
 
     # decoding
-    beam: int = decoding(1, "hypotheses in beam search; 1: greedy search", 1, 1001)
-    length_penalty: str = decoding(
+    beam: int = decoding_flag(1, "hypotheses in beam search; 1: greedy search", 1, 1001)
+    length_penalty: str = decoding_flag(
         "paper",
         "divisor of a hypothesis' log-probability: ((5 + length) / 6)**alpha, or length**alpha",
         choices=("paper", "ctranslate2"),
     )
-    alpha: float = decoding(0.6, "exponent of the length penalty", 0.0, 100.0)
-    average_checkpoints: int = decoding(
+    alpha: float = decoding_flag(0.6, "exponent of the length penalty", 0.0, 100.0)
+    average_checkpoints: int = decoding_flag(
         1, "use the mean of this many newest checkpoints", 1, INT32_LIMIT
     )
-    best: bool = decoding(False, "use only the checkpoint with the best dev BLEU")
+    best: bool = decoding_flag(False, "use only the checkpoint with the best dev BLEU")
 
     def __post_init__(self):
         super().__post_init__()
@@ -300,7 +307,8 @@ class Hyperparams(Flags):
         """Tokens of a translation at most, `</S>` included.
 
         Args:
-          source_tokens: of the source, `</S>` included; an int or an array.
+          source_tokens: tokens of the source, `</S>` included; an int, array or tensor. The
+            result is of the same type and shape.
         """
         return 2 * source_tokens + 10 if self.unbounded_length else 0 * source_tokens + self.maxlen
 

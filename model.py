@@ -250,7 +250,9 @@ class Transformer(keras.Model):
         self.dec_blocks = [
             DecoderBlock(attention, feedforward, dtype=dtype) for _ in range(num_blocks)
         ]
-        self.output_layer = None if self.tied else keras.layers.Dense(target_vocab, dtype=dtype)
+        self.output_layer = (
+            None if self.tied_embeddings else keras.layers.Dense(target_vocab, dtype=dtype)
+        )
         self.build()
 
     def get_config(self):
@@ -261,7 +263,7 @@ class Transformer(keras.Model):
     def token_layers(self):
         """Return the `Embedding` of the source tokens and that of the target tokens."""
         C, dtype = self.hidden_units, self.dtype_policy.name
-        if not self.tied:
+        if not self.tied_embeddings:
             return (
                 Embedding(self.source_vocab, C, dtype=dtype),
                 Embedding(self.target_vocab, C, dtype=dtype),
@@ -302,11 +304,6 @@ class Transformer(keras.Model):
         )
         return attention, feedforward
 
-    @property
-    def tied(self) -> bool:
-        """Whether both embeddings and the output layer share one matrix."""
-        return self.tied_embeddings
-
     def build(self, *_):
         """Create all parameters. Their shapes depend on the constructor's arguments only."""
         ids, units = (None, None), (None, None, self.hidden_units)
@@ -316,7 +313,7 @@ class Transformer(keras.Model):
         self.dec_input.build(ids)
         for block in self.dec_blocks:
             block.build(units, units)
-        if not self.tied:
+        if not self.tied_embeddings:
             self.output_layer.build(units)
 
     def call(self, x, y, training=None, istarget=None):
@@ -373,7 +370,9 @@ class Transformer(keras.Model):
 
     def to_logits(self, dec):
         """Compute logits from the decoder's output: (..., C) -> (..., V)."""
-        return self.dec_input.tokens.to_logits(dec) if self.tied else self.output_layer(dec)
+        return (
+            self.dec_input.tokens.to_logits(dec) if self.tied_embeddings else self.output_layer(dec)
+        )
 
     def encode_memory(self, x):
         """Encode source ids (N, T) and project the memory once for all steps of a search.

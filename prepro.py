@@ -1,7 +1,7 @@
 """Write the vocabularies of the training text: the words of each language, or joint subwords."""
 
 import contextlib
-import hashlib
+import functools
 import io
 import os
 import re
@@ -17,7 +17,7 @@ import sentencepiece
 from hparams import Hyperparams, choose_vocab_size, make_hparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import atomic_write, check_not_directory
+from runtime.files import atomic_write, check_not_directory, keep_copy
 from runtime.flags import AUTO
 from text import (
     SentenceFile,
@@ -146,7 +146,7 @@ def train_sentencepiece(word2cnt, vocab_size, sources) -> bytes:
     model = io.BytesIO()
     names = [f"{kind}_piece" for kind in ("pad", "unk", "bos", "eos")]
     try:
-        with normalization_rules() as rules:
+        with normalization_file() as rules:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=(f"{word}\t{count}" for word, count in word2cnt.items()),
                 input_format="tsv",
@@ -169,16 +169,25 @@ def train_sentencepiece(word2cnt, vocab_size, sources) -> bytes:
 
 
 @contextlib.contextmanager
-def normalization_rules():
-    """Write the rules for normalizing text to a temporary file, and yield its name.
-
-    They give Unicode's NFC and plain spaces, and change nothing else. Sentencepiece's own rules
-    would also replace full-width characters and fractions, which decoding cannot restore. Each
-    line of the file holds two strings, from and to, as hexadecimal code points.
+def normalization_file():
+    """Write `normalization_rules` to a temporary file, and yield its name.
 
     The model stores the name of the file, and the same text must give the same bytes. The file
     therefore always has the same name, in a temporary folder that is the current folder while
     the context lasts.
+    """
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        Path("rules.tsv").write_text(normalization_rules())
+        yield "rules.tsv"
+
+
+@functools.cache  # it looks at all 1,114,112 code points
+def normalization_rules() -> str:
+    """Make the rules by which sentencepiece normalizes text.
+
+    They give Unicode's NFC and plain spaces, and change nothing else. Sentencepiece's own rules
+    would also replace full-width characters and fractions, which decoding cannot restore. Each
+    line holds two strings, from and to, as hexadecimal code points.
     """
     pairs = []
     for char in map(chr, range(sys.maxunicode + 1)):
@@ -190,9 +199,7 @@ def normalization_rules():
         elif char != decomposed:
             pairs.append((decomposed, char))
     lines = ["\t".join(" ".join(f"{ord(c):x}" for c in text) for text in pair) for pair in pairs]
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        Path("rules.tsv").write_text("".join(f"{line}\n" for line in lines))
-        yield "rules.tsv"
+    return "".join(f"{line}\n" for line in lines)
 
 
 class SizeError(InputError):
@@ -231,11 +238,8 @@ def explain_trainer_error(message, vocab_size, sources) -> InputError:
 
 def replace_vocab(path, content):
     """Write a vocabulary. Keep a different one under a new name, since a model may need it."""
-    previous = path.read_bytes() if path.is_file() else content
-    if previous != content:
-        kept = path.with_name(f"{path.name}.{hashlib.sha256(previous).hexdigest()[:8]}")
-        atomic_write(kept, previous)
-        print(f"{path}: the previous file is now {kept}", file=sys.stderr)
+    if path.is_file() and path.read_bytes() != content:
+        print(f"{path}: the previous file is now {keep_copy(path)}", file=sys.stderr)
     atomic_write(path, content)
 
 

@@ -141,11 +141,6 @@ class SentenceFile:
         return skip_markup(self.lines())
 
 
-def read_sentences(path):
-    """Yield the sentences of a training file. Raise InputError as `read_lines` does."""
-    return SentenceFile(path).sentences()
-
-
 def empty_text_error(path, num_sentences) -> InputError:
     """Return the error for a file without text.
 

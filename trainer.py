@@ -264,6 +264,7 @@ class Trainer:
     def __init__(self, hp, vocabs, path=None, dev_sha256=""):
         keras.utils.set_random_seed(hp.seed)
         self.hp, self.vocabs, self.dev_sha256 = hp, vocabs, dev_sha256
+        self.vocab_sha256 = fingerprints(vocabs)
         self.strategy = make_strategy()
         self.chief = self.strategy.extended.should_checkpoint  # false in all workers but one
         self.schedule = InverseSqrtSchedule(hp.peak_lr, hp.warmup_steps)
@@ -417,7 +418,7 @@ class Trainer:
         if self.chief:
             self.check_parameters()
             tf.summary.flush()
-            save_hparams(self.hp, fingerprints(self.vocabs))
+            save_hparams(self.hp, self.vocab_sha256)
             self.path = checkpoint.save(
                 self.checkpoint,
                 self.hp.logdir,

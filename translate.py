@@ -75,6 +75,7 @@ if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
 import numpy as np
 from tqdm import tqdm
 
+import checkpoint
 from bleu import LITTLE_LEARNED_HINT, empty_note
 from data_load import RaggedIds, encode_lines
 from inference import Translator, describe_decoding, load_model
@@ -325,12 +326,12 @@ def translate_with_workers(translator, options, paths):
         raise InputError(
             "replace_unknown and attention work in a single process only. Unset TF_CONFIG"
         )
-    settings = [describe_decoding(translator.hp, paths)]
+    settings = [describe_decoding(translator.hp, paths), checkpoint.parameters_digest(paths)]
     settings += [options.nbest, options.engine, options.quantization]
 
     def translate_fn(X):
         return translate_distributed(
-            translator.translate_ids, X, Path(options.output), str(settings), paths
+            translator.translate_ids, X, Path(options.output), str(settings)
         )
 
     translations = translator(list(read_lines(options.source, SOURCE_HINT)), translate_fn)

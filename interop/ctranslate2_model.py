@@ -154,7 +154,7 @@ def set_normalize(spec, normalize):
 
 def set_logits(spec, model):
     """Set the output layer, with a bias that excludes `<PAD>`."""
-    if model.tied:  # tied embeddings
+    if model.tied_embeddings:
         spec.weight = model.dec_input.tokens.lookup_table.numpy()  # (V, C)
         spec.bias = np.zeros(len(spec.weight), np.float32)
     else:

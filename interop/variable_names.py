@@ -6,7 +6,7 @@ def variables_by_2017_name(model) -> dict:
 
     The tied embedding matrix and W_O, which that code does not have, get names in its style.
     """
-    if model.tied:
+    if model.tied_embeddings:
         names = {"shared_embed/lookup_table": model.enc_input.tokens.lookup_table}
     else:
         names = {

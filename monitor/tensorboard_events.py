@@ -62,12 +62,12 @@ def set_aside(logdir):
         print(f"{path}: belongs to an earlier training run. Moved it to {folder}", file=sys.stderr)
 
 
-def truncate(logdir, global_step, partial):
+def truncate(logdir, global_step, mid_epoch):
     """Remove events newer than the checkpoint from which training resumes.
 
     Args:
       global_step: step of the checkpoint.
-      partial: whether the checkpoint was saved in mid-epoch: the events of the end of an epoch
+      mid_epoch: whether the checkpoint was saved in mid-epoch: the events of the end of an epoch
         at the same step are then newer.
     """
 
@@ -76,7 +76,7 @@ def truncate(logdir, global_step, partial):
         if event.file_version or event.step < global_step:
             return True
         by_step = {value.tag for value in event.summary.value} <= STEP_TAGS and not event.graph_def
-        return event.step == global_step and (by_step or not partial)
+        return event.step == global_step and (by_step or not mid_epoch)
 
     for path in event_files(logdir):
         records, damaged = read_records(path)

@@ -41,7 +41,7 @@ def parse_flags(description, hparams, *extra, reads_model=False) -> dict:
         allow_abbrev=False,
         formatter_class=HelpFormatter,
     )
-    saved = read_saved(hparams) if reads_model else {}
+    saved = read_saved(hparams) if reads_model and {"-h", "--help"} & {*sys.argv} else {}
     titles = [*(["this script"] if extra else []), "data", "model", "training", "decoding"]
     groups = {title: parser.add_argument_group(title) for title in titles}
     for flags in (*extra, hparams):
@@ -69,11 +69,11 @@ MODEL_EPILOG = (
 
 def read_saved(hparams) -> dict:
     """Read the hyperparameters of the model in the folder that `--logdir` names; {} if none."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--logdir", default=hparams.logdir)
     try:
         return hparams.saved_in(parser.parse_known_args()[0].logdir)
-    except (argparse.ArgumentError, SystemExit):
+    except argparse.ArgumentError:
         return {}
 
 
@@ -86,20 +86,17 @@ def remaining(flags, extra):
 
 def add_flag(group, field, default):
     """Add the flag of a dataclass field to an argparse group."""
-    text = f"{field.metadata['help']} (default: {default})"
+    name, text = f"--{field.name}", field.metadata["help"]
     kind, metavar = dict(type=field.type), field.type.__name__.upper()
     if field.type is bool:
-        kind = dict(type=parse_bool, nargs="?", const=True)
-        no = f"--no-{field.name}"
-        group.add_argument(
-            no, dest=field.name, action="store_false", default=argparse.SUPPRESS,
-            help=argparse.SUPPRESS,
-        )  # fmt: skip
+        kind, negation = dict(type=parse_bool, nargs="?", const=True), f"--no-{field.name}"
+        group.add_argument(negation, dest=field.name, action="store_false", help=argparse.SUPPRESS)
+        text += f"; {negation}: off"
     elif field.metadata["auto"]:
         kind, metavar = dict(type=int_or_auto), f"{metavar}|{AUTO}"
     elif field.metadata["choices"]:
         metavar = "|".join(field.metadata["choices"])
-    group.add_argument(f"--{field.name}", metavar=metavar, help=text, **kind)
+    group.add_argument(name, metavar=metavar, help=f"{text} (default: {default})", **kind)
 
 
 def check_platform():

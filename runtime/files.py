@@ -1,6 +1,7 @@
 """Write files atomically, and only where the user allowed it."""
 
 import contextlib
+import hashlib
 import os
 import secrets
 import sys
@@ -47,6 +48,14 @@ def atomic_write(path, content):
     """Write text or bytes to `path` as `atomic_open` does."""
     with atomic_open(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def keep_copy(path) -> Path:
+    """Copy a file that is about to be replaced; the name of the copy ends in its digest."""
+    content = path.read_bytes()
+    copy = path.with_name(f"{path.name}.{hashlib.sha256(content).hexdigest()[:8]}")
+    atomic_write(copy, content)
+    return copy
 
 
 def temp_path(path) -> Path:

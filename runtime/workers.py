@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import time
-from pathlib import Path
 
 import tensorflow as tf
 from tqdm import tqdm
@@ -63,7 +62,7 @@ def make_strategy():
 # Translating together ----------------------------------------------------------
 
 
-def translate_distributed(translate, X, results, settings, paths):
+def translate_distributed(translate, X, results, settings):
     """Translate a share of the sentences, and collect the others' shares at rank 0.
 
     The workers exchange files in the folder of `results`.
@@ -72,8 +71,7 @@ def translate_distributed(translate, X, results, settings, paths):
       translate: function from RaggedIds to a list of translations, str.
       X: RaggedIds, the source ids.
       results: Path, the file that rank 0 writes afterwards.
-      settings: str, everything else that the translations depend on.
-      paths: the checkpoints of the model.
+      settings: str, everything else that the translations depend on, the model included.
 
     Returns:
       list of str in the order of X at rank 0; None at the other ranks.
@@ -87,19 +85,17 @@ def translate_distributed(translate, X, results, settings, paths):
     start_time = time.monotonic()
     rows = range(rank, len(X), num_workers)
     got = translate(X.select(rows)) if rows else []
-    key = hashlib.sha256(X.digest() + settings.encode())
-    for path in paths:
-        key.update(Path(f"{path}.index").read_bytes())  # holds checksums of the parameters
+    key = hashlib.sha256(X.digest() + settings.encode()).hexdigest()
     names = [f"{results.name}.part-{i}-of-{num_workers}" for i in range(num_workers)]
     shards = [results.with_name(name) for name in names]
     if rank:
-        atomic_write(shards[rank], json.dumps(dict(key=key.hexdigest(), got=got)))
+        atomic_write(shards[rank], json.dumps(dict(key=key, got=got)))
         return None
     deadline = time.monotonic() + 60 + 10 * (time.monotonic() - start_time)
     translations = [None] * len(X)
     translations[::num_workers] = got
     for i in range(1, num_workers):
-        translations[i::num_workers] = wait_for_shard(shards[i], key.hexdigest(), deadline)
+        translations[i::num_workers] = wait_for_shard(shards[i], key, deadline)
     for shard in shards[1:]:
         shard.unlink(missing_ok=True)
     return translations

@@ -36,11 +36,6 @@ SEED = int(os.environ.get("TEST_SEED", "0"))  # for the tests that train until a
 SMALL = dict(maxlen=15, min_cnt=1, hidden_units=16, num_blocks=1, num_heads=2)
 
 
-def pytest_configure(config):
-    """Declare the marker `slow`."""
-    config.addinivalue_line("markers", "slow: run by make test-slow, not by make test")
-
-
 def pytest_collection_modifyitems(items):
     """Skip the slow tests in `make test`."""
     for item in items:
@@ -100,7 +95,6 @@ class Golden:
 
         names = ("maxlen", "hidden_units", "num_blocks", "num_heads")
         model = Transformer(*self.vocab_sizes, *(self.hparams[name] for name in names))
-        model(self["x"], self["y"])
         original.assign_original(model, self.group("w"))
         return model
 

@@ -73,7 +73,7 @@ def test_the_summary_counts_pairs_left_out_and_scored():
     data = SentencePairs(None, None, [LONG, "x"], [LONG, "y"], rows=[0, 3])
     references = [LONG, "too long", "", "y"]
     test = EvalSet(data, references, empty_pairs=[2])
-    lines = score_lines(test, [LONG, "y"], Hyperparams(maxlen=9))
+    lines = score_lines(test, [LONG, "y"], Hyperparams(maxlen=9), "words")
     assert lines[0] == "Left out = 2 of 4 (1 longer than 8 words, 1 with an empty line on a side)"
     assert lines[1] == "Left out, numbers of the pairs = 2 3"
     assert lines[2].startswith("sacreBLEU = ") and "version:" in lines[2]

@@ -89,6 +89,15 @@ def test_help_shows_the_defaults_that_apply(tmp_path):
     assert "1: greedy search (default: 1)" in help_of("train.py")
 
 
+@pytest.mark.parametrize("script", ["train.py", "eval.py"])
+def test_a_flag_without_its_value_is_one_line(script):
+    command = [sys.executable, script, "--logdir"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith(f"{script}: argument --logdir: expected one argument. ")
+    assert done.stderr.count("\n") == 1
+
+
 def test_help_groups_the_flags():
     text = help_of("translate.py")
     titles = ["this script:", "data:", "model:", "training:", "decoding:"]

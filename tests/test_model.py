@@ -300,8 +300,8 @@ def test_the_constructor_makes_all_parameters(recipe, monkeypatch):
     model(X, Y)
     assert [v.path for v in model.variables] == before and model.built
     assert len(calls) == 4 and keras.KerasTensor not in calls
-    assert model.tied == (recipe != "legacy")
-    assert model.tied == (model.enc_input.tokens is model.dec_input.tokens)
+    assert model.tied_embeddings == (recipe != "legacy")
+    assert model.tied_embeddings == (model.enc_input.tokens is model.dec_input.tokens)
 
 
 LOAD = """

@@ -18,6 +18,7 @@ from conftest import ROOT, forked, sample_pairs, slow
 DOCUMENTS = {
     path.name: path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 }
+FOLDERS = [ROOT / name for name in ("runtime", "monitor", "interop")]
 # Added to the flags of the documents to make everything small.
 VOCAB = "--vocab_size 300 --min_cnt 1"
 SMALL = {
@@ -56,8 +57,7 @@ def commands(block):
 def folder(tmp_path_factory):
     """The scripts, and text under all the names that the documents give."""
     folder = tmp_path_factory.mktemp("repository")
-    for path in [*ROOT.glob("*.py"), ROOT / "serve.html", ROOT / "runtime", ROOT / "monitor",
-                 ROOT / "interop"]:  # fmt: skip
+    for path in [*ROOT.glob("*.py"), ROOT / "serve.html", *FOLDERS]:
         (folder / path.name).symlink_to(path)
     pairs = sample_pairs(400)
     text = "\n".join(map(text_of, DOCUMENTS))
@@ -174,6 +174,11 @@ def test_every_public_function_has_a_docstring():
                     assert documented, f"{path}:{inner.lineno}: {inner.name}"
 
 
+def anchor_of(title):
+    """The anchor that a web page gives to a title."""
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+
+
 def test_the_documents_name_what_exists():
     for name, document in DOCUMENTS.items():
         text = text_of(name)
@@ -184,15 +189,13 @@ def test_the_documents_name_what_exists():
             assert linked.exists(), (name, target)
             if anchor:
                 titles = re.findall(r"^#+ (.+)$", linked.read_text("utf-8"), re.MULTILINE)
-                anchors = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
-                           for title in titles}  # fmt: skip
-                assert anchor in anchors, (name, target)
+                assert anchor in map(anchor_of, titles), (name, target)
 
 
 def test_the_readme_names_every_file_and_is_short():
     text = text_of("README.md")
     assert len(text.splitlines()) < 200
-    for path in [*ROOT.glob("*.py"), *(ROOT / name for name in ("runtime", "monitor", "interop"))]:
+    for path in [*ROOT.glob("*.py"), *FOLDERS]:
         assert f"`{path.name}`" in text or f"`{path.name}/`" in text, path.name
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from conftest import run_script, sample_pairs
-from text import read_sentences, read_test_sentences
+from text import SentenceFile, read_test_sentences
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_the_files_are_in_the_formats_of_iwslt(tmp_path):
     for lang in ("de", "en"):
         path = tmp_path / f"train.tags.de-en.{lang}"
         assert path.read_text(encoding="utf-8").startswith("<url>")
-        train[lang] = list(read_sentences(path))
+        train[lang] = list(SentenceFile(path).sentences())
         path = tmp_path / f"IWSLT16.TED.tst2014.de-en.{lang}.xml"
         assert '<seg id="50"> ' in path.read_text(encoding="utf-8")
         test[lang] = read_test_sentences(path)[1]
@@ -93,7 +93,7 @@ def test_no_test_sentence_is_in_the_training_text(tmp_path):
     """At the default size, at which some English sentences have two German ones."""
     assert write(tmp_path).returncode == 0
     for lang in ("de", "en"):
-        train = list(read_sentences(tmp_path / f"train.tags.de-en.{lang}"))
+        train = list(SentenceFile(tmp_path / f"train.tags.de-en.{lang}").sentences())
         test = read_test_sentences(tmp_path / f"IWSLT16.TED.tst2014.de-en.{lang}.xml").raw
         assert len(train) == 20_000 and len(test) == 1_000
         dev = read_test_sentences(tmp_path / f"IWSLT16.TED.dev2010.de-en.{lang}.xml").raw

@@ -23,7 +23,7 @@ from monitor import tensorboard_events
 from runtime.errors import InputError
 from search import paper_penalty
 from test_scripts import scalars
-from text import read_sentences, read_test_sentences
+from text import SentenceFile, read_test_sentences
 from vocab import EOS, PAD, SPECIALS, UNK, SubwordVocab, fingerprints, load_vocabs
 
 TINY = dict(recipe="tiny", vocab_size=180, hidden_units=16, ffn_units=32, num_blocks=1, num_heads=2)
@@ -56,7 +56,9 @@ def test_the_first_subwords_are_the_specials_and_both_sides_share_a_model(flags,
 
 def test_encoded_text_is_decoded(flags, vocab):
     lines = [
-        line for side in ("source", "target") for line in read_sentences(flags[f"{side}_train"])
+        line
+        for side in ("source", "target")
+        for line in SentenceFile(flags[f"{side}_train"]).sentences()
     ]
     encoded = vocab.encode(lines)
     assert all(ids[-1] == EOS and UNK not in ids for ids in encoded)
@@ -116,7 +118,7 @@ def test_both_implementations_of_sentencepiece_agree(real_text, tmp_path):
         vocab = SubwordVocab(tmp_path / corpus / "bpe.model")
         tokenizer = tensorflow_text.SentencepieceTokenizer(vocab.proto, add_eos=True)
         for path in paths:
-            lines = list(read_sentences(path))
+            lines = list(SentenceFile(path).sentences())
             ours = RaggedIds.from_lists(vocab.encode(lines))
             theirs = tokenizer.tokenize(lines)
             np.testing.assert_array_equal(ours.splits, theirs.row_splits)
