@@ -1,18 +1,11 @@
-"""Shared by the tests: golden numbers, real text, small corpora, and running the scripts."""
+"""Shared by the tests: golden numbers, real text, small corpora, trained models."""
 
-import contextlib
 import fcntl
 import functools
 import itertools
 import json
-import multiprocessing
 import os
-import random
-import runpy
-import socket
-import subprocess
 import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -24,8 +17,8 @@ import numpy as np
 import pytest
 
 from interop import original
+from processes import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
 INSTALL_EXTRAS = "no such package. To run them: pip install -r tests/requirements.txt"
 slow = pytest.mark.slow
@@ -120,71 +113,6 @@ def decoder(model, x, beam=1):
 @pytest.fixture(params=["legacy_a", "legacy_b"])
 def golden(request):
     return Golden(request.param)
-
-
-def command_line(flags):
-    """Return flags as the words of a command line."""
-    return [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-
-
-def run_script(script, cwd=ROOT, env=None, under=(), **flags):
-    """Run a script of the project in a new process, and return its `CompletedProcess`.
-
-    Args:
-      cwd: the current folder of the script.
-      env: variables to add to its environment.
-      under: words of a command that runs the script, if any.
-    """
-    command = [*under, sys.executable, str(ROOT / script), *command_line(flags)]
-    pipes = dict(capture_output=True, text=True, encoding="utf-8")
-    return subprocess.run(command, cwd=cwd, env=os.environ | (env or {}), **pipes)
-
-
-# Processes that start with TensorFlow loaded. Loading it takes most of a script's time.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["train", "eval", "translate", "export"])
-
-
-def forked_script(script, **flags):
-    """Run a script as `run_script` does, but in a process with the modules already loaded."""
-    return forked([script, *command_line(flags)])
-
-
-def forked(words, cwd=ROOT, stdin=os.devnull):
-    """Run the script that the first word names, with the other words as its arguments."""
-    with tempfile.TemporaryDirectory() as folder:
-        files = [stdin, Path(folder) / "stdout", Path(folder) / "stderr"]
-        os.environ["PYTHONPATH"] = str(ROOT)  # read when the fork server starts
-        process = FORKS.Process(target=run_in_child, args=(words, cwd, files))
-        process.start()
-        process.join()
-        del os.environ["PYTHONPATH"]
-        texts = [path.read_bytes().decode() for path in files[1:]]
-    return subprocess.CompletedProcess(words, process.exitcode, *texts)
-
-
-def run_in_child(words, cwd, files):
-    """Run a script in this process, with its standard streams replaced by `files`."""
-    for number, path in enumerate(files):
-        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT if number else os.O_RDONLY), number)
-    sys.stdin = open(0, closefd=False)
-    os.chdir(cwd)
-    sys.argv = words
-    runpy.run_path(str(ROOT / words[0]), run_name="__main__")
-
-
-def free_ports(count):
-    """Find free ports for servers that need a fixed one.
-
-    They are below 32768, where the system's range for automatic ports starts.
-    """
-    ports = []
-    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            ports.append(port)
-        if len(ports) == count:
-            return ports
-    raise OSError(f"fewer than {count} free ports")
 
 
 def write_corpus(folder, train, test=None):

@@ -8,10 +8,11 @@ import sys
 import numpy as np
 import pytest
 
-from conftest import ROOT, SMALL, slow
+from conftest import SMALL, slow
 from data_load import load_test_data
 from hparams import load_hparams, make_hparams
 from inference import load_model
+from processes import ROOT
 from vocab import load_vocabs
 
 NEED_TORCH = ("joey_checkpoint", "step_torch")

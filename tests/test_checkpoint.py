@@ -10,12 +10,13 @@ import tensorflow as tf
 
 import checkpoint
 import eval
-from conftest import decoder, forked_script, write_corpus
+from conftest import decoder, write_corpus
 from eval import bleu_score
 from interop import original
 from interop.variable_names import variables_by_2017_name
 from model import Transformer
 from optimizer import FusedAdam, InverseSqrtSchedule
+from processes import forked_script
 from runtime.errors import InputError
 from search import greedy
 from trainer import make_train_step

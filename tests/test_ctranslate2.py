@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from conftest import INSTALL_EXTRAS, forked_script
+from conftest import INSTALL_EXTRAS
 from data_load import encode_lines
 from inference import Translator, decode_all, load_model, make_search
 from interop import ctranslate2_model
+from processes import forked_script
 from runtime.errors import InputError
 from search import suppress
 from test_bad_input import refused

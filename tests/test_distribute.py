@@ -4,101 +4,93 @@ import functools
 import json
 import os
 import re
-import subprocess
-import sys
 import time
 
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
 import checkpoint
 import eval
 import prepro
 import train
-from conftest import ROOT, SMALL, free_ports, sample_pairs, slow, write_corpus
-from runtime.errors import InputError
-from runtime.workers import make_strategy, worker_rank
-from test_scripts import scalars
-
-# Plain gradient descent is compared closely. Adam divides each gradient by its size. If the true
-# gradient is zero, rounding noise becomes a full step.
-LOSSES = """
-import json, os, sys
-import keras, numpy as np, tensorflow as tf
-
-cpu = tf.config.list_physical_devices("CPU")[0]
-devices = [tf.config.LogicalDeviceConfiguration()] * int(sys.argv[1])
-tf.config.set_logical_device_configuration(cpu, devices)
-
+from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import RaggedIds, SentencePairs, get_batch_data
 from hparams import make_hparams
 from model import make_model
 from modules import Dropout
 from optimizer import FusedAdam
-from runtime.workers import make_strategy
+from processes import Forked, command_line, free_ports
+from runtime.errors import InputError
+from runtime.workers import make_strategy, worker_rank
+from test_scripts import scalars
 from trainer import make_train_step
 
-small = dict(hidden_units=16, num_blocks=1, num_heads=2, maxlen=10, dropout_rate=0.0)
-strategy = make_strategy()
-workers = json.loads(os.environ.get("TF_CONFIG", '{"cluster": {"worker": [1]}}'))
-replicas = len(devices) * len(workers["cluster"]["worker"])
-assert strategy.num_replicas_in_sync == replicas
-rng = np.random.default_rng(0)
-
-def random_ids():
-    return RaggedIds.from_lists([rng.integers(4, 50, n) for n in rng.integers(1, 11, 1250)])
-
-sides = random_ids(), random_ids()
-
-with strategy.scope():
-    dropout = Dropout(0.5)
-outputs = strategy.run(lambda: dropout(tf.ones([1, 99]), training=True))
-outputs = strategy.gather(outputs, axis=0).numpy()  # (replicas, 99)
-assert len(np.unique(outputs, axis=0)) == replicas  # each drops other units
-
-def losses(recipe, name):
-    batch = dict(batch_size=25) if recipe == "legacy" else dict(batch_tokens=150)
-    hp = make_hparams(dict(recipe=recipe) | batch | small)
-    keras.utils.set_random_seed(0)
-    with strategy.scope():
-        model = make_model(hp, 50, 50)
-        optimizer = dict(SGD=keras.optimizers.SGD(0.1), Adam=FusedAdam(0.003))[name]
-        optimizer.build(model.trainable_variables)
-    train_step = make_train_step(strategy, model, optimizer)
-    batches, count = get_batch_data(SentencePairs(*sides, [], [], range(1250)), hp, 1)
-    sizes = {len(x) for x, y in batches}
-    assert any(size % 2 for size in sizes)  # not the same number on two devices
-    batches = strategy.experimental_distribute_dataset(batches)
-    losses = [float(train_step(x, y).mean_loss) for x, y in batches]
-    assert len(losses) == count
-    return losses + ([float(optimizer.gradient_norm())] if name == "Adam" else [])
-
-print(json.dumps([losses(*case) for case in json.loads(sys.argv[2])]))
-"""
+# Plain gradient descent is compared closely. Adam divides each gradient by its size. If the true
+# gradient is zero, rounding noise becomes a full step.
 CASES = {("tiny", "SGD"): 1e-5, ("tiny", "Adam"): 1e-3}
 if "SOAK" in os.environ:
     CASES["legacy", "SGD"] = 1e-5
 
 
-def start(command, workers=1):
-    """Start a process, or several that are workers of one cluster."""
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+def print_losses(num_devices):
+    """Train on random ids with all devices; print the losses of each of CASES, as JSON."""
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    devices = [tf.config.LogicalDeviceConfiguration()] * num_devices
+    tf.config.set_logical_device_configuration(cpu, devices)
+    strategy = make_strategy()
+    workers = json.loads(os.environ.get("TF_CONFIG", '{"cluster": {"worker": [1]}}'))
+    replicas = num_devices * len(workers["cluster"]["worker"])
+    assert strategy.num_replicas_in_sync == replicas
+    with strategy.scope():
+        dropout = Dropout(0.5)
+    outputs = strategy.run(lambda: dropout(tf.ones([1, 99]), training=True))
+    outputs = strategy.gather(outputs, axis=0).numpy()  # (replicas, 99)
+    assert len(np.unique(outputs, axis=0)) == replicas  # each drops other units
+    print(json.dumps([losses_of(strategy, *case) for case in CASES]))
+
+
+def losses_of(strategy, recipe, optimizer_name):
+    """Train a small model for some steps, and return the losses; with Adam, also a norm."""
+    small = dict(hidden_units=16, num_blocks=1, num_heads=2, maxlen=10, dropout_rate=0.0)
+    batch = dict(batch_size=25) if recipe == "legacy" else dict(batch_tokens=150)
+    hp = make_hparams(dict(recipe=recipe) | batch | small)
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        model = make_model(hp, 50, 50)
+        optimizer = dict(SGD=keras.optimizers.SGD(0.1), Adam=FusedAdam(0.003))[optimizer_name]
+        optimizer.build(model.trainable_variables)
+    train_step = make_train_step(strategy, model, optimizer)
+    rng = np.random.default_rng(0)
+    sides = [
+        RaggedIds.from_lists([rng.integers(4, 50, n) for n in rng.integers(1, 11, 600)])
+        for _ in range(2)
+    ]
+    batches, count = get_batch_data(SentencePairs(*sides, [], [], range(600)), hp, 1)
+    sizes = {len(x) for x, y in batches}
+    assert any(size % 2 for size in sizes)  # not the same number on two devices
+    batches = strategy.experimental_distribute_dataset(batches)
+    losses = [float(train_step(x, y).mean_loss) for x, y in batches]
+    assert len(losses) == count
+    return losses + ([float(optimizer.gradient_norm())] if optimizer_name == "Adam" else [])
+
+
+def start(task, workers=1):
+    """Start a script or a function in a process, or in several that are workers of one cluster."""
     if workers == 1:
-        return [subprocess.Popen(command, **pipes)]
+        return [Forked(task)]
     cluster = dict(worker=[f"127.0.0.1:{port}" for port in free_ports(workers)])
-    processes = []
-    for index in range(workers):
-        config = json.dumps(dict(cluster=cluster, task=dict(type="worker", index=index)))
-        processes.append(
-            subprocess.Popen(command, env=os.environ | dict(TF_CONFIG=config), **pipes)
-        )
-    return processes
+    configs = [
+        dict(cluster=cluster, task=dict(type="worker", index=index)) for index in range(workers)
+    ]
+    return [Forked(task, env=dict(TF_CONFIG=json.dumps(config))) for config in configs]
 
 
 @functools.cache
 def losses(devices=1, workers=1):
     """Compute the losses of each of CASES in other processes."""
-    command = [sys.executable, "-c", LOSSES, str(devices), json.dumps([*CASES])]
-    processes = start(command, workers)
+    processes = start(functools.partial(print_losses, devices), workers)
     printed = [process.communicate() for process in processes]
     assert not any(process.returncode for process in processes), printed
     results = [json.loads(out.splitlines()[-1]) for out, _ in printed]
@@ -110,7 +102,7 @@ def losses(devices=1, workers=1):
 @pytest.mark.parametrize("case", CASES)
 def test_several_devices_or_workers_compute_the_same(case, several):
     one, more = losses()[case], losses(**several)[case]
-    assert len(one) >= 50 and abs(one[49] - one[0]) > 0.05
+    assert len(one) >= 24 and abs(one[23] - one[0]) > 0.05
     assert more == pytest.approx(one, abs=CASES[case])
 
 
@@ -122,8 +114,7 @@ def test_a_killed_worker_ends_the_others_and_all_can_resume(tmp_path, killed):
     flags |= dict(batch_size=8, save_steps=10)
 
     def command(**more):
-        options = [f"--{name}={value}" for name, value in (flags | more).items()]
-        return [sys.executable, str(ROOT / "train.py"), *options]
+        return ["train.py", *command_line(flags | more)]
 
     processes = start(command(num_epochs=10_000), workers=3)
     while not (tmp_path / "logdir" / "checkpoint").exists():
@@ -153,8 +144,7 @@ def test_workers_share_a_test_set(tmp_path):
     prepro.main(flags)
     train.main(flags | dict(num_epochs=2))
     folder = tmp_path / "results"
-    command = [sys.executable, str(ROOT / "eval.py"), f"--logdir={flags['logdir']}"]
-    command += [f"--results={folder}"]
+    command = ["eval.py", "--logdir", flags["logdir"], "--results", str(folder)]
     eval.main(dict(logdir=flags["logdir"], results=flags["results"]))
     (path,) = folder.iterdir()
     expected = path.read_text("utf-8")

@@ -18,7 +18,7 @@ import time
 
 import pytest
 
-from conftest import ROOT
+from processes import ROOT
 from runtime.errors import InputError
 
 sys.path.insert(0, str(ROOT / "corpora"))

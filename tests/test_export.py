@@ -7,8 +7,9 @@ import sys
 import pytest
 
 import export
-from conftest import forked_script, slow
+from conftest import slow
 from inference import Translator, load_model
+from processes import forked_script
 from runtime.errors import InputError
 from test_bad_input import refused
 from test_translate import ODD_LINES
@@ -18,17 +19,20 @@ CLIENT = """
 import json, sys
 import tensorflow as tf, tensorflow_text
 lines = json.load(sys.stdin)
-serve = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
-answer = serve(text=tf.constant(lines))
-texts = [text.decode() for text in answer["translation"].numpy()]
-json.dump([texts, answer["score"].numpy().tolist()], sys.stdout)
+answers = []
+for path in sys.argv[1:]:
+    serve = tf.saved_model.load(path).signatures["serving_default"]
+    answer = serve(text=tf.constant(lines))
+    texts = [text.decode() for text in answer["translation"].numpy()]
+    answers.append([texts, answer["score"].numpy().tolist()])
+json.dump(answers, sys.stdout)
 """
 
 
-def serve(path, lines, cwd):
-    """Translate lines with the exported model in `path`: translations and scores."""
+def serve(paths, lines, cwd):
+    """Translate lines with each of the exported models: translations and scores."""
     done = subprocess.run(
-        [sys.executable, "-c", CLIENT, str(path)],
+        [sys.executable, "-c", CLIENT, *map(str, paths)],
         input=json.dumps(lines),
         capture_output=True,
         text=True,
@@ -38,25 +42,25 @@ def serve(path, lines, cwd):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("recipe, beam", [("legacy", 1), ("tiny", 4)])
-def test_a_saved_model_translates_as_translate_does(trained, tmp_path, recipe, beam):
-    flags = trained(recipe)
-    path = tmp_path / "models" / "1"
-    done = forked_script("export.py", logdir=flags["logdir"], beam=beam, output=path)
-    assert done.returncode == 0 and f"{path}: " in done.stdout, done.stderr
-    lines = [line.strip("\ufeff\r") for line in ODD_LINES] + read_test_sentences(
-        flags["source_test"]
-    )[1]
-    texts, scores = serve(path, lines, tmp_path)
+def test_saved_models_translate_as_translate_does(trained, tmp_path):
+    models = {trained("legacy")["logdir"]: 1, trained("tiny")["logdir"]: 4}
+    paths = [tmp_path / "models" / str(beam) for beam in models.values()]
+    for (logdir, beam), path in zip(models.items(), paths, strict=True):
+        done = forked_script("export.py", logdir=logdir, beam=beam, output=path)
+        assert done.returncode == 0 and f"{path}: " in done.stdout, done.stderr
+    refused("export.py", path, "already exists", logdir=logdir, output=path)
+    lines = [line.strip("\ufeff\r") for line in ODD_LINES]
+    lines += read_test_sentences(trained("tiny")["source_test"]).raw
+    answers = serve(paths, lines, tmp_path)
 
-    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"], beam=beam))
-    expected = [best[0] for best in Translator(hp, model, vocabs)(lines)]
-    assert texts == [text for text, _ in expected]
-    assert len(set(texts)) > 5
-    if beam > 1:
-        assert scores == pytest.approx([score for _, score in expected], abs=1e-4)
-    assert all((score < 0) == (line != "") for line, score in zip(texts, scores, strict=True))
-    refused("export.py", path, "already exists", logdir=flags["logdir"], output=path)
+    for (logdir, beam), (texts, scores) in zip(models.items(), answers, strict=True):
+        _, hp, model, vocabs = load_model(dict(logdir=logdir, beam=beam))
+        expected = [best[0] for best in Translator(hp, model, vocabs)(lines)]
+        assert texts == [text for text, _ in expected]
+        assert len(set(texts)) > 5
+        if beam > 1:
+            assert scores == pytest.approx([score for _, score in expected], abs=1e-4)
+        assert all((score < 0) == (line != "") for line, score in zip(texts, scores, strict=True))
 
 
 def test_without_tensorflow_text(trained, tmp_path, monkeypatch):
@@ -79,7 +83,7 @@ def test_a_model_of_the_2017_code_translates_a_real_test_set(original_run, real_
     done = forked_script("export.py", **flags, output=path)
     assert done.returncode == 0, done.stderr
     lines = (real_text / "multi30k" / "test_2016_flickr.de").read_text("utf-8").splitlines()
-    texts, _ = serve(path, lines, tmp_path)
+    [(texts, _)] = serve([path], lines, tmp_path)
     _, hp, model, vocabs = load_model(flags)
     assert texts == [best[0][0] for best in Translator(hp, model, vocabs)(lines)]
     assert len(set(texts)) > 900

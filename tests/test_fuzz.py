@@ -187,7 +187,7 @@ def test_subwords_are_the_same_within_tensorflow(subwords, lines):
 def test_every_character_is_classified_the_same_within_tensorflow(words):
     vocab, ops = words
     chars = [chr(i) for i in range(0x110000) if not 0xD800 <= i < 0xE000]
-    lines = [f"a{char}a" for char in chars]
+    lines = ["".join(f"a{char}a " for char in chars[i::5000]) for i in range(5000)]
     assert ops.encode(tf.constant(lines)).to_list() == vocab.encode(map(clean, lines))
 
 
@@ -220,7 +220,7 @@ FLAGS = dict(
 MODELS = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in FLAGS.items()})
 
 
-@examples(2, 2, shrink=False)
+@examples(1, 1, shrink=False)
 @given(MODELS)
 def test_models_train_and_translate(flags):
     train_and_translate(flags)

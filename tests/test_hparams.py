@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from conftest import ROOT, run_script
 from hparams import Hyperparams, hparams_path, load_hparams, make_hparams, save_hparams
+from processes import ROOT, run_script
 from runtime.cli import parse_flags
 from runtime.errors import InputError
 from runtime.files import atomic_open, atomic_write

@@ -1,20 +1,20 @@
 """The complete model: equal to the 2017 code, causal, and the same with and without a cache."""
 
+import functools
 import itertools
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from conftest import ROOT, decoder, model_args
+from conftest import decoder, model_args
 from hparams import RECIPES, make_hparams
 from interop.variable_names import variables_by_2017_name
 from model import DecoderBlock, EncoderBlock, Transformer, make_model, shift_right
 from modules import MultiheadAttention, smoothed_cross_entropy
 from optimizer import FusedAdam
+from processes import Forked
 from search import greedy
 from trainer import make_train_step
 from vocab import BOS
@@ -248,6 +248,7 @@ def test_dropout_is_on_in_training(model):
     np.testing.assert_array_equal(model(X, Y), model(X, Y))
 
 
+@pytest.mark.parametrize("model", ["paper"], indirect=True)
 def test_dropout_is_on_in_the_training_step(model):
     step = make_train_step(tf.distribute.get_strategy(), model, keras.optimizers.SGD(0.0))
     x, y = tf.constant(X), tf.constant(Y)
@@ -304,18 +305,13 @@ def test_the_constructor_makes_all_parameters(recipe, monkeypatch):
     assert model.tied_embeddings == (model.enc_input.tokens is model.dec_input.tokens)
 
 
-LOAD = """
-import sys
-import keras
-import numpy as np
-import model
-
-for path in sys.argv[1:]:
-    loaded = keras.models.load_model(path)
-    assert type(loaded) is model.Transformer
-    arrays = np.load(f"{path}.npz")
-    np.testing.assert_array_equal(loaded(arrays["x"], arrays["y"]), arrays["logits"])
-"""
+def load_and_compare(paths):
+    """Load models, and compare their logits with those in a file next to each."""
+    for path in paths:
+        loaded = keras.models.load_model(path)
+        assert type(loaded) is Transformer
+        arrays = np.load(f"{path}.npz")
+        np.testing.assert_array_equal(loaded(arrays["x"], arrays["y"]), arrays["logits"])
 
 
 def test_a_keras_file_holds_the_model(tmp_path):
@@ -334,7 +330,9 @@ def test_a_keras_file_holds_the_model(tmp_path):
         for ours, theirs in zip(loaded.trainable_variables, model.trainable_variables, strict=True):
             np.testing.assert_array_equal(ours, theirs, err_msg=theirs.path)
         np.testing.assert_array_equal(loaded(X, Y), model(X, Y))
-    subprocess.run([sys.executable, "-c", LOAD, *paths], cwd=ROOT, check=True)
+    with Forked(functools.partial(load_and_compare, paths)) as process:
+        _, printed = process.communicate()
+    assert process.returncode == 0, printed
 
 
 def test_a_keras_file_holds_the_dtype_policy(tmp_path):

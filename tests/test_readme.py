@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT, forked, sample_pairs, slow
+from conftest import sample_pairs, slow
+from processes import ROOT, Forked, forked
 
 DOCUMENTS = {
     path.name: path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -77,7 +78,8 @@ def run(command, folder):
     _, script, *words = shlex.split(command)
     files = {mark: words.pop(words.index(mark) + 1) for mark in "<>" if mark in words}
     words = [word for word in words if word not in "<>"] + SMALL.get(script, "").split()
-    done = forked([script, *words], folder, folder / files.get("<", "in"))
+    stdin = (folder / files.get("<", "in")).read_bytes()
+    done = forked([script, *words], folder, stdin)
     assert done.returncode == 0, (command, done.stderr)
     if ">" in files:
         (folder / files[">"]).write_text(done.stdout, "utf-8")
@@ -85,8 +87,7 @@ def run(command, folder):
 
 def serves(command, folder):
     """Whether a server prints its address."""
-    words = [sys.executable, *command.split()[1:], "--port", "0"]
-    with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+    with Forked([*command.split()[1:], "--port", "0"], folder) as process:
         found = any("http://127.0.0.1:" in line for line in iter(process.stdout.readline, ""))
         process.kill()
     return found

@@ -5,10 +5,11 @@ import pytest
 import prepro
 import train
 from bleu import sacrebleu_score
-from conftest import INSTALL_EXTRAS, forked_script, slow
+from conftest import INSTALL_EXTRAS, slow
 from data_load import load_test_data
 from inference import Translator, load_model
 from interop import ctranslate2_model
+from processes import forked_script
 from test_export import serve
 
 pytest.importorskip("ctranslate2", reason=INSTALL_EXTRAS)

@@ -7,8 +7,6 @@ import re
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -20,21 +18,22 @@ import checkpoint
 import prepro
 import train
 import trainer
-from conftest import ROOT, sample_pairs, slow, write_corpus
+from conftest import sample_pairs, slow, write_corpus
+from processes import Forked, command_line
 from runtime.signals import SignalGuard
 from test_scripts import scalars
 from test_tensorboard import values
 
 KILLS = int(os.environ.get("KILLS", "3"))  # in the slow test
 RECIPE = dict(recipe="tiny", vocab_size=300, hidden_units=32, num_blocks=1, num_heads=2)
-TRAINING = RECIPE | dict(batch_tokens=60, num_epochs=3, save_steps=7, deterministic=True)
+TRAINING = RECIPE | dict(batch_tokens=60, num_epochs=3, save_steps=20, deterministic=True)
 
 
 @pytest.fixture(scope="module")
 def flags(tmp_path_factory):
     """A corpus with its vocabulary. The development set is the test set."""
     folder = tmp_path_factory.mktemp("corpus")
-    flags = write_corpus(folder, sample_pairs(400), sample_pairs(20, seed=1))
+    flags = write_corpus(folder, sample_pairs(200), sample_pairs(20, seed=1))
     dev = dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
     flags |= dev | TRAINING
     prepro.main(flags)
@@ -64,13 +63,10 @@ def one_epoch_once(flags, tmp_path_factory):
     return logdir
 
 
-def start(flags, logdir, preexec_fn=None, **more):
-    flags = flags | more | dict(logdir=str(logdir))
-    options = [f"--{name}={value}" for name, value in flags.items()]
-    command = [sys.executable, str(ROOT / "train.py"), *options]
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    env = {name: value for name, value in os.environ.items() if name != "TF_NUM_INTRAOP_THREADS"}
-    return subprocess.Popen(command, preexec_fn=preexec_fn, env=env, **pipes)
+def start(flags, logdir, prepare=None, **more):
+    """Start train.py with the threads of a real training run."""
+    words = ["train.py", *command_line(flags | more | dict(logdir=logdir))]
+    return Forked(words, env=dict(TF_NUM_INTRAOP_THREADS=None), prepare=prepare)
 
 
 def content(logdir):
@@ -151,8 +147,11 @@ def test_sigterm_saves_at_once_and_a_run_locks_its_folder(flags, uninterrupted, 
             printed = other.stderr.read()
         assert other.returncode == 2 and "another training run writes here" in printed
         assert "Traceback" not in printed
+        printed = ""
+        while "epoch 1/3" not in printed:
+            printed += process.stderr.read(1)
         process.send_signal(signal.SIGTERM)
-        printed = process.stderr.read()
+        printed += process.stderr.read()
     assert process.returncode == 128 + signal.SIGTERM and "The same command resumes" in printed
     assert checkpoint.is_mid_epoch(checkpoint.latest(tmp_path))
     with start(flags, tmp_path) as process:
@@ -164,7 +163,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(flags, one_epoch):
     """The limit of 100 kB per file is less than a checkpoint has."""
     before = checkpoint.latest(one_epoch)
     limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (100_000, 100_000))
-    with start(flags, one_epoch, preexec_fn=limit) as process:
+    with start(flags, one_epoch, prepare=limit) as process:
         printed = process.stderr.read()
     assert process.returncode == 1, printed
     assert "no checkpoint can be written" in printed and "Traceback" not in printed

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from conftest import run_script, sample_pairs
+from conftest import sample_pairs
+from processes import run_script
 from text import SentenceFile, read_test_sentences
 
 

@@ -1,11 +1,10 @@
 """The scripts as a user runs them, one after the other, and again."""
 
+import dataclasses
 import json
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,21 +15,13 @@ import eval
 import prepro
 import train
 import trainer
-from conftest import (
-    ROOT,
-    SEED,
-    SMALL,
-    forked,
-    forked_script,
-    run_script,
-    sample_pairs,
-    write_corpus,
-)
-from hparams import load_hparams
+from conftest import SEED, SMALL, sample_pairs, write_corpus
+from hparams import load_hparams, make_hparams
 from inference import load_model
 from interop.variable_names import variables_by_2017_name
 from model import make_model
 from monitor import tensorboard_events
+from processes import Forked, command_line, forked, forked_script
 from runtime.errors import InputError
 from vocab import load_vocabs
 
@@ -47,7 +38,7 @@ def run(tmp_path_factory):
     )
     printed = {}
     for script, more in (("prepro", {}), ("train", TRAINING), ("eval", {})):
-        done = run_script(f"{script}.py", **flags, **more)
+        done = forked_script(f"{script}.py", **flags, **more)
         assert done.returncode == 0, done.stderr
         printed[script] = done
     return flags, printed
@@ -308,8 +299,8 @@ def test_five_checkpoints_stay(corpus):
     assert len(list(Path(corpus["logdir"]).glob("model_epoch_*"))) == 2 * len(names)
 
 
-def test_decoding_retries_if_training_deletes_a_checkpoint(corpus, monkeypatch):
-    train.main(corpus | SMALL | dict(num_epochs=3))
+def test_decoding_retries_if_training_deletes_a_checkpoint(trained, tmp_path, monkeypatch):
+    logdir = shutil.copytree(trained("legacy")["logdir"], tmp_path / "logdir")
     restore_average, calls = checkpoint.restore_average, []
 
     def delete_first(model, paths):
@@ -319,44 +310,35 @@ def test_decoding_retries_if_training_deletes_a_checkpoint(corpus, monkeypatch):
         restore_average(model, paths)
 
     monkeypatch.setattr(checkpoint, "restore_average", delete_first)
-    paths, *_ = load_model(dict(logdir=corpus["logdir"], average_checkpoints=3))
+    paths, *_ = load_model(dict(logdir=str(logdir), average_checkpoints=3))
     assert calls == [3, 2] and len(paths) == 2
 
 
-def test_seeds_differ(corpus, tmp_path):
-    flags = corpus | SMALL | dict(num_epochs=1)
-    train.main(flags)
-    other = flags | dict(seed=1, logdir=str(tmp_path / "other"))
-    train.main(other)
-    again = flags | dict(logdir=str(tmp_path / "again"))
-    train.main(again)
+def test_the_seed_decides_the_initial_parameters(corpus):
+    hp = make_hparams(corpus | SMALL)
+    vocabs = load_vocabs(hp)
 
-    def difference(flags, others):
-        ours, theirs = parameters(flags), parameters(others)
-        return max(np.abs(ours[name] - theirs[name]).max() for name in theirs)
+    def initial(seed):
+        return trainer.Trainer(dataclasses.replace(hp, seed=seed), vocabs).model.get_weights()
 
-    # The same seed differs only by rounding. Another one gives other initial parameters.
-    assert difference(flags, again) < 0.01 < 0.1 < difference(flags, other)
+    def differ(ours, theirs):
+        return any(np.any(one != other) for one, other in zip(ours, theirs, strict=True))
+
+    first, again, other = initial(0), initial(0), initial(1)
+    assert not differ(first, again) and differ(first, other)
 
 
-def test_a_resumed_run_uses_a_new_learning_rate(corpus):
+def test_text_and_learning_rate_may_change_between_epochs(corpus):
     flags = corpus | SMALL
     train.main(flags | dict(num_epochs=1))
     before = parameters(flags)
-    train.main(flags | dict(num_epochs=2, lr=1e-30))
-    assert checkpoint.epoch_and_step(checkpoint.latest(flags["logdir"]))[0] == 2
-    for name, parameter in parameters(flags).items():
-        np.testing.assert_array_equal(parameter, before[name])
-
-
-def test_the_text_may_change_between_epochs(corpus):
-    flags = corpus | SMALL
-    train.main(flags | dict(num_epochs=1))
     for side in ("source_train", "target_train"):
         path = Path(flags[side])
-        path.write_text(path.read_text("utf-8").split("\n", 1)[1], "utf-8")
-    train.main(flags | dict(num_epochs=2))
-    assert checkpoint.epoch_and_step(checkpoint.latest(flags["logdir"]))[0] == 2
+        path.write_text(path.read_text("utf-8").split("\n", 40)[40], "utf-8")
+    train.main(flags | dict(num_epochs=2, lr=1e-30))
+    assert checkpoint.latest(flags["logdir"]).name == "model_epoch_02_gs_4"
+    for name, parameter in parameters(flags).items():
+        np.testing.assert_array_equal(parameter, before[name])
 
 
 def test_the_printed_loss_is_the_mean_of_the_epochs_steps(corpus, capsys, monkeypatch):
@@ -403,14 +385,12 @@ def test_it_learns_to_copy(tmp_path, capsys, record_property):
 
 def test_ctrl_c_prints_one_line_and_the_same_command_resumes(corpus):
     flags = corpus | SMALL | dict(num_epochs=10_000)
-    options = [f"--{name}={value}" for name, value in flags.items()]
-    command = [sys.executable, str(ROOT / "train.py"), *options]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        while b"model_epoch_02" not in process.stdout.readline():
+    with Forked(["train.py", *command_line(flags)]) as process:
+        while "model_epoch_02" not in process.stdout.readline():
             pass
         process.send_signal(signal.SIGINT)
         process.stdout.read()
-        printed = process.stderr.read().decode()
+        printed = process.stderr.read()
     assert process.returncode == 130 and "Traceback" not in printed
     latest = checkpoint.latest(flags["logdir"])
     epoch, step = checkpoint.epoch_and_step(latest)

@@ -4,8 +4,6 @@ import asyncio
 import concurrent.futures
 import json
 import socket
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 
@@ -14,8 +12,8 @@ from aiohttp import web
 
 import serve
 from browser import chromium, wait_for, wait_for_text
-from conftest import ROOT
 from inference import Translator, load_model
+from processes import Forked, command_line
 from serve import MAX_CHARACTERS, Batcher
 from test_bad_input import refused
 from text import read_test_sentences
@@ -29,10 +27,8 @@ def flags(request, trained):
 @pytest.fixture(scope="module")
 def server(flags):
     """Start serve.py: the address of the page."""
-    options = [f"--logdir={flags['logdir']}", "--port=0", "--nbest=3", "--beam=1"]
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    command = [sys.executable, str(ROOT / "serve.py"), *options]
-    with subprocess.Popen(command, **pipes) as process:
+    options = dict(logdir=flags["logdir"], port=0, nbest=3, beam=1)
+    with Forked(["serve.py", *command_line(options)]) as process:
         address = next((line.split()[0] for line in process.stdout if "http" in line), "")
         assert address.startswith("http://127.0.0.1:"), process.stderr.read()
         yield address
@@ -202,9 +198,7 @@ def test_incomplete_requests_are_closed(monkeypatch):
 
 
 def test_malformed_requests_print_no_traceback(flags):
-    command = [sys.executable, str(ROOT / "serve.py"), f"--logdir={flags['logdir']}", "--port=0"]
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    with subprocess.Popen(command, **pipes) as process:
+    with Forked(["serve.py", "--logdir", flags["logdir"], "--port", "0"]) as process:
         address = next((line.split()[0] for line in process.stdout if "http" in line), "")
         for request in (
             b"GET / HTTP/9\r\n\r\n",

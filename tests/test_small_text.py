@@ -13,8 +13,9 @@ import sentencepiece
 
 import prepro
 from bleu import choose_tokenizer, empty_note
-from conftest import ROOT, forked_script, sample_pairs, write_corpus
+from conftest import sample_pairs, write_corpus
 from hparams import choose_schedule, choose_vocab_size, hparams_path, load_hparams, make_hparams
+from processes import ROOT, forked_script
 from runtime.errors import InputError
 from runtime.flags import AUTO
 from test_scripts import scalars

@@ -9,14 +9,7 @@ import pytest
 import tensorflow as tf
 
 from browser import chromium, image_widths, page_text, wait_for, wait_for_text
-from conftest import (
-    INSTALL_EXTRAS,
-    Golden,
-    forked_script,
-    free_ports,
-    sample_pairs,
-    write_corpus,
-)
+from conftest import INSTALL_EXTRAS, Golden, sample_pairs, write_corpus
 from hparams import make_hparams
 from inference import load_model
 from modules import MultiheadAttention
@@ -24,6 +17,7 @@ from monitor import tensorboard_events
 from monitor.attention_maps import attention_maps, figure_to_array, plot_heads
 from monitor.summaries import choose_example, escape_markdown, projector_tsv
 from optimizer import FusedAdam
+from processes import forked_script, free_ports
 from test_scripts import scalars
 from train import load_dev_data
 from trainer import make_train_step
@@ -39,8 +33,11 @@ def runs(tmp_path_factory):
     flags = write_corpus(folder, sample_pairs(400), sample_pairs(20, seed=1)) | TINY
     flags |= dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
     assert forked_script("prepro.py", **flags).returncode == 0
-    for name, lr, more in (("first", 0.001, {}), ("second", 0.002, dict(profile_steps=2))):
-        flags |= dict(logdir=str(folder / "logs" / name), num_epochs=2, batch_tokens=300, lr=lr)
+    for name, lr, more in (
+        ("first", 0.001, dict(num_epochs=1)),
+        ("second", 0.002, dict(num_epochs=2, profile_steps=2)),
+    ):
+        flags |= dict(logdir=str(folder / "logs" / name), batch_tokens=300, lr=lr)
         done = forked_script("train.py", **flags, **more)
         assert done.returncode == 0, done.stderr
     return folder / "logs", flags

@@ -8,18 +8,17 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
-from conftest import ROOT, forked, forked_script
 from data_load import RaggedIds, encode_lines
 from hparams import make_hparams
 from inference import load_model
 from model import make_model
 from monitor.attention_maps import alignments
+from processes import ROOT, Forked, command_line, forked, forked_script
 from runtime.errors import InputError
 from runtime.workers import wait_for_shard
 from test_bad_input import refused
@@ -54,15 +53,12 @@ def tiny(trained):
 
 def command(flags, **more):
     """The command line that translates with the model of `flags`."""
-    options = [f"--{name}={value}" for name, value in dict(logdir=flags["logdir"], **more).items()]
-    return [sys.executable, str(ROOT / "translate.py"), *options]
+    return ["translate.py", *command_line(dict(logdir=flags["logdir"], **more))]
 
 
 def translate(flags, text, **more):
     """Translate bytes on standard input: the text on standard output and on standard error."""
-    with tempfile.NamedTemporaryFile() as stdin:
-        Path(stdin.name).write_bytes(text)
-        done = forked(command(flags, **more)[1:], stdin=stdin.name)
+    done = forked(command(flags, **more), stdin=text)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 
@@ -88,13 +84,12 @@ def test_translations_equal_those_of_eval(tiny):
 
 
 def test_a_line_is_translated_before_the_next_one_comes(tiny):
-    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    with subprocess.Popen(command(tiny), **pipes, bufsize=0) as process:
+    with Forked(command(tiny)) as process:
         answers = []
         for _ in range(2):
             process.stdin.write("Der Hund schläft\n".encode())
             answers.append(process.stdout.readline())
-        assert answers[0] == answers[1] != b""
+        assert answers[0] == answers[1] != ""
         process.stdin.close()
         assert process.wait() == 0
 
@@ -102,8 +97,7 @@ def test_a_line_is_translated_before_the_next_one_comes(tiny):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE])
 def test_it_can_be_stopped_while_it_waits_for_lines(tiny, number):
     """By Ctrl-C, SIGTERM, or a closed pipe, and without a traceback."""
-    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    with subprocess.Popen(command(tiny), **pipes, bufsize=0) as process:
+    with Forked(command(tiny)) as process:
         process.stdin.write("Der Hund schläft\n".encode())
         assert process.stdout.readline()
         if number == signal.SIGPIPE:
@@ -114,7 +108,7 @@ def test_it_can_be_stopped_while_it_waits_for_lines(tiny, number):
             process.send_signal(number)
             expected = 128 + number
         assert process.wait(60) == expected
-        stderr = process.stderr.read().decode()
+        stderr = process.stderr.read()
     assert "Traceback" not in stderr and "Fatal" not in stderr
 
 
@@ -129,7 +123,7 @@ def test_very_long_lines_are_truncated(tiny, tmp_path):
     """A line of a million characters, and a word of a hundred thousand."""
     source, output = tmp_path / "in", tmp_path / "out"
     source.write_text(f"Der Hund\n{'a b' * 333_333}\n{'x' * 100_000}\nDer Hund\n", "utf-8")
-    given = dict(logdir=tiny["logdir"], source=source, output=output, beam=2)
+    given = dict(logdir=tiny["logdir"], source=source, output=output, beam=1)
     done = forked_script("translate.py", **given)
     assert done.returncode == 0 and "2 lines were truncated to 1023 tokens" in done.stderr
     lines = output.read_text("utf-8").split("\n")
@@ -157,8 +151,9 @@ def test_several_translations_of_a_line(tiny, tmp_path):
 def test_a_terminal_is_asked_for_sentences(tiny):
     terminal, program_side = pty.openpty()
     locale = dict(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    script, *options = command(tiny)
     process = subprocess.Popen(
-        command(tiny),
+        [sys.executable, str(ROOT / script), *options],
         stdin=program_side,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -265,7 +260,7 @@ def test_a_picture_of_the_attention(tiny, tmp_path):
     before = picture.read_bytes()
     assert before[:4] == b"\x89PNG"
     # Of a long sentence it shows the beginning.
-    Path(given["source"]).write_text("Der Hund schläft " * 300, "utf-8")
+    Path(given["source"]).write_text("Der Hund schläft " * 40, "utf-8")
     main(given | dict(attention=str(picture)))
     assert before != picture.read_bytes()
     assert max(struct.unpack(">II", picture.read_bytes()[16:24])) < 4000

@@ -9,8 +9,8 @@ import pytest
 import checkpoint
 import data_load
 import inference
-from conftest import forked
 from hparams import hparams_path
+from processes import forked
 from runtime.errors import InputError
 from text import read_test_sentences
 

@@ -1,0 +1,161 @@
+"""Run the scripts, and functions of the tests, in other processes."""
+
+import contextlib
+import multiprocessing
+import os
+import random
+import runpy
+import socket
+import subprocess
+import sys
+import threading
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Processes that start with TensorFlow loaded. Loading it takes most of a script's time.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["train", "eval", "translate", "export", "serve"])
+
+
+def command_line(flags):
+    """Return flags as the words of a command line."""
+    return [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+
+
+def run_script(script, cwd=ROOT, env=None, **flags):
+    """Run a script in a new Python process, and return its `CompletedProcess`.
+
+    Args:
+      cwd: the current folder of the script.
+      env: variables to add to its environment.
+    """
+    command = [sys.executable, str(ROOT / script), *command_line(flags)]
+    pipes = dict(capture_output=True, text=True, encoding="utf-8")
+    return subprocess.run(command, cwd=cwd, env=os.environ | (env or {}), **pipes)
+
+
+class Forked:
+    """A script, or a function, in a process with the modules already loaded.
+
+    It has the attributes and methods of `subprocess.Popen` that the tests use. The streams are
+    text; standard input is not buffered.
+
+    Args:
+      task: words of a command line, the first one names the script; or a function to call.
+      cwd: the current folder.
+      env: variables to change in the environment; None removes one.
+      prepare: function to call in the process before the task.
+    """
+
+    def __init__(self, task, cwd=ROOT, env=None, prepare=None):
+        pipes = [os.pipe() for _ in range(3)]
+        ours = pipes[0][1], pipes[1][0], pipes[2][0]
+        theirs = [Connection(pipes[0][0], writable=False)]
+        theirs += [Connection(writer, readable=False) for _, writer in pipes[1:]]
+        os.environ["PYTHONPATH"] = str(ROOT)  # read when the fork server starts
+        self.process = FORKS.Process(target=run_task, args=(task, cwd, env, prepare, theirs))
+        self.process.start()
+        del os.environ["PYTHONPATH"]
+        for end in theirs:
+            end.close()
+        self.stdin = open(ours[0], "wb", buffering=0)
+        self.stdout, self.stderr = (open(end, encoding="utf-8") for end in ours[1:])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        with contextlib.suppress(OSError):
+            self.stdin.close()
+        self.wait()
+        self.stdout.close()
+        self.stderr.close()
+
+    @property
+    def returncode(self):
+        return self.process.exitcode
+
+    def poll(self):
+        """Return the exit code, or None while the process runs."""
+        return self.process.exitcode
+
+    def wait(self, timeout=None):
+        """Wait until the process ends, and return its exit code."""
+        self.process.join(timeout)
+        return self.process.exitcode
+
+    def send_signal(self, number):
+        os.kill(self.process.pid, number)
+
+    def kill(self):
+        self.process.kill()
+
+    def terminate(self):
+        self.process.terminate()
+
+    def communicate(self, stdin=b"", timeout=None):
+        """Send `stdin`, read both streams to their end, and return them."""
+        texts = {}
+        readers = [
+            threading.Thread(target=lambda stream=stream: texts.update({stream: stream.read()}))
+            for stream in (self.stdout, self.stderr)
+        ]
+        for reader in readers:
+            reader.start()
+        with contextlib.suppress(BrokenPipeError):
+            self.stdin.write(stdin)
+        self.stdin.close()
+        for reader in readers:
+            reader.join(timeout)
+        self.wait(timeout)
+        return texts[self.stdout], texts[self.stderr]
+
+
+def forked(words, cwd=ROOT, stdin=b"", prepare=None):
+    """Run a script to its end: the `CompletedProcess`. The first word names the script."""
+    with Forked(words, cwd, prepare=prepare) as process:
+        texts = process.communicate(stdin)
+    return subprocess.CompletedProcess(words, process.returncode, *texts)
+
+
+def forked_script(script, prepare=None, **flags):
+    """Run a script as `run_script` does, but in a process with the modules already loaded."""
+    return forked([script, *command_line(flags)], prepare=prepare)
+
+
+def run_task(task, cwd, env, prepare, streams):
+    """Run a task in this process, with its standard streams replaced."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream.fileno(), number)
+        stream.close()
+    if prepare:
+        prepare()
+    sys.stdin = open(0, closefd=False)
+    sys.stdout = open(1, "w", closefd=False)
+    sys.stderr = open(2, "w", buffering=1, closefd=False)
+    os.chdir(cwd)
+    for name, value in (env or {}).items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value
+    if callable(task):
+        task()
+    else:
+        sys.argv = task
+        runpy.run_path(str(ROOT / task[0]), run_name="__main__")
+
+
+def free_ports(count):
+    """Find free ports for servers that need a fixed one.
+
+    They are below 32768, where the system's range for automatic ports starts.
+    """
+    ports = []
+    for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise OSError(f"fewer than {count} free ports")
