@@ -490,7 +490,7 @@ def check_sizes(hp, vocab_sizes, path):
             "encoder/enc_embed/lookup_table": [source_vocab, hp.hidden_units],
             "decoder/dec_embed/lookup_table": [target_vocab, hp.hidden_units],
         }
-    if not hp.sinusoid:
+    if hp.position_encoding == "learned":
         shapes["encoder/enc_pe/lookup_table"] = [hp.maxlen, hp.hidden_units]
     ffn_units = hp.ffn_units or 4 * hp.hidden_units
     for block in (0, hp.num_blocks - 1):

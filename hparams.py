@@ -22,6 +22,15 @@ from runtime.flags import AUTO, INT32_LIMIT, WIDTH_LIMIT, Flags, check_value, fl
 MAX_INPUT_TOKENS = 1024  # read of a sentence, if the model itself has no limit
 ENOUGH_STEPS_PER_EPOCH = 300  # from which 40 epochs are enough, with num_epochs auto
 
+# The keys of `positions.POSITIONS` and `attention.ATTENTION_FUNCTIONS`.
+POSITION_ENCODINGS = (
+    *("learned", "sinusoid", "paired_sinusoid", "product", "hierarchical", "recurrent"),
+    *("convolutional", "shaw", "t5", "xlnet", "deberta", "rotary", "none"),
+)
+ATTENTION_SCORES = ("scaled_dot", "dot", "additive", "bilinear", "cosine", "cosine_softmax")
+BOUNDED_POSITIONS = ("learned", "product")  # they end at `maxlen`
+RELATIVE_POSITIONS = ("shaw", "t5", "xlnet", "deberta", "rotary")
+
 # Declare a flag of a group in `--help`.
 data_flag, model_flag, training_flag, decoding_flag = (
     partial(flag, group=group) for group in ("data", "model", "training", "decoding")
@@ -124,6 +133,18 @@ class Hyperparams(Flags):
     sinusoid: bool = model_flag(False, "sinusoidal position encodings, not learned", fixed="model")
     paired_sinusoid: bool = model_flag(
         False, "sine and cosine in pairs of one frequency, as in the paper", fixed="model"
+    )
+    positions: str = model_flag(
+        AUTO,
+        "position encoding (docs/walkthrough.md); auto: learned, or with --sinusoid sinusoidal",
+        choices=(AUTO, *POSITION_ENCODINGS),
+        fixed="model",
+    )
+    attention_score: str = model_flag(
+        "scaled_dot",
+        "attention function (docs/walkthrough.md)",
+        choices=ATTENTION_SCORES,
+        fixed="model",
     )
     relu_projections: bool = model_flag(
         True, "ReLU after the projections to Q, K and V, as in 2017", fixed="model"
@@ -257,9 +278,19 @@ class Hyperparams(Flags):
             raise InputError(
                 f"hidden_units {self.hidden_units} is not a multiple of num_heads {self.num_heads}"
             )
+        if self.position_encoding in RELATIVE_POSITIONS and self.attention_score != "scaled_dot":
+            raise InputError(
+                f"positions {self.positions} are defined for --attention_score scaled_dot, not"
+                f" {self.attention_score}. Choose absolute positions, for example sinusoid"
+            )
+        if self.position_encoding == "rotary" and self.hidden_units // self.num_heads % 2:
+            raise InputError(
+                f"positions rotary need an even number of units per head. hidden_units"
+                f" {self.hidden_units} / num_heads {self.num_heads} is odd"
+            )
         if self.bpe_dropout and not (self.tokenizer == "bpe" and self.unbounded_length):
             raise InputError(
-                "bpe_dropout needs --tokenizer bpe and sinusoidal positions, since it makes"
+                "bpe_dropout needs --tokenizer bpe and positions without an end, since it makes"
                 " sentences longer. Choose a recipe that has both, for example tiny"
             )
         if self.tokenizer == "words" and self.vocab_size == AUTO:
@@ -290,13 +321,18 @@ class Hyperparams(Flags):
         return self.mask_from == "ids"
 
     @property
+    def position_encoding(self) -> str:
+        """The encoding that `positions`, `sinusoid` and `paired_sinusoid` choose."""
+        return choose_positions(self.positions, self.sinusoid, self.paired_sinusoid)
+
+    @property
     def unbounded_length(self) -> bool:
         """Whether the trained model reads sentences longer than `maxlen`.
 
         Learned positions end there. With masks from activations, the model has learned what
         the padding of rows of that length does to a sentence.
         """
-        return self.sinusoid and self.masks_from_ids
+        return self.position_encoding not in BOUNDED_POSITIONS and self.masks_from_ids
 
     @property
     def max_input_tokens(self) -> int:
@@ -377,6 +413,15 @@ class Hyperparams(Flags):
             if fields:
                 lines += ["", f"{recipe}: " + ", ".join(f"{k} {v}" for k, v in fields.items())]
         return "\n".join(lines)
+
+
+def choose_positions(positions, sinusoid, paired_sinusoid) -> str:
+    """Return the name of the position encoding: that of the 2017 flags, if `positions` is auto."""
+    if positions != AUTO:
+        return positions
+    if not sinusoid:
+        return "learned"
+    return "paired_sinusoid" if paired_sinusoid else "sinusoid"
 
 
 # Recipes -----------------------------------------------------------------------

@@ -3,18 +3,15 @@
 `hparams.py` explains the letters in shapes; `beam` is the number of hypotheses per sentence.
 """
 
+from typing import Any, NamedTuple
+
 import keras
 import tensorflow as tf
 from keras import ops
 
-from modules import (
-    Dropout,
-    Embedding,
-    Feedforward,
-    MultiheadAttention,
-    PositionalEncoding,
-    nonzero_positions,
-)
+from hparams import choose_positions
+from modules import Dropout, Embedding, Feedforward, MultiheadAttention, nonzero_positions
+from positions import POSITIONS, Positions
 from vocab import BOS, PAD
 
 # The hyperparameters that are arguments of `Transformer`, with the same names.
@@ -27,6 +24,8 @@ MODEL_ARGS = (
     "dropout_rate",
     "sinusoid",
     "paired_sinusoid",
+    "positions",
+    "attention_score",
     "relu_projections",
     "output_projection",
     "tied_embeddings",
@@ -47,7 +46,7 @@ class InputEmbedding(keras.layers.Layer):
 
     Args:
       tokens: the `Embedding` of the tokens.
-      positions: the layer that turns positions into vectors.
+      positions: a `positions.Positions`, which encodes the order of the tokens.
       dropout_rate: share of units dropped in training.
     """
 
@@ -80,13 +79,17 @@ class InputEmbedding(keras.layers.Layer):
             if not layer.built:  # with tied embeddings, both sides have the same layer
                 layer.build(ids_shape)
 
-    def call(self, ids, start_position=0, training=None):
-        """Embed `ids` (N, T); `start_position`, () int32, is the position of the first one."""
-        positions = start_position + ops.arange(ops.shape(ids)[1])[None]  # (1, T)
+    def call(self, ids, training=None):
+        """Embed whole sentences: (N, T) -> (N, T, C)."""
+        outputs, _ = self.embed(ids, start=0, state=())
+        return self.dropout(outputs, training=training)
+
+    def embed(self, ids, start, state):
+        """Embed tokens without dropout; arguments and results as in `Positions.embed`."""
         outputs = self.tokens(ids)  # (N, T, C)
         key_masks = ops.cast(nonzero_positions(outputs), outputs.dtype)[:, :, None]  # (N, T, 1)
-        outputs = (outputs + self.positions(positions)) * key_masks
-        return self.dropout(outputs, training=training)
+        outputs, state = self.positions.embed(outputs, start, state)
+        return outputs * key_masks, state
 
 
 @keras.saving.register_keras_serializable("transformer")
@@ -109,9 +112,14 @@ class EncoderBlock(keras.layers.Layer):
         self.self_attention.build(enc_shape, enc_shape)
         self.feedforward.build(enc_shape)
 
-    def call(self, enc, masks=None, training=None):
-        """Encode (N, T, C); `masks`, (N, T) bool or None, as in `project_keys_values`."""
-        enc = self.self_attention(enc, enc, masks, training=training)
+    def call(self, enc, masks=None, positions=None, training=None):
+        """Encode (N, T, C).
+
+        Args:
+          masks: (N, T) bool or None, as in `project_keys_values`.
+          positions: as in `MultiheadAttention.attend`.
+        """
+        enc = self.self_attention(enc, enc, masks, positions=positions, training=training)
         return self.feedforward(enc, training=training)
 
 
@@ -132,22 +140,25 @@ class DecoderBlock(keras.layers.Layer):
         self.vanilla_attention.build(dec_shape, memory_shape)
         self.feedforward.build(dec_shape)
 
-    def call(self, dec, memory, masks=None, memory_masks=None, training=None):
+    def call(self, dec, memory, masks=None, memory_masks=None, positions=None, training=None):
         """Decode all tokens at once.
 
         Args:
           dec: (N, T_q, C).
           memory: the encoder's output, (N, T_k, C).
           masks, memory_masks: (N, T_q) and (N, T_k) bool, as in `project_keys_values`.
+          positions: as in `MultiheadAttention.attend`, of the self-attention.
 
         Returns:
           (N, T_q, C).
         """
-        dec = self.self_attention(dec, dec, masks, causality=True, training=training)
+        dec = self.self_attention(
+            dec, dec, masks, causality=True, positions=positions, training=training
+        )
         dec = self.vanilla_attention(dec, memory, memory_masks, training=training)
         return self.feedforward(dec, training=training)
 
-    def decode_step(self, dec, cache, memory, masks=None):
+    def decode_step(self, dec, cache, memory, masks=None, positions=None):
         """Decode the newest token of each row, which attends to itself and to earlier tokens.
 
         Consecutive rows may be hypotheses of one sentence. They attend to a single copy of its
@@ -158,16 +169,24 @@ class DecoderBlock(keras.layers.Layer):
           cache: `KeysValues` of the earlier tokens, (N * beam, h, T, C/h).
           memory: `KeysValues` of the encoder's output, (N, h, T_k, C/h).
           masks: (N * beam, 1) bool, as in `project_keys_values`.
+          positions: as in `call`.
 
         Returns:
           ((N * beam, 1, C), KeysValues): the output, and the cache with the newest token.
         """
         cache = cache.append(self.self_attention.project_keys_values(dec, masks))
-        dec = self.self_attention.attend(dec, cache)
+        dec = self.self_attention.attend(dec, cache, positions=positions)
         shape, N = ops.shape(dec), ops.shape(memory.K)[0]
         dec = ops.reshape(dec, (N, -1, shape[-1]))  # (N, beam, C)
         dec = self.vanilla_attention.attend(dec, memory)
         return ops.reshape(self.feedforward(dec), shape), cache  # (N * beam, 1, C)
+
+
+class DecoderCache(NamedTuple):
+    """What decoding token by token keeps of the earlier tokens."""
+
+    input: Any  # the state of `Positions.embed`
+    blocks: list  # of KeysValues, one per decoder block, (N, h, T, C/h)
 
 
 @keras.saving.register_keras_serializable("transformer")
@@ -188,6 +207,8 @@ class Transformer(keras.Model):
       dropout_rate: share of units dropped in training.
       sinusoid: whether positions are sinusoids; otherwise they are learned.
       paired_sinusoid: whether sines and cosines come in pairs of one frequency (paper).
+      positions: one of `positions.POSITIONS`, or "auto" for the choice of the two above.
+      attention_score: one of `attention.ATTENTION_FUNCTIONS`, for all attentions.
       relu_projections: whether Q, K and V pass through a ReLU (2017 code).
       output_projection: whether attention projects its joined heads by W_O (paper).
       tied_embeddings: whether both embeddings and the output layer share one matrix (paper).
@@ -209,6 +230,8 @@ class Transformer(keras.Model):
         dropout_rate=0.0,
         sinusoid=False,
         paired_sinusoid=False,
+        positions="auto",
+        attention_score="scaled_dot",
         relu_projections=True,
         output_projection=False,
         tied_embeddings=False,
@@ -228,6 +251,8 @@ class Transformer(keras.Model):
         self.dropout_rate = dropout_rate
         self.sinusoid = sinusoid
         self.paired_sinusoid = paired_sinusoid
+        self.positions = positions
+        self.attention_score = attention_score
         self.relu_projections = relu_projections
         self.output_projection = output_projection
         self.tied_embeddings = tied_embeddings
@@ -238,15 +263,13 @@ class Transformer(keras.Model):
         dtype = self.dtype_policy.name
         attention, feedforward = self.sublayer_args()
         source_tokens, target_tokens = self.token_layers()
-        self.enc_input = InputEmbedding(
-            source_tokens, self.position_layer(), dropout_rate, dtype=dtype
-        )
+        enc_embed, self.enc_positions = self.position_layers(causality=False)
+        dec_embed, self.dec_positions = self.position_layers(causality=True)
+        self.enc_input = InputEmbedding(source_tokens, enc_embed, dropout_rate, dtype=dtype)
         self.enc_blocks = [
             EncoderBlock(attention, feedforward, dtype=dtype) for _ in range(num_blocks)
         ]
-        self.dec_input = InputEmbedding(
-            target_tokens, self.position_layer(), dropout_rate, dtype=dtype
-        )
+        self.dec_input = InputEmbedding(target_tokens, dec_embed, dropout_rate, dtype=dtype)
         self.dec_blocks = [
             DecoderBlock(attention, feedforward, dtype=dtype) for _ in range(num_blocks)
         ]
@@ -274,14 +297,26 @@ class Transformer(keras.Model):
         )
         return shared, shared
 
-    def position_layer(self):
-        """Return a new layer that turns positions (N, T) into vectors (N, T, C)."""
+    def position_layers(self, causality):
+        """Return the `Positions` of the encoder or, with `causality`, of the decoder.
+
+        Returns:
+          (Positions, list): that of the input, and that of each self-attention or None.
+        """
+        name = choose_positions(self.positions, self.sinusoid, self.paired_sinusoid)
+        kind = POSITIONS[name]
         args = dict(
-            num_units=self.hidden_units, zero_pad=False, scale=False, dtype=self.dtype_policy.name
+            maxlen=self.maxlen,
+            hidden_units=self.hidden_units,
+            num_heads=self.num_heads,
+            causality=causality,
+            dtype=self.dtype_policy.name,
         )
-        if self.sinusoid:
-            return PositionalEncoding(paired=self.paired_sinusoid, **args)
-        return Embedding(self.maxlen, **args)
+        if not kind.relative:
+            return kind(**args), [None] * self.num_blocks
+        if kind.shared:
+            return Positions(**args), [kind(**args)] * self.num_blocks
+        return Positions(**args), [kind(**args) for _ in range(self.num_blocks)]
 
     def sublayer_args(self):
         """Return the arguments of `MultiheadAttention` and of `Feedforward`, two dicts."""
@@ -296,6 +331,7 @@ class Transformer(keras.Model):
             relu=self.relu_projections,
             output_projection=self.output_projection,
             mask_queries=self.mask_from == "activations",
+            attention_score=self.attention_score,
         )
         feedforward = dict(
             inner_units=self.ffn_units or 4 * self.hidden_units,
@@ -313,6 +349,9 @@ class Transformer(keras.Model):
         self.dec_input.build(ids)
         for block in self.dec_blocks:
             block.build(units, units)
+        for layer in self.enc_positions + self.dec_positions:
+            if layer is not None and not layer.built:
+                layer.build()
         if not self.tied_embeddings:
             self.output_layer.build(units)
 
@@ -347,8 +386,8 @@ class Transformer(keras.Model):
     def encode(self, x, training=None):
         """Encode source ids: (N, T) -> (N, T, C)."""
         enc = self.enc_input(x, training=training)  # (N, T, C)
-        for block in self.enc_blocks:
-            enc = block(enc, self.padding_masks(x), training=training)
+        for block, positions in zip(self.enc_blocks, self.enc_positions, strict=True):
+            enc = block(enc, self.padding_masks(x), positions=positions, training=training)
         return enc
 
     def decode(self, decoder_inputs, memory, memory_masks=None, training=None):
@@ -364,8 +403,8 @@ class Transformer(keras.Model):
         """
         dec = self.dec_input(decoder_inputs, training=training)  # (N, T, C)
         masks = self.padding_masks(decoder_inputs)
-        for block in self.dec_blocks:
-            dec = block(dec, memory, masks, memory_masks, training=training)
+        for block, positions in zip(self.dec_blocks, self.dec_positions, strict=True):
+            dec = block(dec, memory, masks, memory_masks, positions=positions, training=training)
         return dec
 
     def to_logits(self, dec):
@@ -386,12 +425,11 @@ class Transformer(keras.Model):
         ]
 
     def initial_cache(self, N):
-        """Return the cache of N hypotheses before their first token.
-
-        Returns:
-          list of KeysValues, one per decoder block, (N, h, 0, C/h).
-        """
-        return [block.self_attention.empty_keys_values(N) for block in self.dec_blocks]
+        """Return the `DecoderCache` of N hypotheses before their first token."""
+        return DecoderCache(
+            input=self.dec_input.positions.initial_state(N),
+            blocks=[block.self_attention.empty_keys_values(N) for block in self.dec_blocks],
+        )
 
     def decode_step(self, ids, cache, memory):
         """Read the newest token of each hypothesis, and compute the logits of the token after it.
@@ -402,18 +440,18 @@ class Transformer(keras.Model):
           memory: what `encode_memory` returned.
 
         Returns:
-          ((N * beam, V), list): the logits of the next tokens, and the cache with the newest
-          tokens.
+          ((N * beam, V), DecoderCache): the logits of the next tokens, and the cache with the
+          newest tokens.
         """
-        t = ops.shape(cache[0].K)[2]
+        t = ops.shape(cache.blocks[0].K)[2]
         masks = self.padding_masks(ids[:, None])  # (N * beam, 1)
-        dec = self.dec_input(ids[:, None], start_position=t)  # (N * beam, 1, C)
-        new_cache = []
-        blocks = zip(self.dec_blocks, cache, memory, strict=True)
-        for block, block_cache, block_memory in blocks:
-            dec, block_cache = block.decode_step(dec, block_cache, block_memory, masks)
-            new_cache.append(block_cache)
-        return self.to_logits(dec[:, 0]), new_cache  # (N * beam, V)
+        dec, state = self.dec_input.embed(ids[:, None], t, cache.input)  # (N * beam, 1, C)
+        new_blocks = []
+        blocks = zip(self.dec_blocks, cache.blocks, memory, self.dec_positions, strict=True)
+        for block, block_cache, block_memory, positions in blocks:
+            dec, block_cache = block.decode_step(dec, block_cache, block_memory, masks, positions)
+            new_blocks.append(block_cache)
+        return self.to_logits(dec[:, 0]), DecoderCache(state, new_blocks)  # (N * beam, V)
 
 
 def shift_right(y):

@@ -22,7 +22,6 @@ Why these layers and not those of Keras:
     Dropout             keras.layers.Dropout takes twice the time.
 """
 
-import functools
 from typing import NamedTuple
 
 import keras
@@ -30,7 +29,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-MASK_VALUE = -(2.0**32) + 1  # replaces the scores of hidden keys; from the 2017 code
+from attention import ATTENTION_FUNCTIONS, add_parameters, scores_to_weights, upcast
 
 
 @keras.saving.register_keras_serializable("transformer")
@@ -192,30 +191,6 @@ class Dropout(keras.layers.Layer):
         return inputs * tf.where(keep, scale, tf.zeros_like(scale))
 
 
-def scaled_dot_product_attention(Q, K, V, mask, query_mask=None, dropout=None):
-    """Compute softmax(Q K^T / sqrt(d_k)) V (paper, section 3.2.1, equation 1).
-
-    Args:
-      Q: queries, (N, h, T_q, d_k).
-      K, V: keys and values, (N, h, T_k, d_k).
-      mask: bool, broadcast to (N, h, T_q, T_k); False hides a key from a query.
-      query_mask: bool, broadcast in the same way; False sets all weights of a query to 0.
-      dropout: function that is applied to the weights before the product with V.
-
-    Returns:
-      ((N, h, T_q, d_k), (N, h, T_q, T_k)): the outputs, and the weights before dropout.
-    """
-    d_k = K.shape[-1]
-    # tf: without transpose_b, the transposed copy of K takes time.
-    scores = tf.matmul(Q, K, transpose_b=True) / d_k**0.5  # (N, h, T_q, T_k)
-    weights = ops.softmax(ops.where(mask, upcast(scores), MASK_VALUE))  # sums to 1 over T_k
-    weights = ops.cast(weights, Q.dtype)
-    if query_mask is not None:
-        weights = weights * ops.cast(query_mask, weights.dtype)
-    dropped = weights if dropout is None else dropout(weights)
-    return ops.matmul(dropped, V), weights
-
-
 class KeysValues(NamedTuple):
     """Projected keys and values of an attention, and which key positions are valid."""
 
@@ -254,6 +229,7 @@ class MultiheadAttention(keras.layers.Layer):
       relu: whether Q, K and V pass through a ReLU.
       output_projection: whether the joined heads are projected by W_O.
       mask_queries: whether all-zero queries get all-zero attention weights.
+      attention_score: the attention function, one of `attention.ATTENTION_FUNCTIONS`.
     """
 
     def __init__(
@@ -265,6 +241,7 @@ class MultiheadAttention(keras.layers.Layer):
         relu=True,
         output_projection=False,
         mask_queries=True,
+        attention_score="scaled_dot",
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -289,6 +266,7 @@ class MultiheadAttention(keras.layers.Layer):
             keras.layers.Dense(num_units, dtype=dtype) if output_projection else None
         )
         self.mask_queries = mask_queries
+        self.function = ATTENTION_FUNCTIONS[attention_score]
         self.dropout = Dropout(dropout_rate, dtype=dtype)
         self.residual_dropout = Dropout(residual_dropout_rate, dtype=dtype)
         self.normalize = Normalize(dtype=dtype)
@@ -300,11 +278,13 @@ class MultiheadAttention(keras.layers.Layer):
         self.value.build(keys_shape)
         if self.output_projection:
             self.output_projection.build(queries_shape)
+        self.score_parameters = add_parameters(self, self.function, self.num_heads, self.head_units)
         self.normalize.build(queries_shape)
 
-    def call(self, queries, keys, key_masks=None, causality=False, training=None):
+    def call(self, queries, keys, key_masks=None, causality=False, positions=None, training=None):
         """Attend to `keys`; arguments as in `project_keys_values` and `attend`."""
-        return self.attend(queries, self.project_keys_values(keys, key_masks), causality, training)
+        keys_values = self.project_keys_values(keys, key_masks)
+        return self.attend(queries, keys_values, causality, positions, training)
 
     def project_keys_values(self, keys, key_masks=None):
         """Project `keys` to K and V.
@@ -326,33 +306,43 @@ class MultiheadAttention(keras.layers.Layer):
         zeros = ops.zeros((N, self.num_heads, 0, self.head_units), self.compute_dtype)
         return KeysValues(K=zeros, V=zeros, key_masks=ops.zeros((N, 0), "bool"))
 
-    def attend(self, queries, keys_values, causality=False, training=None):
+    def attend(self, queries, keys_values, causality=False, positions=None, training=None):
         """Attend to projected keys, add the queries, and normalize.
 
         Args:
           queries: (N, T_q, C).
           keys_values: KeysValues, (N, h, T_k, C/h).
           causality: whether query i may attend to the keys 0 to i only.
+          positions: in self-attention, a `positions.Positions`, or None.
 
         Returns:
           (N, T_q, C).
         """
-        outputs, _ = self.attend_heads(queries, keys_values, causality, training)
+        outputs, _ = self.attend_heads(queries, keys_values, causality, positions, training)
         outputs = self.join_heads(outputs)  # (N, T_q, C)
         if self.output_projection:
             outputs = self.output_projection(outputs)
         outputs = self.residual_dropout(outputs, training=training)
         return self.normalize(outputs + queries)
 
-    def attention_weights(self, queries, keys_values, causality=False):
+    def attention_weights(self, queries, keys_values, causality=False, positions=None):
         """Return the attention weights that `attend` computes, (N, h, T_q, T_k)."""
-        _, weights = self.attend_heads(queries, keys_values, causality)
+        _, weights = self.attend_heads(queries, keys_values, causality, positions)
         return weights
 
-    def attend_heads(self, queries, keys_values, causality=False, training=None):
-        """Project the queries and apply equation 1: outputs (N, h, T_q, C/h) and the weights."""
+    def attend_heads(self, queries, keys_values, causality=False, positions=None, training=None):
+        """Compute the outputs of all heads, (N, h, T_q, C/h), and their weights.
+
+        By default this is softmax(Q K^T / sqrt(d_k)) V (paper, section 3.2.1, equation 1).
+        """
         Q = self.split_heads(self.query(queries))  # (N, h, T_q, C/h)
         K, V, key_masks = keys_values
+        if positions is not None:
+            Q, K = positions.rotate(Q, K)
+        parameters = {name: ops.cast(v, Q.dtype) for name, v in self.score_parameters.items()}
+        scores = self.function.score(Q, K, **parameters)  # (N, h, T_q, T_k)
+        if positions is not None:
+            scores = positions.change_scores(scores, Q, K)  # (N, h, T_q, T_k)
 
         mask = key_masks[:, None, None, :]  # (N, 1, 1, T_k)
         if causality:
@@ -362,8 +352,12 @@ class MultiheadAttention(keras.layers.Layer):
         if self.mask_queries:
             query_mask = nonzero_positions(queries)[:, None, :, None]  # (N, 1, T_q, 1)
 
-        dropout = functools.partial(self.dropout, training=training)
-        return scaled_dot_product_attention(Q, K, V, mask, query_mask, dropout)
+        weights = scores_to_weights(scores, mask, query_mask, self.function.softmax)
+        dropped = self.dropout(weights, training=training)
+        outputs = ops.matmul(dropped, V)  # (N, h, T_q, C/h)
+        if positions is not None:
+            outputs = positions.change_outputs(outputs, dropped)
+        return outputs, weights
 
     def split_heads(self, inputs):
         """(N, T, C) -> (N, h, T, C/h)"""
@@ -418,11 +412,6 @@ def fused_glorot(matrices):
     The bound is sqrt(6 / (C + matrices * C)), that of one (C, matrices * C) matrix.
     """
     return keras.initializers.VarianceScaling(2 / (1 + matrices), "fan_avg", "uniform")
-
-
-def upcast(inputs):
-    """Cast to at least float32: long sums lose too much precision in bfloat16."""
-    return ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
 
 
 def nonzero_positions(inputs):

@@ -105,7 +105,7 @@ def joey_parameters(model) -> dict:
     for name in ("src_embed.lut", "trg_embed.lut", "decoder.output_layer"):
         # In JoeyNMT, <UNK> has the id 0 and <PAD> the id 1.
         arrays[f"{name}.weight"] = table[[1, 0, *range(2, len(table))]]
-    positions = model.enc_input.positions(np.arange(5000)[None]).numpy()  # (1, 5000, C)
+    positions = model.enc_input.positions.encoding(np.arange(5000)[None]).numpy()  # (1, 5000, C)
     arrays |= {f"{side}.pe.pe": positions for side in ("encoder", "decoder")}
     for i, block in enumerate(model.enc_blocks):
         name = f"encoder.layers.{i}"

@@ -51,6 +51,12 @@ def write(hp, model, vocabs, path, quantization="float32"):
       InputError: CTranslate2 is not installed, or it lacks a layer of the model.
     """
     import_ctranslate2()
+    known = ("learned", "sinusoid", "paired_sinusoid")
+    if hp.position_encoding not in known or hp.attention_score != "scaled_dot":
+        raise InputError(
+            f"positions {hp.position_encoding}, attention_score {hp.attention_score}: CTranslate2"
+            " gets only positions that are added, and scaled_dot. Export with --format saved_model"
+        )
     if hp.relu_projections or not hp.masks_from_ids:
         raise InputError(
             f"recipe {hp.recipe}: CTranslate2 has no attention with a ReLU on Q, K and V and with"
@@ -99,12 +105,13 @@ def set_input(spec, embeddings, layer, hp):
       layer: the `InputEmbedding`.
     """
     embeddings.weight = layer.tokens.padded_table().numpy()  # (V, C)
-    if hp.sinusoid:
+    if hp.position_encoding != "learned":
         # <S>, and the longest translation of the longest source.
         count = 1 + int(hp.max_output_tokens(hp.max_input_tokens))
     else:
         count = hp.maxlen
-    vectors = layer.positions(np.arange(count)[None])  # (1, count, C)
+    zeros = np.zeros((1, count, hp.hidden_units), "float32")
+    vectors, _ = layer.positions.embed(zeros, start=0)  # (1, count, C)
     spec.position_encodings.encodings = vectors[0].numpy()
 
 

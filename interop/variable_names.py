@@ -15,18 +15,19 @@ def variables_by_2017_name(model) -> dict:
             "dense/kernel": model.output_layer.kernel,
             "dense/bias": model.output_layer.bias,
         }
-    if model.enc_input.positions.weights:  # learned, not sinusoids
-        names["encoder/enc_pe/lookup_table"] = model.enc_input.positions.lookup_table
-        names["decoder/dec_pe/lookup_table"] = model.dec_input.positions.lookup_table
+    for side, layer in ("enc", model.enc_input), ("dec", model.dec_input):
+        names |= {f"{side}oder/{side}_pe/{v.name}": v for v in layer.positions.weights}
     for i, block in enumerate(model.enc_blocks):
         scope = f"encoder/num_blocks_{i}"
         names |= attention_variables(block.self_attention, f"{scope}/multihead_attention")
+        names |= position_variables(model.enc_positions, i, scope)
         # The default scope of feedforward is "multihead_attention", too. TensorFlow 1 reused
         # that scope for the convolutions, and added a number for the normalization.
         names |= feedforward_variables(block.feedforward, scope, "multihead_attention_1")
     for i, block in enumerate(model.dec_blocks):
         scope = f"decoder/num_blocks_{i}"
         names |= attention_variables(block.self_attention, f"{scope}/self_attention")
+        names |= position_variables(model.dec_positions, i, scope)
         names |= attention_variables(block.vanilla_attention, f"{scope}/vanilla_attention")
         names |= feedforward_variables(block.feedforward, scope, "multihead_attention")
     return names
@@ -41,7 +42,15 @@ def attention_variables(attention, scope) -> dict:
     for name, layer in dense.items():
         names[f"{scope}/{name}/kernel"] = layer.kernel
         names[f"{scope}/{name}/bias"] = layer.bias
+    names |= {f"{scope}/{name}": v for name, v in attention.score_parameters.items()}
     return names
+
+
+def position_variables(layers, i, scope) -> dict:
+    """The variables of relative positions in block `i`, by name; of shared ones in block 0."""
+    if layers[i] is None or layers[i] in layers[:i]:
+        return {}
+    return {f"{scope}/positions/{v.name}": v for v in layers[i].weights}
 
 
 def feedforward_variables(feedforward, scope, normalize_scope) -> dict:

@@ -47,31 +47,32 @@ def attention_maps(model, x, y) -> AttentionMaps:
     maps = AttentionMaps([], [], [])
     masks, inputs = model.padding_masks(x), shift_right(y)
     enc = model.enc_input(x)  # (N, T_x, C)
-    for block in model.enc_blocks:
-        maps.encoder.append(block_weights(block.self_attention, enc, enc, masks))
-        enc = block(enc, masks)
+    for block, positions in zip(model.enc_blocks, model.enc_positions, strict=True):
+        attended = dict(key_masks=masks, positions=positions)
+        maps.encoder.append(block_weights(block.self_attention, enc, enc, **attended))
+        enc = block(enc, masks, positions=positions)
     dec, dec_masks = model.dec_input(inputs), model.padding_masks(inputs)  # (N, T_y, C)
-    for block in model.dec_blocks:
-        weights = block_weights(block.self_attention, dec, dec, dec_masks, causality=True)
-        maps.decoder.append(weights)
-        self_attended = block.self_attention(dec, dec, dec_masks, causality=True)
+    for block, positions in zip(model.dec_blocks, model.dec_positions, strict=True):
+        attended = dict(key_masks=dec_masks, causality=True, positions=positions)
+        maps.decoder.append(block_weights(block.self_attention, dec, dec, **attended))
+        self_attended = block.self_attention(dec, dec, **attended)
         maps.cross.append(block_weights(block.vanilla_attention, self_attended, enc, masks))
         dec = block.feedforward(block.vanilla_attention(self_attended, enc, masks))
     return maps
 
 
-def block_weights(attention, queries, keys, key_masks, causality=False):
+def block_weights(attention, queries, keys, key_masks, causality=False, positions=None):
     """Compute the attention weights of a `MultiheadAttention`.
 
     Args:
       queries, keys: (N, T_q, C) and (N, T_k, C).
-      key_masks: (N, T_k) bool or None, as in `MultiheadAttention`.
+      key_masks, causality, positions: as in `MultiheadAttention`.
 
     Returns:
       (N, h, T_q, T_k)
     """
     keys_values = attention.project_keys_values(keys, key_masks)
-    return attention.attention_weights(queries, keys_values, causality)
+    return attention.attention_weights(queries, keys_values, causality, positions)
 
 
 def alignments(model, hp, X, Y):

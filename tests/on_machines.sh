@@ -4,13 +4,14 @@
 #     tests/on_machines.sh            every setting, all tests, then ten seeds of the training tests
 #     SEEDS=3 tests/on_machines.sh seeds
 #
+# LOADED is the default setting while as many other processes as processors are busy.
 # Prints one line per run: the setting, passed and failed tests, and the training tests' scores.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
 training="tests/test_scripts.py::test_it_learns_to_copy
 tests/test_subwords.py::test_it_learns_to_copy_text_with_digits_and_punctuation"
-settings="DEFAULT ONEDNN_MAX_CPU_ISA=AVX512_CORE ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=SSE41
+settings="DEFAULT LOADED ONEDNN_MAX_CPU_ISA=AVX512_CORE ONEDNN_MAX_CPU_ISA=AVX2 ONEDNN_MAX_CPU_ISA=SSE41
 TF_ENABLE_ONEDNN_OPTS=0"
 report=$(mktemp)
 
@@ -29,9 +30,17 @@ END
 run() {
     local setting=$1
     shift
-    local variables=()
-    [ "$setting" = DEFAULT ] || variables=("$setting")
+    local variables=() busy=()
+    case $setting in
+        DEFAULT) ;;
+        LOADED) for _ in $(seq "$(getconf _NPROCESSORS_ONLN)"); do
+            while :; do :; done &
+            busy+=($!)
+        done ;;
+        *) variables=("$setting") ;;
+    esac
     env "${variables[@]}" "$python" -m pytest -q -p no:cacheprovider --junitxml="$report" "$@" > /dev/null 2>&1
+    [ ${#busy[@]} = 0 ] || kill "${busy[@]}"
     echo "$setting ${TEST_SEED:+seed $TEST_SEED}: $(summary)"
 }
 

@@ -1,0 +1,136 @@
+"""Attention functions: how well a key fits a query, and the weights that follow from it.
+
+The walk-through (section 1.4) lists five of them. Each is a pure function of queries and keys,
+and of parameters if it has any. `ATTENTION_FUNCTIONS` names them as the flag `--attention_score`
+does.
+
+    N  sentences    h  heads    T_q, T_k  query and key positions    d  units per head
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+MASK_VALUE = -(2.0**32) + 1  # replaces the scores of hidden keys; from the 2017 code
+
+
+def dot(Q, K):
+    """Q K^T: (N, h, T_q, d), (N, h, T_k, d) -> (N, h, T_q, T_k)."""
+    # tf: without transpose_b, the transposed copy of K takes time.
+    return tf.matmul(Q, K, transpose_b=True)
+
+
+def scaled_dot(Q, K):
+    """Q K^T / sqrt(d): the Transformer's function (paper, section 3.2.1, equation 1).
+
+    Without the division, the variance of a score grows with d, and the softmax saturates.
+    """
+    return dot(Q, K) / K.shape[-1] ** 0.5
+
+
+def additive(Q, K, query_kernel, key_kernel, omega):
+    """omega^T tanh(W [q; k]) (Bahdanau et al. 2015, equation 6 of appendix A).
+
+    W [q; k] is the sum of two products, one with the left half of W and one with its right half.
+    The tanh has shape (N, h, T_q, T_k, d). Only the part of one query exists at a time, in
+    training, too: the gradient computes it again.
+
+    Args:
+      query_kernel, key_kernel: the halves of W, transposed, (h, d, d) each.
+      omega: (h, d).
+    """
+    queries = ops.matmul(Q, query_kernel)  # (N, h, T_q, d)
+    keys = ops.matmul(K, key_kernel)  # (N, h, T_k, d)
+
+    @tf.recompute_grad
+    def scores_of(query, keys, omega):
+        units = tf.tanh(query[:, :, None] + keys)  # (N, h, T_k, d)
+        return tf.reduce_sum(units * omega[:, None], axis=-1)  # (N, h, T_k)
+
+    # tf: keras.ops.map has no recomputation.
+    rows = tf.map_fn(
+        lambda query: scores_of(query, keys, omega),
+        tf.transpose(queries, [2, 0, 1, 3]),  # (T_q, N, h, d)
+        fn_output_signature=tf.TensorSpec([None, Q.shape[1], None], Q.dtype),
+    )  # (T_q, N, h, T_k)
+    return tf.transpose(rows, [1, 2, 0, 3])  # (N, h, T_q, T_k)
+
+
+def bilinear(Q, K, kernel):
+    """q^T W k (Luong et al. 2015, "general"); `kernel` is W, (h, d, d)."""
+    return dot(ops.matmul(Q, kernel), K)
+
+
+def cosine(Q, K):
+    """q^T k / (|q| |k|), between -1 and 1. The angle of a zero vector is taken as 90 degrees."""
+    return dot(ops.normalize(Q, axis=-1), ops.normalize(K, axis=-1))
+
+
+class AttentionFunction(NamedTuple):
+    """A row of `ATTENTION_FUNCTIONS`."""
+
+    score: Callable
+    parameters: dict = {}  # the shapes of its parameters by name, in letters
+    softmax: bool = True  # whether weights are the softmax of the scores, or the scores
+
+
+# The walk-through prints `cosine[Q^T K] V`, without a softmax. `cosine` is that reading: weights
+# may be negative, and do not sum to 1. `cosine_softmax` reads it as the other four are.
+ATTENTION_FUNCTIONS = dict(
+    scaled_dot=AttentionFunction(scaled_dot),
+    dot=AttentionFunction(dot),
+    additive=AttentionFunction(additive, dict(query_kernel="hdd", key_kernel="hdd", omega="hd")),
+    bilinear=AttentionFunction(bilinear, dict(kernel="hdd")),
+    cosine=AttentionFunction(cosine, softmax=False),
+    cosine_softmax=AttentionFunction(cosine),
+)
+
+
+def add_parameters(layer, function, num_heads, num_units) -> dict:
+    """Add the parameters of an attention function to a layer that is being built.
+
+    Args:
+      layer: keras.layers.Layer.
+      function: AttentionFunction.
+      num_heads, num_units: h and d.
+
+    Returns:
+      dict of variables, as the function takes them.
+    """
+    sizes = dict(h=num_heads, d=num_units)
+    # Glorot's variance for the matrix of one head; Keras takes h for a width of a convolution.
+    initializer = keras.initializers.VarianceScaling(num_heads, "fan_avg", "uniform")
+    return {
+        name: layer.add_weight(
+            shape=[sizes[letter] for letter in letters],
+            initializer=initializer.clone() if letters == "hdd" else "glorot_uniform",
+            name=name,
+        )
+        for name, letters in function.parameters.items()
+    }
+
+
+def scores_to_weights(scores, mask, query_mask=None, softmax=True):
+    """Turn scores into attention weights: (N, h, T_q, T_k), all of 0 for hidden keys.
+
+    Args:
+      mask: bool, broadcast to (N, h, T_q, T_k); False hides a key from a query.
+      query_mask: bool, broadcast in the same way; False sets all weights of a query to 0.
+      softmax: whether weights are the softmax of the scores over T_k, or the scores themselves.
+    """
+    if softmax:
+        weights = ops.softmax(ops.where(mask, upcast(scores), MASK_VALUE))  # sums to 1 over T_k
+        weights = ops.cast(weights, scores.dtype)
+    else:
+        weights = ops.where(mask, scores, ops.zeros_like(scores))
+    if query_mask is not None:
+        weights = weights * ops.cast(query_mask, weights.dtype)
+    return weights
+
+
+def upcast(inputs):
+    """Cast to at least float32: long sums lose too much precision in bfloat16."""
+    return ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))

@@ -1,0 +1,443 @@
+"""Position encodings: how a Transformer learns the order of its tokens.
+
+Attention alone does not see it: without positions, "Tigers love rabbits" and "Rabbits love tigers"
+have the same words and the same weights (walk-through, chapter 4). Each class here is a way to
+add the order. It overrides one or two of the hooks of `Positions`:
+
+    embed            changes the embedded tokens, before the first block
+    rotate           changes Q and K             \\
+    change_scores    changes the scores           }  in each self-attention
+    change_outputs   changes the weighted values /
+
+The first kind is called absolute, the second relative. `POSITIONS` names the classes as the flag
+`--positions` does.
+
+    N  sentences    T  tokens    C  units    h  heads    d  units per head
+    T_q, T_k  query and key positions. In self-attention, the queries are the last T_q of the T_k
+              positions: all of them in training, and the newest one in decoding.
+"""
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from modules import Embedding, PositionalEncoding
+
+
+@keras.saving.register_keras_serializable("transformer")
+class Positions(keras.layers.Layer):
+    """No positions. The base class of the others: its hooks change nothing.
+
+    Args:
+      hp: dict of the sizes maxlen, hidden_units and num_heads.
+      causality: whether a position sees only those before it, as in the decoder.
+    """
+
+    unbounded = True  # whether positions after `maxlen` have an encoding
+    relative = False  # whether it acts in self-attention
+    shared = False  # whether all blocks use the parameters of the first one
+
+    def __init__(self, maxlen, hidden_units, num_heads, causality=False, **kwargs):
+        super().__init__(**kwargs)
+        self.maxlen = maxlen
+        self.num_units = hidden_units
+        self.num_heads = num_heads
+        self.head_units = hidden_units // num_heads
+        self.causality = causality
+
+    def get_config(self):
+        """Return the arguments of the constructor, for Keras."""
+        return super().get_config() | dict(
+            maxlen=self.maxlen,
+            hidden_units=self.num_units,
+            num_heads=self.num_heads,
+            causality=self.causality,
+        )
+
+    def build(self, _=None):
+        """Create the parameters: none."""
+
+    def initial_state(self, N):
+        """Return what `embed` needs to know of the tokens so far, before the first one."""
+        return ()
+
+    def embed(self, tokens, start, state=()):
+        """Encode the positions of embedded tokens.
+
+        Args:
+          tokens: (N, T, C), consecutive tokens of N sentences.
+          start: () int32, the position of the first of them.
+          state: what `initial_state` or the call for the tokens before them returned.
+
+        Returns:
+          ((N, T, C), state)
+        """
+        return tokens, state
+
+    def rotate(self, Q, K):
+        """Change the queries (N, h, T_q, d) and the keys (N, h, T_k, d)."""
+        return Q, K
+
+    def change_scores(self, scores, Q, K):
+        """Change the scores (N, h, T_q, T_k), which are Q K^T / sqrt(d)."""
+        return scores
+
+    def change_outputs(self, outputs, weights):
+        """Change the weighted values (N, h, T_q, d); `weights` are (N, h, T_q, T_k)."""
+        return outputs
+
+
+# Absolute positions ---------------------------------------------------------------
+
+
+@keras.saving.register_keras_serializable("transformer")
+class LearnedPositions(Positions):
+    """x + t, with a learned vector t for each of `maxlen` positions (2017 code, BERT, GPT)."""
+
+    unbounded = False
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        dtype = self.dtype_policy.name
+        self.table = Embedding(
+            self.maxlen, self.num_units, zero_pad=False, scale=False, dtype=dtype
+        )
+
+    def build(self, _=None):
+        """Create the table."""
+        self.table.build(None)
+
+    def embed(self, tokens, start, state=()):
+        """Return x + t."""
+        return tokens + self.vectors(start + ops.arange(ops.shape(tokens)[1])), state
+
+    def vectors(self, positions):
+        """(T,) int32 -> (1, T, C)."""
+        return self.table(positions[None])
+
+
+@keras.saving.register_keras_serializable("transformer")
+class SinusoidalPositions(Positions):
+    """x + t, with t of sines and cosines, as the 2017 code writes the formula."""
+
+    paired = False
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.encoding = PositionalEncoding(
+            self.num_units, self.paired, zero_pad=False, scale=False, dtype=self.dtype_policy.name
+        )
+
+    def embed(self, tokens, start, state=()):
+        """Return x + t."""
+        positions = start + ops.arange(ops.shape(tokens)[1])  # (T,)
+        return tokens + self.encoding(positions[None]), state
+
+
+@keras.saving.register_keras_serializable("transformer")
+class PairedSinusoidalPositions(SinusoidalPositions):
+    """x + t, with a sine and a cosine for each frequency (paper, section 3.5)."""
+
+    paired = True
+
+
+@keras.saving.register_keras_serializable("transformer")
+class ProductPositions(LearnedPositions):
+    """x * t in place of x + t (walk-through, section 4.2). The learned t starts at 1."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.table.initializer = "ones"
+
+    def embed(self, tokens, start, state=()):
+        """Return x * t."""
+        return tokens * self.vectors(start + ops.arange(ops.shape(tokens)[1])), state
+
+
+@keras.saving.register_keras_serializable("transformer")
+class HierarchicalPositions(LearnedPositions):
+    """Learned positions that reach `maxlen`^2 (Su 2020).
+
+    With n = maxlen, a learned table p and u_i = (p_i - a p_0) / (1 - a), position i n + j has the
+    vector a u_i + (1 - a) u_j. For i = 0 that is p_j. Positions after n^2 have the vector of the
+    last block of n.
+    """
+
+    unbounded = True
+    alpha = 0.4
+
+    def vectors(self, positions):
+        """(T,) int32 -> (1, T, C)."""
+        first = self.table(ops.zeros_like(positions[None]))  # (1, T, C), p_0
+        blocks = ops.minimum(positions // self.maxlen, self.maxlen - 1)  # (T,), i
+        u_i, u_j = (
+            (self.table(index[None]) - self.alpha * first) / (1 - self.alpha)  # (1, T, C)
+            for index in (blocks, positions % self.maxlen)
+        )
+        return self.alpha * u_i + (1 - self.alpha) * u_j
+
+
+@keras.saving.register_keras_serializable("transformer")
+class RecurrentPositions(Positions):
+    """A recurrent network reads the tokens in front of the first block (walk-through, 4.2).
+
+    It is a GRU from left to right in both encoder and decoder. Its steps are sequential.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.gru = keras.layers.GRU(
+            self.num_units, return_sequences=True, return_state=True, dtype=self.dtype_policy.name
+        )
+
+    def build(self, _=None):
+        """Create the parameters of the GRU."""
+        self.gru.build((None, None, self.num_units))
+
+    def initial_state(self, N):
+        """Return the state before the first token: zeros."""
+        return ops.zeros((N, self.num_units), self.compute_dtype)
+
+    def embed(self, tokens, start, state=()):
+        """Return the states of the GRU."""
+        if isinstance(state, tuple):
+            state = self.initial_state(ops.shape(tokens)[0])
+        state = ops.reshape(state, (-1, self.num_units))  # (N, C), a static shape in a loop
+        return self.gru(tokens, initial_state=state)  # (N, T, C), (N, C)
+
+
+@keras.saving.register_keras_serializable("transformer")
+class ConvolutionalPositions(Positions):
+    """x + a convolution over x and the tokens before it (compare Islam et al. 2020).
+
+    Zeros before the first token mark the beginning; further positions follow from the order of
+    the tokens within the window, block by block.
+    """
+
+    width = 4  # tokens in the window
+
+    def build(self, _=None):
+        """Create a kernel per channel, and the bias."""
+        self.kernel = self.add_weight(shape=(self.width, self.num_units), name="kernel")
+        self.bias = self.add_weight(shape=(self.num_units,), initializer="zeros", name="bias")
+
+    def initial_state(self, N):
+        """Return the state before the first token: zeros."""
+        return ops.zeros((N, self.width - 1, self.num_units), self.compute_dtype)
+
+    def embed(self, tokens, start, state=()):
+        """Return x + the convolution."""
+        if isinstance(state, tuple):
+            state = self.initial_state(ops.shape(tokens)[0])
+        T = ops.shape(tokens)[1]
+        padded = ops.concatenate([state, tokens], axis=1)  # (N, width - 1 + T, C)
+        kernel = ops.cast(self.kernel, tokens.dtype)
+        outputs = tokens + ops.cast(self.bias, tokens.dtype)
+        for i in range(self.width):
+            outputs = outputs + padded[:, i : i + T] * kernel[i]  # (N, T, C)
+        return outputs, padded[:, T:]
+
+
+# Relative positions ---------------------------------------------------------------
+
+
+def distances(T_q, T_k):
+    """Return key position - query position, (T_q, T_k) int32.
+
+    >>> distances(2, 3).numpy().tolist()
+    [[-1, 0, 1], [-2, -1, 0]]
+    """
+    queries = T_k - T_q + ops.arange(T_q)  # (T_q,)
+    return ops.arange(T_k) - queries[:, None]
+
+
+def select(rows, index):
+    """Select one of R values for each pair: (N, h, T_q, R), (T_q, T_k) -> (N, h, T_q, T_k)."""
+    rows = tf.transpose(rows, [2, 3, 0, 1])  # (T_q, R, N, h)
+    # tf: keras.ops.take has no batch axes.
+    return tf.transpose(tf.gather(rows, index, batch_dims=1), [2, 3, 0, 1])
+
+
+class RelativePositions(Positions):
+    """The base class of encodings that act in self-attention."""
+
+    relative = True
+
+
+@keras.saving.register_keras_serializable("transformer")
+class ShawPositions(RelativePositions):
+    """Learned vectors of distances, added to keys and values (Shaw et al. 2018, eq. 3 to 5).
+
+    Distances are clipped to `max_distance`. All heads of a block share the vectors.
+    """
+
+    max_distance = 16
+
+    def build(self, _=None):
+        """Create the vectors of the distances."""
+        shape = (2 * self.max_distance + 1, self.head_units)
+        self.key_table = self.add_weight(shape=shape, name="key_table")
+        self.value_table = self.add_weight(shape=shape, name="value_table")
+
+    def index(self, T_q, T_k):
+        """Return the row of a table for each pair, (T_q, T_k)."""
+        clipped = ops.clip(distances(T_q, T_k), -self.max_distance, self.max_distance)
+        return clipped + self.max_distance
+
+    def change_scores(self, scores, Q, K):
+        """Add the part of the score that depends on the distance."""
+        by_distance = ops.matmul(Q, ops.transpose(ops.cast(self.key_table, Q.dtype)))
+        index = self.index(ops.shape(Q)[2], ops.shape(K)[2])
+        return scores + select(by_distance, index) / self.head_units**0.5
+
+    def change_outputs(self, outputs, weights):
+        """Add the weighted vectors of the distances."""
+        index = self.index(ops.shape(weights)[2], ops.shape(weights)[3])  # (T_q, T_k)
+        values = ops.take(ops.cast(self.value_table, weights.dtype), index, axis=0)
+        return outputs + tf.einsum("nhqk,qkd->nhqd", weights, values)  # values: (T_q, T_k, d)
+
+
+@keras.saving.register_keras_serializable("transformer")
+class T5Positions(RelativePositions):
+    """A learned number per head and bucket of distances, added to scores (Raffel et al. 2020).
+
+    Half the buckets have one distance each, the others grow up to `max_distance`. All blocks of
+    a side share the numbers.
+    """
+
+    shared = True
+    num_buckets = 32
+    max_distance = 128
+
+    def build(self, _=None):
+        """Create the numbers."""
+        self.table = self.add_weight(shape=(self.num_buckets, self.num_heads), name="table")
+
+    def buckets(self, T_q, T_k):
+        """Return the bucket of each pair, (T_q, T_k): in the decoder, all for the past."""
+        offsets = -distances(T_q, T_k)  # positive: the key comes before the query
+        count, first = self.num_buckets, 0
+        if not self.causality:  # the second half is for keys that come after
+            count //= 2
+            first = ops.where(offsets < 0, count, 0)
+            offsets = ops.abs(offsets)
+        offsets = ops.maximum(offsets, 0)
+        exact = count // 2
+        log_ratio = ops.log(ops.maximum(offsets, 1) / exact) / np.log(self.max_distance / exact)
+        larger = exact + ops.cast(log_ratio * (count - exact), "int32")
+        return first + ops.where(offsets < exact, offsets, ops.minimum(larger, count - 1))
+
+    def change_scores(self, scores, Q, K):
+        """Add the part of the score that depends on the distance."""
+        buckets = self.buckets(ops.shape(Q)[2], ops.shape(K)[2])
+        bias = ops.take(ops.cast(self.table, scores.dtype), buckets, axis=0)  # (T_q, T_k, h)
+        return scores + ops.transpose(bias, (2, 0, 1))
+
+
+@keras.saving.register_keras_serializable("transformer")
+class XLNetPositions(RelativePositions):
+    """Sinusoids of distances, projected to keys (Dai et al. 2019, section 3.3; XLNet).
+
+    The score is ((q + u) k + (q + v) W r) / sqrt(d), with r the sinusoids of the distance and
+    learned u and v per head.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.encoding = PositionalEncoding(
+            self.num_units, paired=True, zero_pad=False, scale=False, dtype=self.dtype_policy.name
+        )
+
+    def build(self, _=None):
+        """Create W, u and v."""
+        shape = (self.num_heads, 1, self.head_units)
+        self.kernel = self.add_weight(shape=(self.num_units, self.num_units), name="kernel")
+        self.u = self.add_weight(shape=shape, initializer="zeros", name="u")
+        self.v = self.add_weight(shape=shape, initializer="zeros", name="v")
+
+    def change_scores(self, scores, Q, K):
+        """Add the part of the score that depends on the distance."""
+        u, v, kernel = (ops.cast(p, Q.dtype) for p in (self.u, self.v, self.kernel))
+        T_q, T_k = ops.shape(Q)[2], ops.shape(K)[2]
+        sinusoids = self.encoding(ops.arange(1 - T_k, T_k))  # (2 T_k - 1, C)
+        r = ops.reshape(ops.matmul(sinusoids, kernel), (-1, self.num_heads, self.head_units))
+        r = ops.transpose(r, (1, 2, 0))  # (h, d, 2 T_k - 1)
+        position_scores = select(ops.matmul(Q + v, r), distances(T_q, T_k) + T_k - 1)
+        content_bias = tf.matmul(u, K, transpose_b=True)  # (N, h, 1, T_k)
+        return scores + (content_bias + position_scores) / self.head_units**0.5
+
+
+@keras.saving.register_keras_serializable("transformer")
+class DebertaPositions(RelativePositions):
+    """Scores of content and of distance apart (He et al. 2021, section 3.1).
+
+    The score is (q k + q k_r + k q_r) / sqrt(3 d), where k_r and q_r are learned vectors of the
+    distance, clipped to `max_distance`. The paper projects one table of distances to k_r and q_r
+    in each block; here each block has its own two tables.
+    """
+
+    max_distance = 16
+
+    def build(self, _=None):
+        """Create the vectors of the distances, per head."""
+        shape = (self.num_heads, 2 * self.max_distance, self.head_units)
+        self.key_table = self.add_weight(shape=shape, name="key_table")
+        self.query_table = self.add_weight(shape=shape, name="query_table")
+
+    def change_scores(self, scores, Q, K):
+        """Add the part of the score that depends on the distance."""
+        offsets = -distances(ops.shape(Q)[2], ops.shape(K)[2])  # (T_q, T_k)
+        limit = self.max_distance
+        to_key, to_query = (  # delta(i, j) and delta(j, i), from 0 to 2 * limit - 1
+            ops.clip(sign * offsets, -limit, limit - 1) + limit for sign in (1, -1)
+        )
+        key_table, query_table = (
+            ops.cast(table, Q.dtype) for table in (self.key_table, self.query_table)
+        )
+        content_to_position = select(tf.matmul(Q, key_table, transpose_b=True), to_key)
+        by_key = tf.matmul(K, query_table, transpose_b=True)  # (N, h, T_k, 2 * limit)
+        position_to_content = select(by_key, ops.transpose(to_query))  # (N, h, T_k, T_q)
+        position_scores = content_to_position + ops.swapaxes(position_to_content, 2, 3)
+        return (scores + position_scores / self.head_units**0.5) / 3**0.5
+
+
+@keras.saving.register_keras_serializable("transformer")
+class RotaryPositions(RelativePositions):
+    """Q and K are rotated by angles that grow with the position (Su et al. 2021, equation 34).
+
+    Columns 2i and 2i + 1 are a plane, with the angle pos / 10000^(2i / d). The product of a query
+    and a key then depends on the difference of their positions.
+    """
+
+    def rotate(self, Q, K):
+        """Rotate each query and key by its position."""
+        T_q, T_k = ops.shape(Q)[2], ops.shape(K)[2]
+        return self.rotated(Q, T_k - T_q + ops.arange(T_q)), self.rotated(K, ops.arange(T_k))
+
+    def rotated(self, inputs, positions):
+        """Rotate (N, h, T, d) by the angles of `positions` (T,)."""
+        i = np.arange(0, self.head_units, 2)
+        frequencies = (10000.0 ** (-i / self.head_units)).astype("float32")  # (d/2,)
+        angles = ops.cast(positions, "float32")[:, None] * frequencies  # (T, d/2)
+        cos, sin = (ops.cast(f(angles), inputs.dtype) for f in (ops.cos, ops.sin))
+        even, odd = inputs[..., 0::2], inputs[..., 1::2]  # (N, h, T, d/2)
+        pairs = ops.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1)
+        return ops.reshape(pairs, ops.shape(inputs))  # (N, h, T, d)
+
+
+POSITIONS = dict(
+    learned=LearnedPositions,
+    sinusoid=SinusoidalPositions,
+    paired_sinusoid=PairedSinusoidalPositions,
+    product=ProductPositions,
+    hierarchical=HierarchicalPositions,
+    recurrent=RecurrentPositions,
+    convolutional=ConvolutionalPositions,
+    shaw=ShawPositions,
+    t5=T5Positions,
+    xlnet=XLNetPositions,
+    deberta=DebertaPositions,
+    rotary=RotaryPositions,
+    none=Positions,
+)
