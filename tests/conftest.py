@@ -25,7 +25,8 @@ slow = pytest.mark.slow
 SKIP_SLOW = pytest.mark.skip(
     reason="slow: more kills and models, real text, benchmarks. To run them: make test-slow"
 )
-SEED = int(os.environ.get("TEST_SEED", "0"))  # for the tests that train until a task is learned
+# Of the tests that train until a task is learned. tests/on_machines.sh sets more of them.
+seeds = pytest.mark.parametrize("seed", [*map(int, os.environ.get("TEST_SEEDS", "0").split())])
 SMALL = dict(maxlen=15, min_cnt=1, hidden_units=16, num_blocks=1, num_heads=2)
 
 

@@ -41,7 +41,9 @@ from coverage.numbits import numbits_to_nums
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "mutants"
 FILES = [
+    "attention.py",
     "modules.py",
+    "positions.py",
     "model.py",
     "optimizer.py",
     "search.py",
@@ -52,7 +54,6 @@ FILES = [
     "inference.py",
     "trainer.py",
     "train.py",
-    "trainer.py",
 ]
 MAX_TEST_SECONDS = 60  # of the tests that one mutant gets, as they took without it
 MAX_MUTANT_SECONDS = 400
