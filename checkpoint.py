@@ -490,12 +490,16 @@ def check_sizes(hp, vocab_sizes, path):
             "encoder/enc_embed/lookup_table": [source_vocab, hp.hidden_units],
             "decoder/dec_embed/lookup_table": [target_vocab, hp.hidden_units],
         }
-    if hp.position_encoding == "learned":
-        shapes["encoder/enc_pe/lookup_table"] = [hp.maxlen, hp.hidden_units]
-    ffn_units = hp.ffn_units or 4 * hp.hidden_units
-    for block in (0, hp.num_blocks - 1):
-        kernel = f"decoder/num_blocks_{block}/multihead_attention/conv1d/kernel"
-        shapes[kernel] = [hp.hidden_units, ffn_units]
+    if hp.model == "rnn":
+        gates = dict(tanh=1, gru=3, lstm=4)[hp.cell]
+        shapes["decoder/cell/recurrent_kernel"] = [hp.hidden_units, gates * hp.hidden_units]
+    else:
+        if hp.position_encoding == "learned":
+            shapes["encoder/enc_pe/lookup_table"] = [hp.maxlen, hp.hidden_units]
+        ffn_units = hp.ffn_units or 4 * hp.hidden_units
+        for block in (0, hp.num_blocks - 1):
+            kernel = f"decoder/num_blocks_{block}/multihead_attention/conv1d/kernel"
+            shapes[kernel] = [hp.hidden_units, ffn_units]
     expected = {checkpoint_key(name): shape for name, shape in shapes.items()}
     check_shapes(path, saved_shapes(path), expected, keys=expected)
 

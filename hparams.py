@@ -31,6 +31,13 @@ ATTENTION_SCORES = ("scaled_dot", "dot", "additive", "bilinear", "cosine", "cosi
 BOUNDED_POSITIONS = ("learned", "product")  # they end at `maxlen`
 RELATIVE_POSITIONS = ("shaw", "t5", "xlnet", "deberta", "rotary")
 
+# Flags that have a meaning for one kind of model only.
+RNN_FLAGS = ("cell", "bidirectional", "decoder_attention")
+BLOCK_FLAGS = (
+    *("ffn_units", "num_blocks", "num_heads", "sinusoid", "paired_sinusoid", "positions"),
+    *("relu_projections", "output_projection", "dropout_on"),
+)
+
 # Declare a flag of a group in `--help`.
 data_flag, model_flag, training_flag, decoding_flag = (
     partial(flag, group=group) for group in ("data", "model", "training", "decoding")
@@ -50,9 +57,9 @@ class Hyperparams(Flags):
 
     recipe: str = model_flag(
         "legacy",
-        "preset for the flags you do not set: the 2017 code, the 2019 code, the paper, or a small"
-        " version of the paper's model",
-        choices=("legacy", "updated", "paper", "tiny"),
+        "preset for the flags you do not set: the 2017 code, the 2019 code, the paper, a small"
+        " version of the paper's model, or a recurrent model without and with attention",
+        choices=("legacy", "updated", "paper", "tiny", "rnn", "rnn_attention"),
         fixed="model",
     )
 
@@ -113,6 +120,21 @@ class Hyperparams(Flags):
     )
 
     # model
+    model: str = model_flag(
+        "transformer",
+        "the Transformer, or a recurrent encoder-decoder",
+        choices=("transformer", "rnn"),
+        fixed="model",
+    )
+    cell: str = model_flag(
+        "gru", "cell of a recurrent model", choices=("tanh", "gru", "lstm"), fixed="model"
+    )
+    bidirectional: bool = model_flag(
+        True, "the encoder of a recurrent model reads in both directions", fixed="model"
+    )
+    decoder_attention: bool = model_flag(
+        True, "the decoder of a recurrent model attends to the encoder's states", fixed="model"
+    )
     maxlen: int = model_flag(
         10,
         "T: tokens in a sentence, </S> included; longer training pairs are left out",
@@ -274,7 +296,16 @@ class Hyperparams(Flags):
 
     def check_model(self):
         """Raise InputError if fields of the model contradict each other."""
-        if self.hidden_units % self.num_heads:
+        if self.model == "rnn" and not self.masks_from_ids:
+            raise InputError(
+                "model rnn needs --mask_from ids. Choose the recipe rnn or rnn_attention"
+            )
+        if self.model == "rnn" and self.bidirectional and self.hidden_units % 2:
+            raise InputError(
+                f"hidden_units {self.hidden_units} is odd, and a bidirectional encoder needs half"
+                " of them for each direction. Choose an even number"
+            )
+        if self.model == "transformer" and self.hidden_units % self.num_heads:
             raise InputError(
                 f"hidden_units {self.hidden_units} is not a multiple of num_heads {self.num_heads}"
             )
@@ -321,6 +352,11 @@ class Hyperparams(Flags):
         return self.mask_from == "ids"
 
     @property
+    def has_attention(self) -> bool:
+        """Whether the decoder attends to the source."""
+        return self.model == "transformer" or self.decoder_attention
+
+    @property
     def position_encoding(self) -> str:
         """The encoding that `positions`, `sinusoid` and `paired_sinusoid` choose."""
         return choose_positions(self.positions, self.sinusoid, self.paired_sinusoid)
@@ -332,7 +368,8 @@ class Hyperparams(Flags):
         Learned positions end there. With masks from activations, the model has learned what
         the padding of rows of that length does to a sentence.
         """
-        return self.position_encoding not in BOUNDED_POSITIONS and self.masks_from_ids
+        bounded = self.model == "transformer" and self.position_encoding in BOUNDED_POSITIONS
+        return self.masks_from_ids and not bounded
 
     @property
     def max_input_tokens(self) -> int:
@@ -471,12 +508,37 @@ TINY = PAPER | dict(
     alpha=1.4,
     average_checkpoints=10,
 )
-RECIPES = dict(legacy={}, updated=UPDATED, paper=PAPER, tiny=TINY)
+RNN = TINY | dict(
+    model="rnn",
+    hidden_units=256,
+    decoder_attention=False,
+    lr=0.001,
+)
+RNN_ATTENTION = RNN | dict(decoder_attention=True)
+RECIPES = dict(
+    legacy={}, updated=UPDATED, paper=PAPER, tiny=TINY, rnn=RNN, rnn_attention=RNN_ATTENTION
+)
 
 
 def make_hparams(flags) -> Hyperparams:
-    """The flags given, completed by their recipe."""
-    return Hyperparams(**(RECIPES.get(flags.get("recipe"), {}) | choose_batch_unit(flags)))
+    """The flags given, completed by their recipe.
+
+    Raises:
+      InputError: flags contradict each other, or are for another kind of model.
+    """
+    fields = RECIPES.get(flags.get("recipe"), {}) | choose_batch_unit(flags)
+    check_model_flags(fields.get("model", Hyperparams.model), flags)
+    return Hyperparams(**fields)
+
+
+def check_model_flags(model, flags):
+    """Raise InputError if a flag has no meaning for this kind of model."""
+    other, names = ("rnn", RNN_FLAGS) if model == "transformer" else ("transformer", BLOCK_FLAGS)
+    for name in names:
+        if name in flags:
+            raise InputError(
+                f"{name} is for --model {other}, and this model is {model}. Leave the flag out"
+            )
 
 
 def choose_batch_unit(flags) -> dict:

@@ -109,7 +109,7 @@ def make_search(model, hp, beam, nbest=1, scored=False):
         if beam > 1:
             return beam_search(
                 step,
-                model.initial_cache(N * beam),
+                model.initial_cache(memory, beam),
                 start=start,
                 max_lengths=max_lengths,
                 eos=EOS,
@@ -121,7 +121,7 @@ def make_search(model, hp, beam, nbest=1, scored=False):
             )
         preds = greedy(
             step,
-            model.initial_cache(N),
+            model.initial_cache(memory),
             start=start,
             max_lengths=max_lengths,
             eos=EOS,

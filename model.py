@@ -10,9 +10,17 @@ import tensorflow as tf
 from keras import ops
 
 from hparams import choose_positions
-from modules import Dropout, Embedding, Feedforward, MultiheadAttention, nonzero_positions
+from modules import (
+    Dropout,
+    Embedding,
+    Feedforward,
+    MultiheadAttention,
+    nonzero_positions,
+    shift_right,
+)
 from positions import POSITIONS, Positions
-from vocab import BOS, PAD
+from rnn import RNN_ARGS, RecurrentModel
+from vocab import PAD
 
 # The hyperparameters that are arguments of `Transformer`, with the same names.
 MODEL_ARGS = (
@@ -424,8 +432,9 @@ class Transformer(keras.Model):
             block.vanilla_attention.project_keys_values(memory, masks) for block in self.dec_blocks
         ]
 
-    def initial_cache(self, N):
-        """Return the `DecoderCache` of N hypotheses before their first token."""
+    def initial_cache(self, memory, beam=1):
+        """Return the `DecoderCache` of N * beam hypotheses before their first token."""
+        N = ops.shape(memory[0].K)[0] * beam
         return DecoderCache(
             input=self.dec_input.positions.initial_state(N),
             blocks=[block.self_attention.empty_keys_values(N) for block in self.dec_blocks],
@@ -454,17 +463,8 @@ class Transformer(keras.Model):
         return self.to_logits(dec[:, 0]), DecoderCache(state, new_blocks)  # (N * beam, V)
 
 
-def shift_right(y):
-    """Return the decoder inputs for teacher forcing: `<S>`, then `y` without its last column.
-
-    >>> import numpy as np
-    >>> shift_right(np.array([[5, 6, 3, 0]])).numpy().tolist()
-    [[2, 5, 6, 3]]
-    """
-    return ops.concatenate([ops.full_like(y[:, :1], BOS), y[:, :-1]], axis=-1)  # (N, T)
-
-
-def make_model(hp, source_vocab, target_vocab) -> Transformer:
-    """Create the `Transformer` that the hyperparameters describe, for two vocabulary sizes."""
-    model_args = {name: getattr(hp, name) for name in MODEL_ARGS}
-    return Transformer(source_vocab, target_vocab, **model_args, dtype=DTYPE_POLICIES[hp.precision])
+def make_model(hp, source_vocab, target_vocab) -> Transformer | RecurrentModel:
+    """Create the model that the hyperparameters describe, for two vocabulary sizes."""
+    kind, names = (RecurrentModel, RNN_ARGS) if hp.model == "rnn" else (Transformer, MODEL_ARGS)
+    model_args = {name: getattr(hp, name) for name in names}
+    return kind(source_vocab, target_vocab, **model_args, dtype=DTYPE_POLICIES[hp.precision])

@@ -30,6 +30,7 @@ import tensorflow as tf
 from keras import ops
 
 from attention import ATTENTION_FUNCTIONS, add_parameters, scores_to_weights, upcast
+from vocab import BOS
 
 
 @keras.saving.register_keras_serializable("transformer")
@@ -469,3 +470,16 @@ def smoothed_cross_entropy(y, logits, epsilon=0.1):
 
     losses = loss_of(tf.reshape(logits, [-1, logits.shape[-1]]))  # (M,)
     return tf.reshape(losses, tf.shape(y))
+
+
+# Teacher forcing ------------------------------------------------------------------
+
+
+def shift_right(y):
+    """Return the decoder inputs for teacher forcing: `<S>`, then `y` without its last column.
+
+    >>> import numpy as np
+    >>> shift_right(np.array([[5, 6, 3, 0]])).numpy().tolist()
+    [[2, 5, 6, 3]]
+    """
+    return ops.concatenate([ops.full_like(y[:, :1], BOS), y[:, :-1]], axis=-1)  # (N, T)

@@ -360,6 +360,9 @@ def main(flags):
         )
     if options.replace_unknown and hp.tokenizer != "words":
         raise InputError("replace_unknown needs a model with --tokenizer words. Leave it out")
+    for name in ("attention", "replace_unknown"):
+        if getattr(options, name) not in ("none", False) and not hp.has_attention:
+            raise InputError(f"{name} needs a model that has attention. Leave it out")
     translator = make_translator(options, hp, model, vocabs)
     if worker_rank()[1] > 1:
         translate_with_workers(translator, options, paths)

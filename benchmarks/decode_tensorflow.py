@@ -84,7 +84,7 @@ def cached(hp, model, x):
             return model.decode_step(ids, cache, memory)
 
         start, max_lengths = tf.fill([N], BOS), tf.fill([N], hp.maxlen)
-        return greedy(step, model.initial_cache(N), start, max_lengths)
+        return greedy(step, model.initial_cache(memory), start, max_lengths)
 
     return lambda: np.concatenate([search(x).numpy() for x in batches])
 

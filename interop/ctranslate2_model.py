@@ -51,6 +51,11 @@ def write(hp, model, vocabs, path, quantization="float32"):
       InputError: CTranslate2 is not installed, or it lacks a layer of the model.
     """
     import_ctranslate2()
+    if hp.model == "rnn":
+        raise InputError(
+            f"recipe {hp.recipe}: CTranslate2 has no recurrent models. Export with --format"
+            " saved_model"
+        )
     known = ("learned", "sinusoid", "paired_sinusoid")
     if hp.position_encoding not in known or hp.attention_score != "scaled_dot":
         raise InputError(

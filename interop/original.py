@@ -99,7 +99,7 @@ def original_hparams(model_args) -> dict:
     """
     defaults = dataclasses.asdict(Hyperparams())
     not_fixed = {"num_heads", "maxlen", "dropout_rate"}
-    names = ["recipe", "tokenizer", "best", "average_checkpoints", *MODEL_ARGS]
+    names = ["recipe", "model", "tokenizer", "best", "average_checkpoints", *MODEL_ARGS]
     return {name: defaults[name] for name in names if name not in not_fixed} | model_args
 
 

@@ -1,11 +1,15 @@
 """The names that the 2017 code gave to its variables. Our checkpoints use them, too."""
 
+from rnn import RecurrentModel
+
 
 def variables_by_2017_name(model) -> dict:
-    """The trainable variables of a built `Transformer`, by their names in the 2017 code.
+    """The trainable variables of a model, by their names in the 2017 code.
 
-    The tied embedding matrix and W_O, which that code does not have, get names in its style.
+    Those that the 2017 code does not have get names in its style.
     """
+    if isinstance(model, RecurrentModel):
+        return recurrent_variables(model)
     if model.tied_embeddings:
         names = {"shared_embed/lookup_table": model.enc_input.tokens.lookup_table}
     else:
@@ -31,6 +35,23 @@ def variables_by_2017_name(model) -> dict:
         names |= attention_variables(block.vanilla_attention, f"{scope}/vanilla_attention")
         names |= feedforward_variables(block.feedforward, scope, "multihead_attention")
     return names
+
+
+def recurrent_variables(model) -> dict:
+    """The variables of a `RecurrentModel` by name."""
+    names = {"shared_embed/lookup_table": model.target_tokens.lookup_table}
+    if not model.tied_embeddings:
+        names = {
+            "encoder/enc_embed/lookup_table": model.source_tokens.lookup_table,
+            "decoder/dec_embed/lookup_table": model.target_tokens.lookup_table,
+            "dense/kernel": model.output_layer.kernel,
+            "dense/bias": model.output_layer.bias,
+        }
+    for scope, layer in zip(("forward", "backward"), model.encoder.directions, strict=False):
+        names |= {f"encoder/{scope}/{v.name}": v for v in layer.weights}
+    names |= {f"decoder/cell/{v.name}": v for v in model.decoder.cell.weights}
+    score = model.decoder.score_parameters.items()
+    return names | {f"decoder/score/{name}": v for name, v in score}
 
 
 def attention_variables(attention, scope) -> dict:

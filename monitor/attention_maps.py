@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from inference import decoding_batches
-from model import shift_right
+from modules import shift_right
+from rnn import RecurrentModel
 from vocab import EOS, truncate_at_eos
 
 # Fallback fonts: no single font covers all scripts.
@@ -39,12 +40,18 @@ class AttentionMaps(NamedTuple):
 
 
 def attention_maps(model, x, y) -> AttentionMaps:
-    """Compute the attention weights of a `Transformer` that reads x and predicts y.
+    """Compute the attention weights of a model that reads x and predicts y.
+
+    A recurrent model has only `cross`, with one block and one head; without attention, no block.
 
     Args:
       x, y: ids of sources and of their translations, (N, T_x) and (N, T_y) int32.
     """
     maps = AttentionMaps([], [], [])
+    if isinstance(model, RecurrentModel):
+        if model.decoder_attention:
+            maps.cross.append(model.cross_attention(x, y))
+        return maps
     masks, inputs = model.padding_masks(x), shift_right(y)
     enc = model.enc_input(x)  # (N, T_x, C)
     for block, positions in zip(model.enc_blocks, model.enc_positions, strict=True):
@@ -83,12 +90,15 @@ def alignments(model, hp, X, Y):
 
     Returns:
       list of (T_y, T_x) float32, which sum to 1 over T_x; to less with masks from activations,
-      because the model then also attends to padding.
+      because the model then also attends to padding. Without attention, they are 0.
     """
     results = [None] * len(X)
     for rows in decoding_batches(np.maximum(X.lengths, Y.lengths)):
         maps = attention_maps(model, X.pad(rows, hp.pad_to), Y.pad(rows, hp.pad_to))
-        means = np.mean(maps.cross[-1], axis=1)  # (N, T_y, T_x)
+        if not maps.cross:
+            means = np.zeros((len(rows), Y.lengths.max(), X.lengths.max()), "float32")
+        else:
+            means = np.mean(maps.cross[-1], axis=1)  # (N, T_y, T_x)
         for row, mean in zip(rows, means, strict=True):
             results[row] = mean[: Y.lengths[row], : X.lengths[row]]
     return results

@@ -100,7 +100,10 @@ def write_attention(model, dev, vocabs, hp, global_step):
         ("decoder", decoder_inputs, target),
         ("cross", source, target),
     ):
-        heads = np.array(getattr(maps, kind)[-1])[0, :, : len(y_labels), : len(x_labels)]
+        blocks = getattr(maps, kind)
+        if not blocks:  # a recurrent model
+            continue
+        heads = np.array(blocks[-1])[0, :, : len(y_labels), : len(x_labels)]
         picture = figure_to_array(plot_heads(heads, x_labels, y_labels))  # (height, width, 4)
         tf.summary.image(f"attention/{kind}", picture[None], global_step)
 

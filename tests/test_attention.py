@@ -8,8 +8,8 @@ import tensorflow as tf
 from attention import ATTENTION_FUNCTIONS, additive, scores_to_weights
 from conftest import decoder, model_args
 from hparams import ATTENTION_SCORES
-from model import Transformer, shift_right
-from modules import MultiheadAttention
+from model import Transformer
+from modules import MultiheadAttention, shift_right
 from test_model import SIZES, X, Y
 
 RNG = np.random.default_rng(0)

@@ -17,7 +17,12 @@ from hypothesis import strategies as st
 import prepro
 from conftest import sample_pairs, slow, write_corpus
 from data_load import load_train_data
-from hparams import make_hparams
+from hparams import (
+    ATTENTION_SCORES,
+    POSITION_ENCODINGS,
+    RELATIVE_POSITIONS,
+    make_hparams,
+)
 from inference import Translator, make_search
 from interop.saved_model import SubwordOps, WordOps
 from model import make_model
@@ -202,6 +207,8 @@ FLAGS = dict(
     num_blocks=[1, 2],
     ffn_units=[0, 1, 5],
     sinusoid=[True, False],
+    positions=["auto", *POSITION_ENCODINGS],
+    attention_score=[*ATTENTION_SCORES],
     paired_sinusoid=[True, False],
     relu_projections=[True, False],
     output_projection=[True, False],
@@ -226,6 +233,26 @@ def test_models_train_and_translate(flags):
     train_and_translate(flags)
 
 
+RNNS = st.fixed_dictionaries(
+    dict(
+        recipe=st.sampled_from(["rnn", "rnn_attention"]),
+        hidden_units=st.sampled_from([2, 16]),
+        cell=st.sampled_from(["tanh", "gru", "lstm"]),
+        bidirectional=st.booleans(),
+        attention_score=st.sampled_from(ATTENTION_SCORES),
+        tied_embeddings=st.booleans(),
+        precision=st.sampled_from(["float32", "bfloat16"]),
+        beam=st.sampled_from([1, 3]),
+    )
+)
+
+
+@examples(1, 50, shrink=False)
+@given(RNNS)
+def test_recurrent_models_train_and_translate(flags):
+    train_and_translate(flags)
+
+
 @slow
 @examples(5, 200, shrink=False, random=True)
 @given(MODELS)
@@ -234,15 +261,19 @@ def test_other_models_train_and_translate(flags):
 
 
 def train_and_translate(flags):
-    hidden_units, num_heads = flags.pop("heads")
-    flags |= dict(hidden_units=hidden_units, num_heads=num_heads)
+    if "heads" in flags:
+        flags["hidden_units"], flags["num_heads"] = flags.pop("heads")
+    if flags.get("positions") in RELATIVE_POSITIONS:
+        flags["attention_score"] = "scaled_dot"
+    if flags.get("positions") == "rotary":
+        flags["num_heads"] = 4  # an even number of units per head
     flags["tied_embeddings"] &= flags["recipe"] != "legacy"
     hp = make_hparams(flags)
     model = make_model(hp, 9, 9)
     optimizer = FusedAdam(0.001)
     optimizer.build(model.trainable_variables)
     rng = np.random.default_rng(0)
-    x, y = rng.integers(1, 9, (2, 3, hp.maxlen), dtype=np.int32)
+    x, y = rng.integers(1, 9, (2, 3, min(hp.maxlen, 7)), dtype=np.int32)
     x[:, -1], y[:, -1] = EOS, EOS
     x[1, 1:], y[1, 1:] = 0, 0
     step = make_train_step(tf.distribute.get_strategy(), model, optimizer)

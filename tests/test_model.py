@@ -11,8 +11,8 @@ import tensorflow as tf
 from conftest import decoder, model_args
 from hparams import RECIPES, make_hparams
 from interop.variable_names import variables_by_2017_name
-from model import DecoderBlock, EncoderBlock, Transformer, make_model, shift_right
-from modules import MultiheadAttention, smoothed_cross_entropy
+from model import DecoderBlock, EncoderBlock, Transformer, make_model
+from modules import MultiheadAttention, shift_right, smoothed_cross_entropy
 from optimizer import FusedAdam
 from processes import Forked
 from search import greedy

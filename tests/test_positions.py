@@ -9,7 +9,8 @@ from conftest import decoder, model_args
 from hparams import BOUNDED_POSITIONS, POSITION_ENCODINGS, RELATIVE_POSITIONS, make_hparams
 from inference import make_search
 from interop.variable_names import variables_by_2017_name
-from model import Transformer, make_model, shift_right
+from model import Transformer, make_model
+from modules import shift_right
 from positions import POSITIONS
 from runtime.errors import InputError
 from test_model import SIZES, X, Y

@@ -1,0 +1,297 @@
+"""Recurrent encoder-decoders: the models before the Transformer (walk-through, chapters 1 and 2).
+
+    e_t = f(x_t, e_(t-1))              the encoder reads the source, token by token
+    C_t = g(e_1, ..., e_n, d_(t-1))    the context of target position t
+    d_t = f(y_(t-1), C_t, d_(t-1))     the decoder
+    y_t = softmax(W d_t + b)
+
+Without attention, the context is the last state e_n for every t (chapter 1). With attention, it
+is a weighted mean of all states (chapter 2):
+
+    s_i = score(e_i, d_(t-1)),  alpha = softmax(s),  C_t = sum of alpha_i e_i
+
+f is a cell: the plain tanh recurrence, a GRU or an LSTM. `RecurrentModel` has the methods of
+`model.Transformer` that training and decoding use.
+
+`hparams.py` explains the letters in shapes; `beam` is the number of hypotheses per sentence.
+"""
+
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from attention import ATTENTION_FUNCTIONS, add_parameters, scores_to_weights
+from modules import Dropout, Embedding, shift_right
+from vocab import PAD
+
+CELLS = dict(
+    # tanh(W x + U h + b). The walk-through prints one bias per product; their sum is b.
+    tanh=keras.layers.SimpleRNNCell,
+    gru=keras.layers.GRUCell,
+    lstm=keras.layers.LSTMCell,
+)
+
+# The hyperparameters that are arguments of `RecurrentModel`, with the same names.
+RNN_ARGS = (
+    "hidden_units",
+    "cell",
+    "bidirectional",
+    "decoder_attention",
+    "attention_score",
+    "dropout_rate",
+    "tied_embeddings",
+    "pad_logit",
+)
+
+
+class Memory(NamedTuple):
+    """What the decoder knows of the sources."""
+
+    states: tf.Tensor  # (N, T, C), the encoder's states e_i
+    masks: tf.Tensor  # (N, T) bool, True where the source has a token
+    last: list  # of (N, C), the state after the last token; an LSTM has two
+
+
+@keras.saving.register_keras_serializable("transformer")
+class RecurrentEncoder(keras.layers.Layer):
+    """Read embedded tokens: (N, T, C) -> (N, T, C), and the states after the last token.
+
+    With `bidirectional`, half of the units read from left to right, the others from right to left.
+    """
+
+    def __init__(self, num_units, cell="gru", bidirectional=True, **kwargs):
+        super().__init__(**kwargs)
+        dtype = self.dtype_policy.name
+        self.num_units = num_units
+        directions = 2 if bidirectional else 1
+        self.directions = [
+            keras.layers.RNN(
+                CELLS[cell](num_units // directions, dtype=dtype),
+                return_sequences=True,
+                return_state=True,
+                go_backwards=backwards,
+                dtype=dtype,
+            )
+            for backwards in (False, True)[:directions]
+        ]
+
+    def build(self, input_shape):
+        """Create the parameters of the cells."""
+        for layer in self.directions:
+            layer.build(input_shape)
+
+    def call(self, inputs, token_masks):
+        """Encode (N, T, C); `token_masks`, (N, T) bool, False for padding."""
+        outputs = [layer(inputs, mask=token_masks) for layer in self.directions]
+        sequences = [sequence for sequence, *_ in outputs]  # (N, T, C) or two (N, T, C/2)
+        if len(sequences) > 1:
+            sequences[1] = ops.flip(sequences[1], axis=1)
+        states = zip(*(states for _, *states in outputs), strict=True)  # an LSTM has two each
+        last = [ops.concatenate(state, axis=-1) for state in states]  # of (N, C)
+        return ops.concatenate(sequences, axis=-1), last
+
+
+@keras.saving.register_keras_serializable("transformer")
+class RecurrentDecoder(keras.layers.Layer):
+    """One step of the decoder: y_(t-1) (N * beam, C) and the state d_(t-1) -> d_t.
+
+    Args:
+      num_units: C.
+      cell: one of `CELLS`.
+      attention: whether the context is a weighted mean of the encoder's states.
+      attention_score: one of `attention.ATTENTION_FUNCTIONS`.
+    """
+
+    def __init__(self, num_units, cell="gru", attention=True, attention_score="additive", **kwargs):
+        super().__init__(**kwargs)
+        self.num_units = num_units
+        self.cell = CELLS[cell](num_units, dtype=self.dtype_policy.name)
+        self.function = ATTENTION_FUNCTIONS[attention_score] if attention else None
+
+    def build(self, input_shape):
+        """Create the parameters of the cell and of the attention function."""
+        self.cell.build((None, 2 * self.num_units))
+        self.score_parameters = {}
+        if self.function:
+            self.score_parameters = add_parameters(self, self.function, 1, self.num_units)
+
+    def call(self, inputs, states, memory):
+        """Compute d_t.
+
+        Consecutive rows may be hypotheses of one sentence, which has one row in `memory`.
+
+        Args:
+          inputs: the embedded tokens y_(t-1), (N * beam, C).
+          states: d_(t-1), list of (N * beam, C); an LSTM has two.
+          memory: Memory.
+
+        Returns:
+          ((N * beam, C), list): d_t, and the new states.
+        """
+        context, _ = self.context(states[0], memory)
+        return self.cell(ops.concatenate([inputs, context], axis=-1), states)
+
+    def context(self, d, memory):
+        """Compute C_t from d_(t-1), (N * beam, C).
+
+        Returns:
+          ((N * beam, C), (N, 1, beam, T)): the context and the attention weights; these are None
+          without attention.
+        """
+        N, C = ops.shape(memory.states)[0], self.num_units
+        if self.function is None:
+            beam = ops.shape(d)[0] // N
+            return ops.repeat(memory.last[0], beam, axis=0), None
+        Q = ops.reshape(d, (N, 1, -1, C))  # one head; the hypotheses are query positions
+        K = memory.states[:, None]  # (N, 1, T, C)
+        parameters = {name: ops.cast(v, Q.dtype) for name, v in self.score_parameters.items()}
+        scores = self.function.score(Q, K, **parameters)  # (N, 1, beam, T)
+        mask = memory.masks[:, None, None]  # (N, 1, 1, T)
+        weights = scores_to_weights(scores, mask, softmax=self.function.softmax)
+        return ops.reshape(ops.matmul(weights, K), (-1, C)), weights
+
+
+@keras.saving.register_keras_serializable("transformer")
+class RecurrentModel(keras.Model):
+    """Source ids and target ids (N, T) int32 -> logits of the targets (N, T, V).
+
+    The arguments of the methods are those of `model.Transformer`. The decoder starts with the
+    encoder's last state (Sutskever et al. 2014).
+
+    Args:
+      source_vocab: tokens in the source vocabulary.
+      target_vocab: V, tokens in the target vocabulary.
+      hidden_units: C, of embeddings and states.
+      cell: one of `CELLS`.
+      bidirectional: whether the encoder reads in both directions.
+      decoder_attention: whether the decoder attends to the encoder's states.
+      attention_score: one of `attention.ATTENTION_FUNCTIONS`.
+      dropout_rate: share of units dropped in training, of embeddings and of the decoder's states.
+      tied_embeddings: whether both embeddings and the output layer share one matrix.
+      pad_logit: with tied embeddings, whether `<PAD>` has a logit; otherwise it is 0.
+    """
+
+    def __init__(
+        self,
+        source_vocab,
+        target_vocab,
+        hidden_units,
+        cell="gru",
+        bidirectional=True,
+        decoder_attention=True,
+        attention_score="additive",
+        dropout_rate=0.0,
+        tied_embeddings=False,
+        pad_logit=False,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        dtype = self.dtype_policy.name
+        self.args = dict(
+            source_vocab=source_vocab,
+            target_vocab=target_vocab,
+            hidden_units=hidden_units,
+            cell=cell,
+            bidirectional=bidirectional,
+            decoder_attention=decoder_attention,
+            attention_score=attention_score,
+            dropout_rate=dropout_rate,
+            tied_embeddings=tied_embeddings,
+            pad_logit=pad_logit,
+        )
+        self.hidden_units = hidden_units
+        self.tied_embeddings = tied_embeddings
+        self.decoder_attention = decoder_attention
+        self.source_tokens, self.target_tokens = (
+            Embedding(size, hidden_units, scale=False, pad_logit=pad_logit, dtype=dtype)
+            for size in (source_vocab, target_vocab)
+        )
+        if tied_embeddings:
+            self.source_tokens = self.target_tokens
+        self.encoder = RecurrentEncoder(hidden_units, cell, bidirectional, dtype=dtype)
+        self.decoder = RecurrentDecoder(
+            hidden_units, cell, decoder_attention, attention_score, dtype=dtype
+        )
+        self.dropout = Dropout(dropout_rate, dtype=dtype)
+        self.output_dropout = Dropout(dropout_rate, dtype=dtype)
+        self.output_layer = (
+            None if tied_embeddings else keras.layers.Dense(target_vocab, dtype=dtype)
+        )
+        self.build()
+
+    def get_config(self):
+        """Return the arguments of the constructor; Keras does not record those of a model."""
+        return super().get_config() | self.args
+
+    def build(self, *_):
+        """Create all parameters. Their shapes depend on the constructor's arguments only."""
+        ids, units = (None, None), (None, None, self.hidden_units)
+        for layer in (self.source_tokens, self.target_tokens):
+            if not layer.built:
+                layer.build(ids)
+        self.encoder.build(units)
+        self.decoder.build((None, self.hidden_units))
+        if not self.tied_embeddings:
+            self.output_layer.build(units)
+
+    def call(self, x, y, training=None, istarget=None):
+        """Compute the logits of `y`, given `x` and the targets before each position."""
+        memory = self.encode_memory(x, training)
+        dec = self.decode(shift_right(y), memory, training)  # (N, T, C)
+        if istarget is not None:
+            dec = tf.boolean_mask(dec, istarget)  # (M, C)
+        return self.to_logits(dec)  # (N, T, V), or (M, V)
+
+    def encode_memory(self, x, training=None):
+        """Encode source ids (N, T) as `Memory`."""
+        enc = self.dropout(self.source_tokens(x), training=training)  # (N, T, C)
+        states, last = self.encoder(enc, x != PAD)
+        return Memory(states, x != PAD, last)
+
+    def decode(self, decoder_inputs, memory, training=None):
+        """Compute the states d of all target positions: (N, T) -> (N, T, C)."""
+        dec = self.dropout(self.target_tokens(decoder_inputs), training=training)
+
+        def step(states, inputs):
+            return self.decoder(inputs, states, memory)[1]
+
+        # tf: keras.ops.scan builds its body for each call.
+        states = tf.scan(step, tf.transpose(dec, [1, 0, 2]), memory.last)  # of (T, N, C)
+        dec = tf.transpose(states[0], [1, 0, 2])  # (N, T, C)
+        return self.output_dropout(dec, training=training)
+
+    def to_logits(self, dec):
+        """Compute logits from the decoder's states: (..., C) -> (..., V)."""
+        if self.tied_embeddings:
+            return self.target_tokens.to_logits(dec)
+        return self.output_layer(dec)
+
+    def initial_cache(self, memory, beam=1):
+        """Return the decoder's first states, list of (N * beam, C)."""
+        return [ops.repeat(state, beam, axis=0) for state in memory.last]
+
+    def decode_step(self, ids, cache, memory):
+        """Read the newest token of each hypothesis, and compute the logits of the token after it.
+
+        Args:
+          ids: the newest tokens, (N * beam,) int32.
+          cache: what `initial_cache` or the previous step returned.
+          memory: what `encode_memory` returned.
+
+        Returns:
+          ((N * beam, V), list): the logits of the next tokens, and the new cache.
+        """
+        # A loop forgets the static shapes.
+        states = [ops.reshape(state, (-1, self.hidden_units)) for state in cache]
+        dec, states = self.decoder(self.target_tokens(ids), states, memory)
+        return self.to_logits(dec), states
+
+    def cross_attention(self, x, y):
+        """Compute the attention weights of all target positions, (N, 1, T_y, T_x)."""
+        memory = self.encode_memory(x)
+        dec = self.decode(shift_right(y), memory)  # (N, T_y, C)
+        before = ops.concatenate([memory.last[0][:, None], dec[:, :-1]], axis=1)  # d_(t-1)
+        _, weights = self.decoder.context(ops.reshape(before, (-1, self.hidden_units)), memory)
+        return weights

@@ -1,0 +1,272 @@
+"""The recurrent models: equal to their formulas, and used like the Transformer."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_text  # noqa: F401, which a SavedModel needs
+
+import prepro
+import train
+from conftest import decoder, sample_pairs, write_corpus
+from data_load import RaggedIds
+from hparams import ATTENTION_SCORES, make_hparams
+from inference import load_model, make_search
+from interop.variable_names import variables_by_2017_name
+from model import make_model
+from modules import shift_right
+from monitor.attention_maps import alignments
+from processes import forked_script
+from rnn import CELLS, RecurrentModel
+from runtime.errors import InputError
+from test_bad_input import refused
+from test_model import X, Y
+from text import read_test_sentences
+
+C = 8
+
+
+def make(**args):
+    keras.utils.set_random_seed(1)
+    model = RecurrentModel(13, 13, C, **args)
+    for variable in model.trainable_variables:  # as after training: no bias is zero
+        variable.assign_add(np.random.normal(scale=0.1, size=variable.shape))
+    return model
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def tanh_step(w, x, states):
+    return [np.tanh(x @ w["kernel"] + states[0] @ w["recurrent_kernel"] + w["bias"])]
+
+
+def gru_step(w, x, states):
+    (h,) = states
+    from_input = np.split(x @ w["kernel"] + w["bias"][0], 3)
+    from_state = np.split(h @ w["recurrent_kernel"] + w["bias"][1], 3)
+    update, reset = (sigmoid(from_input[i] + from_state[i]) for i in (0, 1))
+    candidate = np.tanh(from_input[2] + reset * from_state[2])
+    return [update * h + (1 - update) * candidate]
+
+
+def lstm_step(w, x, states):
+    h, c = states
+    i, f, g, o = np.split(x @ w["kernel"] + h @ w["recurrent_kernel"] + w["bias"], 4)
+    c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    return [sigmoid(o) * np.tanh(c), c]
+
+
+STEPS = dict(tanh=tanh_step, gru=gru_step, lstm=lstm_step)
+
+
+def reference(model, cell, x, y):
+    """The logits of one pair, token by token, by the formulas of the walk-through.
+
+    Returns:
+      (T_y, V)
+    """
+    named = {name: v.numpy().astype("float64") for name, v in variables_by_2017_name(model).items()}
+
+    def weights(scope):
+        return {n.rpartition("/")[2]: v for n, v in named.items() if n.startswith(f"{scope}/")}
+
+    def embed(table, i):
+        return named[table][i] * (i != 0)
+
+    x = [i for i in x if i]
+    step, num_states = STEPS[cell], 2 if cell == "lstm" else 1
+    sides = []
+    for scope, order in (("encoder/forward", 1), ("encoder/backward", -1)):
+        if w := weights(scope):
+            states, read = [np.zeros(len(w["recurrent_kernel"]))] * num_states, []
+            for i in x[::order]:
+                states = step(w, embed("encoder/enc_embed/lookup_table", i), states)
+                read.append(states)
+            sides.append((read[::order], read[-1]))
+    e = [np.concatenate([side[i][0] for side, _ in sides]) for i in range(len(x))]  # e_1, ..., e_n
+    d = [np.concatenate([last[s] for _, last in sides]) for s in range(num_states)]
+    logits, last = [], d[0]
+    for i in [2, *y[:-1]]:
+        context = last
+        if model.decoder_attention:
+            s = np.array([e_i @ d[0] / C**0.5 for e_i in e])
+            alpha = np.exp(s) / np.exp(s).sum()
+            context = sum(a * e_i for a, e_i in zip(alpha, e, strict=True))
+        inputs = np.concatenate([embed("decoder/dec_embed/lookup_table", i), context])
+        d = step(weights("decoder/cell"), inputs, d)
+        logits.append(d[0] @ named["dense/kernel"] + named["dense/bias"])
+    return np.stack(logits)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("decoder_attention", [False, True])
+@pytest.mark.parametrize("cell", CELLS)
+def test_logits_are_those_of_the_formulas(cell, decoder_attention, bidirectional):
+    model = make(
+        cell=cell,
+        decoder_attention=decoder_attention,
+        bidirectional=bidirectional,
+        attention_score="scaled_dot",
+    )
+    logits = model(X, Y).numpy()
+    for row in range(2):
+        expected = reference(model, cell, X[row], Y[row])
+        np.testing.assert_allclose(logits[row], expected, atol=2e-6)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_gradients_are_the_slopes_of_the_loss(cell):
+    """Finite differences of the independent formulas, in float64."""
+    model = make(cell=cell, attention_score="scaled_dot")
+    probe = np.random.default_rng(0).normal(size=(6, 13))
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(X[:1], Y[:1])[0] * probe.astype("float32"))
+    named = variables_by_2017_name(model)
+    gradients = tape.gradient(loss, [v.value for v in named.values()])
+    rng = np.random.default_rng(1)
+    for (name, variable), gradient in zip(named.items(), gradients, strict=True):
+        gradient = tf.convert_to_tensor(gradient).numpy()
+        direction, before = rng.normal(size=variable.shape), variable.numpy()
+        losses = []
+        for sign in (1, -1):  # 2^-7: exact in float32 up to its rounding
+            variable.assign(before + sign * direction * 2**-7)
+            losses.append((reference(model, cell, X[0], Y[0]) * probe).sum())
+        variable.assign(before)
+        slope = (losses[0] - losses[1]) / 2**-6
+        assert (gradient * direction).sum() == pytest.approx(slope, rel=0.02, abs=0.02), name
+
+
+@pytest.mark.parametrize("score", ATTENTION_SCORES)
+@pytest.mark.parametrize("cell", CELLS)
+def test_token_by_token_equals_all_at_once(cell, score):
+    model = make(cell=cell, attention_score=score, tied_embeddings=True)
+    step, state = decoder(model, X)
+    inputs, steps = shift_right(Y).numpy(), []
+    for t in range(Y.shape[1]):
+        logits, state = step(inputs[:, t], state)
+        steps.append(logits)
+    np.testing.assert_allclose(np.stack(steps, axis=1), model(X, Y), atol=1e-5)
+    named = variables_by_2017_name(model)
+    assert {id(v) for v in named.values()} == {id(v) for v in model.trainable_variables}
+    assert len(named) == len(model.trainable_variables)
+
+
+def test_padding_and_later_tokens_change_nothing():
+    for attention in (False, True):
+        model = make(decoder_attention=attention)
+        logits = model(X, Y).numpy()
+        padded = [np.pad(ids, [(0, 0), (0, 3)]) for ids in (X, Y)]
+        np.testing.assert_allclose(model(*padded)[:, :6], logits, atol=1e-5)
+        changed = Y.copy()
+        changed[:, 3] = 4
+        other = model(X, changed).numpy()
+        np.testing.assert_array_equal(other[:, :4], logits[:, :4])
+        assert np.abs(other[:, 4:] - logits[:, 4:]).max() > 1e-4
+
+
+def test_cross_attention_has_the_weights_of_each_step():
+    model = make()
+    weights = model.cross_attention(X, Y).numpy()  # (N, 1, T_y, T_x)
+    assert weights.shape == (2, 1, 6, 6)
+    np.testing.assert_allclose(weights.sum(-1), 1, atol=1e-5)
+    assert not weights[1, 0, :, 3:].any()  # padding
+    memory = model.encode_memory(X)
+    _, first = model.decoder.context(memory.last[0], memory)
+    np.testing.assert_allclose(weights[:, :, 0], first[:, :, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize("recipe", ["rnn", "rnn_attention"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_beam_search_keeps_the_state_of_each_hypothesis(recipe, cell):
+    """The best hypothesis has the score that the model gives to it at once."""
+    hp = make_hparams(dict(recipe=recipe, cell=cell, vocab_size=13, alpha=0.0, hidden_units=C))
+    keras.utils.set_random_seed(3)
+    model = make_model(hp, 13, 13)
+    x = np.random.default_rng(0).integers(4, 13, (4, 5), np.int32)
+    x[:, -1] = 3
+    preds, scores = make_search(model, hp, 4)(x)
+    logits = model(x, preds[:, 0]).numpy()
+    logits[..., 0] = -np.inf
+    logp = tf.gather(tf.nn.log_softmax(logits), preds[:, 0], batch_dims=2).numpy()
+    total = np.where(preds[:, 0] != 0, logp, 0).sum(axis=1)
+    np.testing.assert_allclose(scores[:, 0], total, rtol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_keras_file_holds_the_model(tmp_path, precision):
+    hp = make_hparams(dict(recipe="rnn_attention", vocab_size=13, precision=precision))
+    model = make_model(hp, 13, 13)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    ours, theirs = (tf.cast(m(X, Y), tf.float32) for m in (model, loaded))
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_flags_of_another_kind_of_model_are_refused():
+    for flags, message in (
+        (dict(recipe="rnn", num_heads=4), "num_heads is for --model transformer"),
+        (dict(recipe="tiny", cell="gru"), "cell is for --model rnn, and this model is transformer"),
+        (dict(model="rnn"), "model rnn needs --mask_from ids"),
+        (dict(recipe="rnn", hidden_units=7), "hidden_units 7 is odd"),
+    ):
+        with pytest.raises(InputError, match=message):
+            make_hparams(flags)
+
+
+# The scripts -----------------------------------------------------------------------------
+
+
+def test_training_resumes_and_gives_the_same(tmp_path):
+    """An interrupted and an uninterrupted run have equal parameters."""
+    flags = write_corpus(tmp_path, sample_pairs(60), sample_pairs(10, seed=1))
+    flags |= dict(recipe="rnn_attention", cell="lstm", hidden_units=16, vocab_size=200)
+    flags |= dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
+    prepro.main(flags)
+    for logdir, epochs in (("whole", [2]), ("parts", [1, 2])):
+        for num_epochs in epochs:
+            more = dict(logdir=tmp_path / logdir, num_epochs=num_epochs, deterministic=True)
+            done = forked_script("train.py", **flags | more)
+            assert done.returncode == 0 and "BLEU" in done.stdout, done.stderr
+    whole, parts = (
+        load_model(dict(logdir=str(tmp_path / name), average_checkpoints=1))[2]
+        for name in ("whole", "parts")
+    )
+    for one, other in zip(whole.trainable_variables, parts.trainable_variables, strict=True):
+        np.testing.assert_array_equal(one, other, err_msg=one.path)
+
+
+def test_a_trained_model_is_used_like_a_transformer(trained, tmp_path):
+    """eval.py, translate.py, attention, SavedModel; CTranslate2 is refused."""
+    flags = trained("rnn_attention")
+    logdir = dict(logdir=flags["logdir"])
+    done = forked_script("eval.py", **logdir, results=tmp_path / "results")
+    assert done.returncode == 0 and "beam 5" in done.stdout, done.stderr
+    lines = read_test_sentences(flags["source_test"]).raw
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    files = dict(source=tmp_path / "in", output=tmp_path / "out", attention=tmp_path / "a.png")
+    done = forked_script("translate.py", **logdir, **files)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+    done = forked_script("export.py", **logdir, output=tmp_path / "model")
+    assert done.returncode == 0, done.stderr
+    serve = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
+    texts = [text.decode() for text in serve(text=tf.constant(lines))["translation"].numpy()]
+    assert texts == (tmp_path / "out").read_text("utf-8").splitlines() and len(set(texts)) > 5
+    more = logdir | dict(format="ctranslate2", output=tmp_path / "other")
+    refused("export.py", "rnn_attention", "CTranslate2 has no recurrent models", **more)
+
+
+def test_a_model_without_attention_has_no_picture_of_it(tmp_path):
+    flags = write_corpus(tmp_path, sample_pairs(30)) | dict(recipe="rnn", hidden_units=16)
+    prepro.main(flags)
+    train.main(flags | dict(num_epochs=1))
+    given = dict(logdir=flags["logdir"], source=flags["source_test"], output=tmp_path / "out")
+    message = "attention needs a model that has attention"
+    refused("translate.py", message, **given, attention=tmp_path / "a.png")
+    assert not given["output"].exists()
+    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"]))
+    X = RaggedIds.from_lists(vocabs[0].encode(["Der Hund"]))
+    (weights,) = alignments(model, hp, X, X)
+    assert weights.shape == (X.lengths[0], X.lengths[0]) and not weights.any()
