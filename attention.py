@@ -42,17 +42,19 @@ def additive(Q, K, query_kernel, key_kernel, omega):
       query_kernel, key_kernel: the halves of W, transposed, (h, d, d) each.
       omega: (h, d).
     """
-    queries = ops.matmul(Q, query_kernel)  # (N, h, T_q, d)
-    keys = ops.matmul(K, key_kernel)  # (N, h, T_k, d)
+    queries = map_heads(Q, query_kernel)  # (N, h, T_q, d)
+    keys = map_heads(K, key_kernel)  # (N, h, T_k, d)
 
-    @tf.recompute_grad
     def scores_of(query, keys, omega):
         units = tf.tanh(query[:, :, None] + keys)  # (N, h, T_k, d)
         return tf.reduce_sum(units * omega[:, None], axis=-1)  # (N, h, T_k)
 
+    if Q.shape[2] == 1:  # a recurrent decoder in training
+        return scores_of(queries[:, :, 0], keys, omega)[:, :, None]
+    recomputed = tf.recompute_grad(scores_of)
     # tf: keras.ops.map has no recomputation.
     rows = tf.map_fn(
-        lambda query: scores_of(query, keys, omega),
+        lambda query: recomputed(query, keys, omega),
         tf.transpose(queries, [2, 0, 1, 3]),  # (T_q, N, h, d)
         fn_output_signature=tf.TensorSpec([None, Q.shape[1], None], Q.dtype),
     )  # (T_q, N, h, T_k)
@@ -61,7 +63,14 @@ def additive(Q, K, query_kernel, key_kernel, omega):
 
 def bilinear(Q, K, kernel):
     """q^T W k (Luong et al. 2015, "general"); `kernel` is W, (h, d, d)."""
-    return dot(ops.matmul(Q, kernel), K)
+    return dot(map_heads(Q, kernel), K)
+
+
+def map_heads(inputs, kernel):
+    """Apply the matrix of each head: (N, h, T, d), (h, d, d) -> (N, h, T, d)."""
+    # tf: the gradient of a matmul that broadcasts over N crashes on some processors, in oneDNN's
+    # code for AVX-512 (TensorFlow 2.21).
+    return tf.einsum("nhtd,hde->nhte", inputs, kernel)
 
 
 def cosine(Q, K):

@@ -117,7 +117,7 @@ class RecurrentDecoder(keras.layers.Layer):
         if self.function:
             self.score_parameters = add_parameters(self, self.function, 1, self.num_units)
 
-    def call(self, inputs, states, memory):
+    def call(self, inputs, states, memory, beam=-1):
         """Compute d_t.
 
         Consecutive rows may be hypotheses of one sentence, which has one row in `memory`.
@@ -126,14 +126,15 @@ class RecurrentDecoder(keras.layers.Layer):
           inputs: the embedded tokens y_(t-1), (N * beam, C).
           states: d_(t-1), list of (N * beam, C); an LSTM has two.
           memory: Memory.
+          beam: hypotheses per sentence; -1 if only the graph knows it.
 
         Returns:
           ((N * beam, C), list): d_t, and the new states.
         """
-        context, _ = self.context(states[0], memory)
+        context, _ = self.context(states[0], memory, beam)
         return self.cell(ops.concatenate([inputs, context], axis=-1), states)
 
-    def context(self, d, memory):
+    def context(self, d, memory, beam=-1):
         """Compute C_t from d_(t-1), (N * beam, C).
 
         Returns:
@@ -142,9 +143,8 @@ class RecurrentDecoder(keras.layers.Layer):
         """
         N, C = ops.shape(memory.states)[0], self.num_units
         if self.function is None:
-            beam = ops.shape(d)[0] // N
-            return ops.repeat(memory.last[0], beam, axis=0), None
-        Q = ops.reshape(d, (N, 1, -1, C))  # one head; the hypotheses are query positions
+            return ops.repeat(memory.last[0], ops.shape(d)[0] // N, axis=0), None
+        Q = ops.reshape(d, (N, 1, beam, C))  # one head; the hypotheses are query positions
         K = memory.states[:, None]  # (N, 1, T, C)
         parameters = {name: ops.cast(v, Q.dtype) for name, v in self.score_parameters.items()}
         scores = self.function.score(Q, K, **parameters)  # (N, 1, beam, T)
@@ -255,7 +255,7 @@ class RecurrentModel(keras.Model):
         dec = self.dropout(self.target_tokens(decoder_inputs), training=training)
 
         def step(states, inputs):
-            return self.decoder(inputs, states, memory)[1]
+            return self.decoder(inputs, states, memory, beam=1)[1]
 
         # tf: keras.ops.scan builds its body for each call.
         states = tf.scan(step, tf.transpose(dec, [1, 0, 2]), memory.last)  # of (T, N, C)

@@ -12,6 +12,7 @@ from conftest import SMALL, slow
 from data_load import load_test_data
 from hparams import load_hparams, make_hparams
 from inference import load_model
+from model import make_model
 from processes import ROOT
 from vocab import load_vocabs
 
@@ -130,3 +131,17 @@ def test_the_figures_of_a_model(trained, tmp_path, monkeypatch):
     draw.draw_curve(hp.logdir, paths[0])
     draw.draw_attention(hp, model, vocabs, paths[1])
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+
+
+def test_the_rows_of_the_ladder(benchmarks):
+    """Their flags are valid, and models of different kinds have about as many parameters."""
+    import ladder
+
+    rows = ladder.rows()
+    fields = [make_hparams(flags) for flags in rows.values()]
+    assert len({str(hp) for hp in fields}) == len(rows) > 30
+    for name in ("tanh", "gru", "lstm", "gru, scaled_dot", "transformer"):
+        model = make_model(make_hparams(rows[name]), 8000, 8000)
+        assert model.count_params() == pytest.approx(2.35e6, rel=0.03), name
+    results = "- source: a b\n- expected: one two three four\n- got: one two three four\n\n"
+    assert ladder.bleu_by_length(results) == [pytest.approx(100), 0, 0, 0]

@@ -1,5 +1,7 @@
 """The recurrent models: equal to their formulas, and used like the Transformer."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import tensorflow_text  # noqa: F401, which a SavedModel needs
 
 import prepro
 import train
-from conftest import decoder, sample_pairs, write_corpus
+from conftest import GOLDEN, decoder, sample_pairs, write_corpus
 from data_load import RaggedIds
 from hparams import ATTENTION_SCORES, make_hparams
 from inference import load_model, make_search
@@ -16,12 +18,14 @@ from interop.variable_names import variables_by_2017_name
 from model import make_model
 from modules import shift_right
 from monitor.attention_maps import alignments
-from processes import forked_script
+from optimizer import FusedAdam
+from processes import Forked, forked_script
 from rnn import CELLS, RecurrentModel
 from runtime.errors import InputError
 from test_bad_input import refused
 from test_model import X, Y
 from text import read_test_sentences
+from trainer import make_train_step
 
 C = 8
 
@@ -138,6 +142,46 @@ def test_gradients_are_the_slopes_of_the_loss(cell):
         assert (gradient * direction).sum() == pytest.approx(slope, rel=0.02, abs=0.02), name
 
 
+def from_pytorch(cell, arrays):
+    """Convert PyTorch's parameters, or their gradients, to kernel, recurrent kernel and bias."""
+    arrays = {name: array.T for name, array in arrays.items()}
+    kernels = [arrays[f"weight_{name}_l0"] for name in ("ih", "hh")]
+    biases = [arrays[f"bias_{name}_l0"] for name in ("ih", "hh")]
+    if cell != "gru":
+        return [*kernels, sum(biases)]
+    # PyTorch: reset, update, new. Keras: update, reset, new.
+    r, z, n = np.split(np.arange(len(biases[0])), 3)
+    order = np.concatenate([z, r, n])
+    return [*(kernel[:, order] for kernel in kernels), np.stack(biases)[:, order]]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_cells_are_those_of_pytorch(cell):
+    """States of seven steps and their gradients. PyTorch 2.13 computed the golden file."""
+    golden = np.load(GOLDEN / "rnn_cells.npz", allow_pickle=False)
+
+    def group(prefix):
+        return {n.removeprefix(prefix): golden[n] for n in golden.files if n.startswith(prefix)}
+
+    layer = keras.layers.RNN(CELLS[cell](6), return_sequences=True)
+    x = tf.constant(golden["x"])  # (3, 7, 5)
+    layer.build(x.shape)
+    for variable, array in zip(layer.weights, from_pytorch(cell, group(f"{cell}/")), strict=True):
+        variable.assign(array)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        states = layer(x)
+        loss = tf.reduce_sum(states**2)
+    np.testing.assert_allclose(states, golden[f"{cell}/states"], atol=1e-6)
+    of_x, *of_weights = tape.gradient(loss, [x, *(v.value for v in layer.weights)])
+    np.testing.assert_allclose(of_x, golden[f"{cell}/gradient/x"], rtol=1e-5, atol=1e-6)
+    expected = from_pytorch(cell, group(f"{cell}/gradient/"))
+    if cell != "gru":
+        expected[2] = expected[2] / 2  # both biases have the gradient of their sum
+    for ours, theirs in zip(of_weights, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("score", ATTENTION_SCORES)
 @pytest.mark.parametrize("cell", CELLS)
 def test_token_by_token_equals_all_at_once(cell, score):
@@ -151,6 +195,34 @@ def test_token_by_token_equals_all_at_once(cell, score):
     named = variables_by_2017_name(model)
     assert {id(v) for v in named.values()} == {id(v) for v in model.trainable_variables}
     assert len(named) == len(model.trainable_variables)
+
+
+def test_training_steps_do_not_crash():
+    """With the threads of a real training run, oneDNN has crashed in a product of additive."""
+    task = functools.partial(train_two_steps, "additive")
+    with Forked(task, env=dict(TF_NUM_INTRAOP_THREADS=None)) as process:
+        _, printed = process.communicate()
+    assert process.returncode == 0, printed
+
+
+def train_two_steps(score):
+    """Train the recipe rnn_attention on random ids."""
+    hp = make_hparams(dict(recipe="rnn_attention", attention_score=score, hidden_units=16))
+    model, optimizer = make_model(hp, 50, 50), FusedAdam(0.001)
+    optimizer.build(model.trainable_variables)
+    x, y = np.random.default_rng(0).integers(4, 50, (2, 4, 6), np.int32)
+    step = make_train_step(tf.distribute.get_strategy(), model, optimizer)
+    for _ in range(2):
+        assert np.isfinite(step(tf.constant(x), tf.constant(y))).all()
+
+
+@pytest.mark.parametrize("score", ATTENTION_SCORES)
+def test_a_training_step_lowers_the_loss(score):
+    model = RecurrentModel(50, 50, 16, attention_score=score, tied_embeddings=True)
+    step = make_train_step(tf.distribute.get_strategy(), model, keras.optimizers.SGD(0.3))
+    x, y = (tf.constant(np.tile(ids, (2, 1))) for ids in (X, Y))
+    losses = [float(step(x, y)[0]) for _ in range(4)]
+    assert losses == sorted(losses, reverse=True) and losses[0] - losses[-1] > 0.01
 
 
 def test_padding_and_later_tokens_change_nothing():
@@ -196,12 +268,16 @@ def test_beam_search_keeps_the_state_of_each_hypothesis(recipe, cell):
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_keras_file_holds_the_model(tmp_path, precision):
-    hp = make_hparams(dict(recipe="rnn_attention", vocab_size=13, precision=precision))
-    model = make_model(hp, 13, 13)
+    flags = dict(recipe="rnn_attention", vocab_size=13, hidden_units=16, precision=precision)
+    model = make_model(make_hparams(flags), 13, 13)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    ours, theirs = (tf.cast(m(X, Y), tf.float32) for m in (model, loaded))
-    np.testing.assert_array_equal(ours, theirs)
+    assert loaded.dtype_policy.name == model.dtype_policy.name
+    assert loaded.get_config() == model.get_config()
+    for ours, theirs in zip(loaded.trainable_variables, model.trainable_variables, strict=True):
+        np.testing.assert_array_equal(ours, theirs, err_msg=theirs.path)
+    if precision == "float32":
+        np.testing.assert_array_equal(loaded(X, Y), model(X, Y))
 
 
 def test_flags_of_another_kind_of_model_are_refused():

@@ -1,0 +1,187 @@
+"""Train every kind of model for the same time on the same text, and compare their BLEU.
+
+    python benchmarks/ladder.py TRAIN.de TRAIN.en VAL.de VAL.en --minutes 10
+    python benchmarks/ladder.py TRAIN.de TRAIN.en VAL.de VAL.en --rows gru "gru, additive"
+    python benchmarks/ladder.py --table
+
+The first command trains all rows, one after the other, and takes hours. Interrupted, the same
+command resumes. Each row is stored in benchmarks/work/ladder; --table prints them all, and draws
+ladder_length.png and ladder_speed.png there. Scores are sacreBLEU of greedy search with the newest
+checkpoint. All rows but "three matrices" have about as many parameters; all have one vocabulary.
+"""
+
+import argparse
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WORK = ROOT / "benchmarks" / "work" / "ladder"
+WORDS = (8, 12, 16)  # upper limits of the source lengths of the plot, in words
+
+SCORES = ("scaled_dot", "dot", "additive", "bilinear", "cosine", "cosine_softmax")
+POSITIONS = (
+    *("none", "learned", "sinusoid", "product", "hierarchical", "recurrent", "convolutional"),
+    *("shaw", "t5", "xlnet", "deberta", "rotary"),
+)
+# Units at which the recurrent models have the parameters of `tiny`, with 8,000 subwords.
+UNITS = dict(tanh=256, gru=216, lstm=202)
+
+
+def rows() -> dict:
+    """The flags of each row by its name."""
+    recurrent = {
+        cell: dict(recipe="rnn", cell=cell, hidden_units=units) for cell, units in UNITS.items()
+    }
+    attending = {
+        f"gru, {score}": dict(
+            recipe="rnn_attention", attention_score=score, hidden_units=UNITS["gru"]
+        )
+        for score in SCORES
+    }
+    transformers = {"transformer": {}}
+    transformers |= {f"positions {name}": dict(positions=name) for name in POSITIONS}
+    transformers |= {f"attention {name}": dict(attention_score=name) for name in SCORES[1:]}
+    transformers |= {f"{count} heads": dict(num_heads=count) for count in (1, 2, 8)}
+    transformers |= {
+        "ReLU in attention": dict(relu_projections=True),
+        "without W_O": dict(output_projection=False),
+        "without warm-up": dict(warmup_steps=0, lr=0.0005),
+        "masks from activations": dict(mask_from="activations", positions="learned"),
+        "three matrices": dict(tied_embeddings=False),
+    }
+    return (
+        recurrent | attending | {name: dict(recipe="tiny") | f for name, f in transformers.items()}
+    )
+
+
+def command(script, flags) -> list[str]:
+    """The command line of a script."""
+    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    return [sys.executable, str(ROOT / script), *words]
+
+
+def train_for(seconds, flags, folder):
+    """Train until `seconds` have passed in all runs together, and save a checkpoint.
+
+    Raises:
+      KeyboardInterrupt: Ctrl-C. The checkpoint is saved, and the seconds are recorded.
+    """
+    clock = folder / "seconds"
+    done = float(clock.read_text()) if clock.exists() else 0.0
+    if done >= seconds:
+        return
+    start = time.monotonic()
+    with (folder / "train.log").open("a") as log:
+        process = subprocess.Popen(command("train.py", flags), stdout=log, stderr=log)
+        try:
+            process.wait(seconds - done)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            process.send_signal(signal.SIGTERM)
+            code = process.wait()
+            clock.write_text(str(done + time.monotonic() - start))
+    if code not in (0, 128 + signal.SIGTERM):
+        sys.exit(f"{folder}/train.log: training has failed with code {code}")
+
+
+def measure(name, flags, text, minutes) -> dict:
+    """Train and evaluate a row; returns what `--table` shows of it."""
+    folder = WORK / re.sub(r"\W+", "_", name)
+    folder.mkdir(parents=True, exist_ok=True)
+    logdir = dict(logdir=folder / "logdir")
+    train_for(60 * minutes, flags | text | logdir | dict(num_epochs=100_000), folder)
+    log = (folder / "train.log").read_text()
+    decoding = dict(beam=1, average_checkpoints=1, results=folder / "results")
+    done = subprocess.run(
+        command("eval.py", logdir | decoding), capture_output=True, text=True, check=True
+    )
+    path = Path(re.search(r"Full results: (.+)", done.stdout)[1])
+    return dict(
+        name=name,
+        flags=flags,
+        minutes=minutes,
+        bleu=float(re.search(r"sacreBLEU = ([\d.]+)", done.stdout)[1]),
+        by_length=bleu_by_length(path.read_text("utf-8")),
+        steps=int(re.search(r"_gs_(\d+)", path.name)[1]),
+        parameters=int(re.search(r"([\d,]+) parameters", log)[1].replace(",", "")),
+    )
+
+
+def bleu_by_length(results) -> list[float]:
+    """Compute sacreBLEU for sentences of similar source length: one score per range of WORDS."""
+    import sacrebleu
+
+    records = re.findall(r"- source: (.*)\n- expected: (.*)\n- got: (.*)\n", results)
+    scores = []
+    for low, high in zip((0, *WORDS), (*WORDS, 10**9), strict=True):
+        pairs = [(e, g) for s, e, g in records if low < len(s.split()) <= high]
+        expected, got = zip(*pairs, strict=True) if pairs else ((""), (""))
+        scores.append(sacrebleu.corpus_bleu(list(got), [list(expected)]).score if pairs else 0.0)
+    return scores
+
+
+def print_table(measured):
+    """Print the rows, and draw BLEU by source length, and BLEU by steps per minute."""
+    ranges = [f"{low + 1} to {high}" for low, high in zip((0, *WORDS), WORDS, strict=False)]
+    print(f"| row | parameters | steps | BLEU | {' | '.join(ranges)} | more words |")
+    print("|---" * (5 + len(ranges)) + "|")
+    for row in measured:
+        lengths = " | ".join(f"{score:.1f}" for score in row["by_length"])
+        start = f"| {row['name']} | {row['parameters']:,} | {row['steps']:,} |"
+        print(f"{start} {row['bleu']:.1f} | {lengths} |")
+
+    from matplotlib.figure import Figure
+
+    figure = Figure((7, 4), layout="constrained")
+    ax = figure.subplots()
+    for row in measured:
+        ax.plot([*ranges, "more"], row["by_length"], marker="o", label=row["name"])
+    ax.set_xlabel("words in the source")
+    ax.set_ylabel("sacreBLEU")
+    ax.legend(fontsize=6, ncols=2)
+    figure.savefig(WORK / "ladder_length.png", dpi=150)
+    figure = Figure((7, 4), layout="constrained")
+    ax = figure.subplots()
+    for row in measured:
+        speed = row["steps"] / row["minutes"]
+        ax.plot(speed, row["bleu"], "o")
+        ax.annotate(row["name"], (speed, row["bleu"]), fontsize=6)
+    ax.set_xlabel("steps per minute")
+    ax.set_ylabel("sacreBLEU")
+    figure.savefig(WORK / "ladder_speed.png", dpi=150)
+
+
+def main():
+    """Measure the rows that are asked for, or print those that have been measured."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("text", nargs="*", help="training text and val: source, target, each")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--rows", nargs="+", choices=[*rows()], default=[*rows()], metavar="ROW")
+    parser.add_argument("--table", action="store_true")
+    args = parser.parse_args()
+    if args.table:
+        return print_table([json.loads(path.read_text()) for path in WORK.glob("*/row.json")])
+    if len(args.text) != 4:
+        parser.error("name four files: the training text and val, source and target of each")
+    names = ("source_train", "target_train", "source_test", "target_test")
+    text = dict(zip(names, args.text, strict=True)) | dict(preprocessed=WORK / "vocabulary")
+    WORK.mkdir(parents=True, exist_ok=True)
+    if not (WORK / "vocabulary").exists():
+        subprocess.run(command("prepro.py", dict(recipe="tiny") | text), check=True)
+    for name in args.rows:
+        path = WORK / re.sub(r"\W+", "_", name) / "row.json"
+        if not path.exists():
+            row = measure(name, rows()[name], text, args.minutes)
+            path.write_text(json.dumps(row))
+        row = json.loads(path.read_text())
+        print(f"{name}: BLEU {row['bleu']:.1f} after {row['steps']} steps", flush=True)
+
+
+if __name__ == "__main__":
+    main()
