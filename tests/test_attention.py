@@ -119,8 +119,10 @@ def test_additive_scores_store_no_tanh_of_all_pairs():
     assert tanhs and not any("tanh" in name.lower() for node in accumulated for name in node.input)
 
 
-@pytest.mark.parametrize("name", ATTENTION_SCORES)
-@pytest.mark.parametrize("recipe", ["legacy", "tiny"])
+@pytest.mark.parametrize(
+    "recipe, name",
+    [("tiny", name) for name in ATTENTION_SCORES] + [("legacy", "additive"), ("legacy", "cosine")],
+)
 def test_a_model_with_each_function(name, recipe):
     """Token by token as all at once, and all parameters get a gradient."""
     keras.utils.set_random_seed(1)

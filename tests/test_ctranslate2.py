@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from conftest import INSTALL_EXTRAS
 from data_load import encode_lines
+from hparams import make_hparams
 from inference import Translator, decode_all, load_model, make_search
 from interop import ctranslate2_model
 from processes import forked_script
@@ -127,6 +128,10 @@ def test_unsupported_models_and_flags(trained, tmp_path, monkeypatch):
     refused(
         "translate.py", "length penalty paper", "--alpha", logdir=tiny, engine="ctranslate2", beam=2
     )
+    for other in (dict(positions="rotary"), dict(attention_score="cosine")):
+        hp = make_hparams(dict(recipe="tiny") | other)
+        with pytest.raises(InputError, match="CTranslate2 gets only positions that are added"):
+            ctranslate2_model.write(hp, None, None, tmp_path / "out")
     assert not [*tmp_path.iterdir()]
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(InputError, match="pip install ctranslate2"):

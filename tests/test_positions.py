@@ -252,8 +252,11 @@ def test_only_without_positions_the_encoder_does_not_see_the_order(name):
     assert (difference < 1e-5) == (name == "none") and (difference < 1e-5 or difference > 1e-3)
 
 
-@pytest.mark.parametrize("name", POSITION_ENCODINGS)
-@pytest.mark.parametrize("recipe", ["legacy", "tiny"])
+@pytest.mark.parametrize(
+    "recipe, name",
+    [("tiny", name) for name in POSITION_ENCODINGS]
+    + [("legacy", name) for name in ("recurrent", "shaw", "rotary", "none")],
+)
 def test_a_model_with_each_encoding(name, recipe):
     """Causal, the same token by token, and the same with more padding where masks are from ids."""
     model = small_model(name, recipe)
@@ -297,7 +300,7 @@ def test_beam_search_keeps_the_state_of_each_hypothesis(name):
     np.testing.assert_allclose(scores[:, 0], total, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", POSITION_ENCODINGS)
+@pytest.mark.parametrize("name", ["hierarchical", "recurrent", "shaw", "t5"])
 def test_a_keras_file_holds_the_encoding(name, tmp_path):
     model = small_model(name)
     model.save(tmp_path / "model.keras")

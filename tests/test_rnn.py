@@ -182,8 +182,10 @@ def test_cells_are_those_of_pytorch(cell):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("score", ATTENTION_SCORES)
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize(
+    "cell, score",
+    [("gru", score) for score in ATTENTION_SCORES] + [("tanh", "dot"), ("lstm", "dot")],
+)
 def test_token_by_token_equals_all_at_once(cell, score):
     model = make(cell=cell, attention_score=score, tied_embeddings=True)
     step, state = decoder(model, X)

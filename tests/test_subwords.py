@@ -219,8 +219,8 @@ def test_bpe_dropout_applies_only_to_training(flags, vocab, capsys):
 
 
 @pytest.mark.parametrize("more", [dict(), dict(recipe="tiny", sinusoid=False)])
-def test_bpe_dropout_is_refused_without_subwords_or_sinusoids(more):
-    with pytest.raises(InputError, match="bpe_dropout needs --tokenizer bpe and sinusoidal"):
+def test_bpe_dropout_is_refused_without_subwords_or_where_positions_end(more):
+    with pytest.raises(InputError, match="bpe_dropout needs --tokenizer bpe and positions without"):
         make_hparams(dict(bpe_dropout=0.1) | more)
 
 
