@@ -1,8 +1,8 @@
 """Attention functions: how well a key fits a query, and the weights that follow from it.
 
-The walk-through (section 1.4) lists five of them. Each is a pure function of queries and keys,
-and of parameters if it has any. `ATTENTION_FUNCTIONS` names them as the flag `--attention_score`
-does.
+Each is a pure function of queries and keys, and of parameters if it has any.
+`ATTENTION_FUNCTIONS` lists them by the names of the flag `--attention_score`.
+docs/walkthrough.md, section 1, compares them.
 
     N  sentences    h  heads    T_q, T_k  query and key positions    d  units per head
 """
@@ -32,7 +32,7 @@ def scaled_dot(Q, K):
 
 
 def additive(Q, K, query_kernel, key_kernel, omega):
-    """omega^T tanh(W [q; k]) (Bahdanau et al. 2015, equation 6 of appendix A).
+    """omega^T tanh(W [q; k]) (Bahdanau et al. 2015, appendix A.1.2).
 
     W [q; k] is the sum of two products, one with the left half of W and one with its right half.
     The tanh has shape (N, h, T_q, T_k, d). Only the part of one query exists at a time, in
@@ -86,8 +86,8 @@ class AttentionFunction(NamedTuple):
     softmax: bool = True  # whether weights are the softmax of the scores, or the scores
 
 
-# The walk-through prints `cosine[Q^T K] V`, without a softmax. `cosine` is that reading: weights
-# may be negative, and do not sum to 1. `cosine_softmax` reads it as the other four are.
+# Some texts print `cosine[Q^T K] V`, without a softmax. `cosine` is that reading: weights may be
+# negative, and do not sum to 1. `cosine_softmax` has the softmax of the other functions.
 ATTENTION_FUNCTIONS = dict(
     scaled_dot=AttentionFunction(scaled_dot),
     dot=AttentionFunction(dot),

@@ -1,16 +1,16 @@
 """Position encodings: how a Transformer learns the order of its tokens.
 
 Attention alone does not see it: without positions, "Tigers love rabbits" and "Rabbits love tigers"
-have the same words and the same weights (walk-through, chapter 4). Each class here is a way to
-add the order. It overrides one or two of the hooks of `Positions`:
+have the same words and the same weights (docs/walkthrough.md, section 6). Each class here is a
+way to add the order. It overrides one or two of the hooks of `Positions`:
 
     embed            changes the embedded tokens, before the first block
     rotate           changes Q and K             \\
     change_scores    changes the scores           }  in each self-attention
     change_outputs   changes the weighted values /
 
-The first kind is called absolute, the second relative. `POSITIONS` names the classes as the flag
-`--positions` does.
+The first kind is called absolute, the second relative. `POSITIONS` lists the classes by
+the names of the flag `--positions`.
 
     N  sentences    T  tokens    C  units    h  heads    d  units per head
     T_q, T_k  query and key positions. In self-attention, the queries are the last T_q of the T_k
@@ -144,7 +144,7 @@ class PairedSinusoidalPositions(SinusoidalPositions):
 
 @keras.saving.register_keras_serializable("transformer")
 class ProductPositions(LearnedPositions):
-    """x * t in place of x + t (walk-through, section 4.2). The learned t starts at 1."""
+    """x * t in place of x + t. The learned t starts at 1."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -180,7 +180,7 @@ class HierarchicalPositions(LearnedPositions):
 
 @keras.saving.register_keras_serializable("transformer")
 class RecurrentPositions(Positions):
-    """A recurrent network reads the tokens in front of the first block (walk-through, 4.2).
+    """A recurrent network reads the tokens in front of the first block.
 
     It is a GRU from left to right in both encoder and decoder. Its steps are sequential.
     """
@@ -267,7 +267,7 @@ class RelativePositions(Positions):
 
 @keras.saving.register_keras_serializable("transformer")
 class ShawPositions(RelativePositions):
-    """Learned vectors of distances, added to keys and values (Shaw et al. 2018, eq. 3 to 5).
+    """Learned vectors of distances, added to keys and values (Shaw et al. 2018, eq. 3 and 4).
 
     Distances are clipped to `max_distance`. All heads of a block share the vectors.
     """

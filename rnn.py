@@ -1,12 +1,12 @@
-"""Recurrent encoder-decoders: the models before the Transformer (walk-through, chapters 1 and 2).
+"""Recurrent encoder-decoders: the models before the Transformer (docs/walkthrough.md).
 
     e_t = f(x_t, e_(t-1))              the encoder reads the source, token by token
     C_t = g(e_1, ..., e_n, d_(t-1))    the context of target position t
     d_t = f(y_(t-1), C_t, d_(t-1))     the decoder
     y_t = softmax(W d_t + b)
 
-Without attention, the context is the last state e_n for every t (chapter 1). With attention, it
-is a weighted mean of all states (chapter 2):
+Without attention, the context is the last state e_n for every t. With attention, it is a
+weighted mean of all states:
 
     s_i = score(e_i, d_(t-1)),  alpha = softmax(s),  C_t = sum of alpha_i e_i
 
@@ -27,7 +27,7 @@ from modules import Dropout, Embedding, shift_right
 from vocab import PAD
 
 CELLS = dict(
-    # tanh(W x + U h + b). The walk-through prints one bias per product; their sum is b.
+    # tanh(W x + U h + b). Some texts print one bias per product; their sum is b.
     tanh=keras.layers.SimpleRNNCell,
     gru=keras.layers.GRUCell,
     lstm=keras.layers.LSTMCell,

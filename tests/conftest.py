@@ -27,6 +27,11 @@ SKIP_SLOW = pytest.mark.skip(
 )
 # Of the tests that train until a task is learned. tests/on_machines.sh sets more of them.
 seeds = pytest.mark.parametrize("seed", [*map(int, os.environ.get("TEST_SEEDS", "0").split())])
+# With ONEDNN_MAX_CPU_ISA, oneDNN has no bfloat16, but TensorFlow asks the processor and crashes.
+BFLOAT16 = os.environ.get("ONEDNN_MAX_CPU_ISA") not in ("SSE41", "AVX2")
+needs_bfloat16 = pytest.mark.skipif(
+    not BFLOAT16, reason="ONEDNN_MAX_CPU_ISA switches bfloat16 off. To run them: unset it"
+)
 SMALL = dict(maxlen=15, min_cnt=1, hidden_units=16, num_blocks=1, num_heads=2)
 
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import prepro
-from conftest import sample_pairs, slow, write_corpus
+from conftest import BFLOAT16, sample_pairs, slow, write_corpus
 from data_load import load_train_data
 from hparams import (
     ATTENTION_SCORES,
@@ -217,7 +217,7 @@ FLAGS = dict(
     mask_from=["activations", "ids"],
     dropout_on=["attention", "sublayers", "both"],
     dropout_rate=[0.0, 0.3],
-    precision=["float32", "bfloat16"],
+    precision=["float32", "bfloat16"] if BFLOAT16 else ["float32"],
     beam=[1, 3],
     length_penalty=["paper", "ctranslate2"],
     alpha=[0.0, 1.4],
@@ -241,7 +241,7 @@ RNNS = st.fixed_dictionaries(
         bidirectional=st.booleans(),
         attention_score=st.sampled_from(ATTENTION_SCORES),
         tied_embeddings=st.booleans(),
-        precision=st.sampled_from(["float32", "bfloat16"]),
+        precision=st.sampled_from(["float32", "bfloat16"] if BFLOAT16 else ["float32"]),
         beam=st.sampled_from([1, 3]),
     )
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from conftest import decoder, model_args
+from conftest import decoder, model_args, needs_bfloat16
 from hparams import RECIPES, make_hparams
 from interop.variable_names import variables_by_2017_name
 from model import DecoderBlock, EncoderBlock, Transformer, make_model
@@ -60,7 +60,10 @@ def test_gradients_are_those_of_2017(golden):
 
 
 def test_five_training_steps_are_those_of_2017(golden):
-    """So are the parameters after them, except some biases of K (1.3e-4; see below)."""
+    """So are the parameters after them, except a few whose gradient is rounding noise (see below).
+
+    Which ones depends on the processor. Adam moves each by at most the learning rate per step.
+    """
     model, x, y = golden.model(), tf.constant(golden["x"]), tf.constant(golden["y"])
     optimizer = FusedAdam(golden.hparams["lr"], 0.9, 0.98, 1e-8)
     step = make_train_step(tf.distribute.get_strategy(), model, optimizer)
@@ -69,10 +72,13 @@ def test_five_training_steps_are_those_of_2017(golden):
     assert largest_difference(losses, golden["losses5"]) < 1e-5
     assert float(results[0][1]) == pytest.approx(float(golden["acc"]))
     named = variables_by_2017_name(model)
-    for name, theirs in golden.group("w5").items():
-        rounding = 1e-4 if not name.endswith("attention/dense_1/bias") else 5e-4
-        difference = largest_difference(named[name], theirs.reshape(named[name].shape))
-        assert difference < rounding, name
+    differences = [
+        np.abs(named[name].numpy() - theirs.reshape(named[name].shape)).ravel()
+        for name, theirs in golden.group("w5").items()
+    ]
+    differences = np.sort(np.concatenate(differences))
+    assert len(differences) > 10_000 and differences[-20] < 2e-5
+    assert differences[-1] < 5 * golden.hparams["lr"]
     after, *_ = step(x, y)
     assert float(after) == pytest.approx(float(golden["mean_loss_after5"]), abs=1e-5)
 
@@ -256,6 +262,7 @@ def test_dropout_is_on_in_the_training_step(model):
     assert len(losses) == 3
 
 
+@needs_bfloat16
 @pytest.mark.parametrize("recipe", ["legacy", "tiny"])
 def test_bfloat16_is_near_float32_and_learns(recipe):
     flags = dict(recipe=recipe, hidden_units=32, num_blocks=2, num_heads=4, maxlen=8)
@@ -335,6 +342,7 @@ def test_a_keras_file_holds_the_model(tmp_path):
     assert process.returncode == 0, printed
 
 
+@needs_bfloat16
 def test_a_keras_file_holds_the_dtype_policy(tmp_path):
     model = recipe_model("tiny", dtype="mixed_bfloat16")
     path = tmp_path / "model.keras"

@@ -66,7 +66,7 @@ STEPS = dict(tanh=tanh_step, gru=gru_step, lstm=lstm_step)
 
 
 def reference(model, cell, x, y):
-    """The logits of one pair, token by token, by the formulas of the walk-through.
+    """The logits of one pair, token by token, by the formulas of docs/walkthrough.md.
 
     Returns:
       (T_y, V)

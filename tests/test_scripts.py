@@ -15,7 +15,7 @@ import eval
 import prepro
 import train
 import trainer
-from conftest import SMALL, sample_pairs, seeds, write_corpus
+from conftest import SMALL, needs_bfloat16, sample_pairs, seeds, write_corpus
 from hparams import load_hparams, make_hparams
 from inference import load_model
 from interop.variable_names import variables_by_2017_name
@@ -350,6 +350,7 @@ def test_the_printed_loss_is_the_mean_of_the_epochs_steps(corpus, capsys, monkey
     assert printed == pytest.approx(np.mean(losses), abs=0.001)
 
 
+@needs_bfloat16
 def test_a_model_trained_in_bfloat16_translates_in_float32(corpus):
     flags = corpus | SMALL | dict(precision="bfloat16", num_epochs=1)
     train.main(flags)
