@@ -85,6 +85,10 @@ class AttentionFunction(NamedTuple):
     parameters: dict = {}  # the shapes of its parameters by name, in letters
     softmax: bool = True  # whether weights are the softmax of the scores, or the scores
 
+    def scores(self, Q, K, parameters):
+        """Compute the scores with the variables that `add_parameters` returned."""
+        return self.score(Q, K, **{name: ops.cast(v, Q.dtype) for name, v in parameters.items()})
+
 
 # Some texts print `cosine[Q^T K] V`, without a softmax. `cosine` is that reading: weights may be
 # negative, and do not sum to 1. `cosine_softmax` has the softmax of the other functions.

@@ -88,7 +88,7 @@ class InputEmbedding(keras.layers.Layer):
                 layer.build(ids_shape)
 
     def call(self, ids, training=None):
-        """Embed whole sentences: (N, T) -> (N, T, C)."""
+        """Embed complete sentences: (N, T) -> (N, T, C)."""
         outputs, _ = self.embed(ids, start=0, state=())
         return self.dropout(outputs, training=training)
 

@@ -340,8 +340,7 @@ class MultiheadAttention(keras.layers.Layer):
         K, V, key_masks = keys_values
         if positions is not None:
             Q, K = positions.rotate(Q, K)
-        parameters = {name: ops.cast(v, Q.dtype) for name, v in self.score_parameters.items()}
-        scores = self.function.score(Q, K, **parameters)  # (N, h, T_q, T_k)
+        scores = self.function.scores(Q, K, self.score_parameters)  # (N, h, T_q, T_k)
         if positions is not None:
             scores = positions.change_scores(scores, Q, K)  # (N, h, T_q, T_k)
 

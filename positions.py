@@ -27,7 +27,7 @@ from modules import Embedding, PositionalEncoding
 
 @keras.saving.register_keras_serializable("transformer")
 class Positions(keras.layers.Layer):
-    """No positions. The base class of the others: its hooks change nothing.
+    """No positions. The base class of the others: its hooks return their inputs.
 
     Args:
       hp: dict of the sizes maxlen, hidden_units and num_heads.
@@ -374,7 +374,7 @@ class DebertaPositions(RelativePositions):
 
     The score is (q k + q k_r + k q_r) / sqrt(3 d), where k_r and q_r are learned vectors of the
     distance, clipped to `max_distance`. The paper projects one table of distances to k_r and q_r
-    in each block; here each block has its own two tables.
+    in each block; here each block has two tables.
     """
 
     max_distance = 16

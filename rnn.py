@@ -47,7 +47,7 @@ RNN_ARGS = (
 
 
 class Memory(NamedTuple):
-    """What the decoder knows of the sources."""
+    """The encoded sources, as the decoder reads them."""
 
     states: tf.Tensor  # (N, T, C), the encoder's states e_i
     masks: tf.Tensor  # (N, T) bool, True where the source has a token
@@ -146,8 +146,7 @@ class RecurrentDecoder(keras.layers.Layer):
             return ops.repeat(memory.last[0], ops.shape(d)[0] // N, axis=0), None
         Q = ops.reshape(d, (N, 1, beam, C))  # one head; the hypotheses are query positions
         K = memory.states[:, None]  # (N, 1, T, C)
-        parameters = {name: ops.cast(v, Q.dtype) for name, v in self.score_parameters.items()}
-        scores = self.function.score(Q, K, **parameters)  # (N, 1, beam, T)
+        scores = self.function.scores(Q, K, self.score_parameters)  # (N, 1, beam, T)
         mask = memory.masks[:, None, None]  # (N, 1, 1, T)
         weights = scores_to_weights(scores, mask, softmax=self.function.softmax)
         return ops.reshape(ops.matmul(weights, K), (-1, C)), weights

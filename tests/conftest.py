@@ -25,7 +25,7 @@ slow = pytest.mark.slow
 SKIP_SLOW = pytest.mark.skip(
     reason="slow: more kills and models, real text, benchmarks. To run them: make test-slow"
 )
-# Of the tests that train until a task is learned. tests/on_machines.sh sets more of them.
+# The seeds of tests that train until a task is learned. tests/on_machines.sh sets ten.
 seeds = pytest.mark.parametrize("seed", [*map(int, os.environ.get("TEST_SEEDS", "0").split())])
 # With ONEDNN_MAX_CPU_ISA, oneDNN has no bfloat16, but TensorFlow asks the processor and crashes.
 BFLOAT16 = os.environ.get("ONEDNN_MAX_CPU_ISA") not in ("SSE41", "AVX2")
@@ -114,6 +114,43 @@ def decoder(model, x, beam=1):
         return model.decode_step(ids, cache, memory)
 
     return step, model.initial_cache(memory, beam)
+
+
+def token_by_token(model, x, y):
+    """Compute the logits of `y` as a search does, with a cache: (N, T, V)."""
+    from modules import shift_right
+
+    step, state = decoder(model, x)
+    steps = []
+    for ids in shift_right(y).numpy().T:
+        logits, state = step(ids, state)
+        steps.append(logits)
+    return np.stack(steps, axis=1)
+
+
+def beam_and_model_scores(flags, seed=3):
+    """Translate with an untrained model: the scores of beam search, and those of the model.
+
+    Without a length penalty both are log-probabilities of the best hypotheses, (N,).
+    """
+    import keras
+
+    from hparams import make_hparams
+    from inference import make_search, sequence_scores
+    from model import make_model
+    from search import paper_penalty
+    from vocab import PAD
+
+    hp = make_hparams(dict(vocab_size=13, alpha=0.0) | flags)
+    keras.utils.set_random_seed(seed)
+    model = make_model(hp, 13, 13)
+    x = np.random.default_rng(0).integers(4, 13, (4, 5), np.int32)
+    x[:, -1] = 3
+    preds, scores = make_search(model, hp, 4)(x)
+    max_lengths = np.full(4, hp.max_output_tokens(5), np.int32)
+    return scores[:, 0], sequence_scores(
+        model, x, preds[:, 0], max_lengths, paper_penalty(0.0), [PAD]
+    )
 
 
 @pytest.fixture(params=["legacy_a", "legacy_b"])

@@ -6,10 +6,10 @@ import pytest
 import tensorflow as tf
 
 from attention import ATTENTION_FUNCTIONS, additive, scores_to_weights
-from conftest import decoder, model_args
+from conftest import model_args, token_by_token
 from hparams import ATTENTION_SCORES
 from model import Transformer
-from modules import MultiheadAttention, shift_right
+from modules import MultiheadAttention
 from test_model import SIZES, X, Y
 
 RNG = np.random.default_rng(0)
@@ -127,13 +127,7 @@ def test_a_model_with_each_function(name, recipe):
     """Token by token as all at once, and all parameters get a gradient."""
     keras.utils.set_random_seed(1)
     model = Transformer(13, 13, **model_args(recipe) | SIZES, attention_score=name)
-    step, state = decoder(model, X)
-    inputs = shift_right(Y).numpy()
-    steps = []
-    for t in range(Y.shape[1]):
-        logits, state = step(inputs[:, t], state)
-        steps.append(logits)
-    np.testing.assert_allclose(np.stack(steps, axis=1), model(X, Y), atol=1e-5)
+    np.testing.assert_allclose(token_by_token(model, X, Y), model(X, Y), atol=1e-5)
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(model(X, Y, training=True) ** 2)
     variables = model.trainable_variables

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from conftest import decoder, model_args, needs_bfloat16
+from conftest import decoder, model_args, needs_bfloat16, token_by_token
 from hparams import RECIPES, make_hparams
 from interop.variable_names import variables_by_2017_name
 from model import DecoderBlock, EncoderBlock, Transformer, make_model
@@ -171,13 +171,7 @@ def test_sentences_of_a_batch_are_independent(model):
 
 def test_token_by_token_equals_all_at_once(model):
     """The decoder with a cache gives the same logits as `call`."""
-    step, state = decoder(model, X)
-    inputs = shift_right(Y).numpy()
-    steps = []
-    for t in range(Y.shape[1]):
-        logits, state = step(inputs[:, t], state)
-        steps.append(logits)
-    np.testing.assert_allclose(np.stack(steps, axis=1), model(X, Y), atol=1e-5)
+    np.testing.assert_allclose(token_by_token(model, X, Y), model(X, Y), atol=1e-5)
 
 
 def test_greedy_is_the_argmax_of_its_own_output(model):

@@ -5,12 +5,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from conftest import decoder, model_args
+from conftest import beam_and_model_scores, model_args, token_by_token
 from hparams import BOUNDED_POSITIONS, POSITION_ENCODINGS, RELATIVE_POSITIONS, make_hparams
-from inference import make_search
 from interop.variable_names import variables_by_2017_name
-from model import Transformer, make_model
-from modules import shift_right
+from model import Transformer
 from positions import POSITIONS
 from runtime.errors import InputError
 from test_model import SIZES, X, Y
@@ -261,13 +259,7 @@ def test_a_model_with_each_encoding(name, recipe):
     """Causal, the same token by token, and the same with more padding where masks are from ids."""
     model = small_model(name, recipe)
     logits = model(X, Y).numpy()
-    step, state = decoder(model, X)
-    inputs = shift_right(Y).numpy()
-    steps = []
-    for t in range(Y.shape[1]):
-        one, state = step(inputs[:, t], state)
-        steps.append(one)
-    np.testing.assert_allclose(np.stack(steps, axis=1), logits, atol=2e-5)
+    np.testing.assert_allclose(token_by_token(model, X, Y), logits, atol=2e-5)
     changed = Y.copy()
     changed[:, 3] = 4
     other = model(X, changed).numpy()
@@ -284,20 +276,8 @@ def test_a_model_with_each_encoding(name, recipe):
 @pytest.mark.parametrize("name", ["recurrent", "convolutional", "xlnet"])
 def test_beam_search_keeps_the_state_of_each_hypothesis(name):
     """The best hypothesis has the score that the model gives to it at once."""
-    flags = dict(recipe="tiny", positions=name, vocab_size=13, alpha=0.0) | SIZES
-    hp = make_hparams(flags)
-    keras.utils.set_random_seed(3)
-    model = make_model(hp, 13, 13)
-    x = np.random.default_rng(0).integers(4, 13, (4, 5), np.int32)
-    x[:, -1] = 3
-    preds, scores = make_search(model, hp, 4)(x)
-    logp = tf.nn.log_softmax(tf.concat([tf.fill([4, preds.shape[2], 1], -np.inf),
-                                        model(x, preds[:, 0])[..., 1:]], axis=-1))  # fmt: skip
-    mask = tf.cast(preds[:, 0] != 0, tf.float32)
-    total = tf.reduce_sum(
-        tf.where(mask > 0, tf.gather(logp, preds[:, 0], batch_dims=2), 0.0), axis=1
-    )
-    np.testing.assert_allclose(scores[:, 0], total, rtol=1e-4)
+    scores, expected = beam_and_model_scores(dict(recipe="tiny", positions=name) | SIZES)
+    np.testing.assert_allclose(scores, expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["hierarchical", "recurrent", "shaw", "t5"])

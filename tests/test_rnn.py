@@ -10,13 +10,18 @@ import tensorflow_text  # noqa: F401, which a SavedModel needs
 
 import prepro
 import train
-from conftest import GOLDEN, decoder, sample_pairs, write_corpus
+from conftest import (
+    GOLDEN,
+    beam_and_model_scores,
+    sample_pairs,
+    token_by_token,
+    write_corpus,
+)
 from data_load import RaggedIds
 from hparams import ATTENTION_SCORES, make_hparams
-from inference import load_model, make_search
+from inference import load_model
 from interop.variable_names import variables_by_2017_name
 from model import make_model
-from modules import shift_right
 from monitor.attention_maps import alignments
 from optimizer import FusedAdam
 from processes import Forked, forked_script
@@ -188,12 +193,7 @@ def test_cells_are_those_of_pytorch(cell):
 )
 def test_token_by_token_equals_all_at_once(cell, score):
     model = make(cell=cell, attention_score=score, tied_embeddings=True)
-    step, state = decoder(model, X)
-    inputs, steps = shift_right(Y).numpy(), []
-    for t in range(Y.shape[1]):
-        logits, state = step(inputs[:, t], state)
-        steps.append(logits)
-    np.testing.assert_allclose(np.stack(steps, axis=1), model(X, Y), atol=1e-5)
+    np.testing.assert_allclose(token_by_token(model, X, Y), model(X, Y), atol=1e-5)
     named = variables_by_2017_name(model)
     assert {id(v) for v in named.values()} == {id(v) for v in model.trainable_variables}
     assert len(named) == len(model.trainable_variables)
@@ -255,17 +255,8 @@ def test_cross_attention_has_the_weights_of_each_step():
 @pytest.mark.parametrize("cell", CELLS)
 def test_beam_search_keeps_the_state_of_each_hypothesis(recipe, cell):
     """The best hypothesis has the score that the model gives to it at once."""
-    hp = make_hparams(dict(recipe=recipe, cell=cell, vocab_size=13, alpha=0.0, hidden_units=C))
-    keras.utils.set_random_seed(3)
-    model = make_model(hp, 13, 13)
-    x = np.random.default_rng(0).integers(4, 13, (4, 5), np.int32)
-    x[:, -1] = 3
-    preds, scores = make_search(model, hp, 4)(x)
-    logits = model(x, preds[:, 0]).numpy()
-    logits[..., 0] = -np.inf
-    logp = tf.gather(tf.nn.log_softmax(logits), preds[:, 0], batch_dims=2).numpy()
-    total = np.where(preds[:, 0] != 0, logp, 0).sum(axis=1)
-    np.testing.assert_allclose(scores[:, 0], total, rtol=1e-4)
+    scores, expected = beam_and_model_scores(dict(recipe=recipe, cell=cell, hidden_units=C))
+    np.testing.assert_allclose(scores, expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
