@@ -36,6 +36,7 @@ C = 8
 
 
 def make(**args):
+    """Build a small model; `dtype` is one of the arguments."""
     keras.utils.set_random_seed(1)
     model = RecurrentModel(13, 13, C, **args)
     for variable in model.trainable_variables:  # as after training: no bias is zero
@@ -76,7 +77,7 @@ def reference(model, cell, x, y):
     Returns:
       (T_y, V)
     """
-    named = {name: v.numpy().astype("float64") for name, v in variables_by_2017_name(model).items()}
+    named = {name: v.numpy() for name, v in variables_by_2017_name(model).items()}
 
     def weights(scope):
         return {n.rpartition("/")[2]: v for n, v in named.items() if n.startswith(f"{scope}/")}
@@ -118,33 +119,39 @@ def test_logits_are_those_of_the_formulas(cell, decoder_attention, bidirectional
         decoder_attention=decoder_attention,
         bidirectional=bidirectional,
         attention_score="scaled_dot",
+        dtype="float64",
     )
     logits = model(X, Y).numpy()
     for row in range(2):
         expected = reference(model, cell, X[row], Y[row])
-        np.testing.assert_allclose(logits[row], expected, atol=2e-6)
+        np.testing.assert_allclose(logits[row], expected, atol=1e-9)
 
 
+@pytest.mark.parametrize("decoder_attention", [False, True])
 @pytest.mark.parametrize("cell", CELLS)
-def test_gradients_are_the_slopes_of_the_loss(cell):
-    """Finite differences of the independent formulas, in float64."""
-    model = make(cell=cell, attention_score="scaled_dot")
-    probe = np.random.default_rng(0).normal(size=(6, 13))
+def test_gradients_are_the_slopes_of_the_loss(cell, decoder_attention):
+    """Finite differences of the independent formulas."""
+    model = make(
+        cell=cell,
+        decoder_attention=decoder_attention,
+        attention_score="scaled_dot",
+        dtype="float64",
+    )
+    rng = np.random.default_rng(0)
+    probe = rng.normal(size=(6, 13))
     with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(model(X[:1], Y[:1])[0] * probe.astype("float32"))
+        loss = tf.reduce_sum(model(X[:1], Y[:1])[0] * probe)
     named = variables_by_2017_name(model)
     gradients = tape.gradient(loss, [v.value for v in named.values()])
-    rng = np.random.default_rng(1)
     for (name, variable), gradient in zip(named.items(), gradients, strict=True):
-        gradient = tf.convert_to_tensor(gradient).numpy()
         direction, before = rng.normal(size=variable.shape), variable.numpy()
         losses = []
-        for sign in (1, -1):  # 2^-7: exact in float32 up to its rounding
-            variable.assign(before + sign * direction * 2**-7)
+        for sign in (1, -1):
+            variable.assign(before + sign * 1e-5 * direction)
             losses.append((reference(model, cell, X[0], Y[0]) * probe).sum())
         variable.assign(before)
-        slope = (losses[0] - losses[1]) / 2**-6
-        assert (gradient * direction).sum() == pytest.approx(slope, rel=0.02, abs=0.02), name
+        slope = np.sum(tf.convert_to_tensor(gradient) * direction)
+        assert slope == pytest.approx((losses[0] - losses[1]) / 2e-5, rel=1e-6, abs=1e-7), name
 
 
 def from_pytorch(cell, arrays):
