@@ -67,9 +67,9 @@ def bilinear(Q, K, kernel):
 
 
 def map_heads(inputs, kernel):
-    """Apply the matrix of each head: (N, h, T, d), (h, d, d) -> (N, h, T, d)."""
-    # tf: the gradient of a matmul that broadcasts over N crashes on some processors, in oneDNN's
-    # code for AVX-512 (TensorFlow 2.21).
+    """Apply the matrix of each head: (N, h, T, d), (h, d, e) -> (N, h, T, e)."""
+    # tf: a matmul that broadcasts over N gives wrong numbers in bfloat16 if h = 1, and its gradient
+    # has crashed in float32 (TensorFlow 2.21, oneDNN with AVX-512).
     return tf.einsum("nhtd,hde->nhte", inputs, kernel)
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from attention import map_heads
 from modules import Embedding, PositionalEncoding
 
 
@@ -363,8 +364,9 @@ class XLNetPositions(RelativePositions):
         sinusoids = self.encoding(ops.arange(1 - T_k, T_k))  # (2 T_k - 1, C)
         r = ops.reshape(ops.matmul(sinusoids, kernel), (-1, self.num_heads, self.head_units))
         r = ops.transpose(r, (1, 2, 0))  # (h, d, 2 T_k - 1)
-        position_scores = select(ops.matmul(Q + v, r), distances(T_q, T_k) + T_k - 1)
-        content_bias = tf.matmul(u, K, transpose_b=True)  # (N, h, 1, T_k)
+        position_scores = select(map_heads(Q + v, r), distances(T_q, T_k) + T_k - 1)
+        content_bias = map_heads(K, ops.transpose(u, (0, 2, 1)))  # (N, h, T_k, 1)
+        content_bias = ops.swapaxes(content_bias, 2, 3)  # (N, h, 1, T_k)
         return scores + (content_bias + position_scores) / self.head_units**0.5
 
 
@@ -393,10 +395,11 @@ class DebertaPositions(RelativePositions):
             ops.clip(sign * offsets, -limit, limit - 1) + limit for sign in (1, -1)
         )
         key_table, query_table = (
-            ops.cast(table, Q.dtype) for table in (self.key_table, self.query_table)
+            ops.transpose(ops.cast(table, Q.dtype), (0, 2, 1))  # (h, d, 2 * limit)
+            for table in (self.key_table, self.query_table)
         )
-        content_to_position = select(tf.matmul(Q, key_table, transpose_b=True), to_key)
-        by_key = tf.matmul(K, query_table, transpose_b=True)  # (N, h, T_k, 2 * limit)
+        content_to_position = select(map_heads(Q, key_table), to_key)
+        by_key = map_heads(K, query_table)  # (N, h, T_k, 2 * limit)
         position_to_content = select(by_key, ops.transpose(to_query))  # (N, h, T_k, T_q)
         position_scores = content_to_position + ops.swapaxes(position_to_content, 2, 3)
         return (scores + position_scores / self.head_units**0.5) / 3**0.5

@@ -119,9 +119,9 @@ class TextModel(tf.Module):
           dict: translation (N,) string, and score (N,) float32.
         """
         ids = self.ops.encode(text)  # (N, T)
+        nonempty = tf.where(ids.row_lengths() > 1)[:, 0]  # (M,) rows, M <= N
         eos = tf.fill([tf.size(text), 1], EOS)
         ids = tf.concat([ids[:, :-1][:, : self.hp.max_input_tokens - 1], eos], axis=1)  # (N, T)
-        nonempty = tf.where(ids.row_lengths() > 1)[:, 0]  # (M,) rows, M <= N
         ids = tf.gather(ids, nonempty)  # (M, T)
         x = ids.to_tensor(shape=[None, self.hp.pad_to])  # (M, T)
         preds, scores = self.search(x)  # (M, 1, T), (M, 1)

@@ -4,8 +4,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras import ops
 
-from conftest import beam_and_model_scores, model_args, token_by_token
+from conftest import beam_and_model_scores, model_args, needs_bfloat16, token_by_token
 from hparams import BOUNDED_POSITIONS, POSITION_ENCODINGS, RELATIVE_POSITIONS, make_hparams
 from interop.variable_names import variables_by_2017_name
 from model import Transformer
@@ -176,6 +177,22 @@ def test_relative_positions_are_their_formula(name, causality, T_q):
         if (i + j) % 7 == n:  # a part of the pairs
             expected = formula(weights, Q[n, head, i], K[n, head, j], T_k - T_q + i, j, head)
             assert ours[n, head, i, j] == pytest.approx(expected, abs=2e-5), (i, j)
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("name", RELATIVE_POSITIONS)
+def test_a_single_head_in_bfloat16_is_near_float32(name):
+    """TensorFlow has computed garbage here, in a product that broadcasts one head over N."""
+    inputs = [random(3, 1, T, d) for _ in range(2)]
+    sizes = dict(maxlen=T, hidden_units=d, num_heads=1)
+    scores = []
+    for dtype in ("float32", "mixed_bfloat16"):
+        keras.utils.set_random_seed(0)
+        layer = POSITIONS[name](**sizes, dtype=dtype)
+        layer.build(None)
+        layer.built = True
+        scores.append(scores_of(layer, *(ops.cast(i, layer.compute_dtype) for i in inputs)))
+    np.testing.assert_allclose(scores[1].astype("float32"), scores[0], atol=0.2)
 
 
 def test_the_buckets_of_t5_grow():
