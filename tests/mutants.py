@@ -44,6 +44,7 @@ FILES = [
     "attention.py",
     "modules.py",
     "positions.py",
+    "rnn.py",
     "model.py",
     "optimizer.py",
     "search.py",
