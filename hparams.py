@@ -25,7 +25,7 @@ ENOUGH_STEPS_PER_EPOCH = 300  # from which 40 epochs are enough, with num_epochs
 # The keys of `positions.POSITIONS` and `attention.ATTENTION_FUNCTIONS`.
 POSITION_ENCODINGS = (
     *("learned", "sinusoid", "paired_sinusoid", "product", "hierarchical", "recurrent"),
-    *("convolutional", "shaw", "t5", "xlnet", "deberta", "rotary", "none"),
+    *("convolutional", "complex", "shaw", "t5", "xlnet", "deberta", "rotary", "none"),
 )
 ATTENTION_SCORES = ("scaled_dot", "dot", "additive", "bilinear", "cosine", "cosine_softmax")
 BOUNDED_POSITIONS = ("learned", "product")  # they end at `maxlen`
@@ -318,6 +318,10 @@ class Hyperparams(Flags):
             raise InputError(
                 f"positions rotary need an even number of units per head. hidden_units"
                 f" {self.hidden_units} / num_heads {self.num_heads} is odd"
+            )
+        if self.position_encoding == "complex" and self.hidden_units % 2:
+            raise InputError(
+                f"positions complex need an even number of hidden_units, not {self.hidden_units}"
             )
         if self.bpe_dropout and not (self.tokenizer == "bpe" and self.unbounded_length):
             raise InputError(

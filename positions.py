@@ -240,6 +240,49 @@ class ConvolutionalPositions(Positions):
         return outputs, padded[:, T:]
 
 
+@keras.saving.register_keras_serializable("transformer")
+class ComplexPositions(Positions):
+    """Each token is C/2 complex waves of its position: r e^(i (w pos + p)) (Wang et al. 2020).
+
+    The embedded token has r e^(i p), as pairs of a real and an imaginary part: columns 2i and
+    2i + 1. The learned frequencies w start as those of the sinusoids. All tokens share them, which
+    the paper calls word-sharing. Unlike there, the layers after it compute with real numbers.
+    """
+
+    def build(self, _=None):
+        """Create the frequencies."""
+        self.frequencies = self.add_weight(shape=(self.num_units // 2,), name="frequencies")
+        self.frequencies.assign(rotation_frequencies(self.num_units))
+
+    def embed(self, tokens, start, state=()):
+        """Return the waves at each position."""
+        positions = start + ops.arange(ops.shape(tokens)[1])  # (T,)
+        return rotate_pairs(tokens, positions, ops.convert_to_tensor(self.frequencies)), state
+
+
+def rotation_frequencies(num_units):
+    """Return the frequency of each pair of columns: 10000^(-2i / num_units), (num_units / 2,)."""
+    return (10000.0 ** (-np.arange(0, num_units, 2) / num_units)).astype("float32")
+
+
+def rotate_pairs(inputs, positions, frequencies):
+    """Rotate each pair of columns by position times frequency.
+
+    Args:
+      inputs: (..., T, d).
+      positions: (T,).
+      frequencies: (d/2,) float32.
+
+    Returns:
+      (..., T, d)
+    """
+    angles = ops.cast(positions, "float32")[:, None] * frequencies  # (T, d/2)
+    cos, sin = (ops.cast(f(angles), inputs.dtype) for f in (ops.cos, ops.sin))
+    even, odd = inputs[..., 0::2], inputs[..., 1::2]  # (..., T, d/2)
+    pairs = ops.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1)
+    return ops.reshape(pairs, ops.shape(inputs))  # (..., T, d)
+
+
 # Relative positions ---------------------------------------------------------------
 
 
@@ -416,17 +459,9 @@ class RotaryPositions(RelativePositions):
     def rotate(self, Q, K):
         """Rotate each query and key by its position."""
         T_q, T_k = ops.shape(Q)[2], ops.shape(K)[2]
-        return self.rotated(Q, T_k - T_q + ops.arange(T_q)), self.rotated(K, ops.arange(T_k))
-
-    def rotated(self, inputs, positions):
-        """Rotate (N, h, T, d) by the angles of `positions` (T,)."""
-        i = np.arange(0, self.head_units, 2)
-        frequencies = (10000.0 ** (-i / self.head_units)).astype("float32")  # (d/2,)
-        angles = ops.cast(positions, "float32")[:, None] * frequencies  # (T, d/2)
-        cos, sin = (ops.cast(f(angles), inputs.dtype) for f in (ops.cos, ops.sin))
-        even, odd = inputs[..., 0::2], inputs[..., 1::2]  # (N, h, T, d/2)
-        pairs = ops.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1)
-        return ops.reshape(pairs, ops.shape(inputs))  # (N, h, T, d)
+        frequencies = rotation_frequencies(self.head_units)  # (d/2,)
+        Q = rotate_pairs(Q, T_k - T_q + ops.arange(T_q), frequencies)  # (N, h, T_q, d)
+        return Q, rotate_pairs(K, ops.arange(T_k), frequencies)
 
 
 POSITIONS = dict(
@@ -437,6 +472,7 @@ POSITIONS = dict(
     hierarchical=HierarchicalPositions,
     recurrent=RecurrentPositions,
     convolutional=ConvolutionalPositions,
+    complex=ComplexPositions,
     shaw=ShawPositions,
     t5=T5Positions,
     xlnet=XLNetPositions,

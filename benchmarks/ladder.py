@@ -26,7 +26,7 @@ WORDS = (8, 12, 16)  # upper limits of the source lengths of the plot, in words
 SCORES = ("scaled_dot", "dot", "additive", "bilinear", "cosine", "cosine_softmax")
 POSITIONS = (
     *("none", "learned", "sinusoid", "product", "hierarchical", "recurrent", "convolutional"),
-    *("shaw", "t5", "xlnet", "deberta", "rotary"),
+    *("complex", "shaw", "t5", "xlnet", "deberta", "rotary"),
 )
 # Units at which the recurrent models have the parameters of `tiny`, with 8,000 subwords.
 UNITS = dict(tanh=256, gru=216, lstm=202)

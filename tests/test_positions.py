@@ -84,6 +84,12 @@ def hierarchical(weights, tokens, n=3):
     return tokens + [0.4 * u(t // n) + 0.6 * u(t % n) for t in range(T)]
 
 
+def complex_waves(weights, tokens):
+    waves = tokens[:, 0::2] + 1j * tokens[:, 1::2]  # (T, C/2)
+    waves = waves * np.exp(1j * np.outer(np.arange(T), weights["frequencies"]))
+    return np.stack([waves.real, waves.imag], axis=-1).reshape(T, C)
+
+
 ABSOLUTE = dict(
     learned=lambda weights, tokens: tokens + weights["lookup_table"],
     product=lambda weights, tokens: tokens * weights["lookup_table"],
@@ -96,6 +102,7 @@ ABSOLUTE = dict(
     hierarchical=hierarchical,
     recurrent=gru,
     convolutional=convolution,
+    complex=complex_waves,
     none=lambda _, tokens: tokens,
 )
 
@@ -237,6 +244,15 @@ def test_a_rotation_preserves_norms():
     assert np.abs(rotated - Q).max() > 0.5
 
 
+def test_complex_positions_start_with_the_frequencies_of_the_sinusoids():
+    """A token of ones and zeros becomes the cosines and sines of its position."""
+    layer = POSITIONS["complex"](maxlen=T, hidden_units=C, num_heads=h)
+    layer.build(None)
+    waves = layer.embed(tf.constant([[[1.0, 0.0] * (C // 2)] * T]), 0)[0][0]
+    expected = [[sinusoid(t, i ^ 1, paired=True) for i in range(C)] for t in range(T)]
+    np.testing.assert_allclose(waves, expected, atol=1e-5)
+
+
 def test_sinusoids_of_a_later_position_are_a_linear_map_of_those_before():
     """The same rotation of each pair of columns everywhere (paper, section 3.5)."""
     layer, k = make("paired_sinusoid"), 7
@@ -310,6 +326,8 @@ def test_flags_that_do_not_fit_the_positions():
         make_hparams(dict(positions="shaw", attention_score="dot"))
     with pytest.raises(InputError, match="rotary need an even number of units per head"):
         make_hparams(dict(positions="rotary", hidden_units=15, num_heads=3))
+    with pytest.raises(InputError, match="complex need an even number of hidden_units, not 15"):
+        make_hparams(dict(positions="complex", hidden_units=15, num_heads=3))
     with pytest.raises(InputError, match="bpe_dropout needs .* positions without an end"):
         make_hparams(dict(recipe="tiny", positions="learned", bpe_dropout=0.1))
     assert make_hparams(dict(recipe="tiny")).position_encoding == "paired_sinusoid"
