@@ -35,7 +35,7 @@ RELATIVE_POSITIONS = ("shaw", "t5", "xlnet", "deberta", "rotary")
 RNN_FLAGS = ("cell", "bidirectional", "decoder_attention")
 BLOCK_FLAGS = (
     *("ffn_units", "num_blocks", "num_heads", "sinusoid", "paired_sinusoid", "positions"),
-    *("relu_projections", "output_projection", "dropout_on"),
+    *("relu_projections", "output_projection", "dropout_on", "residual", "normalization"),
 )
 
 # Declare a flag of a group in `--help`.
@@ -195,6 +195,15 @@ class Hyperparams(Flags):
         choices=("attention", "sublayers", "both"),
         fixed="model",
     )
+    residual: bool = model_flag(
+        True, "add the inputs of each sub-layer to its outputs", fixed="model"
+    )
+    normalization: str = model_flag(
+        "post",
+        "normalize the outputs of each sub-layer after the addition, or not",
+        choices=("post", "none"),
+        fixed="model",
+    )
     dropout_rate: float = model_flag(
         0.1, "share of units dropped in training", 0.0, 1.0, fixed="model"
     )
@@ -229,6 +238,9 @@ class Hyperparams(Flags):
         0,
         INT32_LIMIT,
         auto=True,
+    )
+    label_smoothing: float = training_flag(
+        0.1, "probability that the labels of the loss move to all tokens", 0.0, 1.0
     )
     beta_2: float = training_flag(0.98, "Adam's decay of the squared gradients", 0.0, 1.0)
     epsilon: float = training_flag(1e-8, "Adam's epsilon", 0.0, 1.0)

@@ -40,6 +40,8 @@ MODEL_ARGS = (
     "pad_logit",
     "mask_from",
     "dropout_on",
+    "residual",
+    "normalization",
 )
 
 # The values of the hyperparameter `precision`, as Keras names them.
@@ -224,6 +226,8 @@ class Transformer(keras.Model):
       mask_from: how padding is found: "activations" (2017 code: vectors of zeros) or "ids".
       dropout_on: where dropout applies in addition to the embeddings: "attention" (weights),
         "sublayers" (outputs) or "both".
+      residual: whether the inputs of each sublayer are added to its outputs.
+      normalization: "post" for a normalization after each sublayer, or "none".
     """
 
     def __init__(
@@ -246,6 +250,8 @@ class Transformer(keras.Model):
         pad_logit=False,
         mask_from="activations",
         dropout_on="attention",
+        residual=True,
+        normalization="post",
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -267,6 +273,8 @@ class Transformer(keras.Model):
         self.pad_logit = pad_logit
         self.mask_from = mask_from
         self.dropout_on = dropout_on
+        self.residual = residual
+        self.normalization = normalization
 
         dtype = self.dtype_policy.name
         attention, feedforward = self.sublayer_args()
@@ -330,12 +338,16 @@ class Transformer(keras.Model):
         """Return the arguments of `MultiheadAttention` and of `Feedforward`, two dicts."""
         on_weights = self.dropout_on in ("attention", "both")
         on_outputs = self.dropout_on in ("sublayers", "both")
-        residual_dropout = self.dropout_rate if on_outputs else 0.0
+        add_norm = dict(
+            dropout_rate=self.dropout_rate if on_outputs else 0.0,
+            residual=self.residual,
+            normalization=self.normalization,
+        )
         attention = dict(
             num_units=self.hidden_units,
             num_heads=self.num_heads,
             dropout_rate=self.dropout_rate if on_weights else 0.0,
-            residual_dropout_rate=residual_dropout,
+            add_norm=add_norm,
             relu=self.relu_projections,
             output_projection=self.output_projection,
             mask_queries=self.mask_from == "activations",
@@ -344,7 +356,7 @@ class Transformer(keras.Model):
         feedforward = dict(
             inner_units=self.ffn_units or 4 * self.hidden_units,
             num_units=self.hidden_units,
-            residual_dropout_rate=residual_dropout,
+            add_norm=add_norm,
         )
         return attention, feedforward
 

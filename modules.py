@@ -192,6 +192,38 @@ class Dropout(keras.layers.Layer):
         return inputs * tf.where(keep, scale, tf.zeros_like(scale))
 
 
+@keras.saving.register_keras_serializable("transformer")
+class AddAndNorm(keras.layers.Layer):
+    """The end of a sublayer: LayerNorm(x + Dropout(sublayer(x))) (paper, sections 3.1 and 5.4).
+
+    (N, T, C), (N, T, C) -> (N, T, C).
+
+    Args:
+      dropout_rate: share of the sublayer's outputs dropped in training.
+      residual: whether x is added.
+      normalization: "post" for a `Normalize` of the sum, or "none".
+    """
+
+    def __init__(self, dropout_rate=0.0, residual=True, normalization="post", **kwargs):
+        super().__init__(**kwargs)
+        dtype = self.dtype_policy.name
+        self.residual = residual
+        self.dropout = Dropout(dropout_rate, dtype=dtype)
+        self.normalize = Normalize(dtype=dtype) if normalization == "post" else None
+
+    def build(self, input_shape):
+        """Create the parameters of the normalization."""
+        if self.normalize:
+            self.normalize.build(input_shape)
+
+    def call(self, inputs, outputs, training=None):
+        """Combine x = `inputs` and sublayer(x) = `outputs`, (N, T, C) each."""
+        outputs = self.dropout(outputs, training=training)
+        if self.residual:
+            outputs = outputs + inputs
+        return self.normalize(outputs) if self.normalize else outputs
+
+
 class KeysValues(NamedTuple):
     """Projected keys and values of an attention, and which key positions are valid."""
 
@@ -225,8 +257,7 @@ class MultiheadAttention(keras.layers.Layer):
       num_units: C.
       num_heads: h, a divisor of C.
       dropout_rate: share of attention weights dropped in training.
-      residual_dropout_rate: share of the outputs dropped in training, before they are
-        added to the queries (paper, section 5.4).
+      add_norm: dict, arguments of `AddAndNorm`; None for its defaults.
       relu: whether Q, K and V pass through a ReLU.
       output_projection: whether the joined heads are projected by W_O.
       mask_queries: whether all-zero queries get all-zero attention weights.
@@ -238,7 +269,7 @@ class MultiheadAttention(keras.layers.Layer):
         num_units,
         num_heads=8,
         dropout_rate=0.0,
-        residual_dropout_rate=0.0,
+        add_norm=None,
         relu=True,
         output_projection=False,
         mask_queries=True,
@@ -269,8 +300,7 @@ class MultiheadAttention(keras.layers.Layer):
         self.mask_queries = mask_queries
         self.function = ATTENTION_FUNCTIONS[attention_score]
         self.dropout = Dropout(dropout_rate, dtype=dtype)
-        self.residual_dropout = Dropout(residual_dropout_rate, dtype=dtype)
-        self.normalize = Normalize(dtype=dtype)
+        self.add_norm = AddAndNorm(**(add_norm or {}), dtype=dtype)
 
     def build(self, queries_shape, keys_shape):
         """Create the parameters of all sublayers."""
@@ -280,7 +310,7 @@ class MultiheadAttention(keras.layers.Layer):
         if self.output_projection:
             self.output_projection.build(queries_shape)
         self.score_parameters = add_parameters(self, self.function, self.num_heads, self.head_units)
-        self.normalize.build(queries_shape)
+        self.add_norm.build(queries_shape)
 
     def call(self, queries, keys, key_masks=None, causality=False, positions=None, training=None):
         """Attend to `keys`; arguments as in `project_keys_values` and `attend`."""
@@ -323,8 +353,7 @@ class MultiheadAttention(keras.layers.Layer):
         outputs = self.join_heads(outputs)  # (N, T_q, C)
         if self.output_projection:
             outputs = self.output_projection(outputs)
-        outputs = self.residual_dropout(outputs, training=training)
-        return self.normalize(outputs + queries)
+        return self.add_norm(queries, outputs, training=training)
 
     def attention_weights(self, queries, keys_values, causality=False, positions=None):
         """Return the attention weights that `attend` computes, (N, h, T_q, T_k)."""
@@ -380,30 +409,27 @@ class Feedforward(keras.layers.Layer):
     Args:
       inner_units: width between the two maps, 4 * C in the paper.
       num_units: C.
-      residual_dropout_rate: share of the outputs dropped in training, before they are
-        added to the inputs (paper, section 5.4).
+      add_norm: dict, arguments of `AddAndNorm`; None for its defaults.
     """
 
-    def __init__(self, inner_units, num_units, residual_dropout_rate=0.0, **kwargs):
+    def __init__(self, inner_units, num_units, add_norm=None, **kwargs):
         super().__init__(**kwargs)
         dtype = self.dtype_policy.name
         self.inner = keras.layers.Dense(inner_units, activation="relu", dtype=dtype)
         self.outer = keras.layers.Dense(num_units, dtype=dtype)
-        self.residual_dropout = Dropout(residual_dropout_rate, dtype=dtype)
-        self.normalize = Normalize(dtype=dtype)
+        self.add_norm = AddAndNorm(**(add_norm or {}), dtype=dtype)
 
     def build(self, input_shape):
         """Create the parameters of all sublayers."""
         self.inner.build(input_shape)
         self.outer.build((*input_shape[:-1], self.inner.units))
-        self.normalize.build(input_shape)
+        self.add_norm.build(input_shape)
 
     def call(self, inputs, training=None):
         """(N, T, C) -> (N, T, C)."""
         outputs = self.inner(inputs)  # (N, T, inner_units)
         outputs = self.outer(outputs)  # (N, T, C)
-        outputs = self.residual_dropout(outputs, training=training)
-        return self.normalize(outputs + inputs)
+        return self.add_norm(inputs, outputs, training=training)
 
 
 def fused_glorot(matrices):

@@ -45,8 +45,12 @@ class StepMetrics(NamedTuple):
     num_targets: tf.Tensor  # how many there are
 
 
-def make_train_step(strategy, model, optimizer):
-    """Make the function that trains on a batch (x, y) of (N, T) -> StepMetrics."""
+def make_train_step(strategy, model, optimizer, smoothing=0.1):
+    """Make the function that trains on a batch (x, y) of (N, T) -> StepMetrics.
+
+    Args:
+      smoothing: epsilon of the smoothed labels.
+    """
 
     def replica_step(x, y):
         istarget = tf.not_equal(y, PAD)  # (N, T)
@@ -58,7 +62,8 @@ def make_train_step(strategy, model, optimizer):
             logits = model(x, y, training=True, istarget=istarget)  # (M, V)
             logits = tf.cast(logits, tf.float32)
             with tf.name_scope("mean_loss"):  # a box in TensorBoard's graph
-                loss = tf.reduce_sum(smoothed_cross_entropy(target_ids, logits)) / num_targets
+                losses = smoothed_cross_entropy(target_ids, logits, smoothing)  # (M,)
+                loss = tf.reduce_sum(losses) / num_targets
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         with tf.name_scope("acc"):
@@ -90,7 +95,7 @@ def epoch_batches(data, vocabs, hp, epoch, skip=0):
 # The development set -----------------------------------------------------------
 
 
-def make_loss_fn(model):
+def make_loss_fn(model, smoothing=0.1):
     """Make the function from a batch (x, y) of (N, T) to its summed loss and its tokens, both ().
 
     It differs from training in that there is no dropout.
@@ -101,7 +106,8 @@ def make_loss_fn(model):
         istarget = tf.not_equal(y, PAD)  # (N, T)
         target_ids = tf.boolean_mask(y, istarget)  # (M,)
         logits = tf.cast(model(x, y, istarget=istarget), tf.float32)  # (M, V)
-        return tf.reduce_sum(smoothed_cross_entropy(target_ids, logits)), tf.size(target_ids)
+        losses = smoothed_cross_entropy(target_ids, logits, smoothing)  # (M,)
+        return tf.reduce_sum(losses), tf.size(target_ids)
 
     return loss_fn
 
@@ -274,9 +280,9 @@ class Trainer:
                 learning_rate=self.schedule, beta_1=0.9, beta_2=hp.beta_2, epsilon=hp.epsilon
             )
             self.optimizer.build(self.model.trainable_variables)
-        self.step = make_train_step(self.strategy, self.model, self.optimizer)
+        self.step = make_train_step(self.strategy, self.model, self.optimizer, hp.label_smoothing)
         self.search = make_search(self.model, hp, beam=1)
-        self.loss_fn = make_loss_fn(self.model)
+        self.loss_fn = make_loss_fn(self.model, hp.label_smoothing)
         self.progress, self.metric_log = Progress(), MetricLog()
         self.checkpoint = checkpoint.make_checkpoint(
             self.model, self.optimizer, self.progress.variables()

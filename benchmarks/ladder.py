@@ -50,6 +50,9 @@ def rows() -> dict:
     transformers |= {
         "ReLU in attention": dict(relu_projections=True),
         "without W_O": dict(output_projection=False),
+        "without residuals": dict(residual=False),
+        "without normalization": dict(normalization="none"),
+        "without label smoothing": dict(label_smoothing=0.0),
         "without warm-up": dict(warmup_steps=0, lr=0.0005),
         "masks from activations": dict(mask_from="activations", positions="learned"),
         "three matrices": dict(tied_embeddings=False),

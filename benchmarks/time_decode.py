@@ -110,17 +110,17 @@ def joey_parameters(model) -> dict:
     for i, block in enumerate(model.enc_blocks):
         name = f"encoder.layers.{i}"
         attention(f"{name}.src_src_att", block.self_attention)
-        normalize(f"{name}.layer_norm", block.self_attention.normalize)
+        normalize(f"{name}.layer_norm", block.self_attention.add_norm.normalize)
         feedforward(f"{name}.feed_forward", block.feedforward)
-        normalize(f"{name}.feed_forward.layer_norm", block.feedforward.normalize)
+        normalize(f"{name}.feed_forward.layer_norm", block.feedforward.add_norm.normalize)
     for i, block in enumerate(model.dec_blocks):
         name = f"decoder.layers.{i}"
         attention(f"{name}.trg_trg_att", block.self_attention)
         attention(f"{name}.src_trg_att", block.vanilla_attention)
-        normalize(f"{name}.x_layer_norm", block.self_attention.normalize)
-        normalize(f"{name}.dec_layer_norm", block.vanilla_attention.normalize)
+        normalize(f"{name}.x_layer_norm", block.self_attention.add_norm.normalize)
+        normalize(f"{name}.dec_layer_norm", block.vanilla_attention.add_norm.normalize)
         feedforward(f"{name}.feed_forward", block.feedforward)
-        normalize(f"{name}.feed_forward.layer_norm", block.feedforward.normalize)
+        normalize(f"{name}.feed_forward.layer_norm", block.feedforward.add_norm.normalize)
     return arrays
 
 

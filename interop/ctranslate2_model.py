@@ -68,6 +68,11 @@ def write(hp, model, vocabs, path, quantization="float32"):
             " masks from activations. Export with --format saved_model, or train with --recipe"
             " updated, paper or tiny"
         )
+    if not hp.residual or hp.normalization != "post":
+        raise InputError(
+            "CTranslate2 has no model without residual connections or without normalization."
+            " Export with --format saved_model"
+        )
     spec = make_spec(hp, model)
     source, target = ([vocab.id_to_token(i) for i in range(len(vocab))] for vocab in vocabs)
     spec.register_source_vocabulary(source)
@@ -124,7 +129,7 @@ def set_self_attention(spec, attention):
     """Set Q, K and V, which CTranslate2 fuses into one matrix, W_O and the normalization."""
     set_dense(spec.linear[0], attention.query, attention.key, attention.value)
     set_output(spec.linear[1], attention)
-    set_normalize(spec.layer_norm, attention.normalize)
+    set_normalize(spec.layer_norm, attention.add_norm.normalize)
 
 
 def set_cross_attention(spec, attention):
@@ -132,7 +137,7 @@ def set_cross_attention(spec, attention):
     set_dense(spec.linear[0], attention.query)
     set_dense(spec.linear[1], attention.key, attention.value)
     set_output(spec.linear[2], attention)
-    set_normalize(spec.layer_norm, attention.normalize)
+    set_normalize(spec.layer_norm, attention.add_norm.normalize)
 
 
 def set_output(spec, attention):
@@ -147,7 +152,7 @@ def set_feedforward(spec, feedforward):
     """Set both linear maps, and the normalization after them."""
     set_dense(spec.linear_0, feedforward.inner)
     set_dense(spec.linear_1, feedforward.outer)
-    set_normalize(spec.layer_norm, feedforward.normalize)
+    set_normalize(spec.layer_norm, feedforward.add_norm.normalize)
 
 
 def set_dense(spec, *layers):

@@ -56,7 +56,7 @@ def recurrent_variables(model) -> dict:
 
 def attention_variables(attention, scope) -> dict:
     """The variables of a `MultiheadAttention` by name."""
-    names = normalize_variables(attention.normalize, scope)
+    names = normalize_variables(attention.add_norm.normalize, scope)
     dense = {"dense": attention.query, "dense_1": attention.key, "dense_2": attention.value}
     if attention.output_projection:
         dense["dense_3"] = attention.output_projection
@@ -76,7 +76,7 @@ def position_variables(layers, i, scope) -> dict:
 
 def feedforward_variables(feedforward, scope, normalize_scope) -> dict:
     """The variables of a `Feedforward` by name."""
-    names = normalize_variables(feedforward.normalize, f"{scope}/{normalize_scope}")
+    names = normalize_variables(feedforward.add_norm.normalize, f"{scope}/{normalize_scope}")
     for name, layer in {"conv1d": feedforward.inner, "conv1d_1": feedforward.outer}.items():
         names[f"{scope}/multihead_attention/{name}/kernel"] = layer.kernel
         names[f"{scope}/multihead_attention/{name}/bias"] = layer.bias
@@ -84,7 +84,9 @@ def feedforward_variables(feedforward, scope, normalize_scope) -> dict:
 
 
 def normalize_variables(normalize, scope) -> dict:
-    """The variables of a `Normalize` by name."""
+    """The variables of a `Normalize`, or of None, by name."""
+    if normalize is None:
+        return {}
     return {
         f"{scope}/ln/Variable": normalize.beta,
         f"{scope}/ln/Variable_1": normalize.gamma,

@@ -132,6 +132,10 @@ def test_unsupported_models_and_flags(trained, tmp_path, monkeypatch):
         hp = make_hparams(dict(recipe="tiny") | other)
         with pytest.raises(InputError, match="CTranslate2 gets only positions that are added"):
             ctranslate2_model.write(hp, None, None, tmp_path / "out")
+    for other in (dict(residual=False), dict(normalization="none")):
+        hp = make_hparams(dict(recipe="tiny") | other)
+        with pytest.raises(InputError, match="no model without residual connections or"):
+            ctranslate2_model.write(hp, None, None, tmp_path / "out")
     assert not [*tmp_path.iterdir()]
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(InputError, match="pip install ctranslate2"):

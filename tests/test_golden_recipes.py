@@ -148,8 +148,8 @@ def pytorch_arrays(model):
             sublayers = [*attentions.values(), block.feedforward]
             for number, sublayer in enumerate(sublayers, 1):
                 norm = f"{scope}.norm{number}"
-                pairs.append((f"{norm}.weight", None, sublayer.normalize.gamma, False))
-                pairs.append((f"{norm}.bias", None, sublayer.normalize.beta, False))
+                pairs.append((f"{norm}.weight", None, sublayer.add_norm.normalize.gamma, False))
+                pairs.append((f"{norm}.bias", None, sublayer.add_norm.normalize.beta, False))
             for name, attention in attentions.items():
                 C = attention.num_units
                 for part, layer in enumerate((attention.query, attention.key, attention.value)):

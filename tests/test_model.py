@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from conftest import decoder, model_args, needs_bfloat16, token_by_token
+import trainer
+from conftest import SMALL, decoder, model_args, needs_bfloat16, token_by_token
 from hparams import RECIPES, make_hparams
 from interop.variable_names import variables_by_2017_name
 from model import DecoderBlock, EncoderBlock, Transformer, make_model
@@ -16,8 +17,8 @@ from modules import MultiheadAttention, shift_right, smoothed_cross_entropy
 from optimizer import FusedAdam
 from processes import Forked
 from search import greedy
-from trainer import make_train_step
-from vocab import BOS
+from trainer import make_loss_fn, make_train_step
+from vocab import BOS, load_vocabs
 
 
 def largest_difference(ours, theirs):
@@ -237,9 +238,9 @@ def test_dropout_is_where_dropout_on_puts_it(on, weights, outputs):
     (enc,), (dec,) = model.enc_blocks, model.dec_blocks
     for attention in (enc.self_attention, dec.self_attention, dec.vanilla_attention):
         assert attention.dropout.rate == weights
-        assert attention.residual_dropout.rate == outputs
+        assert attention.add_norm.dropout.rate == outputs
     for block in (enc, dec):
-        assert block.feedforward.residual_dropout.rate == outputs
+        assert block.feedforward.add_norm.dropout.rate == outputs
 
 
 def test_dropout_is_on_in_training(model):
@@ -254,6 +255,24 @@ def test_dropout_is_on_in_the_training_step(model):
     x, y = tf.constant(X), tf.constant(Y)
     losses = {float(step(x, y)[0]) for _ in range(3)}
     assert len(losses) == 3
+
+
+def test_label_smoothing_of_training_and_of_the_development_set(corpus, monkeypatch):
+    """Without it, the loss is the mean of -log p of the targets."""
+    model = Transformer(13, 13, **model_args("tiny") | SIZES | dict(dropout_rate=0.0))
+    logp = tf.nn.log_softmax(model(X, Y)).numpy()
+    of_targets = np.take_along_axis(logp, Y[..., None], axis=-1)[..., 0][Y != 0]
+    total, count = make_loss_fn(model, smoothing=0.0)(X, Y)
+    assert float(total / tf.cast(count, tf.float32)) == pytest.approx(-of_targets.mean(), rel=1e-5)
+    sgd = keras.optimizers.SGD(0.0)
+    step = make_train_step(tf.distribute.get_strategy(), model, sgd, smoothing=0.0)
+    assert float(step(X, Y).mean_loss) == pytest.approx(-of_targets.mean(), rel=1e-5)
+    for name in ("make_train_step", "make_loss_fn"):
+        monkeypatch.setattr(trainer, name, lambda *args: args)
+    hp = make_hparams(corpus | SMALL | dict(label_smoothing=0.3))
+    run = trainer.Trainer(hp, load_vocabs(hp))
+    assert run.step == (run.strategy, run.model, run.optimizer, 0.3)
+    assert run.loss_fn == (run.model, 0.3)
 
 
 @needs_bfloat16

@@ -12,6 +12,7 @@ import modules
 from conftest import BFLOAT16
 from model import DecoderBlock, EncoderBlock, InputEmbedding
 from modules import (
+    AddAndNorm,
     Dropout,
     Embedding,
     Feedforward,
@@ -106,6 +107,8 @@ LAYERS = [
     (functools.partial(PositionalEncoding, C, paired=True), [None], 0),
     (Normalize, [(2, 4, C)], 2),
     (functools.partial(Dropout, 0.5), [(2, 4, C)], 0),
+    (AddAndNorm, [(2, 4, C)] * 2, 2),
+    (functools.partial(AddAndNorm, residual=False, normalization="none"), [(2, 4, C)] * 2, 0),
     (functools.partial(Feedforward, 4 * C, C), [(2, 4, C)], 6),
     (functools.partial(MultiheadAttention, C, 2), [(2, 4, C), (2, 5, C)], 8),
     (functools.partial(MultiheadAttention, C, 2, output_projection=True), [(2, 4, C)] * 2, 10),
@@ -266,11 +269,21 @@ def test_dropout_acts_in_training_only():
     assert np.abs(trained - layer(inputs, inputs)).max() > 0.01
 
 
+def test_the_end_of_a_sublayer_is_that_of_the_paper():
+    x, outputs = units(2, 4, C), units(2, 4, C)
+    for residual in (True, False):
+        expected = outputs + x if residual else outputs
+        plain = AddAndNorm(residual=residual, normalization="none")
+        np.testing.assert_allclose(plain(x, outputs), expected, atol=1e-6)
+        layer = AddAndNorm(residual=residual)
+        np.testing.assert_allclose(layer(x, outputs), Normalize()(expected), atol=1e-6)
+
+
 @pytest.mark.parametrize(
     "layer, count",
     [
-        (MultiheadAttention(C, 2, residual_dropout_rate=0.9), 2),
-        (Feedforward(4 * C, C, residual_dropout_rate=0.9), 1),
+        (MultiheadAttention(C, 2, add_norm=dict(dropout_rate=0.9)), 2),
+        (Feedforward(4 * C, C, add_norm=dict(dropout_rate=0.9)), 1),
     ],
 )
 def test_residual_dropout_acts_in_training_only(layer, count):

@@ -164,8 +164,12 @@ def end_at_once(model, paths):
     table[3] = 1.0
     model.dec_input.tokens.lookup_table.assign(table)
     for block in model.dec_blocks:
-        block.feedforward.normalize.gamma.assign(np.zeros_like(block.feedforward.normalize.gamma))
-        block.feedforward.normalize.beta.assign(np.ones_like(block.feedforward.normalize.beta))
+        block.feedforward.add_norm.normalize.gamma.assign(
+            np.zeros_like(block.feedforward.add_norm.normalize.gamma)
+        )
+        block.feedforward.add_norm.normalize.beta.assign(
+            np.ones_like(block.feedforward.add_norm.normalize.beta)
+        )
 
 
 def test_training_that_diverges_ends_with_a_message(run, tmp_path):
