@@ -258,7 +258,7 @@ def test_recurrent_models_train_resume_and_translate(words, subwords, flags):
 
 
 @slow
-@examples(25, 200, shrink=False, random=True)
+@examples(5, 100, shrink=False, random=True)
 @given(st.one_of(MODELS, RNNS))
 def test_other_models_train_resume_and_translate_after_export(words, subwords, flags):
     hp, model, vocabs = train_resume_and_translate(flags, words, subwords)

@@ -9,6 +9,8 @@ import tensorflow as tf
 
 import model
 import modules
+import positions
+import rnn
 from conftest import BFLOAT16
 from model import DecoderBlock, EncoderBlock, InputEmbedding
 from modules import (
@@ -125,15 +127,27 @@ def test_layer(make, shapes, parameters):
     check_layer(make, *inputs, parameters=parameters, shape=(2, 4, C))
 
 
-def test_every_layer_is_checked():
-    defined = {
+def layers_of(*files):
+    """Return the layer classes that the modules define."""
+    return {
         value
-        for module in (modules, model)
+        for module in files
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, keras.layers.Layer)
-        if value.__module__ in ("modules", "model")
+        if value.__module__ == module.__name__
     }
+
+
+def test_every_layer_is_checked():
+    defined = layers_of(modules, model)
     assert {type(make()) for make, *_ in LAYERS} == defined - {model.Transformer}
+
+
+def test_every_layer_is_registered():
+    """A file that `model.save` wrote names the classes in this way."""
+    abstract = {positions.RelativePositions}
+    for layer in layers_of(modules, model, positions, rnn) - abstract:
+        assert keras.saving.get_registered_name(layer) == f"transformer>{layer.__name__}"
 
 
 def test_embedding_looks_up_scaled_vectors():
@@ -290,6 +304,12 @@ def test_residual_dropout_acts_in_training_only(layer, count):
     inputs = [units(2, 4, C)] * count
     np.testing.assert_array_equal(layer(*inputs), layer(*inputs))
     assert np.abs(layer(*inputs, training=True) - layer(*inputs)).max() > 0.01
+
+
+@pytest.mark.parametrize("layer, count", [(MultiheadAttention(C, 2), 2), (Feedforward(9, C), 1)])
+def test_there_is_no_dropout_by_default(layer, count):
+    inputs = [units(2, 4, C)] * count
+    np.testing.assert_array_equal(layer(*inputs, training=True), layer(*inputs))
 
 
 def test_the_learning_rate_rises_to_its_peak_and_falls():

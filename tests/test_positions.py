@@ -115,6 +115,13 @@ def test_absolute_positions_are_their_formula(name):
         np.testing.assert_allclose(ours, ABSOLUTE[name](weights_of(layer), row), atol=1e-5)
 
 
+def test_hierarchical_positions_after_the_last_have_the_vectors_of_the_last_block():
+    vectors = make("hierarchical", maxlen=2).vectors(np.arange(8))[0]  # 4 different ones
+    np.testing.assert_array_equal(vectors[4:6], vectors[2:4])
+    np.testing.assert_array_equal(vectors[6:8], vectors[2:4])
+    assert np.abs(vectors[2:4] - vectors[:2]).max() > 0.1
+
+
 def shaw(weights, q, k, i, j, _):
     return q @ (k + weights["key_table"][np.clip(j - i, -16, 16) + 16]) / d**0.5
 
