@@ -1,19 +1,21 @@
 """Train every kind of model for the same time on the same text, and compare their BLEU.
 
     python benchmarks/ladder.py TRAIN.de TRAIN.en VAL.de VAL.en --minutes 10
-    python benchmarks/ladder.py TRAIN.de TRAIN.en VAL.de VAL.en --rows gru "gru, additive"
+    python benchmarks/ladder.py TRAIN.de TRAIN.en VAL.de VAL.en --rows gru "gru, additive" --seed 2
     python benchmarks/ladder.py --table
 
 The first command trains all rows, one after the other, and takes hours. Interrupted, the same
-command resumes. Each row is stored in benchmarks/work/ladder; --table prints them all, and draws
-ladder_length.png and ladder_speed.png there. Scores are sacreBLEU of greedy search with the newest
-checkpoint. All rows but "three matrices" have about as many parameters; all have one vocabulary.
+command resumes. Each row is stored in benchmarks/work/ladder; --table prints them all, with the
+mean of all seeds, and draws ladder_length.png and ladder_speed.png there. Scores are sacreBLEU of
+greedy search with the newest checkpoint. All rows but "three matrices" have about as many
+parameters; all have one vocabulary. A training that diverges has the score 0.
 """
 
 import argparse
 import json
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -28,6 +30,8 @@ POSITIONS = (
     *("none", "learned", "sinusoid", "product", "hierarchical", "recurrent", "convolutional"),
     *("complex", "shaw", "t5", "xlnet", "deberta", "rotary"),
 )
+# The rows of the plot by source length.
+DRAWN_BY_LENGTH = ("tanh", "gru", "lstm", "gru, additive", "transformer", "positions none")
 # Units at which the recurrent models have the parameters of `tiny`, with 8,000 subwords.
 UNITS = dict(tanh=256, gru=216, lstm=202)
 
@@ -68,8 +72,11 @@ def command(script, flags) -> list[str]:
     return [sys.executable, str(ROOT / script), *words]
 
 
-def train_for(seconds, flags, folder):
+def train_for(seconds, flags, folder) -> bool:
     """Train until `seconds` have passed in all runs together, and save a checkpoint.
+
+    Returns:
+      bool: whether the training has gone well. If not, it diverged.
 
     Raises:
       KeyboardInterrupt: Ctrl-C. The checkpoint is saved, and the seconds are recorded.
@@ -77,7 +84,7 @@ def train_for(seconds, flags, folder):
     clock = folder / "seconds"
     done = float(clock.read_text()) if clock.exists() else 0.0
     if done >= seconds:
-        return
+        return True
     start = time.monotonic()
     with (folder / "train.log").open("a") as log:
         process = subprocess.Popen(command("train.py", flags), stdout=log, stderr=log)
@@ -89,30 +96,39 @@ def train_for(seconds, flags, folder):
             process.send_signal(signal.SIGTERM)
             code = process.wait()
             clock.write_text(str(done + time.monotonic() - start))
+    if code == 2 and "diverged" in (folder / "train.log").read_text():
+        return False
     if code not in (0, 128 + signal.SIGTERM):
         sys.exit(f"{folder}/train.log: training has failed with code {code}")
+    return True
 
 
-def measure(name, flags, text, minutes) -> dict:
+def row_folder(name, seed) -> Path:
+    """The folder of a row."""
+    return WORK / f"{re.sub(r'[^a-zA-Z0-9]+', '_', name)}_{seed}"
+
+
+def measure(name, flags, seed, text, minutes) -> dict:
     """Train and evaluate a row; returns what `--table` shows of it."""
-    folder = WORK / re.sub(r"\W+", "_", name)
+    folder = row_folder(name, seed)
     folder.mkdir(parents=True, exist_ok=True)
     logdir = dict(logdir=folder / "logdir")
-    train_for(60 * minutes, flags | text | logdir | dict(num_epochs=100_000), folder)
+    more = logdir | dict(num_epochs=100_000, seed=seed)
+    good = train_for(60 * minutes, flags | text | more, folder)
     log = (folder / "train.log").read_text()
+    row = dict(name=name, flags=flags, seed=seed, minutes=minutes)
+    row |= dict(parameters=int(re.search(r"([\d,]+) parameters", log)[1].replace(",", "")))
+    if not good:
+        return row | dict(bleu=0.0, steps=0, by_length=[0.0] * (len(WORDS) + 1))
     decoding = dict(beam=1, average_checkpoints=1, results=folder / "results")
     done = subprocess.run(
         command("eval.py", logdir | decoding), capture_output=True, text=True, check=True
     )
     path = Path(re.search(r"Full results: (.+)", done.stdout)[1])
-    return dict(
-        name=name,
-        flags=flags,
-        minutes=minutes,
+    return row | dict(
         bleu=float(re.search(r"sacreBLEU = ([\d.]+)", done.stdout)[1]),
         by_length=bleu_by_length(path.read_text("utf-8")),
         steps=int(re.search(r"_gs_(\d+)", path.name)[1]),
-        parameters=int(re.search(r"([\d,]+) parameters", log)[1].replace(",", "")),
     )
 
 
@@ -129,25 +145,45 @@ def bleu_by_length(results) -> list[float]:
     return scores
 
 
+def mean_of_seeds(measured) -> list[dict]:
+    """Average the measurements of each row, in the order of `rows`."""
+    means = []
+    for name in rows():
+        same = [row for row in measured if row["name"] == name]
+        if same:
+            scores = [row["bleu"] for row in same]
+            mean = dict(
+                bleu=statistics.mean(scores),
+                steps=round(statistics.mean(row["steps"] for row in same)),
+                by_length=[
+                    *map(statistics.mean, zip(*(r["by_length"] for r in same), strict=True))
+                ],
+                spread=f" ({min(scores):.1f} to {max(scores):.1f})" if len(same) > 1 else "",
+            )
+            means.append(same[0] | mean)
+    return means
+
+
 def print_table(measured):
     """Print the rows, and draw BLEU by source length, and BLEU by steps per minute."""
+    measured = mean_of_seeds(measured)
     ranges = [f"{low + 1} to {high}" for low, high in zip((0, *WORDS), WORDS, strict=False)]
     print(f"| row | parameters | steps | BLEU | {' | '.join(ranges)} | more words |")
     print("|---" * (5 + len(ranges)) + "|")
     for row in measured:
         lengths = " | ".join(f"{score:.1f}" for score in row["by_length"])
         start = f"| {row['name']} | {row['parameters']:,} | {row['steps']:,} |"
-        print(f"{start} {row['bleu']:.1f} | {lengths} |")
+        print(f"{start} {row['bleu']:.1f}{row['spread']} | {lengths} |")
 
     from matplotlib.figure import Figure
 
     figure = Figure((7, 4), layout="constrained")
     ax = figure.subplots()
-    for row in measured:
+    for row in (row for row in measured if row["name"] in DRAWN_BY_LENGTH):
         ax.plot([*ranges, "more"], row["by_length"], marker="o", label=row["name"])
     ax.set_xlabel("words in the source")
     ax.set_ylabel("sacreBLEU")
-    ax.legend(fontsize=6, ncols=2)
+    ax.legend()
     figure.savefig(WORK / "ladder_length.png", dpi=150)
     figure = Figure((7, 4), layout="constrained")
     ax = figure.subplots()
@@ -166,6 +202,7 @@ def main():
     parser.add_argument("text", nargs="*", help="training text and val: source, target, each")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--rows", nargs="+", choices=[*rows()], default=[*rows()], metavar="ROW")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     if args.table:
@@ -178,9 +215,9 @@ def main():
     if not (WORK / "vocabulary").exists():
         subprocess.run(command("prepro.py", dict(recipe="tiny") | text), check=True)
     for name in args.rows:
-        path = WORK / re.sub(r"\W+", "_", name) / "row.json"
+        path = row_folder(name, args.seed) / "row.json"
         if not path.exists():
-            row = measure(name, rows()[name], text, args.minutes)
+            row = measure(name, rows()[name], args.seed, text, args.minutes)
             path.write_text(json.dumps(row))
         row = json.loads(path.read_text())
         print(f"{name}: BLEU {row['bleu']:.1f} after {row['steps']} steps", flush=True)

@@ -186,22 +186,28 @@ def lines_of_tests():
 
 
 def tests_of(mutant, lines, seconds):
-    """The tests of a mutant, fastest first, up to MAX_TEST_SECONDS."""
+    """The tests of a mutant, fastest first, up to MAX_TEST_SECONDS, and those of its file.
+
+    The latter may read what an import has made, without running a line of the file.
+    """
     of_file = lines[mutant["file"]]
     nodes = [n for n in ast.walk(ast.parse((ROOT / mutant["file"]).read_text("utf-8")))]
     within = [n for n in nodes if isinstance(n, ast.stmt) and n.lineno <= mutant["line"]]
     within = [n for n in within if n.end_lineno >= mutant["line"]]
     first = max((n.lineno for n in within), default=mutant["line"])  # of the innermost statement
     tests = of_file.get(mutant["line"]) or of_file.get(first)
-    if not tests:  # a line of the module itself
+    own_tests = []
+    if not tests:  # a line that runs when the module is imported
         tests = set().union(*of_file.values())
+        own_tests = [f"tests/test_{mutant['file']}"]
     chosen, total = [], 0.0
     for test in sorted(tests, key=lambda test: (seconds[test], test)):
         total += seconds[test]
         if chosen and total > MAX_TEST_SECONDS:
             break
         chosen.append(test)
-    return chosen or DEFAULT_TESTS
+    own_tests = [path for path in own_tests if (ROOT / path).exists()]
+    return chosen + own_tests or DEFAULT_TESTS
 
 
 def run_tests(folder, tests, output):

@@ -279,6 +279,14 @@ def small_model(name, recipe="tiny"):
     return model
 
 
+def test_only_the_blocks_of_t5_share_their_numbers():
+    for name in RELATIVE_POSITIONS:
+        model = small_model(name)
+        for layers in (model.enc_positions, model.dec_positions):
+            assert len(layers) == 2 and (layers[0] is layers[1]) == (name == "t5")
+        assert model.enc_positions[0] is not model.dec_positions[0]
+
+
 @pytest.mark.parametrize("name", POSITION_ENCODINGS)
 def test_only_without_positions_the_encoder_does_not_see_the_order(name):
     """Tigers love rabbits, or rabbits love tigers."""
