@@ -152,12 +152,11 @@ def mean_of_seeds(measured) -> list[dict]:
         same = [row for row in measured if row["name"] == name]
         if same:
             scores = [row["bleu"] for row in same]
+            by_length = zip(*(row["by_length"] for row in same), strict=True)
             mean = dict(
                 bleu=statistics.mean(scores),
                 steps=round(statistics.mean(row["steps"] for row in same)),
-                by_length=[
-                    *map(statistics.mean, zip(*(r["by_length"] for r in same), strict=True))
-                ],
+                by_length=[*map(statistics.mean, by_length)],
                 spread=f" ({min(scores):.1f} to {max(scores):.1f})" if len(same) > 1 else "",
             )
             means.append(same[0] | mean)

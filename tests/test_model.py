@@ -257,6 +257,12 @@ def test_dropout_is_on_in_the_training_step(model):
     assert len(losses) == 3
 
 
+def test_a_tied_matrix_starts_so_that_logits_are_near_1():
+    model = Transformer(500, 500, **model_args("tiny") | SIZES)
+    stddev = np.std(model.enc_input.tokens.lookup_table)
+    assert stddev == pytest.approx(model.hidden_units**-0.5, rel=0.1)
+
+
 def test_label_smoothing_of_training_and_of_the_development_set(corpus, monkeypatch):
     """Without it, the loss is the mean of -log p of the targets."""
     model = Transformer(13, 13, **model_args("tiny") | SIZES | dict(dropout_rate=0.0))
