@@ -214,12 +214,12 @@ def test_beam_search_stops_when_no_live_hypothesis_can_win():
 
     def step(ids, state):
         calls.assign_add(1)
-        sure = tf.constant([-20.0, -20.0, -20.0, 9.0, -20.0])
+        sure = tf.math.log([0.025, 0.025, 0.025, 0.9, 0.025])
         return tf.tile(sure[None], [tf.size(ids), 1]), state
 
     preds, scores = search(step, 2, 2, [50, 50], paper_penalty(0.6))
     assert preds[:, 0].tolist() == [[STOP], [STOP]] and calls.numpy() == 1
-    np.testing.assert_allclose(scores, 0, atol=1e-6)
+    np.testing.assert_allclose(scores, np.log(0.9 / 0.975), atol=1e-5)  # without <PAD>
 
 
 @pytest.mark.parametrize("beam, early_stopping", [(1, False), (2, False), (1, True)])
@@ -246,6 +246,20 @@ def test_a_late_sentence_may_win_by_its_length(beam, early_stopping):
         return
     assert tokens(preds[0, 0]) == (1,) * 10
     assert scores[0, 0] == pytest.approx(np.log(0.4) / float(penalty(10.0)), abs=1e-4)
+
+
+def test_early_stopping_of_a_sentence_does_not_depend_on_the_others():
+    """While the second sentence continues, the first one could still improve by its length."""
+    first_step = np.log([[1e-9, 0.4, 1e-9, 0.6, 1e-9], [1e-9, 1.0, 1e-9, 1e-9, 1e-9]])
+    later = np.log([[1e-9, 1.0, 1e-9, 1e-9, 1e-9]] * 2)
+    logits = tf.constant([first_step, later], tf.float32)  # (2, N, V)
+
+    def step(ids, state):
+        state = tf.concat([state, ids[:, None]], axis=1)
+        return logits[tf.cast(tf.shape(state)[1] > 1, tf.int32)], state
+
+    preds, _ = search(step, 2, 1, [10, 12], paper_penalty(1.5), early_stopping=True)
+    assert tokens(preds[0, 0]) == (STOP,) and tokens(preds[1, 0]) == (1,) * 12
 
 
 def test_missing_sentences_score_minus_infinity():
