@@ -133,6 +133,24 @@ def test_the_figures_of_a_model(trained, tmp_path, monkeypatch):
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
 
+def test_the_figures_of_positions(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(ROOT / "docs" / "figures")
+    import ladder_figures
+
+    flags = dict(recipe="tiny", vocab_size=20, maxlen=9, num_blocks=1)
+    learned, t5 = (
+        make_model(make_hparams(flags | dict(positions=name)), 20, 20) for name in ("learned", "t5")
+    )
+    numbers = ladder_figures.numbers_by_distance(t5)
+    middle = ladder_figures.MAX_DISTANCE  # the query itself
+    table = t5.enc_positions[0].table.numpy()  # (buckets, h)
+    np.testing.assert_array_equal(numbers[:, middle], table[0])
+    np.testing.assert_array_equal(numbers[:, middle - 1], table[1])  # the key before the query
+    np.testing.assert_array_equal(numbers[:, middle + 1], table[16 + 1])
+    ladder_figures.draw_learned(learned, t5, tmp_path / "learned.png")
+    assert (tmp_path / "learned.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_the_rows_of_the_ladder(benchmarks):
     """Their flags are valid, and models of different kinds have about as many parameters."""
     import ladder

@@ -1,0 +1,64 @@
+"""Draw docs/alignment.png and docs/learned.png from models that benchmarks/ladder.py has trained.
+
+python docs/figures/ladder_figures.py
+
+alignment.png shows where a recurrent decoder looks, learned.png what two encodings of positions
+have learned.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2])]
+
+import numpy as np
+from draw import DOCS, draw_attention
+from matplotlib.figure import Figure
+
+from inference import load_model
+
+LADDER = Path(__file__).resolve().parents[2] / "benchmarks" / "work" / "ladder"
+MAX_DISTANCE = 40  # tokens, in the picture of T5's numbers
+
+
+def similarities(model) -> np.ndarray:
+    """The cosines between the learned position vectors of the encoder, (maxlen, maxlen)."""
+    table = model.enc_input.positions.table.lookup_table.numpy()  # (maxlen, C)
+    table = table / np.linalg.norm(table, axis=-1, keepdims=True)
+    return table @ table.T
+
+
+def numbers_by_distance(model) -> np.ndarray:
+    """T5's numbers of the encoder, for keys from -MAX_DISTANCE to MAX_DISTANCE: (h, distances)."""
+    positions = model.enc_positions[0]
+    buckets = positions.buckets(2 * MAX_DISTANCE + 1, 2 * MAX_DISTANCE + 1)[MAX_DISTANCE]
+    return positions.table.numpy()[buckets].T
+
+
+def draw_learned(learned, t5, path):
+    """Draw similarities of learned positions, and T5's numbers, of two models."""
+    figure = Figure((9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    image = left.imshow(similarities(learned), cmap="RdBu", vmin=-1, vmax=1)
+    left.set(title="cosine of learned positions", xlabel="position", ylabel="position")
+    figure.colorbar(image, ax=left)
+    distances = np.arange(-MAX_DISTANCE, MAX_DISTANCE + 1)
+    for head, numbers in enumerate(numbers_by_distance(t5), 1):
+        right.plot(distances, numbers, label=f"head {head}")
+    right.set(title="T5: added to the score", xlabel="position of the key minus that of the query")
+    right.legend()
+    figure.savefig(path, dpi=110)
+
+
+def main():
+    """Draw both pictures."""
+
+    def load(row):
+        return load_model(dict(logdir=str(LADDER / f"{row}_0" / "logdir")))[1:]
+
+    draw_attention(*load("gru_additive"), DOCS / "alignment.png")
+    draw_learned(load("positions_learned")[1], load("positions_t5")[1], DOCS / "learned.png")
+
+
+if __name__ == "__main__":
+    main()
