@@ -204,6 +204,13 @@ def test_segments_are_one_line_each(tmp_path, text, sentences):
     assert read_test_sentences(path)[1] == sentences
 
 
+def test_a_message_has_the_line_number_after_comments_and_cdata(tmp_path):
+    path = tmp_path / "test.xml"
+    path.write_text("<seg><![CDATA[a\nb]]></seg>\n<!-- c\n -->\n<seg>d\n")
+    with pytest.raises(InputError, match=f"{path}:5: this <seg> is not closed"):
+        read_test_sentences(path)
+
+
 @pytest.mark.parametrize("unit", ["<", "<seg ", "<!--", "<![CDATA[", "<a> "])
 def test_no_markup_takes_more_than_linear_time(tmp_path, unit):
     """A million of these units once took an hour."""
