@@ -196,6 +196,7 @@ def test_the_cache_of_ids_is_data(tmp_path):
         ("<seg><![CDATA[a < b && <c>]]></seg>", ["a < b && <c>"]),
         ('<DOC><SEG ID="1">a</SEG></DOC>', ["a"]),
         ("<seg>a <b>c</b></seg>", ["a c"]),
+        ("<seg><b>a</b> c</seg>", ["a c"]),
     ],
 )
 def test_segments_are_one_line_each(tmp_path, text, sentences):
