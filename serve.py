@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import signal
 import weakref
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -304,7 +305,7 @@ def is_server_fault(record) -> bool:
 
 
 async def listen(app, host, port):
-    """Print the address and serve until the program is stopped.
+    """Print the address and serve until SIGTERM comes. Ctrl-C cancels the task.
 
     Raises:
       InputError: the address cannot be used.
@@ -313,15 +314,17 @@ async def listen(app, host, port):
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     logging.getLogger("aiohttp.server").addFilter(is_server_fault)
-    server = None
+    server, stopped = None, asyncio.Event()
     try:
         loop = asyncio.get_running_loop()
+        # An exception of another signal handler would end any request in the middle.
+        loop.add_signal_handler(signal.SIGTERM, stopped.set)
         make_connection = close_silent_connections(runner)
         server = await loop.create_server(make_connection, host, port, reuse_address=True)
         host, port, *_ = server.sockets[0].getsockname()
         name = f"[{host}]" if ":" in host else host
         print(f"http://{name}:{port} (Ctrl-C stops the server)", flush=True)
-        await asyncio.Event().wait()
+        await stopped.wait()
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(
@@ -341,6 +344,7 @@ def main(flags):
 
     Raises:
       InputError: there is no model, or the address cannot be used.
+      KeyboardInterrupt: a signal came.
     """
     options, flags = ServeFlags.split(flags)
     _, hp, model, vocabs = load_model(flags)
@@ -349,6 +353,7 @@ def main(flags):
     translate(["Hund"])  # the first call takes a second
     hosts = LOOPBACK if options.host in LOOPBACK else ()
     asyncio.run(listen(make_app(translate, hosts), options.host, options.port))
+    raise KeyboardInterrupt(signal.SIGTERM)
 
 
 if __name__ == "__main__":

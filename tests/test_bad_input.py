@@ -414,7 +414,8 @@ def test_a_number_out_of_range(name, tmp_path):
 
 @pytest.mark.parametrize("script", ["prepro.py", "train.py", "translate.py"])
 def test_windows_is_named_as_unsupported(script):
-    code = "import runpy, sys; sys.platform = 'win32'; sys.argv = sys.argv[1:]"
+    # On Windows, shutil imports a module that other systems lack.
+    code = "import runpy, shutil, sys; sys.platform = 'win32'; sys.argv = sys.argv[1:]"
     code += "; runpy.run_path(sys.argv[0], run_name='__main__')"
     command = [sys.executable, "-c", code, str(ROOT / script)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

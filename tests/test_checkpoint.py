@@ -339,7 +339,7 @@ def test_eval_infers_sizes_and_min_cnt_from_an_original_checkpoint(golden, tmp_p
     path = write_original(golden, logdir, adam=True)
     (tmp_path / "preprocessed").mkdir()
     for lang, size in zip(("de", "en"), golden.vocab_sizes, strict=True):
-        words = [f"{word}\t9" for word in SPECIALS]
+        words = [f"{special}\t9" for special in SPECIALS]
         words += [f"{word(i)}\t{3 if i < size else 2}" for i in range(4, size + 5)]
         vocab = tmp_path / "preprocessed" / f"{lang}.vocab.tsv"
         vocab.write_text("".join(f"{line}\n" for line in words))

@@ -2,8 +2,11 @@
 
 import asyncio
 import concurrent.futures
+import functools
 import json
+import signal
 import socket
+import time
 import urllib.error
 import urllib.request
 
@@ -197,20 +200,29 @@ def test_incomplete_requests_are_closed(monkeypatch):
     asyncio.run(scenario())
 
 
-def test_malformed_requests_print_no_traceback(flags):
+def test_malformed_requests_and_a_stop_during_one_print_no_traceback(flags):
     with Forked(["serve.py", "--logdir", flags["logdir"], "--port", "0"]) as process:
         address = next((line.split()[0] for line in process.stdout if "http" in line), "")
+        port = int(address.rpartition(":")[2])
+        connect = functools.partial(socket.create_connection, ("127.0.0.1", port), timeout=60)
         for request in (
             b"GET / HTTP/9\r\n\r\n",
             b"\x00\xff\r\n\r\n",
             b"GET / HTTP/1.1\r\nA\r\n\r\n",
         ):
-            port = int(address.rpartition(":")[2])
-            with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+            with connect() as client:
                 client.sendall(request)
                 assert b"400" in client.recv(1000)
-        process.terminate()
-        assert "Traceback" not in process.stderr.read()
+        body = sentence("Hund " * 400)
+        with connect() as client:
+            head = f"POST /translate HTTP/1.1\r\nHost: {address[7:]}\r\n"
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            client.sendall(head.encode() + body)
+            time.sleep(0.2)  # so that the translation begins on most machines
+            process.terminate()
+            printed = process.stderr.read()
+    assert "Traceback" not in printed and printed.endswith("serve.py: stopped\n")
+    assert process.returncode == 128 + signal.SIGTERM
 
 
 def test_the_page(flags, server):
