@@ -250,6 +250,23 @@ def test_a_message_about_an_unproven_damage_suggests_no_deletion(
     assert "delete" not in str(raised.value) and path.name in str(raised.value)
 
 
+def test_a_checkpoint_is_on_the_disk_before_it_gets_its_name(saved_objects, tmp_path, monkeypatch):
+    """After a loss of power, a file with the name of a checkpoint is complete."""
+    events = []
+    for name in ("fsync", "durable_replace"):
+        call = getattr(checkpoint, name)
+
+        def record(*paths, name=name, call=call):
+            events.append((name, Path(paths[0]).name))
+            return call(*paths)
+
+        monkeypatch.setattr(checkpoint, name, record)
+    checkpoint.save(saved_objects, tmp_path, 1, 1)
+    files = [f"{checkpoint.TEMP_NAME}{suffix}" for suffix in checkpoint.SUFFIXES]
+    synced, named = [[(name, f) for f in files] for name in ("fsync", "durable_replace")]
+    assert events[:4] == synced + named
+
+
 def test_data_without_an_index_is_deleted_after_the_next_checkpoint(saved_objects, tmp_path):
     """A kill between two renames, or between two deletions, can leave half a gigabyte."""
     paths = [checkpoint.save(saved_objects, tmp_path, epoch, epoch) for epoch in (1, 2)]

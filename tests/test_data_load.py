@@ -163,6 +163,12 @@ def test_the_ids_of_a_large_corpus_are_cached(capsys, large, monkeypatch):
     assert capsys.readouterr().out == printed
 
 
+def test_the_ids_of_a_small_corpus_are_not_cached(tmp_path):
+    flags = write_corpus(tmp_path, [("eins", "one"), ("drei vier", "three")])
+    assert len(training_pairs(flags)) == 2
+    assert not Hyperparams(**flags).id_cache_path.exists()
+
+
 def test_training_starts_even_if_the_ids_cannot_be_cached(capsys, large, monkeypatch):
     def full(*_):
         raise OSError("the disk is full")
