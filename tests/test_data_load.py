@@ -79,6 +79,7 @@ def training_pairs(flags, maxlen=10):
     prepro.main(flags)
     vocabs = load_vocabs(hp)
     data = load_train_data(hp, vocabs)
+    assert not data.Sources and not data.Targets  # a large text would fill the memory
     assert all(ids[-1] == EOS for side in (data.X, data.Y) for ids in side)
     sides = zip((data.X, data.Y), vocabs, strict=True)
     return list(zip(*([vocab.decode(ids) for ids in side] for side, vocab in sides), strict=True))
