@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import inference
 from hparams import make_hparams
 from inference import make_search
 from model import make_model
@@ -260,6 +261,32 @@ def test_early_stopping_of_a_sentence_does_not_depend_on_the_others():
 
     preds, _ = search(step, 2, 1, [10, 12], paper_penalty(1.5), early_stopping=True)
     assert tokens(preds[0, 0]) == (STOP,) and tokens(preds[1, 0]) == (1,) * 12
+
+
+@pytest.mark.parametrize(
+    "length_penalty, alpha, stops_early",
+    [("ctranslate2", 1.0, True), ("ctranslate2", 0.0, False), ("paper", 1.0, False)],
+)
+def test_only_the_penalty_of_ctranslate2_stops_early(
+    length_penalty, alpha, stops_early, monkeypatch
+):
+    given = []
+
+    def record(step, state, start, early_stopping, **_):
+        given.append(early_stopping)
+        return start, start
+
+    monkeypatch.setattr(inference, "beam_search", record)
+    flags = dict(recipe="tiny", hidden_units=4, num_heads=1, num_blocks=1, vocab_size=9)
+    hp = make_hparams(flags | dict(length_penalty=length_penalty, alpha=alpha))
+    make_search(make_model(hp, 9, 9), hp, beam=2)(np.array([[4, 3]], np.int32))
+    assert given == [stops_early]
+
+
+def test_a_batch_has_at_least_one_sentence():
+    assert inference.decoding_batch_size(10**9, beam=1) == 1
+    assert inference.decoding_batch_size(1, beam=10**9) == 1
+    assert inference.decoding_batch_size(10, beam=1) > inference.decoding_batch_size(100, beam=1)
 
 
 def test_missing_sentences_score_minus_infinity():
