@@ -240,7 +240,7 @@ class Hyperparams(Flags):
         auto=True,
     )
     label_smoothing: float = training_flag(
-        0.1, "probability that the labels of the loss move to all tokens", 0.0, 1.0
+        0.1, "share of the probability that all tokens get in the labels of the loss", 0.0, 1.0
     )
     beta_2: float = training_flag(0.98, "Adam's decay of the squared gradients", 0.0, 1.0)
     epsilon: float = training_flag(1e-8, "Adam's epsilon", 0.0, 1.0)

@@ -89,6 +89,11 @@ class Positions(keras.layers.Layer):
         return outputs
 
 
+def token_positions(tokens, start):
+    """Return the positions of consecutive tokens (N, T, C), of which the first is `start`: (T,)."""
+    return start + ops.arange(ops.shape(tokens)[1])
+
+
 # Absolute positions ---------------------------------------------------------------
 
 
@@ -111,7 +116,7 @@ class LearnedPositions(Positions):
 
     def embed(self, tokens, start, state=()):
         """Return x + t."""
-        return tokens + self.vectors(start + ops.arange(ops.shape(tokens)[1])), state
+        return tokens + self.vectors(token_positions(tokens, start)), state
 
     def vectors(self, positions):
         """(T,) int32 -> (1, T, C)."""
@@ -132,7 +137,7 @@ class SinusoidalPositions(Positions):
 
     def embed(self, tokens, start, state=()):
         """Return x + t."""
-        positions = start + ops.arange(ops.shape(tokens)[1])  # (T,)
+        positions = token_positions(tokens, start)  # (T,)
         return tokens + self.encoding(positions[None]), state
 
 
@@ -153,7 +158,7 @@ class ProductPositions(LearnedPositions):
 
     def embed(self, tokens, start, state=()):
         """Return x * t."""
-        return tokens * self.vectors(start + ops.arange(ops.shape(tokens)[1])), state
+        return tokens * self.vectors(token_positions(tokens, start)), state
 
 
 @keras.saving.register_keras_serializable("transformer")
@@ -251,12 +256,14 @@ class ComplexPositions(Positions):
 
     def build(self, _=None):
         """Create the frequencies."""
-        self.frequencies = self.add_weight(shape=(self.num_units // 2,), name="frequencies")
-        self.frequencies.assign(rotation_frequencies(self.num_units))
+        initial = keras.initializers.Constant(rotation_frequencies(self.num_units))
+        self.frequencies = self.add_weight(
+            shape=(self.num_units // 2,), initializer=initial, name="frequencies"
+        )
 
     def embed(self, tokens, start, state=()):
         """Return the waves at each position."""
-        positions = start + ops.arange(ops.shape(tokens)[1])  # (T,)
+        positions = token_positions(tokens, start)  # (T,)
         return rotate_pairs(tokens, positions, ops.convert_to_tensor(self.frequencies)), state
 
 

@@ -317,7 +317,7 @@ async def listen(app, host, port):
     server, stopped = None, asyncio.Event()
     try:
         loop = asyncio.get_running_loop()
-        # An exception of another signal handler would end any request in the middle.
+        # The handler of `run_script` would raise an exception in the middle of a request.
         loop.add_signal_handler(signal.SIGTERM, stopped.set)
         make_connection = close_silent_connections(runner)
         server = await loop.create_server(make_connection, host, port, reuse_address=True)

@@ -8,7 +8,7 @@ changed operator, constant, decorator or statement, gets the tests of its line, 
 until one fails. A mutant that survives gets the test files of MORE_TESTS: they run scripts in
 other processes, which the measurement does not see. The results so far are in build/mutants, from
 where the same command resumes; the report is printed at the end. cosmic-ray makes most of the
-mutants; its own runner would start all tests, and TensorFlow, for each of them.
+mutants; the runner of cosmic-ray would start all tests, and TensorFlow, for each of them.
 """
 
 import argparse
@@ -58,7 +58,8 @@ FILES = [
     "train.py",
 ]
 MAX_TEST_SECONDS = 60  # of the tests that one mutant gets, as they took without it
-MAX_MUTANT_SECONDS = 1500
+MAX_MUTANT_SECONDS = 400  # of these tests with it
+MAX_MORE_SECONDS = 1500  # of MORE_TESTS
 LEFT_OUT = ("VariableReplacer", "VariableInserter", "ExceptionReplacer", "ZeroIteration")
 MODEL_TESTS = "attention modules positions rnn model"
 TEXT_TESTS = "data_load small_text subwords bad_input"
@@ -230,7 +231,7 @@ def more_tests(mutant):
 
 
 def run_tests(folder, tests, output):
-    """Run in a process of its own, which has TensorFlow loaded: exit with pytest's code."""
+    """Run in another process, which has TensorFlow loaded: exit with pytest's code."""
     os.setpgrp()
     os.chdir(folder)
     sys.path.insert(0, str(folder))
@@ -244,14 +245,14 @@ def run_tests(folder, tests, output):
     os._exit(int(code))
 
 
-def verdict(mutant, folder, tests):
+def verdict(mutant, folder, tests, max_seconds):
     """caught, survived or timeout."""
     (folder / mutant["file"]).write_text(mutant["code"], "utf-8")
     process = multiprocessing.get_context("fork").Process(
         target=run_tests, args=(folder, tests, folder / "output.txt")
     )
     process.start()
-    process.join(MAX_MUTANT_SECONDS)
+    process.join(max_seconds)
     timed_out = process.is_alive()
     try:
         os.killpg(process.pid, 9)
@@ -317,9 +318,10 @@ def main():
         if key not in ready:
             folder = folders.get()
             try:
-                outcome = verdict(mutant, folder, tests_of(mutant, lines, seconds))
+                tests = tests_of(mutant, lines, seconds)
+                outcome = verdict(mutant, folder, tests, MAX_MUTANT_SECONDS)
                 if outcome == "survived":
-                    outcome = verdict(mutant, folder, more_tests(mutant))
+                    outcome = verdict(mutant, folder, more_tests(mutant), MAX_MORE_SECONDS)
             finally:
                 folders.put(folder)
             ready[key] = mutant | dict(verdict=outcome, code=None)

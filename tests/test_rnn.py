@@ -300,16 +300,16 @@ def test_training_resumes_and_gives_the_same(tmp_path):
     flags |= dict(recipe="rnn_attention", cell="lstm", hidden_units=16, vocab_size=200)
     flags |= dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
     prepro.main(flags)
-    for logdir, epochs in (("whole", [2]), ("parts", [1, 2])):
+    for logdir, epochs in (("complete", [2]), ("parts", [1, 2])):
         for num_epochs in epochs:
             more = dict(logdir=tmp_path / logdir, num_epochs=num_epochs, deterministic=True)
             done = forked_script("train.py", **flags | more)
             assert done.returncode == 0 and "BLEU" in done.stdout, done.stderr
-    whole, parts = (
+    complete, parts = (
         load_model(dict(logdir=str(tmp_path / name), average_checkpoints=1))[2]
-        for name in ("whole", "parts")
+        for name in ("complete", "parts")
     )
-    for one, other in zip(whole.trainable_variables, parts.trainable_variables, strict=True):
+    for one, other in zip(complete.trainable_variables, parts.trainable_variables, strict=True):
         np.testing.assert_array_equal(one, other, err_msg=one.path)
 
 

@@ -9,15 +9,16 @@ have learned.
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2])]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / folder) for folder in ("", "docs/figures", "benchmarks")]
 
 import numpy as np
 from draw import DOCS, draw_attention
+from ladder import row_folder
 from matplotlib.figure import Figure
 
 from inference import load_model
 
-LADDER = Path(__file__).resolve().parents[2] / "benchmarks" / "work" / "ladder"
 MAX_DISTANCE = 40  # tokens, in the picture of T5's numbers
 
 
@@ -54,10 +55,10 @@ def main():
     """Draw both pictures."""
 
     def load(row):
-        return load_model(dict(logdir=str(LADDER / f"{row}_0" / "logdir")))[1:]
+        return load_model(dict(logdir=str(row_folder(row, seed=0) / "logdir")))[1:]
 
-    draw_attention(*load("gru_additive"), DOCS / "alignment.png")
-    draw_learned(load("positions_learned")[1], load("positions_t5")[1], DOCS / "learned.png")
+    draw_attention(*load("gru, additive"), DOCS / "alignment.png")
+    draw_learned(load("positions learned")[1], load("positions t5")[1], DOCS / "learned.png")
 
 
 if __name__ == "__main__":
