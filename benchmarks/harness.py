@@ -77,6 +77,12 @@ def baseline_python() -> Path:
     return python
 
 
+def script_command(script, flags) -> list[str]:
+    """Return the command that runs a script of the project with these flags, a dict."""
+    options = [f"--{name}={value}" for name, value in flags.items()]
+    return [sys.executable, str(ROOT / script), *options]
+
+
 def num_cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -21,8 +21,9 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-WORK = ROOT / "benchmarks" / "work" / "ladder"
+from harness import WORK, script_command
+
+LADDER = WORK / "ladder"
 WORDS = (8, 12, 16)  # upper limits of the source lengths of the plot, in words
 
 SCORES = ("scaled_dot", "dot", "additive", "bilinear", "cosine", "cosine_softmax")
@@ -66,12 +67,6 @@ def rows() -> dict:
     )
 
 
-def command(script, flags) -> list[str]:
-    """The command line of a script."""
-    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-    return [sys.executable, str(ROOT / script), *words]
-
-
 def train_for(seconds, flags, folder) -> bool:
     """Train until `seconds` have passed in all runs together, and save a checkpoint.
 
@@ -87,7 +82,7 @@ def train_for(seconds, flags, folder) -> bool:
         return True
     start = time.monotonic()
     with (folder / "train.log").open("a") as log:
-        process = subprocess.Popen(command("train.py", flags), stdout=log, stderr=log)
+        process = subprocess.Popen(script_command("train.py", flags), stdout=log, stderr=log)
         try:
             process.wait(seconds - done)
         except subprocess.TimeoutExpired:
@@ -105,7 +100,7 @@ def train_for(seconds, flags, folder) -> bool:
 
 def row_folder(name, seed) -> Path:
     """The folder of a row."""
-    return WORK / f"{re.sub(r'[^a-zA-Z0-9]+', '_', name)}_{seed}"
+    return LADDER / f"{re.sub(r'[^a-zA-Z0-9]+', '_', name)}_{seed}"
 
 
 def measure(name, flags, seed, text, minutes) -> dict:
@@ -122,7 +117,7 @@ def measure(name, flags, seed, text, minutes) -> dict:
         return row | dict(bleu=0.0, steps=0, by_length=[0.0] * (len(WORDS) + 1))
     decoding = dict(beam=1, average_checkpoints=1, results=folder / "results")
     done = subprocess.run(
-        command("eval.py", logdir | decoding), capture_output=True, text=True, check=True
+        script_command("eval.py", logdir | decoding), capture_output=True, text=True, check=True
     )
     path = Path(re.search(r"Full results: (.+)", done.stdout)[1])
     return row | dict(
@@ -183,7 +178,7 @@ def print_table(measured):
     ax.set_xlabel("words in the source")
     ax.set_ylabel("sacreBLEU")
     ax.legend()
-    figure.savefig(WORK / "ladder_length.png", dpi=150)
+    figure.savefig(LADDER / "ladder_length.png", dpi=150)
     figure = Figure((7, 4), layout="constrained")
     ax = figure.subplots()
     for row in measured:
@@ -192,7 +187,7 @@ def print_table(measured):
         ax.annotate(row["name"], (speed, row["bleu"]), fontsize=6)
     ax.set_xlabel("steps per minute")
     ax.set_ylabel("sacreBLEU")
-    figure.savefig(WORK / "ladder_speed.png", dpi=150)
+    figure.savefig(LADDER / "ladder_speed.png", dpi=150)
 
 
 def main():
@@ -205,14 +200,14 @@ def main():
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     if args.table:
-        return print_table([json.loads(path.read_text()) for path in WORK.glob("*/row.json")])
+        return print_table([json.loads(path.read_text()) for path in LADDER.glob("*/row.json")])
     if len(args.text) != 4:
         parser.error("name four files: the training text and val, source and target of each")
     names = ("source_train", "target_train", "source_test", "target_test")
-    text = dict(zip(names, args.text, strict=True)) | dict(preprocessed=WORK / "vocabulary")
-    WORK.mkdir(parents=True, exist_ok=True)
-    if not (WORK / "vocabulary").exists():
-        subprocess.run(command("prepro.py", dict(recipe="tiny") | text), check=True)
+    text = dict(zip(names, args.text, strict=True)) | dict(preprocessed=LADDER / "vocabulary")
+    LADDER.mkdir(parents=True, exist_ok=True)
+    if not (LADDER / "vocabulary").exists():
+        subprocess.run(script_command("prepro.py", dict(recipe="tiny") | text), check=True)
     for name in args.rows:
         path = row_folder(name, args.seed) / "row.json"
         if not path.exists():

@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from harness import ROOT, num_cores
+from harness import ROOT, num_cores, script_command
 
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -54,8 +54,7 @@ def run_script(script, flags, more_flags):
       flags: dict.
       more_flags: list of the words of further flags.
     """
-    options = [f"--{name}={value}" for name, value in flags.items()]
-    subprocess.run([sys.executable, str(ROOT / script), *options, *more_flags], check=True)
+    subprocess.run([*script_command(script, flags), *more_flags], check=True)
 
 
 def train(flags, more_flags) -> float:
