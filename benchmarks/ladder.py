@@ -91,7 +91,7 @@ def train_for(seconds, flags, folder) -> bool:
             process.send_signal(signal.SIGTERM)
             code = process.wait()
             clock.write_text(str(done + time.monotonic() - start))
-    if code == 2 and "diverged" in (folder / "train.log").read_text():
+    if code == 2 and "Restart with a lower --lr" in (folder / "train.log").read_text():
         return False
     if code not in (0, 128 + signal.SIGTERM):
         sys.exit(f"{folder}/train.log: training has failed with code {code}")
