@@ -4,9 +4,11 @@ Only a line feed ends a line. Some programs also end a line at U+2028, U+0085 or
 carriage return, which would shift one side of a parallel corpus against the other.
 """
 
+import gzip
 import html
 import itertools
 import os
+import zlib
 from typing import NamedTuple
 
 import regex
@@ -61,20 +63,26 @@ def check_text_files(hp, part):
 def read_lines(path, hint="Check the path"):
     """Yield the lines of a UTF-8 file, without line ends and byte-order mark.
 
+    A file that gzip has compressed is unpacked while it is read.
+
     Args:
       hint: what the user can do if the file cannot be opened.
 
     Raises:
-      InputError: the file cannot be opened, or is not UTF-8 (names the line).
+      InputError: the file cannot be opened or unpacked, or is not UTF-8 (names the line).
     """
     try:
         file = open(path, "rb")
     except OSError as error:
         raise InputError(f"{path}: {error.strerror.lower()}. {hint}") from None
     with file:
-        if file.peek(2)[:2] == b"\x1f\x8b":
-            raise InputError(f"{path}: this is a gzip file, not text. Unpack it with `gzip -d`")
-        yield from decode_utf8(path, file)
+        is_gzip = file.peek(2)[:2] == b"\x1f\x8b"
+        try:
+            yield from decode_utf8(path, gzip.GzipFile(fileobj=file) if is_gzip else file)
+        except (EOFError, gzip.BadGzipFile, zlib.error):
+            raise InputError(
+                f"{path}: a damaged gzip file. Download it or compress it again"
+            ) from None
 
 
 def decode_utf8(name, lines):

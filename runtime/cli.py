@@ -8,6 +8,7 @@ import argparse
 import dataclasses
 import difflib
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -34,14 +35,18 @@ def parse_flags(description, hparams, *extra, reads_model=False) -> dict:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's notices
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     parser = Parser(
-        usage="%(prog)s [--FLAG VALUE] ...",
-        description=description,
+        usage="%(prog)s [--FLAG VALUE | @FILE] ...",
+        description=f"{description}\n{FLAG_FILE_NOTE}",
         epilog=MODEL_EPILOG if reads_model else hparams.describe_recipes(),
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
         formatter_class=HelpFormatter,
     )
-    saved = read_saved(hparams) if reads_model and {"-h", "--help"} & {*sys.argv} else {}
+    try:
+        words = read_flag_files(sys.argv[1:])
+    except InputError as error:
+        parser.error(str(error))
+    saved = read_saved(words, hparams) if reads_model and {"-h", "--help"} & {*words} else {}
     titles = [*(["this script"] if extra else []), "data", "model", "training", "decoding"]
     groups = {title: parser.add_argument_group(title) for title in titles}
     for flags in (*extra, hparams):
@@ -50,7 +55,7 @@ def parse_flags(description, hparams, *extra, reads_model=False) -> dict:
             if reads_model and flags is hparams and field.name != "logdir":
                 default = saved.get(field.name, "the model's")
             add_flag(groups[field.metadata["group"] or "this script"], field, default)
-    flags, unknown = parser.parse_known_args()
+    flags, unknown = parser.parse_known_args(words)
     if unknown:
         parser.error(explain_unknown(unknown[0], parser.option_strings()))
     try:
@@ -60,6 +65,7 @@ def parse_flags(description, hparams, *extra, reads_model=False) -> dict:
     return vars(flags)
 
 
+FLAG_FILE_NOTE = "@FILE stands for the flags in a file, written as on the command line."
 MODEL_EPILOG = (
     "A model's flags are saved in hparams.json in its logdir, and are the defaults here. To see"
     " them, add --logdir to --help. A checkpoint of the 2017 code has no such file: its defaults"
@@ -67,12 +73,34 @@ MODEL_EPILOG = (
 )
 
 
-def read_saved(hparams) -> dict:
+def read_flag_files(words) -> list[str]:
+    """Replace each word @FILE by the words in that file, separated as in a shell.
+
+    Raises:
+      InputError: a file cannot be read.
+    """
+    outputs = []
+    for word in words:
+        if not word.startswith("@"):
+            outputs.append(word)
+            continue
+        path = Path(word[1:])
+        try:
+            outputs += shlex.split(path.read_text("utf-8"), comments=True)
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror.lower()}. Name a file after @") from None
+        except ValueError as error:  # not UTF-8, or a quotation mark is missing
+            problem = f"not flags as on the command line ({error})"
+            raise InputError(f"{path}: {problem}. Write them as --maxlen 25") from None
+    return outputs
+
+
+def read_saved(words, hparams) -> dict:
     """Read the hyperparameters of the model in the folder that `--logdir` names; {} if none."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--logdir", default=hparams.logdir)
     try:
-        return hparams.saved_in(parser.parse_known_args()[0].logdir)
+        return hparams.saved_in(parser.parse_known_args(words)[0].logdir)
     except argparse.ArgumentError:
         return {}
 

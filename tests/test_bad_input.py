@@ -5,6 +5,7 @@ import dataclasses
 import gzip
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -152,11 +153,17 @@ def test_a_folder_given_as_a_file(flags, tmp_path):
     refused("prepro.py", tmp_path, "is a directory", **flags | dict(source_train=tmp_path))
 
 
+@pytest.mark.parametrize("damage", ["cut", "header", "data", "checksum"])
 @pytest.mark.parametrize("recipe", ["legacy", "tiny"])
-def test_a_gzip_file(tmp_path, recipe):
+def test_a_damaged_gzip_file(tmp_path, recipe, damage):
     flags = write_corpus(tmp_path, PAIRS)
-    Path(flags["source_train"]).write_bytes(gzip.compress(b"Ein Hund\n" * 40))
-    refused("prepro.py", flags["source_train"], "gzip -d", **flags, recipe=recipe)
+    packed = bytearray(gzip.compress(random.Random(0).randbytes(99).hex().encode() * 40))
+    if damage == "cut":
+        del packed[len(packed) // 2 :]
+    else:
+        packed[dict(header=2, data=40, checksum=-6)[damage]] ^= 0xFF
+    Path(flags["source_train"]).write_bytes(packed)
+    refused("prepro.py", flags["source_train"], "damaged gzip file", **flags, recipe=recipe)
 
 
 def test_a_broken_test_set(model):

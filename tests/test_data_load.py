@@ -1,6 +1,7 @@
 """Text to batches: the arrays of the 2017 code on real text, and unusual text files."""
 
 import dataclasses
+import gzip
 import hashlib
 import json
 import os
@@ -90,6 +91,16 @@ def test_only_a_line_feed_ends_a_line(tmp_path):
     path.write_bytes("\ufeffein\r\nzwei\u2028drei\x85vier\x0bfünf\rsechs\n\nsieben".encode())
     lines = ["ein", "zwei\u2028drei\x85vier\x0bfünf\rsechs", "", "sieben"]
     assert list(read_lines(path)) == lines
+
+
+def test_compressed_files_are_read_as_what_they_contain(tmp_path):
+    plain, packed = tmp_path / "plain", tmp_path / "packed.de"
+    for content in (b"", b"\xef\xbb\xbfein\r\nzwei", b"<seg id='1'>drei</seg>\n"):
+        plain.write_bytes(content)
+        packed.write_bytes(gzip.compress(content))
+        assert [*read_lines(packed)] == [*read_lines(plain)]
+        same = read_test_sentences(packed)._replace(path=plain)
+        assert same == read_test_sentences(plain)
 
 
 def test_a_pair_with_an_empty_side_is_left_out_as_a_pair(tmp_path, capsys):

@@ -155,6 +155,37 @@ def test_a_boolean_is_true_or_false():
     assert done.returncode == 2 and "maybe is neither True nor False" in done.stderr
 
 
+def test_flags_are_read_from_files(tmp_path, monkeypatch):
+    path = tmp_path / "my.flags"
+    path.write_text("--recipe tiny  # small\n--results 'my results'\n\n--maxlen=25")
+    monkeypatch.setattr(sys, "argv", ["train.py", "--seed", "3", f"@{path}", "--maxlen", "30"])
+    expected = dict(seed=3, recipe="tiny", results="my results", maxlen=30)
+    assert parse_flags("", Hyperparams) == expected
+
+
+@pytest.mark.parametrize(
+    "content, problem",
+    [
+        (None, "no such file"),
+        (b"--results 'my results", "No closing quotation"),
+        (b"--results \xff", "invalid start byte"),
+        (b"--max_len 25", "did you mean --maxlen"),
+        (b"@{path}", "follows no flag"),
+    ],
+)
+def test_a_bad_file_of_flags_is_refused_in_one_line(
+    tmp_path, monkeypatch, capsys, content, problem
+):
+    path = tmp_path / "my.flags"
+    if content:
+        path.write_bytes(content)
+    monkeypatch.setattr(sys, "argv", ["train.py", f"@{path}"])
+    with pytest.raises(SystemExit, match="2"):
+        parse_flags("", Hyperparams)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert problem in line
+
+
 def test_saved_hyperparameters_are_loaded(tmp_path):
     hp = Hyperparams(logdir=str(tmp_path), maxlen=25, lr=0.5, sinusoid=True)
     vocab_sha256 = {"de": "1", "en": "2"}
