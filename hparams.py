@@ -224,6 +224,16 @@ class Hyperparams(Flags):
         INT32_LIMIT,
         fixed="epoch",
     )
+    accumulate: int = training_flag(
+        1,
+        "batches per step: their gradients are summed before the parameters are updated",
+        1,
+        INT32_LIMIT,
+        fixed="epoch",
+    )
+    clip_norm: float = training_flag(
+        0.0, "limit of the gradient's norm, above which it is scaled down; 0: none", 0.0, 3.4e38
+    )
     lr: float = training_flag(
         0.0001,
         "Adam's learning rate, or its peak with a warm-up; 0: (C * warmup_steps)**-0.5, as in the"

@@ -76,6 +76,55 @@ class FusedAdam(keras.optimizers.Adam):
         )
 
 
+class GradientSum:
+    """Sums over several batches that share one update: gradients and metrics, per replica.
+
+    The mean gradient is then that of one batch as large as all of them together.
+
+    Args:
+      variables: the parameters, in the order of their gradients.
+      num_metrics: how many metrics are summed.
+    """
+
+    def __init__(self, variables, num_metrics):
+        def zeros(shape):
+            return tf.Variable(
+                tf.zeros(shape),
+                trainable=False,
+                synchronization=tf.VariableSynchronization.ON_READ,
+                aggregation=tf.VariableAggregation.SUM,
+            )
+
+        self.gradients = [zeros(variable.shape) for variable in variables]
+        self.metrics = zeros([num_metrics])
+
+    def add(self, gradients, metrics):
+        """Add the gradients and the metrics, each (), of a batch."""
+        for total, gradient in zip(self.gradients, gradients, strict=True):
+            total.assign_add(tf.convert_to_tensor(gradient))
+        self.metrics.assign_add(tf.stack(metrics))
+
+    def pop(self):
+        """Return the sums, (list of tensors, (num_metrics,)), and set them to zero."""
+        sums = [total.read_value() for total in (*self.gradients, self.metrics)]
+        for total in (*self.gradients, self.metrics):
+            total.assign(tf.zeros_like(total))
+        return sums[:-1], sums[-1]
+
+
+def clip_gradients(gradients, max_norm):
+    """Scale gradients down if the norm of all together is above `max_norm` (Pascanu et al. 2013).
+
+    Args:
+      gradients: those of this replica. Their sum over all replicas is clipped.
+    """
+    context = tf.distribute.get_replica_context()
+    gradients = context.all_reduce("SUM", [tf.convert_to_tensor(g) for g in gradients])
+    gradients, _ = tf.clip_by_global_norm(gradients, max_norm)
+    # Keras sums them over the replicas once more.
+    return [gradient / context.num_replicas_in_sync for gradient in gradients]
+
+
 def variable_handle(variable):
     """Return the resource handle by which TensorFlow's operations refer to a variable."""
     return (variable.value if isinstance(variable, keras.Variable) else variable).handle

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import os
 import re
 import signal
@@ -143,7 +144,7 @@ def settle_schedule(hp, data) -> Hyperparams:
     """
     if not hp.warmup_steps and hp.num_epochs != AUTO:
         return hp
-    steps_per_epoch = len(plan_batches(data, hp, 1))
+    steps_per_epoch = math.ceil(len(plan_batches(data, hp, 1)) / hp.accumulate)
     chosen = choose_schedule(hp, steps_per_epoch)
     steps = steps_per_epoch * chosen.num_epochs
     if chosen != hp:

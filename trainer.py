@@ -26,7 +26,7 @@ from interop.variable_names import variables_by_2017_name
 from model import make_model
 from modules import smoothed_cross_entropy
 from monitor import summaries
-from optimizer import FusedAdam, InverseSqrtSchedule
+from optimizer import FusedAdam, GradientSum, InverseSqrtSchedule, clip_gradients
 from runtime.errors import InputError
 from runtime.workers import make_strategy
 from vocab import PAD, fingerprints
@@ -45,32 +45,80 @@ class StepMetrics(NamedTuple):
     num_targets: tf.Tensor  # how many there are
 
 
-def make_train_step(strategy, model, optimizer, smoothing=0.1):
+def make_train_step(strategy, model, optimizer, smoothing=0.1, clip_norm=0.0, gradient_sum=None):
     """Make the function that trains on a batch (x, y) of (N, T) -> StepMetrics.
 
     Args:
       smoothing: epsilon of the smoothed labels.
+      clip_norm: limit of the norm of the gradient; 0: none.
+      gradient_sum: GradientSum of the earlier batches of the same update, or None. The metrics
+        are those of all its batches.
     """
 
     def replica_step(x, y):
-        istarget = tf.not_equal(y, PAD)  # (N, T)
-        target_ids = tf.boolean_mask(y, istarget)  # (M,), without padding
-        local_targets = tf.cast(tf.size(target_ids), tf.float32)
-        # Each token has the same weight, in whichever replica it is.
-        num_targets = tf.distribute.get_replica_context().all_reduce("SUM", local_targets)
-        with tf.GradientTape() as tape:
-            logits = model(x, y, training=True, istarget=istarget)  # (M, V)
-            logits = tf.cast(logits, tf.float32)
-            with tf.name_scope("mean_loss"):  # a box in TensorBoard's graph
-                losses = smoothed_cross_entropy(target_ids, logits, smoothing)  # (M,)
-                loss = tf.reduce_sum(losses) / num_targets
-        gradients = tape.gradient(loss, model.trainable_variables)
+        if gradient_sum is None:
+            gradients, metrics = replica_gradients(model, x, y, smoothing, mean=True)
+        else:
+            gradient_sum.add(*replica_gradients(model, x, y, smoothing, mean=False))
+            gradients, sums = gradient_sum.pop()
+            loss, correct, local_targets = tf.unstack(sums)
+            num_targets = sum_of_replicas(local_targets)
+            gradients = [gradient / num_targets for gradient in gradients]
+            metrics = StepMetrics(loss / num_targets, correct / num_targets, local_targets)
+        if clip_norm:
+            gradients = clip_gradients(gradients, clip_norm)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        with tf.name_scope("acc"):
-            preds = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (M,)
-            acc = tf.reduce_sum(tf.cast(preds == target_ids, tf.float32)) / num_targets
-        return StepMetrics(loss, acc, local_targets)
+        return metrics
 
+    return batch_function(strategy, replica_step)
+
+
+def make_accumulate_step(strategy, model, smoothing, gradient_sum):
+    """Make the function that adds the gradients of a batch (x, y) of (N, T) to `gradient_sum`."""
+
+    def replica_step(x, y):
+        gradients, metrics = replica_gradients(model, x, y, smoothing, mean=False)
+        gradient_sum.add(gradients, metrics)
+        return metrics
+
+    return batch_function(strategy, replica_step)
+
+
+def replica_gradients(model, x, y, smoothing, mean):
+    """Compute the gradients of the loss on the share of a batch that this replica has.
+
+    Args:
+      x, y: (N, T).
+      mean: whether loss and accuracy are divided by the number of target tokens in all replicas.
+
+    Returns:
+      (gradients, StepMetrics)
+    """
+    istarget = tf.not_equal(y, PAD)  # (N, T)
+    target_ids = tf.boolean_mask(y, istarget)  # (M,), without padding
+    local_targets = tf.cast(tf.size(target_ids), tf.float32)
+    # Each token has the same weight, in whichever replica it is.
+    num_targets = sum_of_replicas(local_targets) if mean else 1.0
+    with tf.GradientTape() as tape:
+        logits = model(x, y, training=True, istarget=istarget)  # (M, V)
+        logits = tf.cast(logits, tf.float32)
+        with tf.name_scope("mean_loss"):  # a box in TensorBoard's graph
+            losses = smoothed_cross_entropy(target_ids, logits, smoothing)  # (M,)
+            loss = tf.reduce_sum(losses) / num_targets
+    gradients = tape.gradient(loss, model.trainable_variables)
+    with tf.name_scope("acc"):
+        preds = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (M,)
+        acc = tf.reduce_sum(tf.cast(preds == target_ids, tf.float32)) / num_targets
+    return gradients, StepMetrics(loss, acc, local_targets)
+
+
+def sum_of_replicas(value):
+    """Return the sum of a tensor over all replicas."""
+    return tf.distribute.get_replica_context().all_reduce("SUM", value)
+
+
+def batch_function(strategy, replica_step):
+    """Make the function of a batch (x, y) that runs on all replicas, and adds their metrics."""
     # One graph for batches of all widths. With a graph for the width of the first batch and
     # another for the others, a resumed run would round differently: its first batch differs.
     # The signature is read from a dataset without elements: `tuple` makes an empty tuple.
@@ -164,7 +212,7 @@ class Progress:
         self.epoch = 1  # the current one, counted from 1
         self.global_step = 0  # steps done
         self.dev_bleu = {}  # by the names of checkpoints
-        self.totals = tf.Variable(np.zeros(3))  # batches, sums of mean_loss and acc in the epoch
+        self.totals = tf.Variable(np.zeros(3))  # steps, sums of mean_loss and acc in the epoch
         self.text_digest = tf.Variable(b"")  # identifies the training text
 
     def variables(self) -> dict:
@@ -189,19 +237,19 @@ class Progress:
         self.totals.assign(np.zeros(3))
 
     def add(self, metrics):
-        """Count the batches of a StepMetrics of several steps."""
-        batches = len(metrics.mean_loss)
-        self.totals.assign_add([batches, metrics.mean_loss.sum(), metrics.acc.sum()])
+        """Count the steps of a StepMetrics."""
+        steps = len(metrics.mean_loss)
+        self.totals.assign_add([steps, metrics.mean_loss.sum(), metrics.acc.sum()])
 
     @property
-    def batches(self) -> int:
-        """Batches done in the current epoch."""
+    def steps(self) -> int:
+        """Steps done in the current epoch."""
         return int(self.totals[0])
 
     def means(self):
-        """The means of mean_loss and acc over the batches of the current epoch, (2,)."""
-        batches, *sums = self.totals.numpy()
-        return np.array(sums) / batches
+        """The means of mean_loss and acc over the steps of the current epoch, (2,)."""
+        steps, *sums = self.totals.numpy()
+        return np.array(sums) / steps
 
 
 def check_same_text(progress, digest, hp, path):
@@ -211,7 +259,7 @@ def check_same_text(progress, digest, hp, path):
       digest: that of the training text.
       path: the checkpoint of `progress`.
     """
-    if progress.batches and progress.text_digest.numpy() != digest:
+    if progress.steps and progress.text_digest.numpy() != digest:
         raise InputError(
             f"{hp.source_train} and {hp.target_train}: the training text has changed since {path}"
             " was saved in mid-epoch. Restore it to finish the epoch, or use a new --logdir"
@@ -280,7 +328,17 @@ class Trainer:
                 learning_rate=self.schedule, beta_1=0.9, beta_2=hp.beta_2, epsilon=hp.epsilon
             )
             self.optimizer.build(self.model.trainable_variables)
-        self.step = make_train_step(self.strategy, self.model, self.optimizer, hp.label_smoothing)
+            gradient_sum = None
+            if hp.accumulate > 1:
+                variables = self.model.trainable_variables
+                gradient_sum = GradientSum(variables, num_metrics=len(StepMetrics._fields))
+        self.accumulate_step = make_accumulate_step(
+            self.strategy, self.model, hp.label_smoothing, gradient_sum
+        )
+        self.step = make_train_step(
+            *(self.strategy, self.model, self.optimizer),
+            *(hp.label_smoothing, hp.clip_norm, gradient_sum),
+        )
         self.search = make_search(self.model, hp, beam=1)
         self.loss_fn = make_loss_fn(self.model, hp.label_smoothing)
         self.progress, self.metric_log = Progress(), MetricLog()
@@ -337,7 +395,8 @@ class Trainer:
 
     def train_epoch(self, data, guard):
         """Train on the remaining batches of the current epoch."""
-        hp, progress, done = self.hp, self.progress, self.progress.batches
+        hp, progress = self.hp, self.progress
+        done = progress.steps * hp.accumulate  # batches
         batches, num_batch = epoch_batches(data, self.vocabs, hp, progress.epoch, done)
         batches = self.strategy.experimental_distribute_dataset(batches)
         bar = tqdm(
@@ -352,9 +411,12 @@ class Trainer:
         self.metric_log.start_interval()
         with bar:
             for x, y in self.profiler.trace(bar, progress.global_step):
+                done += 1
+                if done % hp.accumulate and done < num_batch:
+                    self.accumulate_step(x, y)
+                    continue
                 self.metric_log.add(self.step(x, y))
                 progress.global_step += 1
-                done += 1
                 if progress.global_step % SUMMARY_STEPS == 0 or done == num_batch:
                     bar.set_postfix_str(self.log_metrics(), refresh=False)
                 save_now = hp.save_steps and progress.global_step % hp.save_steps == 0

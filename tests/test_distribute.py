@@ -20,16 +20,16 @@ from data_load import RaggedIds, SentencePairs, get_batch_data
 from hparams import make_hparams
 from model import make_model
 from modules import Dropout
-from optimizer import FusedAdam
+from optimizer import FusedAdam, GradientSum
 from processes import Forked, command_line, free_ports
 from runtime.errors import InputError
 from runtime.workers import make_strategy, worker_rank
 from test_scripts import scalars
-from trainer import make_train_step
+from trainer import make_accumulate_step, make_train_step
 
 # Plain gradient descent is compared closely. Adam divides each gradient by its size. If the true
 # gradient is zero, rounding noise becomes a full step.
-CASES = {("tiny", "SGD"): 1e-5, ("tiny", "Adam"): 1e-3}
+CASES = {("tiny", "SGD"): 1e-5, ("tiny", "Adam"): 1e-3, ("tiny", "accumulated SGD"): 1e-5}
 if "SOAK" in os.environ:
     CASES["legacy", "SGD"] = 1e-5
     CASES["rnn_attention", "Adam"] = 1e-3
@@ -61,9 +61,18 @@ def losses_of(strategy, recipe, optimizer_name):
     keras.utils.set_random_seed(0)
     with strategy.scope():
         model = make_model(hp, 50, 50)
-        optimizer = dict(SGD=keras.optimizers.SGD(0.1), Adam=FusedAdam(0.003))[optimizer_name]
+        optimizer = FusedAdam(0.003) if optimizer_name == "Adam" else keras.optimizers.SGD(0.1)
         optimizer.build(model.trainable_variables)
+        gradient_sum = GradientSum(model.trainable_variables, 3)
     train_step = make_train_step(strategy, model, optimizer)
+    if optimizer_name == "accumulated SGD":  # each batch twice per update, a clipped gradient
+        accumulate = make_accumulate_step(strategy, model, 0.1, gradient_sum)
+        update = make_train_step(strategy, model, optimizer, 0.1, 0.5, gradient_sum)
+
+        def train_step(x, y):
+            accumulate(x, y)
+            return update(x, y)
+
     rng = np.random.default_rng(0)
     sides = [
         RaggedIds.from_lists([rng.integers(4, 50, n) for n in rng.integers(1, 11, 600)])

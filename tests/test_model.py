@@ -277,7 +277,7 @@ def test_label_smoothing_of_training_and_of_the_development_set(corpus, monkeypa
         monkeypatch.setattr(trainer, name, lambda *args: args)
     hp = make_hparams(corpus | SMALL | dict(label_smoothing=0.3))
     run = trainer.Trainer(hp, load_vocabs(hp))
-    assert run.step == (run.strategy, run.model, run.optimizer, 0.3)
+    assert run.step == (run.strategy, run.model, run.optimizer, 0.3, 0.0, None)
     assert run.loss_fn == (run.model, 0.3)
 
 

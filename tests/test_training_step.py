@@ -1,0 +1,142 @@
+"""Gradient accumulation and clipping, in one step and in a training."""
+
+import functools
+import os
+import signal
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import checkpoint
+import prepro
+import train
+import trainer
+from conftest import SMALL, sample_pairs, write_corpus
+from hparams import make_hparams
+from model import make_model
+from optimizer import GradientSum
+from processes import Forked
+from test_scripts import scalars
+from trainer import make_accumulate_step, make_train_step
+
+STRATEGY = tf.distribute.get_strategy()
+LR = 0.1
+
+
+@pytest.fixture(params=["tiny", "legacy"])
+def model(request):
+    keras.utils.set_random_seed(0)
+    flags = dict(recipe=request.param, maxlen=9, hidden_units=16, num_blocks=1, num_heads=2)
+    return make_model(make_hparams(flags | dict(dropout_rate=0.0)), 30, 30)
+
+
+@pytest.fixture
+def batches():
+    """Three batches of several sizes. Padded to one width, they are also one batch."""
+    rng = np.random.default_rng(0)
+    sides = rng.integers(4, 30, (2, 9, 9), np.int32)
+    for side in sides:
+        for row, length in zip(side, rng.integers(2, 10, 9), strict=True):
+            row[length:] = 0
+    return [[tf.constant(side[rows]) for side in sides] for rows in np.split(np.arange(9), [2, 3])]
+
+
+def update(model, batches, clip_norm=0.0):
+    """Update the parameters once; returns the metrics and the change of each parameter / LR."""
+    before = [variable.numpy() for variable in model.trainable_variables]
+    sgd = keras.optimizers.SGD(LR)
+    gradient_sum = GradientSum(model.trainable_variables, 3) if len(batches) > 1 else None
+    step = make_train_step(STRATEGY, model, sgd, 0.1, clip_norm, gradient_sum)
+    accumulate = make_accumulate_step(STRATEGY, model, 0.1, gradient_sum)
+    for batch in batches[:-1]:
+        accumulate(*batch)
+    metrics = step(*batches[-1])
+    after = [variable.numpy() for variable in model.trainable_variables]
+    for variable, value in zip(model.trainable_variables, before, strict=True):
+        variable.assign(value)
+    return metrics, [(old - new) / LR for old, new in zip(before, after, strict=True)]
+
+
+def joined(batches):
+    return [[tf.concat(side, axis=0) for side in zip(*batches, strict=True)]]
+
+
+def test_accumulated_batches_are_one_large_batch(model, batches):
+    metrics, changes = update(model, batches)
+    expected_metrics, expected = update(model, joined(batches))
+    np.testing.assert_allclose(metrics, expected_metrics, rtol=1e-6)
+    for change, other in zip(changes, expected, strict=True):
+        np.testing.assert_allclose(change, other, atol=1e-6)
+    assert max(np.abs(change).max() for change in changes) > 0.01
+
+
+def test_the_sums_begin_at_zero_after_each_update(model, batches):
+    gradient_sum = GradientSum(model.trainable_variables, 3)
+    step = make_train_step(STRATEGY, model, keras.optimizers.SGD(0.0), 0.1, 0.0, gradient_sum)
+    first, second = step(*batches[0]), step(*batches[0])
+    np.testing.assert_array_equal(first, second)
+    assert not any(np.any(total) for total in gradient_sum.gradients)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_norm_of_all_gradients_together_is_limited(model, batches, count):
+    batches = batches if count == 3 else joined(batches)
+    _, changes = update(model, batches)
+    norm = np.sqrt(sum((change**2).sum() for change in changes))
+    for clip_norm, scale in ((norm / 4, 1 / 4), (norm * 4, 1)):
+        _, clipped = update(model, batches, clip_norm)
+        for change, other in zip(clipped, changes, strict=True):
+            np.testing.assert_allclose(change, scale * other, atol=1e-5)
+
+
+@pytest.fixture
+def flags(tmp_path):
+    flags = write_corpus(tmp_path, sample_pairs(100)) | SMALL
+    flags |= dict(batch_size=8, num_epochs=2, save_steps=0, deterministic=True)
+    prepro.main(flags)
+    return flags
+
+
+def train_interrupted(flags):
+    """Train, and press Ctrl-C in the first batch of the second step."""
+    make_function, calls = trainer.batch_function, []
+
+    def interrupting(*args):
+        step = make_function(*args)
+
+        def call(x, y):
+            calls.append(x)
+            if len(calls) == 6:
+                os.kill(os.getpid(), signal.SIGINT)
+            return step(x, y)
+
+        call.get_concrete_function = step.get_concrete_function
+        return call
+
+    trainer.batch_function = interrupting
+    train.main(flags)
+
+
+def test_a_run_that_accumulates_is_resumed_at_an_update(flags, tmp_path):
+    """12 batches per epoch are 3 steps: of 5 batches, of 5, and of the last 2."""
+    flags |= dict(accumulate=5, clip_norm=0.5)
+    whole, resumed = (flags | dict(logdir=str(tmp_path / name)) for name in ("whole", "resumed"))
+    with Forked(functools.partial(train.main, whole)) as process:
+        assert process.wait() == 0, process.stderr.read()
+    assert checkpoint.latest(whole["logdir"]).name == "model_epoch_02_gs_6"
+    with Forked(functools.partial(train_interrupted, resumed)) as process:
+        assert process.wait() != 0
+    assert checkpoint.latest(resumed["logdir"]).name == "model_epoch_01_gs_2_partial"
+    with Forked(functools.partial(train.main, resumed)) as process:
+        assert process.wait() == 0, process.stderr.read()
+    assert parameters(whole["logdir"]) == parameters(resumed["logdir"])
+    assert scalars(whole["logdir"])["mean_loss"] == scalars(resumed["logdir"])["mean_loss"]
+
+
+def parameters(logdir):
+    """Read the parameters of the latest checkpoint: bytes by the keys of its variables."""
+    reader = tf.train.load_checkpoint(str(checkpoint.latest(logdir)))
+    names = [name for name in reader.get_variable_to_shape_map() if name.startswith("weights")]
+    return {name: reader.get_tensor(name).tobytes() for name in names}
