@@ -209,6 +209,11 @@ class Hyperparams(Flags):
     )
 
     # training
+    start_from: str = training_flag(
+        "none",
+        "folder of a model from whose parameters and vocabularies a new training starts; with"
+        " --best or --average_checkpoints, from those checkpoints of it",
+    )
     batch_size: int = training_flag(
         32,
         "N: sentence pairs in a batch, over all devices; without --batch_tokens it switches"
@@ -457,7 +462,8 @@ class Hyperparams(Flags):
         for field in dataclasses.fields(cls):
             if field.name in flags:
                 check_value(field, flags[field.name])
-        if not any(Path(flags.get("logdir", cls.logdir)).glob("*.index")):
+        reads_model = any(Path(flags.get("logdir", cls.logdir)).glob("*.index"))
+        if not reads_model and "start_from" not in flags:
             make_hparams(flags)
 
     @staticmethod
@@ -662,6 +668,26 @@ def load_hparams(flags, model_exists, mid_epoch=False):
             check_matches_model(path, field.name, getattr(saved, field.name), flags, until)
     logdir = {"logdir": str(path.parent)}
     return Hyperparams(**(dataclasses.asdict(saved) | logdir | flags)), vocab_sha256
+
+
+def make_hparams_from(saved, flags) -> Hyperparams:
+    """The hyperparameters of a training that starts from another model.
+
+    Fields of the model are those of the other one. The rest come from its recipe and the flags.
+
+    Args:
+      saved: Hyperparams of the other model.
+      flags: dict, with start_from.
+
+    Raises:
+      InputError: a flag contradicts the other model.
+    """
+    fixed = [f.name for f in dataclasses.fields(Hyperparams) if f.metadata["fixed"] == "model"]
+    for name in fixed:
+        path = hparams_path(flags["start_from"])
+        check_matches_model(path, name, getattr(saved, name), flags)
+    hp = make_hparams({"recipe": saved.recipe} | flags)
+    return dataclasses.replace(hp, **{name: getattr(saved, name) for name in fixed})
 
 
 def read_hparams(logdir):

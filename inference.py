@@ -42,10 +42,7 @@ def load_model(flags):
     # After training in bfloat16, too: the parameters are float32 and decode best in float32.
     hp, trained_with = load_hparams({"precision": "float32"} | flags, model_exists=True)
     vocabs = load_vocabs(hp, trained_with)
-    if hp.best:
-        paths = [checkpoint.require_best(logdir)]
-    else:
-        paths = checkpoint.last_epochs(path, hp.average_checkpoints)
+    paths = choose_checkpoints(path, hp.best, hp.average_checkpoints)
     try:
         checkpoint.check_sizes(hp, [*map(len, vocabs)], path)
         model = make_model(hp, *map(len, vocabs))
@@ -55,6 +52,13 @@ def load_model(flags):
             raise
         return load_model(flags)  # a training run has deleted one of them in the meantime
     return paths, hp, model, vocabs
+
+
+def choose_checkpoints(newest, best, count):
+    """List the checkpoints whose mean is the model: the best one, or the `count` newest ones."""
+    if best:
+        return [checkpoint.require_best(newest.parent)]
+    return checkpoint.last_epochs(newest, count)
 
 
 def describe_decoding(hp, paths) -> str:

@@ -8,8 +8,9 @@ import re
 import signal
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
-from hparams import Hyperparams, choose_schedule, load_hparams
+from hparams import Hyperparams, choose_schedule, load_hparams, make_hparams_from
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import announce_inputs, check_no_links, make_folder, may_write
@@ -24,6 +25,7 @@ import tensorflow as tf
 import checkpoint
 from bleu import tokenizer_note
 from data_load import load_test_data, load_train_data, plan_batches
+from inference import choose_checkpoints, describe_checkpoints
 from interop import original
 from monitor import summaries, tensorboard_events
 from trainer import Trainer
@@ -40,9 +42,8 @@ def main(flags):
       KeyboardInterrupt: a signal came, and a checkpoint was saved.
       OSError: the disk is full, the memory is too small, or another worker has ended.
     """
-    hp, trained_with, path = find_resume_point(flags)
+    hp, vocabs, path, start_paths = find_start(flags)
     latest = checkpoint.latest(hp.logdir)
-    vocabs = load_vocabs(hp, trained_with)
     if hp.tokenizer == "bpe":
         hp = dataclasses.replace(hp, vocab_size=len(vocabs[0]))
     if path:
@@ -63,7 +64,7 @@ def main(flags):
     if hp.deterministic:
         tf.config.experimental.enable_op_determinism()
     try:
-        trainer = Trainer(hp, vocabs, path, dev.digest() if dev else "")
+        trainer = Trainer(hp, vocabs, path, dev.digest() if dev else "", start_paths)
     except tf.errors.ResourceExhaustedError:
         raise OSError(
             f"the model is too large for the memory. Lower --hidden_units ({hp.hidden_units}),"
@@ -82,38 +83,80 @@ def main(flags):
     print("Done")
 
 
-def find_resume_point(flags):
-    """Find out whether `logdir` holds a model, and load its hyperparameters.
+class Start(NamedTuple):
+    """How a training starts."""
 
-    Returns:
-      (Hyperparams, dict, Path or None): the first two as `load_hparams`, and the newest
-      readable checkpoint.
+    hp: Hyperparams
+    vocabs: tuple  # of source and target
+    path: Path | None  # the checkpoint to resume from
+    start_paths: list[Path]  # checkpoints of another model: start from their mean
+
+
+def find_start(flags) -> Start:
+    """Decide whether to resume, to start from another model, or to start anew.
 
     Raises:
-      InputError: the model in `logdir` cannot be trained with these flags.
+      InputError: the model in `logdir`, or the other one, cannot be trained with these flags.
     """
     logdir = flags.get("logdir", Hyperparams.logdir)
     path = checkpoint.latest_readable(logdir)
-    if path is None:
-        hp, trained_with = load_hparams(flags, model_exists=False)
-        if hp.tokenizer == "bpe" and "vocab_size" not in flags:
-            hp = dataclasses.replace(hp, vocab_size=AUTO)  # the size of the file from prepro.py
-        return hp, trained_with, None
+    if path:
+        hp, trained_with = load_resumed_hparams(flags, path)
+        return Start(hp, load_vocabs(hp, trained_with), path, [])
+    if flags.get("start_from", "none") != "none":
+        return start_from_model(flags)
+    hp, _ = load_hparams(flags, model_exists=False)
+    if hp.tokenizer == "bpe" and "vocab_size" not in flags:
+        hp = dataclasses.replace(hp, vocab_size=AUTO)  # the size of the file from prepro.py
+    return Start(hp, load_vocabs(hp), None, [])
+
+
+def load_resumed_hparams(flags, path):
+    """Load the hyperparameters of the model at `path`, as `load_hparams` does.
+
+    Raises:
+      InputError: the model cannot be trained with these flags.
+    """
+    refuse_original(path)
+    hp, trained_with = load_hparams(
+        flags, model_exists=True, mid_epoch=checkpoint.is_mid_epoch(path)
+    )
+    if hp.recipe != flags.get("recipe", Hyperparams.recipe) and "start_from" not in flags:
+        raise InputError(
+            f"{path.parent}: holds a model of the recipe {hp.recipe}, but without --recipe this"
+            f" command means {Hyperparams.recipe}. To resume that model, add --recipe {hp.recipe}."
+            f" To train {Hyperparams.recipe}, use a new --logdir"
+        )
+    return hp, trained_with
+
+
+def start_from_model(flags) -> Start:
+    """Start from the parameters and vocabularies of the model in the folder `start_from`."""
+    logdir = flags["start_from"]
+    newest = checkpoint.latest_readable(logdir)
+    if not newest:
+        raise InputError(f"{logdir}: holds no checkpoint. Name the folder of a model")
+    refuse_original(newest)
+    saved, trained_with = load_hparams(dict(logdir=logdir), model_exists=True)
+    hp = make_hparams_from(saved, flags)
+    vocabs = load_vocabs(dataclasses.replace(saved, preprocessed=hp.preprocessed), trained_with)
+    paths = choose_checkpoints(
+        newest,
+        flags.get("best", saved.best),
+        flags.get("average_checkpoints", saved.average_checkpoints),
+    )
+    checkpoint.check_sizes(hp, [*map(len, vocabs)], newest)
+    print(f"Starting from {describe_checkpoints(paths)} in {logdir}")
+    return Start(hp, vocabs, None, paths)
+
+
+def refuse_original(path):
+    """Raise InputError if `path` is a checkpoint of the 2017 code."""
     if original.is_original(path):
         raise InputError(
             f"{path}: this checkpoint of the 2017 code can be evaluated, but not trained. To train"
             " a model, use a new --logdir"
         )
-    hp, trained_with = load_hparams(
-        flags, model_exists=True, mid_epoch=checkpoint.is_mid_epoch(path)
-    )
-    if hp.recipe != flags.get("recipe", Hyperparams.recipe):
-        raise InputError(
-            f"{logdir}: holds a model of the recipe {hp.recipe}, but without --recipe this command"
-            f" means {Hyperparams.recipe}. To resume that model, add --recipe {hp.recipe}. To train"
-            f" {Hyperparams.recipe}, use a new --logdir"
-        )
-    return hp, trained_with, path
 
 
 def note_other_vocab(hp, vocabs):

@@ -313,9 +313,10 @@ class Trainer:
       vocabs: those of source and target.
       path: the checkpoint to resume from, or None.
       dev_sha256: digest of the development set, "" if there is none.
+      start_paths: checkpoints of another model; training starts from the mean of its parameters.
     """
 
-    def __init__(self, hp, vocabs, path=None, dev_sha256=""):
+    def __init__(self, hp, vocabs, path=None, dev_sha256="", start_paths=()):
         keras.utils.set_random_seed(hp.seed)
         self.hp, self.vocabs, self.dev_sha256 = hp, vocabs, dev_sha256
         self.vocab_sha256 = fingerprints(vocabs)
@@ -351,6 +352,8 @@ class Trainer:
         print(f"{self.model.count_params():,} parameters on {count} {kind}")
         print("Building the graph of a training step takes some seconds", flush=True)
         self.path = path  # the last checkpoint
+        if start_paths:
+            checkpoint.restore_average(self.model, start_paths)
         if path:
             checkpoint.restore(self.checkpoint, path)
             self.progress.resume(path, checkpoint.read_dev_bleu(hp.logdir, dev_sha256))

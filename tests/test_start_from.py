@@ -1,0 +1,109 @@
+"""A training that starts from another model: its parameters, vocabularies and kind."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import checkpoint
+import prepro
+import train
+from conftest import sample_pairs, write_corpus
+from hparams import read_hparams
+from inference import load_model
+from processes import forked_script
+from runtime.errors import InputError
+from test_scripts import scalars
+
+NO_CHANGE = dict(lr=1e-30, warmup_steps=0, num_epochs=1)
+
+
+def started(base, folder, **more):
+    """The flags of a training on other text that starts from the model of the flags `base`."""
+    flags = write_corpus(folder, sample_pairs(80, seed=5)) | dict(batch_size=16, batch_tokens=0)
+    return flags | dict(start_from=base["logdir"]) | NO_CHANGE | more
+
+
+def parameters(logdir, **flags):
+    _, _, model, vocabs = load_model(dict(logdir=str(logdir)) | flags)
+    return [variable.numpy() for variable in model.trainable_variables], vocabs
+
+
+@pytest.mark.parametrize("recipe", ["legacy", "tiny", "rnn_attention"])
+def test_it_starts_with_the_parameters_and_vocabularies_of_the_other_model(
+    trained, tmp_path, recipe
+):
+    base = trained(recipe)
+    flags = started(base, tmp_path, average_checkpoints=3)
+    train.main(flags)
+    assert checkpoint.epochs_done(checkpoint.latest(flags["logdir"])) == 1
+    expected, vocabs = parameters(base["logdir"], average_checkpoints=3)
+    newest, _ = parameters(base["logdir"], average_checkpoints=1)
+    got, new_vocabs = parameters(flags["logdir"], average_checkpoints=1)
+    for value, other in zip(got, expected, strict=True):
+        np.testing.assert_allclose(value, other, atol=1e-7)
+    assert any(np.abs(a - b).max() > 1e-4 for a, b in zip(newest, expected, strict=True))
+    for vocab, other in zip(new_vocabs, vocabs, strict=True):
+        assert vocab.fingerprint_bytes() == other.fingerprint_bytes()
+        assert vocab.path.parent == Path(flags["logdir"])
+    assert read_hparams(flags["logdir"])[0].model == read_hparams(base["logdir"])[0].model
+
+
+def test_optimizer_schedule_and_epochs_begin_anew_and_it_resumes(trained, tmp_path, capsys):
+    flags = started(trained("tiny"), tmp_path, lr=0.001, warmup_steps=4, save_steps=0)
+    train.main(flags)
+    assert "Starting from" in capsys.readouterr().out
+    ((step, lr),) = scalars(flags["logdir"])["lr"].items()
+    assert lr == pytest.approx(0.001 * min((4 / step) ** 0.5, step / 4), rel=1e-3)
+    train.main(flags | dict(num_epochs=2))
+    printed = capsys.readouterr().out
+    assert "Resuming from" in printed and "Starting from" not in printed
+    assert checkpoint.latest(flags["logdir"]).name == f"model_epoch_02_gs_{2 * step}"
+
+
+def test_it_begins_as_good_as_the_other_model(trained, tmp_path):
+    base = trained("tiny")
+    text = {name: base[name] for name in ("source_train", "target_train")}
+    flags = started(base, tmp_path, **text)
+    train.main(flags)
+    before, after = (
+        [*scalars(logdir)["mean_loss"].values()] for logdir in (base["logdir"], flags["logdir"])
+    )
+    assert before[-1] < before[0] - 0.5
+    assert after[0] == pytest.approx(before[-1], abs=0.25)
+
+
+@pytest.mark.parametrize(
+    "change, problem",
+    [
+        (dict(start_from="nowhere"), "nowhere: holds no checkpoint. Name the folder of a model"),
+        (dict(hidden_units=64), "this model was trained with --hidden_units 16, not 64"),
+        (dict(recipe="legacy"), "this model was trained with --recipe tiny, not legacy"),
+        (dict(source_lang="fr"), "this model was trained with --source_lang de, not fr"),
+        (dict(best=True), "holds no checkpoint with a dev BLEU"),
+    ],
+)
+def test_what_does_not_fit_is_refused(trained, tmp_path, change, problem):
+    flags = started(trained("tiny"), tmp_path) | change
+    done = forked_script("train.py", **flags)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert problem in done.stderr
+    assert not Path(flags["logdir"]).exists()
+
+
+def test_a_folder_whose_vocabulary_is_another_one_is_refused(trained, tmp_path):
+    base = trained("tiny")
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in Path(base["logdir"]).glob("*"):
+        if path.suffix != ".model" and path.is_file():
+            (copy / path.name).write_bytes(path.read_bytes())
+    flags = started(base, tmp_path, start_from=str(copy))
+    prepro.main(
+        dict(recipe="tiny", vocab_size=200)
+        | {k: flags[k] for k in ("source_train", "target_train", "preprocessed")}
+    )
+    with pytest.raises(InputError, match="not the vocabulary that the model in .*copy was"):
+        train.main(flags)
+    assert json.loads((copy / "hparams.json").read_text())
