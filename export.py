@@ -2,10 +2,12 @@
 
     python export.py --logdir logdir --output exported/1
     python export.py --logdir logdir --output exported/ctranslate2 --format ctranslate2
+    python export.py --logdir logdir --output exported/huggingface --format huggingface
 
 The TensorFlow SavedModel takes sentences and returns translations. It contains the tokenizer:
 a program that loads it needs only tensorflow and tensorflow-text. The CTranslate2 model takes
-tokens and returns tokens. Its folder also contains the sentencepiece model, if there is one."""
+tokens and returns tokens. Its folder also contains the sentencepiece model, if there is one. The
+Hugging Face folder is for the Auto classes of transformers, or for converters to other formats."""
 
 import dataclasses
 import shutil
@@ -28,7 +30,9 @@ class ExportFlags(Flags):
 
     output: str = flag("exported/1", "folder to write, which must not exist yet")
     format: str = flag(
-        "saved_model", "format of the exported model", choices=("saved_model", "ctranslate2")
+        "saved_model",
+        "format of the exported model",
+        choices=("saved_model", "ctranslate2", "huggingface"),
     )
     quantization: str = flag(
         "float32", "type of the matrices, for --format ctranslate2", choices=("float32", "int8")
@@ -44,7 +48,7 @@ if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
     flags = parse_flags(__doc__, Hyperparams, ExportFlags, reads_model=True)
 
 from inference import describe_checkpoints, describe_decoding, load_model
-from interop import ctranslate2_model
+from interop import ctranslate2_model, huggingface_model
 from interop.saved_model import write_saved_model
 
 
@@ -68,9 +72,12 @@ def main(flags):
         if options.format == "saved_model":
             write_saved_model(hp, model, vocabs, temporary)
             description = describe_decoding(hp, paths)
-        else:
+        elif options.format == "ctranslate2":
             ctranslate2_model.write(hp, model, vocabs, temporary, options.quantization)
             description = f"{describe_checkpoints(paths)}, {options.quantization}"
+        else:
+            huggingface_model.write(hp, model, vocabs, temporary)
+            description = describe_checkpoints(paths)
         durable_replace(temporary, output)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

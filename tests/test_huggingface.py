@@ -1,0 +1,260 @@
+"""Exported models compute in Hugging Face's Marian class what they compute here."""
+
+import dataclasses
+import importlib.util
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from safetensors.numpy import load_file
+
+import prepro
+from conftest import slow
+from data_load import encode_lines
+from hparams import make_hparams
+from inference import Translator, load_model
+from interop import huggingface_model
+from model import make_model
+from processes import forked_script
+from runtime.errors import InputError
+from runtime.flags import AUTO
+from search import suppress
+from test_bad_input import refused
+from test_translate import ODD_LINES
+from text import read_lines, read_test_sentences
+from vocab import BOS, PAD, load_vocabs
+
+INSTALLED = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
+needs_transformers = pytest.mark.skipif(
+    not INSTALLED,
+    reason="no Hugging Face. To run them: pip install transformers torch sacremoses",
+)
+SIDES = (("source", "de"), ("target", "en"))
+EPSILON = 1e-5  # of Marian's normalization; ours is 1e-8
+
+
+@pytest.fixture(scope="module", params=["updated", "paper", "tiny"])
+def exported(request, trained, tmp_path_factory):
+    """The flags of a model, and the folder of its export."""
+    flags = dict(logdir=trained(request.param)["logdir"], average_checkpoints=1, beam=1)
+    path = tmp_path_factory.mktemp(request.param) / "model"
+    done = forked_script("export.py", **flags, format="huggingface", output=path)
+    assert done.returncode == 0 and f"{path}: " in done.stdout, done.stderr
+    return flags | dict(source_test=trained(request.param)["source_test"]), path
+
+
+# A model of Marian in NumPy ----------------------------------------------------
+
+
+class Marian:
+    """The folder of a model, read and computed as the documentation of transformers has it."""
+
+    def __init__(self, path):
+        self.config = json.loads((path / "config.json").read_text())
+        self.tensors = load_file(path / "model.safetensors")
+
+    def linear(self, name, x):
+        return x @ self.tensors[f"{name}.weight"].T + self.tensors[f"{name}.bias"]
+
+    def normalize(self, name, x):
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + EPSILON)
+        return x * self.tensors[f"{name}.weight"] + self.tensors[f"{name}.bias"]
+
+    def attention(self, name, queries, keys, heads, causal=False):
+        Q, K, V = (
+            self.linear(f"{name}.{letter}_proj", x).reshape(len(x), heads, -1).swapaxes(0, 1)
+            for letter, x in zip("qkv", (queries, keys, keys), strict=True)
+        )
+        scores = Q @ K.swapaxes(1, 2) * Q.shape[-1] ** -0.5
+        if causal:
+            scores += np.triu(np.full(scores.shape[1:], -np.inf), 1)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        outputs = (weights @ V).swapaxes(0, 1).reshape(len(queries), -1)
+        return self.normalize(
+            f"{name}_layer_norm", queries + self.linear(f"{name}.out_proj", outputs)
+        )
+
+    def feedforward(self, name, x):
+        inner = np.maximum(self.linear(f"{name}.fc1", x), 0)
+        return self.normalize(f"{name}.final_layer_norm", x + self.linear(f"{name}.fc2", inner))
+
+    def embed(self, ids):
+        units = self.config["d_model"]
+        angles = np.arange(len(ids))[:, None] / 10000 ** (2 * np.arange(units // 2) / units)
+        positions = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+        return self.tensors["model.shared.weight"][ids] * units**0.5 + positions
+
+    def logits(self, source, target):
+        memory, heads = self.embed(source), self.config["encoder_attention_heads"]
+        for i in range(self.config["encoder_layers"]):
+            name = f"model.encoder.layers.{i}"
+            memory = self.attention(f"{name}.self_attn", memory, memory, heads)
+            memory = self.feedforward(name, memory)
+        x = self.embed([self.config["decoder_start_token_id"], *target[:-1]])
+        for i in range(self.config["decoder_layers"]):
+            name = f"model.decoder.layers.{i}"
+            x = self.attention(f"{name}.self_attn", x, x, heads, causal=True)
+            x = self.attention(f"{name}.encoder_attn", x, memory, heads)
+            x = self.feedforward(name, x)
+        return x @ self.tensors["model.shared.weight"].T + self.tensors["final_logits_bias"]
+
+
+def random_pairs(count=4):
+    rng = np.random.default_rng(0)
+    for _ in range(count):
+        yield [np.append(rng.integers(4, 100, rng.integers(1, 12)), 3) for _ in range(2)]
+
+
+def log_probs(logits):
+    """Without <PAD>, whose logit differs by design."""
+    return tf.nn.log_softmax(suppress(logits, [PAD]))[..., 1:].numpy()
+
+
+def our_log_probs(model, x, y):
+    x, y = (tf.constant(side[None], tf.int32) for side in (x, y))
+    return log_probs(model(x, y))[0]
+
+
+def test_the_log_probabilities_are_equal(exported):
+    flags, path = exported
+    _, _, model, _ = load_model({k: v for k, v in flags.items() if k != "source_test"})
+    marian = Marian(path)
+    assert not {"lm_head.weight", "model.encoder.embed_tokens.weight"} & marian.tensors.keys()
+    for x, y in random_pairs():
+        theirs = log_probs(marian.logits(x, y).astype("float32"))
+        np.testing.assert_allclose(our_log_probs(model, x, y), theirs, atol=1e-3)
+
+
+def test_the_settings_are_those_of_the_model(exported):
+    flags, path = exported
+    _, hp, _, (vocab, _) = load_model({k: v for k, v in flags.items() if k != "source_test"})
+    config, generation, tokenizer, ids = (
+        json.loads((path / f"{name}.json").read_text("utf-8"))
+        for name in ("config", "generation_config", "tokenizer_config", "vocab")
+    )
+    assert (
+        config["vocab_size"] == len(vocab) == len(ids) and config["decoder_start_token_id"] == BOS
+    )
+    assert config["max_position_embeddings"] == 1 + hp.max_output_tokens(hp.max_input_tokens)
+    assert all(vocab.id_to_token(i) == token for token, i in ids.items())
+    assert generation["num_beams"] == 1 and generation["bad_words_ids"] == [[PAD]]
+    assert (tokenizer["source_lang"], tokenizer["target_lang"]) == ("de", "en")
+    assert (path / "source.spm").read_bytes() == (path / "target.spm").read_bytes() == vocab.proto
+
+
+def test_the_search_of_generate():
+    hp = make_hparams(dict(recipe="paper", length_penalty="ctranslate2", alpha=0.8))
+    assert huggingface_model.generation_config(hp)["length_penalty"] == 0.8
+    assert huggingface_model.generation_config(hp)["num_beams"] == 4
+    assert huggingface_model.generation_config(hp)["early_stopping"] is True
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(dict(recipe="legacy"), dict(recipe="rnn"), dict(positions="rotary")),
+        *(dict(attention_score="cosine"), dict(residual=False), dict(normalization="none")),
+    ],
+)
+def test_models_that_marian_does_not_have_are_refused(change, tmp_path):
+    hp = make_hparams(dict(recipe="tiny") | change)
+    with pytest.raises(InputError, match=f"recipe {hp.recipe}, .* Marian, has only .* --format"):
+        huggingface_model.write(hp, None, None, tmp_path / "out")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_is_missing_is_named(trained, tmp_path, monkeypatch):
+    legacy = trained("legacy")["logdir"]
+    more = dict(format="huggingface", output=tmp_path / "out")
+    refused("export.py", "Marian", "saved_model", logdir=legacy, **more)
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    with pytest.raises(InputError, match="pip install safetensors"):
+        huggingface_model.import_safetensors()
+    assert not [*tmp_path.iterdir()]
+
+
+# The class itself --------------------------------------------------------------
+
+CLIENT = """
+import json, sys
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+lines, limits, pairs = json.load(sys.stdin)
+answers = []
+for path in sys.argv[1:]:
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModelForSeq2SeqLM.from_pretrained(path)
+    ids = [tokenizer(line)["input_ids"] for line in lines]
+    texts = []
+    for line, limit in zip(lines, limits):
+        output = model.generate(**tokenizer(line, return_tensors="pt"), max_length=limit)
+        texts.append(tokenizer.decode(output[0], skip_special_tokens=True))
+    batch = tokenizer(lines[:len(limits)] or [""], return_tensors="pt", padding=True)
+    together = tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
+    logits = [
+        model(input_ids=torch.tensor([x]), labels=torch.tensor([y]),
+              decoder_input_ids=torch.tensor([[2] + y[:-1]])).logits[0].tolist()
+        for x, y in pairs
+    ]
+    answers.append([ids, texts, together, logits])
+    tokenizer.save_pretrained(sys.argv[1] + "_again")
+    model.save_pretrained(sys.argv[1] + "_again")
+json.dump(answers, sys.stdout)
+"""
+
+
+def ask_transformers(paths, *given):
+    """Load the folders in another process, and save the first one again, as FOLDER_again."""
+    done = subprocess.run(
+        [sys.executable, "-c", CLIENT, *map(str, paths)],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@needs_transformers
+def test_transformers_computes_the_same(exported):
+    flags, path = exported
+    lines = read_test_sentences(flags["source_test"]).raw
+    lines += [line for line in (line.strip("\ufeff\r") for line in ODD_LINES) if line.strip()]
+    _, hp, model, vocabs = load_model({k: v for k, v in flags.items() if k != "source_test"})
+    rows = encode_lines(lines, vocabs[0], hp)[0]
+    limits = [1 + int(hp.max_output_tokens(len(row))) for row in rows]  # the <S> counts
+    pairs = [*random_pairs()]
+    given = lines, limits, [[side.tolist() for side in pair] for pair in pairs]
+    (answer,) = ask_transformers([path], *given)
+    (again,) = ask_transformers([f"{path}_again"], *given)
+    assert again == answer
+    ids, texts, together, logits = answer
+    assert ids == [row.tolist() for row in rows]
+    assert texts == [best[0][0] for best in Translator(hp, model, vocabs)(lines)]
+    assert all(long.startswith(short) for long, short in zip(together, texts, strict=True))
+    assert len(set(texts)) > 5
+    for (x, y), theirs in zip(pairs, logits, strict=True):
+        theirs = log_probs(np.array(theirs, "float32"))
+        np.testing.assert_allclose(our_log_probs(model, x, y), theirs, atol=1e-3)
+
+
+@needs_transformers
+@slow
+def test_real_text_has_the_same_tokens(real_text, tmp_path):
+    """The model has not learned anything, only the vocabulary has."""
+    folder = real_text / "multi30k"
+    flags = {f"{side}_train": str(folder / f"train.{lang}") for side, lang in SIDES}
+    flags |= dict(recipe="tiny", preprocessed=str(tmp_path / "vocab"))
+    prepro.main(flags)
+    hp = make_hparams(flags)
+    vocabs = load_vocabs(dataclasses.replace(hp, vocab_size=AUTO))
+    model = make_model(hp, *map(len, vocabs))
+    huggingface_model.write(hp, model, vocabs, tmp_path / "model")
+    lines = [line for _, lang in SIDES for line in read_lines(folder / f"val.{lang}")]
+    assert len(lines) == 2028
+    [[ids, *_]] = ask_transformers([tmp_path / "model"], lines, [], [])
+    assert ids == vocabs[0].encode(lines)
