@@ -1,6 +1,8 @@
 """Load a trained model, and translate sentences with it."""
 
 import functools
+import math
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -157,6 +159,53 @@ def sequence_scores(model, x, preds, max_lengths, penalty, suppress_ids=()):
     logp = tf.nn.log_softmax(suppress(model(x, preds), suppress_ids))  # (N, T, V)
     logp = tf.where(istarget, tf.gather(logp, preds, batch_dims=2), 0.0)  # (N, T)
     return tf.reduce_sum(logp, axis=1) / penalty(tf.cast(lengths, tf.float32))
+
+
+class LineScore(NamedTuple):
+    """How likely a model finds a given translation of a line."""
+
+    logp: float  # natural logarithm of its probability, `</S>` included
+    num_tokens: int  # `</S>` included
+
+    @property
+    def perplexity(self) -> float:
+        """The inverse of the mean probability of a token (geometric mean)."""
+        return float(np.exp(-self.logp / self.num_tokens)) if self.num_tokens else math.nan
+
+
+def score_lines(model, hp, vocabs, lines, translations) -> list[LineScore]:
+    """Score the translations of lines, both lists of str.
+
+    Lines are truncated as for translating. The score is NaN if one of the two sides is empty.
+    """
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2, autograph=False)
+    def log_probability(x, y):
+        any_length = tf.fill([tf.shape(y)[0]], tf.shape(y)[1])
+        # Without <PAD>, as in beam search.
+        return sequence_scores(model, x, y, any_length, tf.ones_like, suppress_ids=[PAD])
+
+    scores = [LineScore(math.nan, 0)] * len(lines)
+    X, Y, rows = encode_both(hp, vocabs, lines, translations)
+    for batch in decoding_batches(np.maximum(X.lengths, Y.lengths)):
+        logp = log_probability(X.pad(batch, hp.pad_to), Y.pad(batch, hp.pad_to)).numpy()
+        for i, value in zip(batch, logp, strict=True):
+            scores[rows[i]] = LineScore(float(value), int(Y.lengths[i]))
+    return scores
+
+
+def encode_both(hp, vocabs, lines, translations):
+    """Encode lines and their translations, without those that are empty on a side.
+
+    Returns:
+      (RaggedIds, RaggedIds, list of int): the ids, and the indices of the lines.
+    """
+    X, source_rows, _ = encode_lines(lines, vocabs[0], hp)
+    Y, target_rows, _ = encode_lines(translations, vocabs[1], hp)
+    rows = np.intersect1d(source_rows, target_rows)
+    X = X.select(np.searchsorted(source_rows, rows))
+    Y = Y.select(np.searchsorted(target_rows, rows))
+    return X, Y, rows.astype(int).tolist()
 
 
 def truncate_at_eos_tf(ids, max_lengths):

@@ -22,6 +22,8 @@ from runtime.errors import InputError
 from runtime.files import atomic_open, check_not_directory
 from runtime.flags import Flags, flag
 
+NONE = "none"  # the value of a flag that names a file, if there is none
+
 
 @dataclasses.dataclass(frozen=True)
 class TranslateFlags(Flags):
@@ -41,9 +43,19 @@ class TranslateFlags(Flags):
         1001,
     )
     attention: str = flag(
-        "none",
+        NONE,
         "PNG file, for example out.png, that shows the attention of the last translation; none:"
         " no picture",
+    )
+    alignments: str = flag(
+        NONE,
+        "file for the word alignment of each translation: 0-0 1-2 aligns word 0 of the source"
+        " with word 0 of the translation, and word 1 with word 2; none: no file",
+    )
+    score: str = flag(
+        NONE,
+        "file with a translation for each line of --source; the output has the log-probability"
+        " and the perplexity of each, and nothing is translated",
     )
     replace_unknown: bool = flag(
         False, "replace each <UNK> by the source word that it pays the most attention to"
@@ -61,12 +73,22 @@ class TranslateFlags(Flags):
         super().__post_init__()
         if self.quantization != "float32" and self.engine != "ctranslate2":
             raise InputError(f"quantization {self.quantization} needs --engine ctranslate2")
-        if self.attention != "none" and not self.attention.endswith(".png"):
+        if self.attention != NONE and not self.attention.endswith(".png"):
             raise InputError(
                 f"attention {self.attention}: must be a PNG file. Choose a name that ends in .png"
             )
-        for path in (self.output, self.attention):
+        for path in (self.output, self.attention, self.alignments):
             check_not_directory(path)
+        if self.score != NONE:
+            self.check_score()
+
+    def check_score(self):
+        """Raise InputError if a flag contradicts `score`."""
+        if self.source == "-":
+            raise InputError("score needs the file of the sources. Give --source")
+        for name in ("nbest", "attention", "replace_unknown", "engine"):
+            if getattr(self, name) != getattr(TranslateFlags, name):
+                raise InputError(f"{name} is for translating, and score does not. Leave it out")
 
 
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
@@ -78,11 +100,17 @@ from tqdm import tqdm
 import checkpoint
 from bleu import LITTLE_LEARNED_HINT, empty_note
 from data_load import RaggedIds, encode_lines
-from inference import Translator, describe_decoding, load_model
+from inference import LineScore, Translator, describe_decoding, load_model, score_lines
 from interop import ctranslate2_model
-from monitor.attention_maps import alignments, append_eos, plot_heads, save_png
+from monitor.attention_maps import (
+    alignments,
+    append_eos,
+    plot_heads,
+    save_png,
+    word_alignments,
+)
 from runtime.workers import translate_distributed, worker_rank
-from text import clean, decode_utf8, read_lines
+from text import blocks, clean, decode_utf8, read_lines
 from vocab import SPECIALS, UNK
 
 MAX_BATCH_LINES = 1000  # lines that are translated together, sorted by length
@@ -252,6 +280,54 @@ def replace_unknown(model, hp, vocabs, lines, texts):
     return texts
 
 
+def open_alignments(path):
+    """Context manager: the file for word alignments, or None."""
+    return contextlib.nullcontext() if path == NONE else atomic_open(path)
+
+
+def write_alignments(file, model, hp, vocabs, lines, texts):
+    """Write the word alignments of lines and their translations, a line for each."""
+    aligned = word_alignments(model, hp, vocabs, lines, texts)
+    file.write("".join(f"{pairs}\n" for pairs in aligned).encode())
+
+
+# Scoring -----------------------------------------------------------------------
+
+
+def score_file(options, hp, model, vocabs):
+    """Score the translations in a file, and align them if the flags say so.
+
+    Raises:
+      InputError: the file has not as many lines as that of the sources.
+    """
+    lines = list(read_lines(options.source, SOURCE_HINT))
+    translations = list(read_lines(options.score, "Check the path, which --score names"))
+    if len(lines) != len(translations):
+        raise InputError(
+            f"{options.source}: {len(lines)} lines, but {options.score} has {len(translations)}."
+            " Make line n of one file the translation of line n of the other"
+        )
+    logp = num_tokens = num_scored = 0
+    files = open_output(options.output), open_alignments(options.alignments)
+    bar = tqdm(desc="scoring", total=len(lines), leave=False, delay=1, unit=" lines")
+    with files[0] as file, files[1] as alignment_file, bar:
+        for pairs in blocks(zip(lines, translations, strict=True)):
+            arguments = model, hp, vocabs, *zip(*pairs, strict=True)
+            for score in score_lines(*arguments):
+                file.write(f"{score.logp:.4f}\t{score.perplexity:.4f}\n".encode())
+                if score.num_tokens:
+                    logp, num_tokens = logp + score.logp, num_tokens + score.num_tokens
+                    num_scored += 1
+            if alignment_file:
+                write_alignments(alignment_file, *arguments)
+            bar.update(len(pairs))
+    print(
+        f"{num_scored} of {len(lines)} lines, {num_tokens} {vocabs[1].token_name}: log-probability"
+        f" {logp:.4f}, perplexity {LineScore(logp, num_tokens).perplexity:.4f}",
+        file=sys.stderr,
+    )
+
+
 # Translating -------------------------------------------------------------------
 
 
@@ -270,6 +346,13 @@ def make_translator(options, hp, model, vocabs) -> Translator:
     return Translator(hp, model, vocabs, options.nbest, decode)
 
 
+def pair_up(lines, translations):
+    """List each line as often as it has translations, and the texts of these."""
+    pairs = zip(lines, translations, strict=True)
+    pairs = [(line, text) for line, best in pairs for text, _ in best]
+    return tuple(map(list, zip(*pairs, strict=True)))
+
+
 def translate_batch(translator, model, options, lines):
     """Translate lines, draw the attention and replace unknown words, as the flags say.
 
@@ -277,22 +360,23 @@ def translate_batch(translator, model, options, lines):
       list: for each line its translations, best first: pairs of text and score.
     """
     translations = translator(lines)
-    if options.attention != "none":
+    if options.attention != NONE:
         draw_attention(translator, model, lines, options.attention)
     if options.replace_unknown:
-        sources = [line for line, best in zip(lines, translations, strict=True) for _ in best]
-        texts = [text for best in translations for text, _ in best]
-        texts = iter(replace_unknown(model, translator.hp, translator.vocabs, sources, texts))
+        pairs = pair_up(lines, translations)
+        texts = iter(replace_unknown(model, translator.hp, translator.vocabs, *pairs))
         translations = [[(next(texts), score) for _, score in best] for best in translations]
     return translations
 
 
-def translate_stream(translator, model, options, file):
+def translate_stream(translator, model, options, file, alignment_file):
     """Translate lines as they come, with a progress bar unless the terminal shows the lines.
 
     Args:
       file: file of bytes to write the translations to.
+      alignment_file: file of bytes for word alignments, or None.
     """
+    hp, vocabs = translator.hp, translator.vocabs
     total = count_lines(options.source) if os.path.isfile(options.source) else None
     lines_are_shown = options.output == "-" and sys.stdout.isatty()
     bar = tqdm(
@@ -301,12 +385,15 @@ def translate_stream(translator, model, options, file):
     numbers = itertools.count()
     recent = []  # translations that show whether the model has learned anything
     with bar:
-        for lines in read_batches(options.source, prompt=translator.hp.source_lang):
+        for lines in read_batches(options.source, prompt=hp.source_lang):
             translations = translate_batch(translator, model, options, lines)
             for line, best in zip(lines, translations, strict=True):
                 file.write(format_line(next(numbers), best, options.nbest))
                 if line.strip():
                     recent.append(best[0][0])
+            if alignment_file:
+                pairs = pair_up(lines, translations)
+                write_alignments(alignment_file, model, hp, vocabs, *pairs)
             del recent[:-MAX_BATCH_LINES]
             file.flush()
             bar.update(len(lines))
@@ -322,9 +409,10 @@ def translate_with_workers(translator, options, paths):
     """
     if "-" in (options.source, options.output):
         raise InputError("TF_CONFIG names several workers. Give --source and --output")
-    if options.replace_unknown or options.attention != "none":
+    if options.replace_unknown or {options.attention, options.alignments} != {NONE}:
         raise InputError(
-            "replace_unknown and attention work in a single process only. Unset TF_CONFIG"
+            "replace_unknown, attention and alignments work in a single process only. Unset"
+            " TF_CONFIG"
         )
     settings = [describe_decoding(translator.hp, paths), checkpoint.parameters_digest(paths)]
     settings += [options.nbest, options.engine, options.quantization]
@@ -360,15 +448,18 @@ def main(flags):
         )
     if options.replace_unknown and hp.tokenizer != "words":
         raise InputError("replace_unknown needs a model with --tokenizer words. Leave it out")
-    for name in ("attention", "replace_unknown"):
-        if getattr(options, name) not in ("none", False) and not hp.has_attention:
+    for name in ("attention", "alignments", "replace_unknown"):
+        if getattr(options, name) not in (NONE, False) and not hp.has_attention:
             raise InputError(f"{name} needs a model that has attention. Leave it out")
+    if options.score != NONE:
+        return score_file(options, hp, model, vocabs)
     translator = make_translator(options, hp, model, vocabs)
     if worker_rank()[1] > 1:
         translate_with_workers(translator, options, paths)
     else:
-        with open_output(options.output) as file:
-            translate_stream(translator, model, options, file)
+        files = open_output(options.output), open_alignments(options.alignments)
+        with files[0] as file, files[1] as alignment_file:
+            translate_stream(translator, model, options, file, alignment_file)
     if count := translator.truncated:
         lines = "1 line was" if count == 1 else f"{count} lines were"
         print(f"{lines} truncated to {hp.max_input_tokens - 1} tokens", file=sys.stderr)

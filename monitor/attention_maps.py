@@ -1,16 +1,17 @@
 """Attention maps, the attention weights of each head between all tokens, and their pictures."""
 
 import contextlib
+import itertools
 import math
 import warnings
 from typing import NamedTuple
 
 import numpy as np
 
-from inference import decoding_batches
+from inference import decoding_batches, encode_both
 from modules import shift_right
 from rnn import RecurrentModel
-from vocab import EOS, truncate_at_eos
+from vocab import EOS, WordVocab, truncate_at_eos
 
 # Fallback fonts: no single font covers all scripts.
 FONTS = (
@@ -102,6 +103,38 @@ def alignments(model, hp, X, Y):
         for row, mean in zip(rows, means, strict=True):
             results[row] = mean[: Y.lengths[row], : X.lengths[row]]
     return results
+
+
+def word_alignments(model, hp, vocabs, lines, translations) -> list[str]:
+    """Align the words of lines with those of their translations, both lists of str.
+
+    Words are what spaces separate; those of a word vocabulary are without punctuation. Each word
+    of the translation is aligned with the word of the line that gets most of its attention.
+
+    Returns:
+      list of str: pairs as 0-0 1-2, word of the line and word of the translation, from 0. "" if
+      a side is empty.
+    """
+    results = [""] * len(lines)
+    X, Y, rows = encode_both(hp, vocabs, lines, translations)
+    for i, weights in enumerate(alignments(model, hp, X, Y)):
+        x_words, y_words = (
+            word_indices(ids[i][:-1], vocab) for ids, vocab in zip((X, Y), vocabs, strict=True)
+        )
+        sums = np.zeros((y_words[-1] + 1, x_words[-1] + 1))
+        np.add.at(sums, np.ix_(y_words, x_words), weights[:-1, :-1])
+        pairs = [f"{x}-{y}" for y, x in enumerate(sums.argmax(axis=1))]
+        results[rows[i]] = " ".join(pairs)
+    return results
+
+
+def word_indices(ids, vocab) -> list[int]:
+    """Return for each token the index of its word: a subword that begins with ▁ begins one."""
+    if isinstance(vocab, WordVocab):
+        return [*range(len(ids))]
+    begins = [vocab.id_to_token(i).startswith("▁") for i in ids]
+    begins[0] = True
+    return [count - 1 for count in itertools.accumulate(begins)]
 
 
 def append_eos(ids, hp) -> list:

@@ -1,0 +1,173 @@
+"""translate.py --score and --alignments: what a model thinks of given translations."""
+
+import math
+
+import numpy as np
+import pytest
+
+from data_load import encode_lines
+from inference import LineScore, load_model, score_lines
+from monitor import attention_maps
+from monitor.attention_maps import word_alignments, word_indices
+from processes import forked_script
+from test_bad_input import refused
+from text import read_test_sentences
+
+
+@pytest.fixture(params=["legacy", "tiny", "rnn_attention"])
+def loaded(request, trained):
+    flags = trained(request.param)
+    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"], beam=3, alpha=0.0))
+    return model, hp, vocabs, *(read_test_sentences(flags[f"{side}_test"]).raw for side in SIDES)
+
+
+SIDES = ("source", "target")
+
+
+def test_the_score_is_the_log_probability_of_all_tokens(loaded):
+    """Computed from the logits of one pair at a time, without padding."""
+    model, hp, vocabs, lines, translations = loaded
+    scores = score_lines(model, hp, vocabs, lines[:9], translations[:9])
+    for line, translation, score in zip(lines, translations, scores, strict=False):
+        x, y = (
+            encode_lines([text], vocab, hp)[0].pad(width=hp.pad_to)
+            for text, vocab in zip((line, translation), vocabs, strict=True)
+        )
+        logits = np.array(model(x, y), np.float64)[0, :, 1:]  # without <PAD>
+        logp = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        targets = y[0][y[0] != 0]
+        expected = sum(row[i - 1] for row, i in zip(logp, targets, strict=False))
+        assert score.num_tokens == len(targets)
+        assert score.logp == pytest.approx(expected, abs=1e-3)
+        assert score.perplexity == pytest.approx(math.exp(-expected / len(targets)), rel=1e-4)
+
+
+def test_the_right_translation_is_more_likely_than_another_one(loaded):
+    model, hp, vocabs, lines, translations = loaded
+    given, others = (
+        sum(score.logp for score in score_lines(model, hp, vocabs, lines, texts))
+        for texts in (translations, [text[::-1] for text in translations])
+    )
+    assert given > others
+
+
+@pytest.mark.parametrize("recipe", ["legacy", "tiny"])
+def test_scores_of_found_translations_are_those_of_the_search(trained, tmp_path, recipe):
+    flags = trained(recipe)
+    more = dict(logdir=flags["logdir"], source=flags["source_test"])
+    done = forked_script("translate.py", **more, beam=3, nbest=2, alpha=0.0)
+    found = [line.split(" ||| ") for line in done.stdout.splitlines()]
+    source, target = tmp_path / "source", tmp_path / "target"
+    lines = read_test_sentences(flags["source_test"]).raw
+    source.write_text("".join(f"{lines[int(number)]}\n" for number, _, _ in found), "utf-8")
+    target.write_text("".join(f"{text}\n" for _, text, _ in found), "utf-8")
+    more = dict(logdir=flags["logdir"], source=source, score=target, output=tmp_path / "out")
+    done = forked_script("translate.py", **more)
+    assert done.returncode == 0, done.stderr
+    rows = [
+        tuple(map(float, line.split("\t"))) for line in (tmp_path / "out").read_text().splitlines()
+    ]
+    assert len(rows) == len(found) > 30
+    # A text may also be tokenized in another way than the search found it.
+    equal = [
+        abs(logp - float(score)) < 2e-3
+        for (logp, _), (_, _, score) in zip(rows, found, strict=True)
+    ]
+    assert sum(equal) > 0.5 * len(equal)
+    total = [logp for logp, _ in rows if logp == logp]
+    assert f"{len(total)} of {len(rows)} lines" in done.stderr
+    assert f"log-probability {sum(total):.2f}" in done.stderr.replace(
+        f"{sum(total):.4f}", f"{sum(total):.2f}"
+    )
+
+
+def test_empty_lines_and_alignments_keep_their_places(trained, tmp_path):
+    source, target, out, aligned = (
+        tmp_path / name for name in ("source", "target", "out", "align")
+    )
+    source.write_text("Der Hund schläft.\n\nDer Hund\nDie Katze\n", "utf-8")
+    target.write_text("The dog sleeps.\nThe cat\n \nThe cat\n", "utf-8")
+    more = dict(source=source, score=target, output=out, alignments=aligned)
+    done = forked_script("translate.py", logdir=trained("tiny")["logdir"], **more)
+    assert done.returncode == 0, done.stderr
+    rows = out.read_text().splitlines()
+    assert rows[1] == rows[2] == "nan\tnan" and "nan" not in rows[0] + rows[3]
+    assert "2 of 4 lines" in done.stderr
+    lines = aligned.read_text().splitlines()
+    assert lines[1] == lines[2] == ""
+    assert [pair.split("-")[1] for pair in lines[0].split()] == ["0", "1", "2"]
+    assert {pair.split("-")[0] for pair in lines[3].split()} <= {"0", "1"}
+
+
+def test_nothing_to_score():
+    assert math.isnan(LineScore(math.nan, 0).perplexity)
+
+
+def test_alignments_join_the_weights_of_a_word(trained, monkeypatch):
+    flags = trained("tiny")
+    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"]))
+    lines, texts = ["Der Hund schläft.", ""], ["The dog.", "x"]
+    x, y = (vocabs[0].encode([side[0]])[0] for side in (lines, texts))
+    x_words, y_words = (np.array(word_indices(ids[:-1], vocabs[0])) for ids in (x, y))
+    assert x_words.max() == 2 and y_words.max() == 1 and len(x_words) > 4
+    weights = np.zeros((len(y), len(x)))
+    weights[:, -1] = 1.0  # </S> gets most, and does not count
+    weights[:-1, :-1][np.ix_(y_words == 0, x_words == 1)] = 0.05
+    weights[0, np.flatnonzero(x_words == 2)[0]] = 0.06  # one subword gets more, its word less
+    weights[:-1, :-1][np.ix_(y_words == 1, x_words == 0)] = 0.1
+    monkeypatch.setattr(attention_maps, "alignments", lambda *_: [weights])
+    expected = ["1-0 0-1", ""] if (x_words == 1).sum() > 1 else ["2-0 0-1", ""]
+    assert word_alignments(model, hp, vocabs, lines, texts) == expected
+
+
+def test_words_are_aligned_as_they_are(trained):
+    flags = trained("legacy")
+    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"]))
+    (pairs,) = word_alignments(model, hp, vocabs, ["der Hund schläft"], ["the dog sleeps"])
+    assert [pair.split("-")[1] for pair in pairs.split()] == ["0", "1", "2"]
+
+
+def test_alignments_of_nbest_lists_have_a_line_for_each(trained, tmp_path):
+    flags = trained("tiny")
+    more = dict(source=flags["source_test"], beam=3, nbest=2, alignments=tmp_path / "align")
+    done = forked_script("translate.py", logdir=flags["logdir"], **more)
+    found, aligned = done.stdout.splitlines(), (tmp_path / "align").read_text().splitlines()
+    assert len(found) == len(aligned) > 30
+    for line, pairs in zip(found, aligned, strict=True):
+        assert len(pairs.split()) == len(line.split(" ||| ")[1].split())
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (dict(source="-"), ("score needs the file of the sources", "--source")),
+        (dict(nbest=2, beam=2), ("nbest is for translating",)),
+        (dict(attention="out.png"), ("attention is for translating",)),
+        (dict(score="nowhere"), ("nowhere: no such file", "--score")),
+        (dict(score="{two}"), ("30 lines, but", "has 2", "Make line n")),
+        (dict(alignments="{folder}"), ("is a folder",)),
+    ],
+)
+def test_what_contradicts_score_is_refused(trained, tmp_path, change, words):
+    flags = trained("tiny")
+    (tmp_path / "two").write_text("a\nb\n")
+    change = {
+        name: value.format(two=tmp_path / "two", folder=tmp_path)
+        if isinstance(value, str)
+        else value
+        for name, value in change.items()
+    }
+    given = dict(logdir=flags["logdir"], source=flags["source_test"], score=flags["target_test"])
+    output = tmp_path / "out"
+    refused("translate.py", *words, **given | dict(output=output) | change)
+    assert not output.exists()
+
+
+def test_a_model_without_attention_has_no_alignments(trained, tmp_path):
+    logdir = trained("rnn")["logdir"]
+    refused(
+        "translate.py",
+        "alignments needs a model that has attention",
+        logdir=logdir,
+        alignments=tmp_path / "a",
+    )
