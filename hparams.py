@@ -111,6 +111,16 @@ class Hyperparams(Flags):
         fixed="model",
         auto=True,
     )
+    symbols: str = data_flag(
+        "none",
+        "prepro.py: words that are always one subword, separated by commas, for example"
+        " '>>de<<,>>fr<<'; none: no such words",
+    )
+    byte_fallback: bool = data_flag(
+        False,
+        "prepro.py: 256 subwords for bytes, of which characters consist that the training text"
+        " does not have; without them they are <UNK>",
+    )
     bpe_dropout: float = data_flag(
         0.0,
         "BPE-dropout: probability of skipping a merge when tokenizing training text",
@@ -211,8 +221,8 @@ class Hyperparams(Flags):
     # training
     start_from: str = training_flag(
         "none",
-        "folder of a model from whose parameters and vocabularies a new training starts; with"
-        " --best or --average_checkpoints, from those checkpoints of it",
+        "folder of a model from whose parameters and vocabularies a new training starts; if"
+        " best or average_checkpoints is given, from these checkpoints of it",
     )
     batch_size: int = training_flag(
         32,
@@ -368,6 +378,8 @@ class Hyperparams(Flags):
             raise InputError("source_dev and target_dev go together. Give both, or none")
         if self.patience and self.source_dev == "none":
             raise InputError("patience needs a dev BLEU. Give --source_dev and --target_dev")
+        if self.tokenizer == "words" and (self.symbol_list or self.byte_fallback):
+            raise InputError("symbols and byte_fallback need --tokenizer bpe. Leave them out")
         if self.source_lang == self.target_lang:
             raise InputError(
                 f"source_lang and target_lang are both {self.source_lang}, and one vocabulary file"
@@ -376,6 +388,11 @@ class Hyperparams(Flags):
         for lang in (self.source_lang, self.target_lang):
             if "/" in lang or "\\" in lang:
                 raise InputError(f"{lang}: the name of a language must not contain a slash")
+
+    @property
+    def symbol_list(self) -> list[str]:
+        """The words in `symbols`."""
+        return [] if self.symbols == "none" else self.symbols.split(",")
 
     @property
     def masks_from_ids(self) -> bool:

@@ -76,6 +76,23 @@ def make_vocab(file) -> str:
 # Subwords ----------------------------------------------------------------------
 
 
+def check_symbols(symbols):
+    """Raise InputError unless `symbols`, a list of str, can be subwords of their own."""
+    for symbol in symbols:
+        problem = None
+        if symbol.split() != [symbol] or "▁" in symbol:
+            problem = "is empty, or has a space or ▁ in it"
+        elif symbol in SPECIALS:
+            problem = "is a special token already"
+        elif symbols.count(symbol) > 1:
+            problem = "is there twice"
+        if problem:
+            raise InputError(
+                f"symbols {','.join(symbols)}: {symbol!r} {problem}. Write words with commas"
+                " between them, for example '>>de<<,>>fr<<'"
+            )
+
+
 def count_both_sides(files) -> Counter:
     """Count the words of both text files together.
 
@@ -94,7 +111,7 @@ def count_both_sides(files) -> Counter:
     return word2cnt
 
 
-def make_subwords(word2cnt, vocab_size, sources) -> bytes:
+def make_subwords(word2cnt, vocab_size, sources, symbols=(), byte_fallback=False) -> bytes:
     """Make the sentencepiece model of both sides: joint BPE (Sennrich et al. 2016).
 
     Every character of the text is a subword, so no character of it is unknown. BPE never merges
@@ -106,24 +123,29 @@ def make_subwords(word2cnt, vocab_size, sources) -> bytes:
       vocab_size: number of subwords. `AUTO`: the number of `choose_vocab_size`, or the nearest
         one that is possible with this text, and fewer while too many of them are rare.
       sources: the two files, for messages.
+      symbols: words that are always one subword.
+      byte_fallback: whether characters that the text does not have become their UTF-8 bytes,
+        each of which is a subword, in place of `<UNK>`.
 
     Raises:
       InputError: the text has too few words for `vocab_size` subwords, or too many characters.
     """
+    more = dict(user_defined_symbols=list(symbols), byte_fallback=byte_fallback)
     if vocab_size != AUTO:
-        return train_sentencepiece(word2cnt, vocab_size, sources)
+        return train_sentencepiece(word2cnt, vocab_size, sources, **more)
     size = choose_vocab_size(sum(len(word) * count for word, count in word2cnt.items()))
+    given = len(symbols) + (256 if byte_fallback else 0)  # subwords in any case
     while True:
         try:
-            proto = train_sentencepiece(word2cnt, size, sources)
+            proto = train_sentencepiece(word2cnt, size + given, sources, **more)
         except SizeError as error:
-            return train_sentencepiece(word2cnt, error.possible_size, sources)
-        if rare_share(proto, word2cnt) <= MAX_RARE_SHARE:
+            return train_sentencepiece(word2cnt, error.possible_size, sources, **more)
+        if rare_share(proto, word2cnt, given) <= MAX_RARE_SHARE:
             return proto
         size = round(0.8 * size)
 
 
-def rare_share(proto, word2cnt) -> float:
+def rare_share(proto, word2cnt, given=0) -> float:
     """The share of the subwords that the text has less than `RARE_COUNT` times.
 
     A text that repeats its phrases, in a script without spaces, has subwords that are complete
@@ -132,17 +154,22 @@ def rare_share(proto, word2cnt) -> float:
     Args:
       proto: sentencepiece model, bytes.
       word2cnt: the words of both sides with their counts.
+      given: how many subwords after the special ones are not learned, and do not count.
     """
     processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
     counts = np.zeros(processor.get_piece_size(), np.int64)
     tokenized = processor.encode([*word2cnt])
     for ids, count in zip(tokenized, word2cnt.values(), strict=True):
         np.add.at(counts, ids, count)
-    return float(np.mean(counts[len(SPECIALS) :] < RARE_COUNT))
+    return float(np.mean(counts[len(SPECIALS) + given :] < RARE_COUNT))
 
 
-def train_sentencepiece(word2cnt, vocab_size, sources) -> bytes:
-    """Train a sentencepiece model of `vocab_size` subwords; see `make_subwords`."""
+def train_sentencepiece(word2cnt, vocab_size, sources, **more) -> bytes:
+    """Train a sentencepiece model of `vocab_size` subwords; see `make_subwords`.
+
+    Args:
+      more: further options of sentencepiece's trainer.
+    """
     model = io.BytesIO()
     names = [f"{kind}_piece" for kind in ("pad", "unk", "bos", "eos")]
     try:
@@ -161,7 +188,7 @@ def train_sentencepiece(word2cnt, vocab_size, sources) -> bytes:
                 bos_id=BOS,
                 eos_id=EOS,
                 minloglevel=2,  # errors only
-                **dict(zip(names, SPECIALS, strict=True)),
+                **dict(zip(names, SPECIALS, strict=True)) | more,
             )
     except RuntimeError as error:
         raise explain_trainer_error(str(error), vocab_size, sources) from None
@@ -269,9 +296,11 @@ def main(flags):
 
 def write_subwords(hp, files):
     """Write the sentencepiece model of both sides, and print its size."""
+    check_symbols(hp.symbol_list)
     word2cnt = count_both_sides(files)
     check_same_length(*files)
-    model = make_subwords(word2cnt, hp.vocab_size, [file.path for file in files])
+    paths = [file.path for file in files]
+    model = make_subwords(word2cnt, hp.vocab_size, paths, hp.symbol_list, hp.byte_fallback)
     replace_vocab(hp.sentencepiece_path, model)
     size = f"{len(SubwordVocab(hp.sentencepiece_path))} subwords"
     if hp.vocab_size == AUTO:

@@ -434,3 +434,52 @@ def test_beam_scores_are_the_log_probabilities_of_the_model(run):
             logits[:, :, 0] = -np.inf  # <PAD> is never chosen
             logp = tf.gather(tf.nn.log_softmax(logits), ids, batch_dims=2)
             assert float(tf.reduce_sum(logp)) == pytest.approx(float(score), abs=1e-3)
+
+
+# Symbols and bytes -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vocab_size", ["auto", 400])
+def test_symbols_are_one_subword_and_unseen_characters_are_bytes(tmp_path, vocab_size):
+    flags = write_corpus(tmp_path, sample_pairs(300)) | dict(recipe="tiny", vocab_size=vocab_size)
+    plain = dict(preprocessed=str(tmp_path / "plain"))
+    prepro.main(flags | plain)
+    prepro.main(flags | dict(symbols=">>de<<,@@1@@", byte_fallback=True))
+    vocab, before = (
+        SubwordVocab(make_hparams(flags | more).sentencepiece_path) for more in ({}, plain)
+    )
+    if vocab_size == "auto":  # as many learned ones
+        assert abs(len(vocab) - len(before) - 258) <= 2
+    text = ">>de<< Der Hund @@1@@ schläft 日"
+    (ids,), (known,) = vocab.encode([text]), before.encode([text])
+    tokens = [vocab.id_to_token(i) for i in ids]
+    assert ">>de<<" in tokens and "@@1@@" in tokens
+    assert tokens[-4:-1] == [f"<0x{byte:02X}>" for byte in "日".encode()]
+    assert UNK not in ids and UNK in known
+    assert vocab.decode(ids) == text
+    tokenizer = tensorflow_text.SentencepieceTokenizer(vocab.proto, add_eos=True)  # of exports
+    assert tokenizer.tokenize(text).numpy().tolist() == ids
+    assert tokenizer.detokenize(ids[:-1]).numpy().decode() == text
+    assert "@@1@@" not in [before.id_to_token(i) for i in known]
+
+
+@pytest.mark.parametrize(
+    "symbols, problem",
+    [
+        (">>de<<,", "'' is empty"),
+        ("a b", "'a b' is empty, or has a space"),
+        ("<S>,x", "'<S>' is a special token already"),
+        ("x,y,x", "'x' is there twice"),
+    ],
+)
+def test_symbols_that_cannot_be_are_refused(tmp_path, symbols, problem):
+    flags = write_corpus(tmp_path, sample_pairs(90)) | dict(recipe="tiny", symbols=symbols)
+    with pytest.raises(InputError, match=f"{problem}.*Write words with commas"):
+        prepro.main(flags)
+    assert not (tmp_path / "preprocessed").exists()
+
+
+@pytest.mark.parametrize("change", [dict(symbols="x"), dict(byte_fallback=True)])
+def test_words_have_neither(change):
+    with pytest.raises(InputError, match="symbols and byte_fallback need --tokenizer bpe"):
+        make_hparams(change)
