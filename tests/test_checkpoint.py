@@ -10,6 +10,7 @@ import tensorflow as tf
 
 import checkpoint
 import eval
+import train
 from conftest import decoder, write_corpus
 from eval import bleu_score
 from interop import original
@@ -332,6 +333,15 @@ def test_an_original_checkpoint_gives_the_original_logits(golden, tmp_path, adam
     original.assign_original(model, arrays)
     difference = np.abs(model(golden["x"], golden["y"]) - golden["logits"]).max()
     assert difference < 1e-5
+
+
+def test_a_training_neither_resumes_nor_starts_from_an_original(golden, tmp_path, corpus):
+    folder = tmp_path / "original"
+    folder.mkdir()
+    path = write_original(golden, folder, adam=True)
+    for name in ("logdir", "start_from"):
+        with pytest.raises(InputError, match=f"{path}: this checkpoint of the 2017 code can be"):
+            train.main(corpus | {name: str(folder)})
 
 
 def test_our_checkpoint_is_not_treated_as_an_original(tmp_path):

@@ -141,7 +141,7 @@ def test_a_model_loads_without_the_folder_of_vocabularies(moved, trained, tmp_pa
     assert done.returncode == 0, done.stderr
 
 
-def test_training_resumes_with_the_vocabulary_of_the_model(moved, tmp_path, capsys):
+def test_training_resumes_with_the_vocabulary_of_the_model(moved, trained, tmp_path, capsys):
     """It prints a note if prepro.py has written another one since."""
     other = write_corpus(tmp_path / "other", sample_pairs(80, seed=5))
     both = moved | {name: other[name] for name in ("source_train", "target_train", "preprocessed")}
@@ -154,6 +154,19 @@ def test_training_resumes_with_the_vocabulary_of_the_model(moved, tmp_path, caps
     assert f"{path} is not the vocabulary that this model was trained with" in printed
     assert checkpoint.epoch_and_step(checkpoint.latest(moved["logdir"]))[0] == 13
     assert read_files(moved["logdir"], "*.model", "*.vocab.tsv") == before
+    own = dict(preprocessed=trained(moved["recipe"])["preprocessed"], num_epochs=14)
+    train.main(both | own)
+    assert "is not the vocabulary" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_flag_deterministic_reaches_tensorflow(corpus, monkeypatch, deterministic):
+    calls = []
+    monkeypatch.setattr(
+        train.tf.config.experimental, "enable_op_determinism", lambda: calls.append(1)
+    )
+    train.main(corpus | SMALL | dict(num_epochs=1, deterministic=deterministic))
+    assert calls == [1] * deterministic
 
 
 def read_files(folder, *patterns):
