@@ -1,8 +1,10 @@
 """Gradient accumulation and clipping, in one step and in a training."""
 
 import functools
+import math
 import os
 import signal
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -18,8 +20,10 @@ from hparams import make_hparams
 from model import make_model
 from optimizer import GradientSum
 from processes import Forked
+from runtime.errors import InputError
 from test_scripts import scalars
-from trainer import make_accumulate_step, make_train_step
+from trainer import StepMetrics, make_accumulate_step, make_train_step
+from vocab import load_vocabs
 
 STRATEGY = tf.distribute.get_strategy()
 LR = 0.1
@@ -140,3 +144,32 @@ def parameters(logdir):
     reader = tf.train.load_checkpoint(str(checkpoint.latest(logdir)))
     names = [name for name in reader.get_variable_to_shape_map() if name.startswith("weights")]
     return {name: reader.get_tensor(name).tobytes() for name in names}
+
+
+@pytest.fixture
+def run(flags):
+    hp = make_hparams(flags | dict(beta_2=0.97, epsilon=1e-7))
+    return trainer.Trainer(hp, load_vocabs(hp))
+
+
+def test_adam_has_the_values_of_the_flags(run):
+    config = run.optimizer.get_config()
+    assert (config["beta_1"], config["beta_2"], config["epsilon"]) == (0.9, 0.97, 1e-7)
+    assert len(run.optimizer.variables) > 2 * len(run.model.trainable_variables)
+
+
+def test_the_first_step_with_a_bad_loss_is_named(run):
+    run.progress.global_step = 20
+    for loss in (5.0, math.nan, 4.0, math.inf):
+        run.metric_log.add(StepMetrics(*map(tf.constant, (loss, 0.0, 9.0))))
+    with pytest.raises(InputError, match="mean_loss is nan at step 18. No checkpoint is saved"):
+        run.flush_metrics()
+
+
+def test_bad_parameters_are_not_saved(run, flags):
+    """The loss of the last step was computed before its update."""
+    run.metric_log.add(StepMetrics(*map(tf.constant, (5.0, 0.0, 9.0))))
+    run.model.trainable_variables[3].assign(run.model.trainable_variables[3] * math.nan)
+    with pytest.raises(InputError, match="is NaN or infinite after step 0"):
+        run.save()
+    assert not Path(flags["logdir"]).exists()
