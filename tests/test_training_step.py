@@ -16,6 +16,7 @@ import prepro
 import train
 import trainer
 from conftest import SMALL, sample_pairs, write_corpus
+from data_load import load_test_data
 from hparams import make_hparams
 from model import make_model
 from optimizer import GradientSum
@@ -173,3 +174,30 @@ def test_bad_parameters_are_not_saved(run, flags):
     with pytest.raises(InputError, match="is NaN or infinite after step 0"):
         run.save()
     assert not Path(flags["logdir"]).exists()
+
+
+def test_the_progress_bar_shows_the_last_step(run):
+    for loss, acc in ((5.0, 0.1), (4.0, 0.2)):
+        run.metric_log.add(StepMetrics(*map(tf.constant, (loss, acc, 9.0))))
+    run.progress.global_step = 2
+    assert run.log_metrics() == "mean_loss 4.000 acc 0.200"
+
+
+@pytest.mark.parametrize("difference", [-0.1, 0.1])
+def test_the_loss_from_which_training_has_diverged(run, difference):
+    limit = 10 + 3 * math.log(len(run.vocabs[1]))
+    run.progress.totals.assign([2, 2 * (limit + difference), 0])
+    if difference > 0:
+        with pytest.raises(InputError, match="equal probabilities of all tokens would give"):
+            run.check_loss()
+    else:
+        run.check_loss()
+
+
+def test_the_dev_loss_is_the_mean_over_all_tokens(run):
+    """It is near that of equal probabilities before training, and no whole number."""
+    dev = load_test_data(run.hp, run.vocabs)
+    loss, bleu, got = trainer.evaluate_dev(run.search, run.loss_fn, dev, run.hp, run.vocabs[1])
+    total, count = run.loss_fn(dev.data.X.pad(width=15), dev.data.Y.pad(width=15))
+    assert loss == pytest.approx(float(total / tf.cast(count, tf.float32)), rel=1e-5)
+    assert abs(loss - round(loss)) > 1e-3 and bleu >= 0 and len(got) == len(dev.data.X)
