@@ -1,6 +1,6 @@
 """Random text, files and hyperparameters: no crash, and no text is lost.
 
-SOAK=1 tries many more of each, and a million lines.
+SOAK=1 tries many more of each, and a million lines, of which a tenth is translated.
 """
 
 import os
@@ -344,5 +344,6 @@ def test_a_million_random_lines(tmp_path, recipe):
     vocabs = load_vocabs(hp)
     assert len(load_train_data(hp, vocabs).X) > 100_000
     translator = Translator(hp, make_model(hp, *map(len, vocabs)), vocabs)
-    for block in blocks(read_lines(hp.source_train)):
-        assert len(translator(block)) == len(block)
+    for number, block in enumerate(blocks(read_lines(hp.source_train))):
+        if number % 10 == 0:  # the others would take half an hour
+            assert len(translator(block)) == len(block)
