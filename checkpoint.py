@@ -29,7 +29,7 @@ from runtime.errors import InputError
 from runtime.files import atomic_write, durable_replace, fsync
 
 TEMP_NAME = "unfinished_checkpoint"  # name of a checkpoint until both files are complete
-DEV_BLEU_FILE = "dev_bleu.json"  # the dev BLEU of each epoch
+DEV_BLEU_FILE = "dev_bleu.json"  # the dev BLEU of each evaluation
 SUFFIXES = (".data-00000-of-00001", ".index")  # in the order in which they are written
 NAME_PATTERN = re.compile(r"model_epoch_([0-9]{1,9})_gs_([0-9]{1,18})(_partial)?")
 # The 2017 code used names of the same form, or let TensorFlow 1 choose them.
@@ -175,23 +175,24 @@ def require_latest(logdir) -> Path:
     return path
 
 
-def last_epochs(path, count):
-    """List up to `count` checkpoints: `path` and the ends of the epochs directly before it.
+def checkpoints_to_average(path, count):
+    """List up to `count` checkpoints, oldest first: `path` and those directly before it.
 
-    The list starts after the last missing epoch, because the best checkpoint stays when its
-    neighbours are deleted. Oldest first.
+    These are the ends of epochs, and with `dev_steps` all that were evaluated. The list starts
+    after the last missing one, because the best checkpoint stays when its neighbours are deleted.
     """
     if not NAME_PATTERN.fullmatch(path.name):
         return [path]
-    ends = {
-        epoch_and_step(other)[0]: other
-        for other in list_checkpoints(path.parent)
-        if not is_mid_epoch(other)
-    }
-    epoch, _ = epoch_and_step(path)
+    existing = {other.name for other in list_checkpoints(path.parent)}
+    evaluated = [*read_dev_bleu(path.parent)]
+    if any(map(is_mid_epoch, evaluated)):
+        before = [name for name in evaluated if sort_key(name) < sort_key(path)]
+    else:
+        ends = {epoch_and_step(name)[0]: name for name in existing if not is_mid_epoch(name)}
+        before = [ends.get(epoch) for epoch in range(1, epoch_and_step(path)[0])]
     paths = [path]
-    while len(paths) < count and epoch - len(paths) in ends:
-        paths.insert(0, ends[epoch - len(paths)])
+    while len(paths) < count and before and before[-1] in existing:
+        paths.insert(0, path.with_name(before.pop()))
     return paths
 
 
@@ -308,15 +309,19 @@ def make_checkpoint(model, optimizer=None, progress=None) -> tf.train.Checkpoint
 # tf.train.CheckpointManager is not used: it would delete the best checkpoint when it is no longer
 # among the newest, would count mid-epoch checkpoints like others, and does not call fsync, so
 # that a loss of power could destroy the last one.
-def save(checkpoint, logdir, epoch, global_step, keep=5, mid_epoch=False) -> Path:
+def save(
+    checkpoint, logdir, epoch, global_step, keep=5, mid_epoch=False, evaluated=frozenset()
+) -> Path:
     """Save a checkpoint and delete old ones; returns its path.
 
     The `keep` newest ends of epochs stay (the 2017 code kept 5), and the one with the best dev
-    BLEU. The two newest mid-epoch checkpoints stay until their epoch ends.
+    BLEU. Mid-epoch checkpoints that were evaluated count as ends of epochs. The two newest of
+    the others stay until their epoch ends.
 
     Args:
       checkpoint: a `make_checkpoint`.
       mid_epoch: whether the epoch is not complete.
+      evaluated: names of the checkpoints that were evaluated on the development set.
 
     Raises:
       OSError: it cannot be written. The checkpoints before are unchanged.
@@ -328,7 +333,9 @@ def save(checkpoint, logdir, epoch, global_step, keep=5, mid_epoch=False) -> Pat
         durable_replace(f"{temporary}{suffix}", f"{path}{suffix}")
     # Newer ones stay: the user may have gone back to an earlier checkpoint for a trial.
     earlier = [other for other in list_checkpoints(logdir) if sort_key(other) < sort_key(path)]
-    kept = [other for other in [*earlier, path] if not is_mid_epoch(other)][-keep:]
+    kept = [
+        other for other in [*earlier, path] if not is_mid_epoch(other) or other.name in evaluated
+    ][-keep:]
     if mid_epoch:
         kept += [*filter(is_mid_epoch, earlier[-1:]), path]
     delete_orphans(logdir, path)
@@ -386,7 +393,7 @@ def write_dev_bleu(logdir, dev_bleu, dev_sha256):
 
 
 def read_dev_bleu(logdir, dev_sha256=None) -> dict:
-    """Read the dev BLEU after each epoch, by the name of its checkpoint, in order of time.
+    """Read the dev BLEU of each evaluation, by the name of its checkpoint, in order of time.
 
     Args:
       dev_sha256: digest of the development set. The scores of another set are not returned.

@@ -276,9 +276,16 @@ class Hyperparams(Flags):
         INT32_LIMIT,
         auto=True,
     )
+    dev_steps: int = training_flag(
+        0,
+        "also evaluate on the development set every this many steps, and save a checkpoint; 0: only"
+        " at the end of each epoch",
+        0,
+        INT32_LIMIT,
+    )
     patience: int = training_flag(
         0,
-        "stop after this many epochs without a better dev BLEU; 0: train to the end",
+        "stop after this many evaluations without a better dev BLEU; 0: train to the end",
         0,
         INT32_LIMIT,
     )
@@ -289,7 +296,7 @@ class Hyperparams(Flags):
     )
     keep_checkpoints: int = training_flag(
         5,
-        "end-of-epoch checkpoints to keep, in addition to the best one",
+        "checkpoints of the ends of epochs, and of dev_steps, to keep in addition to the best one",
         1,
         INT32_LIMIT,
     )
@@ -376,8 +383,9 @@ class Hyperparams(Flags):
         """Raise InputError if fields of the data contradict each other."""
         if (self.source_dev == "none") != (self.target_dev == "none"):
             raise InputError("source_dev and target_dev go together. Give both, or none")
-        if self.patience and self.source_dev == "none":
-            raise InputError("patience needs a dev BLEU. Give --source_dev and --target_dev")
+        for name in ("patience", "dev_steps"):
+            if getattr(self, name) and self.source_dev == "none":
+                raise InputError(f"{name} needs a dev BLEU. Give --source_dev and --target_dev")
         if self.tokenizer == "words" and (self.symbol_list or self.byte_fallback):
             raise InputError("symbols and byte_fallback need --tokenizer bpe. Leave them out")
         if self.source_lang == self.target_lang:

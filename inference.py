@@ -60,7 +60,7 @@ def choose_checkpoints(newest, best, count):
     """List the checkpoints whose mean is the model: the best one, or the `count` newest ones."""
     if best:
         return [checkpoint.require_best(newest.parent)]
-    return checkpoint.last_epochs(newest, count)
+    return checkpoint.checkpoints_to_average(newest, count)
 
 
 def describe_decoding(hp, paths) -> str:

@@ -230,8 +230,8 @@ def own_logdir(trainer, latest):
             )
         save_vocabs(vocabs, hp.logdir)
         if path:
-            step, mid_epoch = trainer.progress.global_step, checkpoint.is_mid_epoch(path)
-            tensorboard_events.truncate(hp.logdir, step, mid_epoch)
+            evaluated = not checkpoint.is_mid_epoch(path) or path.name in trainer.progress.dev_bleu
+            tensorboard_events.truncate(hp.logdir, trainer.progress.global_step, evaluated)
         else:
             tensorboard_events.set_aside(hp.logdir)
         with tf.summary.create_file_writer(hp.logdir).as_default():

@@ -181,21 +181,21 @@ def evaluate_dev(search, loss_fn, dev, hp, vocab):
     return loss / num_targets, bleu, got
 
 
-def out_of_patience(dev_bleu, epoch, patience) -> bool:
-    """Whether none of the `patience` epochs before `epoch` has improved the dev BLEU.
+def out_of_patience(dev_bleu, patience) -> bool:
+    """Whether none of the last `patience` evaluations has improved the dev BLEU.
 
     >>> dev_bleu = {"model_epoch_01_gs_9": 12.0, "model_epoch_02_gs_18": 11.5}
-    >>> [out_of_patience(dev_bleu, epoch=3, patience=patience) for patience in (0, 1, 2)]
+    >>> [out_of_patience(dev_bleu, patience) for patience in (0, 1, 2)]
     [False, True, False]
 
     Args:
-      dev_bleu: dict, scores by the name of the checkpoint.
+      dev_bleu: dict, scores by the name of the checkpoint, in order of time.
       patience: 0 for no limit.
     """
     if not patience or not dev_bleu:
         return False
-    best_epoch, _ = checkpoint.epoch_and_step(max(dev_bleu, key=dev_bleu.get))
-    return epoch - best_epoch > patience
+    scores = [*dev_bleu.values()]
+    return len(scores) - 1 - scores.index(max(scores)) >= patience
 
 
 # Progress and metrics ----------------------------------------------------------
@@ -351,6 +351,7 @@ class Trainer:
         count = self.strategy.num_replicas_in_sync
         print(f"{self.model.count_params():,} parameters on {count} {kind}")
         print("Building the graph of a training step takes some seconds", flush=True)
+        self.note = ""  # on the last translations of the development set
         self.path = path  # the last checkpoint
         if start_paths:
             checkpoint.restore_average(self.model, start_paths)
@@ -375,30 +376,35 @@ class Trainer:
         digest = data.X.digest() + data.Y.digest()
         check_same_text(progress, digest, hp, self.path)
         progress.text_digest.assign(digest)
-        note = ""
-        while progress.epoch <= hp.num_epochs:
-            if out_of_patience(progress.dev_bleu, progress.epoch, hp.patience):
-                bleu = max(progress.dev_bleu.values())
-                print(f"No better dev BLEU than {bleu:.2f} in {hp.patience} epochs: stopping")
-                break
-            start_time = time.monotonic()
-            self.train_epoch(data, guard)
-            report = "mean_loss {:.3f} acc {:.3f}".format(*progress.means())
-            if dev:
-                loss, bleu, note = self.evaluate(dev, guard)
-                report += f", dev loss {loss:.3f} BLEU {bleu:.2f}"
-                report += f" ({note}, which is usual in the first epochs)" if note else ""
-            self.save()
-            if self.chief:
-                seconds = time.monotonic() - start_time
-                print(f"{self.path}: {report}, {seconds:.0f} s", flush=True)
-            progress.next_epoch()
-        if note and self.chief:
-            print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
+        while progress.epoch <= hp.num_epochs and not self.out_of_patience():
+            if self.train_epoch(data, dev, guard):
+                self.evaluate_and_save(dev, guard)
+                progress.next_epoch()
+        if progress.epoch <= hp.num_epochs:
+            bleu, unit = (
+                max(progress.dev_bleu.values()),
+                "evaluations" if hp.dev_steps else "epochs",
+            )
+            print(f"No better dev BLEU than {bleu:.2f} in {hp.patience} {unit}: stopping")
+        if self.note and self.chief:
+            print(f"{self.note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
 
-    def train_epoch(self, data, guard):
-        """Train on the remaining batches of the current epoch."""
+    def out_of_patience(self) -> bool:
+        """Whether training has not improved for `patience` evaluations."""
+        return out_of_patience(self.progress.dev_bleu, self.hp.patience)
+
+    def train_epoch(self, data, dev, guard) -> bool:
+        """Train on the remaining batches of the current epoch.
+
+        Returns:
+          bool: whether the epoch is complete. If not, patience has run out.
+        """
         hp, progress = self.hp, self.progress
+        self.interval_start = time.monotonic()
+        if self.evaluation_is_due():  # a signal came before it
+            self.evaluate_and_save(dev, guard, mid_epoch=True)
+            if self.out_of_patience():
+                return False
         done = progress.steps * hp.accumulate  # batches
         batches, num_batch = epoch_batches(data, self.vocabs, hp, progress.epoch, done)
         batches = self.strategy.experimental_distribute_dataset(batches)
@@ -425,13 +431,47 @@ class Trainer:
                 save_now = hp.save_steps and progress.global_step % hp.save_steps == 0
                 # Only the chief stops by itself: it would wait for workers that ended before it.
                 stop_now = self.chief and guard.signal is not None
-                if save_now or stop_now:
+                evaluate_now = done < num_batch and self.evaluation_is_due()
+                if evaluate_now:
+                    self.evaluate_and_save(dev, guard, mid_epoch=True)
+                elif save_now or stop_now:
                     self.save(mid_epoch=True)
+                if evaluate_now or save_now:
                     self.metric_log.start_interval()
                 if stop_now:
                     guard.check()
+                if evaluate_now and self.out_of_patience():
+                    return False
+        return True
 
-    def evaluate(self, dev, guard):
+    def evaluation_is_due(self) -> bool:
+        """Whether `dev_steps` asks for an evaluation now, in the middle of an epoch."""
+        hp, progress = self.hp, self.progress
+        if not hp.dev_steps or progress.global_step % hp.dev_steps:
+            return False
+        self.flush_metrics()
+        path = checkpoint.checkpoint_path(
+            hp.logdir, progress.epoch, progress.global_step, mid_epoch=True
+        )
+        return progress.steps > 0 and path.name not in progress.dev_bleu
+
+    def evaluate_and_save(self, dev, guard, mid_epoch=False):
+        """Evaluate on the development set if there is one, save a checkpoint, and report."""
+        self.flush_metrics()
+        report = "mean_loss {:.3f} acc {:.3f}".format(*self.progress.means())
+        if dev:
+            loss, bleu, note = self.evaluate(dev, guard, mid_epoch)
+            self.note = note
+            report += f", dev loss {loss:.3f} BLEU {bleu:.2f}"
+            report += f" ({note}, which is usual in the first epochs)" if note else ""
+        self.save(mid_epoch)
+        if self.chief:
+            seconds = time.monotonic() - self.interval_start
+            tqdm.write(f"{self.path}: {report}, {seconds:.0f} s")
+            sys.stdout.flush()
+        self.interval_start = time.monotonic()
+
+    def evaluate(self, dev, guard, mid_epoch=False):
         """Evaluate on the development set, and record its BLEU.
 
         Returns:
@@ -446,7 +486,9 @@ class Trainer:
         except KeyboardInterrupt:
             self.save(mid_epoch=True)
             raise
-        path = checkpoint.checkpoint_path(hp.logdir, progress.epoch, progress.global_step)
+        path = checkpoint.checkpoint_path(
+            hp.logdir, progress.epoch, progress.global_step, mid_epoch
+        )
         progress.dev_bleu[path.name] = bleu
         if self.chief:  # before the checkpoint is saved, so that each one has its BLEU
             tf.summary.scalar("dev_loss", loss, progress.global_step)
@@ -497,6 +539,7 @@ class Trainer:
                 self.progress.global_step,
                 keep=self.hp.keep_checkpoints,
                 mid_epoch=mid_epoch,
+                evaluated=self.progress.dev_bleu.keys(),
             )
 
     def check_loss(self):

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from runtime.files import fsync
 
-# Curves with points within an epoch. The others have a point at the end of each epoch.
+# Curves with a point every few steps. The others have one per evaluation.
 STEP_TAGS = {"mean_loss", "acc", "lr", "gradient_norm", "tokens_per_second"}
 EARLIER = "earlier_events"  # folder for the event files of earlier training runs
 TEMP_NAME = "truncated.tmp"  # a name that TensorBoard does not read
@@ -62,13 +62,13 @@ def set_aside(logdir):
         print(f"{path}: belongs to an earlier training run. Moved it to {folder}", file=sys.stderr)
 
 
-def truncate(logdir, global_step, mid_epoch):
+def truncate(logdir, global_step, evaluated):
     """Remove events newer than the checkpoint from which training resumes.
 
     Args:
       global_step: step of the checkpoint.
-      mid_epoch: whether the checkpoint was saved in mid-epoch: the events of the end of an epoch
-        at the same step are then newer.
+      evaluated: whether the checkpoint was saved at the end of an epoch or after an evaluation. If
+        not, the events of an evaluation at the same step are newer.
     """
 
     def keep(record):
@@ -76,7 +76,7 @@ def truncate(logdir, global_step, mid_epoch):
         if event.file_version or event.step < global_step:
             return True
         by_step = {value.tag for value in event.summary.value} <= STEP_TAGS and not event.graph_def
-        return event.step == global_step and (by_step or not mid_epoch)
+        return event.step == global_step and (by_step or evaluated)
 
     for path in event_files(logdir):
         records, damaged = read_records(path)

@@ -124,14 +124,14 @@ def test_the_last_epochs_are_those_directly_before(tmp_path):
     names = [f"model_epoch_{epoch:02d}_gs_{epoch}0" for epoch in (2, 5, 6, 7)]
     write_files(tmp_path, *names, "model_epoch_07_gs_71_mine", "final")
 
-    def last_epochs(name, count):
-        return [path.name for path in checkpoint.last_epochs(tmp_path / name, count)]
+    def averaged(name, count):
+        return [path.name for path in checkpoint.checkpoints_to_average(tmp_path / name, count)]
 
-    assert last_epochs(names[3], 1) == names[3:]
-    assert last_epochs(names[3], 2) == names[2:]
-    assert last_epochs(names[3], 10) == names[1:]  # epochs 3 and 4 are missing
-    assert last_epochs(names[2], 10) == names[1:3]
-    assert last_epochs("final", 10) == ["final"]
+    assert averaged(names[3], 1) == names[3:]
+    assert averaged(names[3], 2) == names[2:]
+    assert averaged(names[3], 10) == names[1:]  # epochs 3 and 4 are missing
+    assert averaged(names[2], 10) == names[1:3]
+    assert averaged("final", 10) == ["final"]
 
 
 def test_the_best_is_recorded_with_its_development_set(tmp_path):
@@ -167,7 +167,7 @@ def test_mid_epoch_checkpoints_stay_until_the_epoch_ends(saved_objects, tmp_path
     assert names() == ["01_gs_30"]
     path = checkpoint.save(saved_objects, tmp_path, 2, 40, mid_epoch=True)
     assert names() == ["01_gs_30", "02_gs_40_partial"]
-    assert [other.name[12:] for other in checkpoint.last_epochs(path, 5)] == names()
+    assert [other.name[12:] for other in checkpoint.checkpoints_to_average(path, 5)] == names()
     checkpoint.save(saved_objects, tmp_path, 2, 50, keep=1)
     assert names() == ["02_gs_50"]
 

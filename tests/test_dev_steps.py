@@ -1,0 +1,119 @@
+"""Evaluation on the development set within an epoch, with --dev_steps."""
+
+import functools
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import checkpoint
+import prepro
+import train
+import trainer
+from conftest import SMALL, sample_pairs, write_corpus
+from hparams import make_hparams
+from inference import load_model
+from processes import Forked
+from runtime.errors import InputError
+from test_scripts import scalars
+
+# 12 steps per epoch, of which steps 5 and 10, 15 and 20 are evaluated, and 12 and 24.
+STEPS = [5, 10, 12, 15, 20, 24]
+NAMES = [f"model_epoch_{1 + (step > 12):02d}_gs_{step}" for step in STEPS]
+NAMES = [name if int(name[-2:].strip("_")) % 12 == 0 else f"{name}_partial" for name in NAMES]
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    flags = write_corpus(folder, sample_pairs(100), sample_pairs(10, seed=1)) | SMALL
+    flags |= {f"{side}_dev": flags[f"{side}_test"] for side in ("source", "target")}
+    flags |= dict(batch_size=8, num_epochs=2, save_steps=7, dev_steps=5, deterministic=True)
+    prepro.main(flags)
+    return flags
+
+
+def run(task, flags):
+    """Call a function with the flags in another process; returns what it prints."""
+    with Forked(functools.partial(task, flags)) as process:
+        printed, errors = process.communicate()
+    return printed, errors
+
+
+@pytest.fixture(scope="module")
+def whole(flags, tmp_path_factory):
+    """The folder of a run without interruption, and what it printed."""
+    logdir = tmp_path_factory.mktemp("whole")
+    return logdir, run(train.main, flags | dict(logdir=str(logdir)))[0]
+
+
+def names(logdir):
+    return [path.name for path in checkpoint.list_checkpoints(logdir)]
+
+
+def test_it_is_evaluated_within_and_at_the_end_of_each_epoch(whole):
+    logdir, printed = whole
+    assert [*scalars(logdir)["dev_bleu"]] == [*scalars(logdir)["dev_loss"]] == STEPS
+    assert [*checkpoint.read_dev_bleu(logdir)] == NAMES
+    lines = [line for line in printed.splitlines() if "dev loss" in line]
+    assert [Path(line.partition(":")[0]).name for line in lines] == NAMES
+    # The five newest of those that were evaluated, and the best one; not those of save_steps.
+    best = checkpoint.best(logdir).name
+    assert names(logdir) == [name for name in NAMES if name in {*NAMES[1:], best}]
+
+
+def test_the_mean_is_that_of_the_evaluated_checkpoints(whole):
+    logdir, _ = whole
+    paths, *_ = load_model(dict(logdir=str(logdir), average_checkpoints=4))
+    assert [path.name for path in paths] == NAMES[2:]
+    paths = checkpoint.checkpoints_to_average(logdir / NAMES[3], 2)
+    assert [path.name for path in paths] == NAMES[2:4]
+
+
+def interrupted_evaluation(flags):
+    """Train, and press Ctrl-C in the second evaluation."""
+    evaluate, calls = trainer.evaluate_dev, []
+
+    def interrupting(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return evaluate(*args, **kwargs)
+
+    trainer.evaluate_dev = interrupting
+    train.main(flags)
+
+
+def test_a_signal_during_an_evaluation_loses_nothing(flags, whole, tmp_path):
+    flags = flags | dict(logdir=str(tmp_path))
+    run(interrupted_evaluation, flags)
+    assert checkpoint.latest(tmp_path).name == NAMES[1]
+    assert [*checkpoint.read_dev_bleu(tmp_path)] == NAMES[:1]
+    run(train.main, flags)
+    logdir, _ = whole
+    assert checkpoint.read_dev_bleu(tmp_path) == checkpoint.read_dev_bleu(logdir)
+    assert names(tmp_path) == names(logdir)
+    for tag in ("dev_bleu", "dev_loss", "mean_loss"):
+        assert scalars(tmp_path)[tag] == scalars(logdir)[tag]
+    readers = [tf.train.load_checkpoint(str(folder / NAMES[-1])) for folder in (tmp_path, logdir)]
+    for name in readers[0].get_variable_to_shape_map():
+        if name.startswith("weights"):
+            np.testing.assert_array_equal(*(reader.get_tensor(name) for reader in readers))
+
+
+def test_patience_counts_evaluations(flags, tmp_path, capsys):
+    flags = flags | dict(logdir=str(tmp_path), lr=1e-30, patience=3, deterministic=False)
+    for _ in range(2):  # the second time, nothing is left to do
+        train.main(flags)
+        printed = capsys.readouterr().out
+        assert "No better dev BLEU than" in printed and "in 3 evaluations: stopping" in printed
+        assert checkpoint.latest(tmp_path).name == NAMES[3]
+    assert "dev loss" not in printed
+
+
+def test_it_needs_a_development_set():
+    with pytest.raises(InputError, match="dev_steps needs a dev BLEU. Give --source_dev"):
+        make_hparams(dict(dev_steps=5))
