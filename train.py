@@ -93,7 +93,7 @@ class Start(NamedTuple):
 
 
 def find_start(flags) -> Start:
-    """Decide whether to resume, to start from another model, or to start anew.
+    """Decide whether to resume, or to start from another model or from random parameters.
 
     Raises:
       InputError: the model in `logdir`, or the other one, cannot be trained with these flags.

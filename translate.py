@@ -55,7 +55,7 @@ class TranslateFlags(Flags):
     score: str = flag(
         NONE,
         "file with a translation for each line of --source; the output has the log-probability"
-        " and the perplexity of each, and nothing is translated",
+        " and the perplexity of each, in place of translations",
     )
     replace_unknown: bool = flag(
         False, "replace each <UNK> by the source word that it pays the most attention to"

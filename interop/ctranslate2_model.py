@@ -9,28 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from data_load import RaggedIds
+from interop.optional import import_optional
 from modules import Normalize
 from runtime.errors import InputError
 from vocab import BOS, EOS, PAD, SPECIALS, UNK
 
 MAX_BATCH_TOKENS = 4096  # of the sources, padding included
 PAD_LOGIT = -1e9  # so low that <PAD> is never chosen
-
-
-def import_ctranslate2():
-    """Import the package ctranslate2, which is optional.
-
-    Raises:
-      InputError: it is not installed.
-    """
-    try:
-        import ctranslate2
-    except ImportError:
-        raise InputError(
-            "CTranslate2 is not installed. Install it with `pip install ctranslate2`, or in the"
-            " environment of `make` with `.venv/bin/pip install ctranslate2`"
-        ) from None
-    return ctranslate2
 
 
 # Converting --------------------------------------------------------------------
@@ -50,7 +35,7 @@ def write(hp, model, vocabs, path, quantization="float32"):
     Raises:
       InputError: CTranslate2 is not installed, or it lacks a layer of the model.
     """
-    import_ctranslate2()
+    import_optional("ctranslate2")
     if hp.model == "rnn":
         raise InputError(
             f"recipe {hp.recipe}: CTranslate2 has no recurrent models. Export with --format"
@@ -87,7 +72,7 @@ def write(hp, model, vocabs, path, quantization="float32"):
 
 def make_spec(hp, model):
     """Convert a built `Transformer` to a `ctranslate2.specs.TransformerSpec`."""
-    specs = import_ctranslate2().specs
+    specs = import_optional("ctranslate2").specs
     spec = specs.TransformerSpec.from_config(hp.num_blocks, hp.num_heads, pre_norm=False)
     spec.config.unk_token, spec.config.eos_token = SPECIALS[UNK], SPECIALS[EOS]
     spec.config.bos_token = spec.config.decoder_start_token = SPECIALS[BOS]
@@ -204,7 +189,9 @@ class CTranslate2Decoder:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model"
             write(hp, model, vocabs, path, quantization)
-            self.translator = import_ctranslate2().Translator(str(path), compute_type=quantization)
+            self.translator = import_optional("ctranslate2").Translator(
+                str(path), compute_type=quantization
+            )
 
     def __call__(self, X: RaggedIds):
         """Translate sentences.

@@ -9,27 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from interop.optional import import_optional
 from runtime.errors import InputError
 from vocab import BOS, EOS, PAD, SPECIALS, UNK
 
 MAX_GENERATED_TOKENS = 512  # of a translation, unless the caller of `generate` sets a limit
 PAD_LOGIT = -1e9  # so low that <PAD> is never chosen
-
-
-def import_safetensors():
-    """Import the module safetensors.numpy, which is optional.
-
-    Raises:
-      InputError: it is not installed.
-    """
-    try:
-        import safetensors.numpy
-    except ImportError:
-        raise InputError(
-            "safetensors is not installed. Install it with `pip install safetensors`, or in the"
-            " environment of `make` with `.venv/bin/pip install safetensors`"
-        ) from None
-    return safetensors.numpy
 
 
 def write(hp, model, vocabs, path):
@@ -42,7 +27,7 @@ def write(hp, model, vocabs, path):
     Raises:
       InputError: safetensors is not installed, or Marian's class lacks a layer of the model.
     """
-    safetensors = import_safetensors()
+    safetensors = import_optional("safetensors.numpy")
     check_convertible(hp)
     vocab, path = vocabs[0], Path(path)
     path.mkdir()

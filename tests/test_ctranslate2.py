@@ -12,6 +12,7 @@ from data_load import encode_lines
 from hparams import make_hparams
 from inference import Translator, decode_all, load_model, make_search
 from interop import ctranslate2_model
+from interop.optional import import_optional
 from processes import forked_script
 from runtime.errors import InputError
 from search import suppress
@@ -139,7 +140,7 @@ def test_unsupported_models_and_flags(trained, tmp_path, monkeypatch):
     assert not [*tmp_path.iterdir()]
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(InputError, match="pip install ctranslate2"):
-        ctranslate2_model.import_ctranslate2()
+        import_optional("ctranslate2")
 
 
 def test_long_lines_are_truncated(trained):

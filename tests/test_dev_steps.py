@@ -44,9 +44,9 @@ def run(task, flags):
 
 
 @pytest.fixture(scope="module")
-def whole(flags, tmp_path_factory):
+def uninterrupted(flags, tmp_path_factory):
     """The folder of a run without interruption, and what it printed."""
-    logdir = tmp_path_factory.mktemp("whole")
+    logdir = tmp_path_factory.mktemp("uninterrupted")
     return logdir, run(train.main, flags | dict(logdir=str(logdir)))[0]
 
 
@@ -54,8 +54,8 @@ def names(logdir):
     return [path.name for path in checkpoint.list_checkpoints(logdir)]
 
 
-def test_it_is_evaluated_within_and_at_the_end_of_each_epoch(whole):
-    logdir, printed = whole
+def test_it_is_evaluated_within_and_at_the_end_of_each_epoch(uninterrupted):
+    logdir, printed = uninterrupted
     assert [*scalars(logdir)["dev_bleu"]] == [*scalars(logdir)["dev_loss"]] == STEPS
     assert [*checkpoint.read_dev_bleu(logdir)] == NAMES
     lines = [line for line in printed.splitlines() if "dev loss" in line]
@@ -65,8 +65,8 @@ def test_it_is_evaluated_within_and_at_the_end_of_each_epoch(whole):
     assert names(logdir) == [name for name in NAMES if name in {*NAMES[1:], best}]
 
 
-def test_the_mean_is_that_of_the_evaluated_checkpoints(whole):
-    logdir, _ = whole
+def test_the_mean_is_that_of_the_evaluated_checkpoints(uninterrupted):
+    logdir, _ = uninterrupted
     paths, *_ = load_model(dict(logdir=str(logdir), average_checkpoints=4))
     assert [path.name for path in paths] == NAMES[2:]
     paths = checkpoint.checkpoints_to_average(logdir / NAMES[3], 2)
@@ -87,13 +87,13 @@ def interrupted_evaluation(flags):
     train.main(flags)
 
 
-def test_a_signal_during_an_evaluation_loses_nothing(flags, whole, tmp_path):
+def test_a_signal_during_an_evaluation_loses_no_score(flags, uninterrupted, tmp_path):
     flags = flags | dict(logdir=str(tmp_path))
     run(interrupted_evaluation, flags)
     assert checkpoint.latest(tmp_path).name == NAMES[1]
     assert [*checkpoint.read_dev_bleu(tmp_path)] == NAMES[:1]
     run(train.main, flags)
-    logdir, _ = whole
+    logdir, _ = uninterrupted
     assert checkpoint.read_dev_bleu(tmp_path) == checkpoint.read_dev_bleu(logdir)
     assert names(tmp_path) == names(logdir)
     for tag in ("dev_bleu", "dev_loss", "mean_loss"):
@@ -106,7 +106,7 @@ def test_a_signal_during_an_evaluation_loses_nothing(flags, whole, tmp_path):
 
 def test_patience_counts_evaluations(flags, tmp_path, capsys):
     flags = flags | dict(logdir=str(tmp_path), lr=1e-30, patience=3, deterministic=False)
-    for _ in range(2):  # the second time, nothing is left to do
+    for _ in range(2):  # the second time, it stops at once
         train.main(flags)
         printed = capsys.readouterr().out
         assert "No better dev BLEU than" in printed and "in 3 evaluations: stopping" in printed

@@ -1,4 +1,4 @@
-"""Exported models compute in Hugging Face's Marian class what they compute here."""
+"""Exported models give the same numbers in Hugging Face's Marian class as here."""
 
 import dataclasses
 import importlib.util
@@ -17,6 +17,7 @@ from data_load import encode_lines
 from hparams import make_hparams
 from inference import Translator, load_model
 from interop import huggingface_model
+from interop.optional import import_optional
 from model import make_model
 from processes import forked_script
 from runtime.errors import InputError
@@ -173,7 +174,7 @@ def test_what_is_missing_is_named(trained, tmp_path, monkeypatch):
     refused("export.py", "Marian", "saved_model", logdir=legacy, **more)
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     with pytest.raises(InputError, match="pip install safetensors"):
-        huggingface_model.import_safetensors()
+        import_optional("safetensors.numpy")
     assert not [*tmp_path.iterdir()]
 
 

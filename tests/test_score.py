@@ -1,4 +1,4 @@
-"""translate.py --score and --alignments: what a model thinks of given translations."""
+"""translate.py --score and --alignments: probabilities and links of given translations."""
 
 import math
 
@@ -99,7 +99,7 @@ def test_empty_lines_and_alignments_keep_their_places(trained, tmp_path):
     assert {pair.split("-")[0] for pair in lines[3].split()} <= {"0", "1"}
 
 
-def test_nothing_to_score():
+def test_the_perplexity_of_no_tokens():
     assert math.isnan(LineScore(math.nan, 0).perplexity)
 
 

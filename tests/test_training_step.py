@@ -127,17 +127,19 @@ def train_interrupted(flags):
 def test_a_run_that_accumulates_is_resumed_at_an_update(flags, tmp_path):
     """12 batches per epoch are 3 steps: of 5 batches, of 5, and of the last 2."""
     flags |= dict(accumulate=5, clip_norm=0.5)
-    whole, resumed = (flags | dict(logdir=str(tmp_path / name)) for name in ("whole", "resumed"))
-    with Forked(functools.partial(train.main, whole)) as process:
+    uninterrupted, resumed = (
+        flags | dict(logdir=str(tmp_path / name)) for name in ("uninterrupted", "resumed")
+    )
+    with Forked(functools.partial(train.main, uninterrupted)) as process:
         assert process.wait() == 0, process.stderr.read()
-    assert checkpoint.latest(whole["logdir"]).name == "model_epoch_02_gs_6"
+    assert checkpoint.latest(uninterrupted["logdir"]).name == "model_epoch_02_gs_6"
     with Forked(functools.partial(train_interrupted, resumed)) as process:
         assert process.wait() != 0
     assert checkpoint.latest(resumed["logdir"]).name == "model_epoch_01_gs_2_partial"
     with Forked(functools.partial(train.main, resumed)) as process:
         assert process.wait() == 0, process.stderr.read()
-    assert parameters(whole["logdir"]) == parameters(resumed["logdir"])
-    assert scalars(whole["logdir"])["mean_loss"] == scalars(resumed["logdir"])["mean_loss"]
+    assert parameters(uninterrupted["logdir"]) == parameters(resumed["logdir"])
+    assert scalars(uninterrupted["logdir"])["mean_loss"] == scalars(resumed["logdir"])["mean_loss"]
 
 
 def parameters(logdir):
@@ -195,7 +197,7 @@ def test_the_loss_from_which_training_has_diverged(run, difference):
 
 
 def test_the_dev_loss_is_the_mean_over_all_tokens(run):
-    """It is near that of equal probabilities before training, and no whole number."""
+    """It is near that of equal probabilities before training, and not an integer."""
     dev = load_test_data(run.hp, run.vocabs)
     loss, bleu, got = trainer.evaluate_dev(run.search, run.loss_fn, dev, run.hp, run.vocabs[1])
     total, count = run.loss_fn(dev.data.X.pad(width=15), dev.data.Y.pad(width=15))
