@@ -328,6 +328,16 @@ class Hyperparams(Flags):
         choices=("paper", "ctranslate2"),
     )
     alpha: float = decoding_flag(0.6, "exponent of the length penalty", 0.0, 100.0)
+    temperature: float = decoding_flag(
+        0.0,
+        "draw random translations: divisor of the logits, 1 for the model's probabilities; 0:"
+        " search for the best translation",
+        0.0,
+        1000.0,
+    )
+    top_k: int = decoding_flag(
+        0, "draw each token from this many most likely ones; 0: from all", 0, INT32_LIMIT
+    )
     average_checkpoints: int = decoding_flag(
         1, "use the mean of this many newest checkpoints", 1, INT32_LIMIT
     )
@@ -337,6 +347,7 @@ class Hyperparams(Flags):
         super().__post_init__()
         self.check_model()
         self.check_data()
+        self.check_decoding()
 
     def check_model(self):
         """Raise InputError if fields of the model contradict each other."""
@@ -378,6 +389,15 @@ class Hyperparams(Flags):
             raise InputError(
                 "tied_embeddings needs --tokenizer bpe: words have one vocabulary per language"
             )
+
+    def check_decoding(self):
+        """Raise InputError if fields of decoding contradict each other."""
+        if self.temperature and self.beam > 1:
+            raise InputError(
+                f"temperature draws one translation, and beam is {self.beam}. Add --beam 1"
+            )
+        if self.top_k and not self.temperature:
+            raise InputError("top_k is for random translations. Add --temperature, for example 1")
 
     def check_data(self):
         """Raise InputError if fields of the data contradict each other."""

@@ -14,7 +14,7 @@ from hparams import Hyperparams, load_hparams
 from interop import original
 from model import make_model
 from runtime.errors import InputError
-from search import PENALTIES, beam_search, greedy, suppress
+from search import PENALTIES, beam_search, greedy, sampling_step, suppress
 from vocab import BOS, EOS, PAD, load_vocabs
 
 # The limits of a batch bound the memory. Larger batches are faster.
@@ -66,6 +66,9 @@ def choose_checkpoints(newest, best, count):
 def describe_decoding(hp, paths) -> str:
     """Describe how translations are made: the search, and the checkpoints of the model."""
     search = "greedy search"
+    if hp.temperature:
+        among = f" from the {hp.top_k} most likely tokens" if hp.top_k else ""
+        search = f"samples{among}, temperature {hp.temperature}, seed {hp.seed}"
     if hp.beam > 1:
         search = f"beam {hp.beam}, length penalty {hp.length_penalty} {hp.alpha}"
     return f"{search}, {describe_checkpoints(paths)}"
@@ -109,9 +112,10 @@ def make_search(model, hp, beam, nbest=1, scored=False):
         memory = model.encode_memory(x)
         start = tf.fill([N], BOS)
 
-        def step(ids, cache):
+        def decode_step(ids, cache):
             return model.decode_step(ids, cache, memory)
 
+        step = decode_step
         if beam > 1:
             return beam_search(
                 step,
@@ -125,9 +129,14 @@ def make_search(model, hp, beam, nbest=1, scored=False):
                 suppress_ids=suppress_ids,
                 early_stopping=early_stopping,
             )
+        state = model.initial_cache(memory)
+        if hp.temperature:
+            seeds = sentence_seeds(x) + hp.seed  # (N,)
+            step = sampling_step(step, seeds, hp.temperature, hp.top_k, suppress_ids)
+            state = state, tf.constant(0)
         preds = greedy(
             step,
-            model.initial_cache(memory),
+            state,
             start=start,
             max_lengths=max_lengths,
             eos=EOS,
@@ -139,6 +148,17 @@ def make_search(model, hp, beam, nbest=1, scored=False):
         return preds[:, None], scores[:, None]  # (N, 1, T), (N, 1)
 
     return search
+
+
+def sentence_seeds(ids):
+    """Compute a seed from each sentence, without its padding: (N, T) int32 -> (N,) int32.
+
+    >>> first, second, same = sentence_seeds(tf.constant([[4, 5, 3], [5, 4, 3], [4, 5, 3]])).numpy()
+    >>> bool(first == same), bool(first == second)
+    (True, False)
+    """
+    powers = tf.math.cumprod(tf.fill([tf.shape(ids)[1]], 1_000_003))  # modulo 2**32
+    return tf.reduce_sum(ids * powers, axis=1)
 
 
 def sequence_scores(model, x, preds, max_lengths, penalty, suppress_ids=()):

@@ -61,6 +61,41 @@ def greedy(step, state, start, max_lengths, eos=None, suppress_ids=()):
     return preds
 
 
+def sampling_step(step, seeds, temperature, top_k=0, suppress_ids=()):
+    """Make a step function with which greedy search draws random sentences.
+
+    It adds Gumbel noise to the logits. The token with the largest sum is a sample from their
+    softmax (Maddison et al. 2014). A seed always draws the same noise, in any batch.
+
+    Args:
+      step: step function; K is 1.
+      seeds: (N,) int32.
+      temperature: divisor of the logits. Below 1, likely tokens become more likely.
+      top_k: sample only from this many most likely tokens; 0: from all.
+      suppress_ids: ids that are never chosen.
+
+    Returns:
+      step function. Its state is the state of `step` and the number of steps, 0 at first.
+    """
+
+    def noisy_step(ids, state):
+        inner_state, t = state
+        logits, inner_state = step(ids, inner_state)  # (N, V)
+        logits = suppress(logits, suppress_ids) / temperature
+        V = tf.shape(logits)[1]
+        if top_k:
+            best, _ = tf.math.top_k(logits, tf.minimum(top_k, V))  # (N, top_k)
+            logits = tf.where(logits < best[:, -1:], -INF, logits)
+        uniform = tf.map_fn(
+            lambda seed: tf.random.stateless_uniform([V], [seed, t]),
+            seeds,
+            fn_output_signature=tf.float32,
+        )  # (N, V)
+        return logits - tf.math.log(-tf.math.log(uniform)), (inner_state, t + 1)
+
+    return noisy_step
+
+
 class Hypotheses(NamedTuple):
     """K sentences, or beginnings of sentences, for each of N sources; the best first."""
 

@@ -7,6 +7,7 @@ count more in a replica that has few of them. Resuming exactly in the middle of 
 control of the loop.
 """
 
+import dataclasses
 import math
 import sys
 import time
@@ -340,7 +341,7 @@ class Trainer:
             *(self.strategy, self.model, self.optimizer),
             *(hp.label_smoothing, hp.clip_norm, gradient_sum),
         )
-        self.search = make_search(self.model, hp, beam=1)
+        self.search = make_search(self.model, dataclasses.replace(hp, temperature=0.0, top_k=0), 1)
         self.loss_fn = make_loss_fn(self.model, hp.label_smoothing)
         self.progress, self.metric_log = Progress(), MetricLog()
         self.checkpoint = checkpoint.make_checkpoint(

@@ -184,6 +184,8 @@ class CTranslate2Decoder:
                 f"CTranslate2 does not have the length penalty {hp.length_penalty}. Use"
                 " --length_penalty ctranslate2 with --alpha (1 is usual), or --beam 1"
             )
+        if hp.temperature:
+            raise InputError("temperature needs --engine tensorflow. Leave out --engine")
         self.hp, self.nbest, (self.source, self.target) = hp, nbest, vocabs
         self.token_to_id = {self.target.id_to_token(i): i for i in range(len(self.target))}
         with tempfile.TemporaryDirectory() as folder:

@@ -10,7 +10,8 @@ import inference
 from hparams import make_hparams
 from inference import make_search
 from model import make_model
-from search import PENALTIES, beam_search, greedy, paper_penalty
+from runtime.errors import InputError
+from search import PENALTIES, beam_search, greedy, paper_penalty, sampling_step
 
 LETTERS = ".abcdefghijklmnopqrstuvwxyz"  # "." has id 0
 EOS = LETTERS.index("z")
@@ -300,3 +301,78 @@ def test_penalties_are_the_named_formulas():
     lengths = tf.constant([1.0, 7.0])
     np.testing.assert_allclose(PENALTIES["paper"](0.6)(lengths), [1, 2**0.6])
     np.testing.assert_allclose(PENALTIES["ctranslate2"](0.6)(lengths), [1, 7**0.6])
+
+
+# Sampling ------------------------------------------------------------------------
+
+
+def fixed_logits(logits):
+    """Make a step function that always returns the same logits (V,)."""
+
+    def step(ids, state):
+        return tf.tile(tf.constant([logits]), [tf.size(ids), 1]), state
+
+    return step
+
+
+def draw(logits, seeds, length=1, **how):
+    """Draw sentences of a fixed length with `fixed_logits`: (N, length)."""
+    step = sampling_step(fixed_logits(logits), tf.constant(seeds), **how)
+    start = tf.zeros([len(seeds)], tf.int32)
+    return greedy(step, ((), tf.constant(0)), start, length).numpy()
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_samples_have_the_probabilities_of_the_model(temperature):
+    logits, count = [0.0, 1.0, 2.0, -1.0], 4000
+    p = tf.nn.softmax(tf.constant(logits) / temperature).numpy()
+    sentences = draw(logits, [*range(count)], 2, temperature=temperature)
+    for tokens in sentences.T:
+        shares = np.bincount(tokens, minlength=4) / count
+        np.testing.assert_allclose(shares, p, atol=5 * 0.5 / count**0.5)
+    first, second = sentences.T  # the tokens of a sentence are independent
+    both = np.mean((first == 2) & (second == 2))
+    assert both == pytest.approx(p[2] ** 2, abs=5 * 0.5 / count**0.5)
+
+
+def test_a_seed_draws_the_same_in_any_batch():
+    logits = [0.0] * 9
+    several = draw(logits, [3, 8, 5], 20, temperature=1.0)
+    for row, seed in zip(several, [3, 8, 5], strict=True):
+        np.testing.assert_array_equal(draw(logits, [seed], 20, temperature=1.0)[0], row)
+    assert len(np.unique(several, axis=0)) == 3
+
+
+def test_only_likely_tokens_are_drawn_and_never_suppressed_ones():
+    logits, seeds = [0.0, 1.0, 2.0, 3.0], [*range(200)]
+    assert {*draw(logits, seeds, top_k=2, temperature=9.0).ravel()} == {2, 3}
+    assert {*draw(logits, seeds, top_k=1, temperature=9.0).ravel()} == {3}
+    assert {*draw(logits, seeds, top_k=9, temperature=9.0).ravel()} == {0, 1, 2, 3}
+    some = draw(logits, seeds, top_k=2, temperature=9.0, suppress_ids=[3])
+    assert {*some.ravel()} == {1, 2}
+
+
+def test_a_model_draws_by_its_seed_and_by_the_sentence():
+    flags = dict(recipe="tiny", vocab_size=60, hidden_units=16, num_blocks=1, num_heads=2, beam=1)
+    x = np.random.default_rng(0).integers(4, 60, (3, 6), np.int32)
+    x[:, -1] = 3
+    hp = make_hparams(flags)
+    model = make_model(hp, 60, 60)
+
+    def translate(x, **more):
+        ids, _ = make_search(model, make_hparams(flags | dict(temperature=1.0) | more), beam=1)(x)
+        return ids[:, 0].numpy()
+
+    ids = translate(x)
+    np.testing.assert_array_equal(translate(x), ids)
+    np.testing.assert_array_equal(translate(np.pad(x[:1], [(0, 0), (0, 5)]))[0], ids[0])
+    assert (ids[0] != translate(x, seed=1)[0]).any() and (ids[0] != ids[1]).any()
+    best, _ = make_search(model, hp, beam=1)(x)
+    np.testing.assert_array_equal(translate(x, top_k=1), best[:, 0])
+
+
+def test_sampling_contradicts_a_beam():
+    with pytest.raises(InputError, match="temperature draws one .* beam is 5. Add --beam 1"):
+        make_hparams(dict(recipe="tiny", temperature=1.0))
+    with pytest.raises(InputError, match="top_k is for random translations. Add --temperature"):
+        make_hparams(dict(top_k=3))
