@@ -334,13 +334,18 @@ class Trainer:
             if hp.accumulate > 1:
                 variables = self.model.trainable_variables
                 gradient_sum = GradientSum(variables, num_metrics=len(StepMetrics._fields))
-        self.accumulate_step = make_accumulate_step(
-            self.strategy, self.model, hp.label_smoothing, gradient_sum
-        )
         self.step = make_train_step(
-            *(self.strategy, self.model, self.optimizer),
-            *(hp.label_smoothing, hp.clip_norm, gradient_sum),
+            self.strategy,
+            self.model,
+            self.optimizer,
+            smoothing=hp.label_smoothing,
+            clip_norm=hp.clip_norm,
+            gradient_sum=gradient_sum,
         )
+        if gradient_sum:
+            self.accumulate_step = make_accumulate_step(
+                self.strategy, self.model, hp.label_smoothing, gradient_sum
+            )
         self.search = make_search(self.model, dataclasses.replace(hp, temperature=0.0, top_k=0), 1)
         self.loss_fn = make_loss_fn(self.model, hp.label_smoothing)
         self.progress, self.metric_log = Progress(), MetricLog()
@@ -382,10 +387,8 @@ class Trainer:
                 self.evaluate_and_save(dev, guard)
                 progress.next_epoch()
         if progress.epoch <= hp.num_epochs:
-            bleu, unit = (
-                max(progress.dev_bleu.values()),
-                "evaluations" if hp.dev_steps else "epochs",
-            )
+            bleu = max(progress.dev_bleu.values())
+            unit = "evaluations" if hp.dev_steps else "epochs"
             print(f"No better dev BLEU than {bleu:.2f} in {hp.patience} {unit}: stopping")
         if self.note and self.chief:
             print(f"{self.note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
@@ -408,6 +411,7 @@ class Trainer:
                 return False
         done = progress.steps * hp.accumulate  # batches
         batches, num_batch = epoch_batches(data, self.vocabs, hp, progress.epoch, done)
+        done = min(done, num_batch)  # the last step of an epoch may have fewer batches
         batches = self.strategy.experimental_distribute_dataset(batches)
         bar = tqdm(
             batches,

@@ -104,6 +104,16 @@ def test_a_signal_during_an_evaluation_loses_no_score(flags, uninterrupted, tmp_
             np.testing.assert_array_equal(*(reader.get_tensor(name) for reader in readers))
 
 
+def test_a_signal_in_the_last_evaluation_of_an_epoch_that_accumulates(flags, tmp_path):
+    """12 batches are steps of 5, of 5 and of 2; all of them are done when it resumes."""
+    more = dict(logdir=str(tmp_path), accumulate=5, dev_steps=2, num_epochs=1)
+    run(interrupted_evaluation, flags | more)
+    assert checkpoint.latest(tmp_path).name == "model_epoch_01_gs_3_partial"
+    run(train.main, flags | more)
+    assert checkpoint.latest(tmp_path).name == "model_epoch_01_gs_3"
+    assert [*scalars(tmp_path)["dev_bleu"]] == [2, 3]
+
+
 def test_patience_counts_evaluations(flags, tmp_path, capsys):
     flags = flags | dict(logdir=str(tmp_path), lr=1e-30, patience=3, deterministic=False)
     for _ in range(2):  # the second time, it stops at once
