@@ -181,7 +181,7 @@ def checkpoints_to_average(path, count):
     These are the ends of epochs, and with `dev_steps` all that were evaluated. The list starts
     after the last missing one, because the best checkpoint stays when its neighbours are deleted.
     """
-    if not NAME_PATTERN.fullmatch(path.name):
+    if count == 1 or not NAME_PATTERN.fullmatch(path.name):
         return [path]
     existing = {other.name for other in list_checkpoints(path.parent)}
     evaluated = [*read_dev_bleu(path.parent)]
@@ -337,7 +337,7 @@ def save(
         other for other in [*earlier, path] if not is_mid_epoch(other) or other.name in evaluated
     ][-keep:]
     if mid_epoch:
-        kept += [*filter(is_mid_epoch, earlier[-1:]), path]
+        kept += [p for p in [*earlier[-1:], path] if is_mid_epoch(p) and p not in kept]
     delete_orphans(logdir, path)
     lines = [f'model_checkpoint_path: "{path.name}"']
     lines += [f'all_model_checkpoint_paths: "{other.name}"' for other in kept]

@@ -67,7 +67,7 @@ def keep_other_results(path, identity):
         print(f"{path}: holds another evaluation. Renamed it to {new_path}", file=sys.stderr)
 
 
-def score_lines(test, got, hp, token_name) -> list[str]:
+def describe_scores(test, got, hp, token_name) -> list[str]:
     """Return the lines that follow the translations in a results file.
 
     The last line is that of the 2017 code.
@@ -126,7 +126,7 @@ def main(flags):
 
     columns = zip(test.data.Sources, test.data.Targets, got, strict=True)
     records = [f"- source: {s}\n- expected: {e}\n- got: {g}\n" for s, e, g in columns]
-    summary = [*identity, *score_lines(test, got, hp, vocabs[0].token_name)]
+    summary = [*identity, *describe_scores(test, got, hp, vocabs[0].token_name)]
     keep_other_results(path, identity)
     atomic_write(path, "\n".join(records + summary) + "\n")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from runtime.errors import InputError
 from runtime.files import atomic_write
-from runtime.flags import AUTO, INT32_LIMIT, WIDTH_LIMIT, Flags, check_value, flag
+from runtime.flags import AUTO, INT32_LIMIT, NONE, WIDTH_LIMIT, Flags, check_value, flag
 
 MAX_INPUT_TOKENS = 1024  # read of a sentence, if the model itself has no limit
 ENOUGH_STEPS_PER_EPOCH = 300  # from which 40 epochs are enough, with num_epochs auto
@@ -71,11 +71,11 @@ class Hyperparams(Flags):
         "corpora/train.tags.de-en.en", "target side of the training text", fixed="epoch"
     )
     source_dev: str = data_flag(
-        "none",
+        NONE,
         "source side of the development set, which is translated after each epoch; none: no"
         " development set",
     )
-    target_dev: str = data_flag("none", "target side of the development set")
+    target_dev: str = data_flag(NONE, "target side of the development set")
     source_test: str = data_flag(
         "corpora/IWSLT16.TED.tst2014.de-en.de.xml", "source side of the test set"
     )
@@ -112,14 +112,14 @@ class Hyperparams(Flags):
         auto=True,
     )
     symbols: str = data_flag(
-        "none",
+        NONE,
         "prepro.py: words that are always one subword, separated by commas, for example"
         " '>>de<<,>>fr<<'; none: no such words",
     )
     byte_fallback: bool = data_flag(
         False,
-        "prepro.py: 256 subwords for bytes, of which characters consist that the training text"
-        " does not have; without them they are <UNK>",
+        "prepro.py: add 256 subwords for bytes, which spell characters that the training text"
+        " does not have; without them, such characters are <UNK>",
     )
     bpe_dropout: float = data_flag(
         0.0,
@@ -220,7 +220,7 @@ class Hyperparams(Flags):
 
     # training
     start_from: str = training_flag(
-        "none",
+        NONE,
         "folder of a model from whose parameters and vocabularies a new training starts; if"
         " best or average_checkpoints is given, from these checkpoints of it",
     )
@@ -401,10 +401,10 @@ class Hyperparams(Flags):
 
     def check_data(self):
         """Raise InputError if fields of the data contradict each other."""
-        if (self.source_dev == "none") != (self.target_dev == "none"):
+        if (self.source_dev == NONE) != (self.target_dev == NONE):
             raise InputError("source_dev and target_dev go together. Give both, or none")
         for name in ("patience", "dev_steps"):
-            if getattr(self, name) and self.source_dev == "none":
+            if getattr(self, name) and self.source_dev == NONE:
                 raise InputError(f"{name} needs a dev BLEU. Give --source_dev and --target_dev")
         if self.tokenizer == "words" and (self.symbol_list or self.byte_fallback):
             raise InputError("symbols and byte_fallback need --tokenizer bpe. Leave them out")
@@ -420,7 +420,7 @@ class Hyperparams(Flags):
     @property
     def symbol_list(self) -> list[str]:
         """The words in `symbols`."""
-        return [] if self.symbols == "none" else self.symbols.split(",")
+        return [] if self.symbols == NONE else self.symbols.split(",")
 
     @property
     def masks_from_ids(self) -> bool:

@@ -193,25 +193,37 @@ class LineScore(NamedTuple):
         return float(np.exp(-self.logp / self.num_tokens)) if self.num_tokens else math.nan
 
 
-def score_lines(model, hp, vocabs, lines, translations) -> list[LineScore]:
-    """Score the translations of lines, both lists of str.
+class Scorer:
+    """Scores given translations.
 
-    Lines are truncated as for translating. The score is NaN if one of the two sides is empty.
+    Args:
+      hp, model, vocabs: as `load_model` returns them.
     """
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2, autograph=False)
-    def log_probability(x, y):
-        any_length = tf.fill([tf.shape(y)[0]], tf.shape(y)[1])
-        # Without <PAD>, as in beam search.
-        return sequence_scores(model, x, y, any_length, tf.ones_like, suppress_ids=[PAD])
+    def __init__(self, hp, model, vocabs):
+        self.hp, self.vocabs = hp, vocabs
 
-    scores = [LineScore(math.nan, 0)] * len(lines)
-    X, Y, rows = encode_both(hp, vocabs, lines, translations)
-    for batch in decoding_batches(np.maximum(X.lengths, Y.lengths)):
-        logp = log_probability(X.pad(batch, hp.pad_to), Y.pad(batch, hp.pad_to)).numpy()
-        for i, value in zip(batch, logp, strict=True):
-            scores[rows[i]] = LineScore(float(value), int(Y.lengths[i]))
-    return scores
+        @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2, autograph=False)
+        def log_probability(x, y):
+            any_length = tf.fill([tf.shape(y)[0]], tf.shape(y)[1])
+            # Without <PAD>, as in beam search.
+            return sequence_scores(model, x, y, any_length, tf.ones_like, suppress_ids=[PAD])
+
+        self.log_probability = log_probability
+
+    def __call__(self, lines, translations) -> list[LineScore]:
+        """Score the translations of lines, both lists of str.
+
+        Lines are truncated as for translating. The score is NaN if one of the two sides is empty.
+        """
+        pad_to = self.hp.pad_to
+        scores = [LineScore(math.nan, 0)] * len(lines)
+        X, Y, rows = encode_both(self.hp, self.vocabs, lines, translations)
+        for batch in decoding_batches(np.maximum(X.lengths, Y.lengths)):
+            logp = self.log_probability(X.pad(batch, pad_to), Y.pad(batch, pad_to)).numpy()
+            for i, value in zip(batch, logp, strict=True):
+                scores[rows[i]] = LineScore(float(value), int(Y.lengths[i]))
+        return scores
 
 
 def encode_both(hp, vocabs, lines, translations):

@@ -77,7 +77,7 @@ def make_vocab(file) -> str:
 
 
 def check_symbols(symbols):
-    """Raise InputError unless `symbols`, a list of str, can be subwords of their own."""
+    """Raise InputError unless `symbols`, a list of str, can be subwords."""
     for symbol in symbols:
         problem = None
         if symbol.split() != [symbol] or "▁" in symbol:
@@ -115,8 +115,8 @@ def make_subwords(word2cnt, vocab_size, sources, symbols=(), byte_fallback=False
     """Make the sentencepiece model of both sides: joint BPE (Sennrich et al. 2016).
 
     Every character of the text is a subword, so no character of it is unknown. BPE never merges
-    across a space, so the words and their counts are enough, while sentencepiece would hold the
-    whole text in memory. The same words in the same order give the same bytes.
+    across a space, so the words and their counts are enough, while sentencepiece would hold all
+    of the text in memory. The same words in the same order give the same bytes.
 
     Args:
       word2cnt: the words of both sides with their counts.

@@ -14,7 +14,7 @@ from hparams import Hyperparams, choose_schedule, load_hparams, make_hparams_fro
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import announce_inputs, check_no_links, make_folder, may_write
-from runtime.flags import AUTO
+from runtime.flags import AUTO, NONE
 from runtime.signals import SignalGuard
 
 if __name__ == "__main__":
@@ -103,7 +103,7 @@ def find_start(flags) -> Start:
     if path:
         hp, trained_with = load_resumed_hparams(flags, path)
         return Start(hp, load_vocabs(hp, trained_with), path, [])
-    if flags.get("start_from", "none") != "none":
+    if flags.get("start_from", NONE) != NONE:
         return start_from_model(flags)
     hp, _ = load_hparams(flags, model_exists=False)
     if hp.tokenizer == "bpe" and "vocab_size" not in flags:
@@ -117,7 +117,7 @@ def load_resumed_hparams(flags, path):
     Raises:
       InputError: the model cannot be trained with these flags.
     """
-    refuse_original(path)
+    check_not_original(path)
     hp, trained_with = load_hparams(
         flags, model_exists=True, mid_epoch=checkpoint.is_mid_epoch(path)
     )
@@ -136,7 +136,7 @@ def start_from_model(flags) -> Start:
     newest = checkpoint.latest_readable(logdir)
     if not newest:
         raise InputError(f"{logdir}: holds no checkpoint. Name the folder of a model")
-    refuse_original(newest)
+    check_not_original(newest)
     saved, trained_with = load_hparams(dict(logdir=logdir), model_exists=True)
     hp = make_hparams_from(saved, flags)
     vocabs = load_vocabs(dataclasses.replace(saved, preprocessed=hp.preprocessed), trained_with)
@@ -150,7 +150,7 @@ def start_from_model(flags) -> Start:
     return Start(hp, vocabs, None, paths)
 
 
-def refuse_original(path):
+def check_not_original(path):
     """Raise InputError if `path` is a checkpoint of the 2017 code."""
     if original.is_original(path):
         raise InputError(
@@ -172,7 +172,7 @@ def note_other_vocab(hp, vocabs):
 
 def load_dev_data(hp, vocabs):
     """Load the development set as an EvalSet, or return None if there is none."""
-    if hp.source_dev == "none":
+    if hp.source_dev == NONE:
         return None
     dev = load_test_data(hp, vocabs, "dev")
     if note := tokenizer_note(hp.target_lang, dev.references):

@@ -404,7 +404,7 @@ class Trainer:
           bool: whether the epoch is complete. If not, patience has run out.
         """
         hp, progress = self.hp, self.progress
-        self.interval_start = time.monotonic()
+        self.report_start = time.monotonic()
         if self.evaluation_is_due():  # a signal came before it
             self.evaluate_and_save(dev, guard, mid_epoch=True)
             if self.out_of_patience():
@@ -449,16 +449,20 @@ class Trainer:
                     return False
         return True
 
+    def next_path(self, mid_epoch):
+        """The path of a checkpoint that is saved now."""
+        progress = self.progress
+        return checkpoint.checkpoint_path(
+            self.hp.logdir, progress.epoch, progress.global_step, mid_epoch
+        )
+
     def evaluation_is_due(self) -> bool:
         """Whether `dev_steps` asks for an evaluation now, in the middle of an epoch."""
         hp, progress = self.hp, self.progress
         if not hp.dev_steps or progress.global_step % hp.dev_steps:
             return False
         self.flush_metrics()
-        path = checkpoint.checkpoint_path(
-            hp.logdir, progress.epoch, progress.global_step, mid_epoch=True
-        )
-        return progress.steps > 0 and path.name not in progress.dev_bleu
+        return progress.steps > 0 and self.next_path(mid_epoch=True).name not in progress.dev_bleu
 
     def evaluate_and_save(self, dev, guard, mid_epoch=False):
         """Evaluate on the development set if there is one, save a checkpoint, and report."""
@@ -471,10 +475,10 @@ class Trainer:
             report += f" ({note}, which is usual in the first epochs)" if note else ""
         self.save(mid_epoch)
         if self.chief:
-            seconds = time.monotonic() - self.interval_start
+            seconds = time.monotonic() - self.report_start
             tqdm.write(f"{self.path}: {report}, {seconds:.0f} s")
             sys.stdout.flush()
-        self.interval_start = time.monotonic()
+        self.report_start = time.monotonic()
 
     def evaluate(self, dev, guard, mid_epoch=False):
         """Evaluate on the development set, and record its BLEU.
@@ -491,10 +495,7 @@ class Trainer:
         except KeyboardInterrupt:
             self.save(mid_epoch=True)
             raise
-        path = checkpoint.checkpoint_path(
-            hp.logdir, progress.epoch, progress.global_step, mid_epoch
-        )
-        progress.dev_bleu[path.name] = bleu
+        progress.dev_bleu[self.next_path(mid_epoch).name] = bleu
         if self.chief:  # before the checkpoint is saved, so that each one has its BLEU
             tf.summary.scalar("dev_loss", loss, progress.global_step)
             tf.summary.scalar("dev_bleu", bleu, progress.global_step)

@@ -20,9 +20,7 @@ from hparams import Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import atomic_open, check_not_directory
-from runtime.flags import Flags, flag
-
-NONE = "none"  # the value of a flag that names a file, if there is none
+from runtime.flags import NONE, Flags, flag
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +98,7 @@ from tqdm import tqdm
 import checkpoint
 from bleu import LITTLE_LEARNED_HINT, empty_note
 from data_load import RaggedIds, encode_lines
-from inference import LineScore, Translator, describe_decoding, load_model, score_lines
+from inference import LineScore, Scorer, Translator, describe_decoding, load_model
 from interop import ctranslate2_model
 from monitor.attention_maps import (
     alignments,
@@ -307,19 +305,20 @@ def score_file(options, hp, model, vocabs):
             f"{options.source}: {len(lines)} lines, but {options.score} has {len(translations)}."
             " Make line n of one file the translation of line n of the other"
         )
+    scorer = Scorer(hp, model, vocabs)
     logp = num_tokens = num_scored = 0
     files = open_output(options.output), open_alignments(options.alignments)
     bar = tqdm(desc="scoring", total=len(lines), leave=False, delay=1, unit=" lines")
     with files[0] as file, files[1] as alignment_file, bar:
         for pairs in blocks(zip(lines, translations, strict=True)):
-            arguments = model, hp, vocabs, *zip(*pairs, strict=True)
-            for score in score_lines(*arguments):
+            texts = [*zip(*pairs, strict=True)]
+            for score in scorer(*texts):
                 file.write(f"{score.logp:.4f}\t{score.perplexity:.4f}\n".encode())
                 if score.num_tokens:
                     logp, num_tokens = logp + score.logp, num_tokens + score.num_tokens
                     num_scored += 1
             if alignment_file:
-                write_alignments(alignment_file, *arguments)
+                write_alignments(alignment_file, model, hp, vocabs, *texts)
             bar.update(len(pairs))
     print(
         f"{num_scored} of {len(lines)} lines, {num_tokens} {vocabs[1].token_name}: log-probability"

@@ -108,7 +108,7 @@ def alignments(model, hp, X, Y):
 def word_alignments(model, hp, vocabs, lines, translations) -> list[str]:
     """Align the words of lines with those of their translations, both lists of str.
 
-    Words are what spaces separate; those of a word vocabulary are without punctuation. Each word
+    Words are separated by spaces; those of a word vocabulary are without punctuation. Each word
     of the translation is aligned with the word of the line that gets most of its attention.
 
     Returns:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from runtime.errors import InputError
+from runtime.flags import NONE
 
 # Atomic writing ----------------------------------------------------------------
 
@@ -147,5 +148,5 @@ def announce_inputs(hp, flags, *names):
     """
     for name in names:
         path = getattr(hp, name)
-        if path != "none" and not may_write(path, name, flags):
+        if path != NONE and not may_write(path, name, flags):
             print(f"Reading {path}, which {hp.path} names as {name}", file=sys.stderr, flush=True)

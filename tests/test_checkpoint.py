@@ -155,6 +155,24 @@ def test_a_dev_bleu_file_that_cannot_be_read_is_named(tmp_path, text):
         checkpoint.read_dev_bleu(tmp_path)
 
 
+def test_an_evaluated_mid_epoch_checkpoint_is_listed_once(saved_objects, tmp_path):
+    evaluated = set()
+    for step in (10, 20):
+        path = checkpoint.checkpoint_path(tmp_path, 1, step, mid_epoch=True)
+        evaluated.add(path.name)
+        checkpoint.save(saved_objects, tmp_path, 1, step, mid_epoch=True, evaluated=evaluated)
+    state = tf.train.get_checkpoint_state(str(tmp_path))
+    assert [Path(path).name for path in state.all_model_checkpoint_paths] == sorted(evaluated)
+
+
+def test_a_damaged_dev_bleu_file_does_not_prevent_a_single_checkpoint(saved_objects, tmp_path):
+    path = checkpoint.save(saved_objects, tmp_path, 2, 20)
+    (tmp_path / "dev_bleu.json").write_text("{")
+    assert checkpoint.checkpoints_to_average(path, 1) == [path]
+    with pytest.raises(InputError, match="holds no BLEU scores"):
+        checkpoint.checkpoints_to_average(path, 2)
+
+
 def test_mid_epoch_checkpoints_stay_until_the_epoch_ends(saved_objects, tmp_path):
     def names():
         return [path.name[12:] for path in checkpoint.list_checkpoints(tmp_path)]

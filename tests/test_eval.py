@@ -8,7 +8,7 @@ import sacrebleu
 
 from bleu import bleu_score, sacrebleu_score
 from data_load import EvalSet, SentencePairs
-from eval import score_lines
+from eval import describe_scores
 from hparams import Hyperparams
 from vocab import WordVocab
 
@@ -73,7 +73,7 @@ def test_the_summary_counts_pairs_left_out_and_scored():
     data = SentencePairs(None, None, [LONG, "x"], [LONG, "y"], rows=[0, 3])
     references = [LONG, "too long", "", "y"]
     test = EvalSet(data, references, empty_pairs=[2])
-    lines = score_lines(test, [LONG, "y"], Hyperparams(maxlen=9), "words")
+    lines = describe_scores(test, [LONG, "y"], Hyperparams(maxlen=9), "words")
     assert lines[0] == "Left out = 2 of 4 (1 longer than 8 words, 1 with an empty line on a side)"
     assert lines[1] == "Left out, numbers of the pairs = 2 3"
     assert lines[2].startswith("sacreBLEU = ") and "version:" in lines[2]

@@ -104,6 +104,11 @@ class Marian:
         return x @ self.tensors["model.shared.weight"].T + self.tensors["final_logits_bias"]
 
 
+def model_flags(flags) -> dict:
+    """Return the flags that name the model, without that of the test set."""
+    return {name: value for name, value in flags.items() if name != "source_test"}
+
+
 def random_pairs(count=4):
     rng = np.random.default_rng(0)
     for _ in range(count):
@@ -122,7 +127,7 @@ def our_log_probs(model, x, y):
 
 def test_the_log_probabilities_are_equal(exported):
     flags, path = exported
-    _, _, model, _ = load_model({k: v for k, v in flags.items() if k != "source_test"})
+    _, _, model, _ = load_model(model_flags(flags))
     marian = Marian(path)
     assert not {"lm_head.weight", "model.encoder.embed_tokens.weight"} & marian.tensors.keys()
     for x, y in random_pairs():
@@ -132,7 +137,7 @@ def test_the_log_probabilities_are_equal(exported):
 
 def test_the_settings_are_those_of_the_model(exported):
     flags, path = exported
-    _, hp, _, (vocab, _) = load_model({k: v for k, v in flags.items() if k != "source_test"})
+    _, hp, _, (vocab, _) = load_model(model_flags(flags))
     config, generation, tokenizer, ids = (
         json.loads((path / f"{name}.json").read_text("utf-8"))
         for name in ("config", "generation_config", "tokenizer_config", "vocab")
@@ -225,7 +230,7 @@ def test_transformers_computes_the_same(exported):
     flags, path = exported
     lines = read_test_sentences(flags["source_test"]).raw
     lines += [line for line in (line.strip("\ufeff\r") for line in ODD_LINES) if line.strip()]
-    _, hp, model, vocabs = load_model({k: v for k, v in flags.items() if k != "source_test"})
+    _, hp, model, vocabs = load_model(model_flags(flags))
     rows = encode_lines(lines, vocabs[0], hp)[0]
     limits = [1 + int(hp.max_output_tokens(len(row))) for row in rows]  # the <S> counts
     pairs = [*random_pairs()]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data_load import encode_lines
-from inference import LineScore, load_model, score_lines
+from inference import LineScore, Scorer, load_model
 from monitor import attention_maps
 from monitor.attention_maps import word_alignments, word_indices
 from processes import forked_script
@@ -28,7 +28,7 @@ SIDES = ("source", "target")
 def test_the_score_is_the_log_probability_of_all_tokens(loaded):
     """Computed from the logits of one pair at a time, without padding."""
     model, hp, vocabs, lines, translations = loaded
-    scores = score_lines(model, hp, vocabs, lines[:9], translations[:9])
+    scores = Scorer(hp, model, vocabs)(lines[:9], translations[:9])
     for line, translation, score in zip(lines, translations, scores, strict=False):
         x, y = (
             encode_lines([text], vocab, hp)[0].pad(width=hp.pad_to)
@@ -45,8 +45,9 @@ def test_the_score_is_the_log_probability_of_all_tokens(loaded):
 
 def test_the_right_translation_is_more_likely_than_another_one(loaded):
     model, hp, vocabs, lines, translations = loaded
+    scorer = Scorer(hp, model, vocabs)
     given, others = (
-        sum(score.logp for score in score_lines(model, hp, vocabs, lines, texts))
+        sum(score.logp for score in scorer(lines, texts))
         for texts in (translations, [text[::-1] for text in translations])
     )
     assert given > others
