@@ -2,10 +2,12 @@
 
 import functools
 import warnings
+from typing import NamedTuple
 
 import regex
 import sacrebleu
 from nltk.translate.bleu_score import corpus_bleu
+from sacrebleu.significance import PairedTest
 
 # sacreBLEU's tokenizers for languages that write no spaces between words.
 TOKENIZERS = dict(zh="zh", ja="char", th="char", lo="char", km="char", my="char", bo="char")
@@ -25,6 +27,8 @@ LITTLE_LEARNED_HINT = (
     "The model has learned too little. Train longer (--num_epochs) or on more text, and check --lr"
     " and --warmup_steps"
 )
+METRICS = dict(bleu="BLEU", chrf="chrF")  # names for the user, by the values of --metric
+BOOTSTRAP_SAMPLES = 1000
 MIN_SCORE = 1e-6  # below it the score is 0, for which NLTK returns a tiny number
 
 
@@ -47,22 +51,71 @@ def bleu_score(expected, got):
     return (score if score > MIN_SCORE else 0.0), len(pairs)
 
 
-def sacrebleu_score(test, got, lang, lowercase=False):
-    """Compute sacreBLEU over a whole test set, against its raw text.
+def make_metric(name, references, lang, lowercase=False):
+    """Make the metric of sacreBLEU with a name from `METRICS`."""
+    if name == "chrf":
+        return sacrebleu.CHRF(lowercase=lowercase)
+    tokenizer = choose_tokenizer(lang, tuple(references))
+    return sacrebleu.BLEU(lowercase=lowercase, tokenize=tokenizer)
+
+
+def corpus_score(name, test, got, lang, lowercase=False):
+    """Compute a score of sacreBLEU over a whole test set, against its raw text.
 
     Args:
+      name: "bleu", or "chrf" for the F-score of character n-grams (Popović 2015).
       test: EvalSet. The translation of a pair that was left out counts as an empty line.
       got: the translations of the other pairs.
       lang: target language, from which `choose_tokenizer` chooses.
       lowercase: whether to ignore case.
 
     Returns:
-      (float, str): BLEU from 0 to 100, and sacreBLEU's signature of the settings.
+      (float, str): score from 0 to 100, and sacreBLEU's signature of the settings.
     """
-    tokenizer = choose_tokenizer(lang, tuple(test.references))
-    bleu = sacrebleu.BLEU(lowercase=lowercase, tokenize=tokenizer)
-    score = bleu.corpus_score(align_with_references(test, got), [test.references]).score
-    return score, str(bleu.get_signature())
+    metric = make_metric(name, test.references, lang, lowercase)
+    score = metric.corpus_score(align_with_references(test, got), [test.references]).score
+    return score, str(metric.get_signature())
+
+
+def confidence_intervals(test, got, lang) -> dict:
+    """Return half of the 95% interval of each score, by the names in `METRICS`."""
+    hypotheses = align_with_references(test, got)
+    compared = compare_systems(test.references, hypotheses, hypotheses, lang)
+    return {name: comparison.intervals[0] for name, comparison in compared.items()}
+
+
+class Comparison(NamedTuple):
+    """The scores of two systems on one test set, and whether the difference may be chance."""
+
+    scores: tuple  # of the two systems, 0 to 100
+    intervals: tuple  # half of the 95% interval of each
+    p_value: float  # the probability of a difference as large as this one by chance
+
+
+def compare_systems(references, hypotheses, others, lang) -> dict:
+    """Compare the translations of two systems by paired bootstrap (Koehn 2004).
+
+    The intervals are those of the scores of test sets that are drawn with replacement from the
+    pairs of this one.
+
+    Args:
+      references, hypotheses, others: the sentences of one test set, lists of str.
+
+    Returns:
+      dict: a Comparison by the names in `METRICS`.
+    """
+    test = PairedTest(
+        [("other", others), ("this", hypotheses)],
+        {name: make_metric(name, references, lang) for name in METRICS},
+        [references],
+        test_type="bs",
+        n_samples=BOOTSTRAP_SAMPLES,
+    )
+    _, results = test()
+    comparisons = {}
+    for name, (other, this) in zip(METRICS, [*results.values()][1:], strict=True):
+        comparisons[name] = Comparison((this.score, other.score), (this.ci, other.ci), this.p_value)
+    return comparisons
 
 
 def tokenizer_note(lang, references) -> str:

@@ -29,7 +29,7 @@ from runtime.errors import InputError
 from runtime.files import atomic_write, durable_replace, fsync
 
 TEMP_NAME = "unfinished_checkpoint"  # name of a checkpoint until both files are complete
-DEV_BLEU_FILE = "dev_bleu.json"  # the dev BLEU of each evaluation
+DEV_SCORES_FILE = "dev_scores.json"  # the score of each evaluation on the development set
 SUFFIXES = (".data-00000-of-00001", ".index")  # in the order in which they are written
 NAME_PATTERN = re.compile(r"model_epoch_([0-9]{1,9})_gs_([0-9]{1,18})(_partial)?")
 # The 2017 code used names of the same form, or let TensorFlow 1 choose them.
@@ -184,7 +184,7 @@ def checkpoints_to_average(path, count):
     if count == 1 or not NAME_PATTERN.fullmatch(path.name):
         return [path]
     existing = {other.name for other in list_checkpoints(path.parent)}
-    evaluated = [*read_dev_bleu(path.parent)]
+    evaluated = [*read_dev_scores(path.parent)]
     if any(map(is_mid_epoch, evaluated)):
         before = [name for name in evaluated if sort_key(name) < sort_key(path)]
     else:
@@ -315,7 +315,7 @@ def save(
     """Save a checkpoint and delete old ones; returns its path.
 
     The `keep` newest ends of epochs stay (the 2017 code kept 5), and the one with the best dev
-    BLEU. Mid-epoch checkpoints that were evaluated count as ends of epochs. The two newest of
+    score. Mid-epoch checkpoints that were evaluated count as ends of epochs. The two newest of
     the others stay until their epoch ends.
 
     Args:
@@ -383,46 +383,48 @@ def delete_orphans(logdir, path):
             data.unlink(missing_ok=True)
 
 
-# Dev BLEU ----------------------------------------------------------------------
+# Dev scores --------------------------------------------------------------------
 
 
-def write_dev_bleu(logdir, dev_bleu, dev_sha256):
-    """Write the file that `read_dev_bleu` reads."""
-    content = dict(dev=dev_sha256, bleu=dev_bleu)
-    atomic_write(Path(logdir) / DEV_BLEU_FILE, json.dumps(content, indent=2) + "\n")
+def write_dev_scores(logdir, scores, metric, dev_sha256):
+    """Write the file that `read_dev_scores` reads."""
+    content = dict(dev=dev_sha256, metric=metric, scores=scores)
+    atomic_write(Path(logdir) / DEV_SCORES_FILE, json.dumps(content, indent=2) + "\n")
 
 
-def read_dev_bleu(logdir, dev_sha256=None) -> dict:
-    """Read the dev BLEU of each evaluation, by the name of its checkpoint, in order of time.
+def read_dev_scores(logdir, metric=None, dev_sha256=None) -> dict:
+    """Read the score of each evaluation, by the name of its checkpoint, in order of time.
 
     Args:
+      metric: the metric of the scores. Those of another metric are not returned. None accepts any.
       dev_sha256: digest of the development set. The scores of another set are not returned.
         None accepts any set.
 
     Raises:
       InputError: the file is damaged.
     """
-    path = Path(logdir) / DEV_BLEU_FILE
+    path = Path(logdir) / DEV_SCORES_FILE
     if not path.exists():
         return {}
     try:
         content = json.loads(path.read_text("utf-8"))
-        dev_bleu = {name: float(bleu) for name, bleu in content["bleu"].items()}
-        saved_sha256 = content["dev"]
-        for name, bleu in dev_bleu.items():
+        scores = {name: float(score) for name, score in content["scores"].items()}
+        saved_metric, saved_sha256 = content["metric"], content["dev"]
+        for name, score in scores.items():
             sort_key(name)  # raises InputError unless it is the name of a checkpoint
-            if not math.isfinite(bleu):
+            if not math.isfinite(score):
                 raise ValueError(name)
     except (ValueError, TypeError, KeyError, AttributeError, InputError):
-        raise InputError(f"{path}: holds no BLEU scores. Delete it, or copy it again") from None
-    return dev_bleu if dev_sha256 in (None, saved_sha256) else {}
+        raise InputError(f"{path}: holds no dev scores. Delete it, or copy it again") from None
+    same = metric in (None, saved_metric) and dev_sha256 in (None, saved_sha256)
+    return scores if same else {}
 
 
 def best(logdir):
-    """Find the checkpoint in `logdir` with the best dev BLEU; returns its path, or None."""
+    """Find the checkpoint in `logdir` with the best dev score; returns its path, or None."""
     names = {path.name for path in list_checkpoints(logdir)}
-    dev_bleu = {name: bleu for name, bleu in read_dev_bleu(logdir).items() if name in names}
-    return Path(logdir) / max(dev_bleu, key=dev_bleu.get) if dev_bleu else None
+    scores = {name: score for name, score in read_dev_scores(logdir).items() if name in names}
+    return Path(logdir) / max(scores, key=scores.get) if scores else None
 
 
 def require_best(logdir) -> Path:
@@ -430,7 +432,7 @@ def require_best(logdir) -> Path:
     path = best(logdir)
     if path is None:
         raise InputError(
-            f"{logdir}: holds no checkpoint with a dev BLEU. Train with --source_dev and"
+            f"{logdir}: holds no checkpoint with a dev score. Train with --source_dev and"
             " --target_dev, or leave --best out"
         )
     return path

@@ -1,5 +1,7 @@
 """Translate the test set with the model in logdir, and score the translations with BLEU."""
 
+import dataclasses
+import hashlib
 import os
 import re
 import sys
@@ -7,22 +9,41 @@ from pathlib import Path
 
 from hparams import Hyperparams, hparams_path, read_hparams
 from runtime.cli import parse_flags, run_script
-from runtime.files import (
-    announce_inputs,
-    atomic_write,
-    check_may_write,
-    keep_copy,
-    make_folder,
-)
+from runtime.errors import InputError
+from runtime.files import announce_inputs, atomic_write, check_may_write, keep_copy, make_folder
+from runtime.flags import NONE, Flags, flag
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalFlags(Flags):
+    """The flags of this script."""
+
+    compare: str = flag(
+        NONE,
+        "results file of another evaluation of the same test set: show whether the difference may"
+        " be chance; none: no comparison",
+    )
+
 
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
-    flags = parse_flags(__doc__, Hyperparams, reads_model=True)
+    flags = parse_flags(__doc__, Hyperparams, EvalFlags, reads_model=True)
 
 import checkpoint
-from bleu import LITTLE_LEARNED_HINT, bleu_score, empty_note, sacrebleu_score, tokenizer_note
+from bleu import (
+    LITTLE_LEARNED_HINT,
+    METRICS,
+    align_with_references,
+    bleu_score,
+    compare_systems,
+    confidence_intervals,
+    corpus_score,
+    empty_note,
+    tokenizer_note,
+)
 from data_load import load_test_data
 from inference import decode_all, describe_decoding, detokenize_best, load_model, make_search
 from runtime.workers import translate_distributed
+from text import read_lines
 
 SAMPLES = 5  # translations that are printed
 MAX_PRINTED_CHARS = 200  # of a line of the summary, which may list hundreds of pairs
@@ -75,8 +96,11 @@ def describe_scores(test, got, hp, token_name) -> list[str]:
     Args:
       token_name: that of the vocabularies, for messages.
     """
-    bleu, signature = sacrebleu_score(test, got, hp.target_lang)
-    lowered, lowered_signature = sacrebleu_score(test, got, hp.target_lang, lowercase=True)
+    lang = hp.target_lang
+    bleu, signature = corpus_score("bleu", test, got, lang)
+    lowered, lowered_signature = corpus_score("bleu", test, got, lang, lowercase=True)
+    chrf, chrf_signature = corpus_score("chrf", test, got, lang)
+    intervals = confidence_intervals(test, got, lang)
     score, scored = bleu_score(test.data.Targets, got)
     total, empty = len(test.references), len(test.empty_pairs)
     left_out = sorted(set(range(total)) - set(test.data.rows))
@@ -87,8 +111,56 @@ def describe_scores(test, got, hp, token_name) -> list[str]:
         f"Left out, numbers of the pairs = {' '.join(str(row + 1) for row in left_out) or '-'}",
         f"sacreBLEU = {bleu:.2f} {signature} (all {total} pairs)",
         f"sacreBLEU, lower-cased = {lowered:.2f} {lowered_signature}",
+        f"chrF = {chrf:.2f} {chrf_signature}",
+        "95% intervals = BLEU {bleu:.2f}, chrF {chrf:.2f} (plus or minus)".format(**intervals),
         f"Pairs scored = {scored} of {total} (those with more than 3 words on both sides)",
         f"Bleu Score = {score}",
+    ]
+
+
+def read_results(path, test) -> list[str]:
+    """Read the translations of another evaluation, one per pair of the test set.
+
+    Raises:
+      InputError: the file cannot be read, or is of another test set.
+    """
+    text = "\n".join(read_lines(path, "Check the path, which --compare names"))
+    got = re.findall("^- got: (.*)$", text, re.MULTILINE)
+    left_out = re.search("^Left out, numbers of the pairs = ([0-9 ]+|-)$", text, re.MULTILINE)
+    digest = re.search("^Inputs = .* references ([0-9a-f]+)$", text, re.MULTILINE)
+    if not left_out or not digest:
+        raise InputError(f"{path}: is not a results file of eval.py. Choose one in results/")
+    numbers = {*left_out[1].split()}  # counted from 1
+    rows = [row for row in range(len(test.references)) if str(row + 1) not in numbers]
+    if digest[1] != references_digest(test) or len(got) != len(rows):
+        raise InputError(
+            f"{path}: holds translations of another test set. Evaluate both models with the same"
+            " --source_test and --target_test"
+        )
+    hypotheses = [""] * len(test.references)
+    for row, translation in zip(rows, got, strict=True):
+        hypotheses[row] = translation
+    return hypotheses
+
+
+def references_digest(test) -> str:
+    """Return a digest that identifies the references of a test set."""
+    text = "\n".join(test.references).encode("utf-8", "surrogateescape")
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+def describe_comparison(path, test, got, others, lang) -> list[str]:
+    """Return a line per metric that compares two systems, this one first.
+
+    Args:
+      path: the results file that `others` come from.
+    """
+    compared = compare_systems(test.references, align_with_references(test, got), others, lang)
+    return [
+        f"Compared with {path} = {METRICS[name]} {c.scores[0]:.2f} plus or minus"
+        f" {c.intervals[0]:.2f}, there {c.scores[1]:.2f} plus or minus {c.intervals[1]:.2f},"
+        f" p = {c.p_value:.3f}"
+        for name, c in compared.items()
     ]
 
 
@@ -101,15 +173,18 @@ def main(flags):
     Raises:
       InputError: there is no model, or the test set cannot be used.
     """
+    options, flags = EvalFlags.split(flags)
     paths, hp, model, vocabs = load_model(flags)
     path = results_path(hp, paths)
     check_may_write(path, "results", hp, flags)
     announce_inputs(hp, flags, "source_test", "target_test")
     test = load_test_data(hp, vocabs)
+    others = read_results(options.compare, test) if options.compare != NONE else None
     make_folder(hp.results)
     decoding = describe_decoding(hp, paths)
     digest = checkpoint.parameters_digest(paths)
     inputs = f"weights {digest[:16]}, test set {test.digest()[:16]}"
+    inputs += f", references {references_digest(test)}"
     identity = [f"Decoding = {decoding}", f"Inputs = {inputs}"]
     if note := tokenizer_note(hp.target_lang, test.references):
         print(note)
@@ -127,6 +202,8 @@ def main(flags):
     columns = zip(test.data.Sources, test.data.Targets, got, strict=True)
     records = [f"- source: {s}\n- expected: {e}\n- got: {g}\n" for s, e, g in columns]
     summary = [*identity, *describe_scores(test, got, hp, vocabs[0].token_name)]
+    if others:
+        summary += describe_comparison(options.compare, test, got, others, hp.target_lang)
     keep_other_results(path, identity)
     atomic_write(path, "\n".join(records + summary) + "\n")
 

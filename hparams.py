@@ -285,9 +285,14 @@ class Hyperparams(Flags):
     )
     patience: int = training_flag(
         0,
-        "stop after this many evaluations without a better dev BLEU; 0: train to the end",
+        "stop after this many evaluations without a better dev score; 0: train to the end",
         0,
         INT32_LIMIT,
+    )
+    metric: str = training_flag(
+        "bleu",
+        "score of the development set that patience and the best checkpoint follow",
+        choices=("bleu", "chrf"),
     )
     precision: str = training_flag(
         "float32",
@@ -341,7 +346,7 @@ class Hyperparams(Flags):
     average_checkpoints: int = decoding_flag(
         1, "use the mean of this many newest checkpoints", 1, INT32_LIMIT
     )
-    best: bool = decoding_flag(False, "use only the checkpoint with the best dev BLEU")
+    best: bool = decoding_flag(False, "use only the checkpoint with the best dev score")
 
     def __post_init__(self):
         super().__post_init__()
@@ -403,9 +408,11 @@ class Hyperparams(Flags):
         """Raise InputError if fields of the data contradict each other."""
         if (self.source_dev == NONE) != (self.target_dev == NONE):
             raise InputError("source_dev and target_dev go together. Give both, or none")
-        for name in ("patience", "dev_steps"):
-            if getattr(self, name) and self.source_dev == NONE:
-                raise InputError(f"{name} needs a dev BLEU. Give --source_dev and --target_dev")
+        for name in ("patience", "dev_steps", "metric"):
+            if getattr(self, name) != getattr(Hyperparams, name) and self.source_dev == NONE:
+                raise InputError(
+                    f"{name} needs a development set. Give --source_dev and --target_dev"
+                )
         if self.tokenizer == "words" and (self.symbol_list or self.byte_fallback):
             raise InputError("symbols and byte_fallback need --tokenizer bpe. Leave them out")
         if self.source_lang == self.target_lang:

@@ -230,7 +230,9 @@ def own_logdir(trainer, latest):
             )
         save_vocabs(vocabs, hp.logdir)
         if path:
-            evaluated = not checkpoint.is_mid_epoch(path) or path.name in trainer.progress.dev_bleu
+            evaluated = (
+                not checkpoint.is_mid_epoch(path) or path.name in trainer.progress.dev_scores
+            )
             tensorboard_events.truncate(hp.logdir, trainer.progress.global_step, evaluated)
         else:
             tensorboard_events.set_aside(hp.logdir)

@@ -19,7 +19,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 import checkpoint
-from bleu import LITTLE_LEARNED_HINT, empty_note, sacrebleu_score
+from bleu import LITTLE_LEARNED_HINT, METRICS, corpus_score, empty_note
 from data_load import apply_bpe_dropout, get_batch_data
 from hparams import save_hparams
 from inference import decode_all, decoding_batches, detokenize_best, make_search
@@ -162,7 +162,7 @@ def make_loss_fn(model, smoothing=0.1):
 
 
 def evaluate_dev(search, loss_fn, dev, hp, vocab):
-    """Translate the development set, and compute its BLEU and its loss.
+    """Translate the development set, and compute its scores and its loss.
 
     Args:
       search: what `make_search` returned.
@@ -171,31 +171,32 @@ def evaluate_dev(search, loss_fn, dev, hp, vocab):
       vocab: that of the target.
 
     Returns:
-      (float, float, list of str): the loss per token, the BLEU, and the translations.
+      (float, dict, list of str): the loss per token, the scores by the names of METRICS, and the
+      translations.
     """
     got = detokenize_best(decode_all(search, dev.data.X, hp), vocab)
-    bleu, _ = sacrebleu_score(dev, got, hp.target_lang)
+    scores = {name: corpus_score(name, dev, got, hp.target_lang)[0] for name in METRICS}
     X, Y = dev.data.X, dev.data.Y
     batches = decoding_batches(np.maximum(X.lengths, Y.lengths))
     totals = [loss_fn(X.pad(rows, hp.pad_to), Y.pad(rows, hp.pad_to)) for rows in batches]
     loss, num_targets = np.sum(totals, axis=0)
-    return loss / num_targets, bleu, got
+    return loss / num_targets, scores, got
 
 
-def out_of_patience(dev_bleu, patience) -> bool:
-    """Whether none of the last `patience` evaluations has improved the dev BLEU.
+def out_of_patience(dev_scores, patience) -> bool:
+    """Whether none of the last `patience` evaluations has improved the dev score.
 
-    >>> dev_bleu = {"model_epoch_01_gs_9": 12.0, "model_epoch_02_gs_18": 11.5}
-    >>> [out_of_patience(dev_bleu, patience) for patience in (0, 1, 2)]
+    >>> dev_scores = {"model_epoch_01_gs_9": 12.0, "model_epoch_02_gs_18": 11.5}
+    >>> [out_of_patience(dev_scores, patience) for patience in (0, 1, 2)]
     [False, True, False]
 
     Args:
-      dev_bleu: dict, scores by the name of the checkpoint, in order of time.
+      dev_scores: dict, by the name of the checkpoint, in order of time.
       patience: 0 for no limit.
     """
-    if not patience or not dev_bleu:
+    if not patience or not dev_scores:
         return False
-    scores = [*dev_bleu.values()]
+    scores = [*dev_scores.values()]
     return len(scores) - 1 - scores.index(max(scores)) >= patience
 
 
@@ -205,14 +206,14 @@ def out_of_patience(dev_bleu, patience) -> bool:
 class Progress:
     """How far training is: everything that is saved in addition to model and optimizer.
 
-    Epoch and global step are in the name of the checkpoint, the scores in dev_bleu.json, and
+    Epoch and global step are in the name of the checkpoint, the scores in dev_scores.json, and
     the rest in variables of the checkpoint.
     """
 
     def __init__(self):
         self.epoch = 1  # the current one, counted from 1
         self.global_step = 0  # steps done
-        self.dev_bleu = {}  # by the names of checkpoints
+        self.dev_scores = {}  # by the names of checkpoints
         self.totals = tf.Variable(np.zeros(3))  # steps, sums of mean_loss and acc in the epoch
         self.text_digest = tf.Variable(b"")  # identifies the training text
 
@@ -220,13 +221,13 @@ class Progress:
         """The variables to save, by name."""
         return dict(totals=self.totals, text_digest=self.text_digest)
 
-    def resume(self, path, dev_bleu):
+    def resume(self, path, dev_scores):
         """Continue after the checkpoint at `path`, from which the variables were restored."""
         self.epoch, self.global_step = checkpoint.epoch_and_step(path)
         # Scores of later checkpoints belong to a run that was rolled back.
-        self.dev_bleu = {
-            name: bleu
-            for name, bleu in dev_bleu.items()
+        self.dev_scores = {
+            name: score
+            for name, score in dev_scores.items()
             if checkpoint.sort_key(name) <= checkpoint.sort_key(path)
         }
         if not checkpoint.is_mid_epoch(path):
@@ -363,7 +364,8 @@ class Trainer:
             checkpoint.restore_average(self.model, start_paths)
         if path:
             checkpoint.restore(self.checkpoint, path)
-            self.progress.resume(path, checkpoint.read_dev_bleu(hp.logdir, dev_sha256))
+            scores = checkpoint.read_dev_scores(hp.logdir, hp.metric, dev_sha256)
+            self.progress.resume(path, scores)
             print(f"Resuming from {path}")
 
     def train(self, data, dev, guard):
@@ -387,15 +389,16 @@ class Trainer:
                 self.evaluate_and_save(dev, guard)
                 progress.next_epoch()
         if progress.epoch <= hp.num_epochs:
-            bleu = max(progress.dev_bleu.values())
+            best = max(progress.dev_scores.values())
             unit = "evaluations" if hp.dev_steps else "epochs"
-            print(f"No better dev BLEU than {bleu:.2f} in {hp.patience} {unit}: stopping")
+            metric = METRICS[hp.metric]
+            print(f"No better dev {metric} than {best:.2f} in {hp.patience} {unit}: stopping")
         if self.note and self.chief:
             print(f"{self.note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
 
     def out_of_patience(self) -> bool:
         """Whether training has not improved for `patience` evaluations."""
-        return out_of_patience(self.progress.dev_bleu, self.hp.patience)
+        return out_of_patience(self.progress.dev_scores, self.hp.patience)
 
     def train_epoch(self, data, dev, guard) -> bool:
         """Train on the remaining batches of the current epoch.
@@ -462,16 +465,17 @@ class Trainer:
         if not hp.dev_steps or progress.global_step % hp.dev_steps:
             return False
         self.flush_metrics()
-        return progress.steps > 0 and self.next_path(mid_epoch=True).name not in progress.dev_bleu
+        return progress.steps > 0 and self.next_path(mid_epoch=True).name not in progress.dev_scores
 
     def evaluate_and_save(self, dev, guard, mid_epoch=False):
         """Evaluate on the development set if there is one, save a checkpoint, and report."""
         self.flush_metrics()
         report = "mean_loss {:.3f} acc {:.3f}".format(*self.progress.means())
         if dev:
-            loss, bleu, note = self.evaluate(dev, guard, mid_epoch)
+            loss, scores, note = self.evaluate(dev, guard, mid_epoch)
             self.note = note
-            report += f", dev loss {loss:.3f} BLEU {bleu:.2f}"
+            report += f", dev loss {loss:.3f}"
+            report += "".join(f" {METRICS[name]} {score:.2f}" for name, score in scores.items())
             report += f" ({note}, which is usual in the first epochs)" if note else ""
         self.save(mid_epoch)
         if self.chief:
@@ -481,28 +485,30 @@ class Trainer:
         self.report_start = time.monotonic()
 
     def evaluate(self, dev, guard, mid_epoch=False):
-        """Evaluate on the development set, and record its BLEU.
+        """Evaluate on the development set, and record its score.
 
         Returns:
-          (float, float, str): loss, BLEU, and a note if most translations are empty.
+          (float, dict, str): loss, the scores by the names of METRICS, and a note if most
+          translations are empty.
         """
         hp, progress = self.hp, self.progress
         try:
             with guard.interruptible():
-                loss, bleu, got = evaluate_dev(
+                loss, scores, got = evaluate_dev(
                     self.search, self.loss_fn, dev, hp, vocab=self.vocabs[1]
                 )
         except KeyboardInterrupt:
             self.save(mid_epoch=True)
             raise
-        progress.dev_bleu[self.next_path(mid_epoch).name] = bleu
-        if self.chief:  # before the checkpoint is saved, so that each one has its BLEU
+        progress.dev_scores[self.next_path(mid_epoch).name] = scores[hp.metric]
+        if self.chief:  # before the checkpoint is saved, so that each one has its score
             tf.summary.scalar("dev_loss", loss, progress.global_step)
-            tf.summary.scalar("dev_bleu", bleu, progress.global_step)
+            for name, score in scores.items():
+                tf.summary.scalar(f"dev_{name}", score, progress.global_step)
             summaries.write_samples(dev, got, progress.global_step)
             summaries.write_attention(self.model, dev, self.vocabs, hp, progress.global_step)
-            checkpoint.write_dev_bleu(hp.logdir, progress.dev_bleu, self.dev_sha256)
-        return loss, bleu, empty_note(got)
+            checkpoint.write_dev_scores(hp.logdir, progress.dev_scores, hp.metric, self.dev_sha256)
+        return loss, scores, empty_note(got)
 
     def flush_metrics(self) -> StepMetrics:
         """Add the pending metrics to the progress; returns them, (steps,).
@@ -545,7 +551,7 @@ class Trainer:
                 self.progress.global_step,
                 keep=self.hp.keep_checkpoints,
                 mid_epoch=mid_epoch,
-                evaluated=self.progress.dev_bleu.keys(),
+                evaluated=self.progress.dev_scores.keys(),
             )
 
     def check_loss(self):

@@ -27,8 +27,8 @@ CORPORA = dict(
     iwslt16=dict(train="train.tags.de-en.{}", test="IWSLT16.TED.tst2014.de-en.{}.xml"),
 )
 HEADER = (
-    "| date | corpus | flags | training | set | decoding | sacreBLEU | lower-cased | tokens |\n"
-    "|---|---|---|---|---|---|---|---|---|\n"
+    "| date | corpus | flags | training | set | decoding | sacreBLEU | interval | lower-cased"
+    " | tokens | chrF |\n|---|---|---|---|---|---|---|---|---|---|---|\n"
 )
 
 
@@ -96,17 +96,19 @@ def spacy_tokens(lines, lang) -> list[str]:
 
 
 def bleu_row(test, got, lang) -> list[str]:
-    """Compute sacreBLEU, the same lower-cased, and BLEU of the tokens of published results."""
+    """Compute sacreBLEU, its interval, lower-cased, BLEU of published results' tokens, and chrF."""
     import sacrebleu
 
-    from bleu import align_with_references, sacrebleu_score
+    from bleu import align_with_references, confidence_intervals, corpus_score
 
     tokens = spacy_tokens if lang == "en" else moses_tokens
     sides = [tokens(side, lang) for side in (align_with_references(test, got), test.references)]
     scores = [
-        sacrebleu_score(test, got, lang)[0],
-        sacrebleu_score(test, got, lang, lowercase=True)[0],
+        corpus_score("bleu", test, got, lang)[0],
+        confidence_intervals(test, got, lang)["bleu"],
+        corpus_score("bleu", test, got, lang, lowercase=True)[0],
         sacrebleu.corpus_bleu(sides[0], [sides[1]], tokenize="none", force=True).score,
+        corpus_score("chrf", test, got, lang)[0],
     ]
     return [f"{score:.2f}" for score in scores]
 

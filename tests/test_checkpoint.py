@@ -136,23 +136,27 @@ def test_the_last_epochs_are_those_directly_before(tmp_path):
 
 def test_the_best_is_recorded_with_its_development_set(tmp_path):
     names = [f"model_epoch_0{epoch}_gs_{epoch}0" for epoch in (1, 2, 3)]
-    assert checkpoint.best(tmp_path) is None and checkpoint.read_dev_bleu(tmp_path) == {}
+    assert checkpoint.best(tmp_path) is None and checkpoint.read_dev_scores(tmp_path) == {}
     write_files(tmp_path, *names)
-    dev_bleu = dict(zip(names, (11.0, 12.5, 12.0), strict=True))
-    checkpoint.write_dev_bleu(tmp_path, dev_bleu, "digest")
+    scores = dict(zip(names, (11.0, 12.5, 12.0), strict=True))
+    checkpoint.write_dev_scores(tmp_path, scores, "chrf", "digest")
     assert checkpoint.best(tmp_path).name == names[1]
-    assert checkpoint.read_dev_bleu(tmp_path) == dev_bleu
-    assert checkpoint.read_dev_bleu(tmp_path, "digest") == dev_bleu
-    assert checkpoint.read_dev_bleu(tmp_path, "other") == {}
+    assert checkpoint.read_dev_scores(tmp_path) == scores
+    assert checkpoint.read_dev_scores(tmp_path, "chrf", "digest") == scores
+    assert checkpoint.read_dev_scores(tmp_path, "chrf", "other") == {}
+    assert checkpoint.read_dev_scores(tmp_path, "bleu", "digest") == {}
     (tmp_path / f"{names[1]}.index").unlink()
     assert checkpoint.best(tmp_path).name == names[2]
 
 
-@pytest.mark.parametrize("text", ['{"bleu": 3', '{"bleu": 3, "dev": "d"}', '{"bleu": {"a": 1}}'])
-def test_a_dev_bleu_file_that_cannot_be_read_is_named(tmp_path, text):
-    (tmp_path / checkpoint.DEV_BLEU_FILE).write_text(text)
-    with pytest.raises(InputError, match="dev_bleu.json: holds no BLEU"):
-        checkpoint.read_dev_bleu(tmp_path)
+@pytest.mark.parametrize(
+    "text",
+    ['{"scores": 3', '{"scores": 3, "dev": "d", "metric": "bleu"}', '{"scores": {"a": 1}}'],
+)
+def test_a_file_of_dev_scores_that_cannot_be_read_is_named(tmp_path, text):
+    (tmp_path / checkpoint.DEV_SCORES_FILE).write_text(text)
+    with pytest.raises(InputError, match="dev_scores.json: holds no dev scores"):
+        checkpoint.read_dev_scores(tmp_path)
 
 
 def test_an_evaluated_mid_epoch_checkpoint_is_listed_once(saved_objects, tmp_path):
@@ -165,11 +169,11 @@ def test_an_evaluated_mid_epoch_checkpoint_is_listed_once(saved_objects, tmp_pat
     assert [Path(path).name for path in state.all_model_checkpoint_paths] == sorted(evaluated)
 
 
-def test_a_damaged_dev_bleu_file_does_not_prevent_a_single_checkpoint(saved_objects, tmp_path):
+def test_a_damaged_file_of_dev_scores_does_not_prevent_a_single_checkpoint(saved_objects, tmp_path):
     path = checkpoint.save(saved_objects, tmp_path, 2, 20)
-    (tmp_path / "dev_bleu.json").write_text("{")
+    (tmp_path / "dev_scores.json").write_text("{")
     assert checkpoint.checkpoints_to_average(path, 1) == [path]
-    with pytest.raises(InputError, match="holds no BLEU scores"):
+    with pytest.raises(InputError, match="holds no dev scores"):
         checkpoint.checkpoints_to_average(path, 2)
 
 

@@ -56,7 +56,7 @@ def names(logdir):
 def test_it_is_evaluated_within_and_at_the_end_of_each_epoch(uninterrupted):
     logdir, printed = uninterrupted
     assert [*scalars(logdir)["dev_bleu"]] == [*scalars(logdir)["dev_loss"]] == STEPS
-    assert [*checkpoint.read_dev_bleu(logdir)] == NAMES
+    assert [*checkpoint.read_dev_scores(logdir)] == NAMES
     lines = [line for line in printed.splitlines() if "dev loss" in line]
     assert [Path(line.partition(":")[0]).name for line in lines] == NAMES
     # The five newest of those that were evaluated, and the best one; not those of save_steps.
@@ -90,10 +90,10 @@ def test_a_signal_during_an_evaluation_loses_no_score(flags, uninterrupted, tmp_
     flags = flags | dict(logdir=str(tmp_path))
     run(interrupted_evaluation, flags)
     assert checkpoint.latest(tmp_path).name == NAMES[1]
-    assert [*checkpoint.read_dev_bleu(tmp_path)] == NAMES[:1]
+    assert [*checkpoint.read_dev_scores(tmp_path)] == NAMES[:1]
     run(train.main, flags)
     logdir, _ = uninterrupted
-    assert checkpoint.read_dev_bleu(tmp_path) == checkpoint.read_dev_bleu(logdir)
+    assert checkpoint.read_dev_scores(tmp_path) == checkpoint.read_dev_scores(logdir)
     assert names(tmp_path) == names(logdir)
     for tag in ("dev_bleu", "dev_loss", "mean_loss"):
         assert scalars(tmp_path)[tag] == scalars(logdir)[tag]
@@ -121,5 +121,5 @@ def test_patience_counts_evaluations(flags, tmp_path, capsys):
 
 
 def test_it_needs_a_development_set():
-    with pytest.raises(InputError, match="dev_steps needs a dev BLEU. Give --source_dev"):
+    with pytest.raises(InputError, match="dev_steps needs a development set. Give --source_dev"):
         make_hparams(dict(dev_steps=5))

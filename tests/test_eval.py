@@ -1,15 +1,19 @@
 """BLEU scores, and the summary of eval.py."""
 
+import random
+import re
 import warnings
 
 import nltk.translate.bleu_score as nltk_bleu
 import pytest
 import sacrebleu
 
-from bleu import bleu_score, sacrebleu_score
+from bleu import bleu_score, compare_systems, confidence_intervals, corpus_score
 from data_load import EvalSet, SentencePairs
-from eval import describe_scores
+from eval import EvalFlags, describe_scores, read_results, references_digest
 from hparams import Hyperparams
+from processes import forked_script
+from runtime.errors import InputError
 from vocab import WordVocab
 
 LONG = "the dog sees the cat in the park"
@@ -50,14 +54,16 @@ def eval_set(references, rows):
 def test_sacrebleu_counts_an_untranslated_sentence_as_an_empty_line():
     references = ["The dog sleeps.", "A cat runs home.", "They all sing songs."]
     expected = sacrebleu.corpus_bleu(["", "A cat runs home", ""], [references])
-    score, signature = sacrebleu_score(eval_set(references, [1]), ["A cat runs home"], "en")
+    score, signature = corpus_score("bleu", eval_set(references, [1]), ["A cat runs home"], "en")
     assert score == expected.score > 0 and "case:mixed" in signature and "tok:13a" in signature
 
 
 def test_sacrebleu_without_case():
     test = eval_set(["The Dog sleeps in the Park."], [0])
-    assert sacrebleu_score(test, ["the dog sleeps in the park."], "en")[0] < 50
-    score, signature = sacrebleu_score(test, ["the dog sleeps in the park."], "en", lowercase=True)
+    assert corpus_score("bleu", test, ["the dog sleeps in the park."], "en")[0] < 50
+    score, signature = corpus_score(
+        "bleu", test, ["the dog sleeps in the park."], "en", lowercase=True
+    )
     assert score > 99.9 and "case:lc" in signature
 
 
@@ -65,7 +71,7 @@ def test_sacrebleu_without_case():
     "lang, text", [("zh", "你好，世界很大。"), ("ja", "今日はとても良い天気です。")]
 )
 def test_sacrebleu_of_languages_without_spaces(lang, text):
-    score, _ = sacrebleu_score(eval_set([text, text[::-1]], [0, 1]), [text, text[:5]], lang)
+    score, _ = corpus_score("bleu", eval_set([text, text[::-1]], [0, 1]), [text, text[:5]], lang)
     assert 10 < score < 100
 
 
@@ -78,5 +84,116 @@ def test_the_summary_counts_pairs_left_out_and_scored():
     assert lines[1] == "Left out, numbers of the pairs = 2 3"
     assert lines[2].startswith("sacreBLEU = ") and "version:" in lines[2]
     assert lines[3].startswith("sacreBLEU, lower-cased = ") and "case:lc" in lines[3]
-    assert lines[4].startswith("Pairs scored = 1 of 4")
-    assert lines[5] == "Bleu Score = 100.0"
+    assert lines[4].startswith("chrF = ") and "nc:6" in lines[4]
+    assert re.fullmatch(r"95% intervals = BLEU [\d.]+, chrF [\d.]+ \(plus or minus\)", lines[5])
+    assert lines[6].startswith("Pairs scored = 1 of 4")
+    assert lines[7] == "Bleu Score = 100.0"
+
+
+# Comparing two systems ---------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def references():
+    """Sentences of different words."""
+    words = "a dog cat house runs sleeps sees the big small red in on under tree street".split()
+    rng = random.Random(0)
+    return [" ".join(rng.choices(words, k=rng.randint(5, 15))) for _ in range(200)]
+
+
+def wrong_words(references, share, seed=0):
+    """Replace a share of the words."""
+    rng = random.Random(seed)
+    return [
+        " ".join("wrong" if rng.random() < share else word for word in reference.split())
+        for reference in references
+    ]
+
+
+def test_a_difference_is_compared_with_chance(references):
+    """Half of the differences between equal systems are no chance only by chance."""
+    good, same, bad = (
+        wrong_words(references, share, seed) for share, seed in ((0.1, 0), (0.1, 1), (0.3, 2))
+    )
+    for metric in ("bleu", "chrf"):
+        compared = compare_systems(references, good, bad, "en")[metric]
+        assert compared.scores[0] > compared.scores[1] + 5 and compared.p_value < 0.01
+        assert compare_systems(references, good, same, "en")[metric].p_value > 0.05
+    test = eval_set(references, range(len(references)))
+    compared = compare_systems(references, good, bad, "en")
+    for name, result in compared.items():
+        assert result.scores[0] == pytest.approx(corpus_score(name, test, good, "en")[0])
+        interval = confidence_intervals(test, good, "en")[name]
+        assert interval == pytest.approx(result.intervals[0], abs=0.5) and interval > 0.5
+
+
+def test_the_interval_shrinks_with_the_root_of_the_sentences(references):
+    few, many = (
+        confidence_intervals(eval_set(refs, range(len(refs))), wrong_words(refs, 0.2), "en")["bleu"]
+        for refs in (references[:50], references)
+    )
+    assert 1.4 < few / many < 2.8  # 2, but for chance
+
+
+@pytest.mark.parametrize("got", ["", "x", "the dog"])
+def test_the_interval_of_a_bad_translation_of_few_sentences(got):
+    test = eval_set([LONG, "y"], [0, 1])
+    intervals = confidence_intervals(test, [got, ""], "en")
+    assert all(0 <= interval < 60 for interval in intervals.values())
+
+
+def results_text(test, got, left_out="-"):
+    lines = [f"- source: x\n- expected: y\n- got: {text}\n" for text in got]
+    lines += [f"Inputs = weights 0, test set 0, references {references_digest(test)}"]
+    return "\n".join([*lines, f"Left out, numbers of the pairs = {left_out}", ""])
+
+
+def test_translations_are_read_from_results(references, tmp_path):
+    test = eval_set(references[:4], [0, 1, 2, 3])
+    path = tmp_path / "results"
+    path.write_text(results_text(test, ["a", "", "d\u2028\r e"], "3"), "utf-8", newline="")
+    assert read_results(path, test) == ["a", "", "", "d\u2028\r e"]
+
+
+def test_results_that_cannot_be_compared(references, tmp_path):
+    test = eval_set(references[:3], [0, 1, 2])
+    good = results_text(test, ["a", "b", "c"])
+    path = tmp_path / "results"
+    for text, problem in (
+        ("Ein Hund\n", "is not a results file of eval.py"),
+        (good.replace("references", "sources"), "is not a results file of eval.py"),
+        (good.replace("= -", "= 9999999999999999999"), None),
+        (good.replace("= -", "= 2"), "holds translations of another test set"),
+        (good.replace("got: b", "b"), "holds translations of another test set"),
+        (results_text(eval_set(references[1:4], [0, 1, 2]), "abc"), "of another test set"),
+    ):
+        path.write_text(text)
+        if problem:
+            with pytest.raises(InputError, match=f"{path}: .*{problem}"):
+                read_results(path, test)
+        else:
+            read_results(path, test)
+    with pytest.raises(InputError, match="--compare"):
+        read_results(tmp_path / "missing", test)
+    assert EvalFlags().compare == "none"
+
+
+def test_eval_compares_two_evaluations_of_a_model(trained, tmp_path):
+    flags = trained("tiny")
+    flags = {name: flags[name] for name in ("logdir", "source_test", "target_test")}
+    flags |= dict(results=tmp_path)
+    first = forked_script("eval.py", **flags, beam=1)
+    path = re.search("Full results: (.+)", first.stdout)[1]
+    second = forked_script("eval.py", **flags, average_checkpoints=1, compare=path)
+    lines = [line for line in second.stdout.splitlines() if line.startswith("Compared with ")]
+    for name, line in zip(("BLEU", "chrF"), lines, strict=True):
+        assert re.fullmatch(
+            rf"Compared with {path} = {name} [\d.]+ plus or minus [\d.]+,"
+            r" there [\d.]+ plus or minus [\d.]+, p = [01]\.\d{3}",
+            line,
+        )
+    path = re.search("Full results: (.+)", second.stdout)[1]
+    assert lines == [line for line in open(path).read().splitlines() if "Compared" in line]
+
+    bad = forked_script("eval.py", **flags, compare=flags["source_test"])
+    assert bad.returncode == 2 and "is not a results file of eval.py" in bad.stderr

@@ -93,7 +93,7 @@ def assert_equal(logdir, uninterrupted):
     assert content(logdir) == content(uninterrupted)
     assert curves(logdir) == curves(uninterrupted)
     assert names(logdir) == names(uninterrupted)
-    assert checkpoint.read_dev_bleu(logdir) == checkpoint.read_dev_bleu(uninterrupted)
+    assert checkpoint.read_dev_scores(logdir) == checkpoint.read_dev_scores(uninterrupted)
 
 
 def wait_for(process, logdir, pattern, before=()):

@@ -79,13 +79,15 @@ def test_results_have_the_format_of_the_2017_code(run):
     assert len(records) == 21
     for record in records:
         assert re.fullmatch(r"- source: .+\n- expected: .+\n- got: .*", record)
-    decoding, inputs, left_out, numbers, sacrebleu, lowercased, scored, bleu = closing.splitlines()
+    decoding, inputs, left_out, numbers, *sacrebleu, intervals, scored, bleu = closing.splitlines()
     assert decoding == "Decoding = greedy search, model_epoch_02_gs_6"
-    assert re.fullmatch(r"Inputs = weights [0-9a-f]{16}, test set [0-9a-f]{16}", inputs)
+    assert re.fullmatch(r"Inputs = weights \w{16}, test set \w{16}, references \w{16}", inputs)
     assert left_out.startswith("Left out = 2 of 23 (1 longer than 14 words, 1 with an empty line")
     assert numbers.endswith("= 8 9")
-    assert re.match(r"sacreBLEU = [\d.]+ nrefs:1\|case:mixed\|.*version:", sacrebleu)
-    assert re.match(r"sacreBLEU, lower-cased = [\d.]+ nrefs:1\|case:lc\|", lowercased)
+    assert re.match(r"sacreBLEU = [\d.]+ nrefs:1\|case:mixed\|.*version:", sacrebleu[0])
+    assert re.match(r"sacreBLEU, lower-cased = [\d.]+ nrefs:1\|case:lc\|", sacrebleu[1])
+    assert re.match(r"chrF = [\d.]+ nrefs:1\|case:mixed\|", sacrebleu[2]) and len(sacrebleu) == 3
+    assert intervals.startswith("95% intervals = BLEU ")
     assert re.match(r"Pairs scored = \d+ of 23 ", scored)
     assert re.fullmatch(r"Bleu Score = [\d.]+", bleu)
     assert bleu in printed["eval"].stdout and "- got: " in printed["eval"].stdout

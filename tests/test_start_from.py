@@ -81,7 +81,7 @@ def test_it_begins_as_good_as_the_other_model(trained, tmp_path):
         (dict(hidden_units=64), "this model was trained with --hidden_units 16, not 64"),
         (dict(recipe="legacy"), "this model was trained with --recipe tiny, not legacy"),
         (dict(source_lang="fr"), "this model was trained with --source_lang de, not fr"),
-        (dict(best=True), "holds no checkpoint with a dev BLEU"),
+        (dict(best=True), "holds no checkpoint with a dev score"),
     ],
 )
 def test_what_does_not_fit_is_refused(trained, tmp_path, change, problem):

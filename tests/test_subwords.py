@@ -239,14 +239,16 @@ def run(flags):
 
 def test_each_epoch_prints_the_dev_bleu_and_the_best_one_is_stored(run):
     flags, printed = run
-    printed_bleu = [float(bleu) for bleu in re.findall(r", dev loss [\d.]+ BLEU ([\d.]+)", printed)]
+    printed_bleu = [
+        float(bleu) for bleu in re.findall(r", dev loss [\d.]+ BLEU ([\d.]+) chrF", printed)
+    ]
     points = scalars(flags["logdir"])
-    assert set(points) == tensorboard_events.STEP_TAGS | {"dev_loss", "dev_bleu"}
+    assert set(points) == tensorboard_events.STEP_TAGS | {"dev_loss", "dev_bleu", "dev_chrf"}
     assert [round(bleu, 2) for bleu in points["dev_bleu"].values()] == printed_bleu
     steps = [checkpoint.epoch_and_step(p)[1] for p in checkpoint.list_checkpoints(flags["logdir"])]
     assert list(points["dev_bleu"]) == steps and len(printed_bleu) == 3
     names = [path.name for path in checkpoint.list_checkpoints(flags["logdir"])]
-    scores = checkpoint.read_dev_bleu(flags["logdir"])
+    scores = checkpoint.read_dev_scores(flags["logdir"])
     assert {name: round(bleu, 2) for name, bleu in scores.items()} == dict(
         zip(names, printed_bleu, strict=True)
     )
@@ -265,7 +267,7 @@ def test_the_dev_bleu_is_what_eval_gives_the_best_checkpoint(run):
     own = {name: run[0][name] for name in ("logdir", "results")}
     done = forked_script("eval.py", **own, best=True, beam=1)
     best = checkpoint.best(run[0]["logdir"])
-    bleu = checkpoint.read_dev_bleu(run[0]["logdir"])[best.name]
+    bleu = checkpoint.read_dev_scores(run[0]["logdir"])[best.name]
     assert f"Decoding = greedy search, {best.name}\n" in done.stdout
     assert f"sacreBLEU = {bleu:.2f} " in done.stdout
 
@@ -382,7 +384,7 @@ def test_training_stops_when_the_dev_bleu_does_not_improve(flags, tmp_path, caps
 def test_scores_after_the_resumed_checkpoint_are_ignored(run, tmp_path):
     shutil.copytree(run[0]["logdir"], tmp_path, dirs_exist_ok=True)
     names = [path.name for path in checkpoint.list_checkpoints(tmp_path)]
-    assert [*checkpoint.read_dev_bleu(tmp_path)] == names
+    assert [*checkpoint.read_dev_scores(tmp_path)] == names
 
     hp, _ = load_hparams({"logdir": str(tmp_path)}, model_exists=True)
     vocabs = load_vocabs(hp)
@@ -393,8 +395,10 @@ def test_scores_after_the_resumed_checkpoint_are_ignored(run, tmp_path):
         load_test_data(dataclasses.replace(hp, source_dev=path), vocabs, "dev").digest()
         for path in (str(link), hp.target_dev)
     )
-    assert [*trainer.Trainer(hp, vocabs, tmp_path / names[1], same).progress.dev_bleu] == names[:2]
-    assert trainer.Trainer(hp, vocabs, tmp_path / names[1], other).progress.dev_bleu == {}
+    assert [*trainer.Trainer(hp, vocabs, tmp_path / names[1], same).progress.dev_scores] == names[
+        :2
+    ]
+    assert trainer.Trainer(hp, vocabs, tmp_path / names[1], other).progress.dev_scores == {}
 
 
 @seeds

@@ -62,7 +62,7 @@ def values(logdir):
 
 def test_curves(runs):
     points = scalars(runs[0] / "second")
-    by_step, at_end = {*tensorboard_events.STEP_TAGS}, {"dev_loss", "dev_bleu"}
+    by_step, at_end = {*tensorboard_events.STEP_TAGS}, {"dev_loss", "dev_bleu", "dev_chrf"}
     assert set(points) == by_step | at_end
     steps, (epoch, last) = {*points["mean_loss"]}, points["dev_loss"]
     assert all(set(points[name]) == steps for name in by_step) and last in steps

@@ -15,6 +15,7 @@ import checkpoint
 import prepro
 import train
 import trainer
+from bleu import corpus_score
 from conftest import SMALL, sample_pairs, write_corpus
 from data_load import load_test_data
 from hparams import make_hparams
@@ -199,7 +200,26 @@ def test_the_loss_from_which_training_has_diverged(run, difference):
 def test_the_dev_loss_is_the_mean_over_all_tokens(run):
     """It is near that of equal probabilities before training, and not an integer."""
     dev = load_test_data(run.hp, run.vocabs)
-    loss, bleu, got = trainer.evaluate_dev(run.search, run.loss_fn, dev, run.hp, run.vocabs[1])
+    loss, scores, got = trainer.evaluate_dev(run.search, run.loss_fn, dev, run.hp, run.vocabs[1])
     total, count = run.loss_fn(dev.data.X.pad(width=15), dev.data.Y.pad(width=15))
     assert loss == pytest.approx(float(total / tf.cast(count, tf.float32)), rel=1e-5)
-    assert abs(loss - round(loss)) > 1e-3 and bleu >= 0 and len(got) == len(dev.data.X)
+    assert abs(loss - round(loss)) > 1e-3 and len(got) == len(dev.data.X)
+    assert scores == {n: corpus_score(n, dev, got, run.hp.target_lang)[0] for n in ("bleu", "chrf")}
+
+
+def test_the_best_checkpoint_follows_the_metric(flags, monkeypatch):
+    """The scores of another metric are not compared with its scores."""
+    sides = {f"{side}_dev": flags[f"{side}_test"] for side in ("source", "target")}
+    flags = flags | sides | dict(keep_checkpoints=9)
+    chrf = iter([50.0, 60.0, 40.0])
+
+    def evaluate_dev(search, loss_fn, dev, hp, vocab):
+        return np.float32(5), dict(bleu=10.0, chrf=next(chrf)), [""] * len(dev.data.X)
+
+    monkeypatch.setattr(trainer, "evaluate_dev", evaluate_dev)
+    train.main(flags | dict(num_epochs=2, metric="chrf"))
+    names = [path.name for path in checkpoint.list_checkpoints(flags["logdir"])]
+    assert checkpoint.best(flags["logdir"]).name == names[1]
+    assert [*checkpoint.read_dev_scores(flags["logdir"], "chrf").values()] == [50.0, 60.0]
+    train.main(flags | dict(num_epochs=3, metric="bleu"))
+    assert [*checkpoint.read_dev_scores(flags["logdir"]).values()] == [10.0]

@@ -92,7 +92,7 @@ def test_results_follow_no_link_out_of_the_folder(stranger):
     assert (home / ".bashrc").read_text() == "mine\n" and len([*home.iterdir()]) == 1
 
 
-@pytest.mark.parametrize("name", ["lock", "hparams.json", "dev_bleu.json", "bpe.metadata.tsv"])
+@pytest.mark.parametrize("name", ["lock", "hparams.json", "dev_scores.json", "bpe.metadata.tsv"])
 def test_training_follows_no_link_out_of_the_folder(stranger, name):
     bashrc = stranger.parent.parent / "home" / ".bashrc"
     path = stranger / name
@@ -104,7 +104,7 @@ def test_training_follows_no_link_out_of_the_folder(stranger, name):
     more = ["--recipe", "tiny", "--source_train", "st/source", "--target_train", "st/target"]
     done = evaluate(stranger, *more, "--num_epochs", "99", script="train.py")
     assert done.returncode == 2 and bashrc.read_bytes() == before
-    assert f"st/{name}: is a link out of this folder" in done.stderr or name == "dev_bleu.json"
+    assert f"st/{name}: is a link out of this folder" in done.stderr or name == "dev_scores.json"
 
 
 def test_files_outside_the_folder_are_named_before_they_are_read(stranger):
@@ -158,11 +158,11 @@ def test_sizes_are_compared_before_a_model_is_built(stranger, fields, monkeypatc
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
-def test_a_bleu_that_is_not_finite(tmp_path, value):
-    scores = f'{{"dev": "d", "bleu": {{"model_epoch_01_gs_1": {value}}}}}'
-    (tmp_path / "dev_bleu.json").write_text(scores)
-    with pytest.raises(InputError, match="dev_bleu.json: holds no BLEU"):
-        checkpoint.read_dev_bleu(tmp_path)
+def test_a_score_that_is_not_finite(tmp_path, value):
+    scores = f'{{"dev": "d", "metric": "bleu", "scores": {{"model_epoch_01_gs_1": {value}}}}}'
+    (tmp_path / "dev_scores.json").write_text(scores)
+    with pytest.raises(InputError, match="dev_scores.json: holds no dev scores"):
+        checkpoint.read_dev_scores(tmp_path)
 
 
 def test_the_cache_of_ids_is_data(tmp_path):
