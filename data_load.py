@@ -14,7 +14,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from runtime.errors import InputError
-from runtime.files import atomic_open
+from runtime.files import atomic_open, split_paths
 from text import (
     SentenceFile,
     blocks,
@@ -24,6 +24,7 @@ from text import (
     clean,
     empty_text_error,
     read_test_sentences,
+    training_files,
 )
 from vocab import EOS, PAD, UNK, fingerprints
 
@@ -207,7 +208,9 @@ def load_train_data(hp, vocabs, cache_ids=True) -> SentencePairs:
     paths = hp.source_train, hp.target_train
     encoded = None if hp.bpe_dropout else read_id_cache(hp, vocabs)
     if not encoded:
-        pair_blocks = read_pair_blocks(hp, paths)
+        pair_blocks = itertools.chain(
+            *(read_pair_blocks(hp, files) for files in training_files(hp))
+        )
         encoded = encode_pairs(paths, pair_blocks, vocabs, hp.maxlen, hp.bpe_dropout > 0)
         if encoded.total >= ID_CACHE_MIN_PAIRS and cache_ids and not hp.bpe_dropout:
             try:
@@ -340,7 +343,7 @@ def encode_pairs(paths, pair_blocks, vocabs, maxlen, with_text=True) -> EncodedT
     """
     encoded = [encode_block(*block, vocabs, maxlen, with_text) for block in pair_blocks]
     if not any(block.total for block in encoded):
-        raise empty_text_error(paths[0], num_sentences=0)
+        raise empty_text_error(split_paths(paths[0])[0], num_sentences=0)
     encoded = EncodedText.concatenate(encoded)
     check_pairs_left(paths, vocabs, maxlen, encoded)
     return encoded
@@ -407,9 +410,10 @@ def check_pairs_left(paths, vocabs, maxlen, encoded):
 
 def id_cache_key(hp, vocabs) -> str:
     """Return everything that the ids of the training text depend on."""
-    files = [os.stat(path) for path in (hp.source_train, hp.target_train)]
+    paths = [path for pair in training_files(hp) for path in pair]
+    files = [os.stat(path) for path in paths]
     files = [(file.st_size, file.st_mtime_ns) for file in files]
-    paths = [os.path.abspath(path) for path in (hp.source_train, hp.target_train)]
+    paths = [*map(os.path.abspath, paths)]
     return json.dumps([paths, files, fingerprints(vocabs), hp.min_cnt, hp.maxlen])
 
 

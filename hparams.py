@@ -65,7 +65,9 @@ class Hyperparams(Flags):
 
     # data
     source_train: str = data_flag(
-        "corpora/train.tags.de-en.de", "source side of the training text", fixed="epoch"
+        "corpora/train.tags.de-en.de",
+        "source side of the training text; if several files, with commas between their names",
+        fixed="epoch",
     )
     target_train: str = data_flag(
         "corpora/train.tags.de-en.en", "target side of the training text", fixed="epoch"

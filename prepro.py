@@ -26,6 +26,7 @@ from text import (
     check_text_files,
     clean,
     empty_text_error,
+    training_files,
 )
 from vocab import BOS, EOS, PAD, SPECIALS, UNK, SubwordVocab
 
@@ -49,19 +50,23 @@ def count_words(lines, transform=str) -> Counter:
 # Words -------------------------------------------------------------------------
 
 
-def make_vocab(file) -> str:
+def make_vocab(files) -> str:
     """Make the content of a vocabulary file: a word, a tab and its count per line.
 
     The most frequent word comes first. Markup lines count too, as in the 2017 code.
 
     Args:
-      file: SentenceFile, which this function reads to its end.
+      files: list of `SentenceFile`, which this function reads to their ends.
 
     Raises:
-      InputError: the file cannot be read, or it has no word of Latin letters.
+      InputError: a file cannot be read, or has no word of Latin letters.
     """
-    word2cnt = count_words(file.lines(), clean)
-    if not word2cnt:
+    word2cnt = Counter()
+    for file in files:
+        counts = count_words(file.lines(), clean)
+        word2cnt.update(counts)
+        if counts:
+            continue
         if not file.num_sentences:
             raise empty_text_error(file.path, file.num_sentences)
         raise InputError(
@@ -97,7 +102,7 @@ def count_both_sides(files) -> Counter:
     """Count the words of both text files together.
 
     Args:
-      files: two `SentenceFile`, which this function reads to their ends.
+      files: list of `SentenceFile`, which this function reads to their ends.
 
     Raises:
       InputError: a file cannot be read or has no text.
@@ -122,7 +127,7 @@ def make_subwords(word2cnt, vocab_size, sources, symbols=(), byte_fallback=False
       word2cnt: the words of both sides with their counts.
       vocab_size: number of subwords. `AUTO`: the number of `choose_vocab_size`, or the nearest
         one that is possible with this text, and fewer while too many of them are rare.
-      sources: the two files, for messages.
+      sources: the files of both sides, for messages.
       symbols: words that are always one subword.
       byte_fallback: whether characters that the text does not have become their UTF-8 bytes,
         each of which is a subword, in place of `<UNK>`.
@@ -281,25 +286,32 @@ def main(flags):
     """
     hp = make_hparams(flags)
     check_text_files(hp, "train")
-    files = SentenceFile(hp.source_train), SentenceFile(hp.target_train)
-    if os.path.samefile(hp.source_train, hp.target_train):
-        print(
-            f"{hp.source_train}: this file is both sides of the text. A model will learn to copy",
-            file=sys.stderr,
-        )
+    paths = training_files(hp)
+    for source, target in paths:
+        if os.path.samefile(source, target):
+            print(
+                f"{source}: this file is both sides of the text. A model will learn to copy",
+                file=sys.stderr,
+            )
+    pairs = [(SentenceFile(source), SentenceFile(target)) for source, target in paths]
     if hp.tokenizer == "bpe":
-        write_subwords(hp, files)
+        write_subwords(hp, pairs)
     else:
-        write_words(hp, files)
+        write_words(hp, pairs)
     print("Done")
 
 
-def write_subwords(hp, files):
-    """Write the sentencepiece model of both sides, and print its size."""
+def write_subwords(hp, pairs):
+    """Write the sentencepiece model of both sides, and print its size.
+
+    Args:
+      pairs: list of pairs of `SentenceFile`, source and target.
+    """
     check_symbols(hp.symbol_list)
-    word2cnt = count_both_sides(files)
-    check_same_length(*files)
-    paths = [file.path for file in files]
+    word2cnt = count_both_sides([file for pair in pairs for file in pair])
+    for pair in pairs:
+        check_same_length(*pair)
+    paths = hp.source_train, hp.target_train
     model = make_subwords(word2cnt, hp.vocab_size, paths, hp.symbol_list, hp.byte_fallback)
     replace_vocab(hp.sentencepiece_path, model)
     size = f"{len(SubwordVocab(hp.sentencepiece_path))} subwords"
@@ -308,14 +320,19 @@ def write_subwords(hp, files):
     print(f"{hp.sentencepiece_path}: {size}")
 
 
-def write_words(hp, files):
-    """Write the word vocabulary of each language, and print their sizes."""
+def write_words(hp, pairs):
+    """Write the word vocabulary of each language, and print their sizes.
+
+    Args:
+      pairs: list of pairs of `SentenceFile`, source and target.
+    """
     paths = [hp.vocab_path(lang) for lang in (hp.source_lang, hp.target_lang)]
     for path in paths:
         check_not_directory(path)
     # Count both sides before writing, so that the two files always belong together.
-    contents = [make_vocab(file) for file in files]
-    check_same_length(*files)
+    contents = [make_vocab(files) for files in zip(*pairs, strict=True)]
+    for pair in pairs:
+        check_same_length(*pair)
     for path, content in zip(paths, contents, strict=True):
         replace_vocab(path, content.encode())
         print(f"{path}: {len(content.splitlines())} words")

@@ -15,6 +15,7 @@ import regex
 
 from hparams import Hyperparams
 from runtime.errors import InputError
+from runtime.files import split_paths
 
 MISSING_CORPUS_HINT = (
     "The default is the corpus of the 2017 code, IWSLT 2016 German-English, which can no longer be"
@@ -51,13 +52,31 @@ def check_text_files(hp, part):
       InputError: a file is missing. The message depends on whether the user named it.
     """
     for name in (f"source_{part}", f"target_{part}"):
-        path = getattr(hp, name)
-        if os.path.exists(path):
-            continue
-        hint = f"Check --{name}"
-        if path == getattr(Hyperparams, name):
-            hint = MISSING_TEST_HINT if part == "test" else MISSING_CORPUS_HINT
-        raise InputError(f"{path}: no such file. {hint}")
+        value = getattr(hp, name)
+        for path in split_paths(value) if part == "train" else [value]:
+            if os.path.exists(path):
+                continue
+            hint = f"Check --{name}"
+            if path == getattr(Hyperparams, name):
+                hint = MISSING_TEST_HINT if part == "test" else MISSING_CORPUS_HINT
+            raise InputError(f"{path}: no such file. {hint}")
+
+
+def training_files(hp) -> list[tuple[str, str]]:
+    """List the paths of the training text: pairs of source and target.
+
+    A pair that the flags name twice is in the list twice.
+
+    Raises:
+      InputError: the sides have different numbers of files.
+    """
+    sources, targets = split_paths(hp.source_train), split_paths(hp.target_train)
+    if len(sources) != len(targets):
+        raise InputError(
+            f"source_train names {len(sources)} files, but target_train names {len(targets)}. Name"
+            " a target file for each source file, in the same order"
+        )
+    return [*zip(sources, targets, strict=True)]
 
 
 def read_lines(path, hint="Check the path"):

@@ -139,6 +139,15 @@ def check_may_write(path, name, hp, flags):
         )
 
 
+def split_paths(value) -> list[str]:
+    """Split the value of a flag that names one file, or several with commas between them.
+
+    >>> split_paths("news.de,talks.de")
+    ['news.de', 'talks.de']
+    """
+    return [value] if os.path.exists(value) else value.split(",")
+
+
 def announce_inputs(hp, flags, *names):
     """Print the path of each file outside the current folder that only hparams.json names.
 
@@ -147,6 +156,6 @@ def announce_inputs(hp, flags, *names):
       names: the fields of `hp` whose files are read next.
     """
     for name in names:
-        path = getattr(hp, name)
-        if path != NONE and not may_write(path, name, flags):
+        paths = split_paths(getattr(hp, name))
+        for path in (path for path in paths if path != NONE and not may_write(path, name, flags)):
             print(f"Reading {path}, which {hp.path} names as {name}", file=sys.stderr, flush=True)

@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -157,6 +158,88 @@ def test_a_corpus_read_in_blocks_gives_the_same_pairs(tmp_path, monkeypatch):
         file.write("more\n" * 4)
     with pytest.raises(InputError, match="5 sentences, but .* has 9"):
         training_pairs(flags)
+
+
+# Several files -----------------------------------------------------------------
+
+
+@pytest.fixture
+def several(tmp_path):
+    """Flags of a corpus of two pairs of files, of which the second is named twice."""
+    first, second = (
+        write_corpus(tmp_path / name, pairs)
+        for name, pairs in (
+            ("first", [("eins", "one"), ("zwei drei", "two three")]),
+            ("second", [("vier", "four"), ("fünf", "five"), ("", "six")]),
+        )
+    )
+    sides = ("source_train", "target_train")
+    return first | {side: ",".join([first[side], second[side], second[side]]) for side in sides}
+
+
+@pytest.mark.parametrize("tokenizer", ["words", "bpe"])
+def test_several_files_are_one_text(several, tmp_path, tokenizer):
+    """A pair of files that is named twice counts twice."""
+    kind = dict(vocab_size=28, maxlen=20) if tokenizer == "bpe" else dict(min_cnt=1)
+    vocabularies, texts = [], []
+    one = write_corpus(
+        tmp_path / "one",
+        [("eins", "one"), ("zwei drei", "two three")]
+        + 2 * [("vier", "four"), ("fünf", "five"), ("", "six")],
+    )
+    for flags in (several, one):
+        hp = make_hparams(flags | kind | dict(tokenizer=tokenizer))
+        prepro.main(flags | kind | dict(tokenizer=tokenizer))
+        vocabularies.append([path.read_bytes() for path in sorted(Path(hp.preprocessed).iterdir())])
+        data = load_train_data(hp, load_vocabs(hp))
+        texts.append([side.digest() for side in (data.X, data.Y)])
+        assert len(data.X) == 6
+    assert vocabularies[0] == vocabularies[1] and texts[0] == texts[1]
+
+
+def test_both_directions_are_several_files(several):
+    """How a model is trained that translates both ways."""
+    paths = several["source_train"].split(",")[0], several["target_train"].split(",")[0]
+    flags = several | dict(source_train=",".join(paths), target_train=",".join(paths[::-1]))
+    assert training_pairs(flags | dict(tokenizer="bpe", vocab_size=25)) == [
+        *(("eins", "one"), ("zwei drei", "two three")),
+        *(("one", "eins"), ("two three", "zwei drei")),
+    ]
+
+
+def test_several_files_that_do_not_fit_together(several, tmp_path):
+    def read(**flags):
+        training_pairs(several | flags)
+
+    sources, targets = (several[f"{side}_train"].split(",") for side in ("source", "target"))
+    with pytest.raises(InputError, match="source_train names 3 files, but target_train names 1"):
+        read(target_train=targets[0])
+    with pytest.raises(InputError, match=f"^{tmp_path}/missing: no such file"):
+        read(source_train=",".join([*sources[:2], f"{tmp_path}/missing"]))
+    swapped = ",".join([targets[1], targets[0], targets[2]])  # as many sentences in all
+    with pytest.raises(InputError, match=f"{sources[0]}: 2 sentences, but {targets[1]} has 3"):
+        read(target_train=swapped)
+
+
+def test_a_comma_may_be_part_of_a_name(several, tmp_path):
+    path = tmp_path / "a,b"
+    path.write_text(Path(several["source_train"].split(",")[0]).read_text())
+    flags = several | dict(
+        source_train=str(path), target_train=several["target_train"].split(",")[0]
+    )
+    assert len(training_pairs(flags)) == 2
+
+
+def test_ids_of_several_files_are_cached(several, monkeypatch):
+    monkeypatch.setattr(data_load, "ID_CACHE_MIN_PAIRS", 3)
+    pairs = training_pairs(several)
+    hp = make_hparams(several | dict(min_cnt=1))
+    assert len(pairs) == 6 and data_load.read_id_cache(hp, load_vocabs(hp))
+    os.utime(several["source_train"].split(",")[1], ns=(0, 0))
+    assert not data_load.read_id_cache(hp, load_vocabs(hp))
+
+
+# Cached ids --------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ def test_words_come_back_from_their_ids(tmp_path, lines):
     text, path = tmp_path / "text", tmp_path / "de.vocab.tsv"
     text.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="")
     try:
-        path.write_text(prepro.make_vocab(SentenceFile(text)), encoding="utf-8", newline="")
+        path.write_text(prepro.make_vocab([SentenceFile(text)]), encoding="utf-8", newline="")
     except InputError:
         assert not clean(" ".join(lines)).split()
         return

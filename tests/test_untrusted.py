@@ -9,9 +9,10 @@ import pytest
 import checkpoint
 import data_load
 import inference
-from hparams import hparams_path
+from hparams import Hyperparams, hparams_path
 from processes import forked
 from runtime.errors import InputError
+from runtime.files import announce_inputs
 from text import read_test_sentences
 
 
@@ -115,6 +116,14 @@ def test_files_outside_the_folder_are_named_before_they_are_read(stranger):
     assert f"Reading {elsewhere}, which st/hparams.json names as source_test" in done.stderr
     done = evaluate(stranger, "--source_test", str(elsewhere))
     assert done.returncode == 0 and "Reading" not in done.stderr
+
+
+def test_each_of_several_files_outside_the_folder_is_named(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    hp = Hyperparams(source_train="inside,/outside/a,../b")
+    announce_inputs(hp, {}, "source_train")
+    read = [line.split(",")[0] for line in capsys.readouterr().err.splitlines()]
+    assert read == ["Reading /outside/a", "Reading ../b"]
 
 
 @pytest.mark.parametrize(
