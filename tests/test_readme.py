@@ -31,6 +31,7 @@ SKIPPED = {
     "python eval.py --num_heads 8": "tests/test_checkpoint.py has a model of the 2017 code",
     "python corpora/download.py": "tests/test_download.py has a server",
     "python tests/mutants.py": "takes hours",
+    "python eval.py --logdir logdir/": "tests/test_eval.py compares two evaluations",
 }
 SETUP = [
     f"python {script} --recipe tiny --source_train my.de --target_train my.en"
@@ -62,7 +63,7 @@ def folder(tmp_path_factory):
         (folder / path.name).symlink_to(path)
     pairs = sample_pairs(400)
     text = "\n".join(map(text_of, DOCUMENTS))
-    named = set(re.findall(r"[\w./-]+\.(?:de|en)(?:\.xml)?(?=[\s`])", text))
+    named = set(re.findall(r"[\w./-]+\.(?:de|en)(?:\.xml)?(?=[\s`,])", text))
     defaults = {f"corpora/IWSLT16.TED.tst2014.de-en.{lang}.xml" for lang in ("de", "en")}
     defaults |= {f"corpora/train.tags.de-en.{lang}" for lang in ("de", "en")}
     for name in named | defaults:
