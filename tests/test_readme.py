@@ -30,6 +30,7 @@ SMALL = {
 SKIPPED = {
     "python eval.py --num_heads 8": "tests/test_checkpoint.py has a model of the 2017 code",
     "python corpora/download.py": "tests/test_download.py has a server",
+    "python corpora/clean.py": "tests/test_clean.py runs it",
     "python tests/mutants.py": "takes hours",
     "python eval.py --logdir logdir/": "tests/test_eval.py compares two evaluations",
 }

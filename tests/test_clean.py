@@ -1,0 +1,172 @@
+"""corpora/clean.py: each rule, the numbers it prints, and files that do not fit together."""
+
+import gzip
+import re
+import subprocess
+import sys
+import tracemalloc
+
+import pytest
+
+from conftest import sample_pairs
+from processes import ROOT
+from runtime.errors import InputError
+
+
+@pytest.fixture
+def clean(monkeypatch):
+    """The module, imported from its folder."""
+    monkeypatch.syspath_prepend(str(ROOT / "corpora"))
+    import clean
+
+    return clean
+
+
+def write_pairs(folder, pairs):
+    """Write pairs to two files; returns their paths."""
+    paths = [folder / "my.de", folder / "my.en"]
+    for path, lines in zip(paths, zip(*pairs, strict=True), strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return paths
+
+
+def run(*words):
+    words = [sys.executable, str(ROOT / "corpora" / "clean.py"), *map(str, words)]
+    return subprocess.run(words, capture_output=True, text=True)
+
+
+BAD = dict(
+    empty=("Ein Hund läuft.", " "),
+    equal=("Click  here to read more", "click here to read more "),
+    long=("Wort " * 300, "word " * 300),
+    ratio=("Ja.", "Yes, and that is what all of us have always said about it."),
+    script=("Собака бежит домой.", "The dog runs home."),
+)
+
+
+def test_each_rule_removes_its_pair_and_no_other_one(tmp_path):
+    good = [*dict(sample_pairs(300)).items()]
+    # Short ones may have another ratio, and few letters may be in any script.
+    good += [("Nein!", "I do not."), ("7 + 3", "Ω = 10"), ("Ok", "Да")]
+    pairs = [*good[:100], *BAD.values(), *good[100:], good[5], good[5]]
+    done = run(*write_pairs(tmp_path, pairs), "--output", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    sides = [(tmp_path / "out" / name).read_text("utf-8") for name in ("my.de", "my.en")]
+    assert [*zip(*(side.splitlines() for side in sides), strict=True)] == good
+    rows = re.findall(r"^\| (\w+) \| ([\d,]+) \| ([\d.]+)% \| (.*) \|$", done.stdout, re.MULTILINE)
+    counts = {rule: int(count) for rule, count, *_ in rows}
+    assert counts == dict.fromkeys(BAD, 1) | dict(duplicate=2)
+    assert rows[-1][2] == f"{200 / len(pairs):.2f}"
+    assert "104: Ja. ||| Yes, and" in done.stdout and rows[-1][3].count("<br>") == 1
+    assert done.stdout.endswith(f"{len(good)} of {len(pairs)} pairs are kept\n")
+
+
+def test_without_an_output_nothing_is_written(tmp_path):
+    paths = write_pairs(tmp_path, [*sample_pairs(5), *BAD.values()])
+    assert run(*paths).returncode == 0
+    assert sorted(tmp_path.iterdir()) == paths
+
+
+def test_the_limits_are_flags(tmp_path):
+    paths = write_pairs(tmp_path, [*sample_pairs(50), BAD["long"], BAD["ratio"]])
+    done = run(*paths, "--max_chars", "2000", "--max_ratio", "9")
+    assert "52 of 52 pairs are kept" in done.stdout
+    for flag, value in (("--max_chars", "0"), ("--max_ratio", "0.5"), ("--max_ratio", "nan")):
+        done = run(*paths, flag, value)
+        assert done.returncode == 2 and "It must be at least 1" in done.stderr
+
+
+def test_the_ratio_is_relative_to_that_of_the_text(tmp_path, clean):
+    """Chinese sentences have a third of the characters of English ones."""
+    pairs = [("我们今天去公园看花和树。", "Today we all go to the park to look at flowers.")] * 9
+    profile = clean.make_profile(write_pairs(tmp_path, pairs))
+    assert profile.scripts == ("Han or Kana", "Latin") and profile.ratio > 3
+    cleaner = clean.Cleaner(profile._replace(repeated=set()), max_chars=1000, max_ratio=3)
+    assert cleaner.broken_rule(*pairs[0]) is None
+    assert cleaner.broken_rule(pairs[0][0], pairs[0][1][:7]) == "ratio"
+    assert cleaner.broken_rule("The park is green.", pairs[0][1]) == "script"
+
+
+def test_examples_are_drawn_from_the_entire_text(clean):
+    removed = clean.Removed()
+    for number in range(1000):
+        removed.add(number, ("a", "b"))
+    numbers = [number for number, *_ in removed.examples]
+    assert removed.count == 1000 and len({*numbers}) == 3 and max(numbers) > 99
+
+
+def test_the_terminal_is_not_controlled_by_the_text(tmp_path):
+    paths = write_pairs(tmp_path, [*sample_pairs(9), ("\x1b[31mred | a", "\x1b[31mred | a")])
+    done = run(*paths)
+    assert "10: ?[31mred / a ||| ?[31mred / a" in done.stdout and "\x1b" not in done.stdout
+
+
+def test_files_that_cannot_be_cleaned(tmp_path):
+    paths = write_pairs(tmp_path, sample_pairs(9))
+    output = ["--output", tmp_path / "out"]
+    short, empty = tmp_path / "short", tmp_path / "empty"
+    short.write_text("one\n")
+    empty.write_text("")
+    no_text, latin = tmp_path / "no_text", tmp_path / "latin"
+    no_text.write_text("")
+    latin.write_bytes("ja\nMädchen\n".encode("latin1"))
+    for words, message in (
+        ([paths[0], short], f"{paths[0]}: 9 sentences, but {short} has 1"),
+        ([short, paths[0]], f"{short}: 1 sentences, but {paths[0]} has 9"),
+        ([empty, no_text], f"{empty}: the file is empty"),
+        ([latin, short], f"{latin}:2: byte 2 of this line is not UTF-8"),
+        ([tmp_path / "missing", short], "missing: no such file"),
+        ([paths[0], paths[0]], "both sides have this name"),
+    ):
+        done = run(*words, *output)
+        assert done.returncode == 2 and message in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr and not (tmp_path / "out").exists()
+    assert run(*paths, *output).returncode == 0
+    before = (tmp_path / "out" / "my.de").read_bytes()
+    done = run(*paths, *output)
+    assert done.returncode == 2 and "my.de: exists already" in done.stderr
+    assert (tmp_path / "out" / "my.de").read_bytes() == before
+
+
+def test_compressed_text(tmp_path):
+    paths = write_pairs(tmp_path, sample_pairs(9))
+    packed = []
+    for path in paths:
+        packed.append(path.with_name(f"{path.name}.gz"))
+        packed[-1].write_bytes(gzip.compress(path.read_bytes()))
+    assert run(*packed, "--output", tmp_path / "out").returncode == 0
+    for path in paths:
+        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_memory_per_pair(tmp_path, clean):
+    paths = write_pairs(tmp_path, sample_pairs(40_000))
+    peaks = []
+    for count in (10_000, 40_000):
+        small = [tmp_path / f"{count}{path.suffix}" for path in paths]
+        for path, whole in zip(small, paths, strict=True):
+            path.write_text("".join(whole.read_text("utf-8").splitlines(True)[:count]), "utf-8")
+        tracemalloc.start()
+        clean.make_profile(small)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert (peaks[1] - peaks[0]) / 30_000 < 60, peaks
+
+
+def test_a_pair_that_occurs_in_another_file_is_no_duplicate(tmp_path, clean):
+    first, second = [("a b c d", "e f g h")], [("a b c d", "i j k l")]
+    profile = clean.make_profile(write_pairs(tmp_path, first + second))
+    assert not profile.repeated
+
+
+def test_an_error_while_writing_leaves_no_file(tmp_path, clean, monkeypatch):
+    paths = write_pairs(tmp_path, sample_pairs(9))
+    profile = clean.make_profile(paths)
+    paths[1].write_text("too short\n")
+    arguments = clean.argparse.Namespace(
+        source=paths[0], target=paths[1], output=tmp_path / "out", max_chars=99, max_ratio=3
+    )
+    monkeypatch.setattr(clean, "make_profile", lambda paths: profile)
+    with pytest.raises(InputError, match="9 sentences, but .* has 1"):
+        clean.main(arguments)
+    assert not [*(tmp_path / "out").iterdir()]
