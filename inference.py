@@ -9,12 +9,12 @@ import tensorflow as tf
 from tqdm import tqdm
 
 import checkpoint
-from data_load import encode_lines
+from data_load import RaggedIds, encode_lines, prepare_sentences
 from hparams import Hyperparams, load_hparams
 from interop import original
 from model import make_model
 from runtime.errors import InputError
-from search import PENALTIES, beam_search, greedy, sampling_step, suppress
+from search import PENALTIES, beam_search, greedy, prefix_step, sampling_step, suppress
 from vocab import BOS, EOS, PAD, load_vocabs
 
 # The limits of a batch bound the memory. Larger batches are faster.
@@ -83,7 +83,7 @@ def describe_checkpoints(paths) -> str:
 # Searching ---------------------------------------------------------------------
 
 
-def make_search(model, hp, beam, nbest=1, scored=False):
+def make_search(model, hp, beam, nbest=1, scored=False, prefixed=False):
     """Make the function that translates a batch.
 
     A translation has at most `hp.max_output_tokens` tokens.
@@ -91,6 +91,8 @@ def make_search(model, hp, beam, nbest=1, scored=False):
     Args:
       nbest: translations per sentence, `beam` at most.
       scored: whether greedy search also computes scores; else they are 0.
+      prefixed: whether the function also takes the first ids of the translations, (N, P) int32,
+        with zeros after them.
 
     Returns:
       function from source ids (N, T) int32 to ids (N, nbest, T) int32, with zeros after
@@ -104,8 +106,10 @@ def make_search(model, hp, beam, nbest=1, scored=False):
     # the best one is certain, which is the rule of `beam_search` anyway.
     early_stopping = hp.length_penalty == "ctranslate2" and hp.alpha > 0
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)], autograph=False)
-    def search(x):
+    ids = tf.TensorSpec([None, None], tf.int32)
+
+    @tf.function(input_signature=[ids, ids] if prefixed else [ids], autograph=False)
+    def search(x, prefixes=None):
         N = tf.shape(x)[0]
         source_lengths = tf.math.count_nonzero(x != PAD, axis=1, dtype=tf.int32)  # (N,)
         max_lengths = hp.max_output_tokens(source_lengths)  # (N,)
@@ -115,11 +119,14 @@ def make_search(model, hp, beam, nbest=1, scored=False):
         def decode_step(ids, cache):
             return model.decode_step(ids, cache, memory)
 
-        step = decode_step
+        step, state = decode_step, model.initial_cache(memory, beam)
+        if prefixed:
+            step = prefix_step(step, tf.repeat(prefixes, beam, axis=0))
+            state = state, tf.zeros([N * beam], tf.int32)
         if beam > 1:
             return beam_search(
                 step,
-                model.initial_cache(memory, beam),
+                state,
                 start=start,
                 max_lengths=max_lengths,
                 eos=EOS,
@@ -129,7 +136,6 @@ def make_search(model, hp, beam, nbest=1, scored=False):
                 suppress_ids=suppress_ids,
                 early_stopping=early_stopping,
             )
-        state = model.initial_cache(memory)
         if hp.temperature:
             seeds = sentence_seeds(x) + hp.seed  # (N,)
             step = sampling_step(step, seeds, hp.temperature, hp.top_k, suppress_ids)
@@ -262,13 +268,14 @@ def truncate_at_eos_tf(ids, max_lengths):
 # Translating -------------------------------------------------------------------
 
 
-def decode_all(search, X, hp, quiet=False):
+def decode_all(search, X, hp, quiet=False, prefixes=None):
     """Search for the translations of all sentences, in batches of similar length.
 
     Args:
       search: function that `make_search` returned.
       X: RaggedIds, the source ids.
       quiet: whether to hide the progress bar.
+      prefixes: RaggedIds, the first ids of the translations, if `search` takes them.
 
     Returns:
       list: for each sentence, in the order of X, its translations, best first: pairs of
@@ -278,7 +285,8 @@ def decode_all(search, X, hp, quiet=False):
     bar = tqdm(desc="translating", total=len(X), leave=False, mininterval=1, disable=quiet)
     with bar:
         for rows in decoding_batches(X.lengths, hp.beam):
-            preds, scores = search(X.pad(rows, hp.pad_to))
+            more = [] if prefixes is None else [prefixes.pad(rows)]
+            preds, scores = search(X.pad(rows, hp.pad_to), *more)
             preds, scores = preds.numpy(), scores.numpy()  # (N, nbest, T), (N, nbest)
             max_lengths = hp.max_output_tokens(X.lengths[rows])  # (N,)
             for i, row in enumerate(rows):
@@ -324,19 +332,25 @@ class Translator:
     """
 
     def __init__(self, hp, model, vocabs, nbest=1, decode=None):
-        self.hp, self.vocabs = hp, vocabs
+        self.hp, self.model, self.vocabs, self.nbest = hp, model, vocabs, nbest
         self.truncated = 0
         if decode is None:
             search = make_search(model, hp, hp.beam, nbest)
             decode = functools.partial(decode_all, search, hp=hp, quiet=True)
         self.decode = decode
 
-    def __call__(self, lines, translate_fn=None):
+    @functools.cached_property
+    def prefix_search(self):
+        """The search that continues given beginnings of translations."""
+        return make_search(self.model, self.hp, self.hp.beam, self.nbest, prefixed=True)
+
+    def __call__(self, lines, translate_fn=None, prefixes=None):
         """Translate lines.
 
         Args:
           lines: list of str.
           translate_fn: function to call in place of `translate_ids`.
+          prefixes: list of str, the first words of each translation; None for none.
 
         Returns:
           list: for each line its translations, best first: pairs of text and score. None if
@@ -344,6 +358,9 @@ class Translator:
         """
         X, rows, truncated = encode_lines(lines, self.vocabs[0], self.hp)
         self.truncated += len(truncated)
+        if prefixes is not None:
+            prefixes = self.encode_prefixes([prefixes[row] for row in rows])
+            translate_fn = functools.partial(self.translate_ids, prefixes=prefixes)
         translations = (translate_fn or self.translate_ids)(X)
         if translations is None:
             return None
@@ -352,16 +369,31 @@ class Translator:
             results[row] = hypotheses
         return results
 
-    def translate_ids(self, X):
-        """Translate source ids, RaggedIds: for each sentence a list of pairs of text and score."""
+    def encode_prefixes(self, prefixes):
+        """Encode the first words of translations, a list of str -> RaggedIds."""
+        ids = self.vocabs[1].encode(prepare_sentences(self.hp, prefixes))
+        return RaggedIds.from_lists([sentence[:-1] for sentence in ids])  # without </S>
+
+    def translate_ids(self, X, prefixes=None):
+        """Translate source ids: for each sentence a list of pairs of text and score.
+
+        Args:
+          X: RaggedIds.
+          prefixes: what `encode_prefixes` returned, or None.
+        """
         decode = self.vocabs[1].decode
         return [
             [(decode(ids), float(score)) for ids, score in hypotheses]
-            for hypotheses in self.decode_ids(X)
+            for hypotheses in self.decode_ids(X, prefixes)
         ]
 
-    def decode_ids(self, X):
-        """Translate source ids, RaggedIds: for each sentence a list of pairs of ids and score."""
-        translations = self.decode(X) if len(X) else []
+    def decode_ids(self, X, prefixes=None):
+        """Translate source ids: as `translate_ids`, but pairs of ids and score."""
+        if not len(X):
+            return []
+        if prefixes is None:
+            translations = self.decode(X)
+        else:
+            translations = decode_all(self.prefix_search, X, self.hp, quiet=True, prefixes=prefixes)
         # Beam search may find fewer than `nbest`; the others have the score -inf.
         return [[pair for pair in pairs if pair[1] > -np.inf] for pairs in translations]

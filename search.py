@@ -96,6 +96,31 @@ def sampling_step(step, seeds, temperature, top_k=0, suppress_ids=()):
     return noisy_step
 
 
+def prefix_step(step, prefixes):
+    """Make a step function with which a search continues given beginnings of sentences.
+
+    Args:
+      step: step function.
+      prefixes: (N * K, P) int32, the first ids of each hypothesis, then zeros. The K hypotheses
+        of a sentence have the same.
+
+    Returns:
+      step function. Its state is the state of `step` and the number of steps of each hypothesis,
+      (N * K,) int32, 0 at first. The tokens of a prefix have the log-probability 0.
+    """
+    prefixes = tf.pad(prefixes, [[0, 0], [0, 1]])  # (N * K, P + 1)
+
+    def forced_step(ids, state):
+        inner_state, t = state
+        logits, inner_state = step(ids, inner_state)  # (N * K, V)
+        forced = tf.gather(prefixes, tf.minimum(t, tf.shape(prefixes)[1] - 1), batch_dims=1)
+        forced = forced[:, None]  # (N * K, 1), 0 after the prefix
+        allowed = (forced == 0) | (tf.range(tf.shape(logits)[1]) == forced)  # (N * K, V)
+        return tf.where(allowed, tf.cast(logits, tf.float32), -INF), (inner_state, t + 1)
+
+    return forced_step
+
+
 class Hypotheses(NamedTuple):
     """K sentences, or beginnings of sentences, for each of N sources; the best first."""
 

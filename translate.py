@@ -55,6 +55,11 @@ class TranslateFlags(Flags):
         "file with a translation for each line of --source; the output has the log-probability"
         " and the perplexity of each, in place of translations",
     )
+    prefix: str = flag(
+        NONE,
+        "file with the first words of the translation of each line of --source, which it then"
+        " continues; none: no file",
+    )
     replace_unknown: bool = flag(
         False, "replace each <UNK> by the source word that it pays the most attention to"
     )
@@ -79,12 +84,16 @@ class TranslateFlags(Flags):
             check_not_directory(path)
         if self.score != NONE:
             self.check_score()
+        if self.prefix != NONE and self.source == "-":
+            raise InputError("prefix needs the file of the sources. Give --source")
+        if self.prefix != NONE and self.engine != TranslateFlags.engine:
+            raise InputError(f"prefix needs --engine {TranslateFlags.engine}. Leave out --engine")
 
     def check_score(self):
         """Raise InputError if a flag contradicts `score`."""
         if self.source == "-":
             raise InputError("score needs the file of the sources. Give --source")
-        for name in ("nbest", "attention", "replace_unknown", "engine"):
+        for name in ("nbest", "attention", "prefix", "replace_unknown", "engine"):
             if getattr(self, name) != getattr(TranslateFlags, name):
                 raise InputError(f"{name} is for translating, and score does not. Leave it out")
 
@@ -228,7 +237,7 @@ def format_line(number, hypotheses, nbest) -> bytes:
 # Attention ---------------------------------------------------------------------
 
 
-def draw_attention(translator, model, lines, path):
+def draw_attention(translator, model, lines, prefixes, path):
     """Draw how the last line that is not empty is translated.
 
     The source tokens label the columns, those of the translation the rows, MAX_DRAWN_TOKENS of
@@ -240,7 +249,9 @@ def draw_attention(translator, model, lines, path):
         return
     x = X[len(X) - 1]
     X = RaggedIds.from_lists([x])
-    ((ids, _), *_) = translator.decode_ids(X)[0]
+    if prefixes is not None:
+        prefixes = translator.encode_prefixes([prefixes[nonempty[-1]]])
+    ((ids, _), *_) = translator.decode_ids(X, prefixes)[0]
     y = append_eos(ids, hp)
     (weights,) = alignments(model, hp, X, RaggedIds.from_lists([y]))
     x_labels = [*map(source.id_to_token, x[:MAX_DRAWN_TOKENS])]
@@ -289,6 +300,25 @@ def write_alignments(file, model, hp, vocabs, lines, texts):
     file.write("".join(f"{pairs}\n" for pairs in aligned).encode())
 
 
+def read_other_side(source, num_lines, path, name) -> list[str]:
+    """Read a file that has a line for each line of the source.
+
+    Args:
+      source: the path of the source, which has `num_lines` lines.
+      path: what the flag `name` gives.
+
+    Raises:
+      InputError: it has more or fewer lines, or cannot be read.
+    """
+    lines = list(read_lines(path, f"Check the path, which --{name} names"))
+    if len(lines) != num_lines:
+        raise InputError(
+            f"{source}: {num_lines} lines, but {path} has {len(lines)}. Make line n of one file"
+            " the translation of line n of the other"
+        )
+    return lines
+
+
 # Scoring -----------------------------------------------------------------------
 
 
@@ -299,12 +329,7 @@ def score_file(options, hp, model, vocabs):
       InputError: the file has not as many lines as that of the sources.
     """
     lines = list(read_lines(options.source, SOURCE_HINT))
-    translations = list(read_lines(options.score, "Check the path, which --score names"))
-    if len(lines) != len(translations):
-        raise InputError(
-            f"{options.source}: {len(lines)} lines, but {options.score} has {len(translations)}."
-            " Make line n of one file the translation of line n of the other"
-        )
+    translations = read_other_side(options.source, len(lines), options.score, "score")
     scorer = Scorer(hp, model, vocabs)
     logp = num_tokens = num_scored = 0
     files = open_output(options.output), open_alignments(options.alignments)
@@ -352,15 +377,18 @@ def pair_up(lines, translations):
     return tuple(map(list, zip(*pairs, strict=True)))
 
 
-def translate_batch(translator, model, options, lines):
+def translate_batch(translator, model, options, lines, prefixes=None):
     """Translate lines, draw the attention and replace unknown words, as the flags say.
+
+    Args:
+      prefixes: the first words of the translations, list of str, or None.
 
     Returns:
       list: for each line its translations, best first: pairs of text and score.
     """
-    translations = translator(lines)
+    translations = translator(lines, prefixes=prefixes)
     if options.attention != NONE:
-        draw_attention(translator, model, lines, options.attention)
+        draw_attention(translator, model, lines, prefixes, options.attention)
     if options.replace_unknown:
         pairs = pair_up(lines, translations)
         texts = iter(replace_unknown(model, translator.hp, translator.vocabs, *pairs))
@@ -381,11 +409,16 @@ def translate_stream(translator, model, options, file, alignment_file):
     bar = tqdm(
         desc="translating", total=total, disable=total is None or lines_are_shown, unit=" lines"
     )
+    prefixes = None
+    if options.prefix != NONE:
+        num_lines = sum(1 for _ in read_lines(options.source, SOURCE_HINT))
+        prefixes = iter(read_other_side(options.source, num_lines, options.prefix, "prefix"))
     numbers = itertools.count()
     recent = []  # translations that show whether the model has learned anything
     with bar:
         for lines in read_batches(options.source, prompt=hp.source_lang):
-            translations = translate_batch(translator, model, options, lines)
+            some = prefixes and [*itertools.islice(prefixes, len(lines))]
+            translations = translate_batch(translator, model, options, lines, some)
             for line, best in zip(lines, translations, strict=True):
                 file.write(format_line(next(numbers), best, options.nbest))
                 if line.strip():
@@ -408,9 +441,10 @@ def translate_with_workers(translator, options, paths):
     """
     if "-" in (options.source, options.output):
         raise InputError("TF_CONFIG names several workers. Give --source and --output")
-    if options.replace_unknown or {options.attention, options.alignments} != {NONE}:
+    single = options.attention, options.alignments, options.prefix
+    if options.replace_unknown or {*single} != {NONE}:
         raise InputError(
-            "replace_unknown, attention and alignments work in a single process only. Unset"
+            "replace_unknown, attention, alignments and prefix work in a single process only. Unset"
             " TF_CONFIG"
         )
     settings = [describe_decoding(translator.hp, paths), checkpoint.parameters_digest(paths)]

@@ -72,6 +72,7 @@ def folder(tmp_path_factory):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("".join(f"{pair[side]}\n" for pair in pairs), "utf-8")
     (folder / "in").write_text("".join(f"{pair[0]}\n" for pair in pairs[:5]), "utf-8")
+    (folder / "begun").write_text("The\n" * 5, "utf-8")
     return folder
 
 

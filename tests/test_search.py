@@ -11,7 +11,7 @@ from hparams import make_hparams
 from inference import make_search
 from model import make_model
 from runtime.errors import InputError
-from search import PENALTIES, beam_search, greedy, paper_penalty, sampling_step
+from search import PENALTIES, beam_search, greedy, paper_penalty, prefix_step, sampling_step
 
 LETTERS = ".abcdefghijklmnopqrstuvwxyz"  # "." has id 0
 EOS = LETTERS.index("z")
@@ -129,8 +129,11 @@ def exhaustive(table, max_length, penalty):
     return sorted(sentences, reverse=True)
 
 
-def search(step, N, beam, max_lengths, penalty, nbest=1, early_stopping=False):
+def search(step, N, beam, max_lengths, penalty, nbest=1, early_stopping=False, prefixes=None):
     state = tf.zeros([N * beam, 0], tf.int32)
+    if prefixes is not None:
+        step = prefix_step(step, tf.repeat(tf.constant(prefixes), beam, axis=0))
+        state = state, tf.zeros([N * beam], tf.int32)
     run = tf.function(
         lambda: beam_search(
             step,
@@ -165,6 +168,56 @@ def test_a_beam_wide_enough_finds_what_exhaustive_search_finds(name, alpha, seed
         expected = exhaustive(table, max_length, penalty)[:nbest]
         assert [tokens(row) for row in rows] == [ids for _, ids in expected]
         np.testing.assert_allclose(row_scores, [score for score, _ in expected], atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_prefix_is_continued_as_exhaustive_search_would(seed):
+    """Scores are log-probabilities given the prefix. Prefixes may differ in length."""
+    prefixes, nbest, penalty = [[1, 0, 0], [4, 2, 0], [2, 2, 4], [0, 0, 0]], 5, paper_penalty(0.0)
+    step, tables = table_step(seed, 4, 4)
+    preds, scores = search(step, 4, 4**4, [4] * 4, penalty, nbest, prefixes=prefixes)
+    for table, prefix, rows, row_scores in zip(tables, prefixes, preds, scores, strict=True):
+        prefix = tokens(prefix)
+        found = [
+            (score, ids)
+            for score, ids in exhaustive(table, 4, penalty)
+            if ids[: len(prefix)] == prefix
+        ]
+        total = np.logaddexp.reduce([score for score, _ in found])  # that of the prefix
+        expected = [(score - total, ids) for score, ids in found][:nbest]
+        assert [tokens(row) for row in rows if any(row)] == [ids for _, ids in expected]
+        real = row_scores[row_scores > -np.inf]
+        np.testing.assert_allclose(real, [score for score, _ in expected], atol=1e-5)
+
+
+def test_a_prefix_as_long_as_the_sentence_may_be():
+    step, _ = table_step(0, 2, 4)
+    preds, _ = search(step, 2, 3, [2, 4], paper_penalty(0.6), prefixes=[[4, 1, 2], [STOP, 0, 0]])
+    assert [tokens(row) for row in preds[:, 0]] == [(4, 1), (STOP,)]
+
+
+@pytest.mark.parametrize("beam, more", [(1, {}), (4, {}), (1, dict(temperature=1.0))])
+def test_a_model_that_continues_its_own_translation(beam, more):
+    """Without a prefix the search is that without prefixes."""
+    flags = dict(recipe="tiny", vocab_size=60, hidden_units=16, num_blocks=1, num_heads=2)
+    hp = make_hparams(flags | dict(beam=beam) | more)
+    model = make_model(hp, 60, 60)
+    x = np.random.default_rng(0).integers(4, 60, (5, 6), np.int32)
+    x[:, -1] = 3
+    best, scores = make_search(model, hp, beam, nbest=beam)(x)
+    continued = make_search(model, hp, beam, nbest=beam, prefixed=True)
+    none = tf.zeros([5, 0], tf.int32)
+    np.testing.assert_array_equal(continued(x, none)[0], best)
+    np.testing.assert_allclose(continued(x, none)[1], scores, atol=1e-5)
+    ids = best[:, 0].numpy()
+    prefixes = np.where(np.arange(4) < [[0], [1], [2], [3], [4]], ids[:, :4], 0)
+    if beam == 1:
+        np.testing.assert_array_equal(continued(x, prefixes)[0], best)
+    other = np.array([[9, 8, 0], [7, 0, 0], [5, 5, 5], [0, 0, 0], [4, 4, 0]], np.int32)
+    preds = continued(x, other)[0].numpy()  # (N, beam, T)
+    starts = np.where(other[:, None] > 0, preds[:, :, :3], 0)
+    np.testing.assert_array_equal(starts, np.repeat(other[:, None], beam, axis=1))
+    assert (preds[:, 0, 3] != preds[0, 0, 3]).any()
 
 
 def test_one_hypothesis_without_a_penalty_is_greedy():

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import sample_pairs
 from data_load import RaggedIds, encode_lines
 from hparams import make_hparams
 from inference import load_model
@@ -268,3 +269,62 @@ def test_a_picture_of_the_attention(tiny, tmp_path):
     Path(given["source"]).write_text("\n")  # an empty line is not drawn
     main(given | dict(attention=str(picture)))
     assert picture.read_bytes() == before and Path(given["output"]).read_text() == "\n"
+
+
+# Prefixes ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", ["tiny", "legacy", "rnn"])
+def test_translations_continue_the_words_of_a_file(trained, tmp_path, recipe):
+    flags = dict(logdir=trained(recipe)["logdir"], source=tmp_path / "in", output=tmp_path / "out")
+    lines = [source for source, _ in sample_pairs(20, seed=1)]
+    flags["source"].write_text("".join(f"{line}\n" for line in [*lines, ""]), "utf-8")
+    done = forked_script("translate.py", **flags, beam=1)
+    assert done.returncode == 0, done.stderr
+    plain = flags["output"].read_text("utf-8").splitlines()
+    # Prefixes of no word, of one word, of two words.
+    own = [" ".join(line.split()[: i % 3]) for i, line in enumerate(plain)]
+    other = ["The dog", "", "They"] * 7
+    for prefixes in (own, other):
+        path = tmp_path / "prefixes"
+        path.write_text("".join(f"{prefix}\n" for prefix in prefixes), "utf-8")
+        done = forked_script("translate.py", **flags, beam=1, prefix=path)
+        assert done.returncode == 0, done.stderr
+        got = flags["output"].read_text("utf-8").splitlines()
+        assert len(got) == 21 and got[20] == ""  # an empty line stays empty
+        if prefixes is own and recipe == "legacy":  # subwords may be cut in another way
+            assert got == plain
+        for text, prefix, line in zip(got[:20], prefixes, plain, strict=False):
+            assert text.startswith(prefix)
+            assert prefix or text == line
+
+
+def test_a_prefix_works_with_the_other_flags(trained, tmp_path):
+    flags = dict(logdir=trained("tiny")["logdir"], source=tmp_path / "in", prefix=tmp_path / "p")
+    flags["source"].write_text("Der Hund schläft.\nDie Katze läuft.\n", "utf-8")
+    flags["prefix"].write_text("The cat\n\n", "utf-8")
+    more = dict(beam=4, nbest=3, attention=tmp_path / "a.png", alignments=tmp_path / "align")
+    done = forked_script("translate.py", **flags | more)
+    assert done.returncode == 0, done.stderr
+    texts = [line.split(" ||| ")[1] for line in done.stdout.splitlines()]
+    assert len(texts) == 6 and all(text.startswith("The cat") for text in texts[:3])
+    assert len({*texts[:3]}) > 1 and more["attention"].exists()
+    assert len(more["alignments"].read_text().splitlines()) == 6
+
+
+def test_a_prefix_that_cannot_be_used(trained, tmp_path):
+    logdir = trained("tiny")["logdir"]
+    source, prefix = tmp_path / "in", tmp_path / "prefix"
+    source.write_text("a\nb\n")
+    prefix.write_text("a\n")
+    flags = dict(logdir=logdir, source=source, prefix=prefix, output=tmp_path / "out")
+    for more, message in (
+        ({}, f"{source}: 2 lines, but {prefix} has 1"),
+        (dict(prefix=tmp_path / "missing"), "missing: no such file or directory. Check the path"),
+        (dict(source="-"), "prefix needs the file of the sources. Give --source"),
+        (dict(engine="ctranslate2"), "prefix needs --engine tensorflow"),
+        (dict(score=source), "prefix is for translating, and score does not"),
+    ):
+        done = forked_script("translate.py", **flags | more)
+        assert done.returncode == 2 and message in done.stderr, done.stderr
+        assert not flags["output"].exists()
