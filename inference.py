@@ -182,9 +182,36 @@ def sequence_scores(model, x, preds, max_lengths, penalty, suppress_ids=()):
     lengths = truncate_at_eos_tf(preds, max_lengths).row_lengths()  # (N,), without </S>
     lengths = tf.minimum(tf.cast(lengths, tf.int32) + 1, max_lengths)  # (N,), with </S>
     istarget = tf.sequence_mask(lengths, tf.shape(preds)[1])  # (N, T)
-    logp = tf.nn.log_softmax(suppress(model(x, preds), suppress_ids))  # (N, T, V)
-    logp = tf.where(istarget, tf.gather(logp, preds, batch_dims=2), 0.0)  # (N, T)
+    logp = tf.where(istarget, token_log_probs(model, x, preds, suppress_ids), 0.0)  # (N, T)
     return tf.reduce_sum(logp, axis=1) / penalty(tf.cast(lengths, tf.float32))
+
+
+def token_log_probs(model, x, preds, suppress_ids=()):
+    """Compute the log-probability of each token, given the source and the tokens before it.
+
+    Args:
+      x, preds: ids of the sources and of their translations, (N, T) int32.
+      suppress_ids: ids that have the probability 0.
+
+    Returns:
+      (N, T) float32
+    """
+    logp = tf.nn.log_softmax(suppress(model(x, preds), suppress_ids))  # (N, T, V)
+    return tf.gather(logp, preds, batch_dims=2)
+
+
+def token_probabilities(model, hp, X, Y):
+    """Compute the probability of each token of translations: list of (T_y,) float32.
+
+    Args:
+      X, Y: RaggedIds, ids of sources and of their translations, `</S>` included.
+    """
+    results = [None] * len(X)
+    for rows in decoding_batches(np.maximum(X.lengths, Y.lengths)):
+        logp = token_log_probs(model, X.pad(rows, hp.pad_to), Y.pad(rows, hp.pad_to))  # (N, T)
+        for row, values in zip(rows, np.exp(logp), strict=True):
+            results[row] = values[: Y.lengths[row]]
+    return results
 
 
 class LineScore(NamedTuple):

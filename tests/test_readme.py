@@ -19,7 +19,7 @@ from processes import ROOT, Forked, forked
 DOCUMENTS = {
     path.name: path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 }
-FOLDERS = [ROOT / name for name in ("runtime", "monitor", "interop")]
+FOLDERS = [ROOT / name for name in ("runtime", "monitor", "interop", "server")]
 # Added to the flags of the documents to make everything small.
 VOCAB = "--vocab_size 300 --min_cnt 1"
 SMALL = {
@@ -60,7 +60,7 @@ def commands(block):
 def folder(tmp_path_factory):
     """The scripts, and text under all the names that the documents give."""
     folder = tmp_path_factory.mktemp("repository")
-    for path in [*ROOT.glob("*.py"), ROOT / "serve.html", *FOLDERS]:
+    for path in [*ROOT.glob("*.py"), *FOLDERS]:
         (folder / path.name).symlink_to(path)
     pairs = sample_pairs(400)
     text = "\n".join(map(text_of, DOCUMENTS))
@@ -170,7 +170,7 @@ def test_every_document_with_commands_is_run():
 
 
 def test_every_public_function_has_a_docstring():
-    for path in [*ROOT.glob("*.py"), *ROOT.glob("[bcimr]*/*.py"), *ROOT.glob("docs/**/*.py")]:
+    for path in [*ROOT.glob("*.py"), *ROOT.glob("[bcimrs]*/*.py"), *ROOT.glob("docs/**/*.py")]:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             members = node.body if isinstance(node, (ast.Module, ast.ClassDef)) else []
             for inner in members:

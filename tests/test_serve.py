@@ -6,18 +6,26 @@ import functools
 import json
 import signal
 import socket
+import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 
+import numpy as np
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 
-import serve
 from browser import chromium, wait_for, wait_for_text
-from inference import Translator, load_model
+from data_load import RaggedIds, encode_lines
+from inference import Translator, load_model, token_probabilities
+from monitor.attention_maps import append_eos
 from processes import Forked, command_line
-from serve import MAX_CHARACTERS, Batcher
+from server import app as serve_app
+from server.app import MAX_CHARACTERS, MAX_LINES, make_app
+from server.listening import close_silent_connections
+from server.translating import Batcher
 from test_bad_input import refused
 from text import read_test_sentences
 
@@ -70,6 +78,7 @@ def test_concurrent_requests_are_translated_as_single_ones(flags, server):
         ]
         for hypothesis in answer["translations"]:
             assert len(hypothesis["attention"]) == len(hypothesis["tokens"])
+            assert len(hypothesis["probabilities"]) == len(hypothesis["tokens"])
             for row in hypothesis["attention"]:
                 assert len(row) == len(answer["source"]) and sum(row) < 1.02
             if hp.tokenizer == "bpe":
@@ -165,7 +174,7 @@ def test_concurrent_items_are_batched():
 
 def test_incomplete_requests_are_closed(monkeypatch):
     """After a part of the head or of the body. Other requests are answered all the time."""
-    monkeypatch.setattr(serve, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(serve_app, "REQUEST_SECONDS", 0.3)
     head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     body = sentence("Hund")
 
@@ -180,11 +189,11 @@ def test_incomplete_requests_are_closed(monkeypatch):
             writer.close()
 
     async def scenario():
-        app = serve.make_app(lambda lines: [dict(text=line.upper()) for line in lines])
+        app = make_app(lambda sentences: [dict(text=s.text.upper()) for s in sentences])
         runner = web.AppRunner(app)
         await runner.setup()
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(serve.close_silent_connections(runner), "127.0.0.1", 0)
+        server = await loop.create_server(close_silent_connections(runner), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         length = b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
         incomplete = [answer(port, head[: n * 10]) for n in range(5)]
@@ -225,6 +234,133 @@ def test_malformed_requests_and_a_stop_during_one_print_no_traceback(flags):
     assert process.returncode == 128 + signal.SIGTERM
 
 
+# LibreTranslate ----------------------------------------------------------------
+
+
+def ask_libretranslate(server, form=False, **fields):
+    fields = dict(source="de", target="en") | fields
+    if form:
+        return ask(server, urllib.parse.urlencode(fields).encode(), serve_app.FORM)
+    return ask(server, json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize("form", [False, True])
+def test_clients_of_libretranslate(flags, server, form):
+    lines = read_test_sentences(flags["source_test"])[1][:3]
+    expected = [ask(server, sentence(line))[1]["translations"] for line in lines]
+    best = [translations[0]["text"] for translations in expected]
+    for source in ("de", "auto"):
+        status, answer = ask_libretranslate(server, form, q=lines[0], source=source, format="text")
+        assert status == 200 and answer.pop("translatedText") == best[0]
+        detected = dict(detectedLanguage=dict(language="de", confidence=0))
+        assert answer == (detected if source == "auto" else {})
+    text = f"{lines[0]}\n\n{lines[1]}"
+    status, answer = ask_libretranslate(server, form, q=text, alternatives=1)
+    assert answer["translatedText"] == f"{best[0]}\n\n{best[1]}"
+    second = [translations[1]["text"] for translations in expected]
+    assert answer["alternatives"] == [f"{second[0]}\n\n{second[1]}"]
+    if not form:
+        status, answer = ask_libretranslate(server, q=lines, alternatives=2)
+        assert answer["translatedText"] == best
+        assert [others[0] for others in answer["alternatives"]] == second
+
+
+def test_the_languages_are_listed(server):
+    with urllib.request.urlopen(f"{server}/languages") as response:
+        assert json.load(response) == [dict(code="de", name="de", targets=["en"])]
+
+
+@pytest.mark.parametrize(
+    "fields, status",
+    [
+        (dict(q="Hund", target="fr"), 400),
+        (dict(q="Hund", source="en"), 400),
+        (dict(q="Hund", source=["de"]), 400),
+        (dict(q="Hund", format="html"), 400),
+        (dict(q="Hund", alternatives="many"), 400),
+        (dict(q=7), 400),
+        (dict(q=["Hund", None]), 400),
+        (dict(q="\ud800"), 400),
+        (dict(q="x" * (MAX_CHARACTERS + 1)), 413),
+        (dict(q="\n" * MAX_LINES), 413),
+        (dict(text="Hund", prefix=7), 400),
+        (dict(text="Hund", prefix="x" * (MAX_CHARACTERS + 1)), 413),
+    ],
+)
+def test_requests_with_wrong_fields_are_refused(server, fields, status):
+    got, answer = ask_libretranslate(server, **fields)
+    assert got == status and answer["error"]
+
+
+def test_a_form_of_another_site_is_refused(server):
+    """A browser sends forms to any address, and the header Origin with them."""
+    body = urllib.parse.urlencode(dict(q="Hund", source="de", target="en")).encode()
+    assert ask(server, body, serve_app.FORM, Origin="https://evil.example")[0] == 403
+    assert ask(server, body, serve_app.FORM, Origin="null")[0] == 403
+    assert ask(server, body, serve_app.FORM, Origin=server)[0] == 200
+
+
+def test_an_overloaded_server_answers_503_and_recovers(monkeypatch):
+    """None of a refused text's sentences stays in the queue."""
+    monkeypatch.setattr("server.translating.MAX_QUEUED_SENTENCES", 5)
+    translated, released = [], threading.Event()
+
+    def translate(sentences):
+        released.wait()
+        translated.extend(sentence.text for sentence in sentences)
+        return [dict(translations=[dict(text=s.text.upper())]) for s in sentences]
+
+    async def scenario():
+        client = TestClient(TestServer(make_app(translate, ("de", "en"))))
+        async with client:
+
+            async def post(lines):
+                fields = dict(q="\n".join(lines), source="de", target="en")
+                async with client.post("/translate", json=fields) as response:
+                    return response.status, await response.json()
+
+            first = asyncio.create_task(post(["a"]))
+            await asyncio.sleep(0.3)  # it is being translated
+            waiting = [asyncio.create_task(post([letter])) for letter in "bc"]
+            await asyncio.sleep(0.1)
+            status, answer = await post("defg")
+            assert status == 503 and "Try again later" in answer["error"]
+            status, _ = await asyncio.wait_for(post("hijklm"), 9)
+            assert status == 503
+            released.set()
+            for letter, task in zip("abc", [first, *waiting], strict=True):
+                assert await task == (200, dict(translatedText=letter.upper()))
+            assert await post("xyz") == (200, dict(translatedText="X\nY\nZ"))
+
+    asyncio.run(scenario())
+    assert translated == [*"abc", *"xyz"]
+
+
+# The page ----------------------------------------------------------------------
+
+
+def test_a_prefix_is_continued(flags, server):
+    source = read_test_sentences(flags["source_test"])[1][0]
+    body = json.dumps(dict(text=source, prefix="They")).encode()
+    status, answer = ask(server, body)
+    assert status == 200
+    for translation in answer["translations"]:
+        assert translation["text"].split()[0].startswith("They")
+        assert all(0 <= probability <= 1 for probability in translation["probabilities"])
+
+
+def test_probabilities_multiply_to_the_score(trained):
+    """With one hypothesis and no length penalty."""
+    flags = trained("tiny")
+    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"], beam=2, alpha=0.0))
+    lines = read_test_sentences(flags["source_test"])[1]
+    X, *_ = encode_lines(lines, vocabs[0], hp)
+    best = [hypotheses[0] for hypotheses in Translator(hp, model, vocabs).decode_ids(X)]
+    Y = RaggedIds.from_lists([append_eos(ids, hp) for ids, _ in best])
+    for values, (_, score) in zip(token_probabilities(model, hp, X, Y), best, strict=True):
+        assert np.log(values).sum() == pytest.approx(score, abs=0.02)
+
+
 def test_the_page(flags, server):
     source = read_test_sentences(flags["source_test"])[1][0]
     _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"], beam=3))
@@ -232,6 +368,7 @@ def test_the_page(flags, server):
     with chromium() as driver:
         from selenium.webdriver.common.action_chains import ActionChains
         from selenium.webdriver.common.by import By
+        from selenium.webdriver.common.keys import Keys
 
         def tokens(name):
             return driver.find_elements(By.CSS_SELECTOR, f"#{name} span")
@@ -239,17 +376,108 @@ def test_the_page(flags, server):
         def colours(name):
             return [token.value_of_css_property("background-color") for token in tokens(name)]
 
+        def translation():
+            return driver.find_element(By.ID, "translation").get_property("value")
+
         driver.get(server)
         driver.find_element(By.ID, "text").send_keys(source + "\n")
         wait_for_text(driver, *best)
-        shown = driver.find_element(By.ID, "target").text
-        assert shown.split() == best[0].split()
+        assert driver.find_element(By.ID, "target").text.split() == best[0].split()
+        assert translation() == best[0]
         ActionChains(driver).move_to_element(tokens("target")[0]).perform()
         assert wait_for(lambda: len(set(colours("source"))) > 1)
+        wait_for_text(driver, "has the probability 0.")
         ActionChains(driver).move_to_element(tokens("source")[0]).perform()
         assert wait_for(lambda: len(set(colours("target"))) > 1)
-        driver.find_elements(By.CSS_SELECTOR, "#alternatives li")[1].click()
+        # By keyboard: Tab reaches the tokens of the translation.
+        driver.execute_script("arguments[0].focus()", tokens("source")[-1])
+        ActionChains(driver).send_keys(Keys.TAB).perform()
+        assert driver.switch_to.active_element == tokens("target")[0]
+        assert wait_for(lambda: len(set(colours("source"))) > 1)
+
+        driver.find_elements(By.CSS_SELECTOR, "#alternatives button")[1].click()
         assert driver.find_element(By.ID, "target").text.split() == best[1].split()
+        # The user types over the translation, which is then continued.
+        field = driver.find_element(By.ID, "translation")
+        field.send_keys(Keys.CONTROL, "a")
+        field.send_keys("They")
+        assert wait_for(lambda: translation().startswith("They") and len(translation()) > 5)
+        selected = driver.execute_script(
+            "return arguments[0].value.slice(arguments[0].selectionStart)", field
+        )
+        assert selected and translation() == f"They{selected}"
+        # Deleting is no request: the user is not done.
+        field.send_keys(Keys.BACKSPACE)
+        time.sleep(1)
+        assert translation() == "They"
+
+        second = read_test_sentences(flags["source_test"])[1][1]
+        text = driver.find_element(By.ID, "text")
+        text.clear()
+        text.send_keys(second + "\n")
+        buttons = functools.partial(driver.find_elements, By.CSS_SELECTOR, "#history button")
+        history = wait_for(lambda: len(buttons()) == 2 and buttons())
+        assert [button.text for button in history] == [second, source]
+        history[1].click()
+        wait_for(lambda: translation() == best[0])
+        driver.refresh()
+        wait_for_text(driver, source, second)
+
+
+# What WCAG 2.1 AA asks for and a program can check: names of controls, contrast, language.
+ACCESSIBILITY = """
+const faults = [];
+const luminance = ([r, g, b]) => [r, g, b].map(c => c / 255)
+    .map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+const rgb = colour => colour.match(/[\\d.]+/g).map(Number);
+const background = element => {
+    for (; element; element = element.parentElement) {
+        const colour = rgb(getComputedStyle(element).backgroundColor);
+        if (colour.length < 4 || colour[3] === 1) return colour;
+    }
+    return [255, 255, 255];
+};
+if (!document.documentElement.lang) faults.push("the page has no language");
+if (!document.title) faults.push("the page has no title");
+for (const element of document.querySelectorAll("textarea, input, button, [tabindex]")) {
+    const name = element.labels?.[0]?.textContent || element.ariaLabel || element.innerText;
+    if (!name?.trim() && element.getClientRects().length) faults.push(element.outerHTML);
+    if (element.tabIndex < 0) faults.push(`not reached by Tab: ${element.outerHTML}`);
+}
+for (const element of document.querySelectorAll("body *")) {
+    if (![...element.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())) continue;
+    if (["SCRIPT", "STYLE"].includes(element.tagName)) continue;
+    const pair = [rgb(getComputedStyle(element).color), background(element)].map(luminance);
+    const contrast = (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
+    if (contrast < 4.5) faults.push(`contrast ${contrast}: ${element.outerHTML}`);
+}
+if (document.documentElement.scrollWidth > innerWidth) faults.push("wider than the screen");
+return faults;
+"""
+
+
+@pytest.mark.parametrize("width", [360, 1500])
+def test_the_page_is_accessible_and_fits_a_phone(flags, server, width):
+    source = read_test_sentences(flags["source_test"])[1][0]
+    with chromium() as driver:
+        from selenium.webdriver.common.by import By
+
+        driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            dict(width=width, height=700, deviceScaleFactor=1, mobile=width < 500),
+        )
+        driver.get(server)
+        assert driver.execute_script("return innerWidth") == width
+        driver.find_element(By.ID, "text").send_keys(source + "\n")
+        wait_for(lambda: driver.find_elements(By.CSS_SELECTOR, "#alternatives button"))
+        assert driver.execute_script(ACCESSIBILITY) == []
+        # The check notices faults.
+        driver.execute_script(
+            "byId('note').textContent = 'x'; byId('note').style.color = '#ccc';"
+            "document.querySelector('label').remove(); document.documentElement.lang = '';"
+        )
+        assert len(driver.execute_script(ACCESSIBILITY)) == 3
 
 
 def test_a_port_that_is_taken(flags, server):

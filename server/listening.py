@@ -1,0 +1,68 @@
+"""Accept connections until the program is stopped."""
+
+import asyncio
+import logging
+import signal
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from runtime.errors import InputError
+from server import app as application
+
+
+def close_silent_connections(runner):
+    """Return a factory of connections that are closed if no request arrives in time.
+
+    aiohttp limits the time between two requests of a connection, but not before the first.
+    """
+    loop = asyncio.get_running_loop()
+
+    def make_connection():
+        connection = runner.server()
+        loop.call_later(application.REQUEST_SECONDS, close_if_silent, connection)
+        return connection
+
+    def close_if_silent(connection):
+        transport = connection.transport
+        if transport is not None and transport not in runner.app[application.ANSWERED]:
+            transport.abort()
+
+    return make_connection
+
+
+def is_server_fault(record) -> bool:
+    """Return False for the log records of aiohttp that only report a malformed request."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+
+async def listen(app, host, port):
+    """Print the address and serve until SIGTERM comes. Ctrl-C cancels the task.
+
+    Raises:
+      InputError: the address cannot be used.
+    """
+    # A handler is cancelled when its client closes the connection.
+    runner = web.AppRunner(app, handler_cancellation=True)
+    await runner.setup()
+    logging.getLogger("aiohttp.server").addFilter(is_server_fault)
+    server, stopped = None, asyncio.Event()
+    try:
+        loop = asyncio.get_running_loop()
+        # The handler of `run_script` would raise an exception in the middle of a request.
+        loop.add_signal_handler(signal.SIGTERM, stopped.set)
+        make_connection = close_silent_connections(runner)
+        server = await loop.create_server(make_connection, host, port, reuse_address=True)
+        host, port, *_ = server.sockets[0].getsockname()
+        name = f"[{host}]" if ":" in host else host
+        print(f"http://{name}:{port} (Ctrl-C stops the server)", flush=True)
+        await stopped.wait()
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"{host}:{port}: {reason.lower()}. Choose another --port or --host"
+        ) from None
+    finally:
+        if server:
+            server.close()
+        await runner.cleanup()

@@ -1,0 +1,147 @@
+"""Translate the sentences of concurrent requests in batches, and inspect the translations."""
+
+import asyncio
+from typing import NamedTuple
+
+from data_load import RaggedIds, encode_lines
+from inference import token_probabilities
+from monitor.attention_maps import alignments, append_eos
+from vocab import truncate_at_eos
+
+MAX_TOKENS = 200  # of a sentence, </S> included: an answer grows with their square
+MAX_BATCH_SENTENCES = 32
+BATCH_WAIT_SECONDS = 0.01  # for which the first sentence of a batch waits for others
+MAX_QUEUED_SENTENCES = 256
+
+
+class Sentence(NamedTuple):
+    """A sentence to translate."""
+
+    text: str
+    prefix: str = ""  # the first words of its translation
+    inspect: bool = True  # whether the answer has the attention and the probability of each token
+
+
+class InspectedTranslator:
+    """Translate sentences, and compute what each token of a translation attends to.
+
+    Args:
+      model: a `Transformer`.
+      translator: a `Translator` with this model.
+    """
+
+    def __init__(self, model, translator):
+        self.model, self.translator = model, translator
+
+    def __call__(self, sentences):
+        """Translate a list of `Sentence`.
+
+        Returns:
+          list of dict: the answer of the server to each one, in types that JSON has.
+        """
+        hp, vocabs = self.translator.hp, self.translator.vocabs
+        max_tokens = min(MAX_TOKENS, hp.max_input_tokens)
+        lines = [sentence.text for sentence in sentences]
+        X, rows, truncated = encode_lines(lines, vocabs[0], hp, max_tokens)
+        prefixes = self.translator.encode_prefixes([sentences[row].prefix for row in rows])
+        translations = self.translator.decode_ids(X, prefixes)
+        answers = [
+            dict(source=[], translations=[], truncated=row in truncated)
+            for row in range(len(lines))
+        ]
+        details = self.inspect(X, translations, [sentences[row].inspect for row in rows])
+        for row, x, hypotheses in zip(rows, X, translations, strict=True):
+            answers[row]["source"] = display_tokens(x[:-1], vocabs[0], hp)
+            answers[row]["translations"] = [
+                dict(text=vocabs[1].decode(ids), score=round(float(score), 4)) | next(details)
+                for ids, score in hypotheses
+            ]
+        return answers
+
+    def inspect(self, X, translations, wanted):
+        """Yield the tokens of each translation, their probabilities and attention, as a dict.
+
+        Args:
+          wanted: for each row of X, whether it is asked for; otherwise the dict is empty.
+        """
+        hp, (_, vocab) = self.translator.hp, self.translator.vocabs
+        pairs = [
+            (x, append_eos(ids, hp))
+            for x, best, inspect in zip(X, translations, wanted, strict=True)
+            for ids, _ in best
+            if inspect
+        ]
+        X_of_pair, Y = (
+            RaggedIds.from_lists(side) for side in ([*zip(*pairs, strict=True)] or [[], []])
+        )
+        weights = iter(alignments(self.model, hp, X_of_pair, Y))
+        probabilities = iter(token_probabilities(self.model, hp, X_of_pair, Y))
+        for best, inspect in zip(translations, wanted, strict=True):
+            for ids, _ in best:
+                if not inspect:
+                    yield {}
+                    continue
+                tokens = display_tokens(truncate_at_eos(ids), vocab, hp)
+                attention = next(weights)[: len(tokens), :-1].astype(float)  # without </S>
+                probability = next(probabilities)[: len(tokens)].astype(float)
+                yield dict(
+                    tokens=tokens,
+                    probabilities=probability.round(3).tolist(),
+                    attention=attention.round(3).tolist(),
+                )
+
+
+def display_tokens(ids, vocab, hp):
+    """Convert ids to tokens as they look in a sentence, with a space before each new word."""
+    tokens = map(vocab.id_to_token, ids)
+    if hp.tokenizer == "words":
+        return [f" {token}" for token in tokens]
+    return [token.replace("▁", " ") for token in tokens]
+
+
+class Batcher:
+    """Collect items of concurrent tasks, and call a function on batches of them.
+
+    Args:
+      function: from a list to a list of the same length. It is called in another thread.
+    """
+
+    def __init__(self, function):
+        self.function = function
+        self.queue = asyncio.Queue(MAX_QUEUED_SENTENCES)
+
+    async def __call__(self, item):
+        """Return the result of `function` for an item, or raise its exception.
+
+        Raises:
+          asyncio.QueueFull: too many items wait already.
+        """
+        future = asyncio.get_running_loop().create_future()
+        self.queue.put_nowait((item, future))
+        return await future
+
+    async def run(self):
+        """Process batches until this task is cancelled."""
+        while True:
+            batch = [await self.queue.get()]
+            await asyncio.sleep(BATCH_WAIT_SECONDS)
+            while len(batch) < MAX_BATCH_SENTENCES and not self.queue.empty():
+                batch.append(self.queue.get_nowait())
+            batch = [(item, future) for item, future in batch if not future.done()]
+            results = await asyncio.to_thread(self.results, [item for item, _ in batch])
+            for (_, future), result in zip(batch, results, strict=True):
+                if future.done():  # the client has closed its connection
+                    continue
+                if isinstance(result, Exception):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result)
+
+    def results(self, items):
+        """Call `function`: a list of results, or of the exceptions that single items raise."""
+        try:
+            return self.function(items)
+        except Exception as error:
+            if len(items) == 1:
+                return [error]
+            return [result for item in items for result in self.results([item])]
