@@ -137,7 +137,8 @@ async def read_fields(request) -> dict:
         page of another site. A browser sends JSON of other sites only with permission.
     """
     origin = request.headers.get("Origin")
-    if request.content_type == FORM and origin and urlsplit(origin).netloc != request.host:
+    own = (None, f"http://{request.host}", f"https://{request.host}")
+    if request.content_type == FORM and origin not in own:
         raise RequestError(403, "Send this form from the page of this server.")
     try:
         async with asyncio.timeout(REQUEST_SECONDS):
@@ -150,7 +151,7 @@ async def read_fields(request) -> dict:
         raise RequestError(
             408, f"The request did not arrive within {REQUEST_SECONDS} seconds."
         ) from None
-    except (web.RequestPayloadError, ValueError, RecursionError):
+    except (web.RequestPayloadError, ValueError, LookupError, RecursionError):
         raise RequestError(400, USAGE) from None
     except web.HTTPRequestEntityTooLarge:
         raise RequestError(413, TOO_LONG) from None
@@ -203,49 +204,62 @@ async def answer_libretranslate(app, fields):
     `q` is a text or a list of texts, with a sentence on each line. The answer has
     `translatedText` of the same kind, and `alternatives` if the request asks for some.
     """
-    source, target = app[LANGUAGES]
-    for name, supported in (("source", (source, "auto")), ("target", (target,))):
-        if fields.get(name) not in supported:
-            raise RequestError(
-                400, f"{name} {fields.get(name)!r} is not supported. Use {supported[0]}."
-            )
-    if fields.get("format", "text") != "text":
-        raise RequestError(400, "format must be text.")
-    texts = fields["q"] if isinstance(fields["q"], list) else [fields["q"]]
-    if not all(isinstance(text, str) for text in texts):
-        raise RequestError(400, USAGE)
-    lines = [text.split("\n") for text in texts]
-    if sum(map(len, lines)) > MAX_LINES:
+    source, _ = app[LANGUAGES]
+    check_languages(fields, app[LANGUAGES])
+    is_list = isinstance(fields["q"], list)
+    texts = [split_lines(text) for text in (fields["q"] if is_list else [fields["q"]])]
+    if sum(map(len, texts)) > MAX_LINES:
         raise RequestError(413, f"A request has at most {MAX_LINES} lines.")
-    sentences = [
-        Sentence(text_field(dict(q=line), "q"), inspect=False) for text in lines for line in text
-    ]
+    sentences = [Sentence(line, inspect=False) for lines in texts for line in lines]
     answers = iter(await translate_all(app[BATCHER], sentences))
-    translated = [
-        [[best["text"] for best in json.loads(next(answers))["translations"]] or [""] for _ in text]
-        for text in lines
-    ]  # for each text, for each line, the translations
-    results = [join_lines(text, 0) for text in translated]
-    answer = dict(translatedText=results if isinstance(fields["q"], list) else results[0])
-    try:
-        wanted = int(fields.get("alternatives", 0))
-    except (TypeError, ValueError):
-        raise RequestError(400, "alternatives must be a number.") from None
-    if wanted > 0:
+    translated = [[texts_of(next(answers)) for _ in lines] for lines in texts]
+    results = [join_lines(lines, 0) for lines in translated]
+    answer = dict(translatedText=results if is_list else results[0])
+    if alternatives := number_field(fields, "alternatives"):
         others = [
-            [join_lines(text, i) for i in range(1, wanted + 1) if i < max(map(len, text))]
-            for text in translated
+            [join_lines(lines, i) for i in range(1, min(alternatives + 1, max(map(len, lines))))]
+            for lines in translated
         ]
-        answer["alternatives"] = others if isinstance(fields["q"], list) else others[0]
+        answer["alternatives"] = others if is_list else others[0]
     if fields["source"] == "auto":  # nothing is detected: there is one language
         answer["detectedLanguage"] = dict(language=source, confidence=0)
     return web.json_response(answer)
 
 
-def join_lines(translations, index) -> str:
-    """Join the translations of the lines of a text: of each line that with this index.
+def check_languages(fields, languages):
+    """Raise RequestError if the model does not translate between the languages of a request."""
+    source, target = languages
+    for name, supported in (("source", (source, "auto")), ("target", (target,))):
+        if fields.get(name) not in supported:
+            raise RequestError(400, f"This {name} is not supported. Use {supported[0]}.")
+    if fields.get("format", "text") != "text":
+        raise RequestError(400, "This format is not supported. Use text.")
+
+
+def split_lines(text) -> list[str]:
+    """Split a text into lines, each of them a sentence; raise RequestError if it is none."""
+    if not isinstance(text, str):
+        raise RequestError(400, USAGE)
+    return [text_field(dict(q=line), "q") for line in text.split("\n")]
+
+
+def number_field(fields, name) -> int:
+    """Return a field that is a number, 0 if it is missing, or raise RequestError."""
+    try:
+        return max(0, int(fields.get(name, 0)))
+    except (TypeError, ValueError, OverflowError):
+        raise RequestError(400, f"{name} must be a number.") from None
+
+
+def texts_of(answer) -> list[str]:
+    """Return the translations in an answer of the translator, best first, at least one."""
+    return [translation["text"] for translation in json.loads(answer)["translations"]] or [""]
+
+
+def join_lines(lines, index) -> str:
+    """Join the translations of the lines of a text, of each line that at `index` or its last one.
 
     >>> join_lines([["a", "b"], ["c"]], 1)
     'b\\nc'
     """
-    return "\n".join(best[min(index, len(best) - 1)] for best in translations)
+    return "\n".join(texts[min(index, len(texts) - 1)] for texts in lines)

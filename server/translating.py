@@ -49,46 +49,41 @@ class InspectedTranslator:
             dict(source=[], translations=[], truncated=row in truncated)
             for row in range(len(lines))
         ]
-        details = self.inspect(X, translations, [sentences[row].inspect for row in rows])
         for row, x, hypotheses in zip(rows, X, translations, strict=True):
             answers[row]["source"] = display_tokens(x[:-1], vocabs[0], hp)
             answers[row]["translations"] = [
-                dict(text=vocabs[1].decode(ids), score=round(float(score), 4)) | next(details)
+                dict(text=vocabs[1].decode(ids), score=round(float(score), 4))
                 for ids, score in hypotheses
             ]
+        self.inspect(
+            [
+                (x, ids, answer)
+                for row, x, hypotheses in zip(rows, X, translations, strict=True)
+                for (ids, _), answer in zip(hypotheses, answers[row]["translations"], strict=True)
+                if sentences[row].inspect
+            ]
+        )
         return answers
 
-    def inspect(self, X, translations, wanted):
-        """Yield the tokens of each translation, their probabilities and attention, as a dict.
+    def inspect(self, hypotheses):
+        """Add the tokens, their probabilities and their attention to the answers.
 
         Args:
-          wanted: for each row of X, whether it is asked for; otherwise the dict is empty.
+          hypotheses: list of (source ids, ids of a translation, its dict in the answer).
         """
         hp, (_, vocab) = self.translator.hp, self.translator.vocabs
-        pairs = [
-            (x, append_eos(ids, hp))
-            for x, best, inspect in zip(X, translations, wanted, strict=True)
-            for ids, _ in best
-            if inspect
-        ]
-        X_of_pair, Y = (
-            RaggedIds.from_lists(side) for side in ([*zip(*pairs, strict=True)] or [[], []])
-        )
-        weights = iter(alignments(self.model, hp, X_of_pair, Y))
-        probabilities = iter(token_probabilities(self.model, hp, X_of_pair, Y))
-        for best, inspect in zip(translations, wanted, strict=True):
-            for ids, _ in best:
-                if not inspect:
-                    yield {}
-                    continue
-                tokens = display_tokens(truncate_at_eos(ids), vocab, hp)
-                attention = next(weights)[: len(tokens), :-1].astype(float)  # without </S>
-                probability = next(probabilities)[: len(tokens)].astype(float)
-                yield dict(
-                    tokens=tokens,
-                    probabilities=probability.round(3).tolist(),
-                    attention=attention.round(3).tolist(),
-                )
+        X = RaggedIds.from_lists([x for x, _, _ in hypotheses])
+        Y = RaggedIds.from_lists([append_eos(ids, hp) for _, ids, _ in hypotheses])
+        weights = alignments(self.model, hp, X, Y)
+        probabilities = token_probabilities(self.model, hp, X, Y)
+        for (_, ids, answer), attention, probability in zip(
+            hypotheses, weights, probabilities, strict=True
+        ):
+            tokens = display_tokens(truncate_at_eos(ids), vocab, hp)
+            T = len(tokens)  # without </S>
+            answer["tokens"] = tokens
+            answer["probabilities"] = probability[:T].astype(float).round(3).tolist()
+            answer["attention"] = attention[:T, :-1].astype(float).round(3).tolist()
 
 
 def display_tokens(ids, vocab, hp):

@@ -98,6 +98,8 @@ def test_concurrent_requests_are_translated_as_single_ones(flags, server):
         (b"[" * 15_000, "application/json"),
         (b"{}", "application/json; charset=rot13"),
         (sentence("Hund"), "text/plain"),
+        (b"q=Hund&source=de&target=en", f"{serve_app.FORM}; charset=rot13"),
+        (b"source=de&target=en", serve_app.FORM),
     ],
 )
 def test_malformed_requests_are_refused(server, body, content_type):
@@ -260,7 +262,7 @@ def test_clients_of_libretranslate(flags, server, form):
     second = [translations[1]["text"] for translations in expected]
     assert answer["alternatives"] == [f"{second[0]}\n\n{second[1]}"]
     if not form:
-        status, answer = ask_libretranslate(server, q=lines, alternatives=2)
+        status, answer = ask_libretranslate(server, q=lines, alternatives=10**12)
         assert answer["translatedText"] == best
         assert [others[0] for others in answer["alternatives"]] == second
 
@@ -278,6 +280,7 @@ def test_the_languages_are_listed(server):
         (dict(q="Hund", source=["de"]), 400),
         (dict(q="Hund", format="html"), 400),
         (dict(q="Hund", alternatives="many"), 400),
+        (dict(q="Hund", alternatives=float("inf")), 400),
         (dict(q=7), 400),
         (dict(q=["Hund", None]), 400),
         (dict(q="\ud800"), 400),
@@ -296,7 +299,8 @@ def test_a_form_of_another_site_is_refused(server):
     """A browser sends forms to any address, and the header Origin with them."""
     body = urllib.parse.urlencode(dict(q="Hund", source="de", target="en")).encode()
     assert ask(server, body, serve_app.FORM, Origin="https://evil.example")[0] == 403
-    assert ask(server, body, serve_app.FORM, Origin="null")[0] == 403
+    for origin in ("null", "http://[::1", f"{server}.evil.example"):
+        assert ask(server, body, serve_app.FORM, Origin=origin)[0] == 403
     assert ask(server, body, serve_app.FORM, Origin=server)[0] == 200
 
 
