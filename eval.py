@@ -56,15 +56,17 @@ def results_path(hp, paths) -> Path:
     """Return the path of the results file of this evaluation.
 
     It is named after the checkpoint, as in the 2017 code. The name of logdir follows unless it
-    is the default, and then the flags that differ from those of training, so that evaluations
-    do not overwrite each other: model_epoch_03_gs_66.ja-zh.beam-1
+    is the default, or the names of an ensemble, and then the flags that differ from those of
+    training, so that evaluations do not overwrite each other: model_epoch_03_gs_66.ja-zh.beam-1
 
     Args:
       paths: the checkpoints of the model.
     """
     parts = [paths[-1].name]
-    if os.path.normpath(hp.logdir) != Hyperparams.logdir and hp.results == Hyperparams.results:
-        parts.append(Path(os.path.abspath(hp.logdir)).name)
+    folders = [*dict.fromkeys(path.parent for path in paths)]
+    named = folders != [Path(Hyperparams.logdir)] and hp.results == Hyperparams.results
+    if named or len(folders) > 1:
+        parts.append("+".join(Path(os.path.abspath(folder)).name for folder in folders))
     saved = read_hparams(hp.logdir)[0] if hparams_path(hp.logdir).exists() else hp
     for name in NAMING_FLAGS:
         value = getattr(hp, name)

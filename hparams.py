@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from runtime.errors import InputError
-from runtime.files import atomic_write
+from runtime.files import atomic_write, split_paths
 from runtime.flags import AUTO, INT32_LIMIT, NONE, WIDTH_LIMIT, Flags, check_value, flag
 
 MAX_INPUT_TOKENS = 1024  # read of a sentence, if the model itself has no limit
@@ -93,7 +93,11 @@ class Hyperparams(Flags):
     preprocessed: str = data_flag(
         "preprocessed", "folder of the vocabularies that prepro.py writes"
     )
-    logdir: str = data_flag("logdir", "folder of the checkpoints and of TensorBoard's event files")
+    logdir: str = data_flag(
+        "logdir",
+        "folder of the checkpoints and of TensorBoard's event files; to translate with several"
+        " models together, their folders with commas between them",
+    )
     results: str = data_flag("results", "folder of the translations that eval.py writes")
     tokenizer: str = data_flag(
         "words",
@@ -516,7 +520,8 @@ class Hyperparams(Flags):
         for field in dataclasses.fields(cls):
             if field.name in flags:
                 check_value(field, flags[field.name])
-        reads_model = any(Path(flags.get("logdir", cls.logdir)).glob("*.index"))
+        logdirs = split_paths(flags.get("logdir", cls.logdir))
+        reads_model = any(any(Path(logdir).glob("*.index")) for logdir in logdirs)
         if not reads_model and "start_from" not in flags:
             make_hparams(flags)
 

@@ -1,6 +1,7 @@
 """Load a trained model, and translate sentences with it."""
 
 import functools
+import itertools
 import math
 from typing import NamedTuple
 
@@ -10,12 +11,14 @@ from tqdm import tqdm
 
 import checkpoint
 from data_load import RaggedIds, encode_lines, prepare_sentences
+from ensemble import Ensemble
 from hparams import Hyperparams, load_hparams
 from interop import original
 from model import make_model
 from runtime.errors import InputError
+from runtime.files import split_paths
 from search import PENALTIES, beam_search, greedy, prefix_step, sampling_step, suppress
-from vocab import BOS, EOS, PAD, load_vocabs
+from vocab import BOS, EOS, PAD, fingerprints, load_vocabs
 
 # The limits of a batch bound the memory. Larger batches are faster.
 MAX_BATCH_SOURCE_TOKENS = 4096  # padding included
@@ -28,7 +31,8 @@ def load_model(flags):
     """Load the model in `logdir`.
 
     Args:
-      flags: dict, those of the command line.
+      flags: dict, those of the command line. `logdir` may name several folders, with commas
+        between them: their models become an `Ensemble`.
 
     Returns:
       (list of Path, Hyperparams, Transformer, tuple): the checkpoints whose average the
@@ -38,6 +42,8 @@ def load_model(flags):
       InputError: there is no model, it is damaged, or a flag contradicts it.
     """
     logdir = flags.get("logdir", Hyperparams.logdir)
+    if len(logdirs := split_paths(logdir)) > 1:
+        return load_ensemble(flags, logdirs)
     path = checkpoint.require_latest(logdir)
     if original.is_original(path):
         return [path], *original.load_original(path, flags)
@@ -54,6 +60,29 @@ def load_model(flags):
             raise
         return load_model(flags)  # a training run has deleted one of them in the meantime
     return paths, hp, model, vocabs
+
+
+def load_ensemble(flags, logdirs):
+    """Load several models; returns as `load_model`, with the hyperparameters of the first.
+
+    Raises:
+      InputError: as `load_model`, or the models do not read the same tokens.
+    """
+    loaded = [load_model(flags | dict(logdir=logdir)) for logdir in logdirs]
+    paths, hps, models, vocabs = zip(*loaded, strict=True)
+    for logdir, hp, own_vocabs in zip(logdirs, hps, vocabs, strict=True):
+        if fingerprints(own_vocabs) != fingerprints(vocabs[0]):
+            raise InputError(
+                f"{logdir}: has another vocabulary than {logdirs[0]}. Train both models with the"
+                " same --preprocessed"
+            )
+        for name in ("pad_to", "masks_from_ids", "unbounded_length", "max_input_tokens"):
+            if getattr(hp, name) != getattr(hps[0], name):
+                raise InputError(
+                    f"{logdir}: reads sentences in another way than {logdirs[0]} (maxlen,"
+                    " position encodings or masks differ). Choose models of similar recipes"
+                )
+    return [*itertools.chain(*paths)], hps[0], Ensemble(models), vocabs[0]
 
 
 def choose_checkpoints(newest, best, count):
@@ -75,9 +104,18 @@ def describe_decoding(hp, paths) -> str:
 
 
 def describe_checkpoints(paths) -> str:
-    """Describe which checkpoints the parameters come from."""
-    mean = f"mean of {len(paths)} checkpoints to " if len(paths) > 1 else ""
-    return f"{mean}{paths[-1].name}"
+    """Describe which checkpoints the parameters come from, and in an ensemble which models."""
+    models = {}
+    for path in paths:
+        models.setdefault(path.parent, []).append(path.name)
+    texts = [
+        f"mean of {len(names)} checkpoints to {names[-1]}" if len(names) > 1 else names[0]
+        for names in models.values()
+    ]
+    if len(models) == 1:
+        return texts[0]
+    each = (f"{folder.name}: {text}" for folder, text in zip(models, texts, strict=True))
+    return f"{len(models)} models ({'; '.join(each)})"
 
 
 # Searching ---------------------------------------------------------------------

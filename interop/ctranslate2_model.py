@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from data_load import RaggedIds
+from ensemble import check_single_model
 from interop.optional import import_optional
 from modules import Normalize
 from runtime.errors import InputError
@@ -36,6 +37,7 @@ def write(hp, model, vocabs, path, quantization="float32"):
       InputError: CTranslate2 is not installed, or it lacks a layer of the model.
     """
     import_optional("ctranslate2")
+    check_single_model(model, "CTranslate2")
     if hp.model == "rnn":
         raise InputError(
             f"recipe {hp.recipe}: CTranslate2 has no recurrent models. Export with --format"

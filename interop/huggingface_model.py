@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ensemble import check_single_model
 from interop.optional import import_optional
 from runtime.errors import InputError
 from vocab import BOS, EOS, PAD, SPECIALS, UNK
@@ -28,6 +29,7 @@ def write(hp, model, vocabs, path):
       InputError: safetensors is not installed, or Marian's class lacks a layer of the model.
     """
     safetensors = import_optional("safetensors.numpy")
+    check_single_model(model, "Hugging Face transformers")
     check_convertible(hp)
     vocab, path = vocabs[0], Path(path)
     path.mkdir()

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ensemble import Ensemble
 from inference import decoding_batches, encode_both
 from modules import shift_right
 from rnn import RecurrentModel
@@ -46,8 +47,11 @@ def attention_maps(model, x, y) -> AttentionMaps:
     A recurrent model has only `cross`, with one block and one head; without attention, no block.
 
     Args:
+      model: of an `Ensemble`, the first model.
       x, y: ids of sources and of their translations, (N, T_x) and (N, T_y) int32.
     """
+    if isinstance(model, Ensemble):
+        model = model.models[0]
     maps = AttentionMaps([], [], [])
     if isinstance(model, RecurrentModel):
         if model.decoder_attention:

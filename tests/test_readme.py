@@ -33,6 +33,7 @@ SKIPPED = {
     "python corpora/clean.py": "tests/test_clean.py runs it",
     "python tests/mutants.py": "takes hours",
     "python eval.py --logdir logdir/": "tests/test_eval.py compares two evaluations",
+    "python translate.py --logdir logdir/a,": "tests/test_ensemble.py trains two models",
 }
 SETUP = [
     f"python {script} --recipe tiny --source_train my.de --target_train my.en"

@@ -1,0 +1,61 @@
+"""Several models that translate together."""
+
+import tensorflow as tf
+
+from runtime.errors import InputError
+
+
+class Ensemble:
+    """Models whose log-probabilities are averaged.
+
+    It has the methods of a model that a search calls, so that a search needs no change. The
+    models may differ in size and kind, but not in their vocabularies.
+
+    Args:
+      models: list of `Transformer` or `RecurrentModel`.
+    """
+
+    def __init__(self, models):
+        self.models = models
+
+    @property
+    def variables(self):
+        """The variables of all models."""
+        return [variable for model in self.models for variable in model.variables]
+
+    def __call__(self, x, y):
+        """Compute the mean log-probabilities of the targets, as `Transformer.call`: (N, T, V)."""
+        return mean_log_probs([model(x, y) for model in self.models])
+
+    def encode_memory(self, x):
+        """Encode source ids (N, T); returns what each model's `encode_memory` returns."""
+        return [model.encode_memory(x) for model in self.models]
+
+    def initial_cache(self, memory, beam=1):
+        """Return the caches of all models before the first token."""
+        pairs = zip(self.models, memory, strict=True)
+        return [model.initial_cache(own, beam) for model, own in pairs]
+
+    def decode_step(self, ids, cache, memory):
+        """Read the newest tokens (N * beam,) with all models.
+
+        Returns:
+          ((N * beam, V), list): mean log-probabilities of the next tokens, and the new caches.
+        """
+        steps = zip(self.models, cache, memory, strict=True)
+        logits, cache = zip(
+            *(model.decode_step(ids, own, memory) for model, own, memory in steps), strict=True
+        )
+        return mean_log_probs(logits), [*cache]
+
+
+def mean_log_probs(logits):
+    """Average the log-probabilities that logits (..., V) of several models give."""
+    log_probs = [tf.nn.log_softmax(tf.cast(own, tf.float32)) for own in logits]
+    return tf.add_n(log_probs) / len(log_probs)
+
+
+def check_single_model(model, program):
+    """Raise InputError if `model` is an `Ensemble`, which another program cannot run."""
+    if isinstance(model, Ensemble):
+        raise InputError(f"logdir names several models, but {program} runs one. Name one folder")

@@ -1,0 +1,176 @@
+"""Several models that translate together: --logdir a,b."""
+
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import prepro
+import train
+from conftest import SMALL, sample_pairs, write_corpus
+from ensemble import Ensemble, mean_log_probs
+from hparams import make_hparams
+from inference import Scorer, Translator, load_model, make_search
+from model import make_model
+from processes import forked_script
+from runtime.errors import InputError
+from text import read_test_sentences
+from vocab import BOS
+
+V = 40
+
+
+def small_models(*flags):
+    """Models of different kinds and sizes with one vocabulary, and the hyperparameters of each."""
+    hps = [make_hparams(dict(vocab_size=V) | own) for own in flags]
+    return hps, [make_model(hp, V, V) for hp in hps]
+
+
+TRANSFORMER = dict(recipe="tiny", hidden_units=16, num_blocks=2, num_heads=2)
+MIXED = (
+    TRANSFORMER,
+    dict(recipe="tiny", hidden_units=24, num_blocks=1, num_heads=3, positions="rotary"),
+    dict(recipe="rnn_attention", hidden_units=16),
+)
+
+
+def random_ids(rows, width):
+    ids = np.random.default_rng(0).integers(4, V, (rows, width), np.int32)
+    ids[:, -1] = 3
+    return ids
+
+
+def log_softmax(logits):
+    logits = np.array(logits, np.float64)
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def test_log_probabilities_are_averaged():
+    rng = np.random.default_rng(0)
+    logits = [rng.normal(size=(2, 3, V)).astype("float32") for _ in range(3)]
+    expected = np.mean([log_softmax(own) for own in logits], axis=0)
+    np.testing.assert_allclose(mean_log_probs(logits), expected, atol=1e-5)
+
+
+def test_models_of_different_kinds_decode_token_by_token_as_at_once():
+    _, models = small_models(*MIXED)
+    ensemble = Ensemble(models)
+    x, y = random_ids(3, 6), random_ids(3, 5)
+    together = np.array(ensemble(x, y))
+    np.testing.assert_allclose(
+        together, np.mean([log_softmax(model(x, y)) for model in models], axis=0), atol=1e-4
+    )
+    memory = ensemble.encode_memory(x)
+    cache = ensemble.initial_cache(memory)
+    previous = tf.fill([3], BOS)
+    for t in range(5):
+        log_probs, cache = ensemble.decode_step(previous, cache, memory)
+        np.testing.assert_allclose(log_probs, together[:, t], atol=1e-4)
+        previous = tf.constant(y[:, t])
+    assert len(ensemble.variables) == sum(len(model.variables) for model in models)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_an_ensemble_of_one_model_is_the_model(beam):
+    (hp,), (model,) = small_models(TRANSFORMER)
+    x = random_ids(5, 6)
+    expected = make_search(model, hp, beam, nbest=beam)(x)
+    got = make_search(Ensemble([model, model]), hp, beam, nbest=beam)(x)
+    np.testing.assert_array_equal(got[0], expected[0])
+    np.testing.assert_allclose(got[1], expected[1], atol=1e-5)
+
+
+def test_beam_search_finds_better_translations_than_each_model_alone():
+    """By the log-probability of both together."""
+    keras.utils.set_random_seed(0)
+    _, models = small_models(*MIXED)
+    ensemble, x = Ensemble(models), random_ids(9, 6)
+    for variable in ensemble.variables:
+        if variable.trainable:
+            variable.assign(3 * variable)  # untrained models find all tokens equally likely
+    hp = make_hparams(TRANSFORMER | dict(alpha=0.0))
+
+    def score(translator):
+        preds, _ = make_search(translator, hp, 8)(x)
+        preds = preds[:, 0].numpy()
+        logp = np.take_along_axis(np.array(ensemble(x, preds)), preds[..., None], axis=2)[..., 0]
+        return np.where(preds > 0, logp, 0.0).sum()
+
+    assert score(ensemble) > max(map(score, models)) + 5
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Flags of two models with one vocabulary."""
+    folder = tmp_path_factory.mktemp("two")
+    flags = write_corpus(folder, sample_pairs(300), sample_pairs(20, seed=1)) | SMALL
+    flags |= dict(recipe="tiny", vocab_size=300, maxlen=40, num_epochs=6, lr=0.01, warmup_steps=10)
+    flags |= dict(batch_tokens=0, batch_size=32)
+    prepro.main(flags)
+    logdirs = [str(folder / name) for name in ("first", "second")]
+    for seed, logdir in enumerate(logdirs):
+        train.main(flags | dict(logdir=logdir, seed=seed))
+    return flags | dict(logdir=",".join(logdirs))
+
+
+def test_the_scripts_use_several_models(two, tmp_path):
+    logdir, results = two["logdir"], tmp_path / "results"
+    done = forked_script("eval.py", logdir=logdir, results=results)
+    assert done.returncode == 0, done.stderr
+    mean = "mean of 6 checkpoints to model_epoch_06_gs_54"
+    assert f", 2 models (first: {mean}; second: {mean})\n" in done.stdout
+    source = tmp_path / "in"
+    lines = read_test_sentences(two["source_test"]).raw
+    source.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    done = forked_script("translate.py", logdir=logdir, source=source)
+    assert done.returncode == 0, done.stderr
+    (path,) = results.iterdir()
+    got = re.findall(r"^- got: (.*)$", path.read_text("utf-8"), re.MULTILINE)
+    assert done.stdout.splitlines() == got
+    _, hp, model, vocabs = load_model(dict(logdir=logdir))
+    assert [best[0][0] for best in Translator(hp, model, vocabs)(lines)] == got
+    assert len(Scorer(hp, model, vocabs)(lines, got)) == len(lines)
+
+
+def test_an_ensemble_is_exported(two, tmp_path):
+    done = forked_script("export.py", logdir=two["logdir"], output=tmp_path / "exported")
+    assert done.returncode == 0, done.stderr
+    import tensorflow_text  # noqa: F401  registers the operations that tokenize
+
+    _, hp, model, vocabs = load_model(dict(logdir=two["logdir"]))
+    lines = read_test_sentences(two["source_test"]).raw
+    signature = tf.saved_model.load(str(tmp_path / "exported")).signatures["serving_default"]
+    texts = signature(text=tf.constant(lines))["translation"].numpy()
+    expected = [best[0][0] for best in Translator(hp, model, vocabs)(lines)]
+    assert [text.decode() for text in texts] == expected
+
+
+@pytest.mark.parametrize("format", ["ctranslate2", "huggingface"])
+def test_other_programs_run_one_model(two, tmp_path, format):
+    output = tmp_path / "exported"
+    done = forked_script("export.py", logdir=two["logdir"], output=output, format=format)
+    assert done.returncode == 2 and "logdir names several models, but" in done.stderr
+    assert not output.exists()
+
+
+def test_the_results_file_names_the_models(two, tmp_path, monkeypatch):
+    from eval import results_path
+
+    paths, hp, *_ = load_model(dict(logdir=two["logdir"]))
+    assert results_path(hp, paths).name == "model_epoch_06_gs_54.first_second"
+
+
+def test_models_that_cannot_translate_together(two, trained, tmp_path):
+    first = two["logdir"].split(",")[0]
+    for other, message in (
+        (trained("tiny")["logdir"], "has another vocabulary than"),
+        (str(tmp_path / "missing"), "missing: holds no checkpoint"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load_model(dict(logdir=f"{first},{other}"))
+    bounded = str(tmp_path / "bounded")
+    train.main(two | dict(logdir=bounded, positions="learned", num_epochs=1))
+    with pytest.raises(InputError, match="bounded: reads sentences in another way than"):
+        load_model(dict(logdir=f"{first},{bounded}"))
