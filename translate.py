@@ -19,7 +19,7 @@ from pathlib import Path
 from hparams import Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import atomic_open, check_not_directory
+from runtime.files import atomic_open, check_not_directory, open_output
 from runtime.flags import NONE, Flags, flag
 
 
@@ -209,16 +209,6 @@ def count_lines(path) -> int:
     """Count the line feeds in a file."""
     with open(path, "rb") as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
-
-
-@contextlib.contextmanager
-def open_output(path):
-    """Context manager: a file of bytes, written atomically, or standard output for "-"."""
-    if path == "-":
-        yield sys.stdout.buffer
-    else:
-        with atomic_open(path) as file:
-            yield file
 
 
 def format_line(number, hypotheses, nbest) -> bytes:

@@ -45,6 +45,16 @@ def atomic_open(path):
         temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def open_output(path):
+    """Context manager: a file of bytes, written atomically, or standard output for "-"."""
+    if path == "-":
+        yield sys.stdout.buffer
+    else:
+        with atomic_open(path) as file:
+            yield file
+
+
 def atomic_write(path, content):
     """Write text or bytes to `path` as `atomic_open` does."""
     with atomic_open(path) as file:

@@ -34,6 +34,7 @@ SKIPPED = {
     "python tests/mutants.py": "takes hours",
     "python eval.py --logdir logdir/": "tests/test_eval.py compares two evaluations",
     "python translate.py --logdir logdir/a,": "tests/test_ensemble.py trains two models",
+    "python rerank.py --source in --nbest nbest --logdir": "needs a reverse model",
 }
 SETUP = [
     f"python {script} --recipe tiny --source_train my.de --target_train my.en"

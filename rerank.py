@@ -1,0 +1,154 @@
+"""Choose among the n best translations of each line by another criterion than the search's.
+
+    python translate.py --source in --beam 10 --nbest 10 --output nbest
+    python rerank.py --source in --nbest nbest --logdir logdir/en-de > out
+    python rerank.py --source in --nbest nbest --method mbr > out
+
+reverse: --logdir names a model of the reverse direction. The score of a translation grows with
+the probability that the model translates it back to the source.
+mbr: the translation that is most similar to the others (minimum Bayes risk), by chrF."""
+
+import dataclasses
+import math
+import sys
+
+from hparams import Hyperparams
+from runtime.cli import parse_flags, run_script
+from runtime.errors import InputError
+from runtime.files import check_not_directory, open_output
+from runtime.flags import Flags, flag
+
+
+@dataclasses.dataclass(frozen=True)
+class RerankFlags(Flags):
+    """The flags of this script."""
+
+    source: str = flag("", "file of the sources, one sentence per line")
+    nbest: str = flag("", "file that translate.py --nbest has written")
+    output: str = flag("-", "file to write the best translations to; -: standard output")
+    method: str = flag("reverse", "how translations are compared", choices=("reverse", "mbr"))
+    weight: float = flag(
+        0.5, "for reverse: weight of the reverse model, next to 1 for the score", 0.0, 1000.0
+    )
+
+    def __post_init__(self):
+        for name in ("source", "nbest"):
+            if not getattr(self, name):
+                raise InputError(f"{name} is missing. Give --source and --nbest")
+        super().__post_init__()
+        check_not_directory(self.output)
+
+
+if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
+    flags = parse_flags(__doc__, Hyperparams, RerankFlags, reads_model=True)
+
+import sacrebleu
+
+from inference import Scorer, load_model
+from text import read_lines
+
+
+def read_nbest(path, num_lines) -> list[list[tuple[str, float]]]:
+    """Read lists of translations, best first: for each line pairs of text and score.
+
+    Raises:
+      InputError: a line has another form, or the numbers are not those of the source.
+    """
+    lists = [[] for _ in range(num_lines)]
+    for row, line in enumerate(read_lines(path, "Check the path, which --nbest names"), 1):
+        number, _, rest = line.partition(" ||| ")
+        text, separator, score = rest.rpartition(" ||| ")
+        try:
+            value = float(score)
+        except ValueError:
+            value = math.nan
+        if not (separator and number.isdecimal() and math.isfinite(value)):
+            raise InputError(
+                f"{path}:{row}: is not `number ||| translation ||| score`. Write the file with"
+                " translate.py and --nbest 2 or more"
+            )
+        if len(number) > 9 or int(number) >= num_lines:
+            raise InputError(
+                f"{path}:{row}: is of line {number}, but the source has {num_lines} lines, counted"
+                " from 0. Give the --source that was translated"
+            )
+        lists[int(number)].append((text, value))
+    for number, best in enumerate(lists):
+        if not best:
+            raise InputError(
+                f"{path}: has no translation of line {number}. Give the --source that was"
+                " translated"
+            )
+    return lists
+
+
+def reverse_scores(lines, lists, scorer, weight) -> list[list[float]]:
+    """Add the log-probability of each source, given its translations, to their scores.
+
+    It is a mean per token of the source.
+
+    Args:
+      lines: the sources, list of str.
+      lists: what `read_nbest` returned.
+      scorer: `Scorer` of the reverse direction.
+    """
+    counts = [len(best) for best in lists]
+    texts = [text for best in lists for text, _ in best]
+    sources = [line for line, count in zip(lines, counts, strict=True) for _ in range(count)]
+    reverse = iter(scorer(texts, sources))
+
+    def score_of(score):
+        back = next(reverse)
+        # An empty translation cannot be translated back.
+        return score + weight * back.logp / back.num_tokens if back.num_tokens else -math.inf
+
+    return [[score_of(score) for _, score in best] for best in lists]
+
+
+def mbr_scores(best) -> list[float]:
+    """Compute the expected chrF of each translation of a line against the others.
+
+    The probabilities are the softmax of their scores (Kumar and Byrne 2004; chrF: Popović 2015).
+
+    Args:
+      best: list of pairs of text and score.
+    """
+    chrf, top = sacrebleu.CHRF(), max(score for _, score in best)
+    weights = [math.exp(score - top) for _, score in best]
+    return [
+        sum(
+            weight * chrf.sentence_score(text, [other]).score
+            for (other, _), weight in zip(best, weights, strict=True)
+        )
+        for text, _ in best
+    ]
+
+
+def main(flags):
+    """Write the best translation of each line.
+
+    Args:
+      flags: dict that `parse_flags` returned.
+
+    Raises:
+      InputError: a file cannot be read, there is no model, or the files do not fit together.
+    """
+    options, flags = RerankFlags.split(flags)
+    lines = list(read_lines(options.source, "Check the path, which --source names"))
+    lists = read_nbest(options.nbest, len(lines))
+    if options.method == "mbr":
+        scores = map(mbr_scores, lists)
+    else:
+        _, hp, model, vocabs = load_model(flags)
+        scores = reverse_scores(lines, lists, Scorer(hp, model, vocabs), options.weight)
+    changed = 0
+    with open_output(options.output) as file:
+        for best, own in zip(lists, scores, strict=True):
+            index = max(range(len(best)), key=own.__getitem__)
+            changed += best[index][0] != best[0][0]
+            file.write(f"{best[index][0]}\n".encode())
+    print(f"{changed} of {len(lines)} translations have changed", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run_script(main, flags)
