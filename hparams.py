@@ -101,7 +101,7 @@ class Hyperparams(Flags):
     results: str = data_flag("results", "folder of the translations that eval.py writes")
     tokenizer: str = data_flag(
         "words",
-        "tokens of a sentence: words, as in 2017, or subwords of a joint BPE",
+        "tokens of a sentence: words, as in 2017, or subwords of a byte-pair encoding",
         choices=("words", "bpe"),
         fixed="model",
     )
@@ -110,12 +110,17 @@ class Hyperparams(Flags):
     )
     vocab_size: int = data_flag(
         32000,
-        "V: subwords in the joint vocabulary of both languages; auto: chosen from the number of"
+        "V: subwords in a vocabulary, joint or of one language; auto: chosen from the number of"
         " characters",
         5,
         INT32_LIMIT,
         fixed="model",
         auto=True,
+    )
+    joint_vocab: bool = data_flag(
+        True,
+        "one vocabulary of subwords for both languages; if not, one per language",
+        fixed="model",
     )
     symbols: str = data_flag(
         NONE,
@@ -396,6 +401,15 @@ class Hyperparams(Flags):
             )
         if self.tokenizer == "words" and self.vocab_size == AUTO:
             raise InputError("vocab_size auto is for --tokenizer bpe. For words, use --min_cnt")
+        if self.tied_embeddings and not self.joint_vocab:
+            raise InputError(
+                "tied_embeddings needs one vocabulary. Leave out --no-joint_vocab, or add"
+                " --no-tied_embeddings"
+            )
+        if self.tokenizer == "words" and not self.joint_vocab:
+            raise InputError(
+                "joint_vocab is for --tokenizer bpe: words have one vocabulary per language"
+            )
         if self.tied_embeddings and self.tokenizer == "words":
             raise InputError(
                 "tied_embeddings needs --tokenizer bpe: words have one vocabulary per language"
@@ -494,9 +508,12 @@ class Hyperparams(Flags):
         return hparams_path(self.logdir)
 
     @property
-    def sentencepiece_path(self) -> Path:
-        """The sentencepiece model."""
-        return Path(self.preprocessed) / "bpe.model"
+    def sentencepiece_paths(self) -> list[Path]:
+        """The sentencepiece model of both languages, or that of source and that of target."""
+        names = ["bpe.model"]
+        if not self.joint_vocab:
+            names = [f"bpe.{lang}.model" for lang in (self.source_lang, self.target_lang)]
+        return [Path(self.preprocessed) / name for name in names]
 
     @property
     def id_cache_path(self) -> Path:
@@ -768,7 +785,9 @@ def read_hparams(logdir):
         vocab_sha256 = dict(saved.pop("vocab_sha256"))
         hp = Hyperparams(**saved)
         for field in dataclasses.fields(Hyperparams):
-            if field.metadata["auto"] and getattr(hp, field.name) == AUTO:
+            # Two vocabularies may have different sizes.
+            two_sizes = field.name == "vocab_size" and not hp.joint_vocab
+            if field.metadata["auto"] and getattr(hp, field.name) == AUTO and not two_sizes:
                 raise InputError(f"{field.name} of a trained model is a number, not {AUTO}")
         if not vocab_sha256:
             raise InputError("vocab_sha256 is empty")

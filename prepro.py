@@ -98,7 +98,7 @@ def check_symbols(symbols):
             )
 
 
-def count_both_sides(files) -> Counter:
+def count_subword_text(files) -> Counter:
     """Count the words of both text files together.
 
     Args:
@@ -116,18 +116,18 @@ def count_both_sides(files) -> Counter:
     return word2cnt
 
 
-def make_subwords(word2cnt, vocab_size, sources, symbols=(), byte_fallback=False) -> bytes:
-    """Make the sentencepiece model of both sides: joint BPE (Sennrich et al. 2016).
+def make_subwords(word2cnt, sources, vocab_size, symbols=(), byte_fallback=False) -> bytes:
+    """Make the sentencepiece model of a text: BPE (Sennrich et al. 2016), joint if of both sides.
 
     Every character of the text is a subword, so no character of it is unknown. BPE never merges
     across a space, so the words and their counts are enough, while sentencepiece would hold all
     of the text in memory. The same words in the same order give the same bytes.
 
     Args:
-      word2cnt: the words of both sides with their counts.
+      word2cnt: the words of the text with their counts.
+      sources: the files of the text, for messages.
       vocab_size: number of subwords. `AUTO`: the number of `choose_vocab_size`, or the nearest
         one that is possible with this text, and fewer while too many of them are rare.
-      sources: the files of both sides, for messages.
       symbols: words that are always one subword.
       byte_fallback: whether characters that the text does not have become their UTF-8 bytes,
         each of which is a subword, in place of `<UNK>`.
@@ -158,7 +158,7 @@ def rare_share(proto, word2cnt, given=0) -> float:
 
     Args:
       proto: sentencepiece model, bytes.
-      word2cnt: the words of both sides with their counts.
+      word2cnt: the words of the text with their counts.
       given: how many subwords after the special ones are not learned, and do not count.
     """
     processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
@@ -302,22 +302,27 @@ def main(flags):
 
 
 def write_subwords(hp, pairs):
-    """Write the sentencepiece model of both sides, and print its size.
+    """Write the sentencepiece model of both sides, or one for each, and print their sizes.
 
     Args:
       pairs: list of pairs of `SentenceFile`, source and target.
     """
     check_symbols(hp.symbol_list)
-    word2cnt = count_both_sides([file for pair in pairs for file in pair])
+    counts = [count_subword_text(files) for files in zip(*pairs, strict=True)]
     for pair in pairs:
         check_same_length(*pair)
-    paths = hp.source_train, hp.target_train
-    model = make_subwords(word2cnt, hp.vocab_size, paths, hp.symbol_list, hp.byte_fallback)
-    replace_vocab(hp.sentencepiece_path, model)
-    size = f"{len(SubwordVocab(hp.sentencepiece_path))} subwords"
-    if hp.vocab_size == AUTO:
-        size += " (chosen from the size of the text; --vocab_size sets the number)"
-    print(f"{hp.sentencepiece_path}: {size}")
+    names = [[hp.source_train], [hp.target_train]]
+    if hp.joint_vocab:
+        counts, names = [counts[0] + counts[1]], [names[0] + names[1]]
+    more = hp.vocab_size, hp.symbol_list, hp.byte_fallback
+    # Both are made before one is written, so that the two files always belong together.
+    models = [make_subwords(*side, *more) for side in zip(counts, names, strict=True)]
+    for path, model in zip(hp.sentencepiece_paths, models, strict=True):
+        replace_vocab(path, model)
+        size = f"{len(SubwordVocab(path))} subwords"
+        if hp.vocab_size == AUTO:
+            size += " (chosen from the size of the text; --vocab_size sets the number)"
+        print(f"{path}: {size}")
 
 
 def write_words(hp, pairs):

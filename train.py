@@ -44,7 +44,7 @@ def main(flags):
     """
     hp, vocabs, path, start_paths = find_start(flags)
     latest = checkpoint.latest(hp.logdir)
-    if hp.tokenizer == "bpe":
+    if hp.tokenizer == "bpe" and hp.joint_vocab:
         hp = dataclasses.replace(hp, vocab_size=len(vocabs[0]))
     if path:
         checkpoint.check_sizes(hp, [*map(len, vocabs)], path)

@@ -27,7 +27,7 @@ RUN_PREPRO_HINT = (
 
 
 def load_vocabs(hp, trained_with=None):
-    """Load the vocabularies of source and target. With subwords both are the same object.
+    """Load the vocabularies of source and target. A joint one is one object for both.
 
     A trained model has a copy of its vocabularies in `logdir`, since prepro.py may have written
     other ones to `preprocessed` in the meantime. The copy is preferred.
@@ -41,14 +41,14 @@ def load_vocabs(hp, trained_with=None):
     Raises:
       InputError: a file is missing or malformed, or not the one the model was trained with.
     """
-    names = ["bpe.model"]
+    written_paths = hp.sentencepiece_paths
     if hp.tokenizer == "words":
-        names = [hp.vocab_path(lang).name for lang in (hp.source_lang, hp.target_lang)]
+        written_paths = [hp.vocab_path(lang) for lang in (hp.source_lang, hp.target_lang)]
     vocabs = []
-    for name in names:
-        path = Path(hp.logdir) / name
+    for written_path in written_paths:
+        path = Path(hp.logdir) / written_path.name
         if not (trained_with and path.exists()):
-            path = Path(hp.preprocessed) / name
+            path = written_path
         if trained_with and not path.exists():
             raise InputError(
                 f"{path}: no such file, nor a copy in {hp.logdir}. The model there needs the"
@@ -57,15 +57,13 @@ def load_vocabs(hp, trained_with=None):
         vocab = SubwordVocab(path) if hp.tokenizer == "bpe" else WordVocab(path, hp.min_cnt)
         if trained_with:
             check_same_vocab(vocab, trained_with, hp.logdir)
-        vocabs.append(vocab)
-    if hp.tokenizer == "bpe":
-        if hp.vocab_size not in (AUTO, len(vocabs[0])):
+        if hp.tokenizer == "bpe" and hp.vocab_size not in (AUTO, len(vocab)):
             raise InputError(
-                f"{vocabs[0].path}: holds {len(vocabs[0])} subwords, not {hp.vocab_size}. Leave"
-                " --vocab_size out, or write the file again with `python prepro.py`"
+                f"{path}: holds {len(vocab)} subwords, not {hp.vocab_size}. Leave --vocab_size out,"
+                " or write the file again with `python prepro.py`"
             )
-        vocabs *= 2
-    return tuple(vocabs)
+        vocabs.append(vocab)
+    return tuple(vocabs * 2 if len(vocabs) == 1 else vocabs)
 
 
 def check_same_vocab(vocab, trained_with, logdir):
@@ -107,7 +105,7 @@ def fingerprints(vocabs) -> dict[str, str]:
 
 
 def vocab_name(vocab) -> str:
-    """Return the name of a vocabulary: its language, or "bpe"."""
+    """Return the name of a vocabulary: its language, or "bpe" and if there are two its language."""
     return vocab.path.name.removesuffix(".vocab.tsv").removesuffix(".model")
 
 
@@ -220,7 +218,7 @@ def encode_words(sentence, word2idx) -> list[int]:
 
 
 class SubwordVocab:
-    """The subwords of a sentencepiece model, which both languages share.
+    """The subwords of a sentencepiece model, of one language or of both.
 
     Args:
       path: the sentencepiece model.

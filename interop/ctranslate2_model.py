@@ -25,8 +25,8 @@ PAD_LOGIT = -1e9  # so low that <PAD> is never chosen
 def write(hp, model, vocabs, path, quantization="float32"):
     """Write the model as a folder that `ctranslate2.Translator` loads.
 
-    The folder contains the vocabularies and, for a subword model, the sentencepiece model
-    `bpe.model`.
+    The folder contains the vocabularies and, for a subword model, its sentencepiece model
+    `bpe.model`, or one per language.
 
     Args:
       hp, model, vocabs: as `load_model` returns them.
@@ -65,7 +65,8 @@ def write(hp, model, vocabs, path, quantization="float32"):
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     if hp.tokenizer == "bpe":
-        spec.register_file(str(hp.sentencepiece_path), "bpe.model")
+        for vocab in dict.fromkeys(vocabs):  # of the model; prepro.py may have written others
+            spec.register_file(str(vocab.path), vocab.path.name)
     spec.validate()
     spec.optimize(quantization)
     Path(path).mkdir()

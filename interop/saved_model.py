@@ -33,21 +33,23 @@ class SubwordOps(tf.Module):
     """Tokenize as `SubwordVocab` does, with TensorFlow ops.
 
     Args:
-      vocab: SubwordVocab.
+      source, target: SubwordVocab.
     """
 
-    def __init__(self, vocab):
+    def __init__(self, source, target):
         super().__init__()
-        tf_text = import_tensorflow_text()
-        self.tokenizer = tf_text.SentencepieceTokenizer(vocab.proto, tf.int32, add_eos=True)
+        make_tokenizer = import_tensorflow_text().SentencepieceTokenizer
+        # With names: a program that loads the model would give both tokenizers one resource.
+        self.source = make_tokenizer(source.proto, tf.int32, add_eos=True, name="source")
+        self.target = make_tokenizer(target.proto, name="target")
 
     def encode(self, lines):
         """Convert sentences (N,) to ids (N, T), a RaggedTensor, with `</S>` at the end of each."""
-        return self.tokenizer.tokenize(lines)  # (N, T)
+        return self.source.tokenize(lines)  # (N, T)
 
     def decode(self, ids):
         """Convert ids (N, T), a RaggedTensor without `</S>`, to sentences (N,)."""
-        return self.tokenizer.detokenize(ids)  # (N,)
+        return self.target.detokenize(ids)  # (N,)
 
 
 class WordOps(tf.Module):
@@ -106,7 +108,7 @@ class TextModel(tf.Module):
         self.hp = hp
         # The SavedModel contains only variables that an attribute of this module refers to.
         self.parameters = [variable.value for variable in model.variables]
-        self.ops = SubwordOps(vocabs[0]) if hp.tokenizer == "bpe" else WordOps(*vocabs)
+        self.ops = (SubwordOps if hp.tokenizer == "bpe" else WordOps)(*vocabs)
         self.search = make_search(model, hp, hp.beam, scored=True)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")], autograph=False)

@@ -122,7 +122,7 @@ def subwords(tmp_path_factory):
     flags = write_corpus(tmp_path_factory.mktemp("subwords"), sample_pairs(200))
     hp = make_hparams(flags | dict(recipe="tiny", vocab_size=300))
     prepro.main(flags | dict(recipe="tiny", vocab_size=300))
-    return SubwordVocab(hp.sentencepiece_path)
+    return SubwordVocab(hp.sentencepiece_paths[0])
 
 
 @examples(100, 20_000)

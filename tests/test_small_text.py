@@ -118,7 +118,7 @@ def test_a_text_that_repeats_its_phrases_has_no_phrases_as_subwords():
     size = choose_vocab_size(sum(map(len, sentences)))
     rejected = prepro.train_sentencepiece(word2cnt, size, ["a", "b"])
     assert prepro.rare_share(rejected, word2cnt) > 0.5
-    chosen = prepro.make_subwords(word2cnt, AUTO, ["a", "b"])
+    chosen = prepro.make_subwords(word2cnt, ["a", "b"], AUTO)
     assert prepro.rare_share(chosen, word2cnt) <= prepro.MAX_RARE_SHARE
     processor = sentencepiece.SentencePieceProcessor(model_proto=chosen)
     assert processor.get_piece_size() < size

@@ -450,7 +450,7 @@ def test_symbols_are_one_subword_and_unseen_characters_are_bytes(tmp_path, vocab
     prepro.main(flags | plain)
     prepro.main(flags | dict(symbols=">>de<<,@@1@@", byte_fallback=True))
     vocab, before = (
-        SubwordVocab(make_hparams(flags | more).sentencepiece_path) for more in ({}, plain)
+        SubwordVocab(make_hparams(flags | more).sentencepiece_paths[0]) for more in ({}, plain)
     )
     if vocab_size == "auto":  # as many learned ones
         assert abs(len(vocab) - len(before) - 258) <= 2

@@ -1,0 +1,111 @@
+"""One vocabulary of subwords per language: --no-joint_vocab."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+import prepro
+import train
+from conftest import SMALL, sample_pairs, write_corpus
+from hparams import make_hparams
+from inference import Translator, load_model
+from processes import forked_script
+from runtime.errors import InputError
+from text import read_test_sentences
+from vocab import load_vocabs
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory):
+    """Flags of a small model with two vocabularies of different sizes."""
+    folder = tmp_path_factory.mktemp("separate")
+    flags = write_corpus(folder, sample_pairs(300), sample_pairs(20, seed=1)) | SMALL
+    flags |= dict(recipe="tiny", maxlen=40, num_epochs=12, lr=0.01, warmup_steps=10)
+    flags |= dict(joint_vocab=False, tied_embeddings=False, batch_tokens=0, batch_size=32)
+    prepro.main(flags)
+    train.main(flags)
+    return flags
+
+
+def test_each_language_has_its_own_subwords(flags):
+    assert {path.name for path in Path(flags["preprocessed"]).iterdir()} == {
+        *("bpe.de.model", "bpe.en.model")
+    }
+    source, target = load_vocabs(make_hparams(flags))
+    assert len(source) != len(target)
+    (german,), (english,) = source.encode(["über"]), target.encode(["über"])
+    assert source.decode(german) == "über" and target.decode(english) != "über"
+
+
+def test_a_model_with_two_vocabularies_translates_everywhere(flags, tmp_path):
+    """Also as a SavedModel, in CTranslate2, and after it was moved."""
+    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"]))
+    assert (model.source_vocab, model.target_vocab) == tuple(map(len, vocabs))
+    lines = read_test_sentences(flags["source_test"]).raw
+    expected = [best[0][0] for best in Translator(hp, model, vocabs)(lines)]
+    assert len({*expected}) > 5
+    source, moved = tmp_path / "in", tmp_path / "moved"
+    source.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    shutil.copytree(flags["logdir"], moved)
+    elsewhere = dict(logdir=moved, preprocessed=tmp_path / "nothing")
+    done = forked_script("translate.py", source=source, **elsewhere)
+    assert done.returncode == 0 and done.stdout.splitlines() == expected, done.stderr
+
+    import tensorflow_text  # noqa: F401  registers the operations that tokenize
+
+    done = forked_script("export.py", **elsewhere, output=tmp_path / "saved")
+    assert done.returncode == 0, done.stderr
+    signature = tf.saved_model.load(str(tmp_path / "saved")).signatures["serving_default"]
+    texts = signature(text=tf.constant(lines))["translation"].numpy()
+    assert [text.decode() for text in texts] == expected
+
+    done = forked_script("translate.py", source=source, **elsewhere, beam=1)
+    greedy = done.stdout
+    done = forked_script("translate.py", source=source, **elsewhere, beam=1, engine="ctranslate2")
+    assert done.returncode == 0 and done.stdout == greedy, done.stderr
+    output = tmp_path / "ctranslate2"
+    done = forked_script("export.py", **elsewhere, output=output, format="ctranslate2")
+    assert done.returncode == 0, done.stderr
+    for lang in ("de", "en"):
+        own = Path(flags["preprocessed"]) / f"bpe.{lang}.model"
+        assert (output / own.name).read_bytes() == own.read_bytes()
+
+
+def test_a_moved_model_with_a_joint_vocabulary_is_exported(trained, tmp_path):
+    """The vocabulary is that of the model, not one that another prepro.py has written."""
+    logdir = tmp_path / "moved"
+    shutil.copytree(trained("tiny")["logdir"], logdir)
+    other = tmp_path / "preprocessed"
+    other.mkdir()
+    (other / "bpe.model").write_bytes(b"another one")
+    more = dict(logdir=logdir, preprocessed=other, format="ctranslate2")
+    done = forked_script("export.py", **more, output=tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    content = (logdir / "bpe.model").read_bytes()
+    assert (tmp_path / "out" / "bpe.model").read_bytes() == content
+
+
+def test_training_resumes_with_the_same_vocabularies(flags, capsys):
+    train.main(flags | dict(num_epochs=13))
+    assert "Resuming from" in capsys.readouterr().out
+    with pytest.raises(InputError, match="was trained with --joint_vocab False, not True"):
+        train.main(flags | dict(num_epochs=14, joint_vocab=True))
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        (dict(recipe="tiny"), "tied_embeddings needs one vocabulary"),
+        (dict(recipe="legacy"), "joint_vocab is for --tokenizer bpe"),
+    ],
+)
+def test_flags_that_contradict_each_other(fields, message):
+    with pytest.raises(InputError, match=message):
+        make_hparams(fields | dict(joint_vocab=False))
+
+
+def test_a_size_that_a_side_does_not_have(flags, tmp_path):
+    with pytest.raises(InputError, match="bpe.de.model: holds .* subwords, not 123"):
+        load_vocabs(make_hparams(flags | dict(vocab_size=123)))
