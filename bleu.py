@@ -60,7 +60,7 @@ def make_metric(name, references, lang, lowercase=False):
 
 
 def corpus_score(name, test, got, lang, lowercase=False):
-    """Compute a score of sacreBLEU over a whole test set, against its raw text.
+    """Compute a score of sacreBLEU over a complete test set, against its raw text.
 
     Args:
       name: "bleu", or "chrf" for the F-score of character n-grams (Popović 2015).

@@ -221,7 +221,7 @@ async def answer_libretranslate(app, fields):
             for lines in translated
         ]
         answer["alternatives"] = others if is_list else others[0]
-    if fields["source"] == "auto":  # nothing is detected: there is one language
+    if fields["source"] == "auto":  # not detected: there is one language
         answer["detectedLanguage"] = dict(language=source, confidence=0)
     return web.json_response(answer)
 

@@ -144,8 +144,8 @@ def test_memory_per_pair(tmp_path, clean):
     peaks = []
     for count in (10_000, 40_000):
         small = [tmp_path / f"{count}{path.suffix}" for path in paths]
-        for path, whole in zip(small, paths, strict=True):
-            path.write_text("".join(whole.read_text("utf-8").splitlines(True)[:count]), "utf-8")
+        for path, longer in zip(small, paths, strict=True):
+            path.write_text("".join(longer.read_text("utf-8").splitlines(True)[:count]), "utf-8")
         tracemalloc.start()
         clean.make_profile(small)
         peaks.append(tracemalloc.get_traced_memory()[1])

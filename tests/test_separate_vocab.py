@@ -49,7 +49,7 @@ def test_a_model_with_two_vocabularies_translates_everywhere(flags, tmp_path):
     source, moved = tmp_path / "in", tmp_path / "moved"
     source.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     shutil.copytree(flags["logdir"], moved)
-    elsewhere = dict(logdir=moved, preprocessed=tmp_path / "nothing")
+    elsewhere = dict(logdir=moved, preprocessed=tmp_path / "missing")
     done = forked_script("translate.py", source=source, **elsewhere)
     assert done.returncode == 0 and done.stdout.splitlines() == expected, done.stderr
 
