@@ -221,8 +221,9 @@ class Hyperparams(Flags):
     )
     normalization: str = model_flag(
         "post",
-        "normalize the outputs of each sub-layer after the addition, or not",
-        choices=("post", "none"),
+        "normalize the outputs of each sub-layer after the addition, its inputs before it, or"
+        " neither",
+        choices=("post", "pre", "none"),
         fixed="model",
     )
     dropout_rate: float = model_flag(
@@ -375,6 +376,10 @@ class Hyperparams(Flags):
             raise InputError(
                 f"hidden_units {self.hidden_units} is odd, and a bidirectional encoder needs half"
                 " of them for each direction. Choose an even number"
+            )
+        if self.normalization == "pre" and not self.masks_from_ids:
+            raise InputError(
+                "normalization pre needs --mask_from ids, since it changes vectors of zeros"
             )
         if self.model == "transformer" and self.hidden_units % self.num_heads:
             raise InputError(

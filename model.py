@@ -15,6 +15,7 @@ from modules import (
     Embedding,
     Feedforward,
     MultiheadAttention,
+    Normalize,
     nonzero_positions,
     shift_right,
 )
@@ -129,7 +130,8 @@ class EncoderBlock(keras.layers.Layer):
           masks: (N, T) bool or None, as in `project_keys_values`.
           positions: as in `MultiheadAttention.attend`.
         """
-        enc = self.self_attention(enc, enc, masks, positions=positions, training=training)
+        keys = self.self_attention.add_norm.prepare(enc)
+        enc = self.self_attention(enc, keys, masks, positions=positions, training=training)
         return self.feedforward(enc, training=training)
 
 
@@ -162,8 +164,9 @@ class DecoderBlock(keras.layers.Layer):
         Returns:
           (N, T_q, C).
         """
+        keys = self.self_attention.add_norm.prepare(dec)
         dec = self.self_attention(
-            dec, dec, masks, causality=True, positions=positions, training=training
+            dec, keys, masks, causality=True, positions=positions, training=training
         )
         dec = self.vanilla_attention(dec, memory, memory_masks, training=training)
         return self.feedforward(dec, training=training)
@@ -184,7 +187,8 @@ class DecoderBlock(keras.layers.Layer):
         Returns:
           ((N * beam, 1, C), KeysValues): the output, and the cache with the newest token.
         """
-        cache = cache.append(self.self_attention.project_keys_values(dec, masks))
+        keys = self.self_attention.add_norm.prepare(dec)
+        cache = cache.append(self.self_attention.project_keys_values(keys, masks))
         dec = self.self_attention.attend(dec, cache, positions=positions)
         shape, N = ops.shape(dec), ops.shape(memory.K)[0]
         dec = ops.reshape(dec, (N, -1, shape[-1]))  # (N, beam, C)
@@ -227,7 +231,8 @@ class Transformer(keras.Model):
       dropout_on: where dropout applies in addition to the embeddings: "attention" (weights),
         "sublayers" (outputs) or "both".
       residual: whether the inputs of each sublayer are added to its outputs.
-      normalization: "post" for a normalization after each sublayer, or "none".
+      normalization: "post" for a normalization after each sublayer (paper), "pre" for one before
+        each sublayer and at the end of encoder and decoder, or "none".
     """
 
     def __init__(
@@ -289,6 +294,9 @@ class Transformer(keras.Model):
         self.dec_blocks = [
             DecoderBlock(attention, feedforward, dtype=dtype) for _ in range(num_blocks)
         ]
+        self.enc_norm, self.dec_norm = (
+            Normalize(dtype=dtype) if normalization == "pre" else None for _ in range(2)
+        )
         self.output_layer = (
             None if self.tied_embeddings else keras.layers.Dense(target_vocab, dtype=dtype)
         )
@@ -372,6 +380,8 @@ class Transformer(keras.Model):
         for layer in self.enc_positions + self.dec_positions:
             if layer is not None and not layer.built:
                 layer.build()
+        for layer in filter(None, (self.enc_norm, self.dec_norm)):
+            layer.build(units)
         if not self.tied_embeddings:
             self.output_layer.build(units)
 
@@ -408,7 +418,7 @@ class Transformer(keras.Model):
         enc = self.enc_input(x, training=training)  # (N, T, C)
         for block, positions in zip(self.enc_blocks, self.enc_positions, strict=True):
             enc = block(enc, self.padding_masks(x), positions=positions, training=training)
-        return enc
+        return self.enc_norm(enc) if self.enc_norm else enc
 
     def decode(self, decoder_inputs, memory, memory_masks=None, training=None):
         """Decode all tokens at once, as in training.
@@ -429,6 +439,7 @@ class Transformer(keras.Model):
 
     def to_logits(self, dec):
         """Compute logits from the decoder's output: (..., C) -> (..., V)."""
+        dec = self.dec_norm(dec) if self.dec_norm else dec
         return (
             self.dec_input.tokens.to_logits(dec) if self.tied_embeddings else self.output_layer(dec)
         )

@@ -194,14 +194,16 @@ class Dropout(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("transformer")
 class AddAndNorm(keras.layers.Layer):
-    """The end of a sublayer: LayerNorm(x + Dropout(sublayer(x))) (paper, sections 3.1 and 5.4).
+    """The frame of a sublayer: LayerNorm(x + Dropout(sublayer(x))) (paper, sections 3.1 and 5.4).
 
-    (N, T, C), (N, T, C) -> (N, T, C).
+    (N, T, C), (N, T, C) -> (N, T, C). With normalization "pre" it is
+    x + Dropout(sublayer(LayerNorm(x))), which trains deep stacks without a warm-up (Xiong et al.
+    2020).
 
     Args:
       dropout_rate: share of the sublayer's outputs dropped in training.
       residual: whether x is added.
-      normalization: "post" for a `Normalize` of the sum, or "none".
+      normalization: "post" for a `Normalize` of the sum, "pre" for one of x, or "none".
     """
 
     def __init__(self, dropout_rate=0.0, residual=True, normalization="post", **kwargs):
@@ -209,19 +211,24 @@ class AddAndNorm(keras.layers.Layer):
         dtype = self.dtype_policy.name
         self.residual = residual
         self.dropout = Dropout(dropout_rate, dtype=dtype)
-        self.normalize = Normalize(dtype=dtype) if normalization == "post" else None
+        self.normalization = normalization
+        self.normalize = None if normalization == "none" else Normalize(dtype=dtype)
 
     def build(self, input_shape):
         """Create the parameters of the normalization."""
         if self.normalize:
             self.normalize.build(input_shape)
 
+    def prepare(self, inputs):
+        """Return what the sublayer reads: x, or LayerNorm(x) with normalization "pre"."""
+        return self.normalize(inputs) if self.normalization == "pre" else inputs
+
     def call(self, inputs, outputs, training=None):
-        """Combine x = `inputs` and sublayer(x) = `outputs`, (N, T, C) each."""
+        """Combine x = `inputs` and the `outputs` of the sublayer, (N, T, C) each."""
         outputs = self.dropout(outputs, training=training)
         if self.residual:
             outputs = outputs + inputs
-        return self.normalize(outputs) if self.normalize else outputs
+        return self.normalize(outputs) if self.normalization == "post" else outputs
 
 
 class KeysValues(NamedTuple):
@@ -321,7 +328,7 @@ class MultiheadAttention(keras.layers.Layer):
         """Project `keys` to K and V.
 
         Args:
-          keys: (N, T_k, C).
+          keys: (N, T_k, C); in self-attention, what `add_norm.prepare` returns for the queries.
           key_masks: (N, T_k) bool, True: may be attended to. None for the rule of the 2017
             code: every position whose vector is not all zeros.
 
@@ -365,7 +372,7 @@ class MultiheadAttention(keras.layers.Layer):
 
         By default this is softmax(Q K^T / sqrt(d_k)) V (paper, section 3.2.1, equation 1).
         """
-        Q = self.split_heads(self.query(queries))  # (N, h, T_q, C/h)
+        Q = self.split_heads(self.query(self.add_norm.prepare(queries)))  # (N, h, T_q, C/h)
         K, V, key_masks = keys_values
         if positions is not None:
             Q, K = positions.rotate(Q, K)
@@ -427,7 +434,7 @@ class Feedforward(keras.layers.Layer):
 
     def call(self, inputs, training=None):
         """(N, T, C) -> (N, T, C)."""
-        outputs = self.inner(inputs)  # (N, T, inner_units)
+        outputs = self.inner(self.add_norm.prepare(inputs))  # (N, T, inner_units)
         outputs = self.outer(outputs)  # (N, T, C)
         return self.add_norm(inputs, outputs, training=training)
 

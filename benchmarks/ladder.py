@@ -62,6 +62,7 @@ def rows() -> dict:
         "without W_O": dict(output_projection=False),
         "without residuals": dict(residual=False),
         "without normalization": dict(normalization="none"),
+        "normalization first": dict(normalization="pre"),
         "without label smoothing": dict(label_smoothing=0.0),
         "without warm-up": dict(warmup_steps=0, lr=0.0005),
         "masks from activations": dict(mask_from="activations", positions="learned"),

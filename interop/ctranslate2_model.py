@@ -57,7 +57,7 @@ def write(hp, model, vocabs, path, quantization="float32"):
         )
     if not hp.residual or hp.normalization != "post":
         raise InputError(
-            "CTranslate2 has no model without residual connections or without normalization."
+            "CTranslate2 gets only models with residual connections and normalization post."
             " Export with --format saved_model"
         )
     spec = make_spec(hp, model)

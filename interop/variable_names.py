@@ -34,6 +34,9 @@ def variables_by_2017_name(model) -> dict:
         names |= position_variables(model.dec_positions, i, scope)
         names |= attention_variables(block.vanilla_attention, f"{scope}/vanilla_attention")
         names |= feedforward_variables(block.feedforward, scope, "multihead_attention")
+    if model.normalization == "pre":
+        names |= normalize_variables(model.enc_norm, "encoder")
+        names |= normalize_variables(model.dec_norm, "decoder")
     return names
 
 

@@ -61,13 +61,17 @@ def attention_maps(model, x, y) -> AttentionMaps:
     enc = model.enc_input(x)  # (N, T_x, C)
     for block, positions in zip(model.enc_blocks, model.enc_positions, strict=True):
         attended = dict(key_masks=masks, positions=positions)
-        maps.encoder.append(block_weights(block.self_attention, enc, enc, **attended))
+        keys = block.self_attention.add_norm.prepare(enc)
+        maps.encoder.append(block_weights(block.self_attention, enc, keys, **attended))
         enc = block(enc, masks, positions=positions)
+    if model.enc_norm:
+        enc = model.enc_norm(enc)
     dec, dec_masks = model.dec_input(inputs), model.padding_masks(inputs)  # (N, T_y, C)
     for block, positions in zip(model.dec_blocks, model.dec_positions, strict=True):
         attended = dict(key_masks=dec_masks, causality=True, positions=positions)
-        maps.decoder.append(block_weights(block.self_attention, dec, dec, **attended))
-        self_attended = block.self_attention(dec, dec, **attended)
+        keys = block.self_attention.add_norm.prepare(dec)
+        maps.decoder.append(block_weights(block.self_attention, dec, keys, **attended))
+        self_attended = block.self_attention(dec, keys, **attended)
         maps.cross.append(block_weights(block.vanilla_attention, self_attended, enc, masks))
         dec = block.feedforward(block.vanilla_attention(self_attended, enc, masks))
     return maps

@@ -220,7 +220,7 @@ FLAGS = dict(
     dropout_on=["attention", "sublayers", "both"],
     dropout_rate=[0.0, 0.3],
     residual=[True, False],
-    normalization=["post", "none"],
+    normalization=["post", "pre", "none"],
     precision=["float32", "bfloat16"] if BFLOAT16 else ["float32"],
     beam=[1, 3],
     length_penalty=["paper", "ctranslate2"],
@@ -287,6 +287,8 @@ def train_resume_and_translate(flags, words, subwords):
         flags["attention_score"] = "scaled_dot"
     if flags.get("positions") == "rotary":
         flags["num_heads"] = 4  # an even number of units per head
+    if flags.get("normalization") == "pre":
+        flags["mask_from"] = "ids"
     flags["tied_embeddings"] &= flags["recipe"] != "legacy"
     hp = make_hparams(flags)
     vocabs = (words[0] if hp.tokenizer == "words" else subwords,) * 2

@@ -128,8 +128,9 @@ SETTINGS = dict(
     learned={},
     sinusoid=dict(sinusoid=True),
     **{recipe: model_args(recipe) for recipe in ("updated", "paper", "tiny")},
+    pre_norm=model_args("tiny") | dict(normalization="pre"),
 )
-FROM_IDS = ["updated", "paper", "tiny"]
+FROM_IDS = ["updated", "paper", "tiny", "pre_norm"]
 SIZES = dict(maxlen=6, hidden_units=16, ffn_units=32, num_blocks=2, num_heads=4)
 
 
@@ -140,6 +141,27 @@ def model(request):
     for variable in model.trainable_variables:  # as after training: no bias is zero
         variable.assign_add(np.random.normal(scale=0.1, size=variable.shape))
     return model
+
+
+def test_normalization_before_each_sublayer_equals_the_formula():
+    """x + Sublayer(LayerNorm(x)) for each sublayer, and LayerNorm after the last one."""
+    model = Transformer(13, 13, **SETTINGS["pre_norm"] | SIZES)
+    plain = Transformer(
+        13, 13, **SETTINGS["tiny"] | SIZES | dict(normalization="none", residual=False)
+    )
+    for variable in model.trainable_variables:
+        variable.assign_add(np.random.default_rng(0).normal(scale=0.1, size=variable.shape))
+    layers = zip(model.enc_blocks, plain.enc_blocks, strict=True)
+    enc, masks = model.enc_input(X), X != 0
+    for block, sublayers in layers:
+        for name in ("self_attention", "feedforward"):
+            own, other = getattr(block, name), getattr(sublayers, name)
+            weights = [v for v in own.trainable_variables if v.name not in ("beta", "gamma")]
+            for variable, value in zip(other.trainable_variables, weights, strict=True):
+                variable.assign(value)
+            read = own.add_norm.normalize(enc)
+            enc = enc + (other(read, read, masks) if name == "self_attention" else other(read))
+    np.testing.assert_allclose(model.encode(X), model.enc_norm(enc), atol=1e-5)
 
 
 def test_logits_do_not_depend_on_later_tokens(model):

@@ -291,6 +291,11 @@ def test_the_end_of_a_sublayer_is_that_of_the_paper():
         np.testing.assert_allclose(plain(x, outputs), expected, atol=1e-6)
         layer = AddAndNorm(residual=residual)
         np.testing.assert_allclose(layer(x, outputs), Normalize()(expected), atol=1e-6)
+        np.testing.assert_array_equal(layer.prepare(x), x)
+        before = AddAndNorm(residual=residual, normalization="pre")
+        before.build(x.shape)
+        np.testing.assert_allclose(before(x, outputs), expected, atol=1e-6)
+        np.testing.assert_allclose(before.prepare(x), Normalize()(x), atol=1e-6)
 
 
 @pytest.mark.parametrize(
