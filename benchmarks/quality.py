@@ -11,6 +11,7 @@ packages in benchmarks/requirements.txt are needed, too.
 
 import argparse
 import datetime
+import importlib.util
 import os
 import subprocess
 import sys
@@ -155,6 +156,9 @@ def main():
     if "REAL_TEXT" not in os.environ:
         parser.error("REAL_TEXT is not set. Set it to the folder of multi30k/ and iwslt16/.")
 
+    package = "spacy" if args.direction == "de-en" else "sacremoses"
+    if not importlib.util.find_spec(package):  # before hours of training
+        parser.error(f"{package} is missing. Run: pip install -r benchmarks/requirements.txt")
     flags = corpus_flags(args.corpus, args.direction, Path(os.environ["REAL_TEXT"]).resolve())
     part = args.score or ("dev" if "source_dev" in flags else "test")
     if f"source_{part}" not in flags:

@@ -183,7 +183,7 @@ def test_words_are_the_same_within_tensorflow(words, lines):
 @examples(200, 20_000)
 @given(LINES)
 def test_subwords_are_the_same_within_tensorflow(subwords, lines):
-    ops = SubwordOps(subwords)
+    ops = SubwordOps(subwords, subwords)
     expected = subwords.encode(lines)
     assert ops.encode(tf.constant(lines)).to_list() == expected
     ids = tf.ragged.constant([ids[:-1] for ids in expected], tf.int32, ragged_rank=1)
