@@ -3,6 +3,8 @@
 import dataclasses
 import re
 import shutil
+import subprocess
+import sys
 import unicodedata
 from pathlib import Path
 
@@ -21,7 +23,7 @@ from data_load import RaggedIds, apply_bpe_dropout, load_test_data, load_train_d
 from hparams import load_hparams, make_hparams
 from inference import decode_all, detokenize_best, load_model, make_search
 from monitor import tensorboard_events
-from processes import forked_script
+from processes import ROOT, forked_script
 from runtime.errors import InputError
 from search import paper_penalty
 from test_scripts import scalars
@@ -199,6 +201,18 @@ def test_seed_and_epoch_decide_bpe_dropout(flags, vocab, capsys):
     assert first not in others
     # More dropout gives more subwords.
     assert len(others[2]) < len(first) < len(ids(0, 1, dropout=0.5))
+
+
+def test_bpe_dropout_is_the_same_in_every_process(vocab):
+    """A resumed run must read the subwords of the run that was stopped."""
+    program = (
+        "import sys; from pathlib import Path; from vocab import SubwordVocab;"
+        "print(SubwordVocab(Path(sys.argv[1])).encode(sys.argv[2:], dropout=0.5, seed=7))"
+    )
+    lines = [german for german, _ in sample_pairs(20)]
+    command = [sys.executable, "-c", program, str(vocab.path), *lines]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == f"{vocab.encode(lines, dropout=0.5, seed=7)}\n", done.stderr
 
 
 def test_bpe_dropout_applies_only_to_training(flags, vocab, capsys):
