@@ -108,7 +108,9 @@ def read_pairs(files, description):
       InputError: a file cannot be read, or they differ in length.
     """
     sides = [file.sentences() for file in files]
-    yield from tqdm(zip(*sides, strict=False), desc=description, unit=" pairs", leave=False, delay=1)
+    yield from tqdm(
+        zip(*sides, strict=False), desc=description, unit=" pairs", leave=False, delay=1
+    )
     for _ in itertools.chain(*sides):  # count the rest of the longer file
         pass
     check_same_length(*files)
