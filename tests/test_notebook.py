@@ -1,0 +1,65 @@
+"""tutorial.ipynb runs from its first cell to its last one, and its stored outputs are small."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from conftest import slow
+from processes import ROOT
+from test_readme import FOLDERS
+
+NOTEBOOK = ROOT / "tutorial.ipynb"
+MAX_BYTES = 150_000
+# What makes the training of the test shorter.
+SHORTER = {"num_epochs=14": "num_epochs=1", "train=20000": "train=3000"}
+
+
+def outputs_of(cell) -> list[str]:
+    """The text of the outputs of a cell."""
+    texts = [output.get("text") or output["data"]["text/plain"] for output in cell["outputs"]]
+    return ["".join(text) for text in texts]
+
+
+def test_the_stored_outputs_are_those_of_a_run():
+    notebook = json.loads(NOTEBOOK.read_text("utf-8"))
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    counts = [cell["execution_count"] for cell in cells]
+    assert counts == [*range(1, len(cells) + 1)]
+    assert {output["output_type"] for cell in cells for output in cell["outputs"]} == {
+        *("stream", "display_data")
+    }
+    text = "\n".join(text for cell in cells for text in outputs_of(cell))
+    assert (
+        "Warning" not in text and "Traceback" not in text and not re.search(r"/(root|home)/", text)
+    )
+    (bleu,) = re.findall(r"^sacreBLEU = ([\d.]+)", text, re.MULTILINE)
+    assert float(bleu) > 50
+    assert (
+        sum("image/png" in output.get("data", {}) for cell in cells for output in cell["outputs"])
+        == 2
+    )
+    assert NOTEBOOK.stat().st_size < MAX_BYTES
+
+
+@slow
+def test_the_notebook_runs(tmp_path, monkeypatch):
+    nbclient = pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    for path in [*ROOT.glob("*.py"), *FOLDERS]:
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "corpora").mkdir()
+    shutil.copy(ROOT / "corpora" / "sample.py", tmp_path / "corpora")
+    text = NOTEBOOK.read_text("utf-8")
+    for long, short in SHORTER.items():
+        assert text.count(long) == 1
+        text = text.replace(long, short)
+    notebook = nbformat.reads(text, 4)
+    client = nbclient.NotebookClient(
+        notebook, timeout=600, resources={"metadata": {"path": tmp_path}}
+    )
+    client.execute()  # raises the error of a cell
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert len(cells) > 10 and all(cell.outputs for cell in cells[1:])
+    assert (tmp_path / "logdir" / "notebook" / "exported" / "saved_model.pb").exists()
