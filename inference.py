@@ -238,20 +238,6 @@ def token_log_probs(model, x, preds, suppress_ids=()):
     return tf.gather(logp, preds, batch_dims=2)
 
 
-def token_probabilities(model, hp, X, Y):
-    """Compute the probability of each token of translations: list of (T_y,) float32.
-
-    Args:
-      X, Y: RaggedIds, ids of sources and of their translations, `</S>` included.
-    """
-    results = [None] * len(X)
-    for rows in decoding_batches(np.maximum(X.lengths, Y.lengths)):
-        logp = token_log_probs(model, X.pad(rows, hp.pad_to), Y.pad(rows, hp.pad_to))  # (N, T)
-        for row, values in zip(rows, np.exp(logp), strict=True):
-            results[row] = values[: Y.lengths[row]]
-    return results
-
-
 class LineScore(NamedTuple):
     """How likely a model finds a given translation of a line."""
 

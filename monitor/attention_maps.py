@@ -7,6 +7,7 @@ import warnings
 from typing import NamedTuple
 
 import numpy as np
+from keras import ops
 
 from ensemble import Ensemble
 from inference import decoding_batches, encode_both
@@ -91,8 +92,18 @@ def block_weights(attention, queries, keys, key_masks, causality=False, position
     return attention.attention_weights(queries, keys_values, causality, positions)
 
 
+def cross_weights(model, x, y):
+    """Compute the cross-attention of the last block, as a mean over its heads: (N, T_y, T_x).
+
+    Without attention, it is 0. The arguments are those of `attention_maps`.
+    """
+    if cross := attention_maps(model, x, y).cross:
+        return ops.mean(cross[-1], axis=1)
+    return ops.zeros((*ops.shape(y), ops.shape(x)[1]))
+
+
 def alignments(model, hp, X, Y):
-    """Compute the cross-attention of the last block, as a mean over its heads.
+    """Compute the cross-attention of translations.
 
     Args:
       X, Y: RaggedIds, ids of sources and of their translations, `</S>` included.
@@ -103,13 +114,9 @@ def alignments(model, hp, X, Y):
     """
     results = [None] * len(X)
     for rows in decoding_batches(np.maximum(X.lengths, Y.lengths)):
-        maps = attention_maps(model, X.pad(rows, hp.pad_to), Y.pad(rows, hp.pad_to))
-        if not maps.cross:
-            means = np.zeros((len(rows), Y.lengths.max(), X.lengths.max()), "float32")
-        else:
-            means = np.mean(maps.cross[-1], axis=1)  # (N, T_y, T_x)
-        for row, mean in zip(rows, means, strict=True):
-            results[row] = mean[: Y.lengths[row], : X.lengths[row]]
+        weights = cross_weights(model, X.pad(rows, hp.pad_to), Y.pad(rows, hp.pad_to))
+        for row, matrix in zip(rows, np.asarray(weights), strict=True):
+            results[row] = matrix[: Y.lengths[row], : X.lengths[row]]
     return results
 
 

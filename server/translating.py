@@ -3,9 +3,12 @@
 import asyncio
 from typing import NamedTuple
 
+import numpy as np
+import tensorflow as tf
+
 from data_load import RaggedIds, encode_lines
-from inference import token_probabilities
-from monitor.attention_maps import alignments, append_eos
+from inference import decoding_batches, token_log_probs
+from monitor.attention_maps import append_eos, cross_weights
 from vocab import truncate_at_eos
 
 MAX_TOKENS = 200  # of a sentence, </S> included: an answer grows with their square
@@ -31,7 +34,14 @@ class InspectedTranslator:
     """
 
     def __init__(self, model, translator):
-        self.model, self.translator = model, translator
+        self.translator = translator
+        ids = tf.TensorSpec([None, None], tf.int32)
+
+        @tf.function(input_signature=[ids, ids], autograph=False)
+        def inspect_batch(x, y):
+            return cross_weights(model, x, y), tf.exp(token_log_probs(model, x, y))
+
+        self.inspect_batch = inspect_batch
 
     def __call__(self, sentences):
         """Translate a list of `Sentence`.
@@ -74,16 +84,15 @@ class InspectedTranslator:
         hp, (_, vocab) = self.translator.hp, self.translator.vocabs
         X = RaggedIds.from_lists([x for x, _, _ in hypotheses])
         Y = RaggedIds.from_lists([append_eos(ids, hp) for _, ids, _ in hypotheses])
-        weights = alignments(self.model, hp, X, Y)
-        probabilities = token_probabilities(self.model, hp, X, Y)
-        for (_, ids, answer), attention, probability in zip(
-            hypotheses, weights, probabilities, strict=True
-        ):
-            tokens = display_tokens(truncate_at_eos(ids), vocab, hp)
-            T = len(tokens)  # without </S>
-            answer["tokens"] = tokens
-            answer["probabilities"] = probability[:T].astype(float).round(3).tolist()
-            answer["attention"] = attention[:T, :-1].astype(float).round(3).tolist()
+        for rows in decoding_batches(np.maximum(X.lengths, Y.lengths)):
+            batch = self.inspect_batch(X.pad(rows, hp.pad_to), Y.pad(rows, hp.pad_to))
+            for row, weights, probabilities in zip(rows, *map(np.asarray, batch), strict=True):
+                _, ids, answer = hypotheses[row]
+                tokens = display_tokens(truncate_at_eos(ids), vocab, hp)
+                T_y, T_x = len(tokens), X.lengths[row] - 1  # without </S>
+                answer["tokens"] = tokens
+                answer["probabilities"] = probabilities[:T_y].astype(float).round(3).tolist()
+                answer["attention"] = weights[:T_y, :T_x].astype(float).round(3).tolist()
 
 
 def display_tokens(ids, vocab, hp):
