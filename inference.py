@@ -154,17 +154,14 @@ def make_search(model, hp, beam, nbest=1, scored=False, prefixed=False):
         memory = model.encode_memory(x)
         start = tf.fill([N], BOS)
 
-        def decode_step(ids, cache):
-            return model.decode_step(ids, cache, memory)
-
-        step, state = decode_step, model.initial_cache(memory, beam)
+        step, state = model.decode_step, model.initial_cache(memory, beam)
         if prefixed:
-            step = prefix_step(step, tf.repeat(prefixes, beam, axis=0))
-            state = state, tf.zeros([N * beam], tf.int32)
+            step, state = prefix_step(step), (state, tf.repeat(prefixes, beam, axis=0))
         if beam > 1:
             return beam_search(
                 step,
                 state,
+                memory,
                 start=start,
                 max_lengths=max_lengths,
                 eos=EOS,
@@ -175,12 +172,12 @@ def make_search(model, hp, beam, nbest=1, scored=False, prefixed=False):
                 early_stopping=early_stopping,
             )
         if hp.temperature:
-            seeds = sentence_seeds(x) + hp.seed  # (N,)
-            step = sampling_step(step, seeds, hp.temperature, hp.top_k, suppress_ids)
-            state = state, tf.constant(0)
+            step = sampling_step(step, hp.temperature, hp.top_k, suppress_ids)
+            state = state, sentence_seeds(x) + hp.seed, tf.zeros([N], tf.int32)
         preds = greedy(
             step,
             state,
+            memory,
             start=start,
             max_lengths=max_lengths,
             eos=EOS,

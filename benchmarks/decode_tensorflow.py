@@ -79,12 +79,9 @@ def cached(hp, model, x):
     @tf.function
     def search(x):
         N, memory = len(x), model.encode_memory(x)
-
-        def step(ids, cache):
-            return model.decode_step(ids, cache, memory)
-
         start, max_lengths = tf.fill([N], BOS), tf.fill([N], hp.maxlen)
-        return greedy(step, model.initial_cache(memory), start, max_lengths)
+        cache = model.initial_cache(memory)
+        return greedy(model.decode_step, cache, memory, start, max_lengths)
 
     return lambda: np.concatenate([search(x).numpy() for x in batches])
 

@@ -107,23 +107,19 @@ def model_args(recipe):
 
 
 def decoder(model, x, beam=1):
-    """Return a model's step function for the sources `x`, and its initial state."""
+    """Return a model's step function, its initial state and its memory of the sources `x`."""
     memory = model.encode_memory(x)
-
-    def step(ids, cache):
-        return model.decode_step(ids, cache, memory)
-
-    return step, model.initial_cache(memory, beam)
+    return model.decode_step, model.initial_cache(memory, beam), memory
 
 
 def token_by_token(model, x, y):
     """Compute the logits of `y` as a search does, with a cache: (N, T, V)."""
     from modules import shift_right
 
-    step, state = decoder(model, x)
+    step, state, memory = decoder(model, x)
     steps = []
     for ids in shift_right(y).numpy().T:
-        logits, state = step(ids, state)
+        logits, state = step(ids, state, memory)
         steps.append(logits)
     return np.stack(steps, axis=1)
 

@@ -233,9 +233,9 @@ def test_hypotheses_of_a_sentence_share_its_memory(model):
     beam = 3
     ids = np.random.default_rng(0).integers(4, 13, [len(X) * beam, 4])  # (N * beam, T)
     ids[:, 0] = BOS
-    step, state = decoder(model, X, beam)
+    step, state, memory = decoder(model, X, beam)
     for t in range(4):
-        logits, state = step(tf.constant(ids[:, t], tf.int32), state)
+        logits, state = step(tf.constant(ids[:, t], tf.int32), state, memory)
     sources = np.repeat(X, beam, axis=0)
     memory, masks = model.encode(sources), model.padding_masks(sources)
     expected = model.to_logits(model.decode(ids.astype(np.int32), memory, masks))[:, -1]

@@ -11,22 +11,38 @@ from hparams import make_hparams
 from inference import make_search
 from model import make_model
 from runtime.errors import InputError
-from search import PENALTIES, beam_search, greedy, paper_penalty, prefix_step, sampling_step
+from search import (
+    PENALTIES,
+    beam_search,
+    greedy,
+    paper_penalty,
+    prefix_step,
+    sampling_step,
+    top_tokens,
+)
 
 LETTERS = ".abcdefghijklmnopqrstuvwxyz"  # "." has id 0
 EOS = LETTERS.index("z")
 
 
 def speller(*words):
-    """Make a step function that spells `words`, one per sentence, and counts its calls."""
+    """Make a step function that spells `words`, one per sentence.
+
+    Its state is the number of steps, (N,), its memory the numbers of the words, (N,).
+    """
     ids = tf.constant([[LETTERS.index(letter) for letter in word] for word in words])  # (N, T)
 
-    def step(previous, t):
-        expected = tf.gather(ids, tf.maximum(t - 1, 0), axis=1)  # (N,)
+    def step(previous, t, sentences):
+        words = tf.gather(ids, sentences)  # (N, T)
+        expected = tf.gather(words, tf.maximum(t - 1, 0), batch_dims=1)  # (N,)
         tf.debugging.assert_equal(previous, tf.where(t == 0, tf.zeros_like(expected), expected))
-        return tf.one_hot(tf.gather(ids, t, axis=1), len(LETTERS)), t + 1
+        return tf.one_hot(tf.gather(words, t, batch_dims=1), len(LETTERS)), t + 1
 
     return step
+
+
+def search_greedily(step, N, *args):
+    return greedy(step, tf.zeros([N], tf.int32), tf.range(N), tf.zeros([N], tf.int32), *args)
 
 
 def spell(preds):
@@ -34,7 +50,7 @@ def spell(preds):
 
 
 def test_greedy_search_spells_and_feeds_each_letter_back():
-    preds = greedy(speller("transformer"), tf.constant(0), tf.zeros([1], tf.int32), 11)
+    preds = search_greedily(speller("transformer"), 1, 11)
     assert spell(preds) == ["transformer"]
 
 
@@ -46,29 +62,43 @@ def test_greedy_search_accepts_logits_in_bfloat16(suppress_ids):
         logits, state = step(*args)
         return tf.cast(logits, tf.bfloat16), state
 
-    preds = greedy(rounded, tf.constant(0), tf.zeros([1], tf.int32), 9, EOS, suppress_ids)
+    preds = search_greedily(rounded, 1, 9, EOS, suppress_ids)
     assert spell(preds) == ["abz"]
 
 
 def test_a_finished_sentence_gets_zeros_while_others_continue():
     step = speller("abcdz.", "abz...")
-    preds = greedy(step, tf.constant(0), tf.zeros([2], tf.int32), 6, EOS)
+    preds = search_greedily(step, 2, 6, EOS)
     assert spell(preds) == ["abcdz", "abz.."]
 
 
 def test_greedy_search_stops_when_all_sentences_have_ended():
     calls = tf.Variable(0)
 
-    def step(previous, state):
+    def step(previous, state, memory):
         calls.assign_add(1)
         return tf.one_hot([EOS, EOS], len(LETTERS)), state
 
-    greedy(step, tf.constant(0), tf.zeros([2], tf.int32), 9, EOS)
+    search_greedily(step, 2, 9, EOS)
     assert calls.numpy() == 1
 
 
+def test_sentences_that_are_done_leave_the_batch():
+    """When half of the batch is done, the step function reads the others only."""
+    words = ["abcdefghiz", "abz", "az", "abcz", "abcdez"]
+    sizes = []
+
+    def step(previous, t, sentences):
+        sizes.append(len(previous))
+        return speller(*(word.ljust(10, ".") for word in words))(previous, t, sentences)
+
+    preds = search_greedily(step, 5, 10, EOS)
+    assert spell(preds) == [word.ljust(10, ".") for word in words]
+    assert sizes == [5, 5, 5, 5, 2, 2, 1, 1, 1, 1]
+
+
 def test_without_eos_greedy_search_continues_as_in_the_2017_code():
-    preds = greedy(speller("azaz"), tf.constant(0), tf.zeros([1], tf.int32), 4)
+    preds = search_greedily(speller("azaz"), 1, 4)
     assert spell(preds) == ["azaz"]
 
 
@@ -91,21 +121,21 @@ V, STOP, PAD = 5, 3, 0
 def table_step(seed, N, T):
     """Make a step function whose logits depend on the sentence and on all earlier tokens.
 
-    Its state is the tokens so far, (N * K, t). A search that mixes up the states of hypotheses
-    gets other logits.
+    Its state is the tokens so far, (N * K, t), its memory the numbers of the sentences, (N,). A
+    search that mixes up the states of hypotheses gets other logits.
 
     Returns:
       (step function, (N, V**T, V) float32): the table has the logits by the code of the tokens.
     """
     tables = np.random.default_rng(seed).normal(scale=1.5, size=[N, V**T, V]).astype(np.float32)
 
-    def step(ids, state):
+    def step(ids, state, sentences):
         state = tf.concat([state, ids[:, None]], axis=1)  # (N * K, t)
         digits = state[:, 1:]  # without the start
         powers = V ** tf.range(tf.shape(digits)[1])
         code = tf.reduce_sum(digits * powers, axis=1)  # (N * K,)
-        K = tf.shape(ids)[0] // N
-        sentence = tf.repeat(tf.range(N), K)
+        K = tf.size(ids) // tf.size(sentences)
+        sentence = tf.repeat(sentences, K)
         return tf.gather_nd(tables, tf.stack([sentence, code], axis=1)), state
 
     return step, tables
@@ -132,12 +162,12 @@ def exhaustive(table, max_length, penalty):
 def search(step, N, beam, max_lengths, penalty, nbest=1, early_stopping=False, prefixes=None):
     state = tf.zeros([N * beam, 0], tf.int32)
     if prefixes is not None:
-        step = prefix_step(step, tf.repeat(tf.constant(prefixes), beam, axis=0))
-        state = state, tf.zeros([N * beam], tf.int32)
+        step, state = prefix_step(step), (state, tf.repeat(tf.constant(prefixes), beam, axis=0))
     run = tf.function(
         lambda: beam_search(
             step,
             state,
+            memory=tf.range(N),
             start=tf.fill([N], 2),
             max_lengths=tf.constant(max_lengths),
             eos=STOP,
@@ -224,10 +254,55 @@ def test_one_hypothesis_without_a_penalty_is_greedy():
     N, T = 6, 4
     step, _ = table_step(7, N, T)
     start, state = tf.fill([N], 2), tf.zeros([N, 0], tf.int32)
-    expected = greedy(step, state, start, T, STOP, suppress_ids=[PAD]).numpy()
+    expected = greedy(step, state, tf.range(N), start, T, STOP, suppress_ids=[PAD]).numpy()
     preds, _ = search(step, N, 1, [T] * N, paper_penalty(0.0))
     assert [tokens(row) for row in preds[:, 0]] == [tokens(row) for row in expected]
     assert len({len(tokens(row)) for row in expected}) > 1  # some end early
+
+
+def test_beam_search_drops_sentences_that_are_done():
+    """Sentences of 1 to 4 tokens, in a batch and alone."""
+    N = 12
+    step, _ = table_step(5, N, 4)
+    sizes = []
+
+    def counting_step(ids, state, sentences):
+        sizes.append(len(sentences))
+        return step(ids, state, sentences)
+
+    max_lengths = [1, 2, 3, 4] * (N // 4)
+    tf.config.run_functions_eagerly(True)
+    try:
+        together = search(counting_step, N, 3, max_lengths, paper_penalty(0.6), nbest=2)
+    finally:
+        tf.config.run_functions_eagerly(False)
+    assert sizes[0] == N and sizes[-1] <= N // 2
+    for n in range(N):
+
+        def alone(ids, state, sentences, n=n):
+            return step(ids, state, sentences + n)
+
+        preds, scores = search(alone, 1, 3, [max_lengths[n]], paper_penalty(0.6), nbest=2)
+        assert [tokens(row) for row in preds[0]] == [tokens(row) for row in together[0][n]]
+        np.testing.assert_allclose(scores[0], together[1][n], atol=1e-5)
+
+
+@pytest.mark.parametrize("V", [2, 7, 9 * 64, 1009])
+@pytest.mark.parametrize("count", [1, 2, 6])
+def test_the_most_likely_tokens(V, count):
+    """Whether V is small, a multiple of the size of a group, or prime; and with equal logits."""
+    logits = np.random.default_rng(V).normal(scale=4, size=[50, V]).astype(np.float32)
+    logits[:20] = np.round(logits[:20])
+    logits[3] = 0.0
+    logits[4, 1:] = -np.inf
+    logits[5, 1] = 200.0  # all others have a probability of 0 in float32
+    log_probs = tf.nn.log_softmax(tf.constant(logits, tf.float64)).numpy()
+    expected = np.argsort(-log_probs, axis=1, kind="stable")[:, :count]
+    found, ids = top_tokens(tf.constant(logits), count)
+    np.testing.assert_array_equal(ids, expected)
+    np.testing.assert_allclose(
+        found, np.take_along_axis(log_probs, expected, axis=1), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_a_wider_beam_scores_no_worse_in_sum():
@@ -241,7 +316,7 @@ def test_the_sentences_of_a_batch_are_independent():
     both, _ = search(step, 2, 3, [4, 2], paper_penalty(0.6), nbest=2)
     for n, max_length in enumerate([4, 2]):
 
-        def alone(ids, state, n=n):
+        def alone(ids, state, memory, n=n):
             state = tf.concat([state, ids[:, None]], axis=1)
             code = tf.reduce_sum(state[:, 1:] * V ** tf.range(tf.shape(state)[1] - 1), axis=1)
             return tf.gather(tables[n], code), state
@@ -251,23 +326,23 @@ def test_the_sentences_of_a_batch_are_independent():
 
 
 def test_padding_is_never_chosen_and_follows_eos():
-    def step(ids, state):
+    def step(ids, state, memory):
         likes_padding = tf.constant([9.0, 0.5, 0.0, 1.0, 0.2])
         return tf.tile(likes_padding[None], [tf.size(ids), 1]), state
 
-    preds, _ = search(lambda ids, state: step(ids, state), 1, 2, [5], paper_penalty(0.6), 2)
+    preds, _ = search(step, 1, 2, [5], paper_penalty(0.6), 2)
     for row in preds[0]:
         ids = tokens(row)
         assert row[: len(ids)].all() and (STOP not in ids[:-1])
     state = tf.zeros([1, 0], tf.int32)
-    ids = greedy(step, state, tf.constant([2]), 5, STOP, suppress_ids=[PAD])
+    ids = greedy(step, state, (), tf.constant([2]), 5, STOP, suppress_ids=[PAD])
     assert ids.numpy().tolist() == [[STOP]]
 
 
 def test_beam_search_stops_when_no_live_hypothesis_can_win():
     calls = tf.Variable(0)
 
-    def step(ids, state):
+    def step(ids, state, memory):
         calls.assign_add(1)
         sure = tf.math.log([0.025, 0.025, 0.025, 0.9, 0.025])
         return tf.tile(sure[None], [tf.size(ids), 1]), state
@@ -289,7 +364,7 @@ def test_a_late_sentence_may_win_by_its_length(beam, early_stopping):
     logits[0, [STOP, 1]] = np.log([0.6, 0.4])
     logits[1, 1] = 0.0
 
-    def step(ids, state):
+    def step(ids, state, memory):
         state = tf.concat([state, ids[:, None]], axis=1)
         return tf.gather(logits, tf.cast(tf.shape(state)[1] > 1, tf.int32) + 0 * ids), state
 
@@ -309,9 +384,9 @@ def test_early_stopping_of_a_sentence_does_not_depend_on_the_others():
     later = np.log([[1e-9, 1.0, 1e-9, 1e-9, 1e-9]] * 2)
     logits = tf.constant([first_step, later], tf.float32)  # (2, N, V)
 
-    def step(ids, state):
+    def step(ids, state, sentences):
         state = tf.concat([state, ids[:, None]], axis=1)
-        return logits[tf.cast(tf.shape(state)[1] > 1, tf.int32)], state
+        return tf.gather(logits[tf.cast(tf.shape(state)[1] > 1, tf.int32)], sentences), state
 
     preds, _ = search(step, 2, 1, [10, 12], paper_penalty(1.5), early_stopping=True)
     assert tokens(preds[0, 0]) == (STOP,) and tokens(preds[1, 0]) == (1,) * 12
@@ -326,7 +401,7 @@ def test_only_the_penalty_of_ctranslate2_stops_early(
 ):
     given = []
 
-    def record(step, state, start, early_stopping, **_):
+    def record(step, state, memory, start, early_stopping, **_):
         given.append(early_stopping)
         return start, start
 
@@ -362,7 +437,7 @@ def test_penalties_are_the_named_formulas():
 def fixed_logits(logits):
     """Make a step function that always returns the same logits (V,)."""
 
-    def step(ids, state):
+    def step(ids, state, memory):
         return tf.tile(tf.constant([logits]), [tf.size(ids), 1]), state
 
     return step
@@ -370,9 +445,9 @@ def fixed_logits(logits):
 
 def draw(logits, seeds, length=1, **how):
     """Draw sentences of a fixed length with `fixed_logits`: (N, length)."""
-    step = sampling_step(fixed_logits(logits), tf.constant(seeds), **how)
-    start = tf.zeros([len(seeds)], tf.int32)
-    return greedy(step, ((), tf.constant(0)), start, length).numpy()
+    step = sampling_step(fixed_logits(logits), **how)
+    zeros = tf.zeros([len(seeds)], tf.int32)
+    return greedy(step, ((), tf.constant(seeds), zeros), (), zeros, length).numpy()
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
