@@ -14,6 +14,7 @@ from modules import (
     Dropout,
     Embedding,
     Feedforward,
+    Linear,
     MultiheadAttention,
     Normalize,
     nonzero_positions,
@@ -297,9 +298,7 @@ class Transformer(keras.Model):
         self.enc_norm, self.dec_norm = (
             Normalize(dtype=dtype) if normalization == "pre" else None for _ in range(2)
         )
-        self.output_layer = (
-            None if self.tied_embeddings else keras.layers.Dense(target_vocab, dtype=dtype)
-        )
+        self.output_layer = None if self.tied_embeddings else Linear(target_vocab, dtype=dtype)
         self.build()
 
     def get_config(self):

@@ -1,5 +1,7 @@
 """The optimizer and the learning-rate schedule."""
 
+import functools
+
 import keras
 import tensorflow as tf
 from keras import ops
@@ -48,31 +50,45 @@ class FusedAdam(keras.optimizers.Adam):
         """Create the state of the optimizer."""
         super().build(variables)
         # With several devices, only `update_step` sees the all-reduced gradient.
-        self.squared_norms = [tf.Variable(0.0, trainable=False) for _ in variables]
+        self.l2_losses = [tf.Variable(0.0, trainable=False) for _ in variables]
 
     def gradient_norm(self):
         """Return the norm of the last gradient of all parameters together, () float32."""
-        return tf.sqrt(tf.add_n([norm.read_value() for norm in self.squared_norms]))
+        return tf.sqrt(2 * tf.add_n([loss.read_value() for loss in self.l2_losses]))
+
+    def apply(self, grads, trainable_variables=None):
+        """Update all variables."""
+        self.apply_adam = None
+        super().apply(grads, trainable_variables)
+        self.apply_adam = None
 
     def update_step(self, gradient, variable, learning_rate):
         """Update one variable; Keras calls this for each variable and its gradient."""
         index = self._get_variable_index(variable)
-        squared_norm = 2 * tf.nn.l2_loss(gradient)
-        self.squared_norms[index].assign(tf.cast(squared_norm, tf.float32))
-        dtype = self._momentums[index].dtype
-        beta_1, beta_2 = (tf.cast(beta, dtype) for beta in (self.beta_1, self.beta_2))
-        step = ops.cast(self.iterations + 1, dtype)
-        tf.raw_ops.ResourceApplyAdam(
+        momentum, velocity = self._momentums[index], self._velocities[index]
+        # For the first variable only: the graph is smaller if all share these numbers.
+        self.apply_adam = self.apply_adam or self.adam_operation(learning_rate, momentum.dtype)
+        gradient = tf.convert_to_tensor(gradient)
+        self.l2_losses[index].assign(tf.cast(tf.nn.l2_loss(gradient), tf.float32))
+        self.apply_adam(
             var=variable_handle(variable),
-            m=variable_handle(self._momentums[index]),
-            v=variable_handle(self._velocities[index]),
+            m=variable_handle(momentum),
+            v=variable_handle(velocity),
+            grad=gradient,
+        )
+
+    def adam_operation(self, learning_rate, dtype):
+        """Return the operation of this step, without its variable and gradient."""
+        step = ops.cast(self.iterations + 1, dtype)
+        beta_1, beta_2 = (tf.constant(beta, dtype) for beta in (self.beta_1, self.beta_2))
+        return functools.partial(
+            tf.raw_ops.ResourceApplyAdam,
             beta1_power=beta_1**step,
             beta2_power=beta_2**step,
             lr=ops.cast(learning_rate, dtype),
             beta1=beta_1,
             beta2=beta_2,
-            epsilon=tf.cast(self.epsilon, dtype),
-            grad=tf.convert_to_tensor(gradient),
+            epsilon=tf.constant(self.epsilon, dtype),
         )
 
 

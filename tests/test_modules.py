@@ -18,6 +18,7 @@ from modules import (
     Dropout,
     Embedding,
     Feedforward,
+    Linear,
     MultiheadAttention,
     Normalize,
     PositionalEncoding,
@@ -107,6 +108,7 @@ LAYERS = [
     (functools.partial(Embedding, 9, C, init_stddev=0.1), [None], 1),
     (functools.partial(PositionalEncoding, C), [None], 0),
     (functools.partial(PositionalEncoding, C, paired=True), [None], 0),
+    (functools.partial(Linear, C, activation="relu"), [(2, 4, C)], 2),
     (Normalize, [(2, 4, C)], 2),
     (functools.partial(Dropout, 0.5), [(2, 4, C)], 0),
     (AddAndNorm, [(2, 4, C)] * 2, 2),
@@ -125,6 +127,19 @@ LAYERS = [
 def test_layer(make, shapes, parameters):
     inputs = [IDS if shape is None else units(*shape) for shape in shapes]
     check_layer(make, *inputs, parameters=parameters, shape=(2, 4, C))
+
+
+@pytest.mark.parametrize("shape", [(3, C), (2, 3, C), (2, 0, C), (1, 2, 3, C)])
+def test_a_linear_map_equals_that_of_keras(shape):
+    x = units(*shape)
+    linear, dense = Linear(5, activation="relu"), keras.layers.Dense(5, activation="relu")
+    expected = dense(x)
+    linear.build(shape)
+    assign(linear.variables, dense.variables)
+    np.testing.assert_array_equal(linear(x), expected)
+    any_length = tf.TensorSpec([None] * (len(shape) - 1) + [C])
+    graph = tf.function(linear).get_concrete_function(any_length)
+    assert graph.structured_outputs.shape.as_list() == [*any_length.shape[:-1], 5]
 
 
 def layers_of(*files):
