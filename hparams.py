@@ -344,7 +344,14 @@ class Hyperparams(Flags):
         "divisor of a hypothesis' log-probability: ((5 + length) / 6)**alpha, or length**alpha",
         choices=("paper", "ctranslate2"),
     )
-    alpha: float = decoding_flag(0.6, "exponent of the length penalty", 0.0, 100.0)
+    alpha: float = decoding_flag(
+        0.6,
+        "exponent of the length penalty; auto, in train.py: that with the best dev score after the"
+        " last epoch",
+        0.0,
+        100.0,
+        auto=True,
+    )
     temperature: float = decoding_flag(
         0.0,
         "draw random translations: divisor of the logits, 1 for the model's probabilities; 0:"
@@ -639,6 +646,8 @@ def make_hparams(flags) -> Hyperparams:
     Raises:
       InputError: flags contradict each other, or are for another kind of model.
     """
+    if flags.get("alpha") == AUTO:  # until train.py has chosen it
+        flags = {name: value for name, value in flags.items() if name != "alpha"}
     fields = RECIPES.get(flags.get("recipe"), {}) | choose_batch_unit(flags)
     check_model_flags(fields.get("model", Hyperparams.model), flags)
     return Hyperparams(**fields)

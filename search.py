@@ -89,7 +89,7 @@ def search_loop(extend, variables, is_live, take_sentences, results):
     """Extend the sentences of a batch until none is live.
 
     A sentence that is done costs as much per step as a live one. So when half of them are done,
-    they leave the batch, and the loop goes on with the others.
+    they leave the batch, and the loop continues with the others.
 
     Args:
       extend: function, search variables -> the variables one step later.

@@ -10,7 +10,14 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from hparams import Hyperparams, choose_schedule, load_hparams, make_hparams_from
+from hparams import (
+    Hyperparams,
+    choose_schedule,
+    load_hparams,
+    make_hparams_from,
+    read_hparams,
+    save_hparams,
+)
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import announce_inputs, check_no_links, make_folder, may_write
@@ -23,15 +30,24 @@ if __name__ == "__main__":
 import tensorflow as tf
 
 import checkpoint
-from bleu import tokenizer_note
+from bleu import METRICS, corpus_score, tokenizer_note
 from data_load import load_test_data, load_train_data, plan_batches
-from inference import choose_checkpoints, describe_checkpoints
+from inference import (
+    choose_checkpoints,
+    decode_all,
+    describe_checkpoints,
+    detokenize_best,
+    load_model,
+    make_search,
+)
 from interop import original
 from monitor import summaries, tensorboard_events
 from trainer import Trainer
 from vocab import load_vocabs, save_vocabs
 
 # The training step and the loop are in trainer.py, which also says why the loop is not Model.fit.
+
+ALPHAS = (0.6, 1.0, 1.4, 1.8)  # among which --alpha auto chooses
 
 
 def main(flags):
@@ -43,6 +59,8 @@ def main(flags):
       OSError: the disk is full, the memory is too small, or another worker has ended.
     """
     hp, vocabs, path, start_paths = find_start(flags)
+    if alpha_auto := flags.get("alpha") == AUTO:
+        check_alpha_auto(hp)
     latest = checkpoint.latest(hp.logdir)
     if hp.tokenizer == "bpe" and hp.joint_vocab:
         hp = dataclasses.replace(hp, vocab_size=len(vocabs[0]))
@@ -55,6 +73,8 @@ def main(flags):
                 " To train it longer, raise --num_epochs. To train another model, use a new"
                 " --logdir"
             )
+            if alpha_auto:
+                choose_alpha(hp, load_dev_data(hp, vocabs))
             return
         announce_inputs(hp, flags, "source_train", "target_train", "source_dev", "target_dev")
     dev = load_dev_data(hp, vocabs)
@@ -80,6 +100,8 @@ def main(flags):
             if not trainer.chief:
                 guard.check()  # the chief has ended, too
             raise explain_tf_error(error, hp) from None
+    if alpha_auto and trainer.chief:
+        choose_alpha(hp, dev)
     print("Done")
 
 
@@ -168,6 +190,34 @@ def note_other_vocab(hp, vocabs):
                 f"{other} is not the vocabulary that this model was trained with. The model keeps"
                 f" its own, {vocab.path}. To use the other one, use a new --logdir"
             )
+
+
+def check_alpha_auto(hp):
+    """Raise InputError if the exponent of the length penalty cannot be chosen."""
+    if hp.source_dev == NONE:
+        raise InputError("alpha auto needs a development set. Add --source_dev and --target_dev")
+    if hp.beam == 1:
+        raise InputError("alpha auto is for beam search, and beam is 1. Add --beam 5, for example")
+
+
+def choose_alpha(hp, dev):
+    """Save the exponent of the length penalty with which the model has the best dev score.
+
+    Args:
+      hp: Hyperparams of the model; its mean of checkpoints translates.
+      dev: EvalSet.
+    """
+    _, decoding_hp, model, vocabs = load_model(dict(logdir=hp.logdir, beam=hp.beam))
+    scores = {}
+    for alpha in ALPHAS:
+        search = make_search(model, dataclasses.replace(decoding_hp, alpha=alpha), hp.beam)
+        got = detokenize_best(decode_all(search, dev.data.X, decoding_hp), vocabs[1])
+        scores[alpha], _ = corpus_score(hp.metric, dev, got, hp.target_lang)
+    best = max(scores, key=scores.get)
+    listed = ", ".join(f"{alpha}: {score:.2f}" for alpha, score in scores.items())
+    print(f"Chosen: alpha {best} ({METRICS[hp.metric]} of the development set: {listed})")
+    saved, vocab_sha256 = read_hparams(hp.logdir)
+    save_hparams(dataclasses.replace(saved, logdir=hp.logdir, alpha=best), vocab_sha256)
 
 
 def load_dev_data(hp, vocabs):

@@ -50,7 +50,7 @@ def split_batches(x, size) -> list:
 
 
 def uncached(hp, model, x):
-    """Make a function that runs the whole model on each prefix, as the 2017 code does."""
+    """Make a function that runs the complete model on each prefix, as the 2017 code does."""
     batches = split_batches(x, hp.batch_size)
 
     @tf.function

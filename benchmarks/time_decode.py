@@ -4,7 +4,7 @@
     REAL_TEXT=DIR python benchmarks/time_decode.py joeynmt --logdir LOGDIR
     REAL_TEXT=DIR python benchmarks/time_decode.py ctranslate2 --logdir LOGDIR
 
-`uncached` runs the whole model on each prefix, in batches of 32, as the 2017 code does. The
+`uncached` runs the complete model on each prefix, in batches of 32, as the 2017 code does. The
 parameters are random and the same on both sides. All `maxlen` steps are taken, which is the least
 favourable case for the KV cache. `joeynmt` gives JoeyNMT the parameters of a model of the recipe
 `tiny`, and both translate `test_2016_flickr`. `ctranslate2` does the same with CTranslate2, with

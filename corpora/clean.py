@@ -15,7 +15,7 @@ characters, and the mean ratio of the text counts as 1.
 script: less than half of the letters of a side are in its script, the most frequent one there.
 duplicate: the same pair was there before.
 
-The files are read twice and may have any size. Of each pair, 8 bytes stay in memory.
+The files are read twice and may have any size. 8 bytes per pair stay in memory.
 """
 
 import argparse

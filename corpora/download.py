@@ -188,7 +188,7 @@ def fetch_rest(url, part):
     if response is None:  # `part` is not the beginning of this file
         part.unlink()
         return fetch_rest(url, part)
-    if response.status != http.client.PARTIAL_CONTENT:  # the server sends the whole file
+    if response.status != http.client.PARTIAL_CONTENT:  # the server sends the complete file
         start = 0
     length = response.headers["Content-Length"]
     size = start + int(length) if length else None

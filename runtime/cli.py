@@ -11,6 +11,7 @@ import os
 import shlex
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 from runtime.errors import InputError
@@ -121,7 +122,7 @@ def add_flag(group, field, default):
         group.add_argument(negation, dest=field.name, action="store_false", help=argparse.SUPPRESS)
         text += f"; {negation}: off"
     elif field.metadata["auto"]:
-        kind, metavar = dict(type=int_or_auto), f"{metavar}|{AUTO}"
+        kind, metavar = dict(type=partial(number_or_auto, field.type)), f"{metavar}|{AUTO}"
     elif field.metadata["choices"]:
         metavar = "|".join(field.metadata["choices"])
     group.add_argument(name, metavar=metavar, help=f"{text} (default: {default})", **kind)
@@ -183,10 +184,10 @@ def parse_bool(word) -> bool:
         raise argparse.ArgumentTypeError(f"{word} is neither True nor False") from None
 
 
-def int_or_auto(word):
-    """Convert a word to an int, or return `AUTO`."""
+def number_or_auto(kind, word):
+    """Convert a word to a number of the type `kind`, or return `AUTO`."""
     try:
-        return AUTO if word == AUTO else int(word)
+        return AUTO if word == AUTO else kind(word)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{word} is neither a number nor {AUTO}") from None
 

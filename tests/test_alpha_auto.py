@@ -1,0 +1,70 @@
+"""train.py --alpha auto: the length penalty with the best dev score."""
+
+import json
+import shutil
+
+import pytest
+
+import train
+from hparams import hparams_path, load_hparams, make_hparams
+from inference import load_model
+from processes import forked_script
+from test_bad_input import refused
+
+
+@pytest.fixture
+def flags(trained, tmp_path):
+    """The flags of a copy of a trained model, with its test set as the development set."""
+    flags = trained("tiny")
+    logdir = tmp_path / "logdir"
+    shutil.copytree(flags["logdir"], logdir)
+    dev = {f"{side}_dev": flags[f"{side}_test"] for side in ("source", "target")}
+    return flags | dev | dict(logdir=str(logdir), beam=2)
+
+
+def test_the_exponent_with_the_best_score_is_saved(flags, monkeypatch, capsys):
+    scores, tried = iter([40.0, 42.5, 41.0, 39.0]), []
+    make_search = train.make_search
+
+    def record(model, hp, beam):
+        tried.append(hp.alpha)
+        return make_search(model, hp, beam)
+
+    monkeypatch.setattr(train, "make_search", record)
+    monkeypatch.setattr(train, "corpus_score", lambda *_: (next(scores), ""))
+    before = json.loads(hparams_path(flags["logdir"]).read_text())
+    train.main(flags | dict(alpha="auto"))  # all epochs are done
+    assert tuple(tried) == train.ALPHAS
+    assert "Chosen: alpha 1.0 (BLEU of the development set: 0.6: 40.00" in capsys.readouterr().out
+    saved = json.loads(hparams_path(flags["logdir"]).read_text())
+    assert saved == before | dict(alpha=1.0)
+    for alpha, expected in (({}, 1.0), (dict(alpha="auto"), 1.0), (dict(alpha=0.2), 0.2)):
+        _, hp, *_ = load_model(dict(logdir=flags["logdir"]) | alpha)
+        assert hp.alpha == expected
+
+
+def test_it_is_chosen_after_the_last_epoch(flags):
+    done = forked_script("train.py", **flags | dict(num_epochs=13, alpha="auto"))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-2].startswith("Chosen: alpha ") and lines[-1] == "Done"
+    hp, _ = load_hparams(dict(logdir=flags["logdir"]), model_exists=True)
+    assert f"Chosen: alpha {hp.alpha} (BLEU" in lines[-2] and hp.alpha in train.ALPHAS
+
+
+def test_until_then_it_is_that_of_the_recipe():
+    assert make_hparams(dict(recipe="tiny", alpha="auto")) == make_hparams(dict(recipe="tiny"))
+
+
+@pytest.mark.parametrize(
+    "more, needles",
+    [
+        (dict(source_dev="none", target_dev="none"), ("alpha auto needs a development set", "Add")),
+        (dict(beam=1), ("alpha auto is for beam search, and beam is 1", "Add --beam")),
+        (dict(alpha="best"), ("best is neither a number nor auto",)),
+    ],
+)
+def test_bad_input(flags, more, needles):
+    before = hparams_path(flags["logdir"]).read_bytes()
+    refused("train.py", *needles, **flags | dict(alpha="auto") | more)
+    assert hparams_path(flags["logdir"]).read_bytes() == before
