@@ -346,8 +346,8 @@ class Hyperparams(Flags):
     )
     alpha: float = decoding_flag(
         0.6,
-        "exponent of the length penalty; auto, in train.py: that with the best dev score after the"
-        " last epoch",
+        "exponent of the length penalty; auto, in train.py: the value with the best dev score,"
+        " chosen after the last epoch",
         0.0,
         100.0,
         auto=True,
@@ -747,7 +747,7 @@ def load_hparams(flags, model_exists, mid_epoch=False):
     """
     if not model_exists:
         return make_hparams(flags), {}
-    # The schedule was chosen when training began, and stays.
+    # A value that the program has chosen stays.
     flags = {name: value for name, value in choose_batch_unit(flags).items() if value != AUTO}
     path = hparams_path(flags.get("logdir", Hyperparams.logdir))
     saved, vocab_sha256 = read_hparams(path.parent)

@@ -20,7 +20,8 @@ Why these layers and not those of Keras:
     Embedding           keras.layers.Embedding has no zero vector for padding, no factor
                         sqrt(C), and no product with its table that gives logits.
     Dropout             keras.layers.Dropout takes twice the time.
-    Linear              keras.layers.Dense builds a graph twice as large for sentences.
+    Linear              keras.layers.Dense makes more operations for inputs of three axes, so
+                        that building the graph takes longer.
 """
 
 from typing import NamedTuple

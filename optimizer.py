@@ -50,11 +50,12 @@ class FusedAdam(keras.optimizers.Adam):
         """Create the state of the optimizer."""
         super().build(variables)
         # With several devices, only `update_step` sees the all-reduced gradient.
-        self.l2_losses = [tf.Variable(0.0, trainable=False) for _ in variables]
+        self.half_squared_norms = [tf.Variable(0.0, trainable=False) for _ in variables]
+        self.apply_adam = None  # within an update, what `adam_operation` returned
 
     def gradient_norm(self):
         """Return the norm of the last gradient of all parameters together, () float32."""
-        return tf.sqrt(2 * tf.add_n([loss.read_value() for loss in self.l2_losses]))
+        return tf.sqrt(2 * tf.add_n([half.read_value() for half in self.half_squared_norms]))
 
     def apply(self, grads, trainable_variables=None):
         """Update all variables."""
@@ -66,10 +67,11 @@ class FusedAdam(keras.optimizers.Adam):
         """Update one variable; Keras calls this for each variable and its gradient."""
         index = self._get_variable_index(variable)
         momentum, velocity = self._momentums[index], self._velocities[index]
-        # For the first variable only: the graph is smaller if all share these numbers.
+        # All variables share the learning rate and the powers of beta: the graph is smaller.
         self.apply_adam = self.apply_adam or self.adam_operation(learning_rate, momentum.dtype)
         gradient = tf.convert_to_tensor(gradient)
-        self.l2_losses[index].assign(tf.cast(tf.nn.l2_loss(gradient), tf.float32))
+        half_squared_norm = tf.cast(tf.nn.l2_loss(gradient), tf.float32)
+        self.half_squared_norms[index].assign(half_squared_norm)
         self.apply_adam(
             var=variable_handle(variable),
             m=variable_handle(momentum),

@@ -23,7 +23,7 @@ import tensorflow as tf
 from keras import ops
 
 from attention import ATTENTION_FUNCTIONS, add_parameters, scores_to_weights
-from modules import Dropout, Embedding, shift_right
+from modules import Dropout, Embedding, Linear, shift_right
 from vocab import PAD
 
 CELLS = dict(
@@ -215,9 +215,7 @@ class RecurrentModel(keras.Model):
         )
         self.dropout = Dropout(dropout_rate, dtype=dtype)
         self.output_dropout = Dropout(dropout_rate, dtype=dtype)
-        self.output_layer = (
-            None if tied_embeddings else keras.layers.Dense(target_vocab, dtype=dtype)
-        )
+        self.output_layer = None if tied_embeddings else Linear(target_vocab, dtype=dtype)
         self.build()
 
     def get_config(self):

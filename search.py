@@ -5,16 +5,17 @@ the logits of the next tokens and the new state:
 
     (ids (N * K,) int32, state, memory) -> (logits (N * K, V), state)
 
-State and memory are nests of tensors (lists, tuples, dicts). The first axis of a state is N * K;
-axes of size 0 may grow from step to step. The KV cache of the model is such a state. The memory
-does not change: the encoder's output, with N as its first axis.
+State and memory are nests of tensors (lists, tuples, dicts), none of them a scalar. The first
+axis of a state is N * K. An axis that is empty at first may grow; the others keep their size.
+The KV cache of the model is such a state. The memory is the encoder's output; its first axis is
+N. A step does not change it.
 
     N  sentences                      K  hypotheses per sentence, in consecutive rows
     T  tokens so far                  V  tokens in the vocabulary
 
 The ids in a hypothesis grow by one token per step, so each step copies them and XLA cannot
 compile the loop. On a CPU this costs little compared with a step of the model. Sentences that
-are done leave the batch (`search_loop`).
+are finished leave the batch (`search_loop`).
 """
 
 from typing import Any, NamedTuple
@@ -22,8 +23,8 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 INF = float("inf")
-# When at most this share of the sentences is live, the others leave the batch.
-COMPACT_LIVE_SHARE = 0.5
+# If at most this share of a batch is unfinished, the finished sentences leave it.
+MAX_UNFINISHED_SHARE = 0.5
 MAX_GROUP_TOKENS = 64  # of `top_tokens`
 
 
@@ -35,7 +36,7 @@ class GreedyState(NamedTuple):
     state: Any  # the state of the step function
     memory: Any
     max_lengths: tf.Tensor  # (N,) int32
-    live: tf.Tensor  # (N,) bool
+    unfinished: tf.Tensor  # (N,) bool
 
 
 def greedy(step, state, memory, start, max_lengths, eos=None, suppress_ids=()):
@@ -56,16 +57,16 @@ def greedy(step, state, memory, start, max_lengths, eos=None, suppress_ids=()):
     """
 
     def extend(greedy_state):
-        ids, newest_ids, state, memory, max_lengths, live = greedy_state
+        ids, newest_ids, state, memory, max_lengths, unfinished = greedy_state
         logits, state = step(newest_ids, state, memory)  # (N, V)
         logits = suppress(logits, suppress_ids)
         newest_ids = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (N,)
-        newest_ids = tf.where(live, newest_ids, 0)
+        newest_ids = tf.where(unfinished, newest_ids, 0)
         ids = tf.concat([ids, newest_ids[:, None]], axis=1)  # (N, T + 1)
-        live &= tf.shape(ids)[1] < max_lengths
+        unfinished &= tf.shape(ids)[1] < max_lengths
         if eos is not None:
-            live &= newest_ids != eos
-        return GreedyState(ids, newest_ids, state, memory, max_lengths, live)
+            unfinished &= newest_ids != eos
+        return GreedyState(ids, newest_ids, state, memory, max_lengths, unfinished)
 
     max_lengths = tf.zeros_like(start) + max_lengths  # (N,)
     greedy_state = GreedyState(
@@ -74,62 +75,63 @@ def greedy(step, state, memory, start, max_lengths, eos=None, suppress_ids=()):
         state=state,
         memory=memory,
         max_lengths=max_lengths,
-        live=max_lengths > 0,
+        unfinished=max_lengths > 0,
     )
     return search_loop(
         extend,
         greedy_state,
-        is_live=lambda greedy_state: greedy_state.live,
+        is_unfinished=lambda greedy_state: greedy_state.unfinished,
         take_sentences=take_rows,
         results=lambda greedy_state: greedy_state.ids,
     )
 
 
-def search_loop(extend, variables, is_live, take_sentences, results):
-    """Extend the sentences of a batch until none is live.
+def search_loop(extend, search_state, is_unfinished, take_sentences, results):
+    """Extend the sentences of a batch until all are finished.
 
-    A sentence that is done costs as much per step as a live one. So when half of them are done,
+    A finished sentence costs as much per step as any other. So when half of them are finished,
     they leave the batch, and the loop continues with the others.
 
     Args:
-      extend: function, search variables -> the variables one step later.
-      variables: nest of tensors, the search variables before the first step.
-      is_live: function, variables -> (N,) bool, the sentences that are not done.
-      take_sentences: function, variables and indices (M,) -> the variables of M sentences.
-      results: function, variables -> nest of tensors whose first axis is N.
+      extend: function, search state -> the search state one step later.
+      search_state: nest of tensors, the state before the first step.
+      is_unfinished: function, search state -> (N,) bool.
+      take_sentences: function, search state and indices (M,) -> the state of these M sentences.
+      results: function, search state -> nest of tensors whose first axis is N.
 
     Returns:
-      the results of all sentences, filled up with zeros.
+      the results of all sentences, padded with zeros.
     """
 
-    def any_live(variables, sentences, done):
-        return tf.reduce_any(is_live(variables))
+    def any_unfinished(search_state, sentences, all_results):
+        return tf.reduce_any(is_unfinished(search_state))
 
-    def extend_and_compact(variables, sentences, done):
-        variables = extend(variables)
-        live = is_live(variables)  # (N,)
-        share = tf.reduce_mean(tf.cast(live, tf.float32))
+    def extend_and_compact(search_state, sentences, all_results):
+        search_state = extend(search_state)
+        unfinished = is_unfinished(search_state)  # (N,)
 
         def compact():
-            indices = tf.where(live)[:, 0]
+            indices = tf.where(unfinished)[:, 0]
             return (
-                take_sentences(variables, indices),
+                take_sentences(search_state, indices),
                 tf.gather(sentences, indices),
-                put_rows(done, sentences, results(variables)),
+                put_rows(all_results, sentences, results(search_state)),
             )
 
         def keep_all():
-            return variables, sentences, done
+            return search_state, sentences, all_results
 
-        return tf.cond(share <= COMPACT_LIVE_SHARE, compact, keep_all)
+        share = tf.reduce_mean(tf.cast(unfinished, tf.float32))
+        return tf.cond(share <= MAX_UNFINISHED_SHARE, compact, keep_all)
 
-    done = results(variables)
-    sentences = tf.range(tf.shape(tf.nest.flatten(done)[0])[0])  # (N,), those in the batch
-    loop_vars = variables, sentences, done
-    variables, sentences, done = tf.while_loop(
-        any_live, extend_and_compact, loop_vars, shape_invariants=varying_shapes(loop_vars)
+    all_results = results(search_state)
+    # (N,), the numbers of the sentences in the batch
+    sentences = tf.range(tf.shape(tf.nest.flatten(all_results)[0])[0])
+    loop_vars = search_state, sentences, all_results
+    search_state, sentences, all_results = tf.while_loop(
+        any_unfinished, extend_and_compact, loop_vars, shape_invariants=varying_shapes(loop_vars)
     )
-    return put_rows(done, sentences, results(variables))
+    return put_rows(all_results, sentences, results(search_state))
 
 
 def take_rows(nest, indices, K=1):
@@ -139,7 +141,10 @@ def take_rows(nest, indices, K=1):
 
 
 def put_rows(nest, rows, newer):
-    """Replace some rows of the tensors of a nest by those of a `newer` one, which are longer."""
+    """Replace some rows of the tensors of a nest by newer ones.
+
+    If the newer rows are longer, the old ones are padded with zeros.
+    """
 
     def put(old, new):
         growth = tf.concat([[0], tf.shape(new)[1:] - tf.shape(old)[1:]], axis=0)
@@ -226,7 +231,7 @@ class BeamState(NamedTuple):
     max_lengths: tf.Tensor  # (N,) int32
 
     def take_sentences(self, indices):
-        """Return the state of some sentences, (M,)."""
+        """Return the `BeamState` of some sentences; their indices are (M,)."""
         K = tf.shape(self.live.scores)[1]
         hypotheses = take_rows((self.newest_ids, self.state), tf.cast(indices, tf.int32), K)
         kept = take_rows(self._replace(newest_ids=(), state=()), indices)
@@ -284,7 +289,7 @@ def beam_search(
         bound = live.scores[:, 0] / penalty(tf.cast(max_lengths, tf.float32))  # (N,)
         return bound > finished.scores[:, nbest - 1]
 
-    def is_live(beam_state):
+    def is_unfinished(beam_state):
         below_limit = tf.shape(beam_state.live.ids)[2] < beam_state.max_lengths  # (N,)
         return below_limit & can_improve(beam_state)
 
@@ -323,7 +328,7 @@ def beam_search(
     ids, scores = search_loop(
         extend,
         beam_state,
-        is_live=is_live,
+        is_unfinished=is_unfinished,
         take_sentences=BeamState.take_sentences,
         results=lambda beam_state: beam_state.finished,
     )
@@ -378,8 +383,8 @@ def top_continuations(live, logits, count):
       (Hypotheses, (N, count) int32): (N, count, T + 1), and which of the K each one extends.
     """
     N, K = tf.unstack(tf.shape(live.scores))
-    log_probs, next_ids = top_tokens(logits, count)  # (N * K, M): no more than these can be best
-    scores = tf.reshape(log_probs, [N, K, -1]) + live.scores[:, :, None]  # (N, K, M)
+    log_probs, next_ids = top_tokens(logits, count)  # (N * K, count): no others can be best
+    scores = tf.reshape(log_probs, [N, K, -1]) + live.scores[:, :, None]  # (N, K, count)
     scores, indices = tf.math.top_k(tf.reshape(scores, [N, -1]), count)  # (N, count)
     parents = indices // tf.shape(log_probs)[1]  # (N, count)
     newest_ids = tf.gather(tf.reshape(next_ids, [N, -1]), indices, batch_dims=1)  # (N, count)
@@ -397,14 +402,14 @@ def top_tokens(logits, count):
     the groups of tokens with the highest maxima, which hold the most likely tokens.
 
     Args:
-      logits: (R, V) float32.
+      logits: (R, V) float32. V is known when the graph is built.
 
     Returns:
       ((R, count), (R, count) int32): log-probabilities, the highest first, and the ids.
     """
     V = logits.shape[-1]
     size = max(n for n in range(1, MAX_GROUP_TOKENS + 1) if V % n == 0)  # tokens in a group
-    if count * size >= V:
+    if size == 1 or count * size >= V:
         best, ids = tf.math.top_k(logits, min(count, V))  # (R, count)
     else:
         grouped = tf.reshape(logits, [-1, V // size, size])  # (R, V / size, size)

@@ -23,6 +23,7 @@ from runtime.errors import InputError
 from runtime.files import announce_inputs, check_no_links, make_folder, may_write
 from runtime.flags import AUTO, NONE
 from runtime.signals import SignalGuard
+from runtime.workers import worker_rank
 
 if __name__ == "__main__":
     flags = parse_flags(__doc__, Hyperparams)  # before TensorFlow is loaded, which takes seconds
@@ -48,6 +49,7 @@ from vocab import load_vocabs, save_vocabs
 # The training step and the loop are in trainer.py, which also says why the loop is not Model.fit.
 
 ALPHAS = (0.6, 1.0, 1.4, 1.8)  # among which --alpha auto chooses
+SEARCH_FLAGS = ("logdir", "beam", "length_penalty", "average_checkpoints", "best")
 
 
 def main(flags):
@@ -73,8 +75,11 @@ def main(flags):
                 " To train it longer, raise --num_epochs. To train another model, use a new"
                 " --logdir"
             )
-            if alpha_auto:
-                choose_alpha(hp, load_dev_data(hp, vocabs))
+            if alpha_auto and worker_rank()[0] == 0:
+                announce_inputs(hp, flags, "source_dev", "target_dev")
+                check_no_links(hp.logdir)
+                with checkpoint.lock(hp.logdir), SignalGuard() as guard:
+                    choose_alpha(hp, load_dev_data(hp, vocabs), guard)
             return
         announce_inputs(hp, flags, "source_train", "target_train", "source_dev", "target_dev")
     dev = load_dev_data(hp, vocabs)
@@ -93,6 +98,8 @@ def main(flags):
     with own_logdir(trainer, latest), SignalGuard() as guard:
         try:
             trainer.train(data, dev, guard)
+            if alpha_auto and trainer.chief:
+                choose_alpha(hp, dev, guard)
         except KeyboardInterrupt as interrupt:
             number = interrupt.args[0] if interrupt.args else signal.SIGINT
             raise KeyboardInterrupt(number, interrupted_message(trainer)) from None
@@ -100,8 +107,6 @@ def main(flags):
             if not trainer.chief:
                 guard.check()  # the chief has ended, too
             raise explain_tf_error(error, hp) from None
-    if alpha_auto and trainer.chief:
-        choose_alpha(hp, dev)
     print("Done")
 
 
@@ -200,24 +205,32 @@ def check_alpha_auto(hp):
         raise InputError("alpha auto is for beam search, and beam is 1. Add --beam 5, for example")
 
 
-def choose_alpha(hp, dev):
+def choose_alpha(hp, dev, guard):
     """Save the exponent of the length penalty with which the model has the best dev score.
 
     Args:
-      hp: Hyperparams of the model; its mean of checkpoints translates.
+      hp: Hyperparams. Those of the search are saved with the exponent.
       dev: EvalSet.
+      guard: SignalGuard.
+
+    Raises:
+      KeyboardInterrupt: a signal came.
     """
-    _, decoding_hp, model, vocabs = load_model(dict(logdir=hp.logdir, beam=hp.beam))
+    search_flags = {name: getattr(hp, name) for name in SEARCH_FLAGS}
+    _, decoding_hp, model, vocabs = load_model(search_flags)
     scores = {}
-    for alpha in ALPHAS:
+    for alpha in sorted({*ALPHAS, hp.alpha}):
+        if guard.signal is not None:
+            message = "stopped before alpha was chosen. The same command chooses it"
+            raise KeyboardInterrupt(guard.signal, message)
         search = make_search(model, dataclasses.replace(decoding_hp, alpha=alpha), hp.beam)
         got = detokenize_best(decode_all(search, dev.data.X, decoding_hp), vocabs[1])
         scores[alpha], _ = corpus_score(hp.metric, dev, got, hp.target_lang)
-    best = max(scores, key=scores.get)
+    best = max(scores, key=lambda alpha: (scores[alpha], alpha == hp.alpha))
     listed = ", ".join(f"{alpha}: {score:.2f}" for alpha, score in scores.items())
     print(f"Chosen: alpha {best} ({METRICS[hp.metric]} of the development set: {listed})")
     saved, vocab_sha256 = read_hparams(hp.logdir)
-    save_hparams(dataclasses.replace(saved, logdir=hp.logdir, alpha=best), vocab_sha256)
+    save_hparams(dataclasses.replace(saved, **search_flags, alpha=best), vocab_sha256)
 
 
 def load_dev_data(hp, vocabs):

@@ -144,7 +144,7 @@ def set_feedforward(spec, feedforward):
 
 
 def set_dense(spec, *layers):
-    """Set a linear map from one or more Dense layers of the same input, fused into one.
+    """Set a linear map from one or more Linear layers of the same input, fused into one.
 
     Keras kernels have the shape (C_in, C_out), those of CTranslate2 (C_out, C_in).
     """

@@ -10,7 +10,7 @@ from runtime.errors import InputError
 
 INT32_LIMIT = 2**31  # exclusive; TensorFlow counts with 32 bits
 WIDTH_LIMIT = 2**16 + 1  # exclusive; units of a layer
-AUTO = "auto"  # the value of a field that follows from the size of the training text
+AUTO = "auto"  # the value of a field that the program chooses
 NONE = "none"  # the value of a field that names a file or folder, if there is none
 
 

@@ -1,10 +1,13 @@
 """train.py --alpha auto: the length penalty with the best dev score."""
 
 import json
+import os
 import shutil
+import signal
 
 import pytest
 
+import checkpoint
 import train
 from hparams import hparams_path, load_hparams, make_hparams
 from inference import load_model
@@ -22,8 +25,14 @@ def flags(trained, tmp_path):
     return flags | dev | dict(logdir=str(logdir), beam=2)
 
 
+def change_saved(flags, **values):
+    """Change values in hparams.json."""
+    path = hparams_path(flags["logdir"])
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
 def test_the_exponent_with_the_best_score_is_saved(flags, monkeypatch, capsys):
-    scores, tried = iter([40.0, 42.5, 41.0, 39.0]), []
+    scores, tried = iter([40.0, 42.5, 41.0, 39.0, 42.5]), []
     make_search = train.make_search
 
     def record(model, hp, beam):
@@ -33,14 +42,38 @@ def test_the_exponent_with_the_best_score_is_saved(flags, monkeypatch, capsys):
     monkeypatch.setattr(train, "make_search", record)
     monkeypatch.setattr(train, "corpus_score", lambda *_: (next(scores), ""))
     before = json.loads(hparams_path(flags["logdir"]).read_text())
-    train.main(flags | dict(alpha="auto"))  # all epochs are done
-    assert tuple(tried) == train.ALPHAS
+    change_saved(flags, alpha=1.2)
+    train.main(flags | dict(alpha="auto", average_checkpoints=2))  # all epochs are done
+    assert tried == [0.6, 1.0, 1.2, 1.4, 1.8]
     assert "Chosen: alpha 1.0 (BLEU of the development set: 0.6: 40.00" in capsys.readouterr().out
     saved = json.loads(hparams_path(flags["logdir"]).read_text())
-    assert saved == before | dict(alpha=1.0)
+    assert saved == before | dict(alpha=1.0, beam=2, average_checkpoints=2)
     for alpha, expected in (({}, 1.0), (dict(alpha="auto"), 1.0), (dict(alpha=0.2), 0.2)):
         _, hp, *_ = load_model(dict(logdir=flags["logdir"]) | alpha)
         assert hp.alpha == expected
+
+
+def test_equal_scores_keep_the_exponent(flags, monkeypatch):
+    monkeypatch.setattr(train, "corpus_score", lambda *_: (0.0, ""))
+    train.main(flags | dict(alpha="auto"))
+    assert json.loads(hparams_path(flags["logdir"]).read_text())["alpha"] == 1.4
+
+
+def test_a_signal_changes_nothing(flags, monkeypatch):
+    def interrupt(*_):
+        os.kill(os.getpid(), signal.SIGINT)
+        return 50.0, ""
+
+    monkeypatch.setattr(train, "corpus_score", interrupt)
+    before = hparams_path(flags["logdir"]).read_bytes()
+    with pytest.raises(KeyboardInterrupt, match="stopped before alpha was chosen"):
+        train.main(flags | dict(alpha="auto"))
+    assert hparams_path(flags["logdir"]).read_bytes() == before
+
+
+def test_another_training_in_the_folder(flags):
+    with checkpoint.lock(flags["logdir"]):
+        refused("train.py", "another training run writes here", **flags | dict(alpha="auto"))
 
 
 def test_it_is_chosen_after_the_last_epoch(flags):

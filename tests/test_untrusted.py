@@ -94,7 +94,8 @@ def test_results_follow_no_link_out_of_the_folder(stranger):
 
 
 @pytest.mark.parametrize("name", ["lock", "hparams.json", "dev_scores.json", "bpe.metadata.tsv"])
-def test_training_follows_no_link_out_of_the_folder(stranger, name):
+@pytest.mark.parametrize("choose_alpha", [False, True])
+def test_training_follows_no_link_out_of_the_folder(stranger, name, choose_alpha):
     bashrc = stranger.parent.parent / "home" / ".bashrc"
     path = stranger / name
     if path.exists():
@@ -103,7 +104,11 @@ def test_training_follows_no_link_out_of_the_folder(stranger, name):
     before = bashrc.read_bytes()
     path.symlink_to(bashrc)
     more = ["--recipe", "tiny", "--source_train", "st/source", "--target_train", "st/target"]
-    done = evaluate(stranger, *more, "--num_epochs", "99", script="train.py")
+    more += ["--num_epochs", "99"]
+    if choose_alpha:  # all epochs are done
+        more += ["--source_dev", "st/source", "--target_dev", "st/target"]
+        more += ["--num_epochs", "1", "--alpha", "auto", "--beam", "2"]
+    done = evaluate(stranger, *more, script="train.py")
     assert done.returncode == 2 and bashrc.read_bytes() == before
     assert f"st/{name}: is a link out of this folder" in done.stderr or name == "dev_scores.json"
 

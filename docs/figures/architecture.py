@@ -162,7 +162,7 @@ def main():
     logits_y = dec_top + 1.1
     draw_arrow(ax, (dec_centre, dec_top), (dec_centre, logits_y - 0.05))
     write_shape(ax, dec_centre + 0.12, dec_top + 0.8, "(N, T, C)")
-    text = "to_logits\nDense, or the transposed Embedding"
+    text = "to_logits\nLinear, or the transposed Embedding"
     draw_box(ax, DECODER, logits_y, 0.95, "logits", text)
     draw_arrow(ax, (dec_centre, logits_y + 1.0), (dec_centre, logits_y + 1.65))
     write_shape(ax, dec_centre + 0.12, logits_y + 1.3, "(N, T, V)")
