@@ -23,7 +23,6 @@ from runtime.errors import InputError
 from runtime.files import announce_inputs, check_no_links, make_folder, may_write
 from runtime.flags import AUTO, NONE
 from runtime.signals import SignalGuard
-from runtime.workers import worker_rank
 
 if __name__ == "__main__":
     flags = parse_flags(__doc__, Hyperparams)  # before TensorFlow is loaded, which takes seconds
@@ -43,6 +42,7 @@ from inference import (
 )
 from interop import original
 from monitor import summaries, tensorboard_events
+from runtime.workers import worker_rank
 from trainer import Trainer
 from vocab import load_vocabs, save_vocabs
 
