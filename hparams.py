@@ -212,16 +212,16 @@ class Hyperparams(Flags):
     dropout_on: str = model_flag(
         "attention",
         "where dropout applies in addition to the embeddings: attention weights, outputs of"
-        " sub-layers, or both",
+        " sublayers, or both",
         choices=("attention", "sublayers", "both"),
         fixed="model",
     )
     residual: bool = model_flag(
-        True, "add the inputs of each sub-layer to its outputs", fixed="model"
+        True, "add the inputs of each sublayer to its outputs", fixed="model"
     )
     normalization: str = model_flag(
         "post",
-        "normalize the outputs of each sub-layer after the addition, its inputs before it, or"
+        "normalize the outputs of each sublayer after the addition, its inputs before it, or"
         " neither",
         choices=("post", "pre", "none"),
         fixed="model",

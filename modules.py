@@ -239,7 +239,7 @@ class AddAndNorm(keras.layers.Layer):
             self.normalize.build(input_shape)
 
     def prepare(self, inputs):
-        """Return what the sublayer reads: x, or LayerNorm(x) with normalization "pre"."""
+        """Return the input of the sublayer: x, or LayerNorm(x) with normalization "pre"."""
         return self.normalize(inputs) if self.normalization == "pre" else inputs
 
     def call(self, inputs, outputs, training=None):

@@ -51,7 +51,6 @@ class FusedAdam(keras.optimizers.Adam):
         super().build(variables)
         # With several devices, only `update_step` sees the all-reduced gradient.
         self.half_squared_norms = [tf.Variable(0.0, trainable=False) for _ in variables]
-        self.apply_adam = None  # within an update, what `adam_operation` returned
 
     def gradient_norm(self):
         """Return the norm of the last gradient of all parameters together, () float32."""
@@ -59,9 +58,8 @@ class FusedAdam(keras.optimizers.Adam):
 
     def apply(self, grads, trainable_variables=None):
         """Update all variables."""
-        self.apply_adam = None
+        self.apply_adam = None  # `update_step` makes it for the first variable
         super().apply(grads, trainable_variables)
-        self.apply_adam = None
 
     def update_step(self, gradient, variable, learning_rate):
         """Update one variable; Keras calls this for each variable and its gradient."""

@@ -111,7 +111,7 @@ def search_loop(extend, search_state, is_unfinished, take_sentences, results):
         unfinished = is_unfinished(search_state)  # (N,)
 
         def compact():
-            indices = tf.where(unfinished)[:, 0]
+            indices = tf.cast(tf.where(unfinished)[:, 0], tf.int32)  # (M,)
             return (
                 take_sentences(search_state, indices),
                 tf.gather(sentences, indices),
@@ -136,7 +136,7 @@ def search_loop(extend, search_state, is_unfinished, take_sentences, results):
 
 def take_rows(nest, indices, K=1):
     """Take the rows of some sentences, K consecutive rows each, from a nest of tensors."""
-    rows = tf.reshape(K * indices[:, None] + tf.range(K, dtype=indices.dtype), [-1])  # (M * K,)
+    rows = tf.reshape(K * indices[:, None] + tf.range(K), [-1])  # (M * K,)
     return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), nest)
 
 
@@ -194,9 +194,9 @@ def prefix_step(step):
     """Make a step function with which a search continues given beginnings of sentences.
 
     Returns:
-      step function. Its state is the state of `step`, and what is left of the prefixes,
-      (N * K, P) int32: at first the ids of the beginning of each hypothesis, then zeros. The
-      tokens of a prefix have the log-probability 0.
+      step function. Its state is the state of `step`, and the rest of the prefixes, (N * K, P)
+      int32: at first the ids of the beginning of each hypothesis, then zeros. The tokens of a
+      prefix have the log-probability 0.
     """
 
     def forced_step(ids, state, memory):
@@ -233,9 +233,9 @@ class BeamState(NamedTuple):
     def take_sentences(self, indices):
         """Return the `BeamState` of some sentences; their indices are (M,)."""
         K = tf.shape(self.live.scores)[1]
-        hypotheses = take_rows((self.newest_ids, self.state), tf.cast(indices, tf.int32), K)
-        kept = take_rows(self._replace(newest_ids=(), state=()), indices)
-        return kept._replace(newest_ids=hypotheses[0], state=hypotheses[1])
+        newest_ids, state = take_rows((self.newest_ids, self.state), indices, K)
+        others = take_rows(self._replace(newest_ids=(), state=()), indices)
+        return others._replace(newest_ids=newest_ids, state=state)
 
 
 def beam_search(

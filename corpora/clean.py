@@ -93,7 +93,7 @@ def digest_of(source, target) -> int:
 
 
 class Profile(NamedTuple):
-    """What the first pass over a text finds out."""
+    """The results of the first pass over a text."""
 
     num_pairs: int
     ratio: float  # characters of the target per character of the source
@@ -204,7 +204,7 @@ def clean_text(paths, outputs, profile, max_chars, max_ratio) -> dict:
     """Read a text for the second time, and write the pairs that break no rule.
 
     Args:
-      outputs: two files of bytes, or None to write nothing.
+      outputs: two files of bytes, or an empty list to only count.
 
     Returns:
       dict: a `Removed` for each rule.

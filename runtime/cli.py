@@ -208,7 +208,7 @@ def run_script(main, flags, interrupted_message="stopped"):
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # the caller has closed it
             setattr(sys, name, open(os.devnull, "r+"))
-        # Text is UTF-8 whatever the locale; file names may hold any bytes.
+        # Text is UTF-8 in any locale; file names may hold any bytes.
         errors = "backslashreplace" if name == "stderr" else "surrogateescape"
         getattr(sys, name).reconfigure(encoding="utf-8", errors=errors)
     signal.signal(signal.SIGINT, signal.default_int_handler)
