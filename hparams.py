@@ -12,6 +12,7 @@ The letters that name the axes of tensors throughout the project:
 
 import dataclasses
 import json
+import math
 from functools import partial
 from pathlib import Path
 
@@ -287,6 +288,12 @@ class Hyperparams(Flags):
         1,
         INT32_LIMIT,
         auto=True,
+    )
+    max_steps: int = training_flag(
+        0,
+        "end the training after this many steps if its epochs have more; 0: train all epochs",
+        0,
+        INT32_LIMIT,
     )
     dev_steps: int = training_flag(
         0,
@@ -692,8 +699,8 @@ def choose_schedule(hp, steps_per_epoch) -> Hyperparams:
     """Replace `AUTO` in `num_epochs` and `warmup_steps` by numbers.
 
     An epoch of a small text has few steps, and a model needs some thousands to learn
-    anything. The fewer steps per epoch, the more epochs. The learning rate rises for a tenth
-    of all steps. docs/development.md has results.
+    anything. The fewer steps per epoch, the more epochs; with `max_steps`, as many as these
+    need. The learning rate rises for a tenth of all steps. docs/development.md has results.
 
     Args:
       steps_per_epoch: batches in the first epoch.
@@ -704,11 +711,20 @@ def choose_schedule(hp, steps_per_epoch) -> Hyperparams:
     [(191, 114), (126, 214), (90, 360), (60, 660), (40, 1000)]
     """
     num_epochs, warmup_steps = hp.num_epochs, hp.warmup_steps
-    if num_epochs == AUTO:
+    if num_epochs == AUTO and hp.max_steps:
+        num_epochs = math.ceil(hp.max_steps / steps_per_epoch)
+    elif num_epochs == AUTO:
         num_epochs = round(40 * max(1.0, ENOUGH_STEPS_PER_EPOCH / steps_per_epoch) ** 0.4)
+    hp = dataclasses.replace(hp, num_epochs=num_epochs)
     if warmup_steps == AUTO:
-        warmup_steps = min(1000, max(1, num_epochs * steps_per_epoch // 10))
-    return dataclasses.replace(hp, num_epochs=num_epochs, warmup_steps=warmup_steps)
+        warmup_steps = min(1000, max(1, count_steps(hp, steps_per_epoch) // 10))
+    return dataclasses.replace(hp, warmup_steps=warmup_steps)
+
+
+def count_steps(hp, steps_per_epoch) -> int:
+    """Count the steps of a whole training."""
+    steps = hp.num_epochs * steps_per_epoch
+    return min(steps, hp.max_steps) if hp.max_steps else steps
 
 
 # Saving and loading ------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from hparams import (
     Hyperparams,
     choose_schedule,
+    count_steps,
     load_hparams,
     make_hparams_from,
     read_hparams,
@@ -252,7 +253,7 @@ def settle_schedule(hp, data) -> Hyperparams:
         return hp
     steps_per_epoch = math.ceil(len(plan_batches(data, hp, 1)) / hp.accumulate)
     chosen = choose_schedule(hp, steps_per_epoch)
-    steps = steps_per_epoch * chosen.num_epochs
+    steps = count_steps(chosen, steps_per_epoch)
     if chosen != hp:
         print(
             f"Chosen for {len(data.X)} pairs, {steps_per_epoch} steps per epoch: num_epochs"
@@ -261,8 +262,8 @@ def settle_schedule(hp, data) -> Hyperparams:
     if chosen.warmup_steps > steps:
         print(
             f"The learning rate never reaches its peak: warmup_steps is {chosen.warmup_steps}, but"
-            f" {chosen.num_epochs} epochs of this text are {steps} steps. Use --warmup_steps {AUTO}"
-            f" or --num_epochs {AUTO}",
+            f" the training has {steps} steps in {chosen.num_epochs} epochs. Use --warmup_steps"
+            f" {AUTO} or --num_epochs {AUTO}",
             file=sys.stderr,
         )
     return chosen

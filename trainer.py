@@ -369,7 +369,7 @@ class Trainer:
             print(f"Resuming from {path}")
 
     def train(self, data, dev, guard):
-        """Train for `num_epochs`, or until `patience` runs out.
+        """Train for `num_epochs`, up to `max_steps`, or until `patience` runs out.
 
         Args:
           data: SentencePairs.
@@ -384,11 +384,13 @@ class Trainer:
         digest = data.X.digest() + data.Y.digest()
         check_same_text(progress, digest, hp, self.path)
         progress.text_digest.assign(digest)
-        while progress.epoch <= hp.num_epochs and not self.out_of_patience():
+        while progress.epoch <= hp.num_epochs and not self.ends_early():
             if self.train_epoch(data, dev, guard):
                 self.evaluate_and_save(dev, guard)
                 progress.next_epoch()
-        if progress.epoch <= hp.num_epochs:
+        if self.steps_are_done():
+            print(f"All {hp.max_steps} steps are done. To train longer, raise --max_steps")
+        elif progress.epoch <= hp.num_epochs:
             best = max(progress.dev_scores.values())
             unit = "evaluations" if hp.dev_steps else "epochs"
             metric = METRICS[hp.metric]
@@ -396,21 +398,29 @@ class Trainer:
         if self.note and self.chief:
             print(f"{self.note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
 
-    def out_of_patience(self) -> bool:
-        """Whether training has not improved for `patience` evaluations."""
-        return out_of_patience(self.progress.dev_scores, self.hp.patience)
+    def ends_early(self) -> bool:
+        """Whether no epoch is continued: no patience is left, or all steps are done."""
+        out = out_of_patience(self.progress.dev_scores, self.hp.patience)
+        return out or self.steps_are_done()
+
+    def steps_are_done(self) -> bool:
+        """Whether the model has `max_steps`, and the evaluation that follows them is done."""
+        max_steps = self.hp.max_steps
+        if not max_steps or self.progress.global_step < max_steps:
+            return False
+        return not self.dev_sha256 or not self.evaluation_is_due()
 
     def train_epoch(self, data, dev, guard) -> bool:
         """Train on the remaining batches of the current epoch.
 
         Returns:
-          bool: whether the epoch is complete. If not, patience has run out.
+          bool: whether the epoch is complete. If not, the training ends early.
         """
         hp, progress = self.hp, self.progress
         self.report_start = time.monotonic()
         if self.evaluation_is_due():  # a signal came before it
             self.evaluate_and_save(dev, guard, mid_epoch=True)
-            if self.out_of_patience():
+            if self.ends_early():
                 return False
         done = progress.steps * hp.accumulate  # batches
         batches, num_batch = epoch_batches(data, self.vocabs, hp, progress.epoch, done)
@@ -448,7 +458,7 @@ class Trainer:
                     self.metric_log.start_interval()
                 if stop_now:
                     guard.check()
-                if evaluate_now and self.out_of_patience():
+                if evaluate_now and self.ends_early():
                     return False
         return True
 
@@ -460,9 +470,10 @@ class Trainer:
         )
 
     def evaluation_is_due(self) -> bool:
-        """Whether `dev_steps` asks for an evaluation now, in the middle of an epoch."""
+        """Whether `dev_steps` or `max_steps` ask for an evaluation now, within an epoch."""
         hp, progress = self.hp, self.progress
-        if not hp.dev_steps or progress.global_step % hp.dev_steps:
+        by_steps = hp.dev_steps and progress.global_step % hp.dev_steps == 0
+        if not by_steps and progress.global_step != hp.max_steps:
             return False
         self.flush_metrics()
         return progress.steps > 0 and self.next_path(mid_epoch=True).name not in progress.dev_scores

@@ -32,7 +32,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 SIZES = dict(
     legacy=("iwslt16", 20, {"recipe": "legacy"}),
-    tiny=("multi30k", 40, {"recipe": "tiny"}),
+    tiny=("multi30k", 40, {"recipe": "tiny", "warmup_steps": 1000}),
     base=("multi30k", 5, {"recipe": "paper", "vocab_size": 8000, "batch_tokens": 4096}),
 )
 TORCH_ARGS = "hidden_units num_blocks num_heads dropout_rate tied_embeddings precision".split()

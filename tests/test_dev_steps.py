@@ -1,4 +1,4 @@
-"""Evaluation on the development set within an epoch, with --dev_steps."""
+"""Evaluations within an epoch, with --dev_steps, and an end within it, with --max_steps."""
 
 import functools
 import os
@@ -12,7 +12,7 @@ import prepro
 import train
 import trainer
 from conftest import SMALL, sample_pairs, write_corpus
-from hparams import make_hparams
+from hparams import choose_schedule, make_hparams
 from inference import load_model
 from processes import Forked
 from runtime.errors import InputError
@@ -118,6 +118,49 @@ def test_patience_counts_evaluations(flags, tmp_path, capsys):
         assert "No better dev BLEU than" in printed and "in 3 evaluations: stopping" in printed
         assert checkpoint.latest(tmp_path).name == NAMES[3]
     assert "dev loss" not in printed
+
+
+def test_max_steps_ends_the_training_and_a_larger_one_continues_it(
+    flags, uninterrupted, tmp_path, capsys
+):
+    flags = flags | dict(logdir=str(tmp_path))
+    printed, _ = run(train.main, flags | dict(max_steps=7))
+    assert "All 7 steps are done" in printed
+    assert checkpoint.latest(tmp_path).name == "model_epoch_01_gs_7_partial"
+    assert [*scalars(tmp_path)["dev_bleu"]] == [5, 7]
+    assert "dev loss" not in run(train.main, flags | dict(max_steps=7))[0]
+    run(train.main, flags | dict(max_steps=0))
+    assert [*scalars(tmp_path)["dev_bleu"]] == [5, 7, *STEPS[1:]]
+    assert parameters(tmp_path) == parameters(uninterrupted[0])
+
+
+def test_the_last_evaluation_of_max_steps_is_made_up_for_after_a_signal(flags, tmp_path):
+    flags = flags | dict(logdir=str(tmp_path), max_steps=9)
+    run(interrupted_evaluation, flags)
+    assert [*scalars(tmp_path)["dev_bleu"]] == [5]
+    run(train.main, flags)
+    assert [*scalars(tmp_path)["dev_bleu"]] == [5, 9]
+    assert checkpoint.latest(tmp_path).name == "model_epoch_01_gs_9_partial"
+
+
+def test_max_steps_without_a_development_set(flags, tmp_path):
+    more = dict(logdir=str(tmp_path), max_steps=3, dev_steps=0)
+    more |= dict(source_dev="none", target_dev="none")
+    for _ in range(2):
+        printed, _ = run(train.main, flags | more)
+        assert "All 3 steps are done. To train longer, raise --max_steps" in printed
+        assert names(tmp_path) == ["model_epoch_01_gs_3_partial"]
+
+
+def test_max_steps_at_the_end_of_an_epoch(flags, tmp_path):
+    run(train.main, flags | dict(logdir=str(tmp_path), max_steps=12))
+    assert checkpoint.latest(tmp_path).name == NAMES[2]
+
+
+def test_the_schedule_is_that_of_max_steps():
+    hp = make_hparams(dict(recipe="tiny", max_steps=1000))
+    chosen = choose_schedule(hp, steps_per_epoch=300)
+    assert (chosen.num_epochs, chosen.warmup_steps) == (4, 100)
 
 
 def test_it_needs_a_development_set():
