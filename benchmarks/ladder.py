@@ -1,34 +1,43 @@
 """Train every kind of model for the same time on the same text, and compare their BLEU.
 
-    pip install -r benchmarks/requirements.txt
-    python benchmarks/ladder.py TRAIN.de TRAIN.en VAL.de VAL.en --cpu_minutes 20
-    python benchmarks/ladder.py TRAIN.de TRAIN.en VAL.de VAL.en --rows gru "gru, additive" --seed 2
+    REAL_TEXT=DIR python benchmarks/ladder.py
+    REAL_TEXT=DIR python benchmarks/ladder.py --rows gru "gru, additive" --seed 2
     python benchmarks/ladder.py --table
 
-The second command trains all rows, one after the other, and takes hours. Interrupted, the same
-command resumes. The time is processor time, so other work on the machine does not count: 20
-minutes are 10 minutes of two busy cores. Each row is stored in benchmarks/work/ladder; --table
-prints them all, with the mean of all seeds, and draws ladder_length.png and ladder_speed.png
-there. Scores are sacreBLEU of greedy search with the newest checkpoint. All rows but "three
-matrices" have about as many parameters; all have one vocabulary. A training that diverges has the
-score 0.
+The first command trains all rows, one after the other, and takes hours. Interrupted, the same
+command resumes. The second one reproduces two rows, with other initial parameters. --table prints
+all rows of benchmarks/ladder.json with the mean of their seeds, and draws docs/ladder_length.png
+and docs/ladder_speed.png.
+
+The row "transformer" has 1,600 steps. Any other row has as many steps as fit into the same time:
+before its first training, its steps are timed in turn with those of "transformer". So the result
+of a row does not depend on the machine, nor on other work there. All rows but "three matrices"
+have about as many parameters; all have one vocabulary. Scores are sacreBLEU of greedy search with
+the newest checkpoint. A training that diverges has the score 0.
 """
 
 import argparse
-import contextlib
+import functools
 import json
+import os
 import re
-import signal
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-from harness import WORK, script_command
+from harness import ROOT, WORK, Worker, describe_machine, script_command, speedup, time_interleaved
+from quality import corpus_flags
+from time_train import write_batches
+
+sys.path.insert(0, str(ROOT))
 
 LADDER = WORK / "ladder"
-CPU_TIME_POLL_SECONDS = 0.5
+RESULTS = ROOT / "benchmarks" / "ladder.json"
+REFERENCE = "transformer"
+REFERENCE_STEPS = 1600
+TIMED_BATCHES, TIMED_ROUNDS = 10, 3
+SHARED_FLAGS = dict(batch_tokens=1024, warmup_steps=500)  # fitting for few steps
 WORDS = (8, 12, 16)  # upper limits of the source lengths of the plot, in words
 
 SCORES = ("scaled_dot", "dot", "additive", "bilinear", "cosine", "cosine_softmax")
@@ -68,43 +77,10 @@ def rows() -> dict:
         "masks from activations": dict(mask_from="activations", positions="learned"),
         "three matrices": dict(tied_embeddings=False),
     }
-    return (
-        recurrent | attending | {name: dict(recipe="tiny") | f for name, f in transformers.items()}
-    )
-
-
-def train_for(seconds, flags, folder) -> bool:
-    """Train until all runs together have used `seconds` of processor time; save a checkpoint.
-
-    Returns:
-      bool: whether the training has gone well. If not, it diverged.
-
-    Raises:
-      KeyboardInterrupt: Ctrl-C. The checkpoint is saved, and the seconds are recorded.
-    """
-    import psutil
-
-    clock = folder / "seconds"
-    done = float(clock.read_text()) if clock.exists() else 0.0
-    if done >= seconds:
-        return True
-    used = 0.0
-    with (folder / "train.log").open("a") as log:
-        process = subprocess.Popen(script_command("train.py", flags), stdout=log, stderr=log)
-        try:
-            while process.poll() is None and done + used < seconds:
-                time.sleep(CPU_TIME_POLL_SECONDS)
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    used = sum(psutil.Process(process.pid).cpu_times()[:2])  # user and system
-        finally:
-            process.send_signal(signal.SIGTERM)
-            code = process.wait()
-            clock.write_text(str(done + used))
-    if code == 2 and "Restart with a lower --lr" in (folder / "train.log").read_text():
-        return False
-    if code not in (0, 128 + signal.SIGTERM):
-        sys.exit(f"{folder}/train.log: training has failed with code {code}")
-    return True
+    transformers = {name: dict(recipe="tiny") | flags for name, flags in transformers.items()}
+    return {
+        name: SHARED_FLAGS | flags for name, flags in (recurrent | attending | transformers).items()
+    }
 
 
 def row_folder(name, seed) -> Path:
@@ -112,28 +88,68 @@ def row_folder(name, seed) -> Path:
     return LADDER / f"{re.sub(r'[^a-zA-Z0-9]+', '_', name)}_{seed}"
 
 
-def measure(name, flags, seed, text, cpu_minutes) -> dict:
+@functools.cache
+def reference_worker(text) -> tuple[Path, Worker]:
+    """Write batches for timing to a file, and start the worker of the row "transformer"."""
+    flags = rows()[REFERENCE] | dict(text)
+    path, *_ = write_batches(flags, TIMED_BATCHES, LADDER)
+    return path, steps_worker(flags, path)
+
+
+def steps_worker(flags, path) -> Worker:
+    """Start a worker that runs training steps on the batches in a file."""
+    script = ROOT / "benchmarks" / "step_tensorflow.py"
+    return Worker([sys.executable, script, "step", path, json.dumps(flags)])
+
+
+def measure_speed(name, text) -> float:
+    """Return how many times as fast as those of "transformer" the steps of a row are."""
+    if name == REFERENCE:
+        return 1.0
+    path, reference = reference_worker(tuple(text.items()))
+    row = steps_worker(rows()[name] | text, path)
+    seconds = time_interleaved({REFERENCE: reference, name: row}, TIMED_ROUNDS)
+    row.stop()
+    return speedup(seconds, name, REFERENCE)
+
+
+def measure(name, seed, speed, text) -> dict:
     """Train and evaluate a row; returns what `--table` shows of it."""
     folder = row_folder(name, seed)
     folder.mkdir(parents=True, exist_ok=True)
-    logdir = dict(logdir=folder / "logdir")
-    more = logdir | dict(num_epochs=100_000, seed=seed)
-    good = train_for(60 * cpu_minutes, flags | text | more, folder)
-    log = (folder / "train.log").read_text()
-    row = dict(name=name, flags=flags, seed=seed, cpu_minutes=cpu_minutes)
-    row |= dict(parameters=int(re.search(r"([\d,]+) parameters", log)[1].replace(",", "")))
-    if not good:
-        return row | dict(bleu=0.0, steps=0, by_length=[0.0] * (len(WORDS) + 1))
+    steps = round(REFERENCE_STEPS * speed)
+    logdir = dict(logdir=str(folder / "logdir"))
+    more = logdir | dict(num_epochs="auto", max_steps=steps, seed=seed, keep_checkpoints=1)
+    log = folder / "train.log"
+    with log.open("a") as file:
+        command = script_command("train.py", rows()[name] | text | more)
+        code = subprocess.run(command, stdout=file, stderr=file).returncode
+    printed = log.read_text()
+    diverged = code == 2 and "Restart with a lower --lr" in printed
+    if code and not diverged:
+        sys.exit(f"{log}: training has failed with code {code}")
+    parameters = int(re.search(r"([\d,]+) parameters", printed)[1].replace(",", ""))
+    row = dict(name=name, seed=seed, steps=steps, speed=round(speed, 3), parameters=parameters)
+    if diverged:
+        return row | dict(bleu=0.0, by_length=[0.0] * (len(WORDS) + 1))
     decoding = dict(beam=1, average_checkpoints=1, results=folder / "results")
     done = subprocess.run(
         script_command("eval.py", logdir | decoding), capture_output=True, text=True, check=True
     )
-    path = Path(re.search(r"Full results: (.+)", done.stdout)[1])
-    return row | dict(
-        bleu=float(re.search(r"sacreBLEU = ([\d.]+)", done.stdout)[1]),
-        by_length=bleu_by_length(path.read_text("utf-8")),
-        steps=int(re.search(r"_gs_(\d+)", path.name)[1]),
-    )
+    results = Path(re.search(r"Full results: (.+)", done.stdout)[1]).read_text("utf-8")
+    bleu = float(re.search(r"sacreBLEU = ([\d.]+)", done.stdout)[1])
+    return row | dict(bleu=bleu, by_length=bleu_by_length(results))
+
+
+def add_result(row):
+    """Add the measurements of a row to the results."""
+    lines = [json.dumps(known) for known in load_results()] + [json.dumps(row)]
+    RESULTS.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+
+
+def load_results() -> list[dict]:
+    """Load the measurements of all rows."""
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
 
 
 def bleu_by_length(results) -> list[float]:
@@ -145,7 +161,8 @@ def bleu_by_length(results) -> list[float]:
     for low, high in zip((0, *WORDS), (*WORDS, 10**9), strict=True):
         pairs = [(e, g) for s, e, g in records if low < len(s.split()) <= high]
         expected, got = zip(*pairs, strict=True) if pairs else ((""), (""))
-        scores.append(sacrebleu.corpus_bleu(list(got), [list(expected)]).score if pairs else 0.0)
+        score = sacrebleu.corpus_bleu(list(got), [list(expected)]).score if pairs else 0.0
+        scores.append(round(score, 2))
     return scores
 
 
@@ -159,7 +176,6 @@ def mean_of_seeds(measured) -> list[dict]:
             by_length = zip(*(row["by_length"] for row in same), strict=True)
             mean = dict(
                 bleu=statistics.mean(scores),
-                steps=round(statistics.mean(row["steps"] for row in same)),
                 by_length=[*map(statistics.mean, by_length)],
                 spread=f" ({min(scores):.1f} to {max(scores):.1f})" if len(same) > 1 else "",
             )
@@ -168,61 +184,69 @@ def mean_of_seeds(measured) -> list[dict]:
 
 
 def print_table(measured):
-    """Print the rows, and draw BLEU by source length, and BLEU by steps per minute."""
+    """Print the rows, and draw BLEU by source length, and BLEU by speed."""
     measured = mean_of_seeds(measured)
     ranges = [f"{low + 1} to {high}" for low, high in zip((0, *WORDS), WORDS, strict=False)]
-    print(f"| row | parameters | steps | BLEU | {' | '.join(ranges)} | more words |")
-    print("|---" * (5 + len(ranges)) + "|")
+    columns = ["row", "parameters", "speed", "steps", "BLEU", *ranges, "more words"]
+    print(f"| {' | '.join(columns)} |")
+    print("|---" * len(columns) + "|")
     for row in measured:
         lengths = " | ".join(f"{score:.1f}" for score in row["by_length"])
-        start = f"| {row['name']} | {row['parameters']:,} | {row['steps']:,} |"
+        start = f"| {row['name']} | {row['parameters']:,} | {row['speed']:.2f} | {row['steps']:,} |"
         print(f"{start} {row['bleu']:.1f}{row['spread']} | {lengths} |")
 
     from matplotlib.figure import Figure
 
-    figure = Figure((7, 4), layout="constrained")
-    ax = figure.subplots()
-    for row in (row for row in measured if row["name"] in DRAWN_BY_LENGTH):
-        ax.plot([*ranges, "more"], row["by_length"], marker="o", label=row["name"])
-    ax.set_xlabel("words in the source")
-    ax.set_ylabel("sacreBLEU")
-    ax.legend()
-    figure.savefig(LADDER / "ladder_length.png", dpi=150)
-    figure = Figure((7, 4), layout="constrained")
-    ax = figure.subplots()
-    for row in measured:
-        speed = row["steps"] / row["cpu_minutes"]
-        ax.plot(speed, row["bleu"], "o")
-        ax.annotate(row["name"], (speed, row["bleu"]), fontsize=6)
-    ax.set_xlabel("steps per minute of processor time")
-    ax.set_ylabel("sacreBLEU")
-    figure.savefig(LADDER / "ladder_speed.png", dpi=150)
+    def draw(name, x_label, draw_rows):
+        figure = Figure((7, 4), layout="constrained")
+        ax = figure.subplots()
+        draw_rows(ax)
+        ax.set(xlabel=x_label, ylabel="sacreBLEU")
+        figure.savefig(ROOT / "docs" / name, dpi=110)
+
+    def draw_lengths(ax):
+        for row in (row for row in measured if row["name"] in DRAWN_BY_LENGTH):
+            ax.plot([*ranges, "more"], row["by_length"], marker="o", label=row["name"])
+        ax.legend()
+
+    def draw_speeds(ax):
+        for row in measured:
+            ax.plot(row["speed"], row["bleu"], "o")
+            ax.annotate(row["name"], (row["speed"], row["bleu"]), fontsize=6)
+
+    draw("ladder_length.png", "words in the source", draw_lengths)
+    draw("ladder_speed.png", "speed of a training step; transformer: 1", draw_speeds)
 
 
 def main():
     """Measure the rows that are asked for, or print those that have been measured."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("text", nargs="*", help="training text and val: source, target, each")
-    parser.add_argument("--cpu_minutes", type=float, default=20)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", nargs="+", choices=[*rows()], default=[*rows()], metavar="ROW")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     if args.table:
-        return print_table([json.loads(path.read_text()) for path in LADDER.glob("*/row.json")])
-    if len(args.text) != 4:
-        parser.error("name four files: the training text and val, source and target of each")
-    names = ("source_train", "target_train", "source_test", "target_test")
-    text = dict(zip(names, args.text, strict=True)) | dict(preprocessed=LADDER / "vocabulary")
+        return print_table(load_results())
+    if "REAL_TEXT" not in os.environ:
+        parser.error("REAL_TEXT is not set. Set it to the folder of multi30k/.")
+    flags = corpus_flags("multi30k", "de-en", Path(os.environ["REAL_TEXT"]).resolve())
+    text = {f"{side}_train": flags[f"{side}_train"] for side in ("source", "target")}
+    text |= {f"{side}_test": flags[f"{side}_dev"] for side in ("source", "target")}
+    text |= dict(preprocessed=str(LADDER / "vocabulary"))
     LADDER.mkdir(parents=True, exist_ok=True)
     if not (LADDER / "vocabulary").exists():
         subprocess.run(script_command("prepro.py", dict(recipe="tiny") | text), check=True)
+    print(describe_machine(), flush=True)
     for name in args.rows:
-        path = row_folder(name, args.seed) / "row.json"
-        if not path.exists():
-            row = measure(name, rows()[name], args.seed, text, args.cpu_minutes)
-            path.write_text(json.dumps(row))
-        row = json.loads(path.read_text())
+        same = [row for row in load_results() if row["name"] == name]
+        if args.seed not in (row["seed"] for row in same):
+            speed = same[0]["speed"] if same else measure_speed(name, text)
+            row = measure(name, args.seed, speed, text)
+            add_result(row)
+            same.append(row)
+        (row,) = (row for row in same if row["seed"] == args.seed)
         print(f"{name}: BLEU {row['bleu']:.1f} after {row['steps']} steps", flush=True)
 
 

@@ -164,7 +164,7 @@ def test_the_rows_of_the_ladder(benchmarks):
     results = "- source: a b\n- expected: one two three four\n- got: one two three four\n\n"
     assert ladder.bleu_by_length(results) == [pytest.approx(100), 0, 0, 0]
     measured = [
-        dict(name=name, bleu=bleu, steps=100, by_length=[bleu, 0.0])
+        dict(name=name, bleu=bleu, by_length=[bleu, 0.0])
         for name, bleu in (("transformer", 30.0), ("gru", 20.0), ("gru", 22.0))
     ]
     gru, transformer = ladder.mean_of_seeds(measured)
