@@ -5,16 +5,17 @@ import hashlib
 import itertools
 import json
 import os
+import shutil
 import sys
-import zipfile
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
+from ids import RaggedIds, RaggedWriter
 from runtime.errors import InputError
-from runtime.files import atomic_open, split_paths
+from runtime.files import lock_file, split_paths, temp_path
 from text import (
     SentenceFile,
     blocks,
@@ -26,71 +27,10 @@ from text import (
     read_test_sentences,
     training_files,
 )
-from vocab import EOS, PAD, UNK, fingerprints
+from vocab import EOS, UNK, fingerprints
 
-ID_CACHE_MIN_PAIRS = 200_000  # pairs of the smallest corpus whose ids are cached in a file
+LARGE_TEXT_BYTES = 20_000_000  # from which on the ids of the training text are kept in files
 MAX_UNKNOWN_SHARE = 0.9  # with more <UNK>, the vocabulary belongs to another text
-
-
-@dataclasses.dataclass(frozen=True)
-class RaggedIds:
-    """Sequences of token ids of any length: the NumPy twin of tf.RaggedTensor.
-
-    Has the same layout (flat values and row splits), but reads and hashes single rows without
-    the cost of a TensorFlow op, and takes two bytes per id while the vocabulary allows it.
-    """
-
-    ids: np.ndarray  # (sum of all lengths,) uint16, or int32 if an id does not fit
-    splits: np.ndarray  # (N + 1,) int64, row i is ids[splits[i]:splits[i + 1]]
-
-    @classmethod
-    def from_lists(cls, sequences):
-        """Build from a list of lists of ids."""
-        splits = np.cumsum([0, *map(len, sequences)])
-        ids = np.fromiter((i for ids in sequences for i in ids), np.int32, splits[-1])
-        return cls(ids if ids.max(initial=0) >= 2**16 else ids.astype(np.uint16), splits)
-
-    @classmethod
-    def concatenate(cls, raggeds):
-        """Build from the rows of several `RaggedIds`."""
-        lengths = np.concatenate([ragged.lengths for ragged in raggeds])
-        return cls(np.concatenate([ragged.ids for ragged in raggeds]), np.cumsum([0, *lengths]))
-
-    def __len__(self):
-        return len(self.splits) - 1
-
-    def __getitem__(self, row):
-        return self.ids[self.splits[row] : self.splits[row + 1]].astype(np.int32)
-
-    def select(self, rows):
-        """Return the rows with these indices, as `RaggedIds`."""
-        return RaggedIds.from_lists([self[row] for row in rows])
-
-    @property
-    def lengths(self):
-        """(N,) int64"""
-        return np.diff(self.splits)
-
-    def digest(self) -> bytes:
-        """Return the SHA-256 of the ids and of their splits."""
-        return hashlib.sha256(self.ids.tobytes() + self.splits.tobytes()).digest()
-
-    def pad(self, rows=None, width=None):
-        """Pad rows with `<PAD>` -> (N, T) int32.
-
-        Args:
-          rows: indices of the rows; None for all.
-          width: T; None for the length of the longest of these rows.
-
-        >>> RaggedIds.from_lists([[5, 3], [3]]).pad().tolist()
-        [[5, 3], [3, 0]]
-        """
-        rows = np.arange(len(self)) if rows is None else rows
-        lengths = self.lengths[rows]
-        columns = np.arange(width or lengths.max())
-        indices = self.splits[rows][:, None] + columns  # (N, T)
-        padded = self.ids[np.minimum(indices, len(self.ids) - 1)]  # (N, T)
-        return np.where(columns < lengths[:, None], padded, PAD).astype(np.int32)
 
 
 class SentencePairs(NamedTuple):
@@ -115,7 +55,8 @@ class EncodedText(NamedTuple):
 
     data: SentencePairs
     total: int  # pairs in the text
-    empty_pairs: list[int]  # indices of the pairs with an empty side
+    num_empty: int  # pairs with an empty side
+    empty_pairs: list[int]  # their indices, if the text is kept
     has_words: tuple[bool, bool]  # whether cleaning left any text on each side
 
     def shifted(self, start):
@@ -128,13 +69,20 @@ class EncodedText(NamedTuple):
         """Build from the blocks of a text, in their order. Indices then count from its start."""
         starts = itertools.accumulate((block.total for block in blocks), initial=0)
         blocks = [block.shifted(start) for block, start in zip(blocks, starts, strict=False)]
-        data, totals, empty_pairs, has_words = zip(*blocks, strict=True)
+        data, totals, num_empty, empty_pairs, has_words = zip(*blocks, strict=True)
         return cls(
             SentencePairs.concatenate(data),
             sum(totals),
+            sum(num_empty),
             list(itertools.chain(*empty_pairs)),
             tuple(map(any, zip(*has_words, strict=True))),
         )
+
+
+EMPTY_TEXT = EncodedText(
+    SentencePairs(RaggedIds.from_lists([]), RaggedIds.from_lists([]), [], [], []),
+    *(0, 0, [], (False, False)),
+)
 
 
 class EvalSet(NamedTuple):
@@ -192,41 +140,33 @@ def apply_bpe_dropout(data, vocabs, dropout, seed, epoch) -> SentencePairs:
     return data._replace(X=X, Y=Y)
 
 
-def load_train_data(hp, vocabs, cache_ids=True) -> SentencePairs:
+def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
     """Load and encode the training text. Print how many pairs are left out, and why.
 
     The text itself is kept only for BPE-dropout, which tokenizes it again. The ids of a large
-    corpus are cached in a file next to the vocabularies.
+    corpus are written to files next to the vocabularies, and are not in memory.
 
     Args:
-      cache_ids: whether that file may be written.
+      write_files: whether these files may be written.
 
     Raises:
       InputError: a file cannot be read, the sides differ in length, or no pair is left.
     """
     check_text_files(hp, "train")
     paths = hp.source_train, hp.target_train
-    encoded = None if hp.bpe_dropout else read_id_cache(hp, vocabs)
-    if not encoded:
-        pair_blocks = itertools.chain(
-            *(read_pair_blocks(hp, files) for files in training_files(hp))
-        )
-        encoded = encode_pairs(paths, pair_blocks, vocabs, hp.maxlen, hp.bpe_dropout > 0)
-        if encoded.total >= ID_CACHE_MIN_PAIRS and cache_ids and not hp.bpe_dropout:
-            try:
-                write_id_cache(hp, vocabs, encoded)
-            except (InputError, OSError) as error:  # training does not need the cache
-                print(f"The token ids are not cached: {error}", file=sys.stderr)
-    data, num_empty = encoded.data, len(encoded.empty_pairs)
+    encoded = encode_training_text(hp, vocabs, write_files)
+    check_pairs_left(paths, vocabs, hp.maxlen, encoded)
+    data, num_empty = encoded.data, encoded.num_empty
     print(
         f"Training on {len(data.X)} of {encoded.total} pairs:"
         f" {encoded.total - num_empty - len(data.X)} are longer than maxlen {hp.maxlen},"
         f" {num_empty} have an empty line on a side"
     )
-    shares = [unknown_share(side) for side in (data.X, data.Y)]
+    sides = [*zip(paths, (data.X, data.Y), vocabs, strict=True)]
+    shares = [unknown_share(ids, len(vocab)) for _, ids, vocab in sides]
     token_name = vocabs[0].token_name
     print(f"Unknown {token_name}: {shares[0]:.0%} of the source, {shares[1]:.0%} of the target")
-    for path, vocab, share in zip(paths, vocabs, shares, strict=True):
+    for (path, _, vocab), share in zip(sides, shares, strict=True):
         if share > MAX_UNKNOWN_SHARE:
             remedy = " or lower --min_cnt" if hp.tokenizer == "words" else ""
             raise InputError(
@@ -237,13 +177,41 @@ def load_train_data(hp, vocabs, cache_ids=True) -> SentencePairs:
     return data
 
 
-def unknown_share(ids) -> float:
+def encode_training_text(hp, vocabs, write_files) -> EncodedText:
+    """Encode the training text into memory, or into files if it is large and they may be written.
+
+    Raises:
+      InputError: a file cannot be read, or the sides differ in length.
+    """
+    paths = training_files(hp)
+
+    def encoded_blocks():
+        for pair in paths:
+            for block in read_pair_blocks(hp, pair):
+                yield encode_block(*block, vocabs, hp.maxlen, with_text=hp.bpe_dropout > 0)
+
+    size = sum(os.path.getsize(path) for pair in paths for path in pair)
+    if not hp.bpe_dropout:
+        if not (encoded := read_id_files(hp, vocabs)) and write_files and size >= LARGE_TEXT_BYTES:
+            try:
+                write_id_files(hp, vocabs, encoded_blocks())
+            except OSError as error:  # of the files; the text is read once more
+                print(f"The token ids stay in memory: {error}", file=sys.stderr)
+            encoded = read_id_files(hp, vocabs)
+        if encoded:
+            return encoded
+    return EncodedText.concatenate([EMPTY_TEXT, *encoded_blocks()])
+
+
+def unknown_share(ids, num_tokens) -> float:
     """Return the share of `<UNK>` among the ids other than `</S>`.
 
     Args:
       ids: RaggedIds.
+      num_tokens: V.
     """
-    return (ids.ids == UNK).sum() / max(1, (ids.ids != EOS).sum())
+    counts = ids.counts(num_tokens)
+    return counts[UNK] / max(1, counts.sum() - counts[EOS])
 
 
 def warn_unknown(ids, path, vocab):
@@ -253,7 +221,7 @@ def warn_unknown(ids, path, vocab):
       ids: RaggedIds, the source.
       path: file of the source.
     """
-    share = unknown_share(ids)
+    share = unknown_share(ids, len(vocab))
     if share > MAX_UNKNOWN_SHARE:
         print(
             f"{path}: {share:.0%} of its {vocab.token_name} are not in {vocab.path}. Check that the"
@@ -275,7 +243,8 @@ def load_test_data(hp, vocabs, part="test") -> EvalSet:
     check_same_length(source, target)
     sides = source.raw, target.raw
     prepared = (source.cleaned, target.cleaned) if hp.tokenizer == "words" else sides
-    encoded = encode_pairs(paths, [(sides, prepared)], vocabs, hp.max_input_tokens)
+    encoded = encode_block(sides, prepared, vocabs, hp.max_input_tokens)
+    check_pairs_left(paths, vocabs, hp.max_input_tokens, encoded)
     warn_unknown(encoded.data.X, paths[0], vocabs[0])
     return EvalSet(encoded.data, target.raw, encoded.empty_pairs)
 
@@ -325,41 +294,27 @@ def prepare_sentences(hp, sentences):
     return clean("\n".join(sentences)).split("\n")
 
 
-def encode_pairs(paths, pair_blocks, vocabs, maxlen, with_text=True) -> EncodedText:
-    """Encode the pairs that have text on both sides and are not too long.
+def encode_block(sides, prepared, vocabs, maxlen, with_text=True) -> EncodedText:
+    """Encode the pairs of a block that have text on both sides and are not too long.
 
     A pair with an empty side is left out as a pair. The 2017 code dropped empty lines from each
     side alone, and paired every later sentence with the wrong translation.
 
     Args:
-      paths: the two files, for messages.
-      pair_blocks: as `read_pair_blocks` yields them.
+      sides, prepared: as `read_pair_blocks` yields them.
       vocabs: the two vocabularies.
       maxlen: as in `create_data`.
-      with_text: whether to keep `Sources`, `Targets` and `rows`, next to X and Y.
-
-    Raises:
-      InputError: no pair is left.
+      with_text: whether to keep the text and the indices of pairs, next to X and Y.
     """
-    encoded = [encode_block(*block, vocabs, maxlen, with_text) for block in pair_blocks]
-    if not any(block.total for block in encoded):
-        raise empty_text_error(split_paths(paths[0])[0], num_sentences=0)
-    encoded = EncodedText.concatenate(encoded)
-    check_pairs_left(paths, vocabs, maxlen, encoded)
-    return encoded
-
-
-def encode_block(sides, prepared, vocabs, maxlen, with_text) -> EncodedText:
-    """Encode one block of pairs; `encode_pairs` describes the arguments."""
     nonempty, empty_pairs = split_empty(sides)
     prepared = [[side[row] for row in nonempty] for side in prepared]
-    data = create_data(*prepared, *vocabs, maxlen)
+    data, num_empty = create_data(*prepared, *vocabs, maxlen), len(empty_pairs)
     if with_text:
         data = data._replace(rows=[nonempty[row] for row in data.rows])
     else:
-        data = SentencePairs(data.X, data.Y, [], [], [])
+        data, empty_pairs = SentencePairs(data.X, data.Y, [], [], []), []
     has_words = tuple(any(line.strip() for line in side) for side in prepared)
-    return EncodedText(data, len(sides[0]), empty_pairs, has_words)
+    return EncodedText(data, len(sides[0]), num_empty, empty_pairs, has_words)
 
 
 def split_empty(sides):
@@ -378,13 +333,16 @@ def check_pairs_left(paths, vocabs, maxlen, encoded):
     """Check that empty lines, cleaning and `maxlen` leave at least one pair.
 
     Args:
-      paths, vocabs, maxlen: as in `encode_pairs`.
+      paths: the files of source and target, for messages.
+      vocabs, maxlen: as in `encode_block`.
       encoded: EncodedText.
 
     Raises:
       InputError: no pair is left. The message says why.
     """
-    num_sentences = encoded.total - len(encoded.empty_pairs)
+    if not encoded.total:
+        raise empty_text_error(split_paths(paths[0])[0], num_sentences=0)
+    num_sentences = encoded.total - encoded.num_empty
     if not num_sentences:
         raise InputError(
             f"{paths[0]} and {paths[1]}: every pair has an empty line on a side. Check that the"
@@ -405,49 +363,84 @@ def check_pairs_left(paths, vocabs, maxlen, encoded):
         )
 
 
-# Cache of ids ------------------------------------------------------------------
+# Files of ids ------------------------------------------------------------------
 
 
-def id_cache_key(hp, vocabs) -> str:
+def id_files_key(hp, vocabs) -> list:
     """Return everything that the ids of the training text depend on."""
     paths = [path for pair in training_files(hp) for path in pair]
     files = [os.stat(path) for path in paths]
-    files = [(file.st_size, file.st_mtime_ns) for file in files]
+    files = [[file.st_size, file.st_mtime_ns] for file in files]
     paths = [*map(os.path.abspath, paths)]
-    return json.dumps([paths, files, fingerprints(vocabs), hp.min_cnt, hp.maxlen])
+    return [paths, files, fingerprints(vocabs), hp.min_cnt, hp.maxlen]
 
 
-def read_id_cache(hp, vocabs) -> EncodedText | None:
-    """Read the file of `write_id_cache`, or return None if it is not of this very text."""
+def id_dtype(vocabs):
+    """Return the smallest type of ids for both vocabularies."""
+    return np.uint16 if max(map(len, vocabs)) <= 2**16 else np.int32
+
+
+def read_id_files(hp, vocabs) -> EncodedText | None:
+    """Map the files of `write_id_files` into memory, or return None if they are of another text."""
+    folder = hp.id_folder
     try:
-        with np.load(hp.id_cache_path) as arrays:
-            if str(arrays["key"]) != id_cache_key(hp, vocabs):
-                return None
-            sides = [RaggedIds(arrays[f"{side}_ids"], arrays[f"{side}_splits"]) for side in "XY"]
-            data = SentencePairs(*sides, [], [], [])
-            return EncodedText(data, int(arrays["total"]), arrays["empty"], (True, True))
-    except (OSError, KeyError, ValueError, TypeError, EOFError, zipfile.BadZipFile):
-        return None  # the cache is missing or damaged, or the text is missing
+        info = json.loads((folder / "info.json").read_text())
+        if info["key"] != id_files_key(hp, vocabs):
+            return None
+        sides = [RaggedIds.open(folder / side, id_dtype(vocabs)) for side in "XY"]
+        counts = int(info["total"]), int(info["num_empty"])
+        has_words = tuple(map(bool, info["has_words"]))
+    except (OSError, KeyError, ValueError, TypeError):
+        return None  # they are missing or damaged, or the text is missing
+    if len(sides[0]) != len(sides[1]):
+        return None
+    return EncodedText(SentencePairs(*sides, [], [], []), *counts, [], has_words)
 
 
-def write_id_cache(hp, vocabs, encoded):
-    """Write the ids of the training text to a file, without compression.
+def write_id_files(hp, vocabs, encoded_blocks):
+    """Write the ids of the training text to files as they come, so that no memory holds them all.
+
+    They are written to a new folder, which then replaces that of another text. A training that
+    still reads the old files keeps them until it ends.
 
     Args:
-      encoded: EncodedText.
+      encoded_blocks: iterator over `EncodedText`.
     """
-    arrays = dict(key=id_cache_key(hp, vocabs), total=encoded.total)
-    arrays["empty"] = np.array(encoded.empty_pairs, np.int64)
-    for side, ragged in zip("XY", (encoded.data.X, encoded.data.Y), strict=True):
-        arrays |= {f"{side}_ids": ragged.ids, f"{side}_splits": ragged.splits}
-    with atomic_open(hp.id_cache_path) as file:
-        np.savez(file, **arrays)
+    hp.id_folder.parent.mkdir(parents=True, exist_ok=True)
+    with lock_file(hp.id_folder.with_suffix(".lock")):
+        if read_id_files(hp, vocabs):  # another process has written them
+            return
+        for old in hp.id_folder.parent.glob(f"{hp.id_folder.name}.*.tmp"):
+            shutil.rmtree(old)  # of a process that was killed
+        folder = temp_path(hp.id_folder)
+        try:
+            folder.mkdir()
+            write_blocks(folder, id_files_key(hp, vocabs), id_dtype(vocabs), encoded_blocks)
+            if hp.id_folder.exists():
+                shutil.rmtree(hp.id_folder)
+            os.rename(folder, hp.id_folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_blocks(folder, key, dtype, encoded_blocks):
+    """Write the files of `write_id_files` into a folder."""
+    total = num_empty = 0
+    has_words = np.zeros(2, bool)
+    with RaggedWriter(folder / "X", dtype) as X, RaggedWriter(folder / "Y", dtype) as Y:
+        for block in encoded_blocks:
+            X.add(block.data.X)
+            Y.add(block.data.Y)
+            total, num_empty = total + block.total, num_empty + block.num_empty
+            has_words |= block.has_words
+    info = dict(key=key, total=total, num_empty=num_empty, has_words=has_words.tolist())
+    (folder / "info.json").write_text(json.dumps(info))
 
 
 # Batches -----------------------------------------------------------------------
 
 
-def get_batch_data(data, hp, epoch, skip=0):
+def get_batch_data(data, hp, epoch, skip=0, strategy=None):
     """Make the batches of one epoch. Only `hp.seed` and `epoch` decide their order.
 
     Args:
@@ -455,74 +448,137 @@ def get_batch_data(data, hp, epoch, skip=0):
       hp: Hyperparams.
       epoch: counted from 1.
       skip: number of batches to leave out, since the model was trained on them before.
+      strategy: tf.distribute.Strategy, which divides each batch among its replicas. Each worker
+        reads only the rows of its own replicas.
 
     Returns:
-      (tf.data.Dataset, int): batches (x, y) of (N, T) int32, and the number of batches in the
-      epoch. T is `hp.pad_to`, or the length of the batch's longest row.
+      (tf.data.Dataset or its distributed twin, int): batches (x, y) of (N, T) int32, and the
+      number of batches in the epoch. T is `hp.pad_to`, or the length of the longest row.
     """
-    batches = plan_batches(data, hp, epoch)
-    X, Y = (
-        tf.RaggedTensor.from_row_splits(side.ids, side.splits, validate=False)
-        for side in (data.X, data.Y)
-    )
+    plan = plan_batches(data, hp, epoch)
 
-    def gather(rows):
-        padded = (tf.gather(side, rows).to_tensor(shape=[None, hp.pad_to]) for side in (X, Y))
-        return tuple(tf.cast(side, tf.int32) for side in padded)
+    def make_dataset(context):
+        replicas = context.num_replicas_in_sync
+        here = replicas // context.num_input_pipelines  # replicas of this worker
+        first = context.input_pipeline_id * here
 
-    rows = tf.RaggedTensor.from_row_lengths(np.concatenate(batches), [*map(len, batches)])
-    dataset = tf.data.Dataset.from_tensor_slices(rows).skip(skip).map(gather).prefetch(2)
-    options = tf.data.Options()
-    # Workers share the batches of an epoch; they do not read different files.
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
-    # The autotuner's thread sleeps twice as long each time, and the end of an epoch waits until
-    # it wakes up: 11 of 41 seconds.
-    options.autotune.enabled = False
-    return dataset.with_options(options), len(batches)
+        def load(number):  # counts the shares that this worker reads
+            batch, share = divmod(int(number), here)
+            rows = plan.rows(batch)[first + share :: replicas]
+            return tuple(side.pad(rows, hp.pad_to) for side in (data.X, data.Y))
+
+        def load_op(number):
+            x, y = tf.numpy_function(load, [number], (tf.int32, tf.int32), stateful=False)
+            return tf.ensure_shape(x, (None, None)), tf.ensure_shape(y, (None, None))
+
+        numbers = tf.data.Dataset.range(skip * here, len(plan) * here)
+        options = tf.data.Options()
+        # The autotuner's thread sleeps twice as long each time, and the end of an epoch waits
+        # until it wakes up: 11 of 41 seconds.
+        options.autotune.enabled = False
+        return numbers.map(load_op).prefetch(2 * here).with_options(options)
+
+    strategy = strategy or tf.distribute.get_strategy()
+    return strategy.distribute_datasets_from_function(make_dataset), len(plan)
 
 
-def plan_batches(data, hp, epoch):
-    """Return the row indices of each batch of an epoch, a list of arrays.
+@dataclasses.dataclass(frozen=True)
+class EpochPlan:
+    """The rows of each batch of an epoch."""
+
+    order: np.ndarray  # row indices, the rows of a batch side by side, uint32
+    starts: np.ndarray  # (batches,), where each batch starts in `order`
+    ends: np.ndarray  # (batches,), where it ends
+
+    def __len__(self):
+        return len(self.starts)
+
+    def rows(self, batch):
+        """Return the row indices of a batch."""
+        return self.order[self.starts[batch] : self.ends[batch]]
+
+
+def plan_batches(data, hp, epoch) -> EpochPlan:
+    """Divide the rows of an epoch into batches, in at most 8 bytes per row.
 
     Only `hp.seed` and `epoch`, counted from 1, decide the order.
     """
     rng = np.random.default_rng([hp.seed, epoch])
+    order = np.arange(len(data.X), dtype=np.uint32)
+    rng.shuffle(order)
     if hp.batch_tokens:
-        return batch_by_tokens(data, hp.batch_tokens, rng)
-    return batch_by_sentences(len(data.X), hp.batch_size, rng)
+        return batch_by_tokens(data, order, hp.batch_tokens, rng)
+    return batch_by_sentences(order, hp.batch_size)
 
 
-def batch_by_sentences(count, batch_size, rng):
-    """Split the row indices 0 to `count` at random into arrays of `batch_size`.
+def batch_by_sentences(order, batch_size) -> EpochPlan:
+    """Split rows in random order into batches of `batch_size`.
 
     As in the 2017 code, rows that do not fill a batch are left out, other ones in each epoch. A
     corpus smaller than one batch is one batch.
     """
-    batch_size = min(batch_size, count)
-    order = rng.permutation(count)
-    return np.split(order[: count - count % batch_size], count // batch_size)
+    batch_size = min(batch_size, len(order))
+    starts = np.arange(0, len(order) - batch_size + 1, batch_size)
+    return EpochPlan(order, starts, starts + batch_size)
 
 
-def batch_by_tokens(data, batch_tokens, rng):
-    """Split all row indices of `data` into arrays of rows of similar length.
+def batch_by_tokens(data, order, batch_tokens, rng) -> EpochPlan:
+    """Split rows in random order into batches of rows of similar length.
 
     The longer side of a batch, with its padding, has at most `batch_tokens` tokens, unless a
     single pair is longer.
     """
-    source, target = data.X.lengths, data.Y.lengths
+    X, Y = data.X, data.Y
     # Sort by target length, then by source length in steps of 3, so that each epoch has
-    # other batches. 16-bit keys sort fastest, and suffice: sentences of 2**16 tokens and more are
-    # rare enough to share a key.
-    order = rng.permutation(len(target))
-    for lengths in (source // 3, target):
-        keys = np.minimum(lengths, 2**16 - 1).astype(np.uint16)[order]
-        order = order[np.argsort(keys, kind="stable")]
-    longer = np.maximum(source, target)[order]
-    batches, first = [], 0
+    # other batches.
+    order = stable_sort(order, lambda rows: X.lengths_of(rows) // 3)
+    order = stable_sort(order, Y.lengths_of)
+    longer = np.empty(len(order), np.int32)
+    for part in parts(len(order)):
+        rows = order[part]
+        longer[part] = np.maximum(X.lengths_of(rows), Y.lengths_of(rows))
+    ends, first = [], 0
     while first < len(order):
-        widths = np.maximum.accumulate(longer[first : first + batch_tokens])
+        most = 1 + batch_tokens // longer[first]  # rows that could fit, and one more
+        widths = np.maximum.accumulate(longer[first : first + most])
         padded = widths * np.arange(1, len(widths) + 1)
-        end = first + max(1, int(np.searchsorted(padded, batch_tokens, side="right")))
-        batches.append(order[first:end])
-        first = end
-    return [batches[i] for i in rng.permutation(len(batches))]
+        first += max(1, int(np.searchsorted(padded, batch_tokens, side="right")))
+        ends.append(first)
+    batches = rng.permutation(len(ends))
+    ends = np.array([0, *ends])
+    return EpochPlan(order, ends[:-1][batches], ends[1:][batches])
+
+
+SORTED_ROWS = 2**20  # rows that `stable_sort` holds in more than 8 bytes at a time
+MAX_SORT_KEY = 2**16 - 1  # sentences of more tokens are rare enough to share a key
+
+
+def parts(count):
+    """Yield slices that divide `count` rows."""
+    return (slice(start, start + SORTED_ROWS) for start in range(0, count, SORTED_ROWS))
+
+
+def stable_sort(order, keys_of):
+    """Sort rows by a key; rows with equal keys keep their order. A counting sort, part by part.
+
+    Args:
+      order: row indices.
+      keys_of: function of some row indices to their keys, numbers from 0.
+    """
+
+    def keys_in(part):
+        return np.minimum(keys_of(order[part]), MAX_SORT_KEY).astype(np.uint16)
+
+    counts = np.zeros(MAX_SORT_KEY + 1, np.int64)
+    for part in parts(len(order)):
+        counts += np.bincount(keys_in(part), minlength=len(counts))
+    places = np.cumsum(counts) - counts  # of the next row with each key
+    result = np.empty_like(order)
+    for part in parts(len(order)):
+        keys = keys_in(part)
+        rank = np.argsort(keys, kind="stable")
+        keys, counts = keys[rank], np.bincount(keys, minlength=len(counts))
+        before = (np.cumsum(counts) - counts)[keys]  # rows of this part with lower keys
+        result[places[keys] + np.arange(len(keys)) - before] = order[part][rank]
+        places += counts
+    return result

@@ -535,9 +535,9 @@ class Hyperparams(Flags):
         return [Path(self.preprocessed) / name for name in names]
 
     @property
-    def id_cache_path(self) -> Path:
-        """The file that caches the token ids of a large training text."""
-        return Path(self.preprocessed) / "train.ids.npz"
+    def id_folder(self) -> Path:
+        """The folder for the token ids of a large training text."""
+        return Path(self.preprocessed) / "train_ids"
 
     def vocab_path(self, lang) -> Path:
         """The word vocabulary of a language."""

@@ -10,9 +10,10 @@ import tensorflow as tf
 from tqdm import tqdm
 
 import checkpoint
-from data_load import RaggedIds, encode_lines, prepare_sentences
+from data_load import encode_lines, prepare_sentences
 from ensemble import Ensemble
 from hparams import Hyperparams, load_hparams
+from ids import RaggedIds
 from interop import original
 from model import make_model
 from runtime.errors import InputError

@@ -84,7 +84,7 @@ def main(flags):
             return
         announce_inputs(hp, flags, "source_train", "target_train", "source_dev", "target_dev")
     dev = load_dev_data(hp, vocabs)
-    data = load_train_data(hp, vocabs, may_write(hp.id_cache_path, "preprocessed", flags))
+    data = load_train_data(hp, vocabs, may_write(hp.id_folder, "preprocessed", flags))
     if not path:
         hp = settle_schedule(hp, data)
     if hp.deterministic:

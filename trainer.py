@@ -134,11 +134,11 @@ def batch_function(strategy, replica_step):
     return train_step
 
 
-def epoch_batches(data, vocabs, hp, epoch, skip=0):
+def epoch_batches(data, vocabs, hp, epoch, skip=0, strategy=None):
     """Call `get_batch_data`, with new subwords in each epoch if `hp.bpe_dropout` is set."""
     if hp.bpe_dropout:
         data = apply_bpe_dropout(data, vocabs, hp.bpe_dropout, hp.seed, epoch)
-    return get_batch_data(data, hp, epoch, skip)
+    return get_batch_data(data, hp, epoch, skip, strategy)
 
 
 # The development set -----------------------------------------------------------
@@ -423,9 +423,9 @@ class Trainer:
             if self.ends_early():
                 return False
         done = progress.steps * hp.accumulate  # batches
-        batches, num_batch = epoch_batches(data, self.vocabs, hp, progress.epoch, done)
+        more = hp, progress.epoch, done, self.strategy
+        batches, num_batch = epoch_batches(data, self.vocabs, *more)
         done = min(done, num_batch)  # the last step of an epoch may have fewer batches
-        batches = self.strategy.experimental_distribute_dataset(batches)
         bar = tqdm(
             batches,
             desc=f"epoch {progress.epoch}/{hp.num_epochs}",

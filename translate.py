@@ -106,7 +106,8 @@ from tqdm import tqdm
 
 import checkpoint
 from bleu import LITTLE_LEARNED_HINT, empty_note
-from data_load import RaggedIds, encode_lines
+from data_load import encode_lines
+from ids import RaggedIds
 from inference import LineScore, Scorer, Translator, describe_decoding, load_model
 from interop import ctranslate2_model
 from monitor.attention_maps import (

@@ -4,15 +4,20 @@
 
 The arguments are numbers of sentence pairs. `corpora/sample.py` writes the corpora. The baseline
 for words is the method of the 2017 code: it holds the entire text in memory, and cleans and counts
-it at once. Memory is the peak of the process. Waiting is the share of the time after the first
+it at once. Memory is the peak of the process, without files that are mapped into it. Waiting is the share of the time after the first
 step in which training waits for its next batch.
 """
 
+import contextlib
 import os
+import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
+from pathlib import Path
 
 from harness import ROOT, WORK, describe_machine
 
@@ -20,6 +25,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 LANGS = dict(source="de", target="en")
 STEPS = 100
+MEMORY_POLL_SECONDS = 0.02
 
 
 def count_words(*paths):
@@ -71,17 +77,30 @@ def measure(command):
       (float, float, float or None): seconds up to its first step, or to its end if it does not
       train; the peak of its memory in MiB; the share of waiting if it trains.
     """
-    start = time.time()
-    process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True)
-    lines = process.stdout.read().splitlines()
-    _, status, usage = os.wait4(process.pid, 0)
-    end = time.time()
-    if status:
-        sys.exit(f"{command}: ended with status {status}")
+    start, memory = time.time(), 0.0
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen([*map(str, command)], stdout=output)
+        while process.poll() is None:
+            memory = max(memory, anonymous_mib(process.pid))
+            time.sleep(MEMORY_POLL_SECONDS)
+        end = time.time()
+        output.seek(0)
+        lines = output.read().splitlines()
+    if process.returncode:
+        sys.exit(f"{command}: ended with code {process.returncode}")
     printed = dict(line.rsplit(" ", 1) for line in lines if line.startswith(("first", "waiting")))
     printed = {name: float(number) for name, number in printed.items()}
     seconds = printed.get("first step", end) - start
-    return seconds, usage.ru_maxrss / 1024, printed.get("waiting")
+    return seconds, memory, printed.get("waiting")
+
+
+def anonymous_mib(pid) -> float:
+    """Return the memory of a process in MiB, without files that are mapped into it."""
+    with contextlib.suppress(OSError):  # it has just ended
+        status = Path(f"/proc/{pid}/status").read_text()
+        if match := re.search(r"RssAnon:\s+(\d+) kB", status):
+            return int(match[1]) / 1024
+    return 0.0
 
 
 def write_corpus(pairs):
@@ -105,7 +124,7 @@ def main(sizes):
         commands = {"counting as in 2017": [__file__, "count_words", *paths.values()]}
         for recipe, size in (("legacy", 32000), ("tiny", 600)):
             flags = paths | dict(recipe=recipe, vocab_size=size, preprocessed=folder / recipe)
-            (folder / recipe / "train.ids.npz").unlink(missing_ok=True)
+            shutil.rmtree(folder / recipe / "train_ids", ignore_errors=True)
             options = [f"--{name}={value}" for name, value in flags.items()]
             assignments = [f"{name}={value}" for name, value in flags.items()]
             train = [__file__, "first_step", *assignments]

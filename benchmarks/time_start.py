@@ -58,7 +58,7 @@ def training(logdir):
 def translation(logdir):
     """Translate two sentences."""
     stamp = timestamps("import", "read the model", "first sentence", "second sentence")
-    from data_load import RaggedIds
+    from ids import RaggedIds
     from inference import decode_all, load_model, make_search
 
     stamp()

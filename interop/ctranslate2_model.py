@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data_load import RaggedIds
 from ensemble import check_single_model
+from ids import RaggedIds
 from interop.optional import import_optional
 from modules import Normalize
 from runtime.errors import InputError

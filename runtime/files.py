@@ -1,6 +1,7 @@
 """Write files atomically, and only where the user allowed it."""
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import secrets
@@ -79,6 +80,18 @@ def durable_replace(old, new):
     os.replace(old, new)
     with contextlib.suppress(OSError):  # some file systems cannot
         fsync(Path(new).parent)
+
+
+@contextlib.contextmanager
+def lock_file(path):
+    """Context manager: hold the lock that a file is. Wait while another process holds it."""
+    with open(path, "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends
+        except BlockingIOError:
+            print(f"{path}: waiting for the process that holds this lock", file=sys.stderr)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def fsync(path):

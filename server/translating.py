@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from data_load import RaggedIds, encode_lines
+from data_load import encode_lines
+from ids import RaggedIds
 from inference import decoding_batches, token_log_probs
 from monitor.attention_maps import append_eos, cross_weights
 from vocab import truncate_at_eos

@@ -1,10 +1,14 @@
 """Text to batches: the arrays of the 2017 code on real text, and unusual text files."""
 
 import dataclasses
+import functools
 import gzip
 import hashlib
 import json
 import os
+import shutil
+import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +18,11 @@ import data_load
 import prepro
 import text
 from conftest import GOLDEN, write_corpus
-from data_load import RaggedIds, create_data, get_batch_data, load_test_data, load_train_data
+from data_load import create_data, get_batch_data, load_test_data, load_train_data
 from hparams import Hyperparams, make_hparams
+from ids import RaggedIds
 from interop.original import find_min_cnt
+from processes import Forked
 from runtime.errors import InputError
 from text import read_lines, read_test_sentences
 from vocab import EOS, WordVocab, fingerprints, load_vocab, load_vocabs
@@ -230,57 +236,79 @@ def test_a_comma_may_be_part_of_a_name(several, tmp_path):
     assert len(training_pairs(flags)) == 2
 
 
-def test_ids_of_several_files_are_cached(several, monkeypatch):
-    monkeypatch.setattr(data_load, "ID_CACHE_MIN_PAIRS", 3)
+def test_ids_of_several_files_are_kept_in_files(several, monkeypatch):
+    monkeypatch.setattr(data_load, "LARGE_TEXT_BYTES", 1)
     pairs = training_pairs(several)
     hp = make_hparams(several | dict(min_cnt=1))
-    assert len(pairs) == 6 and data_load.read_id_cache(hp, load_vocabs(hp))
+    assert len(pairs) == 6 and data_load.read_id_files(hp, load_vocabs(hp))
     os.utime(several["source_train"].split(",")[1], ns=(0, 0))
-    assert not data_load.read_id_cache(hp, load_vocabs(hp))
+    assert not data_load.read_id_files(hp, load_vocabs(hp))
 
 
-# Cached ids --------------------------------------------------------------------
+# Files of ids ------------------------------------------------------------------
 
 
 @pytest.fixture
 def large(tmp_path, monkeypatch):
-    """Flags of a corpus that counts as large, with its cached ids."""
-    monkeypatch.setattr(data_load, "ID_CACHE_MIN_PAIRS", 3)
+    """Flags of a corpus that counts as large, with the files of its ids."""
+    monkeypatch.setattr(data_load, "LARGE_TEXT_BYTES", 1)
     flags = write_corpus(tmp_path, [("eins", "one"), ("", "two"), ("drei vier", "three")])
     training_pairs(flags)
     return flags
 
 
-def test_the_ids_of_a_large_corpus_are_cached(capsys, large, monkeypatch):
+def test_the_ids_of_a_large_corpus_are_kept_in_files(capsys, large, monkeypatch):
     printed = capsys.readouterr().out
-    monkeypatch.setattr(data_load, "encode_pairs", None)  # a call would fail
+    monkeypatch.setattr(data_load, "encode_block", None)  # a call would fail
     assert training_pairs(large) == [("eins", "one"), ("drei vier", "three")]
     assert capsys.readouterr().out == printed
 
 
-def test_the_ids_of_a_small_corpus_are_not_cached(tmp_path):
+def test_the_ids_of_a_small_corpus_stay_in_memory(tmp_path):
     flags = write_corpus(tmp_path, [("eins", "one"), ("drei vier", "three")])
     assert len(training_pairs(flags)) == 2
-    assert not Hyperparams(**flags).id_cache_path.exists()
+    assert not Hyperparams(**flags).id_folder.exists()
 
 
-def test_training_starts_even_if_the_ids_cannot_be_cached(capsys, large, monkeypatch):
+def test_training_starts_even_if_the_files_cannot_be_written(capsys, large, monkeypatch):
     def full(*_):
         raise OSError("the disk is full")
 
-    Hyperparams(**large).id_cache_path.unlink()
-    monkeypatch.setattr(data_load, "atomic_open", full)
+    folder = Hyperparams(**large).id_folder
+    shutil.rmtree(folder)
+    monkeypatch.setattr(data_load.RaggedWriter, "add", full)
     assert training_pairs(large) == [("eins", "one"), ("drei vier", "three")]
-    assert "The token ids are not cached: the disk is full" in capsys.readouterr().err
+    assert "The token ids stay in memory: the disk is full" in capsys.readouterr().err
+    assert not [*folder.parent.glob("train_ids*/")]  # nothing half-written
+
+
+def test_files_that_a_killed_process_left_are_deleted(large):
+    folder = Hyperparams(**large).id_folder
+    left = folder.with_name(f"{folder.name}.12345678.tmp")
+    folder.rename(left)
+    assert training_pairs(large) == [("eins", "one"), ("drei vier", "three")]
+    assert folder.exists() and not left.exists()
+
+
+def test_a_large_text_without_words_is_refused(large):
+    hp = Hyperparams(**large, min_cnt=1)
+    vocabs = load_vocabs(hp)
+    for path in (hp.source_train, hp.target_train):
+        Path(path).write_text("1 2\n3\n")
+    for _ in range(2):  # the second time with the files of the first one
+        with pytest.raises(InputError, match="cleaning leaves nothing of its 2 sentences"):
+            load_train_data(hp, vocabs)
 
 
 @pytest.mark.parametrize(
-    "change", ["text", "time", "maxlen", "vocabulary", "damage", "empty", "array"]
+    "change",
+    ["text", "time", "maxlen", "vocabulary", "shorter", "other", "order", "no json", "json", "ids"],
 )
-def test_a_cache_of_another_text_is_not_used(large, change):
+def test_files_of_another_text_or_damaged_ones_are_not_used(large, change):
     hp = Hyperparams(**large, min_cnt=1)
     vocabs = load_vocabs(hp)
-    assert data_load.read_id_cache(hp, vocabs)
+    assert data_load.read_id_files(hp, vocabs)
+    splits, info = hp.id_folder / "X.splits", hp.id_folder / "info.json"
     if change == "text":
         with open(hp.source_train, "a") as file:
             file.write("\n")
@@ -290,12 +318,50 @@ def test_a_cache_of_another_text_is_not_used(large, change):
         hp = dataclasses.replace(hp, maxlen=9)
     elif change == "vocabulary":
         vocabs[0].word2idx["more"] = 99
-    elif change == "damage":
-        hp.id_cache_path.write_bytes(hp.id_cache_path.read_bytes()[:-100])
+    elif change == "shorter":
+        splits.write_bytes(splits.read_bytes()[:-8])
+    elif change == "other":
+        (hp.id_folder / "X.ids").write_bytes(b"12")
+    elif change == "order":
+        np.array([0, 99, 5], np.int64).tofile(splits)
+    elif change == "no json":
+        info.write_text("{")
+    elif change == "json":
+        info.write_text(json.dumps(json.loads(info.read_text()) | dict(total=[])))
     else:
-        with open(hp.id_cache_path, "wb") as file:
-            np.save(file, np.zeros(3)) if change == "array" else None
-    assert not data_load.read_id_cache(hp, vocabs)
+        np.array([0, 5], np.int64).tofile(splits)  # a pair less than in Y
+    assert not data_load.read_id_files(hp, vocabs)
+
+
+def test_ids_are_mapped_and_not_read(large):
+    hp = Hyperparams(**large, min_cnt=1)
+    data = load_train_data(hp, load_vocabs(hp))
+    for side in (data.X, data.Y):
+        assert isinstance(side.ids, np.memmap) and isinstance(side.splits, np.memmap)
+
+
+def encode_and_count(flags):
+    """Load the training text, and print how many blocks this process has encoded."""
+    encode_block, calls = data_load.encode_block, []
+
+    def slow_encode_block(*args, **kwargs):
+        calls.append(1)
+        time.sleep(1)
+        return encode_block(*args, **kwargs)
+
+    data_load.LARGE_TEXT_BYTES = 1
+    data_load.encode_block = slow_encode_block
+    hp = make_hparams(flags)
+    load_train_data(hp, load_vocabs(hp))
+    print(len(calls))
+
+
+def test_of_several_processes_only_one_encodes(large):
+    shutil.rmtree(Hyperparams(**large).id_folder)
+    task = functools.partial(encode_and_count, large | dict(min_cnt=1))
+    processes = [Forked(task) for _ in range(3)]
+    printed = [process.communicate()[0].splitlines()[-1] for process in processes]
+    assert sorted(printed) == ["0", "0", "1"]
 
 
 def test_test_sets_may_be_xml_or_plain(tmp_path):
@@ -445,6 +511,37 @@ def test_the_digest_depends_on_where_sentences_end():
     one = RaggedIds.from_lists([[4, 3], [5, 6, 3]])
     other = RaggedIds.from_lists([[4, 3, 5], [6, 3]])
     assert one.ids.tolist() == other.ids.tolist() and one.digest() != other.digest()
+
+
+@pytest.mark.parametrize("count", [1, 100, 3000])
+def test_a_sort_in_parts_is_a_stable_sort(monkeypatch, count):
+    monkeypatch.setattr(data_load, "SORTED_ROWS", 700)
+    rng = np.random.default_rng(0)
+    order, keys = rng.permutation(count).astype(np.uint32), rng.integers(0, 90, count)
+    keys[rng.integers(count)] = 10**6
+    expected = order[np.argsort(keys[order], kind="stable")]
+    result = data_load.stable_sort(order, lambda rows: keys[rows])
+    np.testing.assert_array_equal(result, expected)
+    assert result.dtype == np.uint32
+
+
+@pytest.mark.parametrize("recipe", ["legacy", "tiny"])
+def test_the_plan_of_an_epoch_has_few_bytes_per_pair(recipe):
+    count = 200_000
+    splits = np.arange(0, 20 * count + 1, 20)
+    side = RaggedIds(np.zeros(20 * count, np.uint16), splits)
+    data = data_load.SentencePairs(side, side, [], [], [])
+    hp = make_hparams(dict(recipe=recipe))
+    data_load.SORTED_ROWS, before = 1000, data_load.SORTED_ROWS
+    tracemalloc.start()
+    try:
+        plan = data_load.plan_batches(data, hp, 1)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        data_load.SORTED_ROWS = before
+    per_batch = 100  # bytes, while the ends of batches are in a list
+    assert peak < 8 * count + per_batch * len(plan) + 3_000_000
 
 
 def test_an_epoch_has_only_full_batches_of_different_pairs():

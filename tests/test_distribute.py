@@ -16,8 +16,9 @@ import eval
 import prepro
 import train
 from conftest import SMALL, sample_pairs, slow, write_corpus
-from data_load import RaggedIds, SentencePairs, get_batch_data
+from data_load import SentencePairs, get_batch_data, plan_batches
 from hparams import make_hparams
+from ids import RaggedIds
 from model import make_model
 from modules import Dropout
 from optimizer import FusedAdam, GradientSum
@@ -79,10 +80,11 @@ def losses_of(strategy, recipe, optimizer_name):
         RaggedIds.from_lists([rng.integers(4, 50, n) for n in rng.integers(1, 11, 600)])
         for _ in range(2)
     ]
-    batches, count = get_batch_data(SentencePairs(*sides, [], [], range(600)), hp, 1)
-    sizes = {len(x) for x, y in batches}
-    assert any(size % 2 for size in sizes)  # not the same number on two devices
-    batches = strategy.experimental_distribute_dataset(batches)
+    data = SentencePairs(*sides, [], [], range(600))
+    plan = plan_batches(data, hp, 1)
+    # Not the same number on two devices
+    assert any(len(plan.rows(batch)) % 2 for batch in range(len(plan)))
+    batches, count = get_batch_data(data, hp, 1, strategy=strategy)
     losses = [float(train_step(x, y).mean_loss) for x, y in batches]
     assert len(losses) == count
     return losses + ([float(optimizer.gradient_norm())] if optimizer_name == "Adam" else [])
@@ -116,6 +118,37 @@ def test_several_devices_or_workers_compute_the_same(case, several):
     one, more = losses()[case], losses(**several)[case]
     assert len(one) >= 24 and abs(one[23] - one[0]) > 0.02
     assert more == pytest.approx(one, abs=CASES[case])
+
+
+class Pipeline:
+    """The strategy of one worker, as far as data is concerned."""
+
+    def __init__(self, index, workers, replicas):
+        self.context = tf.distribute.InputContext(workers, index, replicas)
+
+    def distribute_datasets_from_function(self, make_dataset):
+        return make_dataset(self.context)
+
+
+@pytest.mark.parametrize("workers, replicas, skip", [(1, 1, 0), (1, 3, 0), (2, 2, 3), (3, 6, 0)])
+def test_each_worker_reads_only_its_own_rows(workers, replicas, skip):
+    """A batch may have fewer rows than there are replicas; the others get no rows."""
+    rows = RaggedIds.from_lists([[i + 4] * (1 + i % 7) for i in range(100)])
+    data = SentencePairs(rows, rows, [], [], [])
+    hp = make_hparams(dict(recipe="tiny", batch_tokens=25))
+    plan = plan_batches(data, hp, 1)
+    assert min(len(plan.rows(batch)) for batch in range(len(plan))) < 6
+    read = [[] for _ in range(len(plan) - skip)]
+    for index in range(workers):
+        batches, count = get_batch_data(data, hp, 1, skip, Pipeline(index, workers, replicas))
+        assert count == len(plan)
+        shares = [x.numpy() for x, _ in batches]
+        here = replicas // workers
+        assert len(shares) == here * len(read)
+        for number, share in enumerate(shares):
+            read[number // here] += [*share[:, 0] - 4]
+    for number, seen in enumerate(read):
+        assert sorted(seen) == sorted(plan.rows(skip + number))
 
 
 @slow

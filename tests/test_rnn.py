@@ -17,8 +17,8 @@ from conftest import (
     token_by_token,
     write_corpus,
 )
-from data_load import RaggedIds
 from hparams import ATTENTION_SCORES, make_hparams
+from ids import RaggedIds
 from inference import load_model
 from interop.variable_names import variables_by_2017_name
 from model import make_model

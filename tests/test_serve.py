@@ -18,7 +18,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from browser import chromium, wait_for, wait_for_text
-from data_load import RaggedIds, encode_lines
+from data_load import encode_lines
+from ids import RaggedIds
 from inference import Translator, load_model, token_log_probs
 from monitor.attention_maps import append_eos
 from processes import Forked, command_line

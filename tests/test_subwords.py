@@ -19,8 +19,9 @@ import prepro
 import train
 import trainer
 from conftest import sample_pairs, seeds, write_corpus
-from data_load import RaggedIds, apply_bpe_dropout, load_test_data, load_train_data
+from data_load import apply_bpe_dropout, load_test_data, load_train_data
 from hparams import load_hparams, make_hparams
+from ids import RaggedIds
 from inference import decode_all, detokenize_best, load_model, make_search
 from monitor import tensorboard_events
 from processes import ROOT, forked_script

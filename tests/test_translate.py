@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from conftest import sample_pairs
-from data_load import RaggedIds, encode_lines
+from data_load import encode_lines
 from hparams import make_hparams
+from ids import RaggedIds
 from inference import load_model
 from model import make_model
 from monitor.attention_maps import alignments

@@ -179,15 +179,19 @@ def test_a_score_that_is_not_finite(tmp_path, value):
         checkpoint.read_dev_scores(tmp_path)
 
 
-def test_the_cache_of_ids_is_data(tmp_path):
-    """An array of objects would be a pickle. It is not loaded, and the cache is not used."""
+def test_the_files_of_ids_are_data(tmp_path):
+    """A pickle in place of an array is read as numbers, and is not used."""
     import numpy as np
 
     class Code:
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "made"),)
 
-    np.savez(tmp_path / "train.ids.npz", key=np.array([Code()], object))
+    folder = tmp_path / "train_ids"
+    folder.mkdir()
+    for name in ("info.json", "X.ids", "X.splits", "Y.ids", "Y.splits"):
+        np.save(folder / name, np.array([Code()], object))
+        (folder / f"{name}.npy").rename(folder / name)
     text = tmp_path / "text"
     text.write_text("a\n")
     from hparams import make_hparams
@@ -195,7 +199,7 @@ def test_the_cache_of_ids_is_data(tmp_path):
     hp = make_hparams(
         dict(preprocessed=str(tmp_path), source_train=str(text), target_train=str(text))
     )
-    assert data_load.read_id_cache(hp, ()) is None and not (tmp_path / "made").exists()
+    assert data_load.read_id_files(hp, ()) is None and not (tmp_path / "made").exists()
 
 
 # Text from someone else -----------------------------------------------------------------

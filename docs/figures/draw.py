@@ -10,8 +10,9 @@ from matplotlib import pyplot as plt
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from data_load import RaggedIds, load_test_data
+from data_load import load_test_data
 from hparams import Hyperparams
+from ids import RaggedIds
 from inference import decode_all, load_model, make_search
 from monitor import tensorboard_events
 from monitor.attention_maps import alignments, append_eos, plot_heads
