@@ -4,8 +4,8 @@
 
 The arguments are numbers of sentence pairs. `corpora/sample.py` writes the corpora. The baseline
 for words is the method of the 2017 code: it holds the entire text in memory, and cleans and counts
-it at once. Memory is the peak of the process, without files that are mapped into it. Waiting is the share of the time after the first
-step in which training waits for its next batch.
+it at once. Memory is the peak of the process, without files that are mapped into it. Waiting is the
+share of the time after the first step in which training waits for its next batch.
 """
 
 import contextlib
@@ -124,6 +124,7 @@ def main(sizes):
         commands = {"counting as in 2017": [__file__, "count_words", *paths.values()]}
         for recipe, size in (("legacy", 32000), ("tiny", 600)):
             flags = paths | dict(recipe=recipe, vocab_size=size, preprocessed=folder / recipe)
+            flags |= dict(num_epochs=1, warmup_steps=0)
             shutil.rmtree(folder / recipe / "train_ids", ignore_errors=True)
             options = [f"--{name}={value}" for name, value in flags.items()]
             assignments = [f"{name}={value}" for name, value in flags.items()]
