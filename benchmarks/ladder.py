@@ -38,6 +38,7 @@ REFERENCE = "transformer"
 REFERENCE_STEPS = 1600
 TIMED_BATCHES, TIMED_ROUNDS = 10, 3
 SHARED_FLAGS = dict(batch_tokens=1024, warmup_steps=500)  # fitting for few steps
+RNN_LR = 0.003  # after 1,261 steps, "gru, additive" has mean_loss 4.12; 4.97 with 0.001
 WORDS = (8, 12, 16)  # upper limits of the source lengths of the plot, in words
 
 SCORES = ("scaled_dot", "dot", "additive", "bilinear", "cosine", "cosine_softmax")
@@ -54,11 +55,12 @@ UNITS = dict(tanh=256, gru=216, lstm=202)
 def rows() -> dict:
     """The flags of each row by its name."""
     recurrent = {
-        cell: dict(recipe="rnn", cell=cell, hidden_units=units) for cell, units in UNITS.items()
+        cell: dict(recipe="rnn", lr=RNN_LR, cell=cell, hidden_units=units)
+        for cell, units in UNITS.items()
     }
     attending = {
         f"gru, {score}": dict(
-            recipe="rnn_attention", attention_score=score, hidden_units=UNITS["gru"]
+            recipe="rnn_attention", lr=RNN_LR, attention_score=score, hidden_units=UNITS["gru"]
         )
         for score in SCORES
     }
