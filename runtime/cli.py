@@ -34,6 +34,9 @@ def parse_flags(description, hparams, *extra, reads_model=False) -> dict:
     """
     check_platform()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's notices
+    # Keras would import it for pictures of its own, which takes a third of a second. With None,
+    # Python says that it is not installed, until `run_script` removes the None.
+    sys.modules.setdefault("matplotlib", None)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     parser = Parser(
         usage="%(prog)s [--FLAG VALUE | @FILE] ...",
@@ -205,6 +208,8 @@ def run_script(main, flags, interrupted_message="stopped"):
         are a signal and a message prints that message instead.
     """
     program = Path(sys.argv[0]).name
+    if sys.modules.get("matplotlib", "") is None:  # see parse_flags
+        del sys.modules["matplotlib"]
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # the caller has closed it
             setattr(sys, name, open(os.devnull, "r+"))

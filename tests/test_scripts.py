@@ -5,6 +5,8 @@ import json
 import re
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,7 @@ from inference import load_model
 from interop.variable_names import variables_by_2017_name
 from model import make_model
 from monitor import tensorboard_events
-from processes import Forked, command_line, forked, forked_script
+from processes import ROOT, Forked, command_line, forked, forked_script
 from runtime.errors import InputError
 from vocab import load_vocabs
 
@@ -415,3 +417,20 @@ def test_ctrl_c_prints_one_line_and_the_same_command_resumes(corpus):
     done = forked_script("train.py", **flags | dict(num_epochs=epoch + 1))
     assert done.returncode == 0, done.stderr
     assert checkpoint.epoch_and_step(checkpoint.latest(flags["logdir"]))[0] == epoch + 1
+
+
+# What starting loads ---------------------------------------------------------------
+
+
+def test_training_loads_nothing_that_only_other_scripts_need():
+    code = (
+        "import sys; sys.argv = ['train.py'];"
+        "from runtime.cli import parse_flags; from hparams import Hyperparams;"
+        "parse_flags('', Hyperparams); import train;"
+        "print(*(name for name, module in sys.modules.items() if module))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    loaded = {*done.stdout.split()}
+    assert "tensorflow" in loaded
+    assert loaded.isdisjoint({"nltk", "aiohttp", "tensorflow_text", "matplotlib"})
