@@ -465,7 +465,8 @@ def get_batch_data(data, hp, epoch, skip=0, strategy=None):
         def load(number):  # counts the shares that this worker reads
             batch, share = divmod(int(number), here)
             rows = plan.rows(batch)[first + share :: replicas]
-            return tuple(side.pad(rows, hp.pad_to) for side in (data.X, data.Y))
+            width = hp.pad_to if len(rows) else 1  # a small batch has no rows for some replicas
+            return tuple(side.pad(rows, width) for side in (data.X, data.Y))
 
         def load_op(number):
             x, y = tf.numpy_function(load, [number], (tf.int32, tf.int32), stateful=False)

@@ -99,10 +99,12 @@ class RaggedIds:
 
         >>> RaggedIds.from_lists([[5, 3], [3]]).pad().tolist()
         [[5, 3], [3, 0]]
+        >>> RaggedIds.from_lists([[], []]).pad().tolist()
+        [[], []]
         """
         rows = np.arange(len(self)) if rows is None else rows
         starts, lengths = self.splits[:-1][rows], self.lengths_of(rows)
-        columns = np.arange(width or lengths.max(initial=1))
+        columns = np.arange(width or lengths.max(initial=0))
         indices = starts[:, None] + columns  # (N, T)
         padded = self.ids[np.minimum(indices, len(self.ids) - 1)]  # (N, T)
         return np.where(columns < lengths[:, None], padded, PAD).astype(np.int32)
