@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from ids import RaggedIds, RaggedWriter
 from runtime.errors import InputError
-from runtime.files import lock_file, split_paths, temp_path
+from runtime.files import durable_replace, fsync, lock_file, split_paths, temp_path
 from text import (
     SentenceFile,
     blocks,
@@ -190,17 +190,15 @@ def encode_training_text(hp, vocabs, write_files) -> EncodedText:
             for block in read_pair_blocks(hp, pair):
                 yield encode_block(*block, vocabs, hp.maxlen, with_text=hp.bpe_dropout > 0)
 
-    size = sum(os.path.getsize(path) for pair in paths for path in pair)
-    if not hp.bpe_dropout:
-        if not (encoded := read_id_files(hp, vocabs)) and write_files and size >= LARGE_TEXT_BYTES:
-            try:
-                write_id_files(hp, vocabs, encoded_blocks())
-            except OSError as error:  # of the files; the text is read once more
-                print(f"The token ids stay in memory: {error}", file=sys.stderr)
+    large = sum(os.path.getsize(path) for pair in paths for path in pair) >= LARGE_TEXT_BYTES
+    encoded = None if hp.bpe_dropout else read_id_files(hp, vocabs)
+    if not encoded and large and write_files and not hp.bpe_dropout:
+        try:
+            write_id_files(hp, vocabs, encoded_blocks())
             encoded = read_id_files(hp, vocabs)
-        if encoded:
-            return encoded
-    return EncodedText.concatenate([EMPTY_TEXT, *encoded_blocks()])
+        except OSError as error:  # of the files; the text is read once more
+            print(f"The token ids stay in memory: {error}", file=sys.stderr)
+    return encoded or EncodedText.concatenate([EMPTY_TEXT, *encoded_blocks()])
 
 
 def unknown_share(ids, num_tokens) -> float:
@@ -418,7 +416,7 @@ def write_id_files(hp, vocabs, encoded_blocks):
             write_blocks(folder, id_files_key(hp, vocabs), id_dtype(vocabs), encoded_blocks)
             if hp.id_folder.exists():
                 shutil.rmtree(hp.id_folder)
-            os.rename(folder, hp.id_folder)
+            durable_replace(folder, hp.id_folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -435,6 +433,8 @@ def write_blocks(folder, key, dtype, encoded_blocks):
             has_words |= block.has_words
     info = dict(key=key, total=total, num_empty=num_empty, has_words=has_words.tolist())
     (folder / "info.json").write_text(json.dumps(info))
+    for path in folder.iterdir():
+        fsync(path)
 
 
 # Batches -----------------------------------------------------------------------
@@ -577,9 +577,9 @@ def stable_sort(order, keys_of):
     result = np.empty_like(order)
     for part in parts(len(order)):
         keys = keys_in(part)
-        rank = np.argsort(keys, kind="stable")
-        keys, counts = keys[rank], np.bincount(keys, minlength=len(counts))
-        before = (np.cumsum(counts) - counts)[keys]  # rows of this part with lower keys
-        result[places[keys] + np.arange(len(keys)) - before] = order[part][rank]
-        places += counts
+        in_order = np.argsort(keys, kind="stable")
+        keys, counts_here = keys[in_order], np.bincount(keys, minlength=len(counts))
+        before = (np.cumsum(counts_here) - counts_here)[keys]  # rows of this part with lower keys
+        result[places[keys] + np.arange(len(keys)) - before] = order[part][in_order]
+        places += counts_here
     return result

@@ -75,8 +75,8 @@ class RaggedIds:
 
     def digest(self) -> bytes:
         """Return the SHA-256 of the ids and of their splits."""
-        digest = hashlib.sha256(np.ascontiguousarray(self.ids))
-        digest.update(np.ascontiguousarray(self.splits))
+        digest = hashlib.sha256(self.ids)
+        digest.update(self.splits)
         return digest.digest()
 
     def counts(self, num_tokens):

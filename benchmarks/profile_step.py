@@ -9,16 +9,13 @@ time in which none runs: starting operations, and waiting for them.
 
 import argparse
 import json
-import os
-import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
 
-from harness import WORK, describe_machine
-from quality import corpus_flags, run_script
+from harness import describe_machine
 from step_tensorflow import load_batches, make_steps
-from time_train import SIZES, write_batches
+from time_train import SIZES, prepare_size, write_batches
 
 KINDS = {
     "matrix products": "MatMul BatchMatMulV2 BatchMatMulV3 _MklMatMul _MklBatchMatMulV2"
@@ -81,17 +78,10 @@ def main():
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--top", type=int, default=0, help="also print so many types of operations")
     args = parser.parse_args()
-    if "REAL_TEXT" not in os.environ:
-        parser.error("REAL_TEXT is not set. Set it to the folder of multi30k/ and iwslt16/.")
+    flags, folder, count = prepare_size(args.size, parser, precision=args.precision)
 
     import tensorflow as tf
 
-    corpus, count, size_flags = SIZES[args.size]
-    folder = WORK / f"time_{args.size}"
-    flags = corpus_flags(corpus, "de-en", Path(os.environ["REAL_TEXT"]).resolve()) | size_flags
-    flags |= dict(preprocessed=str(folder / "preprocessed"), precision=args.precision)
-    if not folder.exists():
-        run_script("prepro.py", flags, [])
     path, _, _, count = write_batches(flags, min(count, 10), folder)
     timed_fn = make_steps(*load_batches(path, json.dumps(flags)))
     for _ in range(2):
@@ -116,4 +106,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -38,6 +38,27 @@ SIZES = dict(
 TORCH_ARGS = "hidden_units num_blocks num_heads dropout_rate tied_embeddings precision".split()
 
 
+def prepare_size(size, parser, **more):
+    """Write the vocabulary of one of SIZES, unless that was done before.
+
+    Args:
+      parser: ends the program if `REAL_TEXT` is not set.
+      more: further flags.
+
+    Returns:
+      (dict, Path, int): the flags, the folder for files, and the number of batches to time.
+    """
+    if "REAL_TEXT" not in os.environ:
+        parser.error("REAL_TEXT is not set. Set it to the folder of multi30k/ and iwslt16/.")
+    corpus, count, flags = SIZES[size]
+    folder = WORK / f"time_{size}"
+    flags = corpus_flags(corpus, "de-en", Path(os.environ["REAL_TEXT"]).resolve()) | flags | more
+    flags |= dict(preprocessed=str(folder / "preprocessed"))
+    if not folder.exists():
+        run_script("prepro.py", flags, [])
+    return flags, folder, count
+
+
 def write_batches(flags, count, folder):
     """Write the first batches of an epoch to a file.
 
@@ -97,15 +118,7 @@ def main():
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    if "REAL_TEXT" not in os.environ:
-        parser.error("REAL_TEXT is not set. Set it to the folder of multi30k/ and iwslt16/.")
-
-    corpus, count, size_flags = SIZES[args.size]
-    folder = WORK / f"time_{args.size}"
-    flags = corpus_flags(corpus, "de-en", Path(os.environ["REAL_TEXT"]).resolve()) | size_flags
-    flags |= dict(preprocessed=str(folder / "preprocessed"), precision=args.precision)
-    if not folder.exists():
-        run_script("prepro.py", flags, [])
+    flags, folder, count = prepare_size(args.size, parser, precision=args.precision)
     path, size, num_targets, count = write_batches(flags, count, folder)
 
     ours = [sys.executable, ROOT / "benchmarks" / "step_tensorflow.py"]

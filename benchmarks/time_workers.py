@@ -15,9 +15,8 @@ import sys
 import time
 from pathlib import Path
 
-from harness import ROOT, WORK, describe_machine
-from quality import corpus_flags, run_script
-from time_train import SIZES
+from harness import ROOT, describe_machine
+from time_train import SIZES, prepare_size
 
 sys.path.insert(0, str(ROOT / "tests"))
 sys.path.insert(0, str(ROOT))
@@ -91,13 +90,7 @@ def main():
     )
     parser.add_argument("size", choices=SIZES)
     args = parser.parse_args()
-    if "REAL_TEXT" not in os.environ:
-        parser.error("REAL_TEXT is not set. Set it to the folder of multi30k/ and iwslt16/.")
-    corpus, _, size_flags = SIZES[args.size]
-    flags = corpus_flags(corpus, "de-en", Path(os.environ["REAL_TEXT"]).resolve()) | size_flags
-    flags |= dict(preprocessed=str(WORK / f"time_{args.size}" / "preprocessed"))
-    if not Path(flags["preprocessed"]).exists():
-        run_script("prepro.py", flags, [])
+    flags, *_ = prepare_size(args.size, parser)
     cores = sorted(os.sched_getaffinity(0))
     print(f"{args.size}, {describe_machine()}, {TIMED_STEPS} steps")
     print(

@@ -526,20 +526,19 @@ def test_a_sort_in_parts_is_a_stable_sort(monkeypatch, count):
 
 
 @pytest.mark.parametrize("recipe", ["legacy", "tiny"])
-def test_the_plan_of_an_epoch_has_few_bytes_per_pair(recipe):
+def test_the_plan_of_an_epoch_has_few_bytes_per_pair(monkeypatch, recipe):
     count = 200_000
     splits = np.arange(0, 20 * count + 1, 20)
     side = RaggedIds(np.zeros(20 * count, np.uint16), splits)
     data = data_load.SentencePairs(side, side, [], [], [])
     hp = make_hparams(dict(recipe=recipe))
-    data_load.SORTED_ROWS, before = 1000, data_load.SORTED_ROWS
+    monkeypatch.setattr(data_load, "SORTED_ROWS", 1000)
     tracemalloc.start()
     try:
         plan = data_load.plan_batches(data, hp, 1)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-        data_load.SORTED_ROWS = before
     per_batch = 100  # bytes, while the ends of batches are in a list
     assert peak < 8 * count + per_batch * len(plan) + 3_000_000
 

@@ -120,9 +120,7 @@ def test_patience_counts_evaluations(flags, tmp_path, capsys):
     assert "dev loss" not in printed
 
 
-def test_max_steps_ends_the_training_and_a_larger_one_continues_it(
-    flags, uninterrupted, tmp_path, capsys
-):
+def test_max_steps_ends_the_training_and_without_it_it_goes_on(flags, uninterrupted, tmp_path):
     flags = flags | dict(logdir=str(tmp_path))
     printed, _ = run(train.main, flags | dict(max_steps=7))
     assert "All 7 steps are done" in printed
