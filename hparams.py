@@ -206,8 +206,9 @@ class Hyperparams(Flags):
     )
     mask_from: str = model_flag(
         "activations",
-        "padding is found from activations that are all zeros, as in 2017, or from the token ids",
-        choices=("activations", "ids"),
+        "padding is found from activations that are all zeros, as in 2017, or from the token ids,"
+        " or is not hidden",
+        choices=("activations", "ids", "none"),
         fixed="model",
     )
     dropout_on: str = model_flag(
@@ -393,7 +394,7 @@ class Hyperparams(Flags):
             )
         if self.normalization == "pre" and not self.masks_from_ids:
             raise InputError(
-                "normalization pre needs --mask_from ids, since it changes vectors of zeros"
+                "normalization pre needs --mask_from ids, since it changes the vectors of <PAD>"
             )
         if self.model == "transformer" and self.hidden_units % self.num_heads:
             raise InputError(
@@ -487,8 +488,8 @@ class Hyperparams(Flags):
     def unbounded_length(self) -> bool:
         """Whether the trained model reads sentences longer than `maxlen`.
 
-        Learned positions end there. With masks from activations, the model has learned what
-        the padding of rows of that length does to a sentence.
+        Learned positions end there. Without masks from ids, the model has learned what the
+        padding of rows of that length does to a sentence.
         """
         bounded = self.model == "transformer" and self.position_encoding in BOUNDED_POSITIONS
         return self.masks_from_ids and not bounded
@@ -511,8 +512,8 @@ class Hyperparams(Flags):
     def pad_to(self):
         """Padded length of a batch: `maxlen`, or None for its longest row.
 
-        With masks from activations the output depends on the amount of padding, which must
-        therefore be constant.
+        Without masks from ids the output depends on the amount of padding, which must therefore be
+        constant.
         """
         return None if self.masks_from_ids else self.maxlen
 

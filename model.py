@@ -228,7 +228,8 @@ class Transformer(keras.Model):
       output_projection: whether attention projects its joined heads by W_O (paper).
       tied_embeddings: whether both embeddings and the output layer share one matrix (paper).
       pad_logit: with tied embeddings, whether `<PAD>` has a logit; otherwise it is 0.
-      mask_from: how padding is found: "activations" (2017 code: vectors of zeros) or "ids".
+      mask_from: how padding is found: "activations" (2017 code: vectors of zeros) or "ids"; with
+        "none" it is not hidden.
       dropout_on: where dropout applies in addition to the embeddings: "attention" (weights),
         "sublayers" (outputs) or "both".
       residual: whether the inputs of each sublayer are added to its outputs.
@@ -405,12 +406,14 @@ class Transformer(keras.Model):
         return self.to_logits(dec)  # (N, T, V), or (M, V)
 
     def padding_masks(self, ids):
-        """Return True where ids are not `<PAD>`, (N, T) bool.
+        """Return True where ids are not `<PAD>`, (N, T) bool; with mask_from="none" everywhere.
 
         Returns None with mask_from="activations": `MultiheadAttention` then treats vectors that
         are all zeros as padding, as the 2017 code does.
         """
-        return ids != PAD if self.mask_from == "ids" else None
+        if self.mask_from == "activations":
+            return None
+        return ids != PAD if self.mask_from == "ids" else ops.ones_like(ids, "bool")
 
     def encode(self, x, training=None):
         """Encode source ids: (N, T) -> (N, T, C)."""

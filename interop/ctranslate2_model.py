@@ -51,8 +51,8 @@ def write(hp, model, vocabs, path, quantization="float32"):
         )
     if hp.relu_projections or not hp.masks_from_ids:
         raise InputError(
-            f"recipe {hp.recipe}: CTranslate2 has no attention with a ReLU on Q, K and V and with"
-            " masks from activations. Export with --format saved_model, or train with --recipe"
+            f"recipe {hp.recipe}: CTranslate2 has no attention with a ReLU on Q, K and V, and hides"
+            " padding by the ids. Export with --format saved_model, or train with --recipe"
             " updated, paper or tiny"
         )
     if not hp.residual or hp.normalization != "post":

@@ -129,6 +129,7 @@ SETTINGS = dict(
     sinusoid=dict(sinusoid=True),
     **{recipe: model_args(recipe) for recipe in ("updated", "paper", "tiny")},
     pre_norm=model_args("tiny") | dict(normalization="pre"),
+    unmasked=model_args("legacy") | dict(mask_from="none"),
 )
 FROM_IDS = ["updated", "paper", "tiny", "pre_norm"]
 SIZES = dict(maxlen=6, hidden_units=16, ffn_units=32, num_blocks=2, num_heads=4)
@@ -220,6 +221,16 @@ def test_padding_changes_nothing_where_masks_are_from_ids(model):
     np.testing.assert_allclose(model(*padded)[:, :6], model(X, Y), atol=1e-5)
     alone = model(X[1:, :3], Y[1:])  # without the padding to the length of its neighbour
     np.testing.assert_allclose(alone, model(X, Y)[1:], atol=1e-5)
+
+
+def test_without_masks_padding_gets_attention():
+    keras.utils.set_random_seed(1)
+    for mask_from in ("ids", "none"):
+        model = Transformer(12, 13, 8, 16, 2, 4, mask_from=mask_from, relu_projections=False)
+        attention, memory = model.dec_blocks[0].vanilla_attention, model.encode_memory(X)[0]
+        weights = np.array(attention.attention_weights(model.encode(X), memory))  # (N, h, T, T)
+        on_padding = weights[1][..., X[1] == 0].sum(-1)
+        assert (on_padding > 0.1).all() if mask_from == "none" else (on_padding == 0).all()
 
 
 @pytest.mark.parametrize("model", FROM_IDS, indirect=True)
