@@ -15,7 +15,9 @@ from runtime.errors import InputError
 from vocab import BOS, EOS, PAD, SPECIALS, UNK
 
 MAX_GENERATED_TOKENS = 512  # of a translation, unless the caller of `generate` sets a limit
-PAD_LOGIT = -1e9  # so low that <PAD> is never chosen
+# So low that <PAD> has no probability, and high enough for label smoothing, whose loss contains the
+# mean of all logits.
+PAD_LOGIT = -100.0
 
 
 def write(hp, model, vocabs, path):
