@@ -18,7 +18,10 @@ MASK_VALUE = -(2.0**32) + 1  # replaces the scores of hidden keys; from the 2017
 
 
 def dot(Q, K):
-    """Q K^T: (N, h, T_q, d), (N, h, T_k, d) -> (N, h, T_q, T_k)."""
+    """Q K^T: (N, h, T_q, d), (N, h, T_k, d) -> (N, h, T_q, T_k).
+
+    Vectors are rows here. Texts whose vectors are columns print Q^T K.
+    """
     # tf: without transpose_b, the transposed copy of K takes time.
     return tf.matmul(Q, K, transpose_b=True)
 
@@ -31,30 +34,31 @@ def scaled_dot(Q, K):
     return dot(Q, K) / K.shape[-1] ** 0.5
 
 
-def additive(Q, K, query_kernel, key_kernel, omega):
+def additive(Q, keys, query_kernel, omega):
     """omega^T tanh(W [q; k]) (Bahdanau et al. 2015, appendix A.1.2).
 
-    W [q; k] is the sum of two products, one with the left half of W and one with its right half.
-    The tanh has shape (N, h, T_q, T_k, d). Only the part of one query exists at a time, in
-    training, too: the gradient computes it again.
+    W [q; k] is the sum of two products: with the left half of W, here, and with its right half,
+    which `AttentionFunction.prepare` adds to the keys. Texts leave the size of the tanh open; here
+    it is d, and each head has its own W and omega. The tanh has shape (N, h, T_q, T_k, d). It is
+    computed query by query, and again for the gradient, so that it is never stored.
 
     Args:
-      query_kernel, key_kernel: the halves of W, transposed, (h, d, d) each.
+      keys: the keys times the right half of W, (N, h, T_k, d).
+      query_kernel: the left half of W, transposed, (h, d, d).
       omega: (h, d).
     """
     queries = map_heads(Q, query_kernel)  # (N, h, T_q, d)
-    keys = map_heads(K, key_kernel)  # (N, h, T_k, d)
 
+    @tf.recompute_grad
     def scores_of(query, keys, omega):
         units = tf.tanh(query[:, :, None] + keys)  # (N, h, T_k, d)
         return tf.reduce_sum(units * omega[:, None], axis=-1)  # (N, h, T_k)
 
     if Q.shape[2] == 1:  # a recurrent decoder in training
         return scores_of(queries[:, :, 0], keys, omega)[:, :, None]
-    recomputed = tf.recompute_grad(scores_of)
     # tf: keras.ops.map has no recomputation.
     rows = tf.map_fn(
-        lambda query: recomputed(query, keys, omega),
+        lambda query: scores_of(query, keys, omega),
         tf.transpose(queries, [2, 0, 1, 3]),  # (T_q, N, h, d)
         fn_output_signature=tf.TensorSpec([None, Q.shape[1], None], Q.dtype),
     )  # (T_q, N, h, T_k)
@@ -74,7 +78,11 @@ def map_heads(inputs, kernel):
 
 
 def cosine(Q, K):
-    """q^T k / (|q| |k|), between -1 and 1. The angle of a zero vector is taken as 90 degrees."""
+    """q^T k / (|q| |k|), between -1 and 1. The angle of a zero vector is taken as 90 degrees.
+
+    Some texts print cosine[Q^T K] V, without a softmax. `--attention_score cosine` is that reading:
+    weights may be negative, and do not sum to 1. `cosine_softmax` has the softmax of the others.
+    """
     return dot(ops.normalize(Q, axis=-1), ops.normalize(K, axis=-1))
 
 
@@ -85,13 +93,25 @@ class AttentionFunction(NamedTuple):
     parameters: dict = {}  # the shapes of its parameters by name, in letters
     softmax: bool = True  # whether weights are the softmax of the scores, or the scores
 
-    def scores(self, Q, K, parameters):
-        """Compute the scores with the variables that `add_parameters` returned."""
-        return self.score(Q, K, **{name: ops.cast(v, Q.dtype) for name, v in parameters.items()})
+    def prepare(self, K, parameters):
+        """Multiply the keys by the parameter `key_kernel`, if there is one.
+
+        (N, h, T_k, d) -> (N, h, T_k, d). A recurrent decoder calls it once for all its steps.
+        """
+        kernel = parameters.get("key_kernel")
+        return K if kernel is None else map_heads(K, ops.cast(kernel, K.dtype))
+
+    def scores(self, Q, keys, parameters):
+        """Compute the scores.
+
+        Args:
+          keys: what `prepare` returned.
+          parameters: the variables that `add_parameters` returned.
+        """
+        given = {n: ops.cast(v, Q.dtype) for n, v in parameters.items() if n != "key_kernel"}
+        return self.score(Q, keys, **given)
 
 
-# Some texts print `cosine[Q^T K] V`, without a softmax. `cosine` is that reading: weights may be
-# negative, and do not sum to 1. `cosine_softmax` has the softmax of the other functions.
 ATTENTION_FUNCTIONS = dict(
     scaled_dot=AttentionFunction(scaled_dot),
     dot=AttentionFunction(dot),

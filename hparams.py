@@ -648,8 +648,11 @@ RECIPES = dict(
 )
 
 
-def make_hparams(flags) -> Hyperparams:
+def make_hparams(flags, model_fields=None) -> Hyperparams:
     """The flags given, completed by their recipe.
+
+    Args:
+      model_fields: dict, fields that come from another model; they replace those of the recipe.
 
     Raises:
       InputError: flags contradict each other, or are for another kind of model.
@@ -657,18 +660,38 @@ def make_hparams(flags) -> Hyperparams:
     if flags.get("alpha") == AUTO:  # until train.py has chosen it
         flags = {name: value for name, value in flags.items() if name != "alpha"}
     fields = RECIPES.get(flags.get("recipe"), {}) | choose_batch_unit(flags)
-    check_model_flags(fields.get("model", Hyperparams.model), flags)
+    fields |= model_fields or {}
+    check_model_flags(fields, flags)
     return Hyperparams(**fields)
 
 
-def check_model_flags(model, flags):
-    """Raise InputError if a flag has no meaning for this kind of model."""
+def check_model_flags(fields, flags):
+    """Raise InputError if a flag has no meaning for this model.
+
+    Args:
+      fields: dict, `flags` completed by the recipe or by the model that exists.
+    """
+    model = fields.get("model", Hyperparams.model)
     other, names = ("rnn", RNN_FLAGS) if model == "transformer" else ("transformer", BLOCK_FLAGS)
     for name in names:
         if name in flags:
             raise InputError(
                 f"{name} is for --model {other}, and this model is {model}. Leave the flag out"
             )
+    attends = model == "transformer" or fields.get("decoder_attention", True)
+    if "attention_score" in flags and not attends:
+        raise InputError(
+            "attention_score needs a model with attention. Choose the recipe rnn_attention, or add"
+            " --decoder_attention"
+        )
+    if flags.get("positions", AUTO) != AUTO:
+        for name in ("sinusoid", "paired_sinusoid"):
+            if name in flags:
+                raise InputError(
+                    f"{name} and positions both choose the position encoding. Give only one"
+                )
+    if flags.get("paired_sinusoid") and not fields.get("sinusoid"):
+        raise InputError("paired_sinusoid needs --sinusoid, or give --positions paired_sinusoid")
 
 
 def choose_batch_unit(flags) -> dict:
@@ -768,6 +791,7 @@ def load_hparams(flags, model_exists, mid_epoch=False):
     flags = {name: value for name, value in choose_batch_unit(flags).items() if value != AUTO}
     path = hparams_path(flags.get("logdir", Hyperparams.logdir))
     saved, vocab_sha256 = read_hparams(path.parent)
+    check_model_flags(dataclasses.asdict(saved), flags)
     for field in dataclasses.fields(Hyperparams):
         fixed = field.metadata["fixed"]
         if fixed == "model" or mid_epoch and fixed == "epoch":
@@ -793,8 +817,8 @@ def make_hparams_from(saved, flags) -> Hyperparams:
     for name in fixed:
         path = hparams_path(flags["start_from"])
         check_matches_model(path, name, getattr(saved, name), flags)
-    hp = make_hparams({"recipe": saved.recipe} | flags)
-    return dataclasses.replace(hp, **{name: getattr(saved, name) for name in fixed})
+    fields = {name: getattr(saved, name) for name in fixed}
+    return make_hparams({"recipe": saved.recipe} | flags, fields)
 
 
 def read_hparams(logdir):

@@ -393,7 +393,8 @@ class MultiheadAttention(keras.layers.Layer):
         K, V, key_masks = keys_values
         if positions is not None:
             Q, K = positions.rotate(Q, K)
-        scores = self.function.scores(Q, K, self.score_parameters)  # (N, h, T_q, T_k)
+        keys = self.function.prepare(K, self.score_parameters)  # (N, h, T_k, C/h)
+        scores = self.function.scores(Q, keys, self.score_parameters)  # (N, h, T_q, T_k)
         if positions is not None:
             scores = positions.change_scores(scores, Q, K)  # (N, h, T_q, T_k)
 

@@ -31,7 +31,7 @@ class Positions(keras.layers.Layer):
     """No positions. The base class of the others: its hooks return their inputs.
 
     Args:
-      hp: dict of the sizes maxlen, hidden_units and num_heads.
+      maxlen, hidden_units, num_heads: sizes, as in `Hyperparams`.
       causality: whether a position sees only those before it, as in the decoder.
     """
 
@@ -258,7 +258,10 @@ class ComplexPositions(Positions):
         """Create the frequencies."""
         initial = keras.initializers.Constant(rotation_frequencies(self.num_units))
         self.frequencies = self.add_weight(
-            shape=(self.num_units // 2,), initializer=initial, name="frequencies"
+            shape=(self.num_units // 2,),
+            initializer=initial,
+            autocast=False,  # angles of late positions need all bits
+            name="frequencies",
         )
 
     def embed(self, tokens, start, state=()):

@@ -5,8 +5,8 @@
     d_t = f(y_(t-1), C_t, d_(t-1))     the decoder
     y_t = softmax(W d_t + b)
 
-Without attention, the context is the last state e_n for every t. With attention, it is a
-weighted mean of all states:
+Without attention, the context is the last state e_n for every t; if the encoder reads in both
+directions, the last state of each. With attention, it is a weighted mean of all states:
 
     s_i = score(e_i, d_(t-1)),  alpha = softmax(s),  C_t = sum of alpha_i e_i
 
@@ -50,8 +50,9 @@ class Memory(NamedTuple):
     """The encoded sources, as the decoder reads them."""
 
     states: tf.Tensor  # (N, T, C), the encoder's states e_i
+    keys: tf.Tensor  # (N, 1, T, C), what the attention function reads of them; one head
     masks: tf.Tensor  # (N, T) bool, True where the source has a token
-    last: list  # of (N, C), the state after the last token; an LSTM has two
+    last: list  # of (N, C), the state after the last token read; an LSTM has two
 
 
 @keras.saving.register_keras_serializable("transformer")
@@ -134,6 +135,11 @@ class RecurrentDecoder(keras.layers.Layer):
         context, _ = self.context(states[0], memory, beam)
         return self.cell(ops.concatenate([inputs, context], axis=-1), states)
 
+    def prepare_keys(self, states):
+        """Compute `Memory.keys`: (N, T, C) -> (N, 1, T, C)."""
+        K = states[:, None]
+        return self.function.prepare(K, self.score_parameters) if self.function else K
+
     def context(self, d, memory, beam=-1):
         """Compute C_t from d_(t-1), (N * beam, C).
 
@@ -145,11 +151,11 @@ class RecurrentDecoder(keras.layers.Layer):
         if self.function is None:
             return ops.repeat(memory.last[0], ops.shape(d)[0] // N, axis=0), None
         Q = ops.reshape(d, (N, 1, beam, C))  # one head; the hypotheses are query positions
-        K = memory.states[:, None]  # (N, 1, T, C)
-        scores = self.function.scores(Q, K, self.score_parameters)  # (N, 1, beam, T)
+        scores = self.function.scores(Q, memory.keys, self.score_parameters)  # (N, 1, beam, T)
         mask = memory.masks[:, None, None]  # (N, 1, 1, T)
         weights = scores_to_weights(scores, mask, softmax=self.function.softmax)
-        return ops.reshape(ops.matmul(weights, K), (-1, C)), weights
+        context = ops.matmul(weights, memory.states[:, None])  # (N, 1, beam, C)
+        return ops.reshape(context, (-1, C)), weights
 
 
 @keras.saving.register_keras_serializable("transformer")
@@ -245,7 +251,7 @@ class RecurrentModel(keras.Model):
         """Encode source ids (N, T) as `Memory`."""
         enc = self.dropout(self.source_tokens(x), training=training)  # (N, T, C)
         states, last = self.encoder(enc, x != PAD)
-        return Memory(states, x != PAD, last)
+        return Memory(states, self.decoder.prepare_keys(states), x != PAD, last)
 
     def decode(self, decoder_inputs, memory, training=None):
         """Compute the states d of all target positions: (N, T) -> (N, T, C)."""

@@ -4,16 +4,18 @@
     REAL_TEXT=DIR python benchmarks/ladder.py --rows gru "gru, additive" --seed 2
     python benchmarks/ladder.py --table
 
-The first command trains all rows, one after the other, and takes hours. Interrupted, the same
-command resumes. The second one reproduces two rows, with other initial parameters. --table prints
-all rows of benchmarks/ladder.json with the mean of their seeds, and draws docs/ladder_length.png
-and docs/ladder_speed.png.
+The first command trains the rows that benchmarks/ladder.json does not have, one after the other,
+and adds them to it. Interrupted, the same command resumes. The second one trains two rows with
+other initial parameters. With --again, rows are trained once more with the same number of steps,
+and printed only. --table prints all rows of benchmarks/ladder.json with the mean of their seeds,
+and draws docs/ladder_length.png and docs/ladder_speed.png.
 
 The row "transformer" has 1,600 steps. Any other row has as many steps as fit into the same time:
-before its first training, its steps are timed in turn with those of "transformer". So the result
-of a row does not depend on the machine, nor on other work there. All rows but "three matrices"
-have about as many parameters; all have one vocabulary. Scores are sacreBLEU of greedy search with
-the newest checkpoint. A training that diverges has the score 0.
+before its first training, its steps are timed in turn with those of "transformer". So other work
+on the machine does not change the result. The rows without masks from ids are timed without the
+padding that they need. All rows but "three matrices" have about as many parameters; all have one
+vocabulary. Scores are sacreBLEU of greedy search with the newest checkpoint. A training that
+diverges has the score 0.
 """
 
 import argparse
@@ -88,9 +90,9 @@ def rows() -> dict:
     }
 
 
-def row_folder(name, seed) -> Path:
+def row_folder(name, seed, again) -> Path:
     """The folder of a row."""
-    return LADDER / f"{re.sub(r'[^a-zA-Z0-9]+', '_', name)}_{seed}"
+    return LADDER / f"{re.sub(r'[^a-zA-Z0-9]+', '_', name)}_{seed}{'_again' if again else ''}"
 
 
 @functools.cache
@@ -107,6 +109,17 @@ def steps_worker(flags, path) -> Worker:
     return Worker([sys.executable, script, "step", path, json.dumps(flags)])
 
 
+def known_speed(name, text) -> float:
+    """Return the speed of a row, measured once for all its trainings."""
+    path = LADDER / "speeds.json"
+    speeds = json.loads(path.read_text()) if path.exists() else {}
+    speeds |= {row["name"]: row["speed"] for row in load_results()}
+    if name not in speeds:
+        speeds[name] = measure_speed(name, text)
+        path.write_text(json.dumps(speeds))
+    return speeds[name]
+
+
 def measure_speed(name, text) -> float:
     """Return how many times as fast as those of "transformer" the steps of a row are."""
     if name == REFERENCE:
@@ -118,9 +131,9 @@ def measure_speed(name, text) -> float:
     return speedup(seconds, name, REFERENCE)
 
 
-def measure(name, seed, speed, text) -> dict:
+def measure(name, seed, text, again=False) -> dict:
     """Train and evaluate a row; returns what `--table` shows of it."""
-    folder = row_folder(name, seed)
+    folder, speed = row_folder(name, seed, again), known_speed(name, text)
     folder.mkdir(parents=True, exist_ok=True)
     steps = round(REFERENCE_STEPS * speed)
     logdir = dict(logdir=str(folder / "logdir"))
@@ -143,7 +156,7 @@ def measure(name, seed, speed, text) -> dict:
     )
     results = Path(re.search(r"Full results: (.+)", done.stdout)[1]).read_text("utf-8")
     bleu = float(re.search(r"sacreBLEU = ([\d.]+)", done.stdout)[1])
-    return row | dict(bleu=bleu, by_length=bleu_by_length(results))
+    return row | dict(bleu=round(bleu, 2), by_length=bleu_by_length(results))
 
 
 def add_result(row):
@@ -202,25 +215,23 @@ def print_table(measured):
 
     from matplotlib.figure import Figure
 
-    def draw(name, x_label, draw_rows):
-        figure = Figure((7, 4), layout="constrained")
-        ax = figure.subplots()
-        draw_rows(ax)
-        ax.set(xlabel=x_label, ylabel="sacreBLEU")
-        figure.savefig(ROOT / "docs" / name, dpi=110)
+    figure = Figure((7, 4), layout="constrained")
+    ax = figure.subplots()
+    for row in (row for row in measured if row["name"] in DRAWN_BY_LENGTH):
+        ax.plot([*ranges, "more"], row["by_length"], marker="o", label=row["name"])
+    ax.set(xlabel="words in the source", ylabel="sacreBLEU")
+    ax.legend()
+    figure.savefig(ROOT / "docs" / "ladder_length.png", dpi=110)
 
-    def draw_lengths(ax):
-        for row in (row for row in measured if row["name"] in DRAWN_BY_LENGTH):
-            ax.plot([*ranges, "more"], row["by_length"], marker="o", label=row["name"])
-        ax.legend()
-
-    def draw_speeds(ax):
-        for row in measured:
-            ax.plot(row["speed"], row["bleu"], "o")
-            ax.annotate(row["name"], (row["speed"], row["bleu"]), fontsize=6)
-
-    draw("ladder_length.png", "words in the source", draw_lengths)
-    draw("ladder_speed.png", "speed of a training step; transformer: 1", draw_speeds)
+    figure = Figure((7, 1 + 0.2 * len(measured)), layout="constrained")
+    names = [row["name"] for row in measured]
+    labels = dict(bleu="sacreBLEU", speed="speed of a training step; transformer: 1")
+    for ax, (field, label) in zip(figure.subplots(1, 2, sharey=True), labels.items(), strict=True):
+        bars = ax.barh(names, [row[field] for row in measured])
+        ax.bar_label(bars, fmt="%.1f" if field == "bleu" else "%.2f", fontsize=7, padding=2)
+        ax.set(xlabel=label, ylim=(len(names) - 0.5, -0.5))
+        ax.margins(x=0.15)
+    figure.savefig(ROOT / "docs" / "ladder_speed.png", dpi=110)
 
 
 def main():
@@ -230,6 +241,7 @@ def main():
     )
     parser.add_argument("--rows", nargs="+", choices=[*rows()], default=[*rows()], metavar="ROW")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--again", action="store_true")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     if args.table:
@@ -245,14 +257,14 @@ def main():
         subprocess.run(script_command("prepro.py", dict(recipe="tiny") | text), check=True)
     print(describe_machine(), flush=True)
     for name in args.rows:
-        same = [row for row in load_results() if row["name"] == name]
-        if args.seed not in (row["seed"] for row in same):
-            speed = same[0]["speed"] if same else measure_speed(name, text)
-            row = measure(name, args.seed, speed, text)
-            add_result(row)
-            same.append(row)
-        (row,) = (row for row in same if row["seed"] == args.seed)
-        print(f"{name}: BLEU {row['bleu']:.1f} after {row['steps']} steps", flush=True)
+        known = [row for row in load_results() if (row["name"], row["seed"]) == (name, args.seed)]
+        if args.again or not known:
+            row = measure(name, args.seed, text, args.again)
+            print(f"{name}: BLEU {row['bleu']:.1f} after {row['steps']} steps", flush=True)
+            if not args.again:
+                add_result(row)
+        for row in known:
+            print(f"{name}: BLEU {row['bleu']:.1f} in {RESULTS.name}", flush=True)
 
 
 if __name__ == "__main__":

@@ -36,8 +36,24 @@ def write(hp, model, vocabs, path, quantization="float32"):
     Raises:
       InputError: CTranslate2 is not installed, or it lacks a layer of the model.
     """
-    import_optional("ctranslate2")
     check_single_model(model, "CTranslate2")
+    check_convertible(hp)
+    import_optional("ctranslate2")
+    spec = make_spec(hp, model)
+    source, target = ([vocab.id_to_token(i) for i in range(len(vocab))] for vocab in vocabs)
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    if hp.tokenizer == "bpe":
+        for vocab in dict.fromkeys(vocabs):  # of the model; prepro.py may have written others
+            spec.register_file(str(vocab.path), vocab.path.name)
+    spec.validate()
+    spec.optimize(quantization)
+    Path(path).mkdir()
+    spec.save(str(path))
+
+
+def check_convertible(hp):
+    """Raise InputError if CTranslate2 lacks a layer of the model."""
     if hp.model == "rnn":
         raise InputError(
             f"recipe {hp.recipe}: CTranslate2 has no recurrent models. Export with --format"
@@ -47,7 +63,8 @@ def write(hp, model, vocabs, path, quantization="float32"):
     if hp.position_encoding not in known or hp.attention_score != "scaled_dot":
         raise InputError(
             f"positions {hp.position_encoding}, attention_score {hp.attention_score}: CTranslate2"
-            " gets only positions that are added, and scaled_dot. Export with --format saved_model"
+            " has only learned positions, sinusoids and scaled_dot. Export with --format"
+            " saved_model"
         )
     if hp.relu_projections or not hp.masks_from_ids:
         raise InputError(
@@ -60,17 +77,6 @@ def write(hp, model, vocabs, path, quantization="float32"):
             "CTranslate2 gets only models with residual connections and normalization post."
             " Export with --format saved_model"
         )
-    spec = make_spec(hp, model)
-    source, target = ([vocab.id_to_token(i) for i in range(len(vocab))] for vocab in vocabs)
-    spec.register_source_vocabulary(source)
-    spec.register_target_vocabulary(target)
-    if hp.tokenizer == "bpe":
-        for vocab in dict.fromkeys(vocabs):  # of the model; prepro.py may have written others
-            spec.register_file(str(vocab.path), vocab.path.name)
-    spec.validate()
-    spec.optimize(quantization)
-    Path(path).mkdir()
-    spec.save(str(path))
 
 
 def make_spec(hp, model):

@@ -30,9 +30,9 @@ def write(hp, model, vocabs, path):
     Raises:
       InputError: safetensors is not installed, or Marian's class lacks a layer of the model.
     """
-    safetensors = import_optional("safetensors.numpy")
     check_single_model(model, "Hugging Face transformers")
     check_convertible(hp)
+    safetensors = import_optional("safetensors.numpy")
     vocab, path = vocabs[0], Path(path)
     path.mkdir()
     tensors = {name: np.ascontiguousarray(v) for name, v in make_tensors(model).items()}

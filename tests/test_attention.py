@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from attention import ATTENTION_FUNCTIONS, additive, scores_to_weights
+from attention import ATTENTION_FUNCTIONS, additive, map_heads, scores_to_weights
 from conftest import model_args, token_by_token
 from hparams import ATTENTION_SCORES
 from model import Transformer
 from modules import MultiheadAttention
+from rnn import RecurrentModel
 from test_model import SIZES, X, Y
 
 RNG = np.random.default_rng(0)
@@ -50,7 +51,8 @@ def test_each_function_has_a_name():
 @pytest.mark.parametrize("name", ATTENTION_SCORES)
 def test_scores_are_those_of_the_printed_formula(name):
     function = ATTENTION_FUNCTIONS[name]
-    scores = function.score(Q, K, **{p: PARAMETERS[p] for p in function.parameters})
+    parameters = {p: PARAMETERS[p] for p in function.parameters}
+    scores = function.scores(Q, function.prepare(K, parameters), parameters)
     assert scores.shape == (2, 3, 4, 6)
     for n, h, i, j in np.ndindex(*scores.shape):
         expected = FORMULAS[name](Q[n, h, i], K[n, h, j], h)
@@ -91,7 +93,11 @@ def test_the_gradient_of_additive_scores_is_that_of_the_formula_at_once():
         return tf.reduce_sum(units * omega[:, None, None], axis=-1)
 
     gradients = []
-    for function in (tf.function(additive), at_once):
+
+    def by_query(Q, K, W_q, W_k, omega):
+        return additive(Q, map_heads(K, W_k), W_q, omega)
+
+    for function in (tf.function(by_query), at_once):
         with tf.GradientTape() as tape:
             tape.watch(inputs)
             scores = function(*inputs)
@@ -109,14 +115,32 @@ def test_additive_scores_store_no_tanh_of_all_pairs():
     def step():
         with tf.GradientTape() as tape:
             tape.watch(inputs)
-            scores = additive(*inputs, W_q, W_k, OMEGA)
+            scores = additive(*inputs, W_q, OMEGA)
         return tape.gradient(scores, inputs)
 
+    assert not stored_tanhs(step)
+
+
+def test_a_recurrent_decoder_stores_no_tanh_of_all_pairs():
+    model = RecurrentModel(13, 13, 8, attention_score="additive")
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(X, Y))
+        return tape.gradient(loss, model.trainable_variables)
+
+    stored = stored_tanhs(step)
+    assert stored and all("/gru_cell" in name for name in stored)
+
+
+def stored_tanhs(step):
+    """The names of the tanhs that loops in the graph of `step` keep for their gradients."""
     graph = step.get_concrete_function().graph.as_graph_def()
     nodes = [node for function in graph.library.function for node in function.node_def]
-    accumulated = [node for node in nodes if node.op == "TensorListPushBack"]
-    tanhs = [node for node in nodes if node.op == "Tanh"]
-    assert tanhs and not any("tanh" in name.lower() for node in accumulated for name in node.input)
+    assert any(node.op == "Tanh" for node in nodes)
+    stored = [node.input[1] for node in nodes if node.op == "TensorListPushBack"]
+    return [name for name in stored if "tanh" in name.lower()]
 
 
 @pytest.mark.parametrize(

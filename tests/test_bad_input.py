@@ -372,6 +372,13 @@ def test_another_recipe_in_the_logdir(model, tmp_path):
         (["train.py", "--hidden_units", "10", "--num_heads", "4"], "is not a multiple of"),
         (["train.py", "--recipe", "tiny", "--batch_size", "4", "--batch_tokens", "9"], "both set"),
         (["export.py", "--quantization", "int8"], "needs --format ctranslate2"),
+        (["train.py", "--recipe", "rnn", "--num_heads", "2"], "num_heads is for --model transf"),
+        (
+            ["train.py", "--positions", "t5", "--attention_score", "dot"],
+            "positions t5 are defined for --attention_score scaled_dot, not dot",
+        ),
+        (["train.py", "--positions", "t5", "--sinusoid"], "both choose the position encoding"),
+        (["train.py", "--paired_sinusoid"], "paired_sinusoid needs --sinusoid"),
     ],
     ids=lambda value: value[1] if isinstance(value, list) else "",
 )
@@ -404,6 +411,9 @@ def test_flags_that_contradict_a_checkpoint_of_the_2017_code(original_run, tmp_p
     refused("eval.py", "hidden_units 128 is not a multiple of num_heads 3", **folders, num_heads=3)
     refused("eval.py", "trained with --mask_from activations, not ids", **folders, mask_from="ids")
     refused("eval.py", "trained with --recipe legacy, not tiny", **folders, recipe="tiny")
+    refused("eval.py", "trained with --positions auto, not t5", **folders, positions="t5")
+    message = "trained with --attention_score scaled_dot, not additive"
+    refused("eval.py", message, **folders, attention_score="additive")
     refused("train.py", "new --logdir", **folders | SMALL)
     other = write_corpus(tmp_path, PAIRS)
     prepro.main(other)

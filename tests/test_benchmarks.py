@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from conftest import SMALL, slow
+from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import load_test_data
 from hparams import load_hparams, make_hparams
 from inference import load_model
@@ -149,6 +149,33 @@ def test_the_figures_of_positions(monkeypatch, tmp_path):
     np.testing.assert_array_equal(numbers[:, middle + 1], table[16 + 1])
     ladder_figures.draw_learned(learned, t5, tmp_path / "learned.png")
     assert (tmp_path / "learned.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_row_of_the_ladder_is_trained_once_and_again_if_asked(
+    benchmarks, tmp_path, monkeypatch, capsys
+):
+    import ladder
+
+    monkeypatch.setattr(ladder, "LADDER", tmp_path / "ladder")
+    monkeypatch.setattr(ladder, "RESULTS", tmp_path / "ladder.json")
+    monkeypatch.setattr(ladder, "REFERENCE_STEPS", 3)
+    monkeypatch.setattr(ladder, "measure_speed", lambda *_: 1.3)
+    text = write_corpus(tmp_path, sample_pairs(60), sample_pairs(5, seed=1))
+    monkeypatch.setattr(ladder, "corpus_flags", lambda *_: text | ladder_dev(text))
+    monkeypatch.setenv("REAL_TEXT", str(tmp_path))
+    for more in ([], ["--again"], []):
+        monkeypatch.setattr(sys, "argv", ["ladder.py", "--rows", "gru", *more])
+        ladder.main()
+    trained, known = "after 4 steps", "in ladder.json"
+    printed = re.findall(rf"gru: BLEU [\d.]+ ({trained}|{known})", capsys.readouterr().out)
+    assert printed == [trained, trained, known, known]
+    (row,) = json.loads((tmp_path / "ladder.json").read_text())
+    assert (row["steps"], row["speed"]) == (4, 1.3)
+
+
+def ladder_dev(text):
+    """The flags of a development set, which is the test set."""
+    return {f"{side}_dev": text[f"{side}_test"] for side in ("source", "target")}
 
 
 def test_the_rows_of_the_ladder(benchmarks):

@@ -3,6 +3,7 @@
 SOAK=1 tries many more of each, and a million lines, of which a tenth is translated.
 """
 
+import dataclasses
 import os
 import re
 import unicodedata
@@ -22,6 +23,7 @@ from data_load import load_train_data
 from hparams import (
     ATTENTION_SCORES,
     POSITION_ENCODINGS,
+    RECIPES,
     RELATIVE_POSITIONS,
     make_hparams,
 )
@@ -245,13 +247,14 @@ RNNS = st.fixed_dictionaries(
 )
 
 
-@examples(1, 1, shrink=False)
+# The first example of Hypothesis is the simplest one.
+@examples(4, 4, shrink=False)
 @given(MODELS)
 def test_models_train_resume_and_translate(words, subwords, flags):
     train_resume_and_translate(flags, words, subwords)
 
 
-@examples(1, 1, shrink=False)
+@examples(4, 4, shrink=False)
 @given(RNNS)
 def test_recurrent_models_train_resume_and_translate(words, subwords, flags):
     train_resume_and_translate(flags, words, subwords)
@@ -275,6 +278,53 @@ def test_other_models_train_resume_and_translate_after_export(words, subwords, f
     keras.backend.clear_session()
 
 
+def repair(flags):
+    """Change flags that contradict others."""
+    if flags.get("positions") in RELATIVE_POSITIONS:
+        flags["attention_score"] = "scaled_dot"
+    if flags.get("positions") == "rotary":
+        flags["num_heads"] = 4  # an even number of units per head
+    if flags.get("positions", "auto") != "auto":
+        del flags["sinusoid"], flags["paired_sinusoid"]
+    elif flags.get("sinusoid") is False:
+        flags["paired_sinusoid"] = False
+    if flags.get("normalization") == "pre":
+        flags["mask_from"] = "ids"
+    if flags["recipe"] == "rnn":
+        del flags["attention_score"]
+    flags["tied_embeddings"] &= flags["recipe"] != "legacy"
+
+
+ANY_FLAGS = st.fixed_dictionaries(
+    {},
+    optional={name: st.sampled_from(values) for name, values in FLAGS.items() if name != "heads"}
+    | dict(
+        recipe=st.sampled_from([*RECIPES]),
+        model=st.sampled_from(["transformer", "rnn"]),
+        cell=st.sampled_from(["tanh", "lstm"]),
+        bidirectional=st.booleans(),
+        decoder_attention=st.booleans(),
+        hidden_units=st.sampled_from([6, 7]),
+        num_heads=st.sampled_from([1, 2]),
+        vocab_size=st.just(30),
+    ),
+)
+
+
+@examples(60, 1000, shrink=False)
+@given(ANY_FLAGS)
+def test_flags_make_a_model_or_are_refused_with_a_message(flags):
+    try:
+        hp = make_hparams(flags)
+    except InputError as error:
+        assert any(name in str(error) for name in flags), (error, flags)
+        return
+    x, y = np.array([[4, 5, 3]], np.int32)[:, : hp.maxlen].repeat(2, axis=0)[None].repeat(2, 0)
+    logits = make_model(dataclasses.replace(hp, precision="float32"), 6, 6)(x, y)
+    assert logits.shape == (*y.shape, 6) and np.isfinite(logits).all(), flags
+    keras.backend.clear_session()
+
+
 def train_resume_and_translate(flags, words, subwords):
     """Train two steps, repeat the second one from a checkpoint, and translate.
 
@@ -283,13 +333,7 @@ def train_resume_and_translate(flags, words, subwords):
     """
     if "heads" in flags:
         flags["hidden_units"], flags["num_heads"] = flags.pop("heads")
-    if flags.get("positions") in RELATIVE_POSITIONS:
-        flags["attention_score"] = "scaled_dot"
-    if flags.get("positions") == "rotary":
-        flags["num_heads"] = 4  # an even number of units per head
-    if flags.get("normalization") == "pre":
-        flags["mask_from"] = "ids"
-    flags["tied_embeddings"] &= flags["recipe"] != "legacy"
+    repair(flags)
     hp = make_hparams(flags)
     vocabs = (words[0] if hp.tokenizer == "words" else subwords,) * 2
     rng = np.random.default_rng(0)

@@ -177,6 +177,8 @@ def test_what_is_missing_is_named(trained, tmp_path, monkeypatch):
     legacy = trained("legacy")["logdir"]
     more = dict(format="huggingface", output=tmp_path / "out")
     refused("export.py", "Marian", "saved_model", logdir=legacy, **more)
+    recurrent = trained("rnn_attention")["logdir"]
+    refused("export.py", "Marian, has only model transformer", logdir=recurrent, **more)
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     with pytest.raises(InputError, match="pip install safetensors"):
         import_optional("safetensors.numpy")

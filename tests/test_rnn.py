@@ -71,7 +71,16 @@ def lstm_step(w, x, states):
 STEPS = dict(tanh=tanh_step, gru=gru_step, lstm=lstm_step)
 
 
-def reference(model, cell, x, y):
+def printed_score(name, w, q, k):
+    """Score a key for a query by the formulas of docs/walkthrough.md, section 1."""
+    if name == "additive":
+        return w["omega"][0] @ np.tanh(q @ w["query_kernel"][0] + k @ w["key_kernel"][0])
+    if name == "bilinear":
+        return q @ w["kernel"][0] @ k
+    return q @ k / dict(dot=1, scaled_dot=C**0.5).get(name, (q @ q * (k @ k)) ** 0.5)
+
+
+def reference(model, cell, x, y, score="scaled_dot"):
     """The logits of one pair, token by token, by the formulas of docs/walkthrough.md.
 
     Returns:
@@ -101,8 +110,9 @@ def reference(model, cell, x, y):
     for i in [2, *y[:-1]]:
         context = last
         if model.decoder_attention:
-            s = np.array([e_i @ d[0] / C**0.5 for e_i in e])
-            alpha = np.exp(s) / np.exp(s).sum()
+            parameters = {n: v.numpy() for n, v in model.decoder.score_parameters.items()}
+            s = np.array([printed_score(score, parameters, d[0], e_i) for e_i in e])
+            alpha = s if score == "cosine" else np.exp(s) / np.exp(s).sum()
             context = sum(a * e_i for a, e_i in zip(alpha, e, strict=True))
         inputs = np.concatenate([embed("decoder/dec_embed/lookup_table", i), context])
         d = step(weights("decoder/cell"), inputs, d)
@@ -125,6 +135,14 @@ def test_logits_are_those_of_the_formulas(cell, decoder_attention, bidirectional
     for row in range(2):
         expected = reference(model, cell, X[row], Y[row])
         np.testing.assert_allclose(logits[row], expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("score", ATTENTION_SCORES)
+def test_logits_with_each_attention_function_are_those_of_the_formulas(score):
+    model = make(attention_score=score, dtype="float64")
+    for row, logits in enumerate(model(X, Y).numpy()):
+        expected = reference(model, "gru", X[row], Y[row], score)
+        np.testing.assert_allclose(logits, expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("decoder_attention", [False, True])
@@ -287,6 +305,7 @@ def test_flags_of_another_kind_of_model_are_refused():
         (dict(recipe="tiny", cell="gru"), "cell is for --model rnn, and this model is transformer"),
         (dict(model="rnn"), "model rnn needs --mask_from ids"),
         (dict(recipe="rnn", hidden_units=7), "hidden_units 7 is odd"),
+        (dict(recipe="rnn", attention_score="cosine"), "attention_score needs a model with att"),
     ):
         with pytest.raises(InputError, match=message):
             make_hparams(flags)
@@ -296,14 +315,18 @@ def test_flags_of_another_kind_of_model_are_refused():
 
 
 def test_training_resumes_and_gives_the_same(tmp_path):
-    """An interrupted and an uninterrupted run have equal parameters."""
+    """An interrupted and an uninterrupted run have equal parameters.
+
+    The interruptions are in the middle of an epoch and at its end.
+    """
     flags = write_corpus(tmp_path, sample_pairs(60), sample_pairs(10, seed=1))
     flags |= dict(recipe="rnn_attention", cell="lstm", hidden_units=16, vocab_size=200)
+    flags |= dict(batch_size=20, num_epochs=2)  # three batches per epoch
     flags |= dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
     prepro.main(flags)
-    for logdir, epochs in (("complete", [2]), ("parts", [1, 2])):
-        for num_epochs in epochs:
-            more = dict(logdir=tmp_path / logdir, num_epochs=num_epochs, deterministic=True)
+    for logdir, parts in (("complete", [0]), ("parts", [2, 3, 0])):
+        for max_steps in parts:
+            more = dict(logdir=tmp_path / logdir, max_steps=max_steps, deterministic=True)
             done = forked_script("train.py", **flags | more)
             assert done.returncode == 0 and "BLEU" in done.stdout, done.stderr
     complete, parts = (

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import json
 import signal
@@ -39,6 +40,13 @@ def flags(request, trained):
 @pytest.fixture(scope="module")
 def server(flags):
     """Start serve.py: the address of the page."""
+    with serving(flags) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def serving(flags):
+    """Start serve.py with the model that `flags` trained, and yield the address of the page."""
     options = dict(logdir=flags["logdir"], port=0, nbest=3, beam=1)
     with Forked(["serve.py", *command_line(options)]) as process:
         address = next((line.split()[0] for line in process.stdout if "http" in line), "")
@@ -86,6 +94,20 @@ def test_concurrent_requests_are_translated_as_single_ones(flags, server):
                 assert "".join(hypothesis["tokens"]).strip() == hypothesis["text"]
         if hp.tokenizer == "bpe":
             assert "".join(answer["source"]).strip() in (line, "<UNK>", "<UNK>b<UNK>b<UNK>")
+
+
+def test_a_recurrent_model_is_served(trained):
+    flags = trained("rnn_attention")
+    line = read_test_sentences(flags["source_test"]).raw[0]
+    with serving(flags) as server:
+        status, answer = ask(server, sentence(line))
+    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"], beam=3))
+    (expected,) = Translator(hp, model, vocabs, nbest=3)([line])
+    assert status == 200
+    assert [hypothesis["text"] for hypothesis in answer["translations"]] == [e[0] for e in expected]
+    for hypothesis in answer["translations"]:
+        sums = np.sum(hypothesis["attention"], axis=-1)  # without the weights on `</S>`
+        assert (sums > 0.3).all() and (sums < 1.02).all()
 
 
 @pytest.mark.parametrize(

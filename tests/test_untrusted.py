@@ -161,6 +161,8 @@ def test_the_saved_logdir_is_ignored(stranger):
         dict(num_blocks=1000),
         dict(ffn_units=65536),
         dict(tied_embeddings=False),
+        dict(positions="product", maxlen=10**9),
+        dict(positions="hierarchical", maxlen=10**9),
     ],
     ids=str,
 )
