@@ -90,7 +90,7 @@ def rows() -> dict:
     }
 
 
-def row_folder(name, seed, again) -> Path:
+def row_folder(name, seed, again=False) -> Path:
     """The folder of a row."""
     return LADDER / f"{re.sub(r'[^a-zA-Z0-9]+', '_', name)}_{seed}{'_again' if again else ''}"
 
@@ -225,7 +225,7 @@ def print_table(measured):
 
     figure = Figure((7, 1 + 0.2 * len(measured)), layout="constrained")
     names = [row["name"] for row in measured]
-    labels = dict(bleu="sacreBLEU", speed="speed of a training step; transformer: 1")
+    labels = dict(bleu="sacreBLEU", speed="speed of a step, transformer: 1")
     for ax, (field, label) in zip(figure.subplots(1, 2, sharey=True), labels.items(), strict=True):
         bars = ax.barh(names, [row[field] for row in measured])
         ax.bar_label(bars, fmt="%.1f" if field == "bleu" else "%.2f", fontsize=7, padding=2)

@@ -109,8 +109,9 @@ def alignments(model, hp, X, Y):
       X, Y: RaggedIds, ids of sources and of their translations, `</S>` included.
 
     Returns:
-      list of (T_y, T_x) float32, which sum to 1 over T_x; to less with masks from activations,
-      because the model then also attends to padding. Without attention, they are 0.
+      list of (T_y, T_x) float32, which sum to 1 over T_x; to less without masks from ids, because
+      the model then also attends to padding. Those of `--attention_score cosine` may be negative,
+      and have any sum. Without attention, they are 0.
     """
     results = [None] * len(X)
     for rows in decoding_batches(np.maximum(X.lengths, Y.lengths)):

@@ -1,9 +1,9 @@
-"""Draw docs/alignment.png and docs/learned.png from models that benchmarks/ladder.py has trained.
+"""Draw pictures of docs/walkthrough.md from models that benchmarks/ladder.py has trained.
 
 python docs/figures/ladder_figures.py
 
-alignment.png shows where a recurrent decoder looks, learned.png what two encodings of positions
-have learned.
+alignment.png shows where a recurrent decoder looks, attention_functions.png the same for each
+attention function, and learned.png what two encodings of positions have learned.
 """
 
 import sys
@@ -17,8 +17,12 @@ from draw import DOCS, draw_attention
 from ladder import row_folder
 from matplotlib.figure import Figure
 
+from hparams import ATTENTION_SCORES
+from ids import RaggedIds
 from inference import load_model
+from monitor.attention_maps import alignments
 
+PAIR = ("Ein Mann schläft in einem grünen Raum.", "A man is sleeping in a green room.")
 MAX_DISTANCE = 40  # tokens, in the picture of T5's numbers
 
 
@@ -51,13 +55,40 @@ def draw_learned(learned, t5, path):
     figure.savefig(path, dpi=110)
 
 
+def draw_functions(models, path):
+    """Draw the attention of recurrent models to the source of PAIR.
+
+    Args:
+      models: dict, what `load_model` returned but the path, by the name of the attention function.
+    """
+    figure = Figure((9, 6.6), layout="constrained")
+    for ax, (name, (hp, model, vocabs)) in zip(figure.subplots(2, 3).flat, models.items()):
+        X, Y = (
+            RaggedIds.from_lists(vocab.encode([line]))
+            for vocab, line in zip(vocabs, PAIR, strict=True)
+        )
+        (weights,) = alignments(model, hp, X, Y)  # (T_y, T_x)
+        # Without a softmax, weights may be negative: red.
+        ax.imshow(weights, cmap="RdBu", vmin=-1, vmax=1)
+        source, target = (
+            [vocab.id_to_token(i) for i in ids[0]]
+            for vocab, ids in zip(vocabs, (X, Y), strict=True)
+        )
+        ax.set_xticks(range(len(source)), source, rotation=90, fontsize=8)
+        ax.set_yticks(range(len(target)), target, fontsize=8)
+        ax.set_title(name)
+    figure.savefig(path, dpi=110)
+
+
 def main():
-    """Draw both pictures."""
+    """Draw all pictures."""
 
     def load(row):
         return load_model(dict(logdir=str(row_folder(row, seed=0) / "logdir")))[1:]
 
     draw_attention(*load("gru, additive"), DOCS / "alignment.png")
+    recurrent = {name: load(f"gru, {name}") for name in ATTENTION_SCORES}
+    draw_functions(recurrent, DOCS / "attention_functions.png")
     draw_learned(load("positions learned")[1], load("positions t5")[1], DOCS / "learned.png")
 
 
