@@ -357,7 +357,7 @@ class T5Positions(RelativePositions):
     """A learned number per head and bucket of distances, added to scores (Raffel et al. 2020).
 
     Half the buckets have one distance each, the others grow up to `max_distance`. All blocks of
-    a side share the numbers.
+    a side share the numbers. Unlike there, scores are divided by sqrt(d).
     """
 
     shared = True
@@ -463,7 +463,8 @@ class RotaryPositions(RelativePositions):
     """Q and K are rotated by angles that grow with the position (Su et al. 2021, equation 34).
 
     Columns 2i and 2i + 1 are a plane, with the angle pos / 10000^(2i / d). The product of a query
-    and a key then depends on the difference of their positions.
+    and a key then depends on the difference of their positions. Surveys call it a fusion of absolute
+    and relative positions.
     """
 
     def rotate(self, Q, K):
