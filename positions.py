@@ -463,8 +463,8 @@ class RotaryPositions(RelativePositions):
     """Q and K are rotated by angles that grow with the position (Su et al. 2021, equation 34).
 
     Columns 2i and 2i + 1 are a plane, with the angle pos / 10000^(2i / d). The product of a query
-    and a key then depends on the difference of their positions. Surveys call it a fusion of absolute
-    and relative positions.
+    and a key then depends on the difference of their positions. Surveys call it a fusion of
+    absolute and relative positions.
     """
 
     def rotate(self, Q, K):

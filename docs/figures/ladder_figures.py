@@ -62,7 +62,8 @@ def draw_functions(models, path):
       models: dict, what `load_model` returned but the path, by the name of the attention function.
     """
     figure = Figure((9, 6.6), layout="constrained")
-    for ax, (name, (hp, model, vocabs)) in zip(figure.subplots(2, 3).flat, models.items()):
+    axes = figure.subplots(2, 3).flat
+    for ax, (name, (hp, model, vocabs)) in zip(axes, models.items(), strict=True):
         X, Y = (
             RaggedIds.from_lists(vocab.encode([line]))
             for vocab, line in zip(vocabs, PAIR, strict=True)
