@@ -131,7 +131,7 @@ def test_unsupported_models_and_flags(trained, tmp_path, monkeypatch):
     )
     for other in (dict(positions="rotary"), dict(attention_score="cosine")):
         hp = make_hparams(dict(recipe="tiny") | other)
-        with pytest.raises(InputError, match="CTranslate2 gets only positions that are added"):
+        with pytest.raises(InputError, match="CTranslate2 has only learned positions"):
             ctranslate2_model.write(hp, None, None, tmp_path / "out")
     for other in (dict(residual=False), dict(normalization="none")):
         hp = make_hparams(dict(recipe="tiny") | other)
