@@ -37,9 +37,9 @@ def scaled_dot(Q, K):
 def additive(Q, keys, query_kernel, omega):
     """omega^T tanh(W [q; k]) (Bahdanau et al. 2015, appendix A.1.2).
 
-    W [q; k] is the sum of two products: with the left half of W, here, and with its right half,
-    which `AttentionFunction.prepare` adds to the keys. Texts leave the size of the tanh open; here
-    it is d, and each head has its own W and omega. The tanh has shape (N, h, T_q, T_k, d). It is
+    W [q; k] is the sum of two products: the left half of W times q, computed here, and the right
+    half times k, computed by `AttentionFunction.prepare`. Texts leave the size of the tanh open;
+    here it is d. Each head has another W and omega. The tanh has shape (N, h, T_q, T_k, d). It is
     computed query by query, and again for the gradient, so that it is never stored.
 
     Args:

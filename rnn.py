@@ -50,7 +50,7 @@ class Memory(NamedTuple):
     """The encoded sources, as the decoder reads them."""
 
     states: tf.Tensor  # (N, T, C), the encoder's states e_i
-    keys: tf.Tensor  # (N, 1, T, C), what the attention function reads of them; one head
+    keys: tf.Tensor  # (N, 1, T, C), e_i as keys of the attention function; one head
     masks: tf.Tensor  # (N, T) bool, True where the source has a token
     last: list  # of (N, C), the state after the last token read; an LSTM has two
 
