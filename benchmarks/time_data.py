@@ -1,16 +1,20 @@
 """Time `prepro.py`, and `train.py` up to its first step, on corpora of many sizes.
 
-    python benchmarks/time_data.py 1e4 1e5 1e6
+    python benchmarks/time_data.py 1e4 1e5 1e6 1e7
 
 The arguments are numbers of sentence pairs. `corpora/sample.py` writes the corpora. The baseline
 for words is the method of the 2017 code: it holds the entire text in memory, and cleans and counts
-it at once. Memory is the peak of the process, without files that are mapped into it. Waiting is the
-share of the time after the first step in which training waits for its next batch.
+it at once; it is left out for large corpora. CPU time is that of all threads, and does not depend
+on other work on the machine. Memory is the peak of the process, without files that are mapped into
+it. Waiting is the share of the time after the first step in which training waits for its next
+batch. The measurements are added to benchmarks/data.json, and docs/data_size.png shows all of them.
 """
 
 import contextlib
+import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -24,6 +28,8 @@ from harness import ROOT, WORK, describe_machine
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 LANGS = dict(source="de", target="en")
+RESULTS = ROOT / "benchmarks" / "data.json"
+MAX_BASELINE_PAIRS = 10**6
 STEPS = 100
 MEMORY_POLL_SECONDS = 0.02
 
@@ -42,7 +48,8 @@ def count_words(*paths):
 def first_step(*flags):
     """Train as `train.py` does for a step, and then for some more.
 
-    Prints the time at which the first step is done, and the share of waiting in the others.
+    Prints the time and the CPU time at which the first step is done, and the share of waiting in
+    the others.
 
     Args:
       flags: strings NAME=VALUE.
@@ -60,7 +67,7 @@ def first_step(*flags):
     step = Trainer(hp, vocabs).step
     batches = iter(get_batch_data(data, hp, epoch=1)[0])
     float(step(*next(batches)).mean_loss)
-    print("first step", time.time(), flush=True)
+    print("first step", time.time(), time.process_time(), flush=True)
     waiting, start = 0.0, time.perf_counter()
     for _ in range(STEPS):
         before = time.perf_counter()
@@ -70,28 +77,38 @@ def first_step(*flags):
     print("waiting", waiting / (time.perf_counter() - start))
 
 
-def measure(command):
+def children_cpu_seconds() -> float:
+    """Return the CPU time of all child processes that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def measure(command) -> dict:
     """Run a command.
 
     Returns:
-      (float, float, float or None): seconds up to its first step, or to its end if it does not
-      train; the peak of its memory in MiB; the share of waiting if it trains.
+      dict: seconds and CPU seconds up to its first step, or to its end if it does not train; the
+      peak of its memory in MiB; the share of waiting if it trains.
     """
-    start, memory = time.time(), 0.0
+    start, cpu_start, memory = time.time(), children_cpu_seconds(), 0.0
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen([*map(str, command)], stdout=output)
         while process.poll() is None:
             memory = max(memory, anonymous_mib(process.pid))
             time.sleep(MEMORY_POLL_SECONDS)
-        end = time.time()
+        seconds, cpu_seconds = time.time() - start, children_cpu_seconds() - cpu_start
         output.seek(0)
         lines = output.read().splitlines()
     if process.returncode:
         sys.exit(f"{command}: ended with code {process.returncode}")
-    printed = dict(line.rsplit(" ", 1) for line in lines if line.startswith(("first", "waiting")))
-    printed = {name: float(number) for name, number in printed.items()}
-    seconds = printed.get("first step", end) - start
-    return seconds, memory, printed.get("waiting")
+    waiting = None
+    for line in lines:
+        match line.split():
+            case "first", "step", end, cpu_seconds:
+                seconds, cpu_seconds = float(end) - start, float(cpu_seconds)
+            case "waiting", share:
+                waiting = float(share)
+    return dict(seconds=seconds, cpu_seconds=cpu_seconds, mib=memory, waiting=waiting)
 
 
 def anonymous_mib(pid) -> float:
@@ -113,29 +130,71 @@ def write_corpus(pairs):
     return folder
 
 
+def commands_for(pairs) -> dict:
+    """Return the commands to time on this many pairs, by their names."""
+    folder = write_corpus(pairs)
+    name = "train.tags.de-en"
+    paths = {f"{side}_train": folder / f"{name}.{lang}" for side, lang in LANGS.items()}
+    commands = {}
+    if pairs <= MAX_BASELINE_PAIRS:
+        commands["counting as in 2017"] = [__file__, "count_words", *paths.values()]
+    for recipe, size in (("legacy", 32000), ("tiny", 600)):
+        flags = paths | dict(recipe=recipe, vocab_size=size, preprocessed=folder / recipe)
+        flags |= dict(num_epochs=1, warmup_steps=0)
+        shutil.rmtree(folder / recipe / "train_ids", ignore_errors=True)
+        options = [f"--{name}={value}" for name, value in flags.items()]
+        assignments = [f"{name}={value}" for name, value in flags.items()]
+        train = [__file__, "first_step", *assignments]
+        commands[f"prepro.py, {recipe}"] = [ROOT / "prepro.py", *options]
+        commands[f"to the first step, {recipe}"] = train
+        commands[f"to the first step, {recipe}, again"] = train
+    return commands
+
+
+def load_results() -> list[dict]:
+    """Load all measurements."""
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+
+
+def add_result(measured):
+    """Add a measurement to those in the file, in place of an older one of the same kind."""
+    key = measured["pairs"], measured["program"]
+    kept = [known for known in load_results() if (known["pairs"], known["program"]) != key]
+    lines = map(json.dumps, [*kept, measured])
+    RESULTS.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+
+
+def draw(results):
+    """Draw CPU time and memory of each program by the number of pairs."""
+    from matplotlib.figure import Figure
+
+    figure = Figure((9, 3.6), layout="constrained")
+    labels = dict(cpu_seconds="CPU time, seconds", mib="memory, MiB")
+    for ax, (field, label) in zip(figure.subplots(1, 2), labels.items(), strict=True):
+        for program in dict.fromkeys(row["program"] for row in results):
+            rows = [row for row in results if row["program"] == program]
+            points = sorted((row["pairs"], row[field]) for row in rows)
+            ax.plot(*zip(*points, strict=True), marker="o", markersize=4, label=program)
+        ax.set(xscale="log", yscale="log", xlabel="sentence pairs", ylabel=label)
+    ax.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.savefig(ROOT / "docs" / "data_size.png", dpi=110)
+
+
 def main(sizes):
     """Print a table with the time of each program on each number of pairs."""
-    print(describe_machine())
-    print("| pairs | program | seconds | MiB | waiting |\n|---|---|---|---|---|")
+    machine = describe_machine()
+    print(machine)
+    columns = ["pairs", "program", "seconds", "CPU seconds", "MiB", "waiting"]
+    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     for pairs in sizes:
-        folder = write_corpus(pairs)
-        name = "train.tags.de-en"
-        paths = {f"{side}_train": folder / f"{name}.{lang}" for side, lang in LANGS.items()}
-        commands = {"counting as in 2017": [__file__, "count_words", *paths.values()]}
-        for recipe, size in (("legacy", 32000), ("tiny", 600)):
-            flags = paths | dict(recipe=recipe, vocab_size=size, preprocessed=folder / recipe)
-            flags |= dict(num_epochs=1, warmup_steps=0)
-            shutil.rmtree(folder / recipe / "train_ids", ignore_errors=True)
-            options = [f"--{name}={value}" for name, value in flags.items()]
-            assignments = [f"{name}={value}" for name, value in flags.items()]
-            train = [__file__, "first_step", *assignments]
-            commands[f"prepro.py, {recipe}"] = [ROOT / "prepro.py", *options]
-            commands[f"to the first step, {recipe}"] = train
-            commands[f"to the first step, {recipe}, again"] = train
-        for name, command in commands.items():
-            seconds, memory, waiting = measure([sys.executable, *command])
-            waiting = "-" if waiting is None else f"{waiting:.2%}"
-            print(f"| {pairs:,} | {name} | {seconds:.1f} | {memory:.0f} | {waiting} |", flush=True)
+        for program, command in commands_for(pairs).items():
+            row = measure([sys.executable, *command])
+            waiting = "-" if row["waiting"] is None else f"{row['waiting']:.2%}"
+            times = f"{row['seconds']:.1f} | {row['cpu_seconds']:.1f}"
+            print(f"| {pairs:,} | {program} | {times} | {row['mib']:.0f} | {waiting} |", flush=True)
+            row = {name: value if value is None else round(value, 4) for name, value in row.items()}
+            add_result(dict(pairs=pairs, program=program, machine=machine) | row)
+    draw(load_results())
 
 
 if __name__ == "__main__":
