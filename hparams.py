@@ -384,9 +384,10 @@ class Hyperparams(Flags):
     def check_model(self):
         """Raise InputError if fields of the model contradict each other."""
         if self.model == "rnn" and not self.masks_from_ids:
-            raise InputError(
-                "model rnn needs --mask_from ids. Choose the recipe rnn or rnn_attention"
-            )
+            remedy = "Choose the recipe rnn or rnn_attention"
+            if self.recipe.startswith("rnn"):
+                remedy = "Leave out --mask_from"
+            raise InputError(f"model rnn needs --mask_from ids. {remedy}")
         if self.model == "rnn" and self.bidirectional and self.hidden_units % 2:
             raise InputError(
                 f"hidden_units {self.hidden_units} is odd, and a bidirectional encoder needs half"
@@ -497,7 +498,11 @@ class Hyperparams(Flags):
     @property
     def max_input_tokens(self) -> int:
         """Tokens of a sentence that the model reads, `</S>` included."""
-        return max(MAX_INPUT_TOKENS, self.maxlen) if self.unbounded_length else self.maxlen
+        if not self.unbounded_length:
+            return self.maxlen
+        most = max(MAX_INPUT_TOKENS, self.maxlen)
+        hierarchical = self.model == "transformer" and self.position_encoding == "hierarchical"
+        return min(most, self.maxlen**2) if hierarchical else most
 
     def max_output_tokens(self, source_tokens):
         """Tokens of a translation at most, `</S>` included.

@@ -105,7 +105,9 @@ class RecurrentDecoder(keras.layers.Layer):
       attention_score: one of `attention.ATTENTION_FUNCTIONS`.
     """
 
-    def __init__(self, num_units, cell="gru", attention=True, attention_score="additive", **kwargs):
+    def __init__(
+        self, num_units, cell="gru", attention=True, attention_score="scaled_dot", **kwargs
+    ):
         super().__init__(**kwargs)
         self.num_units = num_units
         self.cell = CELLS[cell](num_units, dtype=self.dtype_policy.name)
@@ -149,7 +151,8 @@ class RecurrentDecoder(keras.layers.Layer):
         """
         N, C = ops.shape(memory.states)[0], self.num_units
         if self.function is None:
-            return ops.repeat(memory.last[0], ops.shape(d)[0] // N, axis=0), None
+            # A small batch has no rows for some replicas: N may be 0.
+            return ops.repeat(memory.last[0], ops.shape(d)[0] // ops.maximum(N, 1), axis=0), None
         Q = ops.reshape(d, (N, 1, beam, C))  # one head; the hypotheses are query positions
         scores = self.function.scores(Q, memory.keys, self.score_parameters)  # (N, 1, beam, T)
         mask = memory.masks[:, None, None]  # (N, 1, 1, T)
@@ -186,7 +189,7 @@ class RecurrentModel(keras.Model):
         cell="gru",
         bidirectional=True,
         decoder_attention=True,
-        attention_score="additive",
+        attention_score="scaled_dot",
         dropout_rate=0.0,
         tied_embeddings=False,
         pad_logit=False,

@@ -32,9 +32,9 @@ FONTS = (
 class AttentionMaps(NamedTuple):
     """The attention weights of all heads, one array per block from the bottom up.
 
-    They sum to 1 over the last axis, the keys. A row of `decoder` and `cross` belongs to the
-    step that predicts a token of y. The keys of `decoder` are the decoder's inputs,
-    `shift_right(y)`.
+    They sum to 1 over the last axis, the keys; those of `--attention_score cosine` have any sum,
+    and may be negative. A row of `decoder` and `cross` belongs to the step that predicts a token
+    of y. The keys of `decoder` are the decoder's inputs, `shift_right(y)`.
     """
 
     encoder: list  # of (N, h, T_x, T_x)
@@ -165,7 +165,7 @@ def append_eos(ids, hp) -> list:
 
 
 def plot_heads(heads, x_labels, y_labels):
-    """Plot an attention map per head.
+    """Plot an attention map per head. Negative weights are red.
 
     Args:
       heads: (h, T_q, T_k).
@@ -187,7 +187,8 @@ def plot_heads(heads, x_labels, y_labels):
         for ax in axes.flat[len(heads) :]:
             ax.remove()
         for i, (ax, head) in enumerate(zip(axes.flat, heads, strict=False)):
-            ax.imshow(head, cmap="Blues", vmin=0, vmax=1)
+            negative = np.min(head) < 0
+            ax.imshow(head, cmap="RdBu" if negative else "Blues", vmin=-int(negative), vmax=1)
             # Show `$` literally, not as the start of a formula.
             ax.set_xticks(range(len(x_labels)), x_labels, rotation=90, parse_math=False)
             ax.set_yticks(range(len(y_labels)), y_labels, parse_math=False)

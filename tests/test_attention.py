@@ -107,7 +107,7 @@ def test_the_gradient_of_additive_scores_is_that_of_the_formula_at_once():
 
 
 def test_additive_scores_store_no_tanh_of_all_pairs():
-    """Neither forward nor for the gradient: no tensor in the graph has five axes."""
+    """No loop keeps it for the gradient."""
     T = 7
     inputs = [tf.constant(array) for array in (random(2, 3, T, 5), random(2, 3, T, 5))]
 

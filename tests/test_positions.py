@@ -10,7 +10,7 @@ from conftest import beam_and_model_scores, model_args, needs_bfloat16, token_by
 from hparams import BOUNDED_POSITIONS, POSITION_ENCODINGS, RELATIVE_POSITIONS, make_hparams
 from interop.variable_names import variables_by_2017_name
 from model import InputEmbedding, Transformer
-from modules import Embedding
+from modules import Embedding, MultiheadAttention
 from positions import POSITIONS
 from runtime.errors import InputError
 from test_model import SIZES, X, Y
@@ -252,6 +252,27 @@ def test_shaws_vectors_are_added_to_the_values():
         np.testing.assert_allclose(ours[:, :, i], sum(terms), atol=1e-4)
 
 
+def test_attention_with_shaws_vectors_is_the_formula_of_the_paper():
+    """z_i = sum of alpha_ij (x_j W_V + a_ij), with a key vector in each score, too."""
+    keras.utils.set_random_seed(0)
+    attention = MultiheadAttention(C, h, relu=False, add_norm=dict(residual=False))
+    layer, inputs = make("shaw"), random(N, T, C)
+    attention.build(inputs.shape, inputs.shape)
+    outputs, _ = attention.attend_heads(
+        inputs, attention.project_keys_values(inputs), positions=layer
+    )
+    Q, K, V = (
+        attention.split_heads(linear(inputs)).numpy()
+        for linear in (attention.query, attention.key, attention.value)
+    )
+    weights = weights_of(layer)
+    for n, head, i in np.ndindex(N, h, T):
+        scores = np.array([shaw(weights, Q[n, head, i], K[n, head, j], i, j, 0) for j in range(T)])
+        alpha = np.exp(scores) / np.exp(scores).sum()
+        z = sum(alpha[j] * (V[n, head, j] + weights["value_table"][j - i + 16]) for j in range(T))
+        np.testing.assert_allclose(outputs[n, head, i], z, atol=1e-4)
+
+
 # Laws ----------------------------------------------------------------------------------
 
 
@@ -341,6 +362,18 @@ def test_a_model_with_each_encoding(name, recipe):
     assert len(named) == len(model.trainable_variables)
 
 
+@pytest.mark.parametrize("name", POSITION_ENCODINGS)
+def test_all_parameters_of_positions_get_a_gradient(name):
+    model = small_model(name)
+    layers = [model.enc_input.positions, model.dec_input.positions]
+    layers += [*filter(None, model.enc_positions + model.dec_positions)]
+    variables = [variable for layer in layers for variable in layer.trainable_variables]
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(X, Y) ** 2)
+    for variable, gradient in zip(variables, tape.gradient(loss, variables), strict=True):
+        assert np.abs(tf.convert_to_tensor(gradient)).max() > 1e-6, variable.path
+
+
 @pytest.mark.parametrize("name", ["recurrent", "convolutional", "xlnet"])
 def test_beam_search_keeps_the_state_of_each_hypothesis(name):
     """The best hypothesis has the score that the model gives to it at once."""
@@ -365,6 +398,8 @@ def test_flags_that_do_not_fit_the_positions():
         make_hparams(dict(positions="complex", hidden_units=15, num_heads=3))
     with pytest.raises(InputError, match="bpe_dropout needs .* positions without an end"):
         make_hparams(dict(recipe="tiny", positions="learned", bpe_dropout=0.1))
+    hp = make_hparams(dict(recipe="tiny", positions="hierarchical", maxlen=3))
+    assert hp.max_input_tokens == 9  # later positions have no vectors of their own
     assert make_hparams(dict(recipe="tiny")).position_encoding == "paired_sinusoid"
     assert make_hparams(dict(sinusoid=True)).position_encoding == "sinusoid"
     assert make_hparams({}).position_encoding == "learned"

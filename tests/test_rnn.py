@@ -145,14 +145,20 @@ def test_logits_with_each_attention_function_are_those_of_the_formulas(score):
         np.testing.assert_allclose(logits, expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("decoder_attention", [False, True])
-@pytest.mark.parametrize("cell", CELLS)
-def test_gradients_are_the_slopes_of_the_loss(cell, decoder_attention):
+@pytest.mark.parametrize(
+    "cell, decoder_attention, score, bidirectional",
+    [
+        *((cell, attention, "scaled_dot", True) for cell in CELLS for attention in (False, True)),
+        *(("gru", True, score, False) for score in ATTENTION_SCORES),
+    ],
+)
+def test_gradients_are_the_slopes_of_the_loss(cell, decoder_attention, score, bidirectional):
     """Finite differences of the independent formulas."""
     model = make(
         cell=cell,
         decoder_attention=decoder_attention,
-        attention_score="scaled_dot",
+        bidirectional=bidirectional,
+        attention_score=score,
         dtype="float64",
     )
     rng = np.random.default_rng(0)
@@ -166,10 +172,17 @@ def test_gradients_are_the_slopes_of_the_loss(cell, decoder_attention):
         losses = []
         for sign in (1, -1):
             variable.assign(before + sign * 1e-5 * direction)
-            losses.append((reference(model, cell, X[0], Y[0]) * probe).sum())
+            losses.append((reference(model, cell, X[0], Y[0], score) * probe).sum())
         variable.assign(before)
         slope = np.sum(tf.convert_to_tensor(gradient) * direction)
         assert slope == pytest.approx((losses[0] - losses[1]) / 2e-5, rel=1e-6, abs=1e-7), name
+
+
+@pytest.mark.parametrize("decoder_attention", [False, True])
+def test_a_replica_without_rows(decoder_attention):
+    """A small batch has no rows for some replicas."""
+    model = make(decoder_attention=decoder_attention)
+    assert tf.function(model)(X[:0], Y[:0]).shape == (0, Y.shape[1], 13)
 
 
 def from_pytorch(cell, arrays):
