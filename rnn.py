@@ -32,6 +32,8 @@ CELLS = dict(
     gru=keras.layers.GRUCell,
     lstm=keras.layers.LSTMCell,
 )
+# The same cells over all tokens of a sentence; on a GPU, the last two use cuDNN.
+LAYERS = dict(tanh=keras.layers.SimpleRNN, gru=keras.layers.GRU, lstm=keras.layers.LSTM)
 
 # The hyperparameters that are arguments of `RecurrentModel`, with the same names.
 RNN_ARGS = (
@@ -68,8 +70,8 @@ class RecurrentEncoder(keras.layers.Layer):
         self.num_units = num_units
         directions = 2 if bidirectional else 1
         self.directions = [
-            keras.layers.RNN(
-                CELLS[cell](num_units // directions, dtype=dtype),
+            LAYERS[cell](
+                num_units // directions,
                 return_sequences=True,
                 return_state=True,
                 go_backwards=backwards,

@@ -25,7 +25,7 @@ from model import make_model
 from monitor.attention_maps import alignments
 from optimizer import FusedAdam
 from processes import Forked, forked_script
-from rnn import CELLS, RecurrentModel
+from rnn import CELLS, LAYERS, RecurrentModel
 from runtime.errors import InputError
 from test_bad_input import refused
 from test_model import X, Y
@@ -206,7 +206,7 @@ def test_cells_are_those_of_pytorch(cell):
     def group(prefix):
         return {n.removeprefix(prefix): golden[n] for n in golden.files if n.startswith(prefix)}
 
-    layer = keras.layers.RNN(CELLS[cell](6), return_sequences=True)
+    layer = LAYERS[cell](6, return_sequences=True)
     x = tf.constant(golden["x"])  # (3, 7, 5)
     layer.build(x.shape)
     for variable, array in zip(layer.weights, from_pytorch(cell, group(f"{cell}/")), strict=True):
