@@ -3,6 +3,7 @@
 SOAK=1 tries many more of each, and a million lines, of which a tenth is translated.
 """
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -28,6 +29,7 @@ from hparams import (
     make_hparams,
 )
 from inference import Translator, make_search
+from interop import ctranslate2_model, huggingface_model
 from interop.saved_model import SubwordOps, WordOps, write_saved_model
 from model import make_model
 from optimizer import FusedAdam
@@ -241,6 +243,7 @@ RNNS = st.fixed_dictionaries(
         bidirectional=st.booleans(),
         attention_score=st.sampled_from(ATTENTION_SCORES),
         tied_embeddings=st.booleans(),
+        dropout_rate=st.sampled_from([0.0, 0.3]),
         precision=st.sampled_from(["float32", "bfloat16"] if BFLOAT16 else ["float32"]),
         beam=st.sampled_from([1, 3]),
     )
@@ -250,21 +253,28 @@ RNNS = st.fixed_dictionaries(
 # The first example of Hypothesis is the simplest one.
 @examples(4, 4, shrink=False)
 @given(MODELS)
-def test_models_train_resume_and_translate(words, subwords, flags):
-    train_resume_and_translate(flags, words, subwords)
+def test_models_train_resume_translate_and_export(words, subwords, flags):
+    check_export(*train_resume_and_translate(flags, words, subwords))
 
 
 @examples(4, 4, shrink=False)
 @given(RNNS)
-def test_recurrent_models_train_resume_and_translate(words, subwords, flags):
-    train_resume_and_translate(flags, words, subwords)
+def test_recurrent_models_train_resume_translate_and_export(words, subwords, flags):
+    check_export(*train_resume_and_translate(flags, words, subwords))
 
 
 @slow
 @examples(5, 100, shrink=False, random=True)
 @given(st.one_of(MODELS, RNNS))
-def test_other_models_train_resume_and_translate_after_export(words, subwords, flags):
-    hp, model, vocabs = train_resume_and_translate(flags, words, subwords)
+def test_other_models_train_resume_translate_and_export(words, subwords, flags):
+    check_export(*train_resume_and_translate(flags, words, subwords))
+
+
+def check_export(hp, model, vocabs):
+    """Check that a SavedModel translates as the model, and that other formats take or refuse it."""
+    for check in (ctranslate2_model.check_convertible, huggingface_model.check_convertible):
+        with contextlib.suppress(InputError):
+            check(hp)
     lines = ["a", "", "a é ß", "Ein Hund läuft"]
     with TemporaryDirectory() as folder:
         write_saved_model(hp, model, vocabs, folder)
