@@ -71,7 +71,8 @@ def rows() -> dict:
     transformers = {"transformer": {}}
     transformers |= {f"positions {name}": dict(positions=name) for name in POSITIONS}
     transformers |= {f"attention {name}": dict(attention_score=name) for name in SCORES[1:]}
-    transformers |= {f"{count} heads": dict(num_heads=count) for count in (1, 2, 8)}
+    heads = {"1 head": 1, "2 heads": 2, "8 heads": 8}
+    transformers |= {name: dict(num_heads=count) for name, count in heads.items()}
     transformers |= {
         "ReLU in attention": dict(relu_projections=True),
         "without W_O": dict(output_projection=False),
@@ -215,12 +216,15 @@ def print_table(measured):
 
     from matplotlib.figure import Figure
 
-    figure = Figure((7, 4), layout="constrained")
-    ax = figure.subplots()
+    figure = Figure((10, 4), layout="constrained")
+    axes = figure.subplots(1, 2)
     for row in (row for row in measured if row["name"] in DRAWN_BY_LENGTH):
-        ax.plot([*ranges, "more"], row["by_length"], marker="o", label=row["name"])
-    ax.set(xlabel="words in the source", ylabel="sacreBLEU")
-    ax.legend()
+        shares = [score / row["by_length"][0] for score in row["by_length"]]
+        for ax, scores in zip(axes, (row["by_length"], shares), strict=True):
+            ax.plot([*ranges, "more"], scores, marker="o", label=row["name"])
+    axes[0].set(xlabel="words in the source", ylabel="sacreBLEU")
+    axes[1].set(xlabel="words in the source", ylabel="share of the sacreBLEU of short sentences")
+    axes[0].legend()
     figure.savefig(ROOT / "docs" / "ladder_length.png", dpi=110)
 
     figure = Figure((7, 1 + 0.2 * len(measured)), layout="constrained")

@@ -200,7 +200,7 @@ def from_pytorch(cell, arrays):
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_cells_are_those_of_pytorch(cell):
-    """States of seven steps and their gradients. PyTorch 2.13 computed the golden file."""
+    """States of seven steps, and their gradients; tests/golden/make_rnn_cells.py wrote them."""
     golden = np.load(GOLDEN / "rnn_cells.npz", allow_pickle=False)
 
     def group(prefix):
