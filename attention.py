@@ -40,7 +40,8 @@ def additive(Q, keys, query_kernel, omega):
     W [q; k] is the sum of two products: the left half of W times q, computed here, and the right
     half times k, computed by `AttentionFunction.prepare`. Texts leave the size of the tanh open;
     here it is d. Each head has another W and omega. The tanh has shape (N, h, T_q, T_k, d). It is
-    computed query by query, and again for the gradient, so that it is never in memory.
+    computed query by query, at most ten at a time, and again for the gradient: no memory holds it
+    for all queries of a long sentence.
 
     Args:
       keys: the keys times the right half of W, (N, h, T_k, d).
@@ -60,7 +61,6 @@ def additive(Q, keys, query_kernel, omega):
     rows = tf.map_fn(
         lambda query: scores_of(query, keys, omega),
         tf.transpose(queries, [2, 0, 1, 3]),  # (T_q, N, h, d)
-        parallel_iterations=1,
         fn_output_signature=tf.TensorSpec([None, Q.shape[1], None], Q.dtype),
     )  # (T_q, N, h, T_k)
     return tf.transpose(rows, [1, 2, 0, 3])  # (N, h, T_q, T_k)
