@@ -21,6 +21,7 @@ from runtime.files import atomic_write, split_paths
 from runtime.flags import AUTO, INT32_LIMIT, NONE, WIDTH_LIMIT, Flags, check_value, flag
 
 MAX_INPUT_TOKENS = 1024  # read of a sentence, if the model itself has no limit
+MIN_TEMPERATURE = 0.001  # with a smaller one but 0, logits could overflow
 ENOUGH_STEPS_PER_EPOCH = 300  # from which 40 epochs are enough, with num_epochs auto
 
 # The keys of `positions.POSITIONS` and `attention.ATTENTION_FUNCTIONS`.
@@ -235,8 +236,8 @@ class Hyperparams(Flags):
     # training
     start_from: str = training_flag(
         NONE,
-        "folder of a model from whose parameters and vocabularies a new training starts; if"
-        " best or average_checkpoints is given, from these checkpoints of it",
+        "folder of a model from whose parameters and vocabularies a new training starts; best and"
+        " average_checkpoints, or their values there, choose its checkpoints",
     )
     batch_size: int = training_flag(
         32,
@@ -441,6 +442,11 @@ class Hyperparams(Flags):
         if self.temperature and self.beam > 1:
             raise InputError(
                 f"temperature draws one translation, and beam is {self.beam}. Add --beam 1"
+            )
+        if 0 < self.temperature < MIN_TEMPERATURE:
+            raise InputError(
+                f"temperature {self.temperature}: logits divided by it are too large. Use 0 to"
+                f" search for the best translation, or at least {MIN_TEMPERATURE}"
             )
         if self.top_k and not self.temperature:
             raise InputError("top_k is for random translations. Add --temperature, for example 1")

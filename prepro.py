@@ -89,6 +89,8 @@ def check_symbols(symbols):
             problem = "is empty, or has a space or ▁ in it"
         elif symbol in SPECIALS:
             problem = "is a special token already"
+        elif symbol.startswith("<"):
+            problem = "begins with <, which marks a line as markup"
         elif symbols.count(symbol) > 1:
             problem = "is there twice"
         if problem:

@@ -45,8 +45,9 @@ def main(flags):
     """
     options, flags = ServeFlags.split(flags)
     _, hp, model, vocabs = load_model(flags)
-    hp = dataclasses.replace(hp, beam=max(hp.beam, options.nbest))
-    translate = InspectedTranslator(model, Translator(hp, model, vocabs, options.nbest))
+    nbest = 1 if hp.temperature else options.nbest  # a random translation is one
+    hp = dataclasses.replace(hp, beam=max(hp.beam, nbest))
+    translate = InspectedTranslator(model, Translator(hp, model, vocabs, nbest))
     translate([Sentence("Hund")])  # the first call takes a second
     hosts = LOOPBACK if options.host in LOOPBACK else ()
     app = make_app(translate, (hp.source_lang, hp.target_lang), hosts)

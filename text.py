@@ -28,6 +28,7 @@ MISSING_TEST_HINT = "Name a test set with --source_test and --target_test"
 
 # Lines -------------------------------------------------------------------------
 
+GZIP_MAGIC = b"\x1f\x8b"  # the first two bytes of a compressed file
 BLOCK_LINES = 10_000  # lines in memory as text at a time: strings take far more room than ids
 
 
@@ -95,7 +96,7 @@ def read_lines(path, hint="Check the path"):
     except OSError as error:
         raise InputError(f"{path}: {error.strerror.lower()}. {hint}") from None
     with file:
-        is_gzip = file.peek(2)[:2] == b"\x1f\x8b"
+        is_gzip = file.peek(2)[:2] == GZIP_MAGIC
         try:
             yield from decode_utf8(path, gzip.GzipFile(fileobj=file) if is_gzip else file)
         except (EOFError, gzip.BadGzipFile, zlib.error):

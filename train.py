@@ -14,6 +14,7 @@ from hparams import (
     Hyperparams,
     choose_schedule,
     count_steps,
+    hparams_path,
     load_hparams,
     make_hparams_from,
     read_hparams,
@@ -129,6 +130,7 @@ def find_start(flags) -> Start:
     logdir = flags.get("logdir", Hyperparams.logdir)
     path = checkpoint.latest_readable(logdir)
     if path:
+        check_same_start(flags, path)
         hp, trained_with = load_resumed_hparams(flags, path)
         return Start(hp, load_vocabs(hp, trained_with), path, [])
     if flags.get("start_from", NONE) != NONE:
@@ -139,13 +141,29 @@ def find_start(flags) -> Start:
     return Start(hp, load_vocabs(hp), None, [])
 
 
+def check_same_start(flags, path):
+    """Check that a training that is to be resumed started from the model `start_from`.
+
+    Raises:
+      InputError: it started from another one, or from random parameters.
+    """
+    given = flags.get("start_from", NONE)
+    if given != NONE and hparams_path(path.parent).exists():
+        saved, _ = read_hparams(path.parent)
+        if given != saved.start_from:
+            raise InputError(
+                f"{path.parent}: holds a model that did not start from {given}. Choose a new"
+                " --logdir, or leave out --start_from to resume it"
+            )
+
+
 def load_resumed_hparams(flags, path):
     """Load the hyperparameters of the model at `path`, as `load_hparams` does.
 
     Raises:
       InputError: the model cannot be trained with these flags.
     """
-    check_not_original(path)
+    check_not_original(path, "To train a model, use a new --logdir")
     hp, trained_with = load_hparams(
         flags, model_exists=True, mid_epoch=checkpoint.is_mid_epoch(path)
     )
@@ -164,7 +182,7 @@ def start_from_model(flags) -> Start:
     newest = checkpoint.latest_readable(logdir)
     if not newest:
         raise InputError(f"{logdir}: holds no checkpoint. Name the folder of a model")
-    check_not_original(newest)
+    check_not_original(newest, "Name the folder of another model")
     saved, trained_with = load_hparams(dict(logdir=logdir), model_exists=True)
     hp = make_hparams_from(saved, flags)
     vocabs = load_vocabs(dataclasses.replace(saved, preprocessed=hp.preprocessed), trained_with)
@@ -178,12 +196,11 @@ def start_from_model(flags) -> Start:
     return Start(hp, vocabs, None, paths)
 
 
-def check_not_original(path):
+def check_not_original(path, remedy):
     """Raise InputError if `path` is a checkpoint of the 2017 code."""
     if original.is_original(path):
         raise InputError(
-            f"{path}: this checkpoint of the 2017 code can be evaluated, but not trained. To train"
-            " a model, use a new --logdir"
+            f"{path}: this checkpoint of the 2017 code can be evaluated, but not trained. {remedy}"
         )
 
 

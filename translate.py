@@ -118,12 +118,13 @@ from monitor.attention_maps import (
     word_alignments,
 )
 from runtime.workers import translate_distributed, worker_rank
-from text import blocks, clean, decode_utf8, read_lines
+from text import GZIP_MAGIC, blocks, clean, decode_utf8, read_lines
 from vocab import SPECIALS, UNK
 
 MAX_BATCH_LINES = 1000  # lines that are translated together, sorted by length
 BATCH_WAIT_SECONDS = 0.05  # for which the first line of a batch waits for others
 MAX_DRAWN_TOKENS = 100  # on each axis of a picture of attention
+DECODING_FLAGS = ("beam", "length_penalty", "alpha", "temperature", "top_k")
 SOURCE_HINT = "Check the path, which --source names"
 
 # Reading and writing lines -----------------------------------------------------
@@ -206,9 +207,13 @@ def read_batches(source, prompt):
     return batch_as_available(read_lines(source, SOURCE_HINT))
 
 
-def count_lines(path) -> int:
-    """Count the line feeds in a file."""
+def count_lines(path) -> int | None:
+    """Count the line feeds in a file. None: it is not a regular file, or is compressed."""
+    if not os.path.isfile(path):
+        return None
     with open(path, "rb") as file:
+        if file.peek(2)[:2] == GZIP_MAGIC:
+            return None
         return sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
 
 
@@ -395,13 +400,18 @@ def translate_stream(translator, model, options, file, alignment_file):
       alignment_file: file of bytes for word alignments, or None.
     """
     hp, vocabs = translator.hp, translator.vocabs
-    total = count_lines(options.source) if os.path.isfile(options.source) else None
+    total = count_lines(options.source)
     lines_are_shown = options.output == "-" and sys.stdout.isatty()
     bar = tqdm(
         desc="translating", total=total, disable=total is None or lines_are_shown, unit=" lines"
     )
     prefixes = None
     if options.prefix != NONE:
+        if os.path.exists(options.source) and not os.path.isfile(options.source):
+            raise InputError(
+                f"{options.source}: not a regular file, and with --prefix it is read twice. Write"
+                " the text to a file"
+            )
         num_lines = sum(1 for _ in read_lines(options.source, SOURCE_HINT))
         prefixes = iter(read_other_side(options.source, num_lines, options.prefix, "prefix"))
     numbers = itertools.count()
@@ -463,6 +473,9 @@ def main(flags):
       InputError: there is no model, or the text cannot be read.
     """
     options, flags = TranslateFlags.split(flags)
+    if options.score != NONE:
+        for name in set(DECODING_FLAGS).intersection(flags):
+            raise InputError(f"{name} is for translating, and score does not. Leave it out")
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for translations only
         paths, hp, model, vocabs = load_model(flags)
     if options.nbest > hp.beam:
@@ -476,6 +489,8 @@ def main(flags):
         if getattr(options, name) not in (NONE, False) and not hp.has_attention:
             raise InputError(f"{name} needs a model that has attention. Leave it out")
     if options.score != NONE:
+        if worker_rank()[1] > 1:
+            raise InputError("score works in a single process only. Unset TF_CONFIG")
         return score_file(options, hp, model, vocabs)
     translator = make_translator(options, hp, model, vocabs)
     if worker_rank()[1] > 1:

@@ -15,7 +15,8 @@ characters, and the mean ratio of the text counts as 1.
 script: less than half of the letters of a side are in its script, the most frequent one there.
 duplicate: the same pair was there before.
 
-The files are read twice and may have any size. 8 bytes per pair stay in memory.
+The files are read twice and may have any size. 8 bytes per pair are in memory, and after the first
+pass 9 bytes per pair that occurs more than once.
 """
 
 import argparse
@@ -98,7 +99,7 @@ class Profile(NamedTuple):
     num_pairs: int
     ratio: float  # characters of the target per character of the source
     scripts: tuple  # the most frequent script of each side
-    repeated: set  # the digests of the pairs that occur more than once
+    repeated: np.ndarray  # the digests of the pairs that occur more than once, in order
 
 
 def read_pairs(files, description):
@@ -132,10 +133,11 @@ def make_profile(paths) -> Profile:
     for file, length in zip(files, lengths, strict=True):
         if not length:
             raise empty_text_error(file.path, file.num_sentences)
-    ordered = np.sort(np.frombuffer(digests, np.uint64))
-    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    ordered = np.frombuffer(digests, np.uint64)
+    ordered.sort()
+    repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
     most_frequent = tuple(max(counts, key=counts.get, default=None) for counts in scripts)
-    return Profile(len(digests), lengths[1] / lengths[0], most_frequent, {*repeated.tolist()})
+    return Profile(len(digests), lengths[1] / lengths[0], most_frequent, repeated)
 
 
 # Rules -------------------------------------------------------------------------
@@ -151,7 +153,7 @@ class Cleaner:
 
     def __init__(self, profile, max_chars, max_ratio):
         self.profile, self.max_chars, self.max_ratio = profile, max_chars, max_ratio
-        self.seen = set()  # digests of repeated pairs
+        self.seen = np.zeros(len(profile.repeated), bool)  # which repeated pairs came already
 
     def broken_rule(self, source, target) -> str | None:
         """Return the name of the first rule that the next pair of the text breaks, or None."""
@@ -168,11 +170,12 @@ class Cleaner:
             return "ratio"
         if not all(map(self.is_in_script, sides, self.profile.scripts)):
             return "script"
-        digest = digest_of(source, target)
-        if digest in self.seen:
-            return "duplicate"
-        if digest in self.profile.repeated:
-            self.seen.add(digest)
+        digest, repeated = digest_of(source, target), self.profile.repeated
+        index = np.searchsorted(repeated, np.uint64(digest))
+        if index < len(repeated) and repeated[index] == digest:
+            if self.seen[index]:
+                return "duplicate"
+            self.seen[index] = True
         return None
 
     @staticmethod
@@ -271,6 +274,11 @@ def main(args):
       InputError: a file cannot be read or written, or the files do not belong together.
     """
     paths = args.source, args.target
+    for path in paths:
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise InputError(
+                f"{path}: not a regular file, and it is read twice. Write the text to a file"
+            )
     outputs = output_paths(paths, args.output) if args.output else []
     profile = make_profile(paths)
     if outputs:

@@ -72,6 +72,8 @@ def check_convertible(hp):
             " padding by the ids. Export with --format saved_model, or train with --recipe"
             " updated, paper or tiny"
         )
+    if hp.temperature:
+        raise InputError("temperature is not exported to this format. Add --temperature 0")
     if not hp.residual or hp.normalization != "post":
         raise InputError(
             "CTranslate2 gets only models with residual connections and normalization post."

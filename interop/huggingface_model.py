@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+from sentencepiece import sentencepiece_model_pb2
 
 from ensemble import check_single_model
 from interop.optional import import_optional
@@ -32,8 +33,9 @@ def write(hp, model, vocabs, path):
     """
     check_single_model(model, "Hugging Face transformers")
     check_convertible(hp)
-    safetensors = import_optional("safetensors.numpy")
     vocab, path = vocabs[0], Path(path)
+    check_no_symbols(vocab)
+    safetensors = import_optional("safetensors.numpy")
     path.mkdir()
     tensors = {name: np.ascontiguousarray(v) for name, v in make_tensors(model).items()}
     # transformers 4 refuses a file without this metadata.
@@ -71,6 +73,23 @@ def check_convertible(hp):
                 f" models, Marian, has only {name} {value}. Export with --format saved_model, or"
                 " train with --recipe updated, paper or tiny"
             )
+    if hp.temperature:
+        raise InputError("temperature is not exported to this format. Add --temperature 0")
+
+
+def check_no_symbols(vocab):
+    """Raise InputError if a vocabulary has words of the flag --symbols.
+
+    Marian's tokenizer takes a word as >>de<< out of the text, and puts it first, without the
+    subword of the space before it.
+    """
+    proto = sentencepiece_model_pb2.ModelProto.FromString(vocab.proto)
+    symbols = [piece.piece for piece in proto.pieces if piece.type == piece.USER_DEFINED]
+    if symbols:
+        raise InputError(
+            f"{vocab.path}: has the symbols {','.join(symbols)}, which Hugging Face's tokenizer"
+            " treats in another way. Export with --format saved_model"
+        )
 
 
 # Configuration -----------------------------------------------------------------

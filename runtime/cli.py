@@ -8,6 +8,7 @@ import argparse
 import dataclasses
 import difflib
 import os
+import re
 import shlex
 import signal
 import sys
@@ -90,7 +91,9 @@ def read_flag_files(words) -> list[str]:
             continue
         path = Path(word[1:])
         try:
-            outputs += shlex.split(path.read_text("utf-8"), comments=True)
+            # shlex would also end a word at a # within it.
+            text = re.sub(r"(?m)(^|\s)#.*", r"\1", path.read_text("utf-8"))
+            outputs += shlex.split(text)
         except OSError as error:
             raise InputError(f"{path}: {error.strerror.lower()}. Name a file after @") from None
         except ValueError as error:  # not UTF-8, or a quotation mark is missing

@@ -13,8 +13,9 @@ from server.translating import Batcher, Sentence
 
 PAGE = Path(__file__).resolve().with_name("page.html")
 MAX_CHARACTERS = 1000  # of a sentence
-MAX_REQUEST_BYTES = 16 * MAX_CHARACTERS
 MAX_LINES = 100  # of a text for the interface of LibreTranslate
+# JSON may write a character as two escapes of 6 bytes.
+MAX_REQUEST_BYTES = 12 * MAX_CHARACTERS * MAX_LINES
 REQUEST_SECONDS = 20  # within which a client must have sent its request
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
@@ -154,7 +155,9 @@ async def read_fields(request) -> dict:
     except (web.RequestPayloadError, ValueError, LookupError, RecursionError):
         raise RequestError(400, USAGE) from None
     except web.HTTPRequestEntityTooLarge:
-        raise RequestError(413, TOO_LONG) from None
+        raise RequestError(
+            413, f"A request has at most {MAX_REQUEST_BYTES} bytes. {TOO_LONG}"
+        ) from None
     if not isinstance(fields, dict):
         raise RequestError(400, USAGE)
     return fields
@@ -222,7 +225,8 @@ async def answer_libretranslate(app, fields):
         ]
         answer["alternatives"] = others if is_list else others[0]
     if fields["source"] == "auto":  # not detected: there is one language
-        answer["detectedLanguage"] = dict(language=source, confidence=0)
+        detected = dict(language=source, confidence=0)
+        answer["detectedLanguage"] = [detected] * len(texts) if is_list else detected
     return web.json_response(answer)
 
 

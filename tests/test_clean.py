@@ -1,6 +1,7 @@
 """corpora/clean.py: each rule, the numbers it prints, and files that do not fit together."""
 
 import gzip
+import os
 import re
 import subprocess
 import sys
@@ -81,7 +82,9 @@ def test_the_ratio_is_relative_to_that_of_the_text(tmp_path, clean):
     pairs = [("我们今天去公园看花和树。", "Today we all go to the park to look at flowers.")] * 9
     profile = clean.make_profile(write_pairs(tmp_path, pairs))
     assert profile.scripts == ("Han or Kana", "Latin") and profile.ratio > 3
-    cleaner = clean.Cleaner(profile._replace(repeated=set()), max_chars=1000, max_ratio=3)
+    cleaner = clean.Cleaner(
+        profile._replace(repeated=profile.repeated[:0]), max_chars=1000, max_ratio=3
+    )
     assert cleaner.broken_rule(*pairs[0]) is None
     assert cleaner.broken_rule(pairs[0][0], pairs[0][1][:7]) == "ratio"
     assert cleaner.broken_rule("The park is green.", pairs[0][1]) == "script"
@@ -139,13 +142,35 @@ def test_compressed_text(tmp_path):
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
 
 
-def test_memory_per_pair(tmp_path, clean):
-    paths = write_pairs(tmp_path, sample_pairs(40_000))
+def test_a_pipe_is_refused(tmp_path):
+    """It could be read only once, and the second pass would find it empty."""
+    paths = write_pairs(tmp_path, sample_pairs(9))
+    os.mkfifo(tmp_path / "pipe")
+    done = run(tmp_path / "pipe", paths[1], "--output", tmp_path / "out")
+    assert done.returncode == 2 and "pipe: not a regular file" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_all_repeated_pairs_are_found(tmp_path, clean):
+    pairs = sample_pairs(300)
+    text = pairs + pairs[::2] + pairs[::3]
+    removed = clean.clean_text(
+        *(write_pairs(tmp_path, text), [], clean.make_profile(write_pairs(tmp_path, text))),
+        *(1000, 3.0),
+    )
+    broken = sum(removed[rule].count for rule in clean.RULES[:-1])
+    assert not broken and removed["duplicate"].count == 250
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_memory_per_pair(tmp_path, clean, copies):
+    paths = write_pairs(tmp_path, sample_pairs(40_000 // copies) * copies)
     peaks = []
     for count in (10_000, 40_000):
         small = [tmp_path / f"{count}{path.suffix}" for path in paths]
         for path, longer in zip(small, paths, strict=True):
-            path.write_text("".join(longer.read_text("utf-8").splitlines(True)[:count]), "utf-8")
+            lines = longer.read_text("utf-8").splitlines(True)
+            path.write_text("".join(lines[: count // copies] * copies), "utf-8")
         tracemalloc.start()
         clean.make_profile(small)
         peaks.append(tracemalloc.get_traced_memory()[1])
@@ -156,7 +181,7 @@ def test_memory_per_pair(tmp_path, clean):
 def test_a_pair_that_occurs_in_another_file_is_no_duplicate(tmp_path, clean):
     first, second = [("a b c d", "e f g h")], [("a b c d", "i j k l")]
     profile = clean.make_profile(write_pairs(tmp_path, first + second))
-    assert not profile.repeated
+    assert not len(profile.repeated)
 
 
 def test_an_error_while_writing_leaves_no_file(tmp_path, clean, monkeypatch):

@@ -130,6 +130,7 @@ def test_a_boolean_flag_has_a_negation(monkeypatch):
         (dict(metric="chrf"), "metric needs a development set"),
         (dict(vocab_size=4), "vocab_size is 4"),
         (dict(tied_embeddings=True), "tied_embeddings needs --tokenizer bpe"),
+        (dict(temperature=1e-39), "Use 0 to search .* or at least 0.001"),
         (dict(length_penalty="google"), "Choose one of paper, ctranslate2"),
     ],
 )
@@ -158,9 +159,9 @@ def test_a_boolean_is_true_or_false():
 
 def test_flags_are_read_from_files(tmp_path, monkeypatch):
     path = tmp_path / "my.flags"
-    path.write_text("--recipe tiny  # small\n--results 'my results'\n\n--maxlen=25")
+    path.write_text("--recipe tiny  # isn't large\n--results 'my results#1'\n\n--maxlen=25")
     monkeypatch.setattr(sys, "argv", ["train.py", "--seed", "3", f"@{path}", "--maxlen", "30"])
-    expected = dict(seed=3, recipe="tiny", results="my results", maxlen=30)
+    expected = dict(seed=3, recipe="tiny", results="my results#1", maxlen=30)
     assert parse_flags("", Hyperparams) == expected
 
 

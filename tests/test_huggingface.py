@@ -12,7 +12,7 @@ import tensorflow as tf
 from safetensors.numpy import load_file
 
 import prepro
-from conftest import slow
+from conftest import sample_pairs, slow, write_corpus
 from data_load import encode_lines
 from hparams import make_hparams
 from inference import Translator, load_model
@@ -26,7 +26,7 @@ from search import suppress
 from test_bad_input import refused
 from test_translate import ODD_LINES
 from text import read_lines, read_test_sentences
-from vocab import BOS, PAD, load_vocabs
+from vocab import BOS, PAD, SubwordVocab, load_vocabs
 
 INSTALLED = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
 needs_transformers = pytest.mark.skipif(
@@ -171,6 +171,18 @@ def test_models_that_marian_does_not_have_are_refused(change, tmp_path):
     with pytest.raises(InputError, match=f"recipe {hp.recipe}, .* Marian, has only .* --format"):
         huggingface_model.write(hp, None, None, tmp_path / "out")
     assert not [*tmp_path.iterdir()]
+
+
+def test_symbols_and_samples_are_refused(tmp_path):
+    flags = write_corpus(tmp_path, sample_pairs(90)) | dict(recipe="tiny", vocab_size=200)
+    prepro.main(flags | dict(symbols=">>de<<"))
+    vocab = SubwordVocab(make_hparams(flags).sentencepiece_paths[0])
+    with pytest.raises(InputError, match="bpe.model: has the symbols >>de<<, .* --format"):
+        huggingface_model.write(make_hparams(flags), None, (vocab, vocab), tmp_path / "out")
+    hp = make_hparams(flags | dict(temperature=1.0, beam=1))
+    with pytest.raises(InputError, match="temperature is not exported .* --temperature 0"):
+        huggingface_model.write(hp, None, (vocab, vocab), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_is_missing_is_named(trained, tmp_path, monkeypatch):

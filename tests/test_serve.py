@@ -288,6 +288,8 @@ def test_clients_of_libretranslate(flags, server, form):
         status, answer = ask_libretranslate(server, q=lines, alternatives=10**12)
         assert answer["translatedText"] == best
         assert [others[0] for others in answer["alternatives"]] == second
+        status, answer = ask_libretranslate(server, q=[lines[0]] * 90 + ["x" * 900], source="auto")
+        assert status == 200 and len(answer["detectedLanguage"]) == 91
 
 
 def test_the_languages_are_listed(server):

@@ -92,6 +92,13 @@ def test_what_does_not_fit_is_refused(trained, tmp_path, change, problem):
     assert not Path(flags["logdir"]).exists()
 
 
+def test_a_model_that_started_elsewhere_is_not_resumed(trained):
+    """The flag would have no effect."""
+    base = trained("tiny")
+    done = forked_script("train.py", **base | dict(start_from="nowhere"))
+    assert done.returncode == 2 and "holds a model that did not start from nowhere" in done.stderr
+
+
 def test_a_folder_whose_vocabulary_is_another_one_is_refused(trained, tmp_path):
     base = trained("tiny")
     copy = tmp_path / "copy"

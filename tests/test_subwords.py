@@ -488,6 +488,7 @@ def test_symbols_are_one_subword_and_unseen_characters_are_bytes(tmp_path, vocab
         (">>de<<,", "'' is empty"),
         ("a b", "'a b' is empty, or has a space"),
         ("<S>,x", "'<S>' is a special token already"),
+        ("<de>", "'<de>' begins with <, which marks a line as markup"),
         ("x,y,x", "'x' is there twice"),
     ],
 )

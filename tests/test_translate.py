@@ -318,11 +318,13 @@ def test_a_prefix_that_cannot_be_used(trained, tmp_path):
     source, prefix = tmp_path / "in", tmp_path / "prefix"
     source.write_text("a\nb\n")
     prefix.write_text("a\n")
+    os.mkfifo(tmp_path / "pipe")
     flags = dict(logdir=logdir, source=source, prefix=prefix, output=tmp_path / "out")
     for more, message in (
         ({}, f"{source}: 2 lines, but {prefix} has 1"),
         (dict(prefix=tmp_path / "missing"), "missing: no such file or directory. Check the path"),
         (dict(source="-"), "prefix needs the file of the sources. Give --source"),
+        (dict(source=tmp_path / "pipe"), "pipe: not a regular file, and with --prefix"),
         (dict(engine="ctranslate2"), "prefix needs --engine tensorflow"),
         (dict(score=source), "prefix is for translating, and score does not"),
     ):
