@@ -49,7 +49,10 @@ SAMPLES = 5  # translations that are printed
 MAX_PRINTED_CHARS = 200  # of a line of the summary, which may list hundreds of pairs
 MAX_NAME_CHARS = 200  # of a results file
 # Flags that appear in the name of the results file if they differ from those of training.
-NAMING_FLAGS = ("source_test", "beam", "length_penalty", "alpha", "average_checkpoints", "best")
+NAMING_FLAGS = (
+    *("source_test", "beam", "length_penalty", "alpha", "temperature", "top_k", "seed"),
+    *("average_checkpoints", "best"),
+)
 
 
 def results_path(hp, paths) -> Path:
