@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import weakref
 from typing import NamedTuple
 
 import numpy as np
@@ -163,7 +164,12 @@ def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
         f" {num_empty} have an empty line on a side"
     )
     sides = [*zip(paths, (data.X, data.Y), vocabs, strict=True)]
-    shares = [unknown_share(ids, len(vocab)) for _, ids, vocab in sides]
+    try:
+        shares = [unknown_share(ids, len(vocab)) for _, ids, vocab in sides]
+    except ValueError:  # an id that the vocabulary does not have
+        raise InputError(
+            f"{hp.id_folder}: the files of token ids there are damaged. Delete the folder"
+        ) from None
     token_name = vocabs[0].token_name
     print(f"Unknown {token_name}: {shares[0]:.0%} of the source, {shares[1]:.0%} of the target")
     for (path, _, vocab), share in zip(sides, shares, strict=True):
@@ -193,9 +199,15 @@ def encode_training_text(hp, vocabs, write_files) -> EncodedText:
     large = sum(os.path.getsize(path) for pair in paths for path in pair) >= LARGE_TEXT_BYTES
     encoded = None if hp.bpe_dropout else read_id_files(hp, vocabs)
     if not encoded and large and write_files and not hp.bpe_dropout:
+        key = id_files_key(hp, vocabs)
         try:
             write_id_files(hp, vocabs, encoded_blocks())
             encoded = read_id_files(hp, vocabs)
+            if not encoded and id_files_key(hp, vocabs) != key:
+                raise InputError(
+                    f"{hp.source_train} and {hp.target_train}: a file has changed while it was"
+                    " read. Run the command again when the files are complete"
+                )
         except OSError as error:  # of the files; the text is read once more
             print(f"The token ids stay in memory: {error}", file=sys.stderr)
     return encoded or EncodedText.concatenate([EMPTY_TEXT, *encoded_blocks()])
@@ -380,12 +392,15 @@ def id_dtype(vocabs):
 
 def read_id_files(hp, vocabs) -> EncodedText | None:
     """Map the files of `write_id_files` into memory, or return None if they are of another text."""
-    folder = hp.id_folder
+    path = hp.id_folder / "info.json"
     try:
-        info = json.loads((folder / "info.json").read_text())
-        if info["key"] != id_files_key(hp, vocabs):
+        key, text = id_files_key(hp, vocabs), path.read_text()
+        info = json.loads(text)
+        if info["key"] != key:
             return None
-        sides = [RaggedIds.open(folder / side, id_dtype(vocabs)) for side in "XY"]
+        sides = [RaggedIds.open(hp.id_folder / side, id_dtype(vocabs)) for side in "XY"]
+        if path.read_text() != text:  # another process has replaced the folder in the meantime
+            return None
         counts = int(info["total"]), int(info["num_empty"])
         has_words = tuple(map(bool, info["has_words"]))
     except (OSError, KeyError, ValueError, TypeError):
@@ -452,21 +467,18 @@ def get_batch_data(data, hp, epoch, skip=0, strategy=None):
         reads only the rows of its own replicas.
 
     Returns:
-      (tf.data.Dataset or its distributed twin, int): batches (x, y) of (N, T) int32, and the
-      number of batches in the epoch. T is `hp.pad_to`, or the length of the longest row.
+      (EpochBatches, int): batches (x, y) of (N, T) int32, and the number of batches in the epoch.
+      T is `hp.pad_to`, or the length of the longest row.
     """
     plan = plan_batches(data, hp, epoch)
+    readers = []
 
     def make_dataset(context):
         replicas = context.num_replicas_in_sync
         here = replicas // context.num_input_pipelines  # replicas of this worker
-        first = context.input_pipeline_id * here
-
-        def load(number):  # counts the shares that this worker reads
-            batch, share = divmod(int(number), here)
-            rows = plan.rows(batch)[first + share :: replicas]
-            width = hp.pad_to if len(rows) else 1  # a small batch has no rows for some replicas
-            return tuple(side.pad(rows, width) for side in (data.X, data.Y))
+        reader = ShareReader(data, plan, hp.pad_to, replicas, here, context.input_pipeline_id)
+        readers.append(reader)
+        load = weakly(reader)
 
         def load_op(number):
             x, y = tf.numpy_function(load, [number], (tf.int32, tf.int32), stateful=False)
@@ -480,7 +492,57 @@ def get_batch_data(data, hp, epoch, skip=0, strategy=None):
         return numbers.map(load_op).prefetch(2 * here).with_options(options)
 
     strategy = strategy or tf.distribute.get_strategy()
-    return strategy.distribute_datasets_from_function(make_dataset), len(plan)
+    dataset = strategy.distribute_datasets_from_function(make_dataset)
+    return EpochBatches(dataset, readers), len(plan)
+
+
+class EpochBatches:
+    """An iterable over the batches of an epoch.
+
+    Args:
+      dataset: tf.data.Dataset, or its distributed twin.
+      readers: the `ShareReader` of the dataset, which live as long as an iterator over this.
+    """
+
+    def __init__(self, dataset, readers):
+        self.dataset, self.readers = dataset, readers
+
+    def __iter__(self):
+        yield from self.dataset
+
+
+@dataclasses.dataclass
+class ShareReader:
+    """Reads the shares of a worker's replicas in each batch."""
+
+    data: SentencePairs
+    plan: "EpochPlan"
+    pad_to: int | None
+    replicas: int  # of all workers
+    here: int  # of this worker
+    worker: int  # counted from 0
+
+    def __call__(self, number):
+        """Return x and y of a share; `number` counts those that this worker reads."""
+        batch, share = divmod(int(number), self.here)
+        rows = self.plan.rows(batch)[self.worker * self.here + share :: self.replicas]
+        width = self.pad_to if len(rows) else 1  # a small batch has no rows for some replicas
+        return tuple(side.pad(rows, width) for side in (self.data.X, self.data.Y))
+
+
+def weakly(reader):
+    """Return a function that calls a `ShareReader` as long as it exists.
+
+    TensorFlow never frees a function that it has got for `tf.numpy_function`. If that held the
+    reader, the plans of all epochs would stay in memory.
+    """
+    reference, nothing = weakref.ref(reader), np.zeros((0, 0), np.int32)
+
+    def load(number):
+        reader = reference()
+        return reader(number) if reader else (nothing, nothing)
+
+    return load
 
 
 @dataclasses.dataclass(frozen=True)

@@ -121,12 +121,13 @@ class RaggedWriter:
     def __init__(self, path, dtype):
         self.dtype, self.num_ids = dtype, 0
         self.ids_file, self.splits_file = (open(name, "wb") for name in file_paths(path))
-        np.zeros(1, np.int64).tofile(self.splits_file)
+        self.splits_file.write(np.zeros(1, np.int64).data)
 
     def add(self, ragged):
         """Append the rows of a `RaggedIds`."""
-        ragged.ids.astype(self.dtype).tofile(self.ids_file)
-        (ragged.splits[1:] + self.num_ids).tofile(self.splits_file)
+        # Not `tofile`, which does not report that the disk is full.
+        self.ids_file.write(ragged.ids.astype(self.dtype).data)
+        self.splits_file.write((ragged.splits[1:] + self.num_ids).data)
         self.num_ids += len(ragged.ids)
 
     def __enter__(self):

@@ -25,7 +25,7 @@ import tensorflow as tf
 INF = float("inf")
 # If at most this share of a batch is unfinished, the finished sentences leave it.
 MAX_UNFINISHED_SHARE = 0.5
-MAX_GROUP_TOKENS = 64  # of `top_tokens`
+GROUP_TOKENS = 64  # tokens in a group of `top_tokens`
 
 
 class GreedyState(NamedTuple):
@@ -407,17 +407,24 @@ def top_tokens(logits, count):
     Returns:
       ((R, count), (R, count) int32): log-probabilities, the highest first, and the ids.
     """
-    V = logits.shape[-1]
-    size = max(n for n in range(1, MAX_GROUP_TOKENS + 1) if V % n == 0)  # tokens in a group
-    if size == 1 or count * size >= V:
+    V, size = logits.shape[-1], GROUP_TOKENS
+    last = V - V % size  # the tokens after it are no complete group
+    if count * size >= last:
         best, ids = tf.math.top_k(logits, min(count, V))  # (R, count)
     else:
-        grouped = tf.reshape(logits, [-1, V // size, size])  # (R, V / size, size)
+        grouped = tf.reshape(logits[:, :last], [-1, last // size, size])  # (R, last / size, size)
         _, groups = tf.math.top_k(tf.reduce_max(grouped, axis=2), count, sorted=False)
         groups = tf.sort(groups)  # (R, count); of equal logits, the first is best
         candidates = tf.gather(grouped, groups, batch_dims=1)  # (R, count, size)
-        best, indices = tf.math.top_k(tf.reshape(candidates, [-1, count * size]), count)
-        ids = tf.gather(groups, indices // size, batch_dims=1) * size + indices % size
+        candidates = tf.reshape(candidates, [-1, count * size])
+        candidates = tf.concat([candidates, logits[:, last:]], axis=1)  # (R, count * size + rest)
+        best, indices = tf.math.top_k(candidates, count)  # (R, count)
+        of_groups = tf.gather(groups, tf.minimum(indices // size, count - 1), batch_dims=1)
+        ids = tf.where(
+            indices < count * size,
+            of_groups * size + indices % size,
+            last + indices - count * size,
+        )
     highest = tf.gather(tf.nn.softmax(logits), ids[:, :1], batch_dims=1)  # (R, 1)
     return tf.math.log(highest) + (best - best[:, :1]), ids
 

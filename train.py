@@ -16,6 +16,7 @@ from hparams import (
     count_steps,
     hparams_path,
     load_hparams,
+    make_hparams,
     make_hparams_from,
     read_hparams,
     save_hparams,
@@ -68,10 +69,11 @@ def main(flags):
     latest = checkpoint.latest(hp.logdir)
     if hp.tokenizer == "bpe" and hp.joint_vocab:
         hp = dataclasses.replace(hp, vocab_size=len(vocabs[0]))
+    more_steps = path and epochs_follow_steps(hp, flags, path)
     if path:
         checkpoint.check_sizes(hp, [*map(len, vocabs)], path)
         note_other_vocab(hp, vocabs)
-        if checkpoint.epochs_done(path) >= hp.num_epochs:
+        if checkpoint.epochs_done(path) >= hp.num_epochs and not more_steps:
             print(
                 f"{path}: all {hp.num_epochs} epochs of this model (recipe {hp.recipe}) are done."
                 " To train it longer, raise --num_epochs. To train another model, use a new"
@@ -88,6 +90,9 @@ def main(flags):
     data = load_train_data(hp, vocabs, may_write(hp.id_folder, "preprocessed", flags))
     if not path:
         hp = settle_schedule(hp, data)
+    elif more_steps:
+        num_epochs = math.ceil(hp.max_steps / count_steps_per_epoch(hp, data))
+        hp = dataclasses.replace(hp, num_epochs=max(hp.num_epochs, num_epochs))
     if hp.deterministic:
         tf.config.experimental.enable_op_determinism()
     try:
@@ -100,8 +105,6 @@ def main(flags):
     with own_logdir(trainer, latest), SignalGuard() as guard:
         try:
             trainer.train(data, dev, guard)
-            if alpha_auto and trainer.chief:
-                choose_alpha(hp, dev, guard)
         except KeyboardInterrupt as interrupt:
             number = interrupt.args[0] if interrupt.args else signal.SIGINT
             raise KeyboardInterrupt(number, interrupted_message(trainer)) from None
@@ -109,6 +112,8 @@ def main(flags):
             if not trainer.chief:
                 guard.check()  # the chief has ended, too
             raise explain_tf_error(error, hp) from None
+        if alpha_auto and trainer.chief:
+            choose_alpha(hp, dev, guard)
     print("Done")
 
 
@@ -150,11 +155,16 @@ def check_same_start(flags, path):
     given = flags.get("start_from", NONE)
     if given != NONE and hparams_path(path.parent).exists():
         saved, _ = read_hparams(path.parent)
-        if given != saved.start_from:
+        if saved.start_from == NONE or not same_path(given, saved.start_from):
             raise InputError(
                 f"{path.parent}: holds a model that did not start from {given}. Choose a new"
                 " --logdir, or leave out --start_from to resume it"
             )
+
+
+def same_path(path, other) -> bool:
+    """Whether two paths are the same, relative to the current folder."""
+    return os.path.abspath(path) == os.path.abspath(other)
 
 
 def load_resumed_hparams(flags, path):
@@ -261,6 +271,22 @@ def load_dev_data(hp, vocabs):
     return dev
 
 
+def epochs_follow_steps(hp, flags, path) -> bool:
+    """Whether a training that resumes has as many epochs as `max_steps` needs, which may be new.
+
+    Args:
+      path: the checkpoint to resume from.
+    """
+    recipe = make_hparams(dict(recipe=hp.recipe))
+    _, steps_done = checkpoint.epoch_and_step(path)
+    return flags.get("num_epochs", recipe.num_epochs) == AUTO and hp.max_steps > steps_done
+
+
+def count_steps_per_epoch(hp, data) -> int:
+    """Count the steps of the first epoch."""
+    return math.ceil(len(plan_batches(data, hp, 1)) / hp.accumulate)
+
+
 def settle_schedule(hp, data) -> Hyperparams:
     """Replace `AUTO` by numbers for a new model, and print them.
 
@@ -268,7 +294,7 @@ def settle_schedule(hp, data) -> Hyperparams:
     """
     if not hp.warmup_steps and hp.num_epochs != AUTO:
         return hp
-    steps_per_epoch = math.ceil(len(plan_batches(data, hp, 1)) / hp.accumulate)
+    steps_per_epoch = count_steps_per_epoch(hp, data)
     chosen = choose_schedule(hp, steps_per_epoch)
     steps = count_steps(chosen, steps_per_epoch)
     if chosen != hp:
@@ -345,6 +371,8 @@ def explain_tf_error(error, hp) -> Exception:
 
     Returns errors of other causes as they are.
     """
+    if "No space left on device" in error.message:
+        return OSError(f"{hp.logdir}: the disk is full. Free some space, and run the command again")
     if isinstance(error, tf.errors.ResourceExhaustedError):
         size = "batch_tokens" if hp.batch_tokens else "batch_size"
         return OSError(

@@ -418,14 +418,14 @@ class Trainer:
         """
         hp, progress = self.hp, self.progress
         self.report_start = time.monotonic()
-        if self.evaluation_is_due():  # a signal came before it
-            self.evaluate_and_save(dev, guard, mid_epoch=True)
-            if self.ends_early():
-                return False
         done = progress.steps * hp.accumulate  # batches
         more = hp, progress.epoch, done, self.strategy
         batches, num_batch = epoch_batches(data, self.vocabs, *more)
         done = min(done, num_batch)  # the last step of an epoch may have fewer batches
+        if done < num_batch and self.evaluation_is_due():  # a signal came before it
+            self.evaluate_and_save(dev, guard, mid_epoch=True)
+            if self.ends_early():
+                return False
         bar = tqdm(
             batches,
             desc=f"epoch {progress.epoch}/{hp.num_epochs}",

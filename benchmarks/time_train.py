@@ -9,6 +9,7 @@ same batches. Only target tokens that are not padding are counted.
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -75,7 +76,7 @@ def write_batches(flags, count, folder):
     hp = make_hparams(flags)
     vocabs = load_vocabs(hp)
     dataset, _ = get_batch_data(load_train_data(hp, vocabs), hp, epoch=1)
-    pairs = [tuple(side.numpy() for side in pair) for pair in dataset.take(count)]
+    pairs = [tuple(side.numpy() for side in pair) for pair in itertools.islice(dataset, count)]
     path = folder / "batches.npz"
     arrays = {f"{side}{i}": pair[n] for i, pair in enumerate(pairs) for n, side in enumerate("xy")}
     np.savez(path, **arrays)

@@ -1,12 +1,14 @@
 """Attention maps, the attention weights of each head between all tokens, and their pictures."""
 
 import contextlib
+import functools
 import itertools
 import math
 import warnings
 from typing import NamedTuple
 
 import numpy as np
+import tensorflow as tf
 from keras import ops
 
 from ensemble import Ensemble
@@ -102,6 +104,13 @@ def cross_weights(model, x, y):
     return ops.zeros((*ops.shape(y), ops.shape(x)[1]))
 
 
+@functools.lru_cache(maxsize=1)
+def compiled_cross_weights(model):
+    """Return a function of x and y: `cross_weights` as a graph, which leaves out the other maps."""
+    signature = [tf.TensorSpec([None, None], tf.int32)] * 2
+    return tf.function(functools.partial(cross_weights, model), signature, autograph=False)
+
+
 def alignments(model, hp, X, Y):
     """Compute the cross-attention of translations.
 
@@ -113,9 +122,12 @@ def alignments(model, hp, X, Y):
       the model then also attends to padding. Those of `--attention_score cosine` may be negative,
       and have any sum. Without attention, they are 0.
     """
+    weights_of = functools.partial(cross_weights, model)
+    if len(X) > 1:  # one sentence takes less time than making the graph
+        weights_of = compiled_cross_weights(model)
     results = [None] * len(X)
     for rows in decoding_batches(np.maximum(X.lengths, Y.lengths)):
-        weights = cross_weights(model, X.pad(rows, hp.pad_to), Y.pad(rows, hp.pad_to))
+        weights = weights_of(X.pad(rows, hp.pad_to), Y.pad(rows, hp.pad_to))
         for row, matrix in zip(rows, np.asarray(weights), strict=True):
             results[row] = matrix[: Y.lengths[row], : X.lengths[row]]
     return results

@@ -34,11 +34,6 @@ def read_records(path):
     return records, False
 
 
-def start_time(path) -> float:
-    """Return when an event file was created, in seconds since 1970."""
-    return tf.compat.v1.Event.FromString(read_records(path)[0][0]).wall_time
-
-
 def scalars(path):
     """Yield the points of all curves in an event file: tag, step, value, and time in seconds."""
     for record in read_records(path)[0]:

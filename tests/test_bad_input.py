@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 import prepro
 import train
@@ -182,6 +183,13 @@ def test_a_batch_too_large_for_the_memory(flags):
     done = run_script("train.py", **flags | long)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "train.py: a batch is too large for the memory. Lower --batch_size (1)" in done.stderr
+
+
+def test_a_full_disk_is_not_taken_for_a_full_memory():
+    """TensorBoard's writer reports both with the same class."""
+    error = tf.errors.ResourceExhaustedError(None, None, "logdir/x; No space left on device")
+    explained = train.explain_tf_error(error, make_hparams({}))
+    assert isinstance(explained, OSError) and "logdir: the disk is full" in str(explained)
 
 
 def test_unusual_text(model, tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import gc
 import gzip
 import hashlib
 import json
@@ -9,6 +10,7 @@ import os
 import shutil
 import time
 import tracemalloc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -333,6 +335,42 @@ def test_files_of_another_text_or_damaged_ones_are_not_used(large, change):
     assert not data_load.read_id_files(hp, vocabs)
 
 
+def test_an_id_that_the_vocabulary_does_not_have(large):
+    hp = Hyperparams(**large, min_cnt=1)
+    path = hp.id_folder / "X.ids"
+    path.write_bytes(path.read_bytes()[:-2] + b"\xff\xff")
+    with pytest.raises(InputError, match="train_ids: the files of token ids there are damaged"):
+        load_train_data(hp, load_vocabs(hp))
+
+
+def test_a_text_that_changes_while_it_is_read(large, monkeypatch):
+    hp = Hyperparams(**large, min_cnt=1)
+    shutil.rmtree(hp.id_folder)
+    write_id_files = data_load.write_id_files
+
+    def write_and_change(*args):
+        write_id_files(*args)
+        os.utime(hp.source_train, ns=(0, 0))
+
+    monkeypatch.setattr(data_load, "write_id_files", write_and_change)
+    with pytest.raises(InputError, match="a file has changed while it was read"):
+        load_train_data(hp, load_vocabs(hp))
+
+
+def test_files_that_another_process_replaces_are_not_mixed(large, monkeypatch):
+    hp = Hyperparams(**large, min_cnt=1)
+    vocabs = load_vocabs(hp)
+    info, open_ids = hp.id_folder / "info.json", RaggedIds.open
+
+    def open_after_a_change(*args):
+        info.write_text(info.read_text().replace("eins", "zwei") + " ")
+        return open_ids(*args)
+
+    assert data_load.read_id_files(hp, vocabs)
+    monkeypatch.setattr(RaggedIds, "open", open_after_a_change)
+    assert not data_load.read_id_files(hp, vocabs)
+
+
 def test_ids_are_mapped_and_not_read(large):
     hp = Hyperparams(**large, min_cnt=1)
     data = load_train_data(hp, load_vocabs(hp))
@@ -497,6 +535,22 @@ def epoch(count, batch_size, seed=0, number=1):
     batches = [x.numpy().ravel().tolist() for x, _ in batches]
     assert len(batches) == num_batch
     return batches
+
+
+def test_the_plan_of_an_epoch_does_not_stay_in_memory(monkeypatch):
+    """TensorFlow keeps the functions of tf.numpy_function for ever."""
+    plans, plan_batches = [], data_load.plan_batches
+
+    def plan_and_remember(*args):
+        plan = plan_batches(*args)
+        plans.append(weakref.ref(plan))
+        return plan
+
+    monkeypatch.setattr(data_load, "plan_batches", plan_and_remember)
+    for number in (1, 2):
+        assert len(epoch(20, 5, number=number)) == 4
+    gc.collect()
+    assert [plan() for plan in plans] == [None, None]
 
 
 @pytest.mark.parametrize("largest", [2**16 - 1, 2**16, 2**20])

@@ -100,14 +100,17 @@ def test_a_signal_during_an_evaluation_loses_no_score(flags, uninterrupted, tmp_
     assert parameters(tmp_path) == parameters(logdir)
 
 
-def test_a_signal_in_the_last_evaluation_of_an_epoch_that_accumulates(flags, tmp_path):
-    """12 batches are steps of 5, of 5 and of 2; all of them are done when it resumes."""
-    more = dict(logdir=str(tmp_path), accumulate=5, dev_steps=2, num_epochs=1)
+@pytest.mark.parametrize("accumulate, evaluated", [(5, [2, 3]), (6, [1, 2])])
+def test_a_signal_in_the_last_evaluation_of_an_epoch(flags, tmp_path, accumulate, evaluated):
+    """12 batches are steps of 5, of 5 and of 2, or two of 6; all are done when it resumes."""
+    first, last = evaluated
+    more = dict(logdir=str(tmp_path), accumulate=accumulate, dev_steps=first, num_epochs=1)
     run(interrupted_evaluation, flags | more)
-    assert checkpoint.latest(tmp_path).name == "model_epoch_01_gs_3_partial"
+    assert checkpoint.latest(tmp_path).name == f"model_epoch_01_gs_{last}_partial"
     run(train.main, flags | more)
-    assert checkpoint.latest(tmp_path).name == "model_epoch_01_gs_3"
-    assert [*scalars(tmp_path)["dev_bleu"]] == [2, 3]
+    assert checkpoint.latest(tmp_path).name == f"model_epoch_01_gs_{last}"
+    assert [*scalars(tmp_path)["dev_bleu"]] == evaluated
+    assert len(checkpoint.read_dev_scores(tmp_path)) == 2
 
 
 def test_patience_counts_evaluations(flags, tmp_path, capsys):
@@ -153,6 +156,14 @@ def test_max_steps_without_a_development_set(flags, tmp_path):
 def test_max_steps_at_the_end_of_an_epoch(flags, tmp_path):
     run(train.main, flags | dict(logdir=str(tmp_path), max_steps=12))
     assert checkpoint.latest(tmp_path).name == NAMES[2]
+
+
+def test_a_larger_max_steps_trains_longer(flags, tmp_path):
+    flags = flags | dict(logdir=str(tmp_path), num_epochs="auto", dev_steps=0)
+    for max_steps in (12, 30):
+        printed, _ = run(train.main, flags | dict(max_steps=max_steps))
+        assert f"All {max_steps} steps are done" in printed
+    assert checkpoint.latest(tmp_path).name == "model_epoch_03_gs_30_partial"
 
 
 def test_the_schedule_is_that_of_max_steps():

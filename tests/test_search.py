@@ -287,7 +287,7 @@ def test_beam_search_drops_sentences_that_are_done():
         np.testing.assert_allclose(scores[0], together[1][n], atol=1e-5)
 
 
-@pytest.mark.parametrize("V", [2, 7, 9 * 64, 1009])
+@pytest.mark.parametrize("V", [2, 7, 9 * 64, 1009, 64 * 6 + 1])
 @pytest.mark.parametrize("count", [1, 2, 6])
 def test_the_most_likely_tokens(V, count):
     """Whether V is small, a multiple of the size of a group, or prime; and with equal logits."""

@@ -1,6 +1,7 @@
 """A training that starts from another model: its parameters, vocabularies and kind."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +57,7 @@ def test_optimizer_schedule_and_epochs_begin_anew_and_it_resumes(trained, tmp_pa
     assert "Starting from" in capsys.readouterr().out
     ((step, lr),) = scalars(flags["logdir"])["lr"].items()
     assert lr == pytest.approx(0.001 * min((4 / step) ** 0.5, step / 4), rel=1e-3)
-    train.main(flags | dict(num_epochs=2))
+    train.main(flags | dict(num_epochs=2, start_from=os.path.relpath(flags["start_from"])))
     printed = capsys.readouterr().out
     assert "Resuming from" in printed and "Starting from" not in printed
     assert checkpoint.latest(flags["logdir"]).name == f"model_epoch_02_gs_{2 * step}"
