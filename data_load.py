@@ -199,15 +199,9 @@ def encode_training_text(hp, vocabs, write_files) -> EncodedText:
     large = sum(os.path.getsize(path) for pair in paths for path in pair) >= LARGE_TEXT_BYTES
     encoded = None if hp.bpe_dropout else read_id_files(hp, vocabs)
     if not encoded and large and write_files and not hp.bpe_dropout:
-        key = id_files_key(hp, vocabs)
         try:
             write_id_files(hp, vocabs, encoded_blocks())
             encoded = read_id_files(hp, vocabs)
-            if not encoded and id_files_key(hp, vocabs) != key:
-                raise InputError(
-                    f"{hp.source_train} and {hp.target_train}: a file has changed while it was"
-                    " read. Run the command again when the files are complete"
-                )
         except OSError as error:  # of the files; the text is read once more
             print(f"The token ids stay in memory: {error}", file=sys.stderr)
     return encoded or EncodedText.concatenate([EMPTY_TEXT, *encoded_blocks()])
@@ -418,6 +412,9 @@ def write_id_files(hp, vocabs, encoded_blocks):
 
     Args:
       encoded_blocks: iterator over `EncodedText`.
+
+    Raises:
+      InputError: the text changes while it is read.
     """
     hp.id_folder.parent.mkdir(parents=True, exist_ok=True)
     with lock_file(hp.id_folder.with_suffix(".lock")):
@@ -428,7 +425,13 @@ def write_id_files(hp, vocabs, encoded_blocks):
         folder = temp_path(hp.id_folder)
         try:
             folder.mkdir()
-            write_blocks(folder, id_files_key(hp, vocabs), id_dtype(vocabs), encoded_blocks)
+            key = id_files_key(hp, vocabs)
+            write_blocks(folder, key, id_dtype(vocabs), encoded_blocks)
+            if id_files_key(hp, vocabs) != key:
+                raise InputError(
+                    f"{hp.source_train} and {hp.target_train}: a file has changed while it was"
+                    " read. Run the command again when the files are complete"
+                )
             if hp.id_folder.exists():
                 shutil.rmtree(hp.id_folder)
             durable_replace(folder, hp.id_folder)
@@ -478,7 +481,7 @@ def get_batch_data(data, hp, epoch, skip=0, strategy=None):
         here = replicas // context.num_input_pipelines  # replicas of this worker
         reader = ShareReader(data, plan, hp.pad_to, replicas, here, context.input_pipeline_id)
         readers.append(reader)
-        load = weakly(reader)
+        load = call_weakly(reader)
 
         def load_op(number):
             x, y = tf.numpy_function(load, [number], (tf.int32, tf.int32), stateful=False)
@@ -494,6 +497,22 @@ def get_batch_data(data, hp, epoch, skip=0, strategy=None):
     strategy = strategy or tf.distribute.get_strategy()
     dataset = strategy.distribute_datasets_from_function(make_dataset)
     return EpochBatches(dataset, readers), len(plan)
+
+
+@dataclasses.dataclass(frozen=True)
+class EpochPlan:
+    """The rows of each batch of an epoch."""
+
+    order: np.ndarray  # row indices, the rows of a batch side by side, uint32
+    starts: np.ndarray  # (batches,), where each batch starts in `order`
+    ends: np.ndarray  # (batches,), where it ends
+
+    def __len__(self):
+        return len(self.starts)
+
+    def rows(self, batch):
+        """Return the row indices of a batch."""
+        return self.order[self.starts[batch] : self.ends[batch]]
 
 
 class EpochBatches:
@@ -516,11 +535,11 @@ class ShareReader:
     """Reads the shares of a worker's replicas in each batch."""
 
     data: SentencePairs
-    plan: "EpochPlan"
+    plan: EpochPlan
     pad_to: int | None
-    replicas: int  # of all workers
-    here: int  # of this worker
-    worker: int  # counted from 0
+    replicas: int  # number of replicas of all workers
+    here: int  # number of replicas of this worker
+    worker: int  # index of this worker, counted from 0
 
     def __call__(self, number):
         """Return x and y of a share; `number` counts those that this worker reads."""
@@ -530,35 +549,19 @@ class ShareReader:
         return tuple(side.pad(rows, width) for side in (self.data.X, self.data.Y))
 
 
-def weakly(reader):
+def call_weakly(reader):
     """Return a function that calls a `ShareReader` as long as it exists.
 
-    TensorFlow never frees a function that it has got for `tf.numpy_function`. If that held the
+    TensorFlow never frees a function that `tf.numpy_function` was given. If this function held the
     reader, the plans of all epochs would stay in memory.
     """
-    reference, nothing = weakref.ref(reader), np.zeros((0, 0), np.int32)
+    reference, empty = weakref.ref(reader), np.zeros((0, 0), np.int32)
 
     def load(number):
         reader = reference()
-        return reader(number) if reader else (nothing, nothing)
+        return reader(number) if reader else (empty, empty)
 
     return load
-
-
-@dataclasses.dataclass(frozen=True)
-class EpochPlan:
-    """The rows of each batch of an epoch."""
-
-    order: np.ndarray  # row indices, the rows of a batch side by side, uint32
-    starts: np.ndarray  # (batches,), where each batch starts in `order`
-    ends: np.ndarray  # (batches,), where it ends
-
-    def __len__(self):
-        return len(self.starts)
-
-    def rows(self, batch):
-        """Return the row indices of a batch."""
-        return self.order[self.starts[batch] : self.ends[batch]]
 
 
 def plan_batches(data, hp, epoch) -> EpochPlan:

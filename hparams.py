@@ -21,7 +21,7 @@ from runtime.files import atomic_write, split_paths
 from runtime.flags import AUTO, INT32_LIMIT, NONE, WIDTH_LIMIT, Flags, check_value, flag
 
 MAX_INPUT_TOKENS = 1024  # read of a sentence, if the model itself has no limit
-MIN_TEMPERATURE = 0.001  # with a smaller one but 0, logits could overflow
+MIN_TEMPERATURE = 0.001  # below it, but above 0, logits could overflow
 ENOUGH_STEPS_PER_EPOCH = 300  # from which 40 epochs are enough, with num_epochs auto
 
 # The keys of `positions.POSITIONS` and `attention.ATTENTION_FUNCTIONS`.

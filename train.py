@@ -105,15 +105,16 @@ def main(flags):
     with own_logdir(trainer, latest), SignalGuard() as guard:
         try:
             trainer.train(data, dev, guard)
+            if alpha_auto and trainer.chief:
+                choose_alpha(hp, dev, guard)
         except KeyboardInterrupt as interrupt:
-            number = interrupt.args[0] if interrupt.args else signal.SIGINT
-            raise KeyboardInterrupt(number, interrupted_message(trainer)) from None
+            defaults = signal.SIGINT, interrupted_message(trainer)
+            arguments = interrupt.args + defaults[len(interrupt.args) :]
+            raise KeyboardInterrupt(*arguments) from None
         except tf.errors.OpError as error:
             if not trainer.chief:
                 guard.check()  # the chief has ended, too
             raise explain_tf_error(error, hp) from None
-        if alpha_auto and trainer.chief:
-            choose_alpha(hp, dev, guard)
     print("Done")
 
 
@@ -155,16 +156,11 @@ def check_same_start(flags, path):
     given = flags.get("start_from", NONE)
     if given != NONE and hparams_path(path.parent).exists():
         saved, _ = read_hparams(path.parent)
-        if saved.start_from == NONE or not same_path(given, saved.start_from):
+        if os.path.abspath(given) != os.path.abspath(saved.start_from):
             raise InputError(
                 f"{path.parent}: holds a model that did not start from {given}. Choose a new"
                 " --logdir, or leave out --start_from to resume it"
             )
-
-
-def same_path(path, other) -> bool:
-    """Whether two paths are the same, relative to the current folder."""
-    return os.path.abspath(path) == os.path.abspath(other)
 
 
 def load_resumed_hparams(flags, path):

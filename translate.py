@@ -19,7 +19,7 @@ from pathlib import Path
 from hparams import Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import atomic_open, check_not_directory, open_output
+from runtime.files import atomic_open, check_not_directory, check_regular_file, open_output
 from runtime.flags import NONE, Flags, flag
 
 
@@ -407,11 +407,7 @@ def translate_stream(translator, model, options, file, alignment_file):
     )
     prefixes = None
     if options.prefix != NONE:
-        if os.path.exists(options.source) and not os.path.isfile(options.source):
-            raise InputError(
-                f"{options.source}: not a regular file, and with --prefix it is read twice. Write"
-                " the text to a file"
-            )
+        check_regular_file(options.source, "with --prefix it is read twice")
         num_lines = sum(1 for _ in read_lines(options.source, SOURCE_HINT))
         prefixes = iter(read_other_side(options.source, num_lines, options.prefix, "prefix"))
     numbers = itertools.count()
@@ -474,8 +470,9 @@ def main(flags):
     """
     options, flags = TranslateFlags.split(flags)
     if options.score != NONE:
-        for name in set(DECODING_FLAGS).intersection(flags):
-            raise InputError(f"{name} is for translating, and score does not. Leave it out")
+        for name in DECODING_FLAGS:
+            if name in flags:
+                raise InputError(f"{name} is for translating, and score does not. Leave it out")
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for translations only
         paths, hp, model, vocabs = load_model(flags)
     if options.nbest > hp.beam:

@@ -5,6 +5,7 @@ the seconds that this took. Workers are timed in turn (interleaved), so that bac
 affects all of them equally.
 """
 
+import json
 import os
 import platform
 import statistics
@@ -81,6 +82,16 @@ def script_command(script, flags) -> list[str]:
     """Return the command that runs a script of the project with these flags, a dict."""
     options = [f"--{name}={value}" for name, value in flags.items()]
     return [sys.executable, str(ROOT / script), *options]
+
+
+def load_rows(path) -> list[dict]:
+    """Load the measurements in a file; none if it does not exist."""
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+def save_rows(path, rows):
+    """Write measurements, a list of dict, to a file, one per line."""
+    path.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
 
 
 def num_cores() -> int:

@@ -28,7 +28,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness import ROOT, WORK, Worker, describe_machine, script_command, speedup, time_interleaved
+from harness import (
+    ROOT,
+    WORK,
+    Worker,
+    describe_machine,
+    load_rows,
+    save_rows,
+    script_command,
+    speedup,
+    time_interleaved,
+)
 from quality import corpus_flags
 from time_train import write_batches
 
@@ -162,13 +172,12 @@ def measure(name, seed, text, again=False) -> dict:
 
 def add_result(row):
     """Add the measurements of a row to the results."""
-    lines = [json.dumps(known) for known in load_results()] + [json.dumps(row)]
-    RESULTS.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+    save_rows(RESULTS, [*load_results(), row])
 
 
 def load_results() -> list[dict]:
     """Load the measurements of all rows."""
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    return load_rows(RESULTS)
 
 
 def bleu_by_length(results) -> list[float]:

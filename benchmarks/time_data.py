@@ -11,7 +11,6 @@ batch. The measurements are added to benchmarks/data.json, and docs/data_size.pn
 """
 
 import contextlib
-import json
 import os
 import re
 import resource
@@ -23,7 +22,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from harness import ROOT, WORK, describe_machine
+from harness import ROOT, WORK, describe_machine, load_rows, save_rows
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -151,17 +150,11 @@ def commands_for(pairs) -> dict:
     return commands
 
 
-def load_results() -> list[dict]:
-    """Load all measurements."""
-    return json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-
-
 def add_result(measured):
     """Add a measurement to those in the file, in place of an older one of the same kind."""
     key = measured["pairs"], measured["program"]
-    kept = [known for known in load_results() if (known["pairs"], known["program"]) != key]
-    lines = map(json.dumps, [*kept, measured])
-    RESULTS.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+    kept = [row for row in load_rows(RESULTS) if (row["pairs"], row["program"]) != key]
+    save_rows(RESULTS, [*kept, measured])
 
 
 def draw(results):
@@ -194,7 +187,7 @@ def main(sizes):
             print(f"| {pairs:,} | {program} | {times} | {row['mib']:.0f} | {waiting} |", flush=True)
             row = {name: value if value is None else round(value, 4) for name, value in row.items()}
             add_result(dict(pairs=pairs, program=program, machine=machine) | row)
-    draw(load_results())
+    draw(load_rows(RESULTS))
 
 
 if __name__ == "__main__":

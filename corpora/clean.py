@@ -40,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from runtime.cli import Parser, run_script
 from runtime.errors import InputError
-from runtime.files import atomic_open, make_folder
+from runtime.files import atomic_open, check_regular_file, make_folder
 from text import SentenceFile, check_same_length, empty_text_error
 
 RULES = ("empty", "equal", "long", "ratio", "script", "duplicate")
@@ -275,10 +275,7 @@ def main(args):
     """
     paths = args.source, args.target
     for path in paths:
-        if os.path.exists(path) and not os.path.isfile(path):
-            raise InputError(
-                f"{path}: not a regular file, and it is read twice. Write the text to a file"
-            )
+        check_regular_file(path, "it is read twice")
     outputs = output_paths(paths, args.output) if args.output else []
     profile = make_profile(paths)
     if outputs:

@@ -80,7 +80,7 @@ def check_convertible(hp):
 def check_no_symbols(vocab):
     """Raise InputError if a vocabulary has words of the flag --symbols.
 
-    Marian's tokenizer takes a word as >>de<< out of the text, and puts it first, without the
+    Marian's tokenizer takes a word like >>de<< out of the text, and puts it first, without the
     subword of the space before it.
     """
     proto = sentencepiece_model_pb2.ModelProto.FromString(vocab.proto)

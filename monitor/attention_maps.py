@@ -1,10 +1,10 @@
 """Attention maps, the attention weights of each head between all tokens, and their pictures."""
 
 import contextlib
-import functools
 import itertools
 import math
 import warnings
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -104,11 +104,11 @@ def cross_weights(model, x, y):
     return ops.zeros((*ops.shape(y), ops.shape(x)[1]))
 
 
-@functools.lru_cache(maxsize=1)
+@lru_cache(maxsize=1)
 def compiled_cross_weights(model):
     """Return a function of x and y: `cross_weights` as a graph, which leaves out the other maps."""
     signature = [tf.TensorSpec([None, None], tf.int32)] * 2
-    return tf.function(functools.partial(cross_weights, model), signature, autograph=False)
+    return tf.function(partial(cross_weights, model), signature, autograph=False)
 
 
 def alignments(model, hp, X, Y):
@@ -122,9 +122,8 @@ def alignments(model, hp, X, Y):
       the model then also attends to padding. Those of `--attention_score cosine` may be negative,
       and have any sum. Without attention, they are 0.
     """
-    weights_of = functools.partial(cross_weights, model)
-    if len(X) > 1:  # one sentence takes less time than making the graph
-        weights_of = compiled_cross_weights(model)
+    # Making the graph takes longer than one sentence without it.
+    weights_of = compiled_cross_weights(model) if len(X) > 1 else partial(cross_weights, model)
     results = [None] * len(X)
     for rows in decoding_batches(np.maximum(X.lengths, Y.lengths)):
         weights = weights_of(X.pad(rows, hp.pad_to), Y.pad(rows, hp.pad_to))

@@ -128,6 +128,19 @@ def check_not_directory(path):
         raise InputError(f"{path}: is a folder. Name a file, or move the folder away")
 
 
+def check_regular_file(path, reason):
+    """Check that `path`, if it exists, is a file that can be read twice, and no pipe.
+
+    Args:
+      reason: why it must be one, for the message.
+
+    Raises:
+      InputError: it is a pipe, a device or a folder.
+    """
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise InputError(f"{path}: not a regular file, and {reason}. Write the text to a file")
+
+
 def check_no_links(folder):
     """Raise InputError if an entry of `folder` is a symbolic link that leads out of it."""
     for path in Path(folder).iterdir():

@@ -71,6 +71,16 @@ def test_a_signal_changes_nothing(flags, monkeypatch):
     assert hparams_path(flags["logdir"]).read_bytes() == before
 
 
+def test_a_signal_after_the_last_epoch(flags, monkeypatch):
+    def interrupt(*_):
+        os.kill(os.getpid(), signal.SIGINT)
+        return 50.0, ""
+
+    monkeypatch.setattr(train, "corpus_score", interrupt)
+    with pytest.raises(KeyboardInterrupt, match="stopped before alpha was chosen"):
+        train.main(flags | dict(num_epochs=13, alpha="auto"))
+
+
 def test_another_training_in_the_folder(flags):
     with checkpoint.lock(flags["logdir"]):
         refused("train.py", "another training run writes here", **flags | dict(alpha="auto"))

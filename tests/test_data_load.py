@@ -346,13 +346,13 @@ def test_an_id_that_the_vocabulary_does_not_have(large):
 def test_a_text_that_changes_while_it_is_read(large, monkeypatch):
     hp = Hyperparams(**large, min_cnt=1)
     shutil.rmtree(hp.id_folder)
-    write_id_files = data_load.write_id_files
+    write_blocks = data_load.write_blocks
 
     def write_and_change(*args):
-        write_id_files(*args)
+        write_blocks(*args)
         os.utime(hp.source_train, ns=(0, 0))
 
-    monkeypatch.setattr(data_load, "write_id_files", write_and_change)
+    monkeypatch.setattr(data_load, "write_blocks", write_and_change)
     with pytest.raises(InputError, match="a file has changed while it was read"):
         load_train_data(hp, load_vocabs(hp))
 
