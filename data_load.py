@@ -1,6 +1,7 @@
 """Encode sentence pairs as ids, and make the batches of an epoch."""
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -11,12 +12,12 @@ import weakref
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 from tqdm import tqdm
 
 from ids import RaggedIds, RaggedWriter
 from runtime.errors import InputError
 from runtime.files import durable_replace, fsync, lock_file, split_paths, temp_path
+from runtime.parallel import map_on_cores
 from text import (
     SentenceFile,
     blocks,
@@ -192,9 +193,8 @@ def encode_training_text(hp, vocabs, write_files) -> EncodedText:
     paths = training_files(hp)
 
     def encoded_blocks():
-        for pair in paths:
-            for block in read_pair_blocks(hp, pair):
-                yield encode_block(*block, vocabs, hp.maxlen, with_text=hp.bpe_dropout > 0)
+        sides = itertools.chain.from_iterable(map(read_pair_blocks, paths))
+        return map_on_cores(functools.partial(encode_training_block, hp, vocabs), sides)
 
     large = sum(os.path.getsize(path) for pair in paths for path in pair) >= LARGE_TEXT_BYTES
     encoded = None if hp.bpe_dropout else read_id_files(hp, vocabs)
@@ -202,6 +202,8 @@ def encode_training_text(hp, vocabs, write_files) -> EncodedText:
         try:
             write_id_files(hp, vocabs, encoded_blocks())
             encoded = read_id_files(hp, vocabs)
+        except ChildProcessError:
+            raise
         except OSError as error:  # of the files; the text is read once more
             print(f"The token ids stay in memory: {error}", file=sys.stderr)
     return encoded or EncodedText.concatenate([EMPTY_TEXT, *encoded_blocks()])
@@ -272,8 +274,8 @@ def encode_lines(lines, vocab, hp, max_tokens=None):
     return RaggedIds.from_lists([ids[row] for row in nonempty]), nonempty, truncated
 
 
-def read_pair_blocks(hp, paths):
-    """Yield the training pairs in blocks: (both sides, both sides as they are to be encoded).
+def read_pair_blocks(paths):
+    """Yield the training pairs in blocks: two lists of sentences.
 
     Raises:
       InputError: a file cannot be read, or the sides differ in length.
@@ -284,7 +286,7 @@ def read_pair_blocks(hp, paths):
         for block in itertools.zip_longest(*sides, fillvalue=[]):
             if len(block[0]) != len(block[1]):
                 break
-            yield block, [prepare_sentences(hp, side) for side in block]
+            yield block
             bar.update(len(block[0]))
     for _ in itertools.chain(*sides):  # count the rest of the longer file
         pass
@@ -298,6 +300,12 @@ def prepare_sentences(hp, sentences):
     return clean("\n".join(sentences)).split("\n")
 
 
+def encode_training_block(hp, vocabs, sides) -> EncodedText:
+    """Encode a block that `read_pair_blocks` yields. Only BPE-dropout needs its text again."""
+    prepared = [prepare_sentences(hp, side) for side in sides]
+    return encode_block(sides, prepared, vocabs, hp.maxlen, with_text=hp.bpe_dropout > 0)
+
+
 def encode_block(sides, prepared, vocabs, maxlen, with_text=True) -> EncodedText:
     """Encode the pairs of a block that have text on both sides and are not too long.
 
@@ -305,7 +313,7 @@ def encode_block(sides, prepared, vocabs, maxlen, with_text=True) -> EncodedText
     side alone, and paired every later sentence with the wrong translation.
 
     Args:
-      sides, prepared: as `read_pair_blocks` yields them.
+      sides, prepared: two lists of sentences, and the same as they are to be encoded.
       vocabs: the two vocabularies.
       maxlen: as in `create_data`.
       with_text: whether to keep the text and the indices of pairs, next to X and Y.
@@ -473,6 +481,8 @@ def get_batch_data(data, hp, epoch, skip=0, strategy=None):
       (EpochBatches, int): batches (x, y) of (N, T) int32, and the number of batches in the epoch.
       T is `hp.pad_to`, or the length of the longest row.
     """
+    import tensorflow as tf  # the processes of `map_on_cores` do not need it
+
     plan = plan_batches(data, hp, epoch)
     readers = []
 

@@ -19,6 +19,7 @@ from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import atomic_write, check_not_directory, keep_copy
 from runtime.flags import AUTO
+from runtime.parallel import map_on_cores
 from text import (
     SentenceFile,
     blocks,
@@ -42,9 +43,14 @@ def count_words(lines, transform=str) -> Counter:
       transform: function of the text of some thousand lines, applied before it is split.
     """
     word2cnt = Counter()
-    for block in blocks(lines):
-        word2cnt.update(transform("\n".join(block)).split())
+    for counts in map_on_cores(functools.partial(count_block, transform), blocks(lines)):
+        word2cnt.update(counts)
     return word2cnt
+
+
+def count_block(transform, lines) -> Counter:
+    """Count the words of some thousand lines."""
+    return Counter(transform("\n".join(lines)).split())
 
 
 # Words -------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import concurrent.futures
 import functools
 import hashlib
-import os
 from pathlib import Path
 
 import numpy as np
@@ -273,14 +272,16 @@ class SubwordVocab:
           dropout: BPE-dropout (Provilkov et al. 2020), the probability of skipping a merge.
           seed: with the sentences, it decides which merges are skipped.
         """
-        encode = functools.partial(self.processor.encode, list(sentences), add_eos=True)
+        encode = functools.partial(
+            self.processor.encode, list(sentences), add_eos=True, num_threads=1
+        )
         if not dropout:
-            return encode(num_threads=os.cpu_count())
+            return encode()
         # sentencepiece has one generator per thread and seeds it at the first draw. Only in a
         # new thread does the result depend on nothing but the seed and the sentences.
         sentencepiece.set_random_generator_seed(seed)
         with concurrent.futures.ThreadPoolExecutor(1) as thread:
-            sampling = dict(enable_sampling=True, alpha=dropout, nbest_size=-1, num_threads=1)
+            sampling = dict(enable_sampling=True, alpha=dropout, nbest_size=-1)
             return thread.submit(encode, **sampling).result()
 
     def id_to_token(self, i) -> str:

@@ -1,0 +1,83 @@
+"""Compute on all cores, in processes of their own."""
+
+import collections
+import functools
+import itertools
+import os
+import signal
+import threading
+import time
+
+import loky
+
+MAX_PROCESSES = 8  # more of them would wait for the text, which one process reads
+PARENT_POLL_SECONDS = 1.0
+FIRST_ITEMS = 5  # computed in this process: for a few, starting others takes longer
+
+
+def num_processes() -> int:
+    """Return how many processes compute at once: one per core that this one may use."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count()
+    return min(cores, MAX_PROCESSES)
+
+
+def map_on_cores(function, items):
+    """Yield function(item) for each item, in their order, computed on all cores.
+
+    The processes are new ones that import the module of `function`, not copies of this one, whose
+    threads and devices would not survive that. They start only if there are many items. Few items
+    and results are in memory at a time.
+
+    Args:
+      function: a function of a module, or a `functools.partial` of one.
+      items: iterator, which may wait for a file.
+
+    Raises:
+      ChildProcessError: a process was killed.
+    """
+    items, count = iter(items), num_processes()
+    if count == 1:
+        yield from map(function, items)
+        return
+    yield from map(function, itertools.islice(items, FIRST_ITEMS))
+    start = functools.partial(start_process, function, os.getpid())
+    pool = loky.ProcessPoolExecutor(count, initializer=start)
+    try:
+        pending = collections.deque()
+        for item in items:
+            pending.append(pool.submit(compute, item))
+            if len(pending) == 2 * count:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    except loky.process_executor.TerminatedWorkerError:
+        raise ChildProcessError(
+            "a process that reads the text was killed, perhaps since the memory is full. Close"
+            " other programs, and run the command again"
+        ) from None
+    finally:
+        pool.shutdown(kill_workers=True)
+
+
+def start_process(function, parent):
+    """Prepare a new process. It gets the function once, and not with each item.
+
+    Args:
+      parent: id of the process that waits for the results.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
+    threading.Thread(target=end_with, args=[parent], daemon=True).start()
+    compute.function = function
+
+
+def end_with(parent):
+    """End this process when its parent has been killed."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_POLL_SECONDS)
+    os._exit(1)
+
+
+def compute(item):
+    """Call the function of `start_process`."""
+    return compute.function(item)
