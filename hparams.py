@@ -38,6 +38,7 @@ RNN_FLAGS = ("cell", "bidirectional", "decoder_attention")
 BLOCK_FLAGS = (
     *("ffn_units", "num_blocks", "num_heads", "sinusoid", "paired_sinusoid", "positions"),
     *("relu_projections", "output_projection", "dropout_on", "residual", "normalization"),
+    *("attention_dropout", "ffn_dropout", "word_dropout"),
 )
 
 # Declare a flag of a group in `--help`.
@@ -232,6 +233,20 @@ class Hyperparams(Flags):
     dropout_rate: float = model_flag(
         0.1, "share of units dropped in training", 0.0, 1.0, fixed="model"
     )
+    attention_dropout: float = model_flag(
+        0.0,
+        "share of attention weights dropped in training; with dropout_on attention or both it is"
+        " dropout_rate",
+        0.0,
+        1.0,
+        fixed="model",
+    )
+    ffn_dropout: float = model_flag(
+        0.0, "share of the inner units of feed-forward layers dropped", 0.0, 1.0, fixed="model"
+    )
+    word_dropout: float = model_flag(
+        0.0, "share of the input tokens that become <UNK> in training", 0.0, 1.0, fixed="model"
+    )
 
     # training
     start_from: str = training_flag(
@@ -281,6 +296,13 @@ class Hyperparams(Flags):
     )
     label_smoothing: float = training_flag(
         0.1, "share of the probability that all tokens get in the labels of the loss", 0.0, 1.0
+    )
+    consistency: float = training_flag(
+        0.0,
+        "R-Drop: weight of the divergence between the probabilities of two passes with other"
+        " dropout; 0: one pass",
+        0.0,
+        3.4e38,
     )
     beta_2: float = training_flag(0.98, "Adam's decay of the squared gradients", 0.0, 1.0)
     epsilon: float = training_flag(1e-8, "Adam's epsilon", 0.0, 1.0)
@@ -393,6 +415,11 @@ class Hyperparams(Flags):
             raise InputError(
                 f"hidden_units {self.hidden_units} is odd, and a bidirectional encoder needs half"
                 " of them for each direction. Choose an even number"
+            )
+        if self.attention_dropout and self.dropout_on != "sublayers":
+            raise InputError(
+                f"attention_dropout is for --dropout_on sublayers. With {self.dropout_on},"
+                " dropout_rate applies to attention weights, too. Give only one"
             )
         if self.normalization == "pre" and not self.masks_from_ids:
             raise InputError(

@@ -22,7 +22,7 @@ from modules import (
 )
 from positions import POSITIONS, Positions
 from rnn import RNN_ARGS, RecurrentModel
-from vocab import PAD
+from vocab import EOS, PAD, UNK
 
 # The hyperparameters that are arguments of `Transformer`, with the same names.
 MODEL_ARGS = (
@@ -32,6 +32,9 @@ MODEL_ARGS = (
     "num_heads",
     "ffn_units",
     "dropout_rate",
+    "attention_dropout",
+    "ffn_dropout",
+    "word_dropout",
     "sinusoid",
     "paired_sinusoid",
     "positions",
@@ -60,13 +63,15 @@ class InputEmbedding(keras.layers.Layer):
       tokens: the `Embedding` of the tokens.
       positions: a `positions.Positions`, which encodes the order of the tokens.
       dropout_rate: share of units dropped in training.
+      word_dropout: share of tokens that become `<UNK>` in training.
     """
 
-    def __init__(self, tokens, positions, dropout_rate, **kwargs):
+    def __init__(self, tokens, positions, dropout_rate, word_dropout=0.0, **kwargs):
         super().__init__(**kwargs)
         self.tokens = tokens
         self.positions = positions
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy.name)
+        self.word_dropout = Dropout(word_dropout)
 
     def get_config(self):
         """Return the arguments of the constructor; Keras records only plain values by itself."""
@@ -74,6 +79,7 @@ class InputEmbedding(keras.layers.Layer):
             tokens=keras.saving.serialize_keras_object(self.tokens),
             positions=keras.saving.serialize_keras_object(self.positions),
             dropout_rate=self.dropout.rate,
+            word_dropout=self.word_dropout.rate,
         )
 
     @classmethod
@@ -93,8 +99,15 @@ class InputEmbedding(keras.layers.Layer):
 
     def call(self, ids, training=None):
         """Embed complete sentences: (N, T) -> (N, T, C)."""
+        if training and self.word_dropout.rate:
+            ids = self.drop_words(ids)
         outputs, _ = self.embed(ids, start=0, state=())
         return self.dropout(outputs, training=training)
+
+    def drop_words(self, ids):
+        """Replace random tokens by `<UNK>`; the special ones stay (Gal and Ghahramani 2016)."""
+        kept = self.word_dropout(ops.ones(ops.shape(ids)), training=True) > 0  # (N, T)
+        return ops.where(kept | (ids <= EOS), ids, UNK)
 
     def embed(self, ids, start, state):
         """Embed tokens without dropout; arguments and results as in `Positions.embed`."""
@@ -220,6 +233,9 @@ class Transformer(keras.Model):
       num_heads: h, a divisor of C.
       ffn_units: width inside the feed-forward layers; 0 means 4 * C.
       dropout_rate: share of units dropped in training.
+      attention_dropout: share of attention weights dropped with dropout_on="sublayers".
+      ffn_dropout: share of the inner units of feed-forward layers dropped in training.
+      word_dropout: share of the input tokens that become `<UNK>` in training.
       sinusoid: whether positions are sinusoids; otherwise they are learned.
       paired_sinusoid: whether sines and cosines come in pairs of one frequency (paper).
       positions: one of `positions.POSITIONS`, or "auto" for the choice of the two above.
@@ -247,6 +263,9 @@ class Transformer(keras.Model):
         num_heads,
         ffn_units=0,
         dropout_rate=0.0,
+        attention_dropout=0.0,
+        ffn_dropout=0.0,
+        word_dropout=0.0,
         sinusoid=False,
         paired_sinusoid=False,
         positions="auto",
@@ -270,6 +289,9 @@ class Transformer(keras.Model):
         self.num_heads = num_heads
         self.ffn_units = ffn_units
         self.dropout_rate = dropout_rate
+        self.attention_dropout = attention_dropout
+        self.ffn_dropout = ffn_dropout
+        self.word_dropout = word_dropout
         self.sinusoid = sinusoid
         self.paired_sinusoid = paired_sinusoid
         self.positions = positions
@@ -288,11 +310,15 @@ class Transformer(keras.Model):
         source_tokens, target_tokens = self.token_layers()
         enc_embed, self.enc_positions = self.position_layers(causality=False)
         dec_embed, self.dec_positions = self.position_layers(causality=True)
-        self.enc_input = InputEmbedding(source_tokens, enc_embed, dropout_rate, dtype=dtype)
+        self.enc_input = InputEmbedding(
+            source_tokens, enc_embed, dropout_rate, word_dropout, dtype=dtype
+        )
         self.enc_blocks = [
             EncoderBlock(attention, feedforward, dtype=dtype) for _ in range(num_blocks)
         ]
-        self.dec_input = InputEmbedding(target_tokens, dec_embed, dropout_rate, dtype=dtype)
+        self.dec_input = InputEmbedding(
+            target_tokens, dec_embed, dropout_rate, word_dropout, dtype=dtype
+        )
         self.dec_blocks = [
             DecoderBlock(attention, feedforward, dtype=dtype) for _ in range(num_blocks)
         ]
@@ -354,7 +380,7 @@ class Transformer(keras.Model):
         attention = dict(
             num_units=self.hidden_units,
             num_heads=self.num_heads,
-            dropout_rate=self.dropout_rate if on_weights else 0.0,
+            dropout_rate=self.dropout_rate if on_weights else self.attention_dropout,
             add_norm=add_norm,
             relu=self.relu_projections,
             output_projection=self.output_projection,
@@ -365,6 +391,7 @@ class Transformer(keras.Model):
             inner_units=self.ffn_units or 4 * self.hidden_units,
             num_units=self.hidden_units,
             add_norm=add_norm,
+            dropout_rate=self.ffn_dropout,
         )
         return attention, feedforward
 

@@ -25,7 +25,7 @@ from hparams import save_hparams
 from inference import decode_all, decoding_batches, detokenize_best, make_search
 from interop.variable_names import variables_by_2017_name
 from model import make_model
-from modules import smoothed_cross_entropy
+from modules import divergence_of_halves, smoothed_cross_entropy
 from monitor import summaries
 from optimizer import FusedAdam, GradientSum, InverseSqrtSchedule, clip_gradients
 from runtime.errors import InputError
@@ -46,7 +46,9 @@ class StepMetrics(NamedTuple):
     num_targets: tf.Tensor  # how many there are
 
 
-def make_train_step(strategy, model, optimizer, smoothing=0.1, clip_norm=0.0, gradient_sum=None):
+def make_train_step(
+    strategy, model, optimizer, smoothing=0.1, clip_norm=0.0, gradient_sum=None, consistency=0.0
+):
     """Make the function that trains on a batch (x, y) of (N, T) -> StepMetrics.
 
     Args:
@@ -54,13 +56,15 @@ def make_train_step(strategy, model, optimizer, smoothing=0.1, clip_norm=0.0, gr
       clip_norm: limit of the norm of the gradient; 0: none.
       gradient_sum: GradientSum of the earlier batches of the same update, or None. The metrics
         are those of all its batches.
+      consistency: as in `replica_gradients`.
     """
+    args = smoothing, consistency
 
     def replica_step(x, y):
         if gradient_sum is None:
-            gradients, metrics = replica_gradients(model, x, y, smoothing, mean=True)
+            gradients, metrics = replica_gradients(model, x, y, *args, mean=True)
         else:
-            gradient_sum.add(*replica_gradients(model, x, y, smoothing, mean=False))
+            gradient_sum.add(*replica_gradients(model, x, y, *args, mean=False))
             gradients, sums = gradient_sum.pop()
             loss, correct, local_targets = tf.unstack(sums)
             num_targets = sum_of_replicas(local_targets)
@@ -74,30 +78,35 @@ def make_train_step(strategy, model, optimizer, smoothing=0.1, clip_norm=0.0, gr
     return batch_function(strategy, replica_step)
 
 
-def make_accumulate_step(strategy, model, smoothing, gradient_sum):
+def make_accumulate_step(strategy, model, smoothing, gradient_sum, consistency=0.0):
     """Make the function that adds the gradients of a batch (x, y) of (N, T) to `gradient_sum`."""
 
     def replica_step(x, y):
-        gradients, metrics = replica_gradients(model, x, y, smoothing, mean=False)
+        gradients, metrics = replica_gradients(model, x, y, smoothing, consistency, mean=False)
         gradient_sum.add(gradients, metrics)
         return metrics
 
     return batch_function(strategy, replica_step)
 
 
-def replica_gradients(model, x, y, smoothing, mean):
+def replica_gradients(model, x, y, smoothing, consistency, mean):
     """Compute the gradients of the loss on the share of a batch that this replica has.
 
     Args:
       x, y: (N, T).
+      consistency: weight of the divergence between two passes (R-Drop, Wu et al. 2021), or 0 for
+        one pass. Both are one batch of 2 * N rows. As in their code, the loss is the mean of both
+        cross entropies, plus half the weight times the mean of both divergences.
       mean: whether loss and accuracy are divided by the number of target tokens in all replicas.
 
     Returns:
       (gradients, StepMetrics)
     """
-    istarget = tf.not_equal(y, PAD)  # (N, T)
-    target_ids = tf.boolean_mask(y, istarget)  # (M,), without padding
-    local_targets = tf.cast(tf.size(target_ids), tf.float32)
+    passes = 2 if consistency else 1
+    x, y = (tf.tile(ids, [passes, 1]) for ids in (x, y))  # (passes * N, T)
+    istarget = tf.not_equal(y, PAD)
+    target_ids = tf.boolean_mask(y, istarget)  # (passes * M,), without padding
+    local_targets = tf.cast(tf.size(target_ids) / passes, tf.float32)
     # Each token has the same weight, in whichever replica it is.
     num_targets = sum_of_replicas(local_targets) if mean else 1.0
     with tf.GradientTape() as tape:
@@ -105,11 +114,15 @@ def replica_gradients(model, x, y, smoothing, mean):
         logits = tf.cast(logits, tf.float32)
         with tf.name_scope("mean_loss"):  # a box in TensorBoard's graph
             losses = smoothed_cross_entropy(target_ids, logits, smoothing)  # (M,)
-            loss = tf.reduce_sum(losses) / num_targets
-    gradients = tape.gradient(loss, model.trainable_variables)
+            loss = tf.reduce_sum(losses) / (passes * num_targets)
+        objective = loss
+        if consistency:
+            divergence = tf.reduce_sum(divergence_of_halves(logits)) / num_targets
+            objective += consistency / 2 * divergence
+    gradients = tape.gradient(objective, model.trainable_variables)
     with tf.name_scope("acc"):
         preds = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (M,)
-        acc = tf.reduce_sum(tf.cast(preds == target_ids, tf.float32)) / num_targets
+        acc = tf.reduce_sum(tf.cast(preds == target_ids, tf.float32)) / (passes * num_targets)
     return gradients, StepMetrics(loss, acc, local_targets)
 
 
@@ -342,10 +355,11 @@ class Trainer:
             smoothing=hp.label_smoothing,
             clip_norm=hp.clip_norm,
             gradient_sum=gradient_sum,
+            consistency=hp.consistency,
         )
         if gradient_sum:
             self.accumulate_step = make_accumulate_step(
-                self.strategy, self.model, hp.label_smoothing, gradient_sum
+                self.strategy, self.model, hp.label_smoothing, gradient_sum, hp.consistency
             )
         self.search = make_search(self.model, dataclasses.replace(hp, temperature=0.0, top_k=0), 1)
         self.loss_fn = make_loss_fn(self.model, hp.label_smoothing)

@@ -22,11 +22,13 @@ from modules import (
     MultiheadAttention,
     Normalize,
     PositionalEncoding,
+    divergence_of_halves,
     label_smoothing,
     smoothed_cross_entropy,
 )
 from optimizer import FusedAdam, InverseSqrtSchedule
-from positions import LearnedPositions
+from positions import LearnedPositions, Positions
+from vocab import EOS, UNK
 
 IDS = np.array([[5, 1, 7, 0], [2, 3, 0, 0]], np.int32)  # (N, T)
 C = 8
@@ -298,6 +300,19 @@ def test_dropout_acts_in_training_only():
     assert np.abs(trained - layer(inputs, inputs)).max() > 0.01
 
 
+def test_dropped_words_are_unknown_words():
+    keras.utils.set_random_seed(0)
+    ids = RNG.integers(0, 9, (100, 100)).astype(np.int32)
+    layer = InputEmbedding(Embedding(9, C), Positions(100, C, 1), 0.0, word_dropout=0.3)
+    dropped = layer.drop_words(ids).numpy()
+    changed = dropped != ids
+    assert changed[ids > EOS].mean() == pytest.approx(0.3, abs=0.04)
+    assert not changed[ids <= EOS].any() and (dropped[changed] == UNK).all()
+    np.testing.assert_array_equal(layer(ids), layer.tokens(ids))
+    unknown = np.all(layer(ids, training=True) == layer.tokens(np.array([[UNK]])), axis=-1)
+    assert unknown[ids > EOS].mean() == pytest.approx(0.3, abs=0.04)
+
+
 def test_the_end_of_a_sublayer_is_that_of_the_paper():
     x, outputs = units(2, 4, C), units(2, 4, C)
     for residual in (True, False):
@@ -318,9 +333,10 @@ def test_the_end_of_a_sublayer_is_that_of_the_paper():
     [
         (MultiheadAttention(C, 2, add_norm=dict(dropout_rate=0.9)), 2),
         (Feedforward(4 * C, C, add_norm=dict(dropout_rate=0.9)), 1),
+        (Feedforward(4 * C, C, dropout_rate=0.9), 1),
     ],
 )
-def test_residual_dropout_acts_in_training_only(layer, count):
+def test_dropout_of_a_sublayer_acts_in_training_only(layer, count):
     inputs = [units(2, 4, C)] * count
     np.testing.assert_array_equal(layer(*inputs), layer(*inputs))
     assert np.abs(layer(*inputs, training=True) - layer(*inputs)).max() > 0.01
@@ -365,6 +381,28 @@ def test_the_loss_and_its_gradient_are_those_of_the_plain_formula(expected_loss)
         gradients.append(tape.gradient(total, logits))
     np.testing.assert_allclose(*losses, rtol=1e-5)
     np.testing.assert_allclose(*gradients, atol=1e-6)
+
+
+def plain_divergence(logits):
+    """The formula that `divergence_of_halves` equals."""
+    p, q = tf.split(tf.nn.softmax(logits), 2)
+    return tf.reduce_sum(p * tf.math.log(p / q) + q * tf.math.log(q / p), axis=-1) / 2
+
+
+def test_the_divergence_and_its_gradient_are_those_of_the_plain_formula():
+    logits, upstream = tf.constant(3 * units(8, 9)), tf.constant(units(4))
+    divergences, gradients = [], []
+    for divergence in (divergence_of_halves, plain_divergence):
+        with tf.GradientTape() as tape:
+            tape.watch(logits)
+            divergences.append(divergence(logits))
+            total = tf.reduce_sum(upstream * divergences[-1])
+        gradients.append(tape.gradient(total, logits))
+    np.testing.assert_allclose(*divergences, rtol=1e-4)
+    np.testing.assert_allclose(*gradients, atol=1e-5)
+    assert (divergences[0].numpy() > 0.1).all()
+    unlikely = tf.constant([[0.0, 1000.0], [1000.0, 0.0]])
+    assert divergence_of_halves(unlikely).numpy() == [1000.0]
 
 
 def test_smoothed_labels_are_a_distribution():

@@ -20,6 +20,7 @@ from conftest import SMALL, sample_pairs, write_corpus
 from data_load import load_test_data
 from hparams import make_hparams
 from model import make_model
+from modules import divergence_of_halves
 from optimizer import GradientSum
 from processes import Forked
 from runtime.errors import InputError
@@ -93,6 +94,45 @@ def test_the_norm_of_all_gradients_together_is_limited(model, batches, count, li
     _, clipped = update(model, batches if count == 3 else joined(batches), limit * norm)
     for change, other in zip(clipped, changes, strict=True):
         np.testing.assert_allclose(change, scale * other, atol=1e-5)
+
+
+def gradients_of(model, batch, consistency):
+    """Compute the gradients with the same dropout in each call."""
+    reset_dropout(model)
+    gradients, metrics = trainer.replica_gradients(model, *batch, 0.1, consistency, mean=True)
+    return [tf.convert_to_tensor(gradient).numpy() for gradient in gradients], metrics
+
+
+def reset_dropout(model):
+    for variable in model.non_trainable_variables:
+        variable.assign(tf.ones_like(variable))
+
+
+def test_consistency_adds_the_divergence_of_two_passes(batches):
+    """It is half the weight times the mean over the target tokens (R-Drop)."""
+    args = dict(recipe="tiny", hidden_units=16, num_blocks=1, num_heads=2, dropout_rate=0.2)
+    model = make_model(make_hparams(args), 30, 30)
+    (x, y), *_ = joined(batches)
+    (one, metrics), (two, _) = (gradients_of(model, (x, y), weight) for weight in (1.0, 3.0))
+    count = np.count_nonzero(y)
+    assert metrics.num_targets == count
+    reset_dropout(model)
+    with tf.GradientTape() as tape:
+        x, y = (tf.concat([side, side], axis=0) for side in (x, y))
+        divergence = divergence_of_halves(model(x, y, training=True, istarget=y != 0))
+        total = tf.reduce_sum(divergence) / count
+    expected = tape.gradient(total, model.trainable_variables)
+    for first, second, gradient in zip(one, two, expected, strict=True):
+        np.testing.assert_allclose(second - first, tf.convert_to_tensor(gradient), atol=1e-5)
+    assert total > 0.001
+
+
+def test_consistency_without_dropout_changes_nothing(model, batches):
+    (batch,) = joined(batches)
+    (plain, metrics), (other, two_passes) = (gradients_of(model, batch, w) for w in (0.0, 5.0))
+    np.testing.assert_allclose(metrics, two_passes, rtol=1e-5)
+    for gradient, expected in zip(other, plain, strict=True):
+        np.testing.assert_allclose(gradient, expected, atol=1e-5)
 
 
 @pytest.fixture
