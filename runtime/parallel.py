@@ -8,8 +8,6 @@ import signal
 import threading
 import time
 
-import loky
-
 MAX_PROCESSES = 8  # more of them would wait for the text, which one process reads
 PARENT_POLL_SECONDS = 1.0
 FIRST_ITEMS = 5  # computed in this process: for a few, starting others takes longer
@@ -41,6 +39,8 @@ def map_on_cores(function, items):
         yield from map(function, items)
         return
     yield from map(function, itertools.islice(items, FIRST_ITEMS))
+    import loky  # which few texts need, and which fails on Windows before it is refused
+
     start = functools.partial(start_process, function, os.getpid())
     pool = loky.ProcessPoolExecutor(count, initializer=start)
     try:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 
+import loky
 import pytest
 
 from processes import ROOT
@@ -34,12 +35,12 @@ def test_results_are_in_order_and_of_other_processes():
 
 def test_one_core_needs_no_other_process(monkeypatch):
     monkeypatch.setattr(parallel, "num_processes", lambda: 1)
-    monkeypatch.delattr(parallel, "loky")
+    monkeypatch.delattr(loky, "ProcessPoolExecutor")
     assert [*parallel.map_on_cores(abs, range(-ITEMS, 0))] == [*range(ITEMS, 0, -1)]
 
 
 def test_a_few_items_need_no_other_process(monkeypatch):
-    monkeypatch.delattr(parallel.loky.ProcessPoolExecutor, "submit")
+    monkeypatch.delattr(loky.ProcessPoolExecutor, "submit")
     assert [*parallel.map_on_cores(abs, [-1, -2])] == [1, 2]
 
 
