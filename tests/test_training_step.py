@@ -29,7 +29,7 @@ from trainer import StepMetrics, make_accumulate_step, make_train_step
 from vocab import load_vocabs
 
 STRATEGY = tf.distribute.get_strategy()
-LR = 0.1
+LR = 1.0  # with a small one, a change of a parameter would be rounded more
 
 
 @pytest.fixture(params=["tiny", "legacy"])
