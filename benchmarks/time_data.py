@@ -5,8 +5,8 @@
 The arguments are numbers of sentence pairs. `corpora/sample.py` writes the corpora. The baseline
 for words is the method of the 2017 code: it holds the entire text in memory, and cleans and counts
 it at once; it is left out for large corpora. CPU time is that of all threads, and does not depend
-on other work on the machine. Memory is the peak of the process, without files that are mapped into
-it. Waiting is the share of the time after the first step in which training waits for its next
+on other work on the machine. Memory is the peak of the process and of the processes that it starts,
+without files that are mapped into them. Waiting is the share of the time after the first step in which training waits for its next
 batch. The measurements are added to benchmarks/data.json, and docs/data_size.png shows all of them.
 """
 
@@ -66,7 +66,7 @@ def first_step(*flags):
     step = Trainer(hp, vocabs).step
     batches = iter(get_batch_data(data, hp, epoch=1)[0])
     float(step(*next(batches)).mean_loss)
-    print("first step", time.time(), time.process_time(), flush=True)
+    print("first step", time.time(), sum(os.times()[:4]), flush=True)  # with its processes
     waiting, start = 0.0, time.perf_counter()
     for _ in range(STEPS):
         before = time.perf_counter()
@@ -93,7 +93,7 @@ def measure(command) -> dict:
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen([*map(str, command)], stdout=output)
         while process.poll() is None:
-            memory = max(memory, anonymous_mib(process.pid))
+            memory = max(memory, sum(map(anonymous_mib, process_tree(process.pid))))
             time.sleep(MEMORY_POLL_SECONDS)
         seconds, cpu_seconds = time.time() - start, children_cpu_seconds() - cpu_start
         output.seek(0)
@@ -108,6 +108,14 @@ def measure(command) -> dict:
             case "waiting", share:
                 waiting = float(share)
     return dict(seconds=seconds, cpu_seconds=cpu_seconds, mib=memory, waiting=waiting)
+
+
+def process_tree(pid) -> list:
+    """Return the numbers of a process and of all processes that it started."""
+    children = []
+    with contextlib.suppress(OSError):  # it has just ended
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(descendant for child in children for descendant in process_tree(child))]
 
 
 def anonymous_mib(pid) -> float:
