@@ -408,8 +408,8 @@ class Translator:
         X, rows, truncated = encode_lines(lines, self.vocabs[0], self.hp)
         self.truncated += len(truncated)
         if prefixes is not None:
-            prefixes = self.encode_prefixes([prefixes[row] for row in rows])
-            translate_fn = functools.partial(self.translate_ids, prefixes=prefixes)
+            prefixes = [prefixes[row] for row in rows]
+            translate_fn = functools.partial(self.continue_prefixes, prefixes)
         translations = (translate_fn or self.translate_ids)(X)
         if translations is None:
             return None
@@ -436,6 +436,18 @@ class Translator:
             for hypotheses in self.decode_ids(X, prefixes)
         ]
 
+    def continue_prefixes(self, prefixes, X):
+        """Translate source ids: as `translate_ids`, with given first words.
+
+        These words are returned as they were given, also where the vocabulary lacks a character.
+        """
+        encoded, decode = self.encode_prefixes(prefixes), self.vocabs[1].decode
+        translations = self.translate_ids(X, encoded)
+        return [
+            [(restore_prefix(text, prefix, decode(ids)), score) for text, score in hypotheses]
+            for prefix, ids, hypotheses in zip(prefixes, encoded, translations, strict=True)
+        ]
+
     def decode_ids(self, X, prefixes=None):
         """Translate source ids: as `translate_ids`, but pairs of ids and score."""
         if not len(X):
@@ -446,3 +458,17 @@ class Translator:
             translations = decode_all(self.prefix_search, X, self.hp, quiet=True, prefixes=prefixes)
         # Beam search may find fewer than `nbest`; the others have the score -inf.
         return [[pair for pair in pairs if pair[1] > -np.inf] for pairs in translations]
+
+
+def restore_prefix(text, prefix, decoded) -> str:
+    """Return a translation with its first words as they were given.
+
+    Args:
+      decoded: the first words as the vocabulary writes them.
+
+    >>> restore_prefix("Mr. <UNK> runs .", "Mr. Ō", "Mr. <UNK>")
+    'Mr. Ō runs .'
+    """
+    if not text.startswith(decoded):  # it is cut where the longest possible translation ends
+        return text
+    return prefix.strip() + text[len(decoded) :]

@@ -6,8 +6,9 @@ The arguments are numbers of sentence pairs. `corpora/sample.py` writes the corp
 for words is the method of the 2017 code: it holds the entire text in memory, and cleans and counts
 it at once; it is left out for large corpora. CPU time is that of all threads, and does not depend
 on other work on the machine. Memory is the peak of the process and of the processes that it starts,
-without files that are mapped into them. Waiting is the share of the time after the first step in which training waits for its next
-batch. The measurements are added to benchmarks/data.json, and docs/data_size.png shows all of them.
+without files that are mapped into them. Waiting is the share of the time after the first step in
+which training waits for its next batch. The measurements are added to benchmarks/data.json, and
+docs/data_size.png shows all of them.
 """
 
 import contextlib

@@ -2,7 +2,6 @@
 
 import collections
 import functools
-import itertools
 import os
 import signal
 import threading
@@ -10,7 +9,7 @@ import time
 
 MAX_PROCESSES = 8  # more of them would wait for the text, which one process reads
 PARENT_POLL_SECONDS = 1.0
-FIRST_ITEMS = 5  # computed in this process: for a few, starting others takes longer
+ALONE_SECONDS = 1.0  # in which this process computes alone, since starting others takes as long
 
 
 def num_processes() -> int:
@@ -24,8 +23,8 @@ def map_on_cores(function, items):
     """Yield function(item) for each item, in their order, computed on all cores.
 
     The processes are new ones that import the module of `function`, not copies of this one, whose
-    threads and devices would not survive that. They start only if there are many items. Few items
-    and results are in memory at a time.
+    threads and devices would not survive that. They start after `ALONE_SECONDS`, so not for few
+    items. Few items and results are in memory at a time.
 
     Args:
       function: a function of a module, or a `functools.partial` of one.
@@ -38,11 +37,17 @@ def map_on_cores(function, items):
     if count == 1:
         yield from map(function, items)
         return
-    yield from map(function, itertools.islice(items, FIRST_ITEMS))
+    start = time.monotonic()
+    for item in items:
+        yield function(item)
+        if time.monotonic() - start > ALONE_SECONDS:
+            break
+    else:
+        return
     import loky  # which few texts need, and which fails on Windows before it is refused
 
-    start = functools.partial(start_process, function, os.getpid())
-    pool = loky.ProcessPoolExecutor(count, initializer=start)
+    prepare = functools.partial(prepare_process, function, os.getpid())
+    pool = loky.ProcessPoolExecutor(count, initializer=prepare)
     try:
         pending = collections.deque()
         for item in items:
@@ -60,7 +65,7 @@ def map_on_cores(function, items):
         pool.shutdown(kill_workers=True)
 
 
-def start_process(function, parent):
+def prepare_process(function, parent):
     """Prepare a new process. It gets the function once, and not with each item.
 
     Args:
@@ -79,5 +84,5 @@ def end_with(parent):
 
 
 def compute(item):
-    """Call the function of `start_process`."""
+    """Call the function of `prepare_process`."""
     return compute.function(item)

@@ -13,6 +13,7 @@ import tracemalloc
 import weakref
 from pathlib import Path
 
+import loky
 import numpy as np
 import pytest
 
@@ -25,6 +26,7 @@ from hparams import Hyperparams, make_hparams
 from ids import RaggedIds
 from interop.original import find_min_cnt
 from processes import Forked
+from runtime import parallel
 from runtime.errors import InputError
 from text import read_lines, read_test_sentences
 from vocab import EOS, WordVocab, fingerprints, load_vocab, load_vocabs
@@ -392,6 +394,32 @@ def encode_and_count(flags):
     hp = make_hparams(flags)
     load_train_data(hp, load_vocabs(hp))
     print(len(calls))
+
+
+@pytest.mark.parametrize("tokenizer", ["words", "bpe"])
+def test_vocabularies_and_ids_of_two_processes_are_those_of_one(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "BLOCK_LINES", 10)
+    monkeypatch.setattr(parallel, "num_processes", lambda: 2)
+    monkeypatch.setattr(parallel, "ALONE_SECONDS", -1)
+    words = "eins zwei drei vier fünf sechs sieben".split()
+    pairs = [(" ".join(words[i % 7 : i % 11]), f"number {i % 13}") for i in range(200)]
+    flags = write_corpus(tmp_path, pairs) | dict(tokenizer=tokenizer, vocab_size=60, min_cnt=1)
+
+    def read_text():
+        prepro.main(flags)
+        hp = make_hparams(flags)
+        files = [path.read_bytes() for path in sorted(hp.vocab_path("de").parent.glob("*.*"))]
+        data = load_train_data(hp, load_vocabs(hp))
+        return files, *(
+            array.tolist() for side in (data.X, data.Y) for array in (side.ids, side.splits)
+        )
+
+    several = read_text()
+    monkeypatch.delattr(loky, "ProcessPoolExecutor")
+    with pytest.raises(AttributeError):  # the text above needed it
+        read_text()
+    monkeypatch.setattr(parallel, "num_processes", lambda: 1)
+    assert several == read_text()
 
 
 def test_of_several_processes_only_one_encodes(large):

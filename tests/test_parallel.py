@@ -17,7 +17,9 @@ ITEMS = 30
 
 @pytest.fixture(autouse=True)
 def two_processes(monkeypatch):
+    """Two processes start after the first item."""
     monkeypatch.setattr(parallel, "num_processes", lambda: 2)
+    monkeypatch.setattr(parallel, "ALONE_SECONDS", -1)
 
 
 def power_and_process(exponent, number):
@@ -28,8 +30,8 @@ def test_results_are_in_order_and_of_other_processes():
     function = functools.partial(power_and_process, 2)
     powers, processes = zip(*parallel.map_on_cores(function, range(ITEMS)), strict=True)
     assert [*powers] == [number**2 for number in range(ITEMS)]
-    first, others = processes[: parallel.FIRST_ITEMS], processes[parallel.FIRST_ITEMS :]
-    assert {*first} == {os.getpid()} and os.getpid() not in others
+    first, *others = processes
+    assert first == os.getpid() and os.getpid() not in others
     assert 1 <= len({*others}) <= 2
 
 
@@ -40,6 +42,7 @@ def test_one_core_needs_no_other_process(monkeypatch):
 
 
 def test_a_few_items_need_no_other_process(monkeypatch):
+    monkeypatch.setattr(parallel, "ALONE_SECONDS", 60)
     monkeypatch.delattr(loky.ProcessPoolExecutor, "submit")
     assert [*parallel.map_on_cores(abs, [-1, -2])] == [1, 2]
 
@@ -76,6 +79,7 @@ def run_code(code):
     """Run Python code in a new process, in which two processes compute."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
     start = "from runtime import parallel\nparallel.num_processes = lambda: 2\n"
+    start += "parallel.ALONE_SECONDS = -1\n"
     return subprocess.run(
         [sys.executable, "-c", start + code],
         capture_output=True,
@@ -110,4 +114,5 @@ for number, process in parallel.map_on_cores(function, range(99)):
 """
     done = run_code(code)  # it also waits for the others, which have the same standard output
     assert done.returncode == -signal.SIGKILL, done.stderr
-    assert {*done.stdout.split()[: parallel.FIRST_ITEMS]} != {*done.stdout.split()}
+    alone, *others = done.stdout.split()
+    assert {alone} != {*others}

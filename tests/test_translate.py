@@ -286,7 +286,8 @@ def test_translations_continue_the_words_of_a_file(trained, tmp_path, recipe):
     # Prefixes of no word, of one word, of two words.
     own = [" ".join(line.split()[: i % 3]) for i, line in enumerate(plain)]
     other = ["The dog", "", "They"] * 7
-    for prefixes in (own, other):
+    unknown = ["The 猫"] + [""] * 20
+    for prefixes in (own, other, unknown):
         path = tmp_path / "prefixes"
         path.write_text("".join(f"{prefix}\n" for prefix in prefixes), "utf-8")
         done = forked_script("translate.py", **flags, beam=1, prefix=path)
