@@ -1,16 +1,18 @@
 """Time `prepro.py`, and `train.py` up to its first step, on corpora of many sizes.
 
     python benchmarks/time_data.py 1e4 1e5 1e6 1e7
+    python benchmarks/time_data.py 1e8 --recipes legacy
 
-The arguments are numbers of sentence pairs. `corpora/sample.py` writes the corpora. The baseline
-for words is the method of the 2017 code: it holds the entire text in memory, and cleans and counts
-it at once; it is left out for large corpora. CPU time is that of all threads, and does not depend
-on other work on the machine. Memory is the peak of the process and of the processes that it starts,
-without files that are mapped into them. Waiting is the share of the time after the first step in
-which training waits for its next batch. The measurements are added to benchmarks/data.json, and
-docs/data_size.png shows all of them.
+The arguments are numbers of sentence pairs. `corpora/sample.py` writes the corpora; one of 10^8
+pairs is that of 10^7 pairs, named ten times. The baseline for words is the method of the 2017 code:
+it holds the entire text in memory, and cleans and counts it at once; it is left out for large
+corpora. CPU time is that of all threads, and does not depend on other work on the machine. Memory
+is the peak of the process and of the processes that it starts, without files that are mapped into
+them. Waiting is the share of the time after the first step in which training waits for its next
+batch. The measurements are added to benchmarks/data.json, and docs/data_size.png shows all of them.
 """
 
+import argparse
 import contextlib
 import os
 import re
@@ -29,7 +31,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 LANGS = dict(source="de", target="en")
 RESULTS = ROOT / "benchmarks" / "data.json"
+VOCAB_SIZES = dict(legacy=32000, tiny=600)
 MAX_BASELINE_PAIRS = 10**6
+MAX_CORPUS_PAIRS = 10**7
 STEPS = 100
 MEMORY_POLL_SECONDS = 0.02
 
@@ -138,16 +142,17 @@ def write_corpus(pairs):
     return folder
 
 
-def commands_for(pairs) -> dict:
+def commands_for(pairs, recipes) -> dict:
     """Return the commands to time on this many pairs, by their names."""
-    folder = write_corpus(pairs)
-    name = "train.tags.de-en"
-    paths = {f"{side}_train": folder / f"{name}.{lang}" for side, lang in LANGS.items()}
+    folder, times = write_corpus(min(pairs, MAX_CORPUS_PAIRS)), max(1, pairs // MAX_CORPUS_PAIRS)
+    name = folder / "train.tags.de-en"
+    paths = {f"{side}_train": ",".join([f"{name}.{lang}"] * times) for side, lang in LANGS.items()}
     commands = {}
     if pairs <= MAX_BASELINE_PAIRS:
         commands["counting as in 2017"] = [__file__, "count_words", *paths.values()]
-    for recipe, size in (("legacy", 32000), ("tiny", 600)):
-        flags = paths | dict(recipe=recipe, vocab_size=size, preprocessed=folder / recipe)
+    for recipe in recipes:
+        flags = paths | dict(recipe=recipe, vocab_size=VOCAB_SIZES[recipe])
+        flags["preprocessed"] = folder / recipe
         flags |= dict(num_epochs=1, warmup_steps=0)
         shutil.rmtree(folder / recipe / "train_ids", ignore_errors=True)
         options = [f"--{name}={value}" for name, value in flags.items()]
@@ -182,14 +187,20 @@ def draw(results):
     figure.savefig(ROOT / "docs" / "data_size.png", dpi=110)
 
 
-def main(sizes):
+def main():
     """Print a table with the time of each program on each number of pairs."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("sizes", nargs="+", type=float, help="numbers of sentence pairs")
+    parser.add_argument("--recipes", nargs="+", choices=VOCAB_SIZES, default=[*VOCAB_SIZES])
+    args = parser.parse_args()
     machine = describe_machine()
     print(machine)
     columns = ["pairs", "program", "seconds", "CPU seconds", "MiB", "waiting"]
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
-    for pairs in sizes:
-        for program, command in commands_for(pairs).items():
+    for pairs in map(int, args.sizes):
+        for program, command in commands_for(pairs, args.recipes).items():
             row = measure([sys.executable, *command])
             waiting = "-" if row["waiting"] is None else f"{row['waiting']:.2%}"
             times = f"{row['seconds']:.1f} | {row['cpu_seconds']:.1f}"
@@ -200,7 +211,7 @@ def main(sizes):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] in ("count_words", "first_step"):
+    if sys.argv[1:2] in (["count_words"], ["first_step"]):
         dict(count_words=count_words, first_step=first_step)[sys.argv[1]](*sys.argv[2:])
     else:
-        main([int(float(size)) for size in sys.argv[1:]])
+        main()
