@@ -118,6 +118,10 @@ def decode_utf8(name, lines):
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
+            if number == 1 and line.startswith(GZIP_MAGIC):  # of standard input
+                raise InputError(
+                    f"{name}: compressed with gzip. Unpack it, for example with `zcat`"
+                ) from None
             raise InputError(
                 f"{name}:{number}: byte {error.start + 1} of this line is not UTF-8."
                 " Convert the file, for example with `iconv -f latin1 -t utf-8`"

@@ -1,5 +1,6 @@
 """translate.py, as users and other programs run it."""
 
+import gzip
 import json
 import os
 import pty
@@ -195,6 +196,12 @@ def test_the_shard_of_another_run_is_ignored(tiny, tmp_path, monkeypatch):
         shard.write_text(content)
         with pytest.raises(OSError, match="has not written this file"):
             wait_for_shard(shard, keys[1], time.monotonic() + 0.1)
+
+
+def test_a_compressed_file_on_standard_input_is_refused(tiny):
+    done = forked(command(tiny), stdin=gzip.compress(b"Der Hund\n"))
+    assert done.returncode == 2 and not done.stdout
+    assert "standard input: compressed with gzip. Unpack it" in done.stderr
 
 
 def test_bad_input_is_refused(tiny, tmp_path):
