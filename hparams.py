@@ -843,6 +843,7 @@ def make_hparams_from(saved, flags) -> Hyperparams:
     """The hyperparameters of a training that starts from another model.
 
     Fields of the model are those of the other one. The rest come from its recipe and the flags.
+    The languages may change if they have one vocabulary: the model may translate between several.
 
     Args:
       saved: Hyperparams of the other model.
@@ -851,7 +852,9 @@ def make_hparams_from(saved, flags) -> Hyperparams:
     Raises:
       InputError: a flag contradicts the other model.
     """
-    fixed = [f.name for f in dataclasses.fields(Hyperparams) if f.metadata["fixed"] == "model"]
+    fixed = {f.name for f in dataclasses.fields(Hyperparams) if f.metadata["fixed"] == "model"}
+    if saved.tokenizer == "bpe" and saved.joint_vocab:
+        fixed -= {"source_lang", "target_lang"}.intersection(flags)
     for name in fixed:
         path = hparams_path(flags["start_from"])
         check_matches_model(path, name, getattr(saved, name), flags)

@@ -81,7 +81,6 @@ def test_it_begins_as_good_as_the_other_model(trained, tmp_path):
         (dict(start_from="nowhere"), "nowhere: holds no checkpoint. Name the folder of a model"),
         (dict(hidden_units=64), "this model was trained with --hidden_units 16, not 64"),
         (dict(recipe="legacy"), "this model was trained with --recipe tiny, not legacy"),
-        (dict(source_lang="fr"), "this model was trained with --source_lang de, not fr"),
         (dict(best=True), "holds no checkpoint with a dev score"),
     ],
 )
@@ -91,6 +90,16 @@ def test_what_does_not_fit_is_refused(trained, tmp_path, change, problem):
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert problem in done.stderr
     assert not Path(flags["logdir"]).exists()
+
+
+def test_the_languages_may_change_if_they_have_one_vocabulary(trained, tmp_path):
+    flags = started(trained("tiny"), tmp_path, source_lang="en", target_lang="de")
+    train.main(flags)
+    hp = read_hparams(flags["logdir"])[0]
+    assert (hp.source_lang, hp.target_lang) == ("en", "de")
+    flags = started(trained("legacy"), tmp_path / "words", source_lang="fr")
+    with pytest.raises(InputError, match="was trained with --source_lang de, not fr"):
+        train.main(flags)
 
 
 def test_a_model_that_started_elsewhere_is_not_resumed(trained):
