@@ -68,9 +68,10 @@ def check_convertible(hp):
     )
     for name, value in expected.items():
         if getattr(hp, name) != value:
+            flag = "positions" if name == "position_encoding" else name
             raise InputError(
-                f"recipe {hp.recipe}, {name} {getattr(hp, name)}: Hugging Face's class for such"
-                f" models, Marian, has only {name} {value}. Export with --format saved_model, or"
+                f"recipe {hp.recipe}, {flag} {getattr(hp, name)}: Hugging Face's class for such"
+                f" models, Marian, has only {flag} {value}. Export with --format saved_model, or"
                 " train with --recipe updated, paper or tiny"
             )
     if hp.temperature:
