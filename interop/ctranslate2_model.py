@@ -74,17 +74,18 @@ def check_convertible(hp):
         )
     if hp.temperature:
         raise InputError("temperature is not exported to this format. Add --temperature 0")
-    if not hp.residual or hp.normalization != "post":
+    if not hp.residual or hp.normalization == "none":
         raise InputError(
-            "CTranslate2 gets only models with residual connections and normalization post."
-            " Export with --format saved_model"
+            "CTranslate2 gets only models with residual connections and normalization. Export with"
+            " --format saved_model"
         )
 
 
 def make_spec(hp, model):
     """Convert a built `Transformer` to a `ctranslate2.specs.TransformerSpec`."""
     specs = import_optional("ctranslate2").specs
-    spec = specs.TransformerSpec.from_config(hp.num_blocks, hp.num_heads, pre_norm=False)
+    pre_norm = hp.normalization == "pre"
+    spec = specs.TransformerSpec.from_config(hp.num_blocks, hp.num_heads, pre_norm=pre_norm)
     spec.config.unk_token, spec.config.eos_token = SPECIALS[UNK], SPECIALS[EOS]
     spec.config.bos_token = spec.config.decoder_start_token = SPECIALS[BOS]
     spec.config.add_source_eos = True
@@ -98,6 +99,9 @@ def make_spec(hp, model):
         set_self_attention(layer.self_attention, block.self_attention)
         set_cross_attention(layer.attention, block.vanilla_attention)
         set_feedforward(layer.ffn, block.feedforward)
+    if pre_norm:
+        set_normalize(spec.encoder.layer_norm, model.enc_norm)
+        set_normalize(spec.decoder.layer_norm, model.dec_norm)
     set_logits(spec.decoder.projection, model)
     return spec
 
@@ -145,7 +149,7 @@ def set_output(spec, attention):
 
 
 def set_feedforward(spec, feedforward):
-    """Set both linear maps, and the normalization after them."""
+    """Set both linear maps, and the normalization."""
     set_dense(spec.linear_0, feedforward.inner)
     set_dense(spec.linear_1, feedforward.outer)
     set_normalize(spec.layer_norm, feedforward.add_norm.normalize)

@@ -1,5 +1,6 @@
 """CTranslate2 decodes our models as we do."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from hparams import make_hparams
 from inference import Translator, decode_all, load_model, make_search
 from interop import ctranslate2_model
 from interop.optional import import_optional
+from model import make_model
 from processes import forked_script
 from runtime.errors import InputError
 from search import suppress
@@ -53,12 +55,10 @@ def test_translations_and_scores_are_equal(flags, search):
     assert len({tuple(ids) for [(ids, _)] in theirs}) > 3
 
 
-@pytest.mark.parametrize("quantization", ["float32", "int8"])
-def test_log_probabilities_are_equal(flags, tmp_path, quantization):
-    """With int8 nearly equal: a parameter is rounded to 1/127 of the largest in its row."""
-    (hp, model, vocabs), X = loaded(flags, beam=1)
-    ctranslate2_model.write(hp, model, vocabs, tmp_path / "model", quantization)
-    translator = ctranslate2.Translator(str(tmp_path / "model"), compute_type=quantization)
+def log_probability_differences(hp, model, vocabs, X, path, quantization="float32"):
+    """Export a model, and compare the log-probabilities of some tokens there with ours."""
+    ctranslate2_model.write(hp, model, vocabs, path, quantization)
+    translator = ctranslate2.Translator(str(path), compute_type=quantization)
     pairs = [(x[:-1], np.flip(x[:-1])) for x in X]  # any ids can serve as a translation
     tokens = [[[*map(vocabs[0].id_to_token, side)] for side in pair] for pair in pairs]
     scored = translator.score_batch(*map(list, zip(*tokens, strict=True)))
@@ -67,10 +67,29 @@ def test_log_probabilities_are_equal(flags, tmp_path, quantization):
         x, y = (np.append(side, 3)[None].astype(np.int32) for side in (x, y))
         logp = tf.nn.log_softmax(suppress(model(x, y), [PAD]))[0].numpy()
         differences.extend(logp[range(y.size), y[0]] - result.log_probs)
+    return differences
+
+
+@pytest.mark.parametrize("quantization", ["float32", "int8"])
+def test_log_probabilities_are_equal(flags, tmp_path, quantization):
+    """With int8 nearly equal: a parameter is rounded to 1/127 of the largest in its row."""
+    model, X = loaded(flags, beam=1)
+    differences = log_probability_differences(*model, X, tmp_path / "model", quantization)
     if quantization == "float32":
         np.testing.assert_allclose(differences, 0, atol=1e-4)
     else:
         assert 0 < np.abs(differences).mean() < 0.05
+
+
+def test_normalization_before_each_sublayer(trained, tmp_path):
+    (hp, _, vocabs), X = loaded(trained("tiny"), beam=1)
+    hp = dataclasses.replace(hp, normalization="pre")
+    model = make_model(hp, *map(len, vocabs))
+    rng = np.random.default_rng(0)
+    for variable in model.trainable_variables:  # also gamma and beta differ between layers
+        variable.assign(variable + rng.normal(scale=0.1, size=variable.shape))
+    differences = log_probability_differences(hp, model, vocabs, X, tmp_path / "model")
+    np.testing.assert_allclose(differences, 0, atol=1e-4)
 
 
 CLIENT = """
