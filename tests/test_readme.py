@@ -34,6 +34,7 @@ SKIPPED = {
     "python tests/mutants.py": "takes hours",
     "python eval.py --logdir logdir/": "tests/test_eval.py compares two evaluations",
     "python translate.py --logdir logdir/a,": "tests/test_ensemble.py trains two models",
+    "python translate.py --logdir logdir/en-de": "needs a reverse model",
     "python rerank.py --source in --nbest nbest --logdir": "needs a reverse model",
 }
 SETUP = [
