@@ -784,7 +784,7 @@ def choose_schedule(hp, steps_per_epoch) -> Hyperparams:
 
 
 def count_steps(hp, steps_per_epoch) -> int:
-    """Count the steps of a whole training."""
+    """Count the steps of a complete training."""
     steps = hp.num_epochs * steps_per_epoch
     return min(steps, hp.max_steps) if hp.max_steps else steps
 
@@ -852,9 +852,10 @@ def make_hparams_from(saved, flags) -> Hyperparams:
     Raises:
       InputError: a flag contradicts the other model.
     """
-    fixed = {f.name for f in dataclasses.fields(Hyperparams) if f.metadata["fixed"] == "model"}
+    fixed = [f.name for f in dataclasses.fields(Hyperparams) if f.metadata["fixed"] == "model"]
     if saved.tokenizer == "bpe" and saved.joint_vocab:
-        fixed -= {"source_lang", "target_lang"}.intersection(flags)
+        languages = {"source_lang", "target_lang"}.intersection(flags)
+        fixed = [name for name in fixed if name not in languages]
     for name in fixed:
         path = hparams_path(flags["start_from"])
         check_matches_model(path, name, getattr(saved, name), flags)

@@ -152,8 +152,7 @@ def commands_for(pairs, recipes) -> dict:
         commands["counting as in 2017"] = [__file__, "count_words", *paths.values()]
     for recipe in recipes:
         flags = paths | dict(recipe=recipe, vocab_size=VOCAB_SIZES[recipe])
-        flags["preprocessed"] = folder / recipe
-        flags |= dict(num_epochs=1, warmup_steps=0)
+        flags |= dict(preprocessed=folder / recipe, num_epochs=1, warmup_steps=0)
         shutil.rmtree(folder / recipe / "train_ids", ignore_errors=True)
         options = [f"--{name}={value}" for name, value in flags.items()]
         assignments = [f"{name}={value}" for name, value in flags.items()]

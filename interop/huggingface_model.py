@@ -4,6 +4,7 @@ Its `AutoModelForSeq2SeqLM` and `AutoTokenizer` load the folder. From there, oth
 to ONNX, for example. PyTorch is needed to load it, not to write it.
 """
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def check_convertible(hp):
     """Raise InputError if Marian's class lacks a layer of the model."""
     expected = dict(
         model="transformer",
-        position_encoding="paired_sinusoid",
+        positions="paired_sinusoid",
         attention_score="scaled_dot",
         relu_projections=False,
         tied_embeddings=True,
@@ -66,13 +67,13 @@ def check_convertible(hp):
         residual=True,
         normalization="post",
     )
+    fields = dataclasses.asdict(hp) | dict(positions=hp.position_encoding)  # not auto
     for name, value in expected.items():
-        if getattr(hp, name) != value:
-            flag = "positions" if name == "position_encoding" else name
+        if fields[name] != value:
             raise InputError(
-                f"recipe {hp.recipe}, {flag} {getattr(hp, name)}: Hugging Face's class for such"
-                f" models, Marian, has only {flag} {value}. Export with --format saved_model, or"
-                " train with --recipe updated, paper or tiny"
+                f"recipe {hp.recipe}, {name} {fields[name]}: Hugging Face's class for such models,"
+                f" Marian, has only {name} {value}. Export with --format saved_model, or train with"
+                " --recipe updated, paper or tiny"
             )
     if hp.temperature:
         raise InputError("temperature is not exported to this format. Add --temperature 0")

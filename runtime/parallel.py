@@ -1,4 +1,4 @@
-"""Compute on all cores, in processes of their own."""
+"""Compute on all cores, in other processes."""
 
 import collections
 import functools

@@ -268,7 +268,7 @@ def test_a_picture_of_the_attention(tiny, tmp_path):
     main(given | dict(attention=str(picture)))
     before = picture.read_bytes()
     assert before[:4] == b"\x89PNG"
-    # Of a long sentence it shows the beginning.
+    # It shows the beginning of a long sentence.
     Path(given["source"]).write_text("Der Hund schläft " * 40, "utf-8")
     main(given | dict(attention=str(picture)))
     assert before != picture.read_bytes()
