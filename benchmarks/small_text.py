@@ -5,7 +5,10 @@
 
 The text is the first pairs of Multi30k, German to English, scored on its `val`; or pairs from the
 small English-Japanese grammar in this file, scored on 500 others. The numbers are training pairs.
-No other flags are given, so that the recipe chooses the vocabulary, the epochs and the warm-up.
+The recipe chooses the vocabulary, the epochs and the warm-up. All further arguments go to prepro.py
+and train.py, for example to try a method:
+
+    REAL_TEXT=DIR python benchmarks/small_text.py multi30k 3000 --normalization pre --seed 1
 """
 
 import argparse
@@ -22,8 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "benchmarks" / "work" / "small_text"
 TABLE = ROOT / "benchmarks" / "small_text.md"
 HEADER = (
-    "| text | pairs | vocab_size | epochs | steps | warm-up | training | sacreBLEU |"
-    " greedy, one checkpoint |\n|---|---|---|---|---|---|---|---|---|\n"
+    "| text | pairs | flags | vocab_size | epochs | steps | warm-up | training | sacreBLEU |"
+    " greedy, one checkpoint |\n|---|---|---|---|---|---|---|---|---|---|\n"
 )
 
 # English and Japanese -----------------------------------------------------------
@@ -170,9 +173,10 @@ def run_script(script, *flags) -> str:
     return done.stdout
 
 
-def measure(text, count) -> list:
-    """Train on `count` pairs, and return the cells of their row."""
-    folder = WORK / f"{text}-{count}"
+def measure(text, count, more_flags) -> list:
+    """Train on `count` pairs with further flags, and return the cells of their row."""
+    words = [word.lstrip("-").replace("=", "_") for word in more_flags]
+    folder = WORK / "_".join([f"{text}-{count}", *words])
     folder.mkdir(parents=True, exist_ok=True)
     if text == "multi30k":
         real_text = Path(os.environ["REAL_TEXT"]) / "multi30k"
@@ -186,6 +190,7 @@ def measure(text, count) -> list:
     for part, pairs in (("train", train), ("test", test)):
         for side, path in zip(("source", "target"), write_pairs(folder, part, pairs), strict=True):
             flags += [f"--{side}_{part}", path]
+    flags += more_flags
     vocab_size = re.search(r"(\d+) subwords", run_script("prepro.py", *flags))[1]
     start = time.monotonic()
     printed = run_script("train.py", *flags)
@@ -201,7 +206,8 @@ def measure(text, count) -> list:
             *search_flags,
         )
         scores.append(re.search(r"sacreBLEU = ([\d.]+)", printed)[1])
-    return [text, count, vocab_size, epochs, steps, warmup, f"{minutes:.1f} min", *scores]
+    schedule = [vocab_size, epochs, steps, warmup, f"{minutes:.1f} min"]
+    return [text, count, f"`{' '.join(more_flags)}`" if more_flags else "", *schedule, *scores]
 
 
 def main():
@@ -209,9 +215,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("text", choices=("multi30k", "english-japanese"))
     parser.add_argument("pairs", type=int, nargs="+")
-    args = parser.parse_args()
+    args, more_flags = parser.parse_known_args()
     for count in args.pairs:
-        row = measure(args.text, count)
+        row = measure(args.text, count, more_flags)
         line = f"| {' | '.join(map(str, row))} |\n"
         with TABLE.open("a") as file:
             file.write(line if file.tell() else HEADER + line)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from data_load import encode_lines
 from ids import RaggedIds
-from inference import decoding_batches, token_log_probs
+from inference import decoding_batches, restore_prefix, token_log_probs
 from monitor.attention_maps import append_eos, cross_weights
 from vocab import truncate_at_eos
 
@@ -51,19 +51,25 @@ class InspectedTranslator:
           list of dict: the answer of the server to each one, in types that JSON has.
         """
         hp, vocabs = self.translator.hp, self.translator.vocabs
+        decode = vocabs[1].decode
         max_tokens = min(MAX_TOKENS, hp.max_input_tokens)
         lines = [sentence.text for sentence in sentences]
         X, rows, truncated = encode_lines(lines, vocabs[0], hp, max_tokens)
-        prefixes = self.translator.encode_prefixes([sentences[row].prefix for row in rows])
-        translations = self.translator.decode_ids(X, prefixes)
+        prefixes = [sentences[row].prefix for row in rows]
+        Y = self.translator.encode_prefixes(prefixes)
+        translations = self.translator.decode_ids(X, Y)
         answers = [
             dict(source=[], translations=[], truncated=row in truncated)
             for row in range(len(lines))
         ]
-        for row, x, hypotheses in zip(rows, X, translations, strict=True):
+        found = zip(rows, X, prefixes, Y, translations, strict=True)
+        for row, x, prefix, y, hypotheses in found:
             answers[row]["source"] = display_tokens(x[:-1], vocabs[0], hp)
             answers[row]["translations"] = [
-                dict(text=vocabs[1].decode(ids), score=round(float(score), 4))
+                dict(
+                    text=restore_prefix(decode(ids), prefix, decode(y)),
+                    score=round(float(score), 4),
+                )
                 for ids, score in hypotheses
             ]
         self.inspect(

@@ -368,13 +368,14 @@ def test_an_overloaded_server_answers_503_and_recovers(monkeypatch):
 # The page ----------------------------------------------------------------------
 
 
-def test_a_prefix_is_continued(flags, server):
+@pytest.mark.parametrize("prefix", ["They", "The 猫"])  # the second one has an unknown character
+def test_a_prefix_is_continued(flags, server, prefix):
     source = read_test_sentences(flags["source_test"])[1][0]
-    body = json.dumps(dict(text=source, prefix="They")).encode()
+    body = json.dumps(dict(text=source, prefix=prefix)).encode()
     status, answer = ask(server, body)
-    assert status == 200
+    assert status == 200 and answer["translations"]
     for translation in answer["translations"]:
-        assert translation["text"].split()[0].startswith("They")
+        assert translation["text"].startswith(prefix)
         assert all(0 <= probability <= 1 for probability in translation["probabilities"])
 
 
