@@ -208,8 +208,8 @@ class Hyperparams(Flags):
     )
     mask_from: str = model_flag(
         "activations",
-        "padding is found from activations that are all zeros, as in 2017, or from the token ids,"
-        " or is not hidden",
+        "activations: padding is where vectors are all zeros, as in 2017; ids: where the token is"
+        " <PAD>; none: padding is not masked",
         choices=("activations", "ids", "none"),
         fixed="model",
     )
@@ -225,8 +225,8 @@ class Hyperparams(Flags):
     )
     normalization: str = model_flag(
         "post",
-        "normalize the outputs of each sublayer after the addition, its inputs before it, or"
-        " neither",
+        "post: normalize after each residual addition, as in the paper; pre: normalize the inputs"
+        " of each sublayer; none: no normalization",
         choices=("post", "pre", "none"),
         fixed="model",
     )
@@ -252,7 +252,7 @@ class Hyperparams(Flags):
     start_from: str = training_flag(
         NONE,
         "folder of a model from whose parameters and vocabularies a new training starts; best and"
-        " average_checkpoints, or their values there, choose its checkpoints",
+        " average_checkpoints choose its checkpoints, by default as saved with that model",
     )
     batch_size: int = training_flag(
         32,
@@ -362,7 +362,7 @@ class Hyperparams(Flags):
     )
     seed: int = training_flag(
         0,
-        "seed of the initial parameters, dropout and the order of the data",
+        "seed of the initial parameters, dropout, the order of the data and random translations",
         0,
         INT32_LIMIT,
         fixed="epoch",

@@ -65,7 +65,7 @@ class TranslateFlags(Flags):
     )
     engine: str = flag(
         "tensorflow",
-        "library that decodes; ctranslate2 cannot run models of the recipe legacy",
+        "library that decodes; ctranslate2 cannot run the recipes legacy, rnn and rnn_attention",
         choices=("tensorflow", "ctranslate2"),
     )
     quantization: str = flag(

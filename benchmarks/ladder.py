@@ -92,7 +92,7 @@ def rows() -> dict:
         "without label smoothing": dict(label_smoothing=0.0),
         "without warm-up": dict(warmup_steps=0, lr=0.0005),
         "masks from activations": PADDED | dict(mask_from="activations"),
-        "without masks of keys": PADDED | dict(mask_from="none"),
+        "without padding masks": PADDED | dict(mask_from="none"),
         "three matrices": dict(tied_embeddings=False),
     }
     transformers = {name: dict(recipe="tiny") | flags for name, flags in transformers.items()}
