@@ -208,11 +208,11 @@ def open_checkpoint(path):
 
 @contextlib.contextmanager
 def literal_path(path):
-    """Context manager: a path of the same checkpoint without wildcards, str.
+    """Context manager: a path of the same checkpoint that is UTF-8, and without wildcards, str.
 
     TensorFlow writes to `run[1]/model`, but treats the path as a pattern when it reads.
     """
-    if not set("*?[]\\") & set(str(path)):
+    if not set("*?[]\\") & set(str(path)) and str(path).isprintable():
         yield str(path)
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -468,7 +468,10 @@ def restore_average(model, paths):
     for path in paths:
         restore(checkpoint, path)
         for total, variable in zip(sums, variables, strict=True):
-            total += variable.numpy()
+            array = variable.numpy()
+            if not np.isfinite(array).all():
+                raise restore_error(path, ValueError(f"{variable.path} is not finite"))
+            total += array
     for total, variable in zip(sums, variables, strict=True):
         variable.assign(total / len(paths))
 

@@ -42,6 +42,7 @@ from bleu import (
 )
 from data_load import load_test_data
 from inference import decode_all, describe_decoding, detokenize_best, load_model, make_search
+from interop.original import is_original
 from runtime.workers import translate_distributed
 from text import read_lines
 
@@ -75,6 +76,8 @@ def results_path(hp, paths) -> Path:
         value = getattr(hp, name)
         if value != getattr(saved, name):
             parts.append(f"{name}-{Path(value).name if name == 'source_test' else value}")
+    if hp.precision != Hyperparams.precision:
+        parts.append(hp.precision)
     name = re.sub(r"[^\w.-]", "_", ".".join(parts), flags=re.ASCII)
     return Path(hp.results) / name[:MAX_NAME_CHARS]
 
@@ -90,7 +93,7 @@ def keep_other_results(path, identity):
     lines = path.read_bytes().decode("utf-8", "replace").splitlines()
     if not set(identity) <= set(lines):
         new_path = keep_copy(path)
-        print(f"{path}: holds another evaluation. Renamed it to {new_path}", file=sys.stderr)
+        print(f"{path}: holds another evaluation. Copied it to {new_path}", file=sys.stderr)
 
 
 def describe_scores(test, got, hp, token_name) -> list[str]:
@@ -189,6 +192,8 @@ def main(flags):
     decoding = describe_decoding(hp, paths)
     digest = checkpoint.parameters_digest(paths)
     inputs = f"weights {digest[:16]}, test set {test.digest()[:16]}"
+    if is_original(paths[-1]):  # which does not record the number of heads
+        inputs += f", {hp.num_heads} heads"
     inputs += f", references {references_digest(test)}"
     identity = [f"Decoding = {decoding}", f"Inputs = {inputs}"]
     if note := tokenizer_note(hp.target_lang, test.references):

@@ -16,7 +16,7 @@ from pathlib import Path
 from hparams import Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import durable_replace, make_folder, temp_path
+from runtime.files import check_utf8, durable_replace, make_folder, temp_path
 from runtime.flags import Flags, flag
 
 
@@ -51,6 +51,8 @@ from inference import describe_checkpoints, describe_decoding, load_model
 from interop import ctranslate2_model, huggingface_model
 from interop.saved_model import write_saved_model
 
+SEARCH_FLAGS = ("beam", "length_penalty", "alpha")
+
 
 def main(flags):
     """Write the model.
@@ -62,9 +64,13 @@ def main(flags):
       InputError: there is no model, the format cannot hold it, or the output exists already.
     """
     options, flags = ExportFlags.split(flags)
+    for name in SEARCH_FLAGS:
+        if name in flags and options.format == "ctranslate2":
+            raise InputError(f"{name} is given to CTranslate2 when it translates. Leave it out")
     output = Path(options.output)
     if output.exists():
         raise InputError(f"{output}: already exists. Delete it, or choose another --output")
+    check_utf8(output)
     paths, hp, model, vocabs = load_model(flags)
     make_folder(output.parent)
     temporary = temp_path(output)

@@ -21,6 +21,7 @@ from runtime.files import atomic_write, split_paths
 from runtime.flags import AUTO, INT32_LIMIT, NONE, WIDTH_LIMIT, Flags, check_value, flag
 
 MAX_INPUT_TOKENS = 1024  # read of a sentence, if the model itself has no limit
+MAXLEN_LIMIT = 4097  # exclusive; the memory for attention grows with the square of `maxlen`
 MIN_TEMPERATURE = 0.001  # below it, but above 0, logits could overflow
 ENOUGH_STEPS_PER_EPOCH = 300  # from which 40 epochs are enough, with num_epochs auto
 
@@ -163,7 +164,7 @@ class Hyperparams(Flags):
         10,
         "T: tokens in a sentence, </S> included; longer training pairs are left out",
         1,
-        INT32_LIMIT,
+        MAXLEN_LIMIT,
         fixed="model",
     )
     hidden_units: int = model_flag(512, "C: units of each layer", 1, WIDTH_LIMIT, fixed="model")
@@ -401,6 +402,7 @@ class Hyperparams(Flags):
     def __post_init__(self):
         super().__post_init__()
         self.check_model()
+        self.check_vocabulary()
         self.check_data()
         self.check_decoding()
 
@@ -443,6 +445,9 @@ class Hyperparams(Flags):
             raise InputError(
                 f"positions complex need an even number of hidden_units, not {self.hidden_units}"
             )
+
+    def check_vocabulary(self):
+        """Raise InputError if fields of the vocabularies contradict each other."""
         if self.bpe_dropout and not (self.tokenizer == "bpe" and self.unbounded_length):
             raise InputError(
                 "bpe_dropout needs --tokenizer bpe and positions without an end, since it makes"
@@ -463,6 +468,8 @@ class Hyperparams(Flags):
             raise InputError(
                 "tied_embeddings needs --tokenizer bpe: words have one vocabulary per language"
             )
+        if self.tokenizer == "words" and (self.symbol_list or self.byte_fallback):
+            raise InputError("symbols and byte_fallback need --tokenizer bpe. Leave them out")
 
     def check_decoding(self):
         """Raise InputError if fields of decoding contradict each other."""
@@ -487,8 +494,6 @@ class Hyperparams(Flags):
                 raise InputError(
                     f"{name} needs a development set. Give --source_dev and --target_dev"
                 )
-        if self.tokenizer == "words" and (self.symbol_list or self.byte_fallback):
-            raise InputError("symbols and byte_fallback need --tokenizer bpe. Leave them out")
         if self.source_lang == self.target_lang:
             raise InputError(
                 f"source_lang and target_lang are both {self.source_lang}, and one vocabulary file"
@@ -595,6 +600,8 @@ class Hyperparams(Flags):
         for field in dataclasses.fields(cls):
             if field.name in flags:
                 check_value(field, flags[field.name])
+        if flags.get("best") and flags.get("average_checkpoints", 1) > 1:
+            raise InputError("best uses one checkpoint. Leave out --average_checkpoints")
         logdirs = split_paths(flags.get("logdir", cls.logdir))
         reads_model = any(any(Path(logdir).glob("*.index")) for logdir in logdirs)
         if not reads_model and "start_from" not in flags:
@@ -826,17 +833,22 @@ def load_hparams(flags, model_exists, mid_epoch=False):
     if not model_exists:
         return make_hparams(flags), {}
     # A value that the program has chosen stays.
-    flags = {name: value for name, value in choose_batch_unit(flags).items() if value != AUTO}
+    flags = {name: value for name, value in flags.items() if value != AUTO}
     path = hparams_path(flags.get("logdir", Hyperparams.logdir))
     saved, vocab_sha256 = read_hparams(path.parent)
     check_model_flags(dataclasses.asdict(saved), flags)
+    if mid_epoch and "batch_size" in flags and saved.batch_tokens:
+        raise InputError(
+            f"{path}: trained with --batch_tokens {saved.batch_tokens}, not with --batch_size,"
+            " until the epoch is done. Leave the flag out"
+        )
     for field in dataclasses.fields(Hyperparams):
         fixed = field.metadata["fixed"]
         if fixed == "model" or mid_epoch and fixed == "epoch":
             until = "" if fixed == "model" else " until the epoch is done"
             check_matches_model(path, field.name, getattr(saved, field.name), flags, until)
-    logdir = {"logdir": str(path.parent)}
-    return Hyperparams(**(dataclasses.asdict(saved) | logdir | flags)), vocab_sha256
+    fields = dict(logdir=str(path.parent)) | choose_batch_unit(flags)
+    return Hyperparams(**(dataclasses.asdict(saved) | fields)), vocab_sha256
 
 
 def make_hparams_from(saved, flags) -> Hyperparams:

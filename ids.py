@@ -29,7 +29,7 @@ class RaggedIds:
         """Build from a list of lists of ids."""
         splits = np.cumsum([0, *map(len, sequences)])
         ids = np.fromiter(itertools.chain.from_iterable(sequences), np.int32, splits[-1])
-        return cls(ids if ids.max(initial=0) >= 2**16 else ids.astype(np.uint16), splits)
+        return cls(ids.astype(smallest_dtype(ids.max(initial=0)), copy=False), splits)
 
     @classmethod
     def concatenate(cls, raggeds):
@@ -74,8 +74,12 @@ class RaggedIds:
         return self.splits[1:][rows] - self.splits[:-1][rows]
 
     def digest(self) -> bytes:
-        """Return the SHA-256 of the ids and of their splits."""
-        digest = hashlib.sha256(self.ids)
+        """Return the SHA-256 of the ids, of whichever type they are, and of their splits."""
+        pieces = [self.ids[i : i + SCAN_IDS] for i in range(0, len(self.ids), SCAN_IDS)]
+        dtype = smallest_dtype(max((piece.max() for piece in pieces), default=0))
+        digest = hashlib.sha256()
+        for piece in pieces:
+            digest.update(piece.astype(dtype, copy=False))
         digest.update(self.splits)
         return digest.digest()
 
@@ -136,6 +140,11 @@ class RaggedWriter:
     def __exit__(self, *_):
         self.ids_file.close()
         self.splits_file.close()
+
+
+def smallest_dtype(largest_id) -> type:
+    """Return the type of ids up to `largest_id`."""
+    return np.uint16 if largest_id < 2**16 else np.int32
 
 
 def file_paths(path) -> tuple[Path, Path]:

@@ -94,14 +94,15 @@ def choose_checkpoints(newest, best, count):
 
 
 def describe_decoding(hp, paths) -> str:
-    """Describe how translations are made: the search, and the checkpoints of the model."""
+    """Describe how translations are made: the search, the checkpoints, the compute type."""
     search = "greedy search"
     if hp.temperature:
         among = f" from the {hp.top_k} most likely tokens" if hp.top_k else ""
         search = f"samples{among}, temperature {hp.temperature}, seed {hp.seed}"
     if hp.beam > 1:
         search = f"beam {hp.beam}, length penalty {hp.length_penalty} {hp.alpha}"
-    return f"{search}, {describe_checkpoints(paths)}"
+    precision = "" if hp.precision == Hyperparams.precision else f", {hp.precision}"
+    return f"{search}, {describe_checkpoints(paths)}{precision}"
 
 
 def describe_checkpoints(paths) -> str:
@@ -253,10 +254,14 @@ class Scorer:
 
     Args:
       hp, model, vocabs: as `load_model` returns them.
+
+    Attributes:
+      truncated: how many pairs so far had a side of more than `hp.max_input_tokens`.
     """
 
     def __init__(self, hp, model, vocabs):
         self.hp, self.vocabs = hp, vocabs
+        self.truncated = 0
 
         @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2, autograph=False)
         def log_probability(x, y):
@@ -269,15 +274,17 @@ class Scorer:
     def __call__(self, lines, translations) -> list[LineScore]:
         """Score the translations of lines, both lists of str.
 
-        Lines are truncated as for translating. The score is NaN if one of the two sides is empty.
+        The score is NaN if one of the two sides is empty, or too long for the model.
         """
         pad_to = self.hp.pad_to
         scores = [LineScore(math.nan, 0)] * len(lines)
-        X, Y, rows = encode_both(self.hp, self.vocabs, lines, translations)
-        for batch in decoding_batches(np.maximum(X.lengths, Y.lengths)):
+        X, Y, rows, truncated = encode_both(self.hp, self.vocabs, lines, translations)
+        self.truncated += len(truncated)
+        for batch in decoding_batches(np.maximum(X.lengths, Y.lengths), width=pad_to):
             logp = self.log_probability(X.pad(batch, pad_to), Y.pad(batch, pad_to)).numpy()
             for i, value in zip(batch, logp, strict=True):
-                scores[rows[i]] = LineScore(float(value), int(Y.lengths[i]))
+                if rows[i] not in truncated:
+                    scores[rows[i]] = LineScore(float(value), int(Y.lengths[i]))
         return scores
 
 
@@ -285,14 +292,16 @@ def encode_both(hp, vocabs, lines, translations):
     """Encode lines and their translations, without those that are empty on a side.
 
     Returns:
-      (RaggedIds, RaggedIds, list of int): the ids, and the indices of the lines.
+      (RaggedIds, RaggedIds, list of int, set of int): the ids; the indices of the lines; and of
+      those that were truncated on a side.
     """
-    X, source_rows, _ = encode_lines(lines, vocabs[0], hp)
-    Y, target_rows, _ = encode_lines(translations, vocabs[1], hp)
+    X, source_rows, long_sources = encode_lines(lines, vocabs[0], hp)
+    Y, target_rows, long_targets = encode_lines(translations, vocabs[1], hp)
     rows = np.intersect1d(source_rows, target_rows)
     X = X.select(np.searchsorted(source_rows, rows))
     Y = Y.select(np.searchsorted(target_rows, rows))
-    return X, Y, rows.astype(int).tolist()
+    rows = rows.astype(int).tolist()
+    return X, Y, rows, {*long_sources, *long_targets}.intersection(rows)
 
 
 def truncate_at_eos_tf(ids, max_lengths):
@@ -333,7 +342,7 @@ def decode_all(search, X, hp, quiet=False, prefixes=None):
     translations = [None] * len(X)
     bar = tqdm(desc="translating", total=len(X), leave=False, mininterval=1, disable=quiet)
     with bar:
-        for rows in decoding_batches(X.lengths, hp.beam):
+        for rows in decoding_batches(X.lengths, hp.beam, hp.pad_to):
             more = [] if prefixes is None else [prefixes.pad(rows)]
             preds, scores = search(X.pad(rows, hp.pad_to), *more)
             preds, scores = preds.numpy(), scores.numpy()  # (N, nbest, T), (N, nbest)
@@ -345,11 +354,16 @@ def decode_all(search, X, hp, quiet=False, prefixes=None):
     return translations
 
 
-def decoding_batches(lengths, beam=1):
-    """Yield the row numbers of each batch: sentences of similar length, the longest first."""
+def decoding_batches(lengths, beam=1, width=None):
+    """Yield the row numbers of each batch: sentences of similar length, the longest first.
+
+    Args:
+      width: the length to which all rows are padded, or None for the longest row of a batch.
+    """
     order = np.argsort(lengths, kind="stable")[::-1]
     while len(order):
-        rows, order = np.split(order, [decoding_batch_size(lengths[order[0]], beam)])
+        size = decoding_batch_size(width or lengths[order[0]], beam)
+        rows, order = np.split(order, [size])
         yield rows
 
 

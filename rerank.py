@@ -15,7 +15,7 @@ import sys
 from hparams import Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import check_not_directory, open_output
+from runtime.files import check_outputs, open_output
 from runtime.flags import Flags, flag
 
 
@@ -36,7 +36,9 @@ class RerankFlags(Flags):
             if not getattr(self, name):
                 raise InputError(f"{name} is missing. Give --source and --nbest")
         super().__post_init__()
-        check_not_directory(self.output)
+        check_outputs(self, outputs=["output"], inputs=["source", "nbest"])
+        if self.method == "mbr" and self.weight != RerankFlags.weight:
+            raise InputError("weight is for --method reverse. Leave it out")
 
 
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
@@ -46,6 +48,9 @@ import sacrebleu
 
 from inference import Scorer, load_model
 from text import read_lines
+
+DECODING_FLAGS = ("beam", "length_penalty", "alpha", "temperature", "top_k")
+MODEL_FLAGS = ("logdir", "best", "average_checkpoints", *DECODING_FLAGS)
 
 
 def read_nbest(path, num_lines) -> list[list[tuple[str, float]]]:
@@ -106,9 +111,10 @@ def reverse_scores(lines, lists, scorer, weight) -> list[list[float]]:
 
 
 def mbr_scores(best) -> list[float]:
-    """Compute the expected chrF of each translation of a line against the others.
+    """Compute how similar each translation of a line is to all of them.
 
-    The probabilities are the softmax of their scores (Kumar and Byrne 2004; chrF: Popović 2015).
+    The sum of the chrF against each of them, weighted by its probability in proportion to
+    exp(score) (Kumar and Byrne 2004; chrF: Popović 2015).
 
     Args:
       best: list of pairs of text and score.
@@ -134,6 +140,10 @@ def main(flags):
       InputError: a file cannot be read, there is no model, or the files do not fit together.
     """
     options, flags = RerankFlags.split(flags)
+    for name in MODEL_FLAGS if options.method == "mbr" else DECODING_FLAGS:
+        if name in flags:
+            reason = "mbr needs no model" if options.method == "mbr" else "nothing is translated"
+            raise InputError(f"{name} has no effect: {reason}. Leave it out")
     lines = list(read_lines(options.source, "Check the path, which --source names"))
     lists = read_nbest(options.nbest, len(lines))
     if options.method == "mbr":

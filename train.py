@@ -23,7 +23,7 @@ from hparams import (
 )
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import announce_inputs, check_no_links, make_folder, may_write
+from runtime.files import announce_inputs, check_no_links, check_utf8, make_folder, may_write
 from runtime.flags import AUTO, NONE
 from runtime.signals import SignalGuard
 
@@ -64,6 +64,7 @@ def main(flags):
       OSError: the disk is full, the memory is too small, or another worker has ended.
     """
     hp, vocabs, path, start_paths = find_start(flags)
+    check_utf8(hp.logdir)
     if alpha_auto := flags.get("alpha") == AUTO:
         check_alpha_auto(hp)
     latest = checkpoint.latest(hp.logdir)
@@ -80,10 +81,7 @@ def main(flags):
                 " --logdir"
             )
             if alpha_auto and worker_rank()[0] == 0:
-                announce_inputs(hp, flags, "source_dev", "target_dev")
-                check_no_links(hp.logdir)
-                with checkpoint.lock(hp.logdir), SignalGuard() as guard:
-                    choose_alpha(hp, load_dev_data(hp, vocabs), guard)
+                choose_alpha_of_trained(hp, vocabs, flags)
             return
         announce_inputs(hp, flags, "source_train", "target_train", "source_dev", "target_dev")
     dev = load_dev_data(hp, vocabs)
@@ -255,6 +253,18 @@ def choose_alpha(hp, dev, guard):
     print(f"Chosen: alpha {best} ({METRICS[hp.metric]} of the development set: {listed})")
     saved, vocab_sha256 = read_hparams(hp.logdir)
     save_hparams(dataclasses.replace(saved, **search_flags, alpha=best), vocab_sha256)
+
+
+def choose_alpha_of_trained(hp, vocabs, flags):
+    """Choose the exponent as `choose_alpha`, for a model whose training ended in an earlier run.
+
+    Args:
+      flags: dict, those of the command line.
+    """
+    announce_inputs(hp, flags, "source_dev", "target_dev")
+    check_no_links(hp.logdir)
+    with checkpoint.lock(hp.logdir), SignalGuard() as guard:
+        choose_alpha(hp, load_dev_data(hp, vocabs), guard)
 
 
 def load_dev_data(hp, vocabs):

@@ -190,7 +190,7 @@ def evaluate_dev(search, loss_fn, dev, hp, vocab):
     got = detokenize_best(decode_all(search, dev.data.X, hp), vocab)
     scores = {name: corpus_score(name, dev, got, hp.target_lang)[0] for name in METRICS}
     X, Y = dev.data.X, dev.data.Y
-    batches = decoding_batches(np.maximum(X.lengths, Y.lengths))
+    batches = decoding_batches(np.maximum(X.lengths, Y.lengths), width=hp.pad_to)
     totals = [loss_fn(X.pad(rows, hp.pad_to), Y.pad(rows, hp.pad_to)) for rows in batches]
     loss, num_targets = np.sum(totals, axis=0)
     return loss / num_targets, scores, got

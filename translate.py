@@ -8,6 +8,7 @@ program asks for one sentence at a time."""
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 import queue
@@ -19,7 +20,7 @@ from pathlib import Path
 from hparams import Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import atomic_open, check_not_directory, check_regular_file, open_output
+from runtime.files import atomic_open, check_outputs, check_regular_file, open_output
 from runtime.flags import NONE, Flags, flag
 
 
@@ -80,8 +81,7 @@ class TranslateFlags(Flags):
             raise InputError(
                 f"attention {self.attention}: must be a PNG file. Choose a name that ends in .png"
             )
-        for path in (self.output, self.attention, self.alignments):
-            check_not_directory(path)
+        check_outputs(self, ["output", "attention", "alignments"], ["source", "score", "prefix"])
         if self.score != NONE:
             self.check_score()
         if self.prefix != NONE and self.source == "-":
@@ -233,29 +233,27 @@ def format_line(number, hypotheses, nbest) -> bytes:
 # Attention ---------------------------------------------------------------------
 
 
-def draw_attention(translator, model, lines, prefixes, path):
-    """Draw how the last line that is not empty is translated.
+def draw_attention(translator, model, line, prefix, path):
+    """Draw how a line is translated.
 
     The source tokens label the columns, those of the translation the rows, MAX_DRAWN_TOKENS of
     each at most.
+
+    Args:
+      prefix: the first words of the translation, or None.
     """
     hp, (source, target) = translator.hp, translator.vocabs
-    X, nonempty, _ = encode_lines(lines, source, hp)
-    if not nonempty:
-        return
-    x = X[len(X) - 1]
-    X = RaggedIds.from_lists([x])
-    if prefixes is not None:
-        prefixes = translator.encode_prefixes([prefixes[nonempty[-1]]])
+    X, _, _ = encode_lines([line], source, hp)
+    prefixes = None if prefix is None else translator.encode_prefixes([prefix])
     ((ids, _), *_) = translator.decode_ids(X, prefixes)[0]
-    y = append_eos(ids, hp)
+    x, y = X[0], append_eos(ids, hp)
     (weights,) = alignments(model, hp, X, RaggedIds.from_lists([y]))
     x_labels = [*map(source.id_to_token, x[:MAX_DRAWN_TOKENS])]
     y_labels = [*map(target.id_to_token, y[:MAX_DRAWN_TOKENS])]
     figure = plot_heads(weights[None, : len(y_labels), : len(x_labels)], x_labels, y_labels)
     with atomic_open(path) as file:
         save_png(figure, file)
-    print(f"{path}: attention of the last sentence", file=sys.stderr)
+    print(f"{path}: attention of the last translation", file=sys.stderr)
 
 
 def replace_unknown(model, hp, vocabs, lines, texts):
@@ -277,11 +275,12 @@ def replace_unknown(model, hp, vocabs, lines, texts):
     for row, weights in zip(rows, alignments(model, hp, X, Y), strict=True):
         source_words = clean(lines[row]).split()
         indices = np.argmax(weights[:, :-1], axis=1)  # (T_y,), not that of </S>
-        # `indices` has one more entry, for </S>, unless the translation is as long as it can be.
-        pairs = zip(texts[row].split(), indices, strict=False)
-        texts[row] = " ".join(
-            source_words[i] if word == SPECIALS[UNK] else word for word, i in pairs
-        )
+        words = texts[row].split()
+        # One index more than words, for </S>; fewer if a --prefix has words that are no tokens.
+        for j, i in enumerate(indices[: len(words)]):
+            if words[j] == SPECIALS[UNK]:
+                words[j] = source_words[i]
+        texts[row] = " ".join(words)
     return texts
 
 
@@ -346,6 +345,10 @@ def score_file(options, hp, model, vocabs):
         f" {logp:.4f}, perplexity {LineScore(logp, num_tokens).perplexity:.4f}",
         file=sys.stderr,
     )
+    if count := scorer.truncated:
+        lines = "1 line is" if count == 1 else f"{count} lines are"
+        limit = f"{hp.max_input_tokens - 1} {vocabs[1].token_name}"
+        print(f"{lines} longer than {limit} on a side: nan", file=sys.stderr)
 
 
 # Translating -------------------------------------------------------------------
@@ -374,7 +377,7 @@ def pair_up(lines, translations):
 
 
 def translate_batch(translator, model, options, lines, prefixes=None):
-    """Translate lines, draw the attention and replace unknown words, as the flags say.
+    """Translate lines, and replace unknown words if the flags say so.
 
     Args:
       prefixes: the first words of the translations, list of str, or None.
@@ -383,8 +386,6 @@ def translate_batch(translator, model, options, lines, prefixes=None):
       list: for each line its translations, best first: pairs of text and score.
     """
     translations = translator(lines, prefixes=prefixes)
-    if options.attention != NONE:
-        draw_attention(translator, model, lines, prefixes, options.attention)
     if options.replace_unknown:
         pairs = pair_up(lines, translations)
         texts = iter(replace_unknown(model, translator.hp, translator.vocabs, *pairs))
@@ -412,6 +413,8 @@ def translate_stream(translator, model, options, file, alignment_file):
         prefixes = iter(read_other_side(options.source, num_lines, options.prefix, "prefix"))
     numbers = itertools.count()
     recent = []  # translations that show whether the model has learned anything
+    draw_last = None  # function that draws the attention of the last line
+    is_dialog = options.source == "-" and sys.stdin.isatty()
     with bar:
         for lines in read_batches(options.source, prompt=hp.source_lang):
             some = prefixes and [*itertools.islice(prefixes, len(lines))]
@@ -423,9 +426,18 @@ def translate_stream(translator, model, options, file, alignment_file):
             if alignment_file:
                 pairs = pair_up(lines, translations)
                 write_alignments(alignment_file, model, hp, vocabs, *pairs)
+            if options.attention != NONE and (nonempty := encode_lines(lines, vocabs[0], hp)[1]):
+                line, prefix = lines[nonempty[-1]], some and some[nonempty[-1]]
+                draw_last = functools.partial(
+                    draw_attention, translator, model, line, prefix, options.attention
+                )
             del recent[:-MAX_BATCH_LINES]
             file.flush()
+            if is_dialog and draw_last:  # after each sentence
+                draw_last()
             bar.update(len(lines))
+    if draw_last and not is_dialog:
+        draw_last()
     if note := empty_note(recent):
         print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
 

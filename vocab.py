@@ -56,13 +56,30 @@ def load_vocabs(hp, trained_with=None):
         vocab = SubwordVocab(path) if hp.tokenizer == "bpe" else WordVocab(path, hp.min_cnt)
         if trained_with:
             check_same_vocab(vocab, trained_with, hp.logdir)
-        if hp.tokenizer == "bpe" and hp.vocab_size not in (AUTO, len(vocab)):
-            raise InputError(
-                f"{path}: holds {len(vocab)} subwords, not {hp.vocab_size}. Leave --vocab_size out,"
-                " or write the file again with `python prepro.py`"
-            )
+        if hp.tokenizer == "bpe":
+            check_prepared_with(vocab, hp, new=not trained_with)
         vocabs.append(vocab)
     return tuple(vocabs * 2 if len(vocabs) == 1 else vocabs)
+
+
+def check_prepared_with(vocab, hp, new):
+    """Raise InputError if prepro.py had other flags when it wrote a `SubwordVocab`.
+
+    Args:
+      new: whether no model has been trained with it. Only then are all flags compared.
+    """
+    remedy = "Write the file again with `python prepro.py` and this flag, or leave the flag out"
+    if hp.vocab_size not in (AUTO, len(vocab)):
+        raise InputError(
+            f"{vocab.path}: holds {len(vocab)} subwords, but --vocab_size is {hp.vocab_size}."
+            f" {remedy}"
+        )
+    processor = vocab.processor
+    for symbol in hp.symbol_list if new else ():
+        if processor.is_unknown(processor.piece_to_id(symbol)):
+            raise InputError(f"{vocab.path}: lacks {symbol}, which --symbols names. {remedy}")
+    if new and hp.byte_fallback and not any(map(processor.is_byte, range(len(vocab)))):
+        raise InputError(f"{vocab.path}: was written without --byte_fallback. {remedy}")
 
 
 def check_same_vocab(vocab, trained_with, logdir):
@@ -289,5 +306,9 @@ class SubwordVocab:
         return self.processor.id_to_piece(int(i))
 
     def decode(self, ids) -> str:
-        """Join the subwords before the first `</S>` to text."""
-        return self.processor.decode([int(i) for i in truncate_at_eos(ids)])
+        """Join the subwords before the first `</S>` to text, which has no line feed.
+
+        `--byte_fallback` makes subwords of all bytes, also of those that end a line.
+        """
+        text = self.processor.decode([int(i) for i in truncate_at_eos(ids)])
+        return text.replace("\n", " ").replace("\r", " ")

@@ -23,7 +23,12 @@ def load_original(path, flags):
         flag contradicts it.
     """
     arrays = read_original(path)
-    model_args, vocab_sizes = infer_model_args(arrays)
+    try:
+        model_args, vocab_sizes = infer_model_args(arrays)
+    except ValueError as error:
+        raise InputError(
+            f"{path}: not a checkpoint of the 2017 code ({error}). Copy the checkpoint again"
+        ) from None
     for name, value in original_hparams(model_args).items():
         check_matches_model(path, name, value, flags)
     hp = make_hparams(flags | model_args)
@@ -80,6 +85,9 @@ def infer_model_args(arrays):
 
     Returns:
       (dict, (int, int)): the arguments, and the sizes of the two vocabularies.
+
+    Raises:
+      ValueError: the arrays of a model have other shapes.
     """
     source_vocab, hidden_units = arrays["encoder/enc_embed/lookup_table"].shape
     target_vocab, _ = arrays["decoder/dec_embed/lookup_table"].shape
@@ -87,7 +95,12 @@ def infer_model_args(arrays):
     model_args = dict(hidden_units=hidden_units, num_blocks=num_blocks)
     model_args["sinusoid"] = "encoder/enc_pe/lookup_table" not in arrays
     if not model_args["sinusoid"]:
-        model_args["maxlen"] = arrays["encoder/enc_pe/lookup_table"].shape[0]
+        model_args["maxlen"], _ = arrays["encoder/enc_pe/lookup_table"].shape
+    # The sizes that determine the memory of the model, which is built before it is compared.
+    for block in (0, num_blocks - 1):
+        kernel = arrays.get(f"decoder/num_blocks_{block}/multihead_attention/conv1d/kernel")
+        if kernel is None or kernel.shape[-2:] != (hidden_units, 4 * hidden_units):
+            raise ValueError(f"the kernel of decoder block {block} has another shape")
     return model_args, (source_vocab, target_vocab)
 
 

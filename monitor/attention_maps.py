@@ -125,7 +125,7 @@ def alignments(model, hp, X, Y):
     # Making the graph takes longer than one sentence without it.
     weights_of = compiled_cross_weights(model) if len(X) > 1 else partial(cross_weights, model)
     results = [None] * len(X)
-    for rows in decoding_batches(np.maximum(X.lengths, Y.lengths)):
+    for rows in decoding_batches(np.maximum(X.lengths, Y.lengths), width=hp.pad_to):
         weights = weights_of(X.pad(rows, hp.pad_to), Y.pad(rows, hp.pad_to))
         for row, matrix in zip(rows, np.asarray(weights), strict=True):
             results[row] = matrix[: Y.lengths[row], : X.lengths[row]]
@@ -143,7 +143,7 @@ def word_alignments(model, hp, vocabs, lines, translations) -> list[str]:
       a side is empty.
     """
     results = [""] * len(lines)
-    X, Y, rows = encode_both(hp, vocabs, lines, translations)
+    X, Y, rows, _ = encode_both(hp, vocabs, lines, translations)
     for i, weights in enumerate(alignments(model, hp, X, Y)):
         x_words, y_words = (
             word_indices(ids[i][:-1], vocab) for ids, vocab in zip((X, Y), vocabs, strict=True)

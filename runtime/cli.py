@@ -67,6 +67,8 @@ def parse_flags(description, hparams, *extra, reads_model=False) -> dict:
         hparams.check_given(remaining(vars(flags), extra))
     except InputError as error:
         parser.error(str(error))
+    except OSError as error:  # a folder may not be read, or a name is too long
+        parser.error(f"{error.filename}: {error.strerror.lower()}. Check the path")
     return vars(flags)
 
 
@@ -108,7 +110,7 @@ def read_saved(words, hparams) -> dict:
     parser.add_argument("--logdir", default=hparams.logdir)
     try:
         return hparams.saved_in(parser.parse_known_args(words)[0].logdir)
-    except argparse.ArgumentError:
+    except (argparse.ArgumentError, OSError):
         return {}
 
 
@@ -131,7 +133,8 @@ def add_flag(group, field, default):
         kind, metavar = dict(type=partial(number_or_auto, field.type)), f"{metavar}|{AUTO}"
     elif field.metadata["choices"]:
         metavar = "|".join(field.metadata["choices"])
-    group.add_argument(name, metavar=metavar, help=f"{text} (default: {default})", **kind)
+    shown = str(default).replace("%", "%%")  # argparse replaces %(prog)s and the like
+    group.add_argument(name, metavar=metavar, help=f"{text} (default: {shown})", **kind)
 
 
 def check_platform():

@@ -15,21 +15,25 @@ from runtime.flags import NONE
 
 
 @contextlib.contextmanager
-def atomic_open(path):
+def atomic_open(path, follow_links=True):
     """Open `path` to write bytes. Readers see the old file or the complete new one.
 
     A pipe or a device is written to directly.
+
+    Args:
+      follow_links: whether a symbolic link stays, and the file that it leads to is written; else
+        the new file replaces the link.
 
     Raises:
       InputError: `path` is a folder, or its folder cannot be written to.
     """
     check_not_directory(path)
     path = Path(path)
-    if path.exists() and not path.is_file():
-        with open(path, "wb") as file:
-            yield file
-        return
-    if path.is_symlink():  # replace the file that it leads to, not the link
+    if follow_links:
+        if path.exists() and not path.is_file():
+            with open(path, "wb") as file:
+                yield file
+            return
         path = Path(os.path.realpath(path))
     make_folder(path.parent)
     temporary = temp_path(path)
@@ -56,9 +60,9 @@ def open_output(path):
             yield file
 
 
-def atomic_write(path, content):
+def atomic_write(path, content, follow_links=True):
     """Write text or bytes to `path` as `atomic_open` does."""
-    with atomic_open(path) as file:
+    with atomic_open(path, follow_links) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
@@ -66,7 +70,8 @@ def keep_copy(path) -> Path:
     """Copy a file that is about to be replaced; the name of the copy ends in its digest."""
     content = path.read_bytes()
     copy = path.with_name(f"{path.name}.{hashlib.sha256(content).hexdigest()[:8]}")
-    atomic_write(copy, content)
+    # Who wrote the file can know this name, and could have put a link there.
+    atomic_write(copy, content, follow_links=False)
     return copy
 
 
@@ -120,6 +125,39 @@ def make_folder(folder):
         ) from None
     if not os.access(folder, os.W_OK):
         raise InputError(f"{folder}: this folder cannot be written to")
+
+
+def check_utf8(path):
+    """Raise InputError if a path is not UTF-8, since TensorFlow cannot write to it."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{path}: this path is not UTF-8. Rename it") from None
+
+
+def check_outputs(flags, outputs, inputs):
+    """Check the paths of a script's output files.
+
+    Args:
+      flags: `Flags`.
+      outputs, inputs: the fields that name files to write and to read; "-" and `NONE` name none.
+
+    Raises:
+      InputError: one is a folder, or also the path of another file.
+    """
+    names = {}  # by the real paths
+    for name in (*inputs, *outputs):
+        path = getattr(flags, name)
+        if path in ("-", NONE):
+            continue
+        if name in outputs:
+            check_not_directory(path)
+            device = os.path.exists(path) and not os.path.isfile(path)
+            if (real := os.path.realpath(path)) in names and not device:
+                raise InputError(
+                    f"{path}: --{names[real]} names this file, too. Choose another --{name}"
+                )
+        names[os.path.realpath(path)] = name
 
 
 def check_not_directory(path):

@@ -89,7 +89,7 @@ def translate_distributed(translate, X, results, settings):
     names = [f"{results.name}.part-{i}-of-{num_workers}" for i in range(num_workers)]
     shards = [results.with_name(name) for name in names]
     if rank:
-        atomic_write(shards[rank], json.dumps(dict(key=key, got=got)))
+        atomic_write(shards[rank], json.dumps(dict(key=key, got=got)), follow_links=False)
         return None
     deadline = time.monotonic() + 60 + 10 * (time.monotonic() - start_time)
     translations = [None] * len(X)

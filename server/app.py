@@ -210,9 +210,7 @@ async def answer_libretranslate(app, fields):
     source, _ = app[LANGUAGES]
     check_languages(fields, app[LANGUAGES])
     is_list = isinstance(fields["q"], list)
-    texts = [split_lines(text) for text in (fields["q"] if is_list else [fields["q"]])]
-    if sum(map(len, texts)) > MAX_LINES:
-        raise RequestError(413, f"A request has at most {MAX_LINES} lines.")
+    texts = sentence_lines(fields["q"])
     sentences = [Sentence(line, inspect=False) for lines in texts for line in lines]
     answers = iter(await translate_all(app[BATCHER], sentences))
     translated = [[texts_of(next(answers)) for _ in lines] for lines in texts]
@@ -240,11 +238,22 @@ def check_languages(fields, languages):
         raise RequestError(400, "This format is not supported. Use text.")
 
 
-def split_lines(text) -> list[str]:
-    """Split a text into lines, each of them a sentence; raise RequestError if it is none."""
-    if not isinstance(text, str):
+def sentence_lines(q) -> list[list[str]]:
+    """Split a text, or each text of a list, into lines, each of them a sentence.
+
+    Raises:
+      RequestError: a text is none, or there are too many lines. They are counted first: other
+        clients wait while the lines are read.
+    """
+    texts = q if isinstance(q, list) else [q]
+    num_lines = len(texts)
+    if num_lines <= MAX_LINES:
+        num_lines += sum(text.count("\n") for text in texts if isinstance(text, str))
+    if num_lines > MAX_LINES:
+        raise RequestError(413, f"A request has at most {MAX_LINES} lines.")
+    if not all(isinstance(text, str) for text in texts):
         raise RequestError(400, USAGE)
-    return [text_field(dict(q=line), "q") for line in text.split("\n")]
+    return [[text_field(dict(q=line), "q") for line in text.split("\n")] for text in texts]
 
 
 def number_field(fields, name) -> int:

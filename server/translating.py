@@ -91,7 +91,7 @@ class InspectedTranslator:
         hp, (_, vocab) = self.translator.hp, self.translator.vocabs
         X = RaggedIds.from_lists([x for x, _, _ in hypotheses])
         Y = RaggedIds.from_lists([append_eos(ids, hp) for _, ids, _ in hypotheses])
-        for rows in decoding_batches(np.maximum(X.lengths, Y.lengths)):
+        for rows in decoding_batches(np.maximum(X.lengths, Y.lengths), width=hp.pad_to):
             batch = self.inspect_batch(X.pad(rows, hp.pad_to), Y.pad(rows, hp.pad_to))
             for row, weights, probabilities in zip(rows, *map(np.asarray, batch), strict=True):
                 _, ids, answer = hypotheses[row]

@@ -19,6 +19,7 @@ import train
 from conftest import SMALL, sample_pairs, write_corpus
 from hparams import Hyperparams, load_hparams, make_hparams, save_hparams
 from processes import ROOT, forked, forked_script, run_script
+from runtime.errors import InputError
 
 PAIRS = sample_pairs(40)
 
@@ -178,11 +179,13 @@ def test_a_broken_test_set(model):
 
 
 def test_a_batch_too_large_for_the_memory(flags):
-    """Its attention weights would take 324 TB, more than an address can name."""
-    long = dict(maxlen=9_000_000, hidden_units=1, num_heads=1, num_blocks=1, batch_size=1)
+    """Its attention weights would take 201 TB, more than an address can name."""
+    for name in ("source_train", "target_train"):  # 3,000 pairs
+        flags[name] = ",".join([str(flags[name])] * 75)
+    long = dict(maxlen=4096, hidden_units=1, num_heads=1, num_blocks=1, batch_size=3000)
     done = run_script("train.py", **flags | long)
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "train.py: a batch is too large for the memory. Lower --batch_size (1)" in done.stderr
+    assert "train.py: a batch is too large for the memory. Lower --batch_size (3000)" in done.stderr
 
 
 def test_a_full_disk_is_not_taken_for_a_full_memory():
@@ -387,6 +390,17 @@ def test_another_recipe_in_the_logdir(model, tmp_path):
         ),
         (["train.py", "--positions", "t5", "--sinusoid"], "both choose the position encoding"),
         (["train.py", "--paired_sinusoid"], "paired_sinusoid needs --sinusoid"),
+        (["eval.py", "--best", "--average_checkpoints", "5"], "best uses one checkpoint"),
+        (["train.py", "--logdir", "x" * 300], f"{'x' * 300}: file name too long. Check the path"),
+        (["translate.py", "--output", "x" * 300], "file name too long"),
+        (["rerank.py", "--source", "a", "--nbest", "b", "--output", "a"], "a: --source names this"),
+        (["translate.py", "--output", "a", "--alignments", "./a"], "./a: --output names this fil"),
+        (["translate.py", "--source", "s", "--score", "t", "--output", "t"], "--score names thi"),
+        (["translate.py", "--source", "s", "--output", "s"], "--source names this file, too. Cho"),
+        (
+            ["rerank.py", "--source", "a", "--nbest", "b", "--method", "mbr", "--weight", "2"],
+            "weight is for --method reverse",
+        ),
     ],
     ids=lambda value: value[1] if isinstance(value, list) else "",
 )
@@ -405,8 +419,18 @@ def test_batch_size_switches_batch_tokens_off(tmp_path):
     assert make_hparams(dict(recipe="tiny")).batch_tokens == 2048
     fields = dict(batch_tokens=2048, vocab_size=300, num_epochs=40, warmup_steps=100)
     save_hparams(dataclasses.replace(hp, **fields, logdir=str(tmp_path)), {"bpe": "1"})
-    hp, _ = load_hparams(dict(logdir=str(tmp_path), batch_size=4), model_exists=True)
+    given = dict(logdir=str(tmp_path), batch_size=4)
+    hp, _ = load_hparams(given, model_exists=True)
     assert (hp.batch_size, hp.batch_tokens) == (4, 0)
+    with pytest.raises(InputError, match="with --batch_tokens 2048, not with --batch_size, until"):
+        load_hparams(given, model_exists=True, mid_epoch=True)
+
+
+def test_the_help_shows_a_saved_path_with_a_percent_sign(model):
+    path = Path(model["logdir"]) / "hparams.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | dict(source_train="100%_(x)s.de")))
+    done = forked(["translate.py", "--logdir", model["logdir"], "--help"])
+    assert done.returncode == 0 and "100%_(x)s.de)" in done.stdout
 
 
 # Checkpoints of the 2017 code --------------------------------------------------------

@@ -241,6 +241,29 @@ def test_a_folder_may_have_any_name(saved_objects, tmp_path):
         checkpoint.restore(saved_objects, path)
 
 
+def test_a_folder_whose_name_is_not_utf_8(saved_objects, tmp_path, corpus):
+    """TensorFlow cannot name it, but a model that was copied there can be read."""
+    path = checkpoint.save(saved_objects, tmp_path / "logdir", 1, 1)
+    logdir = tmp_path / os.fsdecode(b"mod\xe8le")
+    path.parent.rename(logdir)
+    path = logdir / path.name
+    assert checkpoint.latest_readable(logdir) == path and not original.is_original(path)
+    checkpoint.restore(saved_objects, path)
+    with pytest.raises(InputError, match="this path is not UTF-8. Rename it"):
+        train.main(corpus | dict(logdir=f"{logdir}2"))
+    assert not Path(f"{logdir}2").exists()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_parameters_that_are_not_finite_are_refused(tmp_path, value):
+    model, _ = small_model(0)
+    variable = model.trainable_variables[-1]
+    variable.assign(np.full(variable.shape, value))
+    path = checkpoint.save(checkpoint.make_checkpoint(model), tmp_path, 1, 1)
+    with pytest.raises(InputError, match=f"{path}: this checkpoint is damaged .* is not finite"):
+        checkpoint.restore_average(model, [path])
+
+
 def test_if_a_checkpoint_is_deleted_while_it_is_read_the_newer_one_is_used(
     saved_objects, tmp_path, monkeypatch, capsys
 ):
@@ -382,6 +405,25 @@ def test_an_array_that_is_missing_or_has_another_shape_is_named(golden, name, ar
         original.assign_original(golden.model(), arrays)
 
 
+@pytest.mark.parametrize(
+    "name, shape",
+    [
+        ("encoder/enc_embed/lookup_table", (9,)),
+        ("encoder/enc_pe/lookup_table", (9,)),
+        ("decoder/num_blocks_0/multihead_attention/conv1d/kernel", (4, 4)),
+        ("decoder/num_blocks_999/multihead_attention/conv1d/kernel", (1,)),
+    ],
+)
+def test_an_original_with_other_shapes_is_refused_before_a_model_is_built(
+    golden, tmp_path, monkeypatch, name, shape
+):
+    arrays = golden.group("w") | {name: np.zeros(shape, np.float32)}
+    monkeypatch.setattr(original, "read_original", lambda _: arrays)
+    monkeypatch.setattr(original, "make_model", lambda *_: pytest.fail("was built"))
+    with pytest.raises(InputError, match="x: not a checkpoint of the 2017 code"):
+        original.load_original(Path("x"), {})
+
+
 def test_eval_infers_sizes_and_min_cnt_from_an_original_checkpoint(golden, tmp_path, capsys):
     logdir, flags = tmp_path / "logdir", write_corpus(tmp_path, [("wda wf", "wca wg")])
     logdir.mkdir()
@@ -401,6 +443,9 @@ def test_eval_infers_sizes_and_min_cnt_from_an_original_checkpoint(golden, tmp_p
     preds = greedy(*decoder(model, x), tf.constant([BOS]), golden.hparams["maxlen"], EOS)
     got = " ".join(word(i) for i in preds.numpy()[0]).split("</S>")[0].strip()
     records, _ = results_of(tmp_path / "results" / path.name)
+    for _ in range(2):  # the results with another number of heads are kept
+        eval.main(flags | {"num_heads": 1})
+        assert len([*(tmp_path / "results").iterdir()]) == 2
     assert records == [["- source: wda wf", "- expected: wca wg", f"- got: {got}"]]
 
 

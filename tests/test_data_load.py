@@ -589,6 +589,28 @@ def test_ids_of_any_size_are_stored_exactly(largest):
     assert (ragged.ids.dtype == np.uint16) == (largest < 2**16)
 
 
+def test_a_killed_process_is_not_taken_for_a_full_disk(corpus, monkeypatch):
+    """Else the text, which was too large for the memory, would be read again, all into memory."""
+
+    def killed(*_):
+        raise ChildProcessError("a process was killed")
+
+    monkeypatch.setattr(data_load, "LARGE_TEXT_BYTES", 0)
+    monkeypatch.setattr(data_load, "write_id_files", killed)
+    hp = make_hparams(corpus)
+    with pytest.raises(ChildProcessError):
+        load_train_data(hp, load_vocabs(hp), write_files=True)
+
+
+def test_the_digest_does_not_depend_on_the_type_of_the_ids():
+    """A text in files may have larger ids than the same text in memory."""
+    small = RaggedIds.from_lists([[4, 5, 3], [6, 3]])
+    assert small.ids.dtype == np.uint16
+    assert RaggedIds(small.ids.astype(np.int32), small.splits).digest() == small.digest()
+    large = RaggedIds.from_lists([[4, 5, 3], [2**16 + 6, 3]])
+    assert large.digest() != small.digest()
+
+
 def test_the_digest_depends_on_where_sentences_end():
     one = RaggedIds.from_lists([[4, 3], [5, 6, 3]])
     other = RaggedIds.from_lists([[4, 3, 5], [6, 3]])

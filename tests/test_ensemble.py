@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import inference
 import prepro
 import train
 from conftest import SMALL, sample_pairs, write_corpus
@@ -160,6 +161,23 @@ def test_the_results_file_names_the_models(two, tmp_path, monkeypatch):
 
     paths, hp, *_ = load_model(dict(logdir=two["logdir"]))
     assert results_path(hp, paths).name == "model_epoch_06_gs_54.first_second"
+
+
+@pytest.mark.parametrize(
+    "other", [dict(recipe="legacy", maxlen=12), dict(mask_from="ids"), dict(sinusoid=True)]
+)
+def test_models_that_read_sentences_in_another_way(monkeypatch, other):
+    """Their lengths, masks or positions differ: no batch suits both."""
+    hps = dict(a=make_hparams({}), b=make_hparams(other))
+    monkeypatch.setattr(inference, "fingerprints", lambda _: {})
+    load = inference.load_ensemble
+    monkeypatch.setattr(inference, "load_model", lambda f: ([], hps[f["logdir"]], None, None))
+    if other == dict(sinusoid=True):  # with masks from activations, the lengths are equal
+        monkeypatch.setattr(inference, "Ensemble", lambda models: models)
+        assert load({}, ["a", "b"])[2] == (None, None)
+        return
+    with pytest.raises(InputError, match="b: reads sentences in another way than a"):
+        load({}, ["a", "b"])
 
 
 def test_models_that_cannot_translate_together(two, trained, tmp_path):

@@ -54,6 +54,18 @@ def test_lists_that_do_not_fit(tmp_path, text, message):
     assert f"{tmp_path}/{message}" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "more, message",
+    [
+        (dict(method="mbr", logdir="x"), "logdir has no effect: mbr needs no model"),
+        (dict(beam=3), "beam has no effect: nothing is translated"),
+    ],
+)
+def test_flags_without_effect_are_refused(more, message):
+    with pytest.raises(InputError, match=message):
+        rerank.main(dict(source="a", nbest="b") | more)
+
+
 def test_a_reverse_model_scores_the_source_per_token():
     def scorer(texts, sources):
         assert texts == ["a | b ||| c", "a", "", "d", "d e", ""]

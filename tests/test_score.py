@@ -53,6 +53,23 @@ def test_the_right_translation_is_more_likely_than_another_one(loaded):
     assert given > others
 
 
+def test_a_side_that_is_too_long_has_no_score(trained, tmp_path):
+    flags = trained("legacy")  # at most 14 words
+    for name, lines in (
+        ("in", ["der Hund", "der Hund", "Hund " * 15, "Hund " * 14]),
+        ("given", ["the dog", "dog " * 15, "the dog", "dog " * 14]),
+    ):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    done = forked_script(
+        "translate.py",
+        **dict(logdir=flags["logdir"], source=tmp_path / "in", score=tmp_path / "given"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.startswith("nan\tnan") for line in done.stdout.splitlines()] == [0, 1, 1, 0]
+    assert "2 of 4 lines" in done.stderr
+    assert "2 lines are longer than 14 words on a side: nan" in done.stderr
+
+
 @pytest.mark.parametrize("recipe", ["legacy", "tiny"])
 def test_scores_of_found_translations_are_those_of_the_search(trained, tmp_path, recipe):
     flags = trained(recipe)

@@ -320,6 +320,15 @@ def test_requests_with_wrong_fields_are_refused(server, fields, status):
     assert got == status and answer["error"]
 
 
+@pytest.mark.parametrize("q", ["\n" * 10**6, ["a"] * (MAX_LINES + 1), ["a\n" * MAX_LINES]])
+def test_the_lines_of_a_request_are_counted_before_they_are_read(monkeypatch, q):
+    """Other clients wait meanwhile."""
+    monkeypatch.setattr(serve_app, "text_field", lambda *_: pytest.fail("was read"))
+    with pytest.raises(serve_app.RequestError) as error:
+        serve_app.sentence_lines(q)
+    assert error.value.status == 413
+
+
 def test_a_form_of_another_site_is_refused(server):
     """A browser sends forms to any address, and the header Origin with them."""
     body = urllib.parse.urlencode(dict(q="Hund", source="de", target="en")).encode()

@@ -146,7 +146,7 @@ def test_another_vocabulary_than_the_models_is_refused(flags, vocab, tmp_path):
     assert load_vocabs(make_hparams(flags), own)
     with pytest.raises(InputError, match="not the vocabulary that the model in"):
         load_vocabs(make_hparams(flags), {name: "0" * 64 for name in own})
-    with pytest.raises(InputError, match="holds 180 subwords, not 90. Leave --vocab_size out"):
+    with pytest.raises(InputError, match="holds 180 subwords, but --vocab_size is 90. Write"):
         load_vocabs(make_hparams(flags | dict(vocab_size=90)))
     with pytest.raises(InputError, match="prepro.py"):
         load_vocabs(make_hparams(flags | dict(preprocessed=str(tmp_path / "nowhere"))))
@@ -480,6 +480,23 @@ def test_symbols_are_one_subword_and_unseen_characters_are_bytes(tmp_path, vocab
     assert tokenizer.tokenize(text).numpy().tolist() == ids
     assert tokenizer.detokenize(ids[:-1]).numpy().decode() == text
     assert "@@1@@" not in [before.id_to_token(i) for i in known]
+    # A translation is one line, also if the model chooses the byte of a line feed.
+    ends = [vocab.processor.piece_to_id(f"<0x{byte:02X}>") for byte in b"\n\r"]
+    assert vocab.decode([*ids[:-1], *ends, *ids]).split() == [*text.split(), *text.split()]
+    for i in range(len(vocab)):
+        assert not {"\n", "\r"} & {*vocab.decode([i])}
+
+
+@pytest.mark.parametrize("change", [dict(symbols=">>de<<,>>en<<"), dict(byte_fallback=True)])
+def test_a_flag_that_prepro_did_not_have_is_refused(tmp_path, change):
+    flags = write_corpus(tmp_path, sample_pairs(90)) | dict(recipe="tiny", vocab_size=400)
+    prepro.main(flags | dict(symbols=">>de<<"))
+    hp = make_hparams(flags | change)
+    needle = ">>en<<" if "symbols" in change else "--byte_fallback"
+    with pytest.raises(InputError, match=f"bpe.model: .*{needle}.* and this flag"):
+        load_vocabs(hp)
+    load_vocabs(make_hparams(flags | dict(symbols=">>de<<")))
+    load_vocabs(make_hparams(flags))
 
 
 @pytest.mark.parametrize(

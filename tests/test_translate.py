@@ -251,6 +251,16 @@ def test_unknown_words_are_replaced_by_the_attended_source_words(trained, tmp_pa
     assert outputs[1][:3] == replace_unknown(model, hp, vocabs, lines, outputs[0][:3])
 
 
+def test_words_beyond_the_maximum_length_stay():
+    """A --prefix may contain words that the model does not read as tokens."""
+    hp = make_hparams(dict(maxlen=4, hidden_units=16, num_blocks=1, num_heads=2, mask_from="ids"))
+    vocab = WordVocab.__new__(WordVocab)
+    vocab.word2idx = {word: i for i, word in enumerate([*SPECIALS, "a", "b"])}
+    model = make_model(hp, 6, 6)
+    (text,) = replace_unknown(model, hp, (vocab, vocab), ["x"], ["a , <UNK> b , a"])
+    assert text == "a , x b , a"
+
+
 def test_an_unknown_word_at_the_maximum_length():
     """There is no room for `</S>` after it: the model has no further position."""
     hp = make_hparams(dict(maxlen=4, hidden_units=16, num_blocks=1, num_heads=2, mask_from="ids"))
@@ -277,6 +287,32 @@ def test_a_picture_of_the_attention(tiny, tmp_path):
     Path(given["source"]).write_text("\n")  # an empty line is not drawn
     main(given | dict(attention=str(picture)))
     assert picture.read_bytes() == before and Path(given["output"]).read_text() == "\n"
+
+
+@pytest.mark.parametrize("last", ["", "$\n\n"])  # without a word of the vocabulary, empty
+def test_attention_is_drawn_once(trained, tmp_path, monkeypatch, capsys, last):
+    monkeypatch.setattr("translate.MAX_BATCH_LINES", 1)
+    given = dict(logdir=trained("legacy")["logdir"], source=str(tmp_path / "in"))
+    pictures = []
+    for text in ("Der Hund schläft\nDie Katze läuft\n" + last, "Die Katze läuft\n"):
+        Path(given["source"]).write_text(text, "utf-8")
+        main(given | dict(attention=str(tmp_path / "a.png"), output=str(tmp_path / "out")))
+        assert capsys.readouterr().err.count("attention of the last translation") == 1
+        pictures.append((tmp_path / "a.png").read_bytes())
+    assert pictures[0] == pictures[1]
+
+
+@pytest.mark.parametrize("name", ["score", "prefix", "attention", "alignments", "replace_unknown"])
+def test_these_flags_need_a_single_process(trained, tmp_path, monkeypatch, name):
+    given = dict(logdir=trained("legacy")["logdir"], source=str(tmp_path / "in"))
+    cluster = dict(cluster=dict(worker=["a:1", "b:1"]), task=dict(type="worker", index=1))
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    for side in ("in", "other"):
+        (tmp_path / side).write_text("Der Hund\n", "utf-8")
+    value = dict(replace_unknown=True, attention=str(tmp_path / "a.png"))
+    given |= {name: value.get(name, str(tmp_path / "other"))}
+    with pytest.raises(InputError, match=f"{name}.* in a single process only. Unset *TF_CONFIG"):
+        main(given | dict(output=str(tmp_path / "out")))
 
 
 # Prefixes ----------------------------------------------------------------------
@@ -317,7 +353,13 @@ def test_a_prefix_works_with_the_other_flags(trained, tmp_path):
     assert done.returncode == 0, done.stderr
     texts = [line.split(" ||| ")[1] for line in done.stdout.splitlines()]
     assert len(texts) == 6 and all(text.startswith("The cat") for text in texts[:3])
-    assert len({*texts[:3]}) > 1 and more["attention"].exists()
+    assert len({*texts[:3]}) > 1
+    picture = more["attention"].read_bytes()
+    flags["prefix"].write_text("The cat\nThe dog and the\n", "utf-8")  # it is that of the last line
+    assert forked_script("translate.py", **flags | more).returncode == 0
+    assert picture != more["attention"].read_bytes()
+    flags["prefix"].write_text("The cat\n\n", "utf-8")
+    assert forked_script("translate.py", **flags | more).returncode == 0
     assert len(more["alignments"].read_text().splitlines()) == 6
 
 
