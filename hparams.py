@@ -62,8 +62,9 @@ class Hyperparams(Flags):
     recipe: str = model_flag(
         "legacy",
         "preset for the flags you do not set: the 2017 code, the 2019 code, the paper, a small"
-        " version of the paper's model, or a recurrent model without and with attention",
-        choices=("legacy", "updated", "paper", "tiny", "rnn", "rnn_attention"),
+        " version of the paper's model, that version for little text, or a recurrent model without"
+        " and with attention",
+        choices=("legacy", "updated", "paper", "tiny", "low_resource", "rnn", "rnn_attention"),
         fixed="model",
     )
 
@@ -681,6 +682,11 @@ TINY = PAPER | dict(
     alpha=1.4,
     average_checkpoints=10,
 )
+LOW_RESOURCE = TINY | dict(
+    positions="t5",
+    normalization="pre",
+    consistency=5.0,
+)
 RNN = TINY | dict(
     model="rnn",
     hidden_units=256,
@@ -689,7 +695,13 @@ RNN = TINY | dict(
 )
 RNN_ATTENTION = RNN | dict(decoder_attention=True)
 RECIPES = dict(
-    legacy={}, updated=UPDATED, paper=PAPER, tiny=TINY, rnn=RNN, rnn_attention=RNN_ATTENTION
+    legacy={},
+    updated=UPDATED,
+    paper=PAPER,
+    tiny=TINY,
+    low_resource=LOW_RESOURCE,
+    rnn=RNN,
+    rnn_attention=RNN_ATTENTION,
 )
 
 
@@ -729,7 +741,7 @@ def check_model_flags(fields, flags):
             "attention_score needs a model with attention. Choose the recipe rnn_attention, or add"
             " --decoder_attention"
         )
-    if flags.get("positions", AUTO) != AUTO:
+    if fields.get("positions", AUTO) != AUTO:
         for name in ("sinusoid", "paired_sinusoid"):
             if name in flags:
                 raise InputError(

@@ -66,7 +66,7 @@ class TranslateFlags(Flags):
     )
     engine: str = flag(
         "tensorflow",
-        "library that decodes; ctranslate2 cannot run the recipes legacy, rnn and rnn_attention",
+        "library that decodes; ctranslate2 can run the recipes updated, paper and tiny",
         choices=("tensorflow", "ctranslate2"),
     )
     quantization: str = flag(

@@ -389,6 +389,7 @@ def test_another_recipe_in_the_logdir(model, tmp_path):
             "positions t5 are defined for --attention_score scaled_dot, not dot",
         ),
         (["train.py", "--positions", "t5", "--sinusoid"], "both choose the position encoding"),
+        (["train.py", "--recipe", "low_resource", "--sinusoid"], "both choose the position encod"),
         (["train.py", "--paired_sinusoid"], "paired_sinusoid needs --sinusoid"),
         (["eval.py", "--best", "--average_checkpoints", "5"], "best uses one checkpoint"),
         (["train.py", "--logdir", "x" * 300], f"{'x' * 300}: file name too long. Check the path"),

@@ -44,6 +44,7 @@ RECIPES = dict(
     paper=dict(vocab_size=32000, beta_2=0.98, epsilon=1e-9, dropout_rate=0.1, ffn_units=2048)
     | dict(output_projection=True, dropout_on="both", beam=4, alpha=0.6, average_checkpoints=5),
     tiny=dict(hidden_units=128, ffn_units=256, num_blocks=4, num_heads=4),
+    low_resource=dict(positions="t5", normalization="pre", consistency=5.0, hidden_units=128),
 )
 
 

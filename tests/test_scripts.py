@@ -243,7 +243,7 @@ def test_results_of_another_test_set_of_the_same_name_are_kept(run, tmp_path):
     files, messages = evaluate("logdir", *words, cwd=tmp_path)
     (kept,) = set(files) - {name}
     assert files[kept] == content != files[name]
-    assert f"results/{name}: holds another evaluation. Renamed it to results/{kept}" in messages
+    assert f"results/{name}: holds another evaluation. Copied it to results/{kept}" in messages
 
 
 # In this process, which has loaded TensorFlow already ------------------------------

@@ -107,5 +107,5 @@ def test_flags_that_contradict_each_other(fields, message):
 
 
 def test_a_size_that_a_side_does_not_have(flags, tmp_path):
-    with pytest.raises(InputError, match="bpe.de.model: holds .* subwords, not 123"):
+    with pytest.raises(InputError, match="bpe.de.model: holds .*, but --vocab_size is 123"):
         load_vocabs(make_hparams(flags | dict(vocab_size=123)))

@@ -31,7 +31,7 @@ def parameters(logdir, **flags):
     return [variable.numpy() for variable in model.trainable_variables], vocabs
 
 
-@pytest.mark.parametrize("recipe", ["legacy", "tiny", "rnn_attention"])
+@pytest.mark.parametrize("recipe", ["legacy", "tiny", "low_resource", "rnn_attention"])
 def test_it_starts_with_the_parameters_and_vocabularies_of_the_other_model(
     trained, tmp_path, recipe
 ):
