@@ -26,7 +26,7 @@ import tensorflow as tf
 from hparams import hparams_path
 from interop.variable_names import variables_by_2017_name
 from runtime.errors import InputError
-from runtime.files import atomic_write, durable_replace, fsync
+from runtime.files import atomic_write, durable_replace, fsync, is_utf8
 
 TEMP_NAME = "unfinished_checkpoint"  # name of a checkpoint until both files are complete
 DEV_SCORES_FILE = "dev_scores.json"  # the score of each evaluation on the development set
@@ -212,7 +212,7 @@ def literal_path(path):
 
     TensorFlow writes to `run[1]/model`, but treats the path as a pattern when it reads.
     """
-    if not set("*?[]\\") & set(str(path)) and str(path).isprintable():
+    if not set("*?[]\\") & set(str(path)) and is_utf8(path):
         yield str(path)
         return
     with tempfile.TemporaryDirectory() as folder:

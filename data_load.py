@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from ids import RaggedIds, RaggedWriter
+from ids import RaggedIds, RaggedWriter, smallest_dtype
 from runtime.errors import InputError
 from runtime.files import durable_replace, fsync, lock_file, split_paths, temp_path
 from runtime.parallel import map_on_cores
@@ -389,7 +389,7 @@ def id_files_key(hp, vocabs) -> list:
 
 def id_dtype(vocabs):
     """Return the smallest type of ids for both vocabularies."""
-    return np.uint16 if max(map(len, vocabs)) <= 2**16 else np.int32
+    return smallest_dtype(max(map(len, vocabs)) - 1)
 
 
 def read_id_files(hp, vocabs) -> EncodedText | None:

@@ -13,11 +13,11 @@ import dataclasses
 import shutil
 from pathlib import Path
 
-from hparams import Hyperparams
+from hparams import SEARCH_FLAGS, Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import check_utf8, durable_replace, make_folder, temp_path
-from runtime.flags import Flags, flag
+from runtime.flags import Flags, check_not_given, flag
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +51,6 @@ from inference import describe_checkpoints, describe_decoding, load_model
 from interop import ctranslate2_model, huggingface_model
 from interop.saved_model import write_saved_model
 
-SEARCH_FLAGS = ("beam", "length_penalty", "alpha")
-
 
 def main(flags):
     """Write the model.
@@ -64,9 +62,8 @@ def main(flags):
       InputError: there is no model, the format cannot hold it, or the output exists already.
     """
     options, flags = ExportFlags.split(flags)
-    for name in SEARCH_FLAGS:
-        if name in flags and options.format == "ctranslate2":
-            raise InputError(f"{name} is given to CTranslate2 when it translates. Leave it out")
+    if options.format == "ctranslate2":
+        check_not_given(flags, SEARCH_FLAGS, "is given to CTranslate2 when it translates")
     output = Path(options.output)
     if output.exists():
         raise InputError(f"{output}: already exists. Delete it, or choose another --output")

@@ -42,6 +42,9 @@ BLOCK_FLAGS = (
     *("attention_dropout", "ffn_dropout", "word_dropout"),
 )
 
+# Flags that choose the translations of a loaded model.
+SEARCH_FLAGS = ("beam", "length_penalty", "alpha", "temperature", "top_k")
+
 # Declare a flag of a group in `--help`.
 data_flag, model_flag, training_flag, decoding_flag = (
     partial(flag, group=group) for group in ("data", "model", "training", "decoding")

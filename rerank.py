@@ -12,11 +12,11 @@ import dataclasses
 import math
 import sys
 
-from hparams import Hyperparams
+from hparams import SEARCH_FLAGS, Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import check_outputs, open_output
-from runtime.flags import Flags, flag
+from runtime.flags import Flags, check_not_given, flag
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +49,7 @@ import sacrebleu
 from inference import Scorer, load_model
 from text import read_lines
 
-DECODING_FLAGS = ("beam", "length_penalty", "alpha", "temperature", "top_k")
-MODEL_FLAGS = ("logdir", "best", "average_checkpoints", *DECODING_FLAGS)
+MODEL_FLAGS = ("logdir", "best", "average_checkpoints")
 
 
 def read_nbest(path, num_lines) -> list[list[tuple[str, float]]]:
@@ -140,10 +139,9 @@ def main(flags):
       InputError: a file cannot be read, there is no model, or the files do not fit together.
     """
     options, flags = RerankFlags.split(flags)
-    for name in MODEL_FLAGS if options.method == "mbr" else DECODING_FLAGS:
-        if name in flags:
-            reason = "mbr needs no model" if options.method == "mbr" else "nothing is translated"
-            raise InputError(f"{name} has no effect: {reason}. Leave it out")
+    check_not_given(flags, SEARCH_FLAGS, "has no effect: nothing is translated")
+    if options.method == "mbr":
+        check_not_given(flags, MODEL_FLAGS, "has no effect: mbr needs no model")
     lines = list(read_lines(options.source, "Check the path, which --source names"))
     lists = read_nbest(options.nbest, len(lines))
     if options.method == "mbr":

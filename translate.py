@@ -8,7 +8,6 @@ program asks for one sentence at a time."""
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import os
 import queue
@@ -17,11 +16,11 @@ import threading
 import time
 from pathlib import Path
 
-from hparams import Hyperparams
+from hparams import SEARCH_FLAGS, Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import atomic_open, check_outputs, check_regular_file, open_output
-from runtime.flags import NONE, Flags, flag
+from runtime.flags import NONE, Flags, check_not_given, flag
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +123,6 @@ from vocab import SPECIALS, UNK
 MAX_BATCH_LINES = 1000  # lines that are translated together, sorted by length
 BATCH_WAIT_SECONDS = 0.05  # for which the first line of a batch waits for others
 MAX_DRAWN_TOKENS = 100  # on each axis of a picture of attention
-DECODING_FLAGS = ("beam", "length_penalty", "alpha", "temperature", "top_k")
 SOURCE_HINT = "Check the path, which --source names"
 
 # Reading and writing lines -----------------------------------------------------
@@ -192,6 +190,11 @@ def batch_as_available(lines):
         raise value
 
 
+def is_dialog(source) -> bool:
+    """Whether the sentences come from a terminal, where the user waits for each translation."""
+    return source == "-" and sys.stdin.isatty()
+
+
 def read_batches(source, prompt):
     """Return an iterator over the lines of a file or of standard input, in batches.
 
@@ -199,7 +202,7 @@ def read_batches(source, prompt):
       source: path, or "-" for standard input.
       prompt: text that asks for a sentence, if standard input is a terminal.
     """
-    if source == "-" and sys.stdin.isatty():
+    if is_dialog(source):
         return ([line] for line in prompt_lines(prompt))
     if source == "-":
         # Not sys.stdin: Python could not close it at exit while the thread waits for a line.
@@ -413,8 +416,7 @@ def translate_stream(translator, model, options, file, alignment_file):
         prefixes = iter(read_other_side(options.source, num_lines, options.prefix, "prefix"))
     numbers = itertools.count()
     recent = []  # translations that show whether the model has learned anything
-    draw_last = None  # function that draws the attention of the last line
-    is_dialog = options.source == "-" and sys.stdin.isatty()
+    last = None  # the last line that is not empty, and its prefix
     with bar:
         for lines in read_batches(options.source, prompt=hp.source_lang):
             some = prefixes and [*itertools.islice(prefixes, len(lines))]
@@ -426,18 +428,15 @@ def translate_stream(translator, model, options, file, alignment_file):
             if alignment_file:
                 pairs = pair_up(lines, translations)
                 write_alignments(alignment_file, model, hp, vocabs, *pairs)
-            if options.attention != NONE and (nonempty := encode_lines(lines, vocabs[0], hp)[1]):
-                line, prefix = lines[nonempty[-1]], some and some[nonempty[-1]]
-                draw_last = functools.partial(
-                    draw_attention, translator, model, line, prefix, options.attention
-                )
             del recent[:-MAX_BATCH_LINES]
             file.flush()
-            if is_dialog and draw_last:  # after each sentence
-                draw_last()
+            if options.attention != NONE and (nonempty := encode_lines(lines, vocabs[0], hp)[1]):
+                last = lines[nonempty[-1]], some and some[nonempty[-1]]
+                if is_dialog(options.source):  # after each sentence
+                    draw_attention(translator, model, *last, options.attention)
             bar.update(len(lines))
-    if draw_last and not is_dialog:
-        draw_last()
+    if last and not is_dialog(options.source):
+        draw_attention(translator, model, *last, options.attention)
     if note := empty_note(recent):
         print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
 
@@ -482,9 +481,7 @@ def main(flags):
     """
     options, flags = TranslateFlags.split(flags)
     if options.score != NONE:
-        for name in DECODING_FLAGS:
-            if name in flags:
-                raise InputError(f"{name} is for translating, and score does not. Leave it out")
+        check_not_given(flags, SEARCH_FLAGS, "is for translating, and score does not")
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for translations only
         paths, hp, model, vocabs = load_model(flags)
     if options.nbest > hp.beam:

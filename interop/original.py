@@ -126,7 +126,7 @@ def assign_original(model, arrays, source="the 2017 model"):
       source: path of the checkpoint, for messages.
 
     Raises:
-      InputError: an array is missing, or its shape does not match the others.
+      InputError: an array is missing or not finite, or its shape does not match the others.
     """
     remedy = "Copy the checkpoint again"
     for name, variable in variables_by_2017_name(model).items():
@@ -137,6 +137,8 @@ def assign_original(model, arrays, source="the 2017 model"):
             raise InputError(
                 f"{source}: the array {name} has shape {saved}, not {expected}. {remedy}"
             )
+        if not np.isfinite(arrays[name]).all():
+            raise InputError(f"{source}: the array {name} is not finite. {remedy}")
         variable.assign(arrays[name].reshape(variable.shape))
 
 

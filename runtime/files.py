@@ -129,10 +129,17 @@ def make_folder(folder):
 
 def check_utf8(path):
     """Raise InputError if a path is not UTF-8, since TensorFlow cannot write to it."""
+    if not is_utf8(path):
+        raise InputError(f"{path}: this path is not UTF-8. Rename it")
+
+
+def is_utf8(path) -> bool:
+    """Whether a path is UTF-8. Python keeps the other bytes of a path as half surrogate pairs."""
     try:
         os.fspath(path).encode()
     except UnicodeEncodeError:
-        raise InputError(f"{path}: this path is not UTF-8. Rename it") from None
+        return False
+    return True
 
 
 def check_outputs(flags, outputs, inputs):
@@ -150,14 +157,15 @@ def check_outputs(flags, outputs, inputs):
         path = getattr(flags, name)
         if path in ("-", NONE):
             continue
+        real = os.path.realpath(path)
         if name in outputs:
             check_not_directory(path)
             device = os.path.exists(path) and not os.path.isfile(path)
-            if (real := os.path.realpath(path)) in names and not device:
+            if real in names and not device:
                 raise InputError(
                     f"{path}: --{names[real]} names this file, too. Choose another --{name}"
                 )
-        names[os.path.realpath(path)] = name
+        names[real] = name
 
 
 def check_not_directory(path):

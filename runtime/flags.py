@@ -59,6 +59,17 @@ class Flags:
         return cls(**own), {name: value for name, value in flags.items() if name not in names}
 
 
+def check_not_given(flags, names, reason):
+    """Raise InputError if one of the names is among the flags of the command line.
+
+    Args:
+      reason: what follows the name in the message.
+    """
+    for name in names:
+        if name in flags:
+            raise InputError(f"{name} {reason}. Leave it out")
+
+
 def check_value(field, value):
     """Raise InputError unless `value` is valid for `field`."""
     if value == AUTO and field.metadata["auto"]:

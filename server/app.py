@@ -242,17 +242,14 @@ def sentence_lines(q) -> list[list[str]]:
     """Split a text, or each text of a list, into lines, each of them a sentence.
 
     Raises:
-      RequestError: a text is none, or there are too many lines. They are counted first: other
-        clients wait while the lines are read.
+      RequestError: a text is not a str, or there are too many lines. They are counted before
+        they are split: other clients wait in the meantime.
     """
     texts = q if isinstance(q, list) else [q]
-    num_lines = len(texts)
-    if num_lines <= MAX_LINES:
-        num_lines += sum(text.count("\n") for text in texts if isinstance(text, str))
-    if num_lines > MAX_LINES:
-        raise RequestError(413, f"A request has at most {MAX_LINES} lines.")
     if not all(isinstance(text, str) for text in texts):
         raise RequestError(400, USAGE)
+    if sum(text.count("\n") + 1 for text in texts) > MAX_LINES:
+        raise RequestError(413, f"A request has at most {MAX_LINES} lines.")
     return [[text_field(dict(q=line), "q") for line in text.split("\n")] for text in texts]
 
 

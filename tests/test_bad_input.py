@@ -179,13 +179,13 @@ def test_a_broken_test_set(model):
 
 
 def test_a_batch_too_large_for_the_memory(flags):
-    """Its attention weights would take 201 TB, more than an address can name."""
-    for name in ("source_train", "target_train"):  # 3,000 pairs
-        flags[name] = ",".join([str(flags[name])] * 75)
-    long = dict(maxlen=4096, hidden_units=1, num_heads=1, num_blocks=1, batch_size=3000)
+    """Its attention weights would take 336 TB, more than an address of 48 bits can name."""
+    for name in ("source_train", "target_train"):  # 5,000 pairs
+        flags[name] = ",".join([str(flags[name])] * 125)
+    long = dict(maxlen=4096, hidden_units=1, num_heads=1, num_blocks=1, batch_size=5000)
     done = run_script("train.py", **flags | long)
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "train.py: a batch is too large for the memory. Lower --batch_size (3000)" in done.stderr
+    assert "train.py: a batch is too large for the memory. Lower --batch_size (5000)" in done.stderr
 
 
 def test_a_full_disk_is_not_taken_for_a_full_memory():

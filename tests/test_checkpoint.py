@@ -405,6 +405,13 @@ def test_an_array_that_is_missing_or_has_another_shape_is_named(golden, name, ar
         original.assign_original(golden.model(), arrays)
 
 
+def test_an_array_that_is_not_finite_is_named(golden):
+    arrays = golden.group("w")
+    arrays["dense/bias"] = np.full_like(arrays["dense/bias"], np.nan)
+    with pytest.raises(InputError, match="the 2017 model: the array dense/bias is not finite"):
+        original.assign_original(golden.model(), arrays)
+
+
 @pytest.mark.parametrize(
     "name, shape",
     [

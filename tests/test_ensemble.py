@@ -163,21 +163,29 @@ def test_the_results_file_names_the_models(two, tmp_path, monkeypatch):
     assert results_path(hp, paths).name == "model_epoch_06_gs_54.first_second"
 
 
-@pytest.mark.parametrize(
-    "other", [dict(recipe="legacy", maxlen=12), dict(mask_from="ids"), dict(sinusoid=True)]
-)
-def test_models_that_read_sentences_in_another_way(monkeypatch, other):
-    """Their lengths, masks or positions differ: no batch suits both."""
-    hps = dict(a=make_hparams({}), b=make_hparams(other))
+@pytest.fixture
+def load_both(monkeypatch):
+    """Function of flags: load the models of the default and of these flags as an ensemble."""
+
+    def load(flags):
+        hps = dict(a=make_hparams({}), b=make_hparams(flags))
+        monkeypatch.setattr(inference, "load_model", lambda f: ([], hps[f["logdir"]], None, None))
+        return inference.load_ensemble({}, ["a", "b"])
+
     monkeypatch.setattr(inference, "fingerprints", lambda _: {})
-    load = inference.load_ensemble
-    monkeypatch.setattr(inference, "load_model", lambda f: ([], hps[f["logdir"]], None, None))
-    if other == dict(sinusoid=True):  # with masks from activations, the lengths are equal
-        monkeypatch.setattr(inference, "Ensemble", lambda models: models)
-        assert load({}, ["a", "b"])[2] == (None, None)
-        return
+    monkeypatch.setattr(inference, "Ensemble", lambda models: models)
+    return load
+
+
+@pytest.mark.parametrize("other", [dict(maxlen=12), dict(mask_from="ids")])
+def test_models_that_read_sentences_in_another_way(load_both, other):
+    """Their lengths, masks or positions differ: no batch suits both."""
     with pytest.raises(InputError, match="b: reads sentences in another way than a"):
-        load({}, ["a", "b"])
+        load_both(other)
+
+
+def test_models_with_other_positions_but_equal_lengths_translate_together(load_both):
+    assert load_both(dict(sinusoid=True))[2] == (None, None)
 
 
 def test_models_that_cannot_translate_together(two, trained, tmp_path):

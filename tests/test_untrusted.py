@@ -95,7 +95,7 @@ def test_results_follow_no_link_out_of_the_folder(stranger):
 
 
 def test_the_copy_of_other_results_follows_no_link(stranger):
-    """Its name is known to whoever wrote the results: it ends in their digest."""
+    """The author of the results knows its name: it ends in their digest."""
     bashrc = stranger.parent.parent / "home" / ".bashrc"
     change(stranger, results="st/results", beam=1)
     path = stranger / "results" / checkpoint.latest(stranger).name
