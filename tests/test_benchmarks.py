@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import load_test_data
@@ -120,7 +121,6 @@ def test_the_model_for_joeynmt(benchmarks, trained, tmp_path):
     assert len(arrays) == blocks + 3 + 2  # the tied matrix three times, two tables of positions
 
 
-@slow
 def test_the_figures_of_a_model(trained, tmp_path, monkeypatch):
     from docs.figures import draw
 
@@ -131,6 +131,25 @@ def test_the_figures_of_a_model(trained, tmp_path, monkeypatch):
     draw.draw_curve(hp.logdir, paths[0])
     draw.draw_attention(hp, model, vocabs, paths[1])
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+
+
+def test_the_figure_of_several_trainings(monkeypatch, tmp_path, capsys):
+    monkeypatch.syspath_prepend(ROOT / "docs" / "figures")
+    import compare
+
+    with tf.summary.create_file_writer(str(tmp_path / "logdir")).as_default():
+        for step in (1, 2):
+            tf.summary.scalar("dev_bleu", 10.0 * step, step)
+    steps, scores, minutes = compare.read_scalars(tmp_path / "logdir")["dev_bleu"]
+    assert (steps, scores) == ([1, 2], [10.0, 20.0]) and 0 <= minutes[0] <= minutes[1] < 1
+    trainings = [f"{label}={tmp_path / 'logdir'}" for label in "ab"]
+    monkeypatch.setattr(sys, "argv", ["compare.py", str(tmp_path / "x.png"), *trainings])
+    compare.main()
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr(sys, "argv", ["compare.py", str(tmp_path / "y.png"), f"a={tmp_path}"])
+    with pytest.raises(SystemExit, match="2"):
+        compare.main()
+    assert f"{tmp_path}: no dev_bleu. Train with --source_dev" in capsys.readouterr().err
 
 
 def test_the_figures_of_positions(monkeypatch, tmp_path):

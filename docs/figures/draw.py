@@ -6,6 +6,7 @@ python docs/figures/draw.py --logdir LOGDIR
 import sys
 from pathlib import Path
 
+import tensorflow as tf
 from matplotlib import pyplot as plt
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
@@ -31,7 +32,7 @@ def read_scalars(logdir) -> dict:
     """
     curves, before = {}, 0.0
     for path in tensorboard_events.event_files(logdir):
-        start = seconds = tensorboard_events.start_time(path)
+        start = seconds = start_time(path)
         for name, step, value, seconds in tensorboard_events.scalars(path):
             steps, values, minutes = curves.setdefault(name, ([], [], []))
             steps.append(step)
@@ -39,6 +40,12 @@ def read_scalars(logdir) -> dict:
             minutes.append((before + seconds - start) / 60)
         before += seconds - start
     return curves
+
+
+def start_time(path) -> float:
+    """Return the time of the first event in a file, in seconds."""
+    record = next(iter(tf.data.TFRecordDataset(str(path)))).numpy()
+    return tf.compat.v1.Event.FromString(record).wall_time
 
 
 def draw_curve(logdir, path):
