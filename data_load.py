@@ -590,8 +590,8 @@ def plan_batches(data, hp, epoch) -> EpochPlan:
 def batch_by_sentences(order, batch_size) -> EpochPlan:
     """Split rows in random order into batches of `batch_size`.
 
-    As in the 2017 code, rows that do not fill a batch are left out, other ones in each epoch. A
-    corpus smaller than one batch is one batch.
+    An epoch has as many batches as in the 2017 code. Rows that do not fill a batch are left out,
+    other ones in each epoch. A corpus smaller than one batch is one batch.
     """
     batch_size = min(batch_size, len(order))
     starts = np.arange(0, len(order) - batch_size + 1, batch_size)

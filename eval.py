@@ -213,7 +213,8 @@ def main(flags):
     records = [f"- source: {s}\n- expected: {e}\n- got: {g}\n" for s, e, g in columns]
     summary = [*identity, *describe_scores(test, got, hp, vocabs[0].token_name)]
     if others:
-        summary += describe_comparison(options.compare, test, got, others, hp.target_lang)
+        # Before the Bleu Score, which is the last line in the 2017 code.
+        summary[-1:-1] = describe_comparison(options.compare, test, got, others, hp.target_lang)
     keep_other_results(path, identity)
     atomic_write(path, "\n".join(records + summary) + "\n")
 

@@ -59,6 +59,17 @@ def test_vocabularies_equal_those_of_2017_byte_for_byte(iwslt16, lang):
     assert sha256(path.read_bytes()) == VOCAB_SHA256[lang]
 
 
+def test_a_vocabulary_file_of_words(tmp_path):
+    """Four special tokens, then words by their count; words of markup count, too."""
+    flags = write_corpus(tmp_path, [("b a b 1", "x")])
+    (tmp_path / "train.source").write_text("<url>ab</url>\nb a b 1\n")
+    prepro.main(flags)
+    specials = ["<PAD>", "<UNK>", "<S>", "</S>"]
+    lines = [f"{special}\t1000000000" for special in specials] + ["b\t2", "urlaburl\t1", "a\t1"]
+    path = Hyperparams(**flags).vocab_path("de")
+    assert path.read_text() == "".join(f"{line}\n" for line in lines)
+
+
 @pytest.mark.parametrize("maxlen, min_cnt", [(10, 20), (25, 3)])
 def test_arrays_equal_those_of_2017(iwslt16, maxlen, min_cnt):
     hp = Hyperparams(**iwslt16, maxlen=maxlen, min_cnt=min_cnt)

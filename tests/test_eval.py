@@ -193,7 +193,8 @@ def test_eval_compares_two_evaluations_of_a_model(trained, tmp_path):
             line,
         )
     path = re.search("Full results: (.+)", second.stdout)[1]
-    assert lines == [line for line in open(path).read().splitlines() if "Compared" in line]
+    *_, before, last, bleu_score = open(path).read().splitlines()
+    assert [before, last] == lines and bleu_score.startswith("Bleu Score = ")
 
     bad = forked_script("eval.py", **flags, compare=flags["source_test"])
     assert bad.returncode == 2 and "is not a results file of eval.py" in bad.stderr

@@ -1,6 +1,7 @@
 """Hyperparameters: the defaults of the 2017 code, the flags, and hparams.json."""
 
 import dataclasses
+import inspect
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import pytest
 
 from hparams import Hyperparams, hparams_path, load_hparams, make_hparams, save_hparams
+from model import MODEL_ARGS, Transformer
 from processes import ROOT, run_script
 from runtime.cli import parse_flags
 from runtime.errors import InputError
@@ -30,6 +32,21 @@ DEFAULTS_2017 = dict(
     num_heads=8,
     dropout_rate=0.1,
     sinusoid=False,
+    beta_2=0.98,
+    epsilon=1e-8,
+    label_smoothing=0.1,
+    warmup_steps=0,
+    dropout_on="attention",
+    mask_from="activations",
+    relu_projections=True,
+    output_projection=False,
+    tied_embeddings=False,
+    residual=True,
+    normalization="post",
+    attention_score="scaled_dot",
+    beam=1,
+    average_checkpoints=1,
+    keep_checkpoints=5,
 )
 
 
@@ -38,9 +55,18 @@ def test_defaults_are_those_of_2017():
     assert {name: hp[name] for name in DEFAULTS_2017} == DEFAULTS_2017
 
 
+def test_the_class_of_the_model_has_the_same_defaults():
+    parameters = inspect.signature(Transformer).parameters
+    hp = dataclasses.asdict(Hyperparams()) | dict(dropout_rate=0.0)
+    optional = [name for name in MODEL_ARGS if parameters[name].default is not inspect._empty]
+    assert len(optional) > 15
+    assert {name: parameters[name].default for name in optional} == {n: hp[n] for n in optional}
+
+
 RECIPES = dict(
     updated=dict(vocab_size=32000, maxlen=100, batch_size=128, lr=0.0003, beta_2=0.999)
-    | dict(epsilon=1e-8, dropout_rate=0.3, ffn_units=2048, output_projection=False, beam=1),
+    | dict(epsilon=1e-8, dropout_rate=0.3, ffn_units=2048, output_projection=False, beam=1)
+    | dict(warmup_steps=4000, dropout_on="attention", pad_logit=False, label_smoothing=0.1),
     paper=dict(vocab_size=32000, beta_2=0.98, epsilon=1e-9, dropout_rate=0.1, ffn_units=2048)
     | dict(output_projection=True, dropout_on="both", beam=4, alpha=0.6, average_checkpoints=5),
     tiny=dict(hidden_units=128, ffn_units=256, num_blocks=4, num_heads=4),

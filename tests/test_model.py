@@ -13,7 +13,7 @@ from conftest import SMALL, decoder, model_args, needs_bfloat16, token_by_token
 from hparams import RECIPES, make_hparams
 from interop.variable_names import variables_by_2017_name
 from model import DecoderBlock, EncoderBlock, Transformer, make_model
-from modules import MultiheadAttention, shift_right, smoothed_cross_entropy
+from modules import Dropout, MultiheadAttention, shift_right, smoothed_cross_entropy
 from optimizer import FusedAdam
 from processes import Forked
 from search import greedy
@@ -274,6 +274,59 @@ def test_dropout_is_where_dropout_on_puts_it(on, weights, outputs):
         assert attention.add_norm.dropout.rate == outputs
     for block in (enc, dec):
         assert block.feedforward.add_norm.dropout.rate == outputs
+
+
+def test_own_rates_of_dropout():
+    rates = dict(dropout_rate=0.2, attention_dropout=0.3, ffn_dropout=0.4, word_dropout=0.5)
+    model = Transformer(13, 13, 6, 16, 1, 2, dropout_on="sublayers", **rates)
+    (enc,), (dec,) = model.enc_blocks, model.dec_blocks
+    for attention in (enc.self_attention, dec.self_attention, dec.vanilla_attention):
+        assert (attention.dropout.rate, attention.add_norm.dropout.rate) == (0.3, 0.2)
+    for feedforward in (enc.feedforward, dec.feedforward):
+        assert (feedforward.dropout.rate, feedforward.add_norm.dropout.rate) == (0.4, 0.2)
+    assert model.enc_input.word_dropout.rate == model.dec_input.word_dropout.rate == 0.5
+
+
+@pytest.fixture
+def dropout_inputs(monkeypatch):
+    """The inputs of all dropout in training, in order. Nothing is dropped."""
+    recorded = []
+
+    def call(self, inputs, training=None):
+        if training and self.rate:
+            recorded.append(np.array(inputs))
+        return inputs
+
+    monkeypatch.setattr(Dropout, "call", call)
+    return recorded
+
+
+@pytest.mark.parametrize("on, in_encoder", [("attention", 2), ("sublayers", 3), ("both", 4)])
+def test_dropout_acts_on_weights_before_values_and_on_outputs_before_the_residual(
+    dropout_inputs, on, in_encoder
+):
+    """The order in the encoder: embedding, weights, heads, feed-forward."""
+    args = dict(dropout_rate=0.2, dropout_on=on, mask_from="ids", relu_projections=False)
+    model = Transformer(13, 13, 6, 16, 1, 2, **args)
+    logits = model(X, Y, training=True)
+    np.testing.assert_array_equal(logits, model(X, Y))
+    assert len(dropout_inputs) == in_encoder + {"attention": 3, "sublayers": 4, "both": 6}[on]
+
+    embedded, _ = model.enc_input.embed(X, start=0, state=())
+    np.testing.assert_array_equal(dropout_inputs[0], embedded)
+    (block,), masks = model.enc_blocks, model.padding_masks(X)
+    attention = block.self_attention
+    weights = attention.attention_weights(embedded, attention.project_keys_values(embedded, masks))
+    heads = attention(embedded, embedded, masks)  # after residual and normalization
+    memory = model.encode(X)
+    if on != "sublayers":
+        np.testing.assert_array_equal(dropout_inputs[1], weights)
+    if on != "attention":
+        attended, fed = dropout_inputs[in_encoder - 2 : in_encoder]
+        normalize = attention.add_norm.normalize
+        np.testing.assert_allclose(normalize(embedded + attended), heads, atol=1e-5)
+        normalize = block.feedforward.add_norm.normalize
+        np.testing.assert_allclose(normalize(heads + fed), memory, atol=1e-5)
 
 
 def test_dropout_is_on_in_training(model):
