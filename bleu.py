@@ -96,8 +96,7 @@ class Comparison(NamedTuple):
 def compare_systems(references, hypotheses, others, lang) -> dict:
     """Compare the translations of two systems by paired bootstrap (Koehn 2004).
 
-    The intervals are those of the scores of test sets that are drawn with replacement from the
-    pairs of this one.
+    The intervals come from test sets that are drawn with replacement from the pairs of this one.
 
     Args:
       references, hypotheses, others: the sentences of one test set, lists of str.

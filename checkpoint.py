@@ -184,12 +184,17 @@ def checkpoints_to_average(path, count):
     if count == 1 or not NAME_PATTERN.fullmatch(path.name):
         return [path]
     existing = {other.name for other in list_checkpoints(path.parent)}
-    evaluated = [*read_dev_scores(path.parent)]
-    if any(map(is_mid_epoch, evaluated)):
-        before = [name for name in evaluated if sort_key(name) < sort_key(path)]
-    else:
-        ends = {epoch_and_step(name)[0]: name for name in existing if not is_mid_epoch(name)}
-        before = [ends.get(epoch) for epoch in range(1, epoch_and_step(path)[0])]
+    last, _ = epoch_and_step(path)
+    # By (epoch, step). The step of a missing end is not known, but it is the last of its epoch.
+    names = dict.fromkeys((epoch, math.inf) for epoch in range(1, last))
+    names |= {
+        (epoch_and_step(name)[0], math.inf): name for name in existing if not is_mid_epoch(name)
+    }
+    names |= {
+        epoch_and_step(name): name for name in read_dev_scores(path.parent) if is_mid_epoch(name)
+    }
+    own = epoch_and_step(path) if is_mid_epoch(path) else (last, math.inf)
+    before = [names[key] for key in sorted(names) if key < own]
     paths = [path]
     while len(paths) < count and before and before[-1] in existing:
         paths.insert(0, path.with_name(before.pop()))

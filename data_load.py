@@ -31,7 +31,7 @@ from text import (
 )
 from vocab import EOS, UNK, fingerprints
 
-LARGE_TEXT_BYTES = 20_000_000  # from which on the ids of the training text are kept in files
+LARGE_TEXT_BYTES = 20_000_000  # a text of this size or more has its ids in files
 MAX_UNKNOWN_SHARE = 0.9  # with more <UNK>, the vocabulary belongs to another text
 
 
@@ -487,9 +487,11 @@ def get_batch_data(data, hp, epoch, skip=0, strategy=None):
     readers = []
 
     def make_dataset(context):
-        replicas = context.num_replicas_in_sync
-        here = replicas // context.num_input_pipelines  # replicas of this worker
-        reader = ShareReader(data, plan, hp.pad_to, replicas, here, context.input_pipeline_id)
+        num_replicas = context.num_replicas_in_sync
+        num_local = num_replicas // context.num_input_pipelines  # replicas of this worker
+        reader = ShareReader(
+            data, plan, hp.pad_to, num_replicas, num_local, context.input_pipeline_id
+        )
         readers.append(reader)
         load = call_weakly(reader)
 
@@ -497,12 +499,12 @@ def get_batch_data(data, hp, epoch, skip=0, strategy=None):
             x, y = tf.numpy_function(load, [number], (tf.int32, tf.int32), stateful=False)
             return tf.ensure_shape(x, (None, None)), tf.ensure_shape(y, (None, None))
 
-        numbers = tf.data.Dataset.range(skip * here, len(plan) * here)
+        numbers = tf.data.Dataset.range(skip * num_local, len(plan) * num_local)
         options = tf.data.Options()
         # The autotuner's thread sleeps twice as long each time, and the end of an epoch waits
         # until it wakes up: 11 of 41 seconds.
         options.autotune.enabled = False
-        return numbers.map(load_op).prefetch(2 * here).with_options(options)
+        return numbers.map(load_op).prefetch(2 * num_local).with_options(options)
 
     strategy = strategy or tf.distribute.get_strategy()
     dataset = strategy.distribute_datasets_from_function(make_dataset)
@@ -547,14 +549,14 @@ class ShareReader:
     data: SentencePairs
     plan: EpochPlan
     pad_to: int | None
-    replicas: int  # number of replicas of all workers
-    here: int  # number of replicas of this worker
+    num_replicas: int  # of all workers
+    num_local: int  # of this worker
     worker: int  # index of this worker, counted from 0
 
     def __call__(self, number):
         """Return x and y of a share; `number` counts those that this worker reads."""
-        batch, share = divmod(int(number), self.here)
-        rows = self.plan.rows(batch)[self.worker * self.here + share :: self.replicas]
+        batch, share = divmod(int(number), self.num_local)
+        rows = self.plan.rows(batch)[self.worker * self.num_local + share :: self.num_replicas]
         width = self.pad_to if len(rows) else 1  # a small batch has no rows for some replicas
         return tuple(side.pad(rows, width) for side in (self.data.X, self.data.Y))
 
@@ -648,13 +650,13 @@ def stable_sort(order, keys_of):
     counts = np.zeros(MAX_SORT_KEY + 1, np.int64)
     for part in parts(len(order)):
         counts += np.bincount(keys_in(part), minlength=len(counts))
-    places = np.cumsum(counts) - counts  # of the next row with each key
+    next_index = np.cumsum(counts) - counts  # of the next row with each key
     result = np.empty_like(order)
     for part in parts(len(order)):
         keys = keys_in(part)
         in_order = np.argsort(keys, kind="stable")
         keys, counts_here = keys[in_order], np.bincount(keys, minlength=len(counts))
         before = (np.cumsum(counts_here) - counts_here)[keys]  # rows of this part with lower keys
-        result[places[keys] + np.arange(len(keys)) - before] = order[part][in_order]
-        places += counts_here
+        result[next_index[keys] + np.arange(len(keys)) - before] = order[part][in_order]
+        next_index += counts_here
     return result

@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from hparams import Hyperparams, hparams_path, read_hparams
+from hparams import SEARCH_FLAGS, Hyperparams, hparams_path, read_hparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import announce_inputs, atomic_write, check_may_write, keep_copy, make_folder
@@ -50,10 +50,7 @@ SAMPLES = 5  # translations that are printed
 MAX_PRINTED_CHARS = 200  # of a line of the summary, which may list hundreds of pairs
 MAX_NAME_CHARS = 200  # of a results file
 # Flags that appear in the name of the results file if they differ from those of training.
-NAMING_FLAGS = (
-    *("source_test", "beam", "length_penalty", "alpha", "temperature", "top_k", "seed"),
-    *("average_checkpoints", "best"),
-)
+NAMING_FLAGS = ("source_test", *SEARCH_FLAGS, "seed", "average_checkpoints", "best")
 
 
 def results_path(hp, paths) -> Path:
@@ -192,7 +189,7 @@ def main(flags):
     decoding = describe_decoding(hp, paths)
     digest = checkpoint.parameters_digest(paths)
     inputs = f"weights {digest[:16]}, test set {test.digest()[:16]}"
-    if is_original(paths[-1]):  # which does not record the number of heads
+    if is_original(paths[-1]):  # its checkpoint does not record the number of heads
         inputs += f", {hp.num_heads} heads"
     inputs += f", references {references_digest(test)}"
     identity = [f"Decoding = {decoding}", f"Inputs = {inputs}"]

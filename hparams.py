@@ -20,10 +20,10 @@ from runtime.errors import InputError
 from runtime.files import atomic_write, split_paths
 from runtime.flags import AUTO, INT32_LIMIT, NONE, WIDTH_LIMIT, Flags, check_value, flag
 
-MAX_INPUT_TOKENS = 1024  # read of a sentence, if the model itself has no limit
+MAX_INPUT_TOKENS = 1024  # that are read of a sentence, if the model itself has no limit
 MAXLEN_LIMIT = 4097  # exclusive; the memory for attention grows with the square of `maxlen`
 MIN_TEMPERATURE = 0.001  # below it, but above 0, logits could overflow
-ENOUGH_STEPS_PER_EPOCH = 300  # from which 40 epochs are enough, with num_epochs auto
+ENOUGH_STEPS_PER_EPOCH = 300  # with so many, num_epochs auto is 40
 
 # The keys of `positions.POSITIONS` and `attention.ATTENTION_FUNCTIONS`.
 POSITION_ENCODINGS = (
@@ -363,7 +363,7 @@ class Hyperparams(Flags):
         False, "fixed order of all sums: two runs give bit-identical parameters"
     )
     profile_steps: int = training_flag(
-        0, "steps to profile for TensorBoard, after the first ten; 0: none", 0, INT32_LIMIT
+        0, "batches to profile for TensorBoard, after the first ten; 0: none", 0, INT32_LIMIT
     )
     seed: int = training_flag(
         0,
@@ -466,7 +466,8 @@ class Hyperparams(Flags):
             )
         if self.tokenizer == "words" and not self.joint_vocab:
             raise InputError(
-                "joint_vocab is for --tokenizer bpe: words have one vocabulary per language"
+                "joint_vocab is for --tokenizer bpe: words have one vocabulary per language. Leave"
+                " out --no-joint_vocab"
             )
         if self.tied_embeddings and self.tokenizer == "words":
             raise InputError(
@@ -849,6 +850,8 @@ def load_hparams(flags, model_exists, mid_epoch=False):
         return make_hparams(flags), {}
     # A value that the program has chosen stays.
     flags = {name: value for name, value in flags.items() if value != AUTO}
+    if "average_checkpoints" in flags:  # in place of the best one, if that is the saved choice
+        flags = {"best": False} | flags
     path = hparams_path(flags.get("logdir", Hyperparams.logdir))
     saved, vocab_sha256 = read_hparams(path.parent)
     check_model_flags(dataclasses.asdict(saved), flags)

@@ -74,7 +74,7 @@ class RaggedIds:
         return self.splits[1:][rows] - self.splits[:-1][rows]
 
     def digest(self) -> bytes:
-        """Return the SHA-256 of the ids, of whichever type they are, and of their splits."""
+        """Return the SHA-256 of the ids and their splits. It does not depend on the ids' type."""
         pieces = [self.ids[i : i + SCAN_IDS] for i in range(0, len(self.ids), SCAN_IDS)]
         dtype = smallest_dtype(max((piece.max() for piece in pieces), default=0))
         digest = hashlib.sha256()

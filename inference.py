@@ -36,7 +36,7 @@ def load_model(flags):
         between them: their models become an `Ensemble`.
 
     Returns:
-      (list of Path, Hyperparams, Transformer, tuple): the checkpoints whose average the
+      (list of Path, Hyperparams, model, tuple): the checkpoints whose average the
       model is, oldest first, mostly one; the hyperparameters; the model; its two vocabularies.
 
     Raises:
@@ -355,7 +355,7 @@ def decode_all(search, X, hp, quiet=False, prefixes=None):
 
 
 def decoding_batches(lengths, beam=1, width=None):
-    """Yield the row numbers of each batch: sentences of similar length, the longest first.
+    """Yield the row indices of each batch: sentences of similar length, the longest first.
 
     Args:
       width: the length to which all rows are padded, or None for the longest row of a batch.
@@ -444,9 +444,9 @@ class Translator:
           X: RaggedIds.
           prefixes: what `encode_prefixes` returned, or None.
         """
-        decode = self.vocabs[1].decode
+        detokenize = self.vocabs[1].decode
         return [
-            [(decode(ids), float(score)) for ids, score in hypotheses]
+            [(detokenize(ids), float(score)) for ids, score in hypotheses]
             for hypotheses in self.decode_ids(X, prefixes)
         ]
 
@@ -455,10 +455,10 @@ class Translator:
 
         These words are returned as they were given, also where the vocabulary lacks a character.
         """
-        encoded, decode = self.encode_prefixes(prefixes), self.vocabs[1].decode
+        encoded, detokenize = self.encode_prefixes(prefixes), self.vocabs[1].decode
         translations = self.translate_ids(X, encoded)
         return [
-            [(restore_prefix(text, prefix, decode(ids)), score) for text, score in hypotheses]
+            [(restore_prefix(text, prefix, detokenize(ids)), score) for text, score in hypotheses]
             for prefix, ids, hypotheses in zip(prefixes, encoded, translations, strict=True)
         ]
 
@@ -483,6 +483,6 @@ def restore_prefix(text, prefix, decoded) -> str:
     >>> restore_prefix("Mr. <UNK> runs .", "Mr. Ō", "Mr. <UNK>")
     'Mr. Ō runs .'
     """
-    if not text.startswith(decoded):  # it is cut where the longest possible translation ends
+    if not text.startswith(decoded):  # the longest possible translation ends within it
         return text
     return prefix.strip() + text[len(decoded) :]

@@ -391,6 +391,7 @@ class MultiheadAttention(keras.layers.Layer):
         """
         Q = self.split_heads(self.query(self.add_norm.prepare(queries)))  # (N, h, T_q, C/h)
         K, V, key_masks = keys_values
+        # Relative positions have hooks here and below (positions.py); absolute ones are None.
         if positions is not None:
             Q, K = positions.rotate(Q, K)
         keys = self.function.prepare(K, self.score_parameters)  # (N, h, T_k, C/h)

@@ -322,9 +322,11 @@ def write_subwords(hp, pairs):
     names = [[hp.source_train], [hp.target_train]]
     if hp.joint_vocab:
         counts, names = [counts[0] + counts[1]], [names[0] + names[1]]
-    more = hp.vocab_size, hp.symbol_list, hp.byte_fallback
     # Both are made before one is written, so that the two files always belong together.
-    models = [make_subwords(*side, *more) for side in zip(counts, names, strict=True)]
+    models = [
+        make_subwords(*side, hp.vocab_size, hp.symbol_list, hp.byte_fallback)
+        for side in zip(counts, names, strict=True)
+    ]
     for path, model in zip(hp.sentencepiece_paths, models, strict=True):
         replace_vocab(path, model)
         size = f"{len(SubwordVocab(path))} subwords"

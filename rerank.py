@@ -8,7 +8,9 @@ reverse: --logdir names a model of the reverse direction. The score of a transla
 the probability that the model translates it back to the source.
 mbr: the translation that is most similar to the others (minimum Bayes risk), by chrF."""
 
+import contextlib
 import dataclasses
+import itertools
 import math
 import sys
 
@@ -45,9 +47,10 @@ if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
     flags = parse_flags(__doc__, Hyperparams, RerankFlags, reads_model=True)
 
 import sacrebleu
+from tqdm import tqdm
 
 from inference import Scorer, load_model
-from text import read_lines
+from text import blocks, read_lines
 
 MODEL_FLAGS = ("logdir", "best", "average_checkpoints")
 
@@ -103,7 +106,7 @@ def reverse_scores(lines, lists, scorer, weight) -> list[list[float]]:
 
     def score_of(score):
         back = next(reverse)
-        # An empty translation cannot be translated back.
+        # A side that is empty or too long for the model has no score.
         return score + weight * back.logp / back.num_tokens if back.num_tokens else -math.inf
 
     return [[score_of(score) for _, score in best] for best in lists]
@@ -147,11 +150,18 @@ def main(flags):
     if options.method == "mbr":
         scores = map(mbr_scores, lists)
     else:
-        _, hp, model, vocabs = load_model(flags)
-        scores = reverse_scores(lines, lists, Scorer(hp, model, vocabs), options.weight)
+        with contextlib.redirect_stdout(sys.stderr):  # standard output is for translations only
+            _, hp, model, vocabs = load_model(flags)
+        scorer = Scorer(hp, model, vocabs)
+        scores = itertools.chain.from_iterable(
+            reverse_scores(*zip(*block, strict=True), scorer, options.weight)
+            for block in blocks(zip(lines, lists, strict=True))
+        )
     changed = 0
-    with open_output(options.output) as file:
+    bar = tqdm(desc="reranking", total=len(lines), leave=False, delay=1, unit=" lines")
+    with open_output(options.output) as file, bar:
         for best, own in zip(lists, scores, strict=True):
+            bar.update()
             index = max(range(len(best)), key=own.__getitem__)
             changed += best[index][0] != best[0][0]
             file.write(f"{best[index][0]}\n".encode())

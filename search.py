@@ -125,7 +125,7 @@ def search_loop(extend, search_state, is_unfinished, take_sentences, results):
         return tf.cond(share <= MAX_UNFINISHED_SHARE, compact, keep_all)
 
     all_results = results(search_state)
-    # (N,), the numbers of the sentences in the batch
+    # (N,), the indices of the sentences in the batch
     sentences = tf.range(tf.shape(tf.nest.flatten(all_results)[0])[0])
     loop_vars = search_state, sentences, all_results
     search_state, sentences, all_results = tf.while_loop(

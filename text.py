@@ -209,7 +209,7 @@ def check_same_length(source, target):
         )
         raise InputError(f"{problem}. Note that {skipped}" if unpaired else problem)
     # In IWSLT's files one side may have more lines of markup. If the numbers are equal but the
-    # places are not, these lines are probably sentences.
+    # line numbers are not, these lines are probably sentences.
     if unpaired and len(source.markup_lines) == len(target.markup_lines):
         raise InputError(
             f"{source.path} and {target.path}: {skipped}. Put a space in front of it, or delete"
@@ -258,7 +258,7 @@ def read_test_sentences(path) -> EvalSentences:
         cleaned = [clean(line).strip() for line in raw]
         return EvalSentences(cleaned, raw, [], file.markup_lines, path)
     text = replace_spans("\n".join(lines), "<!--", "-->", lambda comment: "")
-    text = replace_spans(text, "<![CDATA[", "]]>", html.escape)
+    text = replace_spans(text, "<![CDATA[", "]]>", lambda data: html.escape(data, quote=False))
     contents, segments = parse_segments(path, text)
     raw = [one_line(html.unescape(content)) for content in contents]
     cleaned = [clean(content).strip() for content in contents]

@@ -1,4 +1,6 @@
-"""Train a Transformer. Stopped or killed, it resumes from the last checkpoint when run again."""
+"""Train a Transformer.
+
+If it is stopped or killed, the same command resumes from the last checkpoint."""
 
 import contextlib
 import dataclasses
@@ -51,8 +53,8 @@ from vocab import load_vocabs, save_vocabs
 
 # The training step and the loop are in trainer.py, which also says why the loop is not Model.fit.
 
-ALPHAS = (0.6, 1.0, 1.4, 1.8)  # among which --alpha auto chooses
-SEARCH_FLAGS = ("logdir", "beam", "length_penalty", "average_checkpoints", "best")
+ALPHAS = (0.6, 1.0, 1.4, 1.8)  # --alpha auto chooses among them
+EVALUATION_FLAGS = ("logdir", "beam", "length_penalty", "average_checkpoints", "best")
 
 
 def main(flags):
@@ -63,11 +65,12 @@ def main(flags):
       KeyboardInterrupt: a signal came, and a checkpoint was saved.
       OSError: the disk is full, the memory is too small, or another worker has ended.
     """
+    # Before the model is read: if another training saves in the meantime, `own_logdir` notices it.
+    latest = checkpoint.latest(flags.get("logdir", Hyperparams.logdir))
     hp, vocabs, path, start_paths = find_start(flags)
     check_utf8(hp.logdir)
     if alpha_auto := flags.get("alpha") == AUTO:
         check_alpha_auto(hp)
-    latest = checkpoint.latest(hp.logdir)
     if hp.tokenizer == "bpe" and hp.joint_vocab:
         hp = dataclasses.replace(hp, vocab_size=len(vocabs[0]))
     more_steps = path and epochs_follow_steps(hp, flags, path)
@@ -192,7 +195,7 @@ def start_from_model(flags) -> Start:
     vocabs = load_vocabs(dataclasses.replace(saved, preprocessed=hp.preprocessed), trained_with)
     paths = choose_checkpoints(
         newest,
-        flags.get("best", saved.best),
+        flags.get("best", saved.best and "average_checkpoints" not in flags),
         flags.get("average_checkpoints", saved.average_checkpoints),
     )
     checkpoint.check_sizes(hp, [*map(len, vocabs)], newest)
@@ -238,7 +241,7 @@ def choose_alpha(hp, dev, guard):
     Raises:
       KeyboardInterrupt: a signal came.
     """
-    search_flags = {name: getattr(hp, name) for name in SEARCH_FLAGS}
+    search_flags = {name: getattr(hp, name) for name in EVALUATION_FLAGS}
     _, decoding_hp, model, vocabs = load_model(search_flags)
     scores = {}
     for alpha in sorted({*ALPHAS, hp.alpha}):

@@ -42,7 +42,7 @@ class StepMetrics(NamedTuple):
     """Metrics of one step, each (); or of several steps, each (steps,)."""
 
     mean_loss: tf.Tensor  # per target token that is not padding, over all replicas
-    acc: tf.Tensor  # share of these tokens that are predicted
+    acc: tf.Tensor  # share of these tokens that are predicted correctly
     num_targets: tf.Tensor  # how many there are
 
 
@@ -58,13 +58,13 @@ def make_train_step(
         are those of all its batches.
       consistency: as in `replica_gradients`.
     """
-    args = smoothing, consistency
 
     def replica_step(x, y):
         if gradient_sum is None:
-            gradients, metrics = replica_gradients(model, x, y, *args, mean=True)
+            gradients, metrics = replica_gradients(model, x, y, smoothing, consistency, mean=True)
         else:
-            gradient_sum.add(*replica_gradients(model, x, y, *args, mean=False))
+            local = replica_gradients(model, x, y, smoothing, consistency, mean=False)
+            gradient_sum.add(*local)
             gradients, sums = gradient_sum.pop()
             loss, correct, local_targets = tf.unstack(sums)
             num_targets = sum_of_replicas(local_targets)
@@ -110,10 +110,10 @@ def replica_gradients(model, x, y, smoothing, consistency, mean):
     # Each token has the same weight, in whichever replica it is.
     num_targets = sum_of_replicas(local_targets) if mean else 1.0
     with tf.GradientTape() as tape:
-        logits = model(x, y, training=True, istarget=istarget)  # (M, V)
+        logits = model(x, y, training=True, istarget=istarget)  # (passes * M, V)
         logits = tf.cast(logits, tf.float32)
         with tf.name_scope("mean_loss"):  # a box in TensorBoard's graph
-            losses = smoothed_cross_entropy(target_ids, logits, smoothing)  # (M,)
+            losses = smoothed_cross_entropy(target_ids, logits, smoothing)  # (passes * M,)
             loss = tf.reduce_sum(losses) / (passes * num_targets)
         objective = loss
         if consistency:
@@ -121,7 +121,7 @@ def replica_gradients(model, x, y, smoothing, consistency, mean):
             objective += consistency / 2 * divergence
     gradients = tape.gradient(objective, model.trainable_variables)
     with tf.name_scope("acc"):
-        preds = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (M,)
+        preds = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (passes * M,)
         acc = tf.reduce_sum(tf.cast(preds == target_ids, tf.float32)) / (passes * num_targets)
     return gradients, StepMetrics(loss, acc, local_targets)
 
@@ -361,7 +361,8 @@ class Trainer:
             self.accumulate_step = make_accumulate_step(
                 self.strategy, self.model, hp.label_smoothing, gradient_sum, hp.consistency
             )
-        self.search = make_search(self.model, dataclasses.replace(hp, temperature=0.0, top_k=0), 1)
+        greedy_hp = dataclasses.replace(hp, temperature=0.0, top_k=0)
+        self.search = make_search(self.model, greedy_hp, beam=1)
         self.loss_fn = make_loss_fn(self.model, hp.label_smoothing)
         self.progress, self.metric_log = Progress(), MetricLog()
         self.checkpoint = checkpoint.make_checkpoint(
@@ -433,8 +434,9 @@ class Trainer:
         hp, progress = self.hp, self.progress
         self.report_start = time.monotonic()
         done = progress.steps * hp.accumulate  # batches
-        more = hp, progress.epoch, done, self.strategy
-        batches, num_batch = epoch_batches(data, self.vocabs, *more)
+        batches, num_batch = epoch_batches(
+            data, self.vocabs, hp, progress.epoch, skip=done, strategy=self.strategy
+        )
         done = min(done, num_batch)  # the last step of an epoch may have fewer batches
         if done < num_batch and self.evaluation_is_due():  # a signal came before it
             self.evaluate_and_save(dev, guard, mid_epoch=True)
@@ -489,8 +491,8 @@ class Trainer:
         by_steps = hp.dev_steps and progress.global_step % hp.dev_steps == 0
         if not by_steps and progress.global_step != hp.max_steps:
             return False
-        self.flush_metrics()
-        return progress.steps > 0 and self.next_path(mid_epoch=True).name not in progress.dev_scores
+        steps = progress.steps + len(self.metric_log.pending)  # in this epoch
+        return steps > 0 and self.next_path(mid_epoch=True).name not in progress.dev_scores
 
     def evaluate_and_save(self, dev, guard, mid_epoch=False):
         """Evaluate on the development set if there is one, save a checkpoint, and report."""

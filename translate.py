@@ -22,6 +22,8 @@ from runtime.errors import InputError
 from runtime.files import atomic_open, check_outputs, check_regular_file, open_output
 from runtime.flags import NONE, Flags, check_not_given, flag
 
+NO_TRANSLATION = "with --score nothing is translated"
+
 
 @dataclasses.dataclass(frozen=True)
 class TranslateFlags(Flags):
@@ -94,7 +96,7 @@ class TranslateFlags(Flags):
             raise InputError("score needs the file of the sources. Give --source")
         for name in ("nbest", "attention", "prefix", "replace_unknown", "engine"):
             if getattr(self, name) != getattr(TranslateFlags, name):
-                raise InputError(f"{name} is for translating, and score does not. Leave it out")
+                raise InputError(f"{name} has no effect: {NO_TRANSLATION}. Leave it out")
 
 
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
@@ -121,7 +123,7 @@ from text import GZIP_MAGIC, blocks, clean, decode_utf8, read_lines
 from vocab import SPECIALS, UNK
 
 MAX_BATCH_LINES = 1000  # lines that are translated together, sorted by length
-BATCH_WAIT_SECONDS = 0.05  # for which the first line of a batch waits for others
+BATCH_WAIT_SECONDS = 0.05  # the first line of a batch waits so long for others
 MAX_DRAWN_TOKENS = 100  # on each axis of a picture of attention
 SOURCE_HINT = "Check the path, which --source names"
 
@@ -481,7 +483,7 @@ def main(flags):
     """
     options, flags = TranslateFlags.split(flags)
     if options.score != NONE:
-        check_not_given(flags, SEARCH_FLAGS, "is for translating, and score does not")
+        check_not_given(flags, SEARCH_FLAGS, f"has no effect: {NO_TRANSLATION}")
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for translations only
         paths, hp, model, vocabs = load_model(flags)
     if options.nbest > hp.beam:

@@ -121,7 +121,7 @@ def fingerprints(vocabs) -> dict[str, str]:
 
 
 def vocab_name(vocab) -> str:
-    """Return the name of a vocabulary: its language, or "bpe" and if there are two its language."""
+    """Return "de" for de.vocab.tsv, "bpe" for bpe.model, and "bpe.de" for bpe.de.model."""
     return vocab.path.name.removesuffix(".vocab.tsv").removesuffix(".model")
 
 

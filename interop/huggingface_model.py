@@ -114,6 +114,7 @@ def model_config(hp, vocab_size) -> dict:
             ffn_dim=hp.ffn_units or 4 * hp.hidden_units,
         ).items()
     }
+    weight_dropout = hp.attention_dropout if hp.dropout_on == "sublayers" else hp.dropout_rate
     return (
         special_ids()
         | sizes
@@ -131,8 +132,8 @@ def model_config(hp, vocab_size) -> dict:
             # <S>, and the longest translation of the longest source.
             max_position_embeddings=1 + hp.max_output_tokens(hp.max_input_tokens),
             dropout=hp.dropout_rate,
-            attention_dropout=hp.dropout_rate if hp.dropout_on != "sublayers" else 0.0,
-            activation_dropout=0.0,
+            attention_dropout=weight_dropout,
+            activation_dropout=hp.ffn_dropout,
             forced_eos_token_id=None,
             use_cache=True,
             dtype="float32",

@@ -49,7 +49,7 @@ class SubwordOps(tf.Module):
 
     def decode(self, ids):
         """Convert ids (N, T), a RaggedTensor without `</S>`, to sentences (N,)."""
-        return self.target.detokenize(ids)  # (N,)
+        return tf.strings.regex_replace(self.target.detokenize(ids), "[\r\n]", " ")  # (N,)
 
 
 class WordOps(tf.Module):

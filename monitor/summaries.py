@@ -21,7 +21,7 @@ from vocab import BOS, SPECIALS, UNK, read_counts, vocab_name
 
 SAMPLES = 10  # sentences of the development set in the table of translations
 MAX_DRAWN_TOKENS = 16  # of the sentence whose attention is drawn, if there is one so short
-PROFILE_SKIP_STEPS = 10  # first steps of a run, which the profile leaves out
+PROFILE_SKIP_STEPS = 10  # the profile leaves out so many batches at first
 
 
 def write_hparams_and_graph(hp, graph):
@@ -117,11 +117,11 @@ def choose_example(data) -> int:
 
 
 class Profiler:
-    """Context manager that profiles some steps of a training run.
+    """Context manager that profiles some batches of a training run.
 
     Args:
       logdir: folder to write the profile to.
-      count: steps to profile; 0: none.
+      count: batches to profile; 0: none.
     """
 
     def __init__(self, logdir, count):

@@ -54,22 +54,22 @@ def parse_flags(description, hparams, *extra, reads_model=False) -> dict:
     saved = read_saved(words, hparams) if reads_model and {"-h", "--help"} & {*words} else {}
     titles = [*(["this script"] if extra else []), "data", "model", "training", "decoding"]
     groups = {title: parser.add_argument_group(title) for title in titles}
-    for flags in (*extra, hparams):
-        for field in dataclasses.fields(flags):
+    for kind in (*extra, hparams):
+        for field in dataclasses.fields(kind):
             default = field.default
-            if reads_model and flags is hparams and field.name != "logdir":
+            if reads_model and kind is hparams and field.name != "logdir":
                 default = saved.get(field.name, "the model's")
             add_flag(groups[field.metadata["group"] or "this script"], field, default)
-    flags, unknown = parser.parse_known_args(words)
+    namespace, unknown = parser.parse_known_args(words)
     if unknown:
         parser.error(explain_unknown(unknown[0], parser.option_strings()))
     try:
-        hparams.check_given(remaining(vars(flags), extra))
+        hparams.check_given(remaining(vars(namespace), extra))
     except InputError as error:
         parser.error(str(error))
     except OSError as error:  # a folder may not be read, or a name is too long
         parser.error(f"{error.filename}: {error.strerror.lower()}. Check the path")
-    return vars(flags)
+    return vars(namespace)
 
 
 FLAG_FILE_NOTE = "@FILE stands for the flags in a file, written as on the command line."

@@ -9,7 +9,7 @@ import time
 
 MAX_PROCESSES = 8  # more of them would wait for the text, which one process reads
 PARENT_POLL_SECONDS = 1.0
-ALONE_SECONDS = 1.0  # in which this process computes alone, since starting others takes as long
+ALONE_SECONDS = 1.0  # this process computes alone at first: starting others takes as long
 
 
 def num_processes() -> int:
@@ -44,7 +44,7 @@ def map_on_cores(function, items):
             break
     else:
         return
-    import loky  # which few texts need, and which fails on Windows before it is refused
+    import loky  # here: few texts need it, and its import fails on Windows before `check_platform`
 
     prepare = functools.partial(prepare_process, function, os.getpid())
     pool = loky.ProcessPoolExecutor(count, initializer=prepare)

@@ -68,13 +68,14 @@ def translate_distributed(translate, X, results, settings):
     The workers exchange files in the folder of `results`.
 
     Args:
-      translate: function from RaggedIds to a list of translations, str.
+      translate: function from RaggedIds to a list with an item per sentence, of types that JSON
+        has.
       X: RaggedIds, the source ids.
       results: Path, the file that rank 0 writes afterwards.
       settings: str, everything else that the translations depend on, the model included.
 
     Returns:
-      list of str in the order of X at rank 0; None at the other ranks.
+      list of the items in the order of X at rank 0; None at the other ranks.
 
     Raises:
       OSError: another worker does not write its share.

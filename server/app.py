@@ -16,7 +16,7 @@ MAX_CHARACTERS = 1000  # of a sentence
 MAX_LINES = 100  # of a text for the interface of LibreTranslate
 # JSON may write a character as two escapes of 6 bytes.
 MAX_REQUEST_BYTES = 12 * MAX_CHARACTERS * MAX_LINES
-REQUEST_SECONDS = 20  # within which a client must have sent its request
+REQUEST_SECONDS = 20  # a client must have sent its request by then
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 USAGE = f'Send {JSON}: {{"text": "a sentence"}}, or the fields q, source and target.'
@@ -267,7 +267,7 @@ def texts_of(answer) -> list[str]:
 
 
 def join_lines(lines, index) -> str:
-    """Join the translations of the lines of a text, of each line that at `index` or its last one.
+    """Join one translation per line of a text: the one at `index`, or the last if there are fewer.
 
     >>> join_lines([["a", "b"], ["c"]], 1)
     'b\\nc'

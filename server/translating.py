@@ -14,7 +14,7 @@ from vocab import truncate_at_eos
 
 MAX_TOKENS = 200  # of a sentence, </S> included: an answer grows with their square
 MAX_BATCH_SENTENCES = 32
-BATCH_WAIT_SECONDS = 0.01  # for which the first sentence of a batch waits for others
+BATCH_WAIT_SECONDS = 0.01  # the first sentence of a batch waits so long for others
 MAX_QUEUED_SENTENCES = 256
 
 
@@ -30,7 +30,7 @@ class InspectedTranslator:
     """Translate sentences, and compute what each token of a translation attends to.
 
     Args:
-      model: a `Transformer`.
+      model: what `load_model` returned.
       translator: a `Translator` with this model.
     """
 
@@ -51,7 +51,7 @@ class InspectedTranslator:
           list of dict: the answer of the server to each one, in types that JSON has.
         """
         hp, vocabs = self.translator.hp, self.translator.vocabs
-        decode = vocabs[1].decode
+        detokenize = vocabs[1].decode
         max_tokens = min(MAX_TOKENS, hp.max_input_tokens)
         lines = [sentence.text for sentence in sentences]
         X, rows, truncated = encode_lines(lines, vocabs[0], hp, max_tokens)
@@ -62,12 +62,11 @@ class InspectedTranslator:
             dict(source=[], translations=[], truncated=row in truncated)
             for row in range(len(lines))
         ]
-        found = zip(rows, X, prefixes, Y, translations, strict=True)
-        for row, x, prefix, y, hypotheses in found:
+        for row, x, prefix, y, hypotheses in zip(rows, X, prefixes, Y, translations, strict=True):
             answers[row]["source"] = display_tokens(x[:-1], vocabs[0], hp)
             answers[row]["translations"] = [
                 dict(
-                    text=restore_prefix(decode(ids), prefix, decode(y)),
+                    text=restore_prefix(detokenize(ids), prefix, detokenize(y)),
                     score=round(float(score), 4),
                 )
                 for ids, score in hypotheses

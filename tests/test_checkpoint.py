@@ -134,6 +134,23 @@ def test_the_last_epochs_are_those_directly_before(tmp_path):
     assert averaged("final", 10) == ["final"]
 
 
+def test_the_last_ones_after_a_training_with_and_one_without_dev_steps(tmp_path):
+    parts = ["01_gs_5_partial", "01_gs_10", "02_gs_15_partial", "02_gs_20"]
+    names = [f"model_epoch_{part}" for part in [*parts, "03_gs_30", "04_gs_40"]]
+    write_files(tmp_path, *names, "model_epoch_04_gs_35_partial")
+    scores = dict.fromkeys(names[:4], 1.0)
+    checkpoint.write_dev_scores(tmp_path, scores, "bleu", "digest")
+
+    def averaged(name, count):
+        return [path.name for path in checkpoint.checkpoints_to_average(tmp_path / name, count)]
+
+    assert averaged(names[5], 3) == names[3:]
+    assert averaged(names[5], 10) == names
+    assert averaged(names[2], 10) == names[:3]
+    (tmp_path / f"{names[2]}.index").unlink()
+    assert averaged(names[5], 10) == names[3:]
+
+
 def test_the_best_is_recorded_with_its_development_set(tmp_path):
     names = [f"model_epoch_0{epoch}_gs_{epoch}0" for epoch in (1, 2, 3)]
     assert checkpoint.best(tmp_path) is None and checkpoint.read_dev_scores(tmp_path) == {}

@@ -55,6 +55,14 @@ def test_defaults_are_those_of_2017():
     assert {name: hp[name] for name in DEFAULTS_2017} == DEFAULTS_2017
 
 
+def test_average_checkpoints_replaces_the_best_one_of_the_model(tmp_path):
+    save_hparams(make_hparams(dict(logdir=str(tmp_path), best=True)), {"en": "digest"})
+    logdir = dict(logdir=str(tmp_path))
+    for flags, best in (({}, True), (dict(average_checkpoints=2), False)):
+        hp, _ = load_hparams(logdir | flags, model_exists=True)
+        assert (hp.best, hp.average_checkpoints) == (best, flags.get("average_checkpoints", 1))
+
+
 def test_the_class_of_the_model_has_the_same_defaults():
     parameters = inspect.signature(Transformer).parameters
     hp = dataclasses.asdict(Hyperparams()) | dict(dropout_rate=0.0)

@@ -156,6 +156,15 @@ def test_the_settings_are_those_of_the_model(exported):
     assert (path / "source.spm").read_bytes() == (path / "target.spm").read_bytes() == vocab.proto
 
 
+@pytest.mark.parametrize("on, on_weights", [("sublayers", 0.3), ("both", 0.2)])
+def test_fine_tuning_starts_with_the_dropout_of_the_model(on, on_weights):
+    own = dict(attention_dropout=0.3) if on == "sublayers" else {}
+    hp = make_hparams(dict(recipe="tiny", dropout_on=on, ffn_dropout=0.4) | own)
+    config = huggingface_model.model_config(hp, 9)
+    names = ("dropout", "attention_dropout", "activation_dropout")
+    assert [config[name] for name in names] == [0.2, on_weights, 0.4]
+
+
 def test_the_search_of_generate():
     hp = make_hparams(dict(recipe="paper", length_penalty="ctranslate2", alpha=0.8))
     assert huggingface_model.generation_config(hp)["length_penalty"] == 0.8

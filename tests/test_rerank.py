@@ -131,6 +131,23 @@ def test_the_best_translations_are_written(trained, reverse, tmp_path):
     assert done.returncode == 0 and len(done.stdout.splitlines()) == 13
 
 
+def test_standard_output_has_translations_only(tmp_path, monkeypatch, capsysbinary):
+    """Loading a checkpoint of the 2017 code prints a line."""
+
+    def load_model(_):
+        print("assuming num_heads 8")
+        return None, None, None, None
+
+    monkeypatch.setattr(rerank, "load_model", load_model)
+    monkeypatch.setattr(rerank, "Scorer", lambda *_: lambda texts, _: [LineScore(-1.0, 1)] * 2)
+    monkeypatch.setattr("text.BLOCK_LINES", 1)
+    (tmp_path / "in").write_text("x\ny\n")
+    write_nbest(tmp_path / "nbest", [[("a", -2.0), ("b", -1.0)], [("c", -1.0), ("d", -2.0)]])
+    rerank.main(dict(source=str(tmp_path / "in"), nbest=str(tmp_path / "nbest")))
+    got = capsysbinary.readouterr()
+    assert got.out == b"b\nc\n" and b"assuming num_heads 8" in got.err
+
+
 def test_flags_that_are_missing_or_wrong(tmp_path):
     path = tmp_path / "in"
     path.write_text("a\n")

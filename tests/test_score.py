@@ -156,9 +156,9 @@ def test_alignments_of_nbest_lists_have_a_line_for_each(trained, tmp_path):
     "change, words",
     [
         (dict(source="-"), ("score needs the file of the sources", "--source")),
-        (dict(nbest=2, beam=2), ("nbest is for translating",)),
-        (dict(attention="out.png"), ("attention is for translating",)),
-        (dict(alpha=1), ("alpha is for translating",)),
+        (dict(nbest=2, beam=2), ("nbest has no effect: with --score",)),
+        (dict(attention="out.png"), ("attention has no effect: with --score",)),
+        (dict(alpha=1), ("alpha has no effect: with --score",)),
         (dict(score="nowhere"), ("nowhere: no such file", "--score")),
         (dict(score="{two}"), ("30 lines, but", "has 2", "Make line n")),
         (dict(alignments="{folder}"), ("is a folder",)),

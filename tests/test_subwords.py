@@ -23,6 +23,7 @@ from data_load import apply_bpe_dropout, load_test_data, load_train_data
 from hparams import load_hparams, make_hparams
 from ids import RaggedIds
 from inference import decode_all, detokenize_best, load_model, make_search
+from interop.saved_model import SubwordOps
 from monitor import tensorboard_events
 from processes import ROOT, forked_script
 from runtime.errors import InputError
@@ -485,6 +486,8 @@ def test_symbols_are_one_subword_and_unseen_characters_are_bytes(tmp_path, vocab
     assert vocab.decode([*ids[:-1], *ends, *ids]).split() == [*text.split(), *text.split()]
     for i in range(len(vocab)):
         assert not {"\n", "\r"} & {*vocab.decode([i])}
+    rows = tf.ragged.constant([ids[:-1], ends], tf.int32)
+    assert SubwordOps(vocab, vocab).decode(rows).numpy().tolist() == [text.encode(), b"  "]
 
 
 @pytest.mark.parametrize("change", [dict(symbols=">>de<<,>>en<<"), dict(byte_fallback=True)])

@@ -374,7 +374,7 @@ def test_a_prefix_that_cannot_be_used(trained, tmp_path):
         (dict(source="-"), "prefix needs the file of the sources. Give --source"),
         (dict(source=tmp_path / "pipe"), "pipe: not a regular file, and with --prefix"),
         (dict(engine="ctranslate2"), "prefix needs --engine tensorflow"),
-        (dict(score=source), "prefix is for translating, and score does not"),
+        (dict(score=source), "prefix has no effect: with --score nothing is translated"),
     ):
         done = forked_script("translate.py", **flags | more)
         assert done.returncode == 2 and message in done.stderr, done.stderr

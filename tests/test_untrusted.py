@@ -242,6 +242,13 @@ def test_segments_are_one_line_each(tmp_path, text, sentences):
     assert read_test_sentences(path)[1] == sentences
 
 
+def test_quotation_marks_in_cdata_are_cleaned_as_elsewhere(tmp_path):
+    path = tmp_path / "test.xml"
+    text = """I don't say "no" at all"""
+    path.write_text(f"<seg><![CDATA[{text}]]></seg><seg>{text}</seg>")
+    assert read_test_sentences(path)[0] == ["I don't say no at all"] * 2
+
+
 def test_a_message_has_the_line_number_after_comments_and_cdata(tmp_path):
     path = tmp_path / "test.xml"
     path.write_text("<seg><![CDATA[a\nb]]></seg>\n<!-- c\n -->\n<seg>d\n")
