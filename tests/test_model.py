@@ -309,18 +309,18 @@ def test_dropout_acts_on_weights_before_values_and_on_outputs_before_the_residua
     args = dict(dropout_rate=0.2, dropout_on=on, mask_from="ids", relu_projections=False)
     model = Transformer(13, 13, 6, 16, 1, 2, **args)
     logits = model(X, Y, training=True)
-    np.testing.assert_array_equal(logits, model(X, Y))
+    np.testing.assert_allclose(logits, model(X, Y), atol=1e-5)
     assert len(dropout_inputs) == in_encoder + {"attention": 3, "sublayers": 4, "both": 6}[on]
 
     embedded, _ = model.enc_input.embed(X, start=0, state=())
-    np.testing.assert_array_equal(dropout_inputs[0], embedded)
+    np.testing.assert_allclose(dropout_inputs[0], embedded, atol=1e-5)
     (block,), masks = model.enc_blocks, model.padding_masks(X)
     attention = block.self_attention
     weights = attention.attention_weights(embedded, attention.project_keys_values(embedded, masks))
     heads = attention(embedded, embedded, masks)  # after residual and normalization
     memory = model.encode(X)
     if on != "sublayers":
-        np.testing.assert_array_equal(dropout_inputs[1], weights)
+        np.testing.assert_allclose(dropout_inputs[1], weights, atol=1e-5)
     if on != "attention":
         attended, fed = dropout_inputs[in_encoder - 2 : in_encoder]
         normalize = attention.add_norm.normalize
