@@ -183,10 +183,10 @@ def checkpoints_to_average(path, count):
     """
     if count == 1 or not NAME_PATTERN.fullmatch(path.name):
         return [path]
-    existing = {other.name for other in list_checkpoints(path.parent)}
+    existing = [other.name for other in list_checkpoints(path.parent)]
     last, _ = epoch_and_step(path)
     # By (epoch, step). The step of a missing end is not known, but it is the last of its epoch.
-    names = dict.fromkeys((epoch, math.inf) for epoch in range(1, last))
+    names = dict.fromkeys((epoch, math.inf) for epoch in range(max(1, last - count), last))
     names |= {
         (epoch_and_step(name)[0], math.inf): name for name in existing if not is_mid_epoch(name)
     }

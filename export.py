@@ -13,7 +13,7 @@ import dataclasses
 import shutil
 from pathlib import Path
 
-from hparams import SEARCH_FLAGS, Hyperparams
+from hparams import Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import check_utf8, durable_replace, make_folder, temp_path
@@ -51,6 +51,9 @@ from inference import describe_checkpoints, describe_decoding, load_model
 from interop import ctranslate2_model, huggingface_model
 from interop.saved_model import write_saved_model
 
+# CTranslate2 is given its own values of these. A model saved with a temperature needs 0 here.
+CTRANSLATE2_FLAGS = ("beam", "length_penalty", "alpha")
+
 
 def main(flags):
     """Write the model.
@@ -63,7 +66,7 @@ def main(flags):
     """
     options, flags = ExportFlags.split(flags)
     if options.format == "ctranslate2":
-        check_not_given(flags, SEARCH_FLAGS, "is given to CTranslate2 when it translates")
+        check_not_given(flags, CTRANSLATE2_FLAGS, "is given to CTranslate2 when it translates")
     output = Path(options.output)
     if output.exists():
         raise InputError(f"{output}: already exists. Delete it, or choose another --output")

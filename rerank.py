@@ -17,7 +17,7 @@ import sys
 from hparams import SEARCH_FLAGS, Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import check_outputs, open_output
+from runtime.files import check_outputs, is_shown, open_output
 from runtime.flags import Flags, check_not_given, flag
 
 
@@ -52,6 +52,7 @@ from tqdm import tqdm
 from inference import Scorer, load_model
 from text import blocks, read_lines
 
+BLOCK_LINES = 100  # lines whose lists are scored together
 MODEL_FLAGS = ("logdir", "best", "average_checkpoints")
 
 
@@ -155,10 +156,11 @@ def main(flags):
         scorer = Scorer(hp, model, vocabs)
         scores = itertools.chain.from_iterable(
             reverse_scores(*zip(*block, strict=True), scorer, options.weight)
-            for block in blocks(zip(lines, lists, strict=True))
+            for block in blocks(zip(lines, lists, strict=True), BLOCK_LINES)
         )
     changed = 0
-    bar = tqdm(desc="reranking", total=len(lines), leave=False, delay=1, unit=" lines")
+    no_bar = is_shown(options.output)
+    bar = tqdm(desc="reranking", total=len(lines), disable=no_bar, leave=False, unit=" lines")
     with open_output(options.output) as file, bar:
         for best, own in zip(lists, scores, strict=True):
             bar.update()

@@ -32,14 +32,14 @@ GZIP_MAGIC = b"\x1f\x8b"  # the first two bytes of a compressed file
 BLOCK_LINES = 10_000  # lines in memory as text at a time: strings take far more room than ids
 
 
-def blocks(lines):
-    """Yield lists of `BLOCK_LINES` lines, the last one of the rest.
+def blocks(lines, size=None):
+    """Yield lists of `size` lines, by default `BLOCK_LINES`; the last list has the rest.
 
     >>> [len(block) for block in blocks("x" * 25_000)]
     [10000, 10000, 5000]
     """
     lines = iter(lines)
-    while block := list(itertools.islice(lines, BLOCK_LINES)):
+    while block := list(itertools.islice(lines, size or BLOCK_LINES)):
         yield block
 
 

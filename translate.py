@@ -19,7 +19,7 @@ from pathlib import Path
 from hparams import SEARCH_FLAGS, Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import atomic_open, check_outputs, check_regular_file, open_output
+from runtime.files import atomic_open, check_outputs, check_regular_file, is_shown, open_output
 from runtime.flags import NONE, Flags, check_not_given, flag
 
 NO_TRANSLATION = "with --score nothing is translated"
@@ -333,9 +333,10 @@ def score_file(options, hp, model, vocabs):
     scorer = Scorer(hp, model, vocabs)
     logp = num_tokens = num_scored = 0
     files = open_output(options.output), open_alignments(options.alignments)
-    bar = tqdm(desc="scoring", total=len(lines), leave=False, delay=1, unit=" lines")
+    no_bar = is_shown(options.output)
+    bar = tqdm(desc="scoring", total=len(lines), disable=no_bar, leave=False, unit=" lines")
     with files[0] as file, files[1] as alignment_file, bar:
-        for pairs in blocks(zip(lines, translations, strict=True)):
+        for pairs in blocks(zip(lines, translations, strict=True), MAX_BATCH_LINES):
             texts = [*zip(*pairs, strict=True)]
             for score in scorer(*texts):
                 file.write(f"{score.logp:.4f}\t{score.perplexity:.4f}\n".encode())
@@ -407,10 +408,8 @@ def translate_stream(translator, model, options, file, alignment_file):
     """
     hp, vocabs = translator.hp, translator.vocabs
     total = count_lines(options.source)
-    lines_are_shown = options.output == "-" and sys.stdout.isatty()
-    bar = tqdm(
-        desc="translating", total=total, disable=total is None or lines_are_shown, unit=" lines"
-    )
+    no_bar = total is None or is_shown(options.output)
+    bar = tqdm(desc="translating", total=total, disable=no_bar, unit=" lines")
     prefixes = None
     if options.prefix != NONE:
         check_regular_file(options.source, "with --prefix it is read twice")

@@ -60,6 +60,11 @@ def open_output(path):
             yield file
 
 
+def is_shown(output) -> bool:
+    """Whether the output of a script is on the terminal, where a progress bar would disturb it."""
+    return output == "-" and sys.stdout.isatty()
+
+
 def atomic_write(path, content, follow_links=True):
     """Write text or bytes to `path` as `atomic_open` does."""
     with atomic_open(path, follow_links) as file:

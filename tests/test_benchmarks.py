@@ -146,10 +146,12 @@ def test_the_figure_of_several_trainings(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(sys, "argv", ["compare.py", str(tmp_path / "x.png"), *trainings])
     compare.main()
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
-    monkeypatch.setattr(sys, "argv", ["compare.py", str(tmp_path / "y.png"), f"a={tmp_path}"])
-    with pytest.raises(SystemExit, match="2"):
-        compare.main()
-    assert f"{tmp_path}: no dev_bleu. Train with --source_dev" in capsys.readouterr().err
+    (tmp_path / "events.out.tfevents.1.a").write_bytes(b"")
+    for training, problem in ((f"a={tmp_path}", f"{tmp_path}: no dev_bleu"), ("a", "a: give")):
+        monkeypatch.setattr(sys, "argv", ["compare.py", str(tmp_path / "y.png"), training])
+        with pytest.raises(SystemExit, match="2"):
+            compare.main()
+        assert problem in capsys.readouterr().err
 
 
 def test_the_figures_of_positions(monkeypatch, tmp_path):

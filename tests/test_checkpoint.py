@@ -149,6 +149,9 @@ def test_the_last_ones_after_a_training_with_and_one_without_dev_steps(tmp_path)
     assert averaged(names[2], 10) == names[:3]
     (tmp_path / f"{names[2]}.index").unlink()
     assert averaged(names[5], 10) == names[3:]
+    last = "model_epoch_999999999_gs_1"  # of someone else: the memory must not hold every epoch
+    write_files(tmp_path, last)
+    assert averaged(last, 10) == [last]
 
 
 def test_the_best_is_recorded_with_its_development_set(tmp_path):

@@ -63,6 +63,14 @@ def test_saved_models_translate_as_translate_does(trained, tmp_path):
         assert all((score < 0) == (line != "") for line, score in zip(texts, scores, strict=True))
 
 
+def test_search_flags_for_ctranslate2_are_refused_except_temperature(tmp_path):
+    flags = dict(format="ctranslate2", logdir=str(tmp_path), output=str(tmp_path / "out"))
+    with pytest.raises(InputError, match="beam is given to CTranslate2 when it translates"):
+        export.main(flags | dict(beam=2))
+    with pytest.raises(InputError, match="holds no checkpoint"):
+        export.main(flags | dict(temperature=0.0))
+
+
 def test_without_tensorflow_text(trained, tmp_path, monkeypatch):
     """Only a SavedModel of a subword model needs it."""
     monkeypatch.setitem(sys.modules, "tensorflow_text", None)

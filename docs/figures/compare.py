@@ -39,6 +39,8 @@ def main():
     curves = {}
     for training in args.trainings:
         label, _, logdir = training.partition("=")
+        if not logdir:
+            parser.error(f"{training}: give LABEL=LOGDIR")
         scalars = read_scalars(logdir)
         if "dev_bleu" not in scalars:
             parser.error(f"{logdir}: no dev_bleu. Train with --source_dev and --target_dev")

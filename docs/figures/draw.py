@@ -32,7 +32,10 @@ def read_scalars(logdir) -> dict:
     """
     curves, before = {}, 0.0
     for path in tensorboard_events.event_files(logdir):
-        start = seconds = start_time(path)
+        records, _ = tensorboard_events.read_records(path)
+        if not records:  # the training was killed before the first one
+            continue
+        start = seconds = tf.compat.v1.Event.FromString(records[0]).wall_time
         for name, step, value, seconds in tensorboard_events.scalars(path):
             steps, values, minutes = curves.setdefault(name, ([], [], []))
             steps.append(step)
@@ -40,12 +43,6 @@ def read_scalars(logdir) -> dict:
             minutes.append((before + seconds - start) / 60)
         before += seconds - start
     return curves
-
-
-def start_time(path) -> float:
-    """Return the time of the first event in a file, in seconds."""
-    record = next(iter(tf.data.TFRecordDataset(str(path)))).numpy()
-    return tf.compat.v1.Event.FromString(record).wall_time
 
 
 def draw_curve(logdir, path):
