@@ -53,6 +53,26 @@ def test_the_exponent_with_the_best_score_is_saved(flags, monkeypatch, capsys):
         assert hp.alpha == expected
 
 
+def test_search_and_metric_are_those_of_the_flags(flags, monkeypatch):
+    searches, scores, make_search = set(), set(), train.make_search
+
+    def record(model, hp, beam):
+        searches.add((beam, hp.length_penalty, hp.average_checkpoints))
+        return make_search(model, hp, beam)
+
+    def corpus_score(name, dev, got, lang):
+        scores.add((name, lang))
+        return 0.0, ""
+
+    monkeypatch.setattr(train, "make_search", record)
+    monkeypatch.setattr(train, "corpus_score", corpus_score)
+    own = dict(beam=3, length_penalty="ctranslate2", average_checkpoints=2)
+    train.main(flags | dict(alpha="auto", metric="chrf") | own)
+    assert searches == {tuple(own.values())} and scores == {("chrf", "en")}
+    saved = json.loads(hparams_path(flags["logdir"]).read_text())
+    assert own.items() <= saved.items()
+
+
 def test_equal_scores_keep_the_exponent(flags, monkeypatch):
     monkeypatch.setattr(train, "corpus_score", lambda *_: (0.0, ""))
     train.main(flags | dict(alpha="auto"))

@@ -8,10 +8,18 @@ import nltk.translate.bleu_score as nltk_bleu
 import pytest
 import sacrebleu
 
+import eval
 from bleu import bleu_score, compare_systems, confidence_intervals, corpus_score
 from data_load import EvalSet, SentencePairs
-from eval import EvalFlags, describe_scores, read_results, references_digest
+from eval import (
+    EvalFlags,
+    describe_comparison,
+    describe_scores,
+    read_results,
+    references_digest,
+)
 from hparams import Hyperparams
+from inference import load_model
 from processes import forked_script
 from runtime.errors import InputError
 from vocab import WordVocab
@@ -90,6 +98,31 @@ def test_the_summary_counts_pairs_left_out_and_scored():
     assert lines[7] == "Bleu Score = 100.0"
 
 
+def test_the_bleu_of_2017_is_of_the_cleaned_text_and_sacrebleu_of_the_raw_one():
+    """The tokenizer of sacreBLEU is that of the target language."""
+    data = SentencePairs(None, None, ["x"], [LONG], rows=[0])
+    test = EvalSet(data, [f"{LONG}, 26!"], empty_pairs=[])
+    lines = describe_scores(test, [LONG], Hyperparams(source_lang="ja"), "words")
+    assert lines[-1] == "Bleu Score = 100.0"
+    assert "|tok:13a|" in lines[2] and 10 < float(lines[2].split()[2]) < 90
+
+
+def test_the_digest_of_a_test_set_depends_on_both_sides():
+    data = SentencePairs(None, None, ["a"], ["b"], rows=[0])
+    others = [EvalSet(data, ["c"], []), EvalSet(data._replace(Sources=["x"]), ["b"], [])]
+    assert EvalSet(data, ["b"], []).digest() not in [other.digest() for other in others]
+
+
+def test_translations_are_words_of_the_target_language(trained, tmp_path):
+    logdir = trained("legacy")["logdir"]
+    eval.main(dict(logdir=logdir, results=str(tmp_path)))
+    (path,) = tmp_path.iterdir()
+    got = re.findall("^- got: (.*)$", path.read_text("utf-8"), re.MULTILINE)
+    _, _, _, (source, target) = load_model(dict(logdir=logdir))
+    words = {*" ".join(got).split()}
+    assert words <= target.word2idx.keys() and not words <= source.word2idx.keys()
+
+
 # Comparing two systems ---------------------------------------------------------
 
 
@@ -125,6 +158,17 @@ def test_a_difference_is_compared_with_chance(references):
         assert result.scores[0] == pytest.approx(corpus_score(name, test, good, "en")[0])
         interval = confidence_intervals(test, good, "en")[name]
         assert interval == pytest.approx(result.intervals[0], abs=0.5) and interval > 0.5
+
+
+def test_this_evaluation_is_named_before_the_other_one(references):
+    references = references[:30]
+    test = eval_set(references, range(len(references)))
+    good, bad = (wrong_words(references, share) for share in (0.1, 0.3))
+    for got, other in ((good, bad), (bad, good)):
+        line, _ = describe_comparison("path", test, got, other, "en")
+        found = re.match(r"Compared with path = BLEU ([\d.]+) .* there ([\d.]+) ", line)
+        scores = [corpus_score("bleu", test, texts, "en")[0] for texts in (got, other)]
+        assert [*found.groups()] == [f"{score:.2f}" for score in scores]
 
 
 def test_the_interval_shrinks_with_the_root_of_the_sentences(references):

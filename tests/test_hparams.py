@@ -9,9 +9,11 @@ import sys
 
 import pytest
 
+from hparams import RECIPES as ALL_RECIPES
 from hparams import Hyperparams, hparams_path, load_hparams, make_hparams, save_hparams
 from model import MODEL_ARGS, Transformer
 from processes import ROOT, run_script
+from rnn import RNN_ARGS, RecurrentModel
 from runtime.cli import parse_flags
 from runtime.errors import InputError
 from runtime.files import atomic_open, atomic_write
@@ -69,6 +71,19 @@ def test_the_class_of_the_model_has_the_same_defaults():
     optional = [name for name in MODEL_ARGS if parameters[name].default is not inspect._empty]
     assert len(optional) > 15
     assert {name: parameters[name].default for name in optional} == {n: hp[n] for n in optional}
+
+
+@pytest.mark.parametrize("kind, names", [(Transformer, MODEL_ARGS), (RecurrentModel, RNN_ARGS)])
+def test_each_argument_of_a_model_comes_from_the_hyperparameters(kind, names):
+    """A name that is missing would make its flag one without effect."""
+    others = {"source_vocab", "target_vocab", "kwargs"}
+    assert inspect.signature(kind).parameters.keys() - others == {*names}
+
+
+@pytest.mark.parametrize("recipe", ALL_RECIPES)
+def test_a_recipe_keeps_the_checkpoints_that_it_averages(recipe):
+    hp = make_hparams(dict(recipe=recipe))
+    assert hp.keep_checkpoints >= hp.average_checkpoints
 
 
 RECIPES = dict(
@@ -242,14 +257,29 @@ def test_a_flag_cannot_contradict_the_model(tmp_path):
         load_hparams({"logdir": str(tmp_path), "maxlen": 10}, model_exists=True)
 
 
-@pytest.mark.parametrize("name", ["source_train", "batch_size", "batch_tokens", "seed"])
+@pytest.mark.parametrize(
+    "name", ["source_train", "target_train", "batch_size", "batch_tokens", "accumulate", "seed"]
+)
 def test_an_epoch_in_progress_keeps_its_batches(tmp_path, name):
     save_hparams(Hyperparams(logdir=str(tmp_path)), {"de": "1"})
-    flags = {"logdir": str(tmp_path), name: "x" if name == "source_train" else 64}
+    flags = {"logdir": str(tmp_path), name: "x" if name.endswith("_train") else 64}
     with pytest.raises(InputError, match=f"--{name} .*. Leave the flag out until the epoch is"):
         load_hparams(flags, model_exists=True, mid_epoch=True)
     hp, _ = load_hparams(flags, model_exists=True)
     assert getattr(hp, name) == flags[name]
+
+
+def test_what_a_model_or_an_epoch_depends_on_is_fixed():
+    fixed = {field.name: field.metadata["fixed"] for field in dataclasses.fields(Hyperparams)}
+    groups = {field.name: field.metadata["group"] for field in dataclasses.fields(Hyperparams)}
+    assert {fixed[name] for name, group in groups.items() if group == "model"} == {"model"}
+    assert {name for name in fixed if fixed[name] == "epoch"} == {
+        *("source_train", "target_train", "bpe_dropout"),
+        *("batch_size", "batch_tokens", "accumulate", "seed"),
+    }
+    assert {name for name in fixed if fixed[name] == "model" and groups[name] == "data"} == {
+        *("source_lang", "target_lang", "tokenizer", "min_cnt", "vocab_size", "joint_vocab"),
+    }
 
 
 def test_the_file_of_a_deleted_model_is_ignored(tmp_path):

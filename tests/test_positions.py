@@ -328,6 +328,13 @@ def test_only_the_blocks_of_t5_share_their_numbers():
         assert model.enc_positions[0] is not model.dec_positions[0]
 
 
+def test_only_positions_of_the_decoder_are_causal():
+    """T5 then has all its buckets for keys that come before."""
+    model = small_model("t5")
+    for layers, causality in ((model.enc_positions, False), (model.dec_positions, True)):
+        assert {layer.causality for layer in layers} == {causality}
+
+
 @pytest.mark.parametrize("name", POSITION_ENCODINGS)
 def test_only_without_positions_the_encoder_does_not_see_the_order(name):
     """Tigers love rabbits, or rabbits love tigers."""

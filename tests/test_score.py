@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 
+import translate
 from data_load import encode_lines
 from inference import LineScore, Scorer, load_model
 from monitor import attention_maps
@@ -112,6 +113,17 @@ def test_empty_lines_and_alignments_keep_their_places(trained, tmp_path):
     assert lines[1] == lines[2] == ""
     assert [pair.split("-")[1] for pair in lines[0].split()] == ["0", "1", "2"]
     assert {pair.split("-")[0] for pair in lines[3].split()} <= {"0", "1"}
+
+
+def test_the_sums_are_those_of_all_blocks(trained, tmp_path, monkeypatch, capsys):
+    flags, numbers = trained("tiny"), []
+    given = dict(source=flags["source_test"], score=flags["target_test"])
+    for lines in (1000, 7):
+        monkeypatch.setattr(translate, "MAX_BATCH_LINES", lines)
+        translate.main(dict(logdir=flags["logdir"], output=str(tmp_path / "out")) | given)
+        last = capsys.readouterr().err.splitlines()[-1]
+        numbers.append([float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", last)])
+    assert numbers[0][:2] == [30, 30] and numbers[1] == pytest.approx(numbers[0], rel=1e-4)
 
 
 def test_the_perplexity_of_no_tokens():

@@ -295,6 +295,14 @@ def test_resuming_in_mid_epoch_needs_the_same_text(corpus, monkeypatch):
     assert checkpoint.latest(flags["logdir"]).name == "model_epoch_01_gs_9"
 
 
+def test_the_development_set_is_not_the_test_set(corpus, tmp_path):
+    pairs = sample_pairs(7, seed=5)
+    files = write_corpus(tmp_path / "dev", pairs)
+    names = dict(source_dev=files["source_train"], target_dev=files["target_train"])
+    hp = make_hparams(corpus | SMALL | names)
+    assert train.load_dev_data(hp, load_vocabs(hp)).references == [text for _, text in pairs]
+
+
 def test_another_vocabulary_is_kept_next_to_the_new_one(corpus, capsys):
     path = Path(corpus["preprocessed"]) / "de.vocab.tsv"
     before = path.read_bytes()

@@ -14,11 +14,14 @@ import sentencepiece
 import prepro
 from bleu import choose_tokenizer, empty_note
 from conftest import sample_pairs, write_corpus
+from data_load import SentencePairs
 from hparams import choose_schedule, choose_vocab_size, hparams_path, load_hparams, make_hparams
+from ids import RaggedIds
 from processes import ROOT, forked_script
 from runtime.errors import InputError
 from runtime.flags import AUTO
 from test_scripts import scalars
+from train import count_steps_per_epoch
 from vocab import load_vocabs
 
 TINY = dict(recipe="tiny", hidden_units=16, ffn_units=16, num_blocks=1, num_heads=2)
@@ -50,6 +53,14 @@ def test_flags_and_other_recipes_override_the_choice(flags):
     given = {name: value for name, value in dataclasses.asdict(hp).items() if value != AUTO}
     assert given.items() <= dataclasses.asdict(chosen).items()
     assert AUTO not in (chosen.num_epochs, chosen.warmup_steps)
+
+
+def test_a_step_may_have_several_batches():
+    rows = RaggedIds.from_lists([[4, 3]] * 100)
+    data = SentencePairs(rows, rows, [], [], [])
+    for accumulate, steps in ((1, 12), (5, 3), (6, 2)):
+        hp = make_hparams(dict(recipe="tiny", batch_size=8, accumulate=accumulate))
+        assert count_steps_per_epoch(hp, data) == steps
 
 
 @pytest.fixture(scope="module")

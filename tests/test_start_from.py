@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,19 @@ def test_optimizer_schedule_and_epochs_begin_anew_and_it_resumes(trained, tmp_pa
     printed = capsys.readouterr().out
     assert "Resuming from" in printed and "Starting from" not in printed
     assert checkpoint.latest(flags["logdir"]).name == f"model_epoch_02_gs_{2 * step}"
+
+
+def test_the_flags_or_the_other_model_choose_its_checkpoints(trained, tmp_path):
+    """The best one is that model's choice, unless a flag says how many."""
+    base = trained("tiny")
+    copy = shutil.copytree(base["logdir"], tmp_path / "copy")
+    path = copy / "hparams.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | dict(best=True)))
+    paths = checkpoint.list_checkpoints(copy)
+    checkpoint.write_dev_scores(copy, {paths[0].name: 1.0}, "bleu", "digest")
+    for more, expected in (({}, paths[:1]), (dict(average_checkpoints=2), paths[-2:])):
+        flags = started(base, tmp_path, start_from=str(copy), **more)
+        assert train.find_start(flags).start_paths == expected
 
 
 def test_it_begins_as_good_as_the_other_model(trained, tmp_path):

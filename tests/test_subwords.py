@@ -205,6 +205,15 @@ def test_seed_and_epoch_decide_bpe_dropout(flags, vocab, capsys):
     assert len(others[2]) < len(first) < len(ids(0, 1, dropout=0.5))
 
 
+def test_the_seed_of_the_training_decides_bpe_dropout(flags, vocab, monkeypatch):
+    """Not only the order of the sentences."""
+    monkeypatch.setattr(trainer, "get_batch_data", lambda data, *_: data.X.ids.tolist())
+    hps = [make_hparams(flags | dict(bpe_dropout=0.5, seed=seed)) for seed in (0, 1)]
+    data = load_train_data(hps[0], (vocab, vocab))
+    ids = [trainer.epoch_batches(data, (vocab, vocab), hp, 1) for hp in (*hps, hps[0])]
+    assert ids[0] == ids[2] != ids[1]
+
+
 def test_bpe_dropout_is_the_same_in_every_process(vocab):
     """A resumed run must read the subwords of the run that was stopped."""
     program = (

@@ -1,6 +1,7 @@
 """Gradient accumulation and clipping, in one step and in a training."""
 
 import functools
+import inspect
 import math
 import os
 import signal
@@ -12,13 +13,15 @@ import pytest
 import tensorflow as tf
 
 import checkpoint
+import inference
 import prepro
 import train
 import trainer
 from bleu import corpus_score
 from conftest import SMALL, sample_pairs, write_corpus
-from data_load import load_test_data
+from data_load import load_test_data, load_train_data
 from hparams import make_hparams
+from ids import RaggedIds
 from model import make_model
 from modules import divergence_of_halves
 from optimizer import GradientSum
@@ -50,13 +53,13 @@ def batches():
     return [[tf.constant(side[rows]) for side in sides] for rows in np.split(np.arange(9), [2, 3])]
 
 
-def update(model, batches, clip_norm=0.0):
+def update(model, batches, clip_norm=0.0, consistency=0.0):
     """Update the parameters once; returns the metrics and the change of each parameter / LR."""
     before = [variable.numpy() for variable in model.trainable_variables]
     sgd = keras.optimizers.SGD(LR)
     gradient_sum = GradientSum(model.trainable_variables, 3) if len(batches) > 1 else None
-    step = make_train_step(STRATEGY, model, sgd, 0.1, clip_norm, gradient_sum)
-    accumulate = make_accumulate_step(STRATEGY, model, 0.1, gradient_sum)
+    step = make_train_step(STRATEGY, model, sgd, 0.1, clip_norm, gradient_sum, consistency)
+    accumulate = make_accumulate_step(STRATEGY, model, 0.1, gradient_sum, consistency)
     for batch in batches[:-1]:
         accumulate(*batch)
     metrics = step(*batches[-1])
@@ -77,6 +80,22 @@ def test_accumulated_batches_are_one_large_batch(model, batches):
     for change, other in zip(changes, expected, strict=True):
         np.testing.assert_allclose(change, other, atol=1e-6)
     assert max(np.abs(change).max() for change in changes) > 0.01
+
+
+def test_accumulated_batches_with_consistency_are_one_large_batch(model, batches, monkeypatch):
+    """Without dropout the divergence is zero, so another function of the logits takes its place."""
+
+    def mean_squares(logits):
+        return tf.reduce_mean(logits[: tf.shape(logits)[0] // 2] ** 2, axis=-1)  # (M,)
+
+    monkeypatch.setattr(trainer, "divergence_of_halves", mean_squares)
+    _, changes = update(model, batches, consistency=4.0)
+    _, expected = update(model, joined(batches), consistency=4.0)
+    _, without = update(model, joined(batches))
+    for change, other in zip(changes, expected, strict=True):
+        np.testing.assert_allclose(change, other, atol=1e-5)
+    differences = (a - b for a, b in zip(changes, without, strict=True))
+    assert max(np.abs(difference).max() for difference in differences) > 0.01
 
 
 def test_the_sums_begin_at_zero_after_each_update(model, batches):
@@ -200,6 +219,58 @@ def test_adam_has_the_values_of_the_flags(run):
     assert len(run.optimizer.variables) > 2 * len(run.model.trainable_variables)
 
 
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_the_training_step_has_the_values_of_the_flags(flags, monkeypatch, accumulate):
+    """So has the function that adds up the other batches of --accumulate."""
+    for name in ("make_train_step", "make_accumulate_step"):
+        signature = inspect.signature(getattr(trainer, name))
+
+        def bind(*args, signature=signature, **kwargs):
+            return signature.bind(*args, **kwargs).arguments
+
+        monkeypatch.setattr(trainer, name, bind)
+    monkeypatch.setattr(
+        trainer, "make_search", lambda model, hp, beam: (hp.temperature, hp.top_k, beam)
+    )
+    more = dict(label_smoothing=0.3, clip_norm=0.7, consistency=2.0, accumulate=accumulate)
+    more |= dict(lr=0.0, warmup_steps=4, temperature=2.0, top_k=3)
+    hp = make_hparams(flags | more)
+    run = trainer.Trainer(hp, load_vocabs(hp))
+    steps = [run.step, run.accumulate_step] if accumulate > 1 else [run.step]
+    for step in steps:
+        assert step["model"] is run.model
+        assert (step["smoothing"], step["consistency"]) == (0.3, 2.0)
+        assert step["gradient_sum"] is run.step["gradient_sum"]
+    assert run.step["clip_norm"] == 0.7
+    assert (run.step["gradient_sum"] is None) == (accumulate == 1)
+    # The peak is that of the paper, and the first of four steps has a fourth of it.
+    assert float(run.optimizer.learning_rate) == pytest.approx((16 * 4) ** -0.5 / 4)
+    assert run.search == (0.0, 0, 1)  # the development set is translated greedily
+
+
+@pytest.mark.parametrize("side", ["X", "Y"])
+def test_in_mid_epoch_neither_side_of_the_text_may_change(run, side):
+    data = load_train_data(run.hp, run.vocabs)
+    run.progress.epoch = run.hp.num_epochs + 1  # all are done
+    run.train(data, None, None)
+    run.progress.totals.assign([1, 5, 0])
+    run.train(data, None, None)
+    changed = data._replace(**{side: RaggedIds.from_lists([[4, 3]])})
+    with pytest.raises(InputError, match="the training text has changed since"):
+        run.train(changed, None, None)
+
+
+def test_a_training_that_another_one_has_overtaken(run, flags):
+    """The other one saved a checkpoint after this one had decided where to start."""
+    logdir = Path(flags["logdir"])
+    logdir.mkdir()
+    (logdir / "model_epoch_01_gs_1.index").touch()
+    with pytest.raises(InputError, match="another training run has just written here"):
+        with train.own_logdir(run, latest=None):
+            pytest.fail("was trained")
+    assert {path.name for path in logdir.iterdir()} == {"lock", "model_epoch_01_gs_1.index"}
+
+
 def test_the_first_step_with_a_bad_loss_is_named(run):
     run.progress.global_step = 20
     for loss in (5.0, math.nan, 4.0, math.inf):
@@ -235,14 +306,18 @@ def test_the_loss_from_which_training_has_diverged(run, difference):
         run.check_loss()
 
 
-def test_the_dev_loss_is_the_mean_over_all_tokens(run):
+def test_the_dev_loss_is_the_mean_over_all_tokens(run, monkeypatch):
     """It is near that of equal probabilities before training, and not an integer."""
+    monkeypatch.setattr(inference, "MAX_BATCH_SOURCE_TOKENS", 45)  # three sentences
     dev = load_test_data(run.hp, run.vocabs)
     loss, scores, got = trainer.evaluate_dev(run.search, run.loss_fn, dev, run.hp, run.vocabs[1])
     total, count = run.loss_fn(dev.data.X.pad(width=15), dev.data.Y.pad(width=15))
     assert loss == pytest.approx(float(total / tf.cast(count, tf.float32)), rel=1e-5)
     assert abs(loss - round(loss)) > 1e-3 and len(got) == len(dev.data.X)
     assert scores == {n: corpus_score(n, dev, got, run.hp.target_lang)[0] for n in ("bleu", "chrf")}
+    monkeypatch.setattr(trainer, "corpus_score", lambda name, dev, got, lang: (lang, ""))
+    _, langs, _ = trainer.evaluate_dev(run.search, run.loss_fn, dev, run.hp, run.vocabs[1])
+    assert langs == dict(bleu="en", chrf="en")
 
 
 def test_the_best_checkpoint_follows_the_metric(flags, monkeypatch):
@@ -252,6 +327,7 @@ def test_the_best_checkpoint_follows_the_metric(flags, monkeypatch):
     chrf = iter([50.0, 60.0, 40.0])
 
     def evaluate_dev(search, loss_fn, dev, hp, vocab):
+        assert vocab.path.name == "en.vocab.tsv"  # that of the target
         return np.float32(5), dict(bleu=10.0, chrf=next(chrf)), [""] * len(dev.data.X)
 
     monkeypatch.setattr(trainer, "evaluate_dev", evaluate_dev)

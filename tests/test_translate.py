@@ -151,6 +151,20 @@ def test_several_translations_of_a_line(tiny, tmp_path):
     assert best.splitlines() == [rows[0][1], "", rows[4][1]]
 
 
+def test_a_file_of_several_batches(tiny, tmp_path, monkeypatch):
+    """Numbers and prefixes continue in the next batch."""
+    monkeypatch.setattr("translate.MAX_BATCH_LINES", 1)
+    source, prefix, output = (tmp_path / name for name in ("in", "prefix", "out"))
+    source.write_text("Der Hund schläft\nDie Frau singt\nDie Katze läuft\n", "utf-8")
+    prefixes = ["The", "A cat", "They"]
+    prefix.write_text("".join(f"{words}\n" for words in prefixes), "utf-8")
+    given = dict(source=str(source), prefix=str(prefix), output=str(output))
+    main(dict(logdir=tiny["logdir"], beam=2, nbest=2) | given)
+    rows = [line.split(" ||| ") for line in output.read_text("utf-8").splitlines()]
+    assert [row[0] for row in rows] == ["0", "0", "1", "1", "2", "2"]
+    assert all(text.startswith(prefixes[int(number)]) for number, text, _ in rows)
+
+
 def test_a_terminal_is_asked_for_sentences(tiny):
     terminal, program_side = pty.openpty()
     locale = dict(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
@@ -178,6 +192,21 @@ def test_workers_share_a_file(tiny, tmp_path):
         assert process.returncode == 0, stderr
     assert outputs[0].read_bytes() == outputs[1].read_bytes() != b""
     assert sorted(tmp_path.iterdir()) == sorted([source, *outputs])  # no shards
+
+
+def test_the_first_worker_writes_lists_of_translations(tiny, tmp_path, monkeypatch):
+    cluster = dict(cluster=dict(worker=["a:1", "b:1"]), task=dict(type="worker", index=0))
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    best = [("x", -1.0), ("y", -2.5)]
+    monkeypatch.setattr("translate.translate_distributed", lambda _, X, *more: [best] * len(X))
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.write_text("Der Hund\n\nDie Frau\n", "utf-8")
+    given = dict(logdir=tiny["logdir"], source=str(source), output=str(output))
+    main(given | dict(beam=2, nbest=2))
+    assert output.read_text("utf-8") == (
+        "0 ||| x ||| -1.0000\n0 ||| y ||| -2.5000\n1 |||  ||| 0.0000\n"
+        "2 ||| x ||| -1.0000\n2 ||| y ||| -2.5000\n"
+    )
 
 
 def test_the_shard_of_another_run_is_ignored(tiny, tmp_path, monkeypatch):
