@@ -183,18 +183,19 @@ def checkpoints_to_average(path, count):
     """
     if count == 1 or not NAME_PATTERN.fullmatch(path.name):
         return [path]
+
+    def order(path):
+        """The step of a missing end is not known, but it is the last of its epoch."""
+        epoch, step = epoch_and_step(path)
+        return epoch, step if is_mid_epoch(path) else math.inf
+
     existing = [other.name for other in list_checkpoints(path.parent)]
-    last, _ = epoch_and_step(path)
-    # By (epoch, step). The step of a missing end is not known, but it is the last of its epoch.
+    ends = [name for name in existing if not is_mid_epoch(name)]
+    evaluated = [name for name in read_dev_scores(path.parent) if is_mid_epoch(name)]
+    last, _ = order(path)
     names = dict.fromkeys((epoch, math.inf) for epoch in range(max(1, last - count), last))
-    names |= {
-        (epoch_and_step(name)[0], math.inf): name for name in existing if not is_mid_epoch(name)
-    }
-    names |= {
-        epoch_and_step(name): name for name in read_dev_scores(path.parent) if is_mid_epoch(name)
-    }
-    own = epoch_and_step(path) if is_mid_epoch(path) else (last, math.inf)
-    before = [names[key] for key in sorted(names) if key < own]
+    names |= {order(name): name for name in ends + evaluated}
+    before = [names[key] for key in sorted(names) if key < order(path)]
     paths = [path]
     while len(paths) < count and before and before[-1] in existing:
         paths.insert(0, path.with_name(before.pop()))
@@ -217,7 +218,7 @@ def literal_path(path):
 
     TensorFlow writes to `run[1]/model`, but treats the path as a pattern when it reads.
     """
-    if not set("*?[]\\") & set(str(path)) and is_utf8(path):
+    if not set("*?[]\\") & set(str(path)) and is_utf8(str(path)):
         yield str(path)
         return
     with tempfile.TemporaryDirectory() as folder:

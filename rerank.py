@@ -52,7 +52,7 @@ from tqdm import tqdm
 from inference import Scorer, load_model
 from text import blocks, read_lines
 
-BLOCK_LINES = 100  # lines whose lists are scored together
+SCORED_LINES = 100  # lines whose lists are scored together
 MODEL_FLAGS = ("logdir", "best", "average_checkpoints")
 
 
@@ -156,11 +156,13 @@ def main(flags):
         scorer = Scorer(hp, model, vocabs)
         scores = itertools.chain.from_iterable(
             reverse_scores(*zip(*block, strict=True), scorer, options.weight)
-            for block in blocks(zip(lines, lists, strict=True), BLOCK_LINES)
+            for block in blocks(zip(lines, lists, strict=True), SCORED_LINES)
         )
     changed = 0
     no_bar = is_shown(options.output)
-    bar = tqdm(desc="reranking", total=len(lines), disable=no_bar, leave=False, unit=" lines")
+    bar = tqdm(
+        desc="reranking", total=len(lines), disable=no_bar, leave=False, delay=1, unit=" lines"
+    )
     with open_output(options.output) as file, bar:
         for best, own in zip(lists, scores, strict=True):
             bar.update()

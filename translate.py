@@ -19,7 +19,14 @@ from pathlib import Path
 from hparams import SEARCH_FLAGS, Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import atomic_open, check_outputs, check_regular_file, is_shown, open_output
+from runtime.files import (
+    atomic_open,
+    check_outputs,
+    check_regular_file,
+    is_shown,
+    is_utf8,
+    open_output,
+)
 from runtime.flags import NONE, Flags, check_not_given, flag
 
 NO_TRANSLATION = "with --score nothing is translated"
@@ -142,12 +149,10 @@ def prompt_lines(prompt):
             else:  # `input` would write the prompt to standard output
                 print(f"{prompt}> ", end="", file=sys.stderr, flush=True)
                 line = input()
-            try:
-                line.encode()
-            except UnicodeEncodeError:
-                print("The line is not UTF-8. Set the terminal to UTF-8.", file=sys.stderr)
-            else:
+            if is_utf8(line):
                 yield line
+            else:
+                print("The line is not UTF-8. Set the terminal to UTF-8.", file=sys.stderr)
     except EOFError:
         print(file=sys.stderr)  # or the prompt of the shell would follow ours
 
@@ -334,7 +339,9 @@ def score_file(options, hp, model, vocabs):
     logp = num_tokens = num_scored = 0
     files = open_output(options.output), open_alignments(options.alignments)
     no_bar = is_shown(options.output)
-    bar = tqdm(desc="scoring", total=len(lines), disable=no_bar, leave=False, unit=" lines")
+    bar = tqdm(
+        desc="scoring", total=len(lines), disable=no_bar, leave=False, delay=1, unit=" lines"
+    )
     with files[0] as file, files[1] as alignment_file, bar:
         for pairs in blocks(zip(lines, translations, strict=True), MAX_BATCH_LINES):
             texts = [*zip(*pairs, strict=True)]

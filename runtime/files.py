@@ -134,14 +134,17 @@ def make_folder(folder):
 
 def check_utf8(path):
     """Raise InputError if a path is not UTF-8, since TensorFlow cannot write to it."""
-    if not is_utf8(path):
+    if not is_utf8(os.fspath(path)):
         raise InputError(f"{path}: this path is not UTF-8. Rename it")
 
 
-def is_utf8(path) -> bool:
-    """Whether a path is UTF-8. Python keeps the other bytes of a path as half surrogate pairs."""
+def is_utf8(text) -> bool:
+    """Whether text can be UTF-8: it has no half of a surrogate pair.
+
+    Python reads other bytes of a path or of a terminal as such halves, and JSON can hold them.
+    """
     try:
-        os.fspath(path).encode()
+        text.encode()
     except UnicodeEncodeError:
         return False
     return True

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from runtime.files import is_utf8
 from server.translating import Batcher, Sentence
 
 PAGE = Path(__file__).resolve().with_name("page.html")
@@ -166,20 +167,11 @@ async def read_fields(request) -> dict:
 def text_field(fields, name, default=None) -> str:
     """Return a field that is text of at most MAX_CHARACTERS, or raise RequestError."""
     text = fields.get(name, default)
-    if not isinstance(text, str) or not is_unicode(text):
+    if not isinstance(text, str) or not is_utf8(text):
         raise RequestError(400, USAGE)
     if len(text) > MAX_CHARACTERS:
         raise RequestError(413, TOO_LONG)
     return text.replace("\n", " ")
-
-
-def is_unicode(text) -> bool:
-    """Return False for text with half of a surrogate pair, which JSON can hold."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 async def translate_all(batcher, sentences) -> list[str]:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from interop import original
+from modules import Dropout
 from processes import ROOT
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -217,3 +218,17 @@ def corpus(tmp_path):
     flags = write_corpus(tmp_path, sample_pairs(96), sample_pairs(20, seed=1))
     prepro.main(flags)
     return flags
+
+
+@pytest.fixture
+def dropout_inputs(monkeypatch):
+    """The inputs of all dropout in training, in order. Nothing is dropped."""
+    recorded = []
+
+    def call(self, inputs, training=None):
+        if training and self.rate:
+            recorded.append(np.array(inputs))
+        return inputs
+
+    monkeypatch.setattr(Dropout, "call", call)
+    return recorded

@@ -120,12 +120,17 @@ def write_files(folder, *names):
             (folder / f"{name}{suffix}").write_text("")
 
 
-def test_the_last_epochs_are_those_directly_before(tmp_path):
+@pytest.fixture
+def averaged(tmp_path):
+    """Function of the name of a checkpoint and a count: the names of those to average."""
+    return lambda name, count: [
+        path.name for path in checkpoint.checkpoints_to_average(tmp_path / name, count)
+    ]
+
+
+def test_the_last_epochs_are_those_directly_before(averaged, tmp_path):
     names = [f"model_epoch_{epoch:02d}_gs_{epoch}0" for epoch in (2, 5, 6, 7)]
     write_files(tmp_path, *names, "model_epoch_07_gs_71_mine", "final")
-
-    def averaged(name, count):
-        return [path.name for path in checkpoint.checkpoints_to_average(tmp_path / name, count)]
 
     assert averaged(names[3], 1) == names[3:]
     assert averaged(names[3], 2) == names[2:]
@@ -134,15 +139,12 @@ def test_the_last_epochs_are_those_directly_before(tmp_path):
     assert averaged("final", 10) == ["final"]
 
 
-def test_the_last_ones_after_a_training_with_and_one_without_dev_steps(tmp_path):
+def test_the_last_ones_after_a_training_with_and_one_without_dev_steps(averaged, tmp_path):
     parts = ["01_gs_5_partial", "01_gs_10", "02_gs_15_partial", "02_gs_20"]
     names = [f"model_epoch_{part}" for part in [*parts, "03_gs_30", "04_gs_40"]]
     write_files(tmp_path, *names, "model_epoch_04_gs_35_partial")
     scores = dict.fromkeys(names[:4], 1.0)
     checkpoint.write_dev_scores(tmp_path, scores, "bleu", "digest")
-
-    def averaged(name, count):
-        return [path.name for path in checkpoint.checkpoints_to_average(tmp_path / name, count)]
 
     assert averaged(names[5], 3) == names[3:]
     assert averaged(names[5], 10) == names

@@ -13,7 +13,7 @@ from conftest import SMALL, decoder, model_args, needs_bfloat16, token_by_token
 from hparams import RECIPES, make_hparams
 from interop.variable_names import variables_by_2017_name
 from model import DecoderBlock, EncoderBlock, Transformer, make_model
-from modules import Dropout, MultiheadAttention, shift_right, smoothed_cross_entropy
+from modules import MultiheadAttention, shift_right, smoothed_cross_entropy
 from optimizer import FusedAdam
 from processes import Forked
 from search import greedy
@@ -285,20 +285,6 @@ def test_own_rates_of_dropout():
     for feedforward in (enc.feedforward, dec.feedforward):
         assert (feedforward.dropout.rate, feedforward.add_norm.dropout.rate) == (0.4, 0.2)
     assert model.enc_input.word_dropout.rate == model.dec_input.word_dropout.rate == 0.5
-
-
-@pytest.fixture
-def dropout_inputs(monkeypatch):
-    """The inputs of all dropout in training, in order. Nothing is dropped."""
-    recorded = []
-
-    def call(self, inputs, training=None):
-        if training and self.rate:
-            recorded.append(np.array(inputs))
-        return inputs
-
-    monkeypatch.setattr(Dropout, "call", call)
-    return recorded
 
 
 @pytest.mark.parametrize("on, in_encoder", [("attention", 2), ("sublayers", 3), ("both", 4)])

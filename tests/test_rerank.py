@@ -140,7 +140,7 @@ def test_standard_output_has_translations_only(tmp_path, monkeypatch, capsysbina
 
     monkeypatch.setattr(rerank, "load_model", load_model)
     monkeypatch.setattr(rerank, "Scorer", lambda *_: lambda texts, _: [LineScore(-1.0, 1)] * 2)
-    monkeypatch.setattr(rerank, "BLOCK_LINES", 1)
+    monkeypatch.setattr(rerank, "SCORED_LINES", 1)
     (tmp_path / "in").write_text("x\ny\n")
     write_nbest(tmp_path / "nbest", [[("a", -2.0), ("b", -1.0)], [("c", -1.0), ("d", -2.0)]])
     rerank.main(dict(source=str(tmp_path / "in"), nbest=str(tmp_path / "nbest")))

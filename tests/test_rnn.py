@@ -22,7 +22,7 @@ from ids import RaggedIds
 from inference import load_model
 from interop.variable_names import variables_by_2017_name
 from model import make_model
-from modules import Dropout, shift_right
+from modules import shift_right
 from monitor.attention_maps import alignments
 from optimizer import FusedAdam
 from processes import Forked, forked_script
@@ -267,24 +267,15 @@ def test_a_training_step_lowers_the_loss(score):
     assert losses == sorted(losses, reverse=True) and losses[0] - losses[-1] > 0.01
 
 
-def test_dropout_acts_in_training_on_embeddings_and_on_the_decoders_states(monkeypatch):
-    """Nothing is dropped here: the inputs of all dropout are recorded."""
-    recorded = []
-
-    def call(self, inputs, training=None):
-        if training and self.rate:
-            recorded.append(np.array(inputs))
-        return inputs
-
-    monkeypatch.setattr(Dropout, "call", call)
+def test_dropout_acts_in_training_on_embeddings_and_on_the_decoders_states(dropout_inputs):
     model = make(dropout_rate=0.2)
     logits = model(X, Y, training=True)
-    source, target, states = recorded
+    source, target, states = dropout_inputs
     np.testing.assert_array_equal(source, model.source_tokens(X))
     np.testing.assert_array_equal(target, model.target_tokens(shift_right(Y)))
     np.testing.assert_allclose(model.to_logits(states), logits, atol=1e-6)
     model(X, Y)
-    assert len(recorded) == 3
+    assert len(dropout_inputs) == 3
 
 
 def test_padding_and_later_tokens_change_nothing():
