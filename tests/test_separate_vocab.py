@@ -87,6 +87,21 @@ def test_a_moved_model_with_a_joint_vocabulary_is_exported(trained, tmp_path):
     assert (tmp_path / "out" / "bpe.model").read_bytes() == content
 
 
+def test_alpha_is_chosen_by_translations_in_the_target_vocabulary(flags, tmp_path, monkeypatch):
+    logdir = tmp_path / "logdir"
+    shutil.copytree(flags["logdir"], logdir)
+    dev = {f"{side}_dev": flags[f"{side}_test"] for side in ("source", "target")}
+    used, detokenize_best = set(), train.detokenize_best
+
+    def record(hypotheses, vocab):
+        used.add(vocab.path.name)
+        return detokenize_best(hypotheses, vocab)
+
+    monkeypatch.setattr(train, "detokenize_best", record)
+    train.main(flags | dev | dict(logdir=str(logdir), beam=2, alpha="auto"))
+    assert used == {"bpe.en.model"}
+
+
 def test_training_resumes_with_the_same_vocabularies(flags, capsys):
     train.main(flags | dict(num_epochs=13))
     assert "Resuming from" in capsys.readouterr().out
