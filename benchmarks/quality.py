@@ -27,10 +27,18 @@ CORPORA = dict(
     multi30k=dict(train="train.{}", dev="val.{}", test="test_2016_flickr.{}"),
     iwslt16=dict(train="train.tags.de-en.{}", test="IWSLT16.TED.tst2014.de-en.{}.xml"),
 )
-HEADER = (
-    "| date | corpus | flags | training | set | decoding | sacreBLEU | interval | lower-cased"
-    " | tokens | chrF |\n|---|---|---|---|---|---|---|---|---|---|---|\n"
+COLUMNS = (
+    *("date", "corpus", "flags", "training", "set", "decoding"),
+    *("sacreBLEU", "interval", "lower-cased", "tokens", "chrF"),
 )
+HEADER = f"""# Scores of all runs of quality.py
+
+README.md, section Quality, explains the kinds of BLEU. `dev` is `val`; the interval is half of
+sacreBLEU's 95% interval.
+
+| {" | ".join(COLUMNS)} |
+{"|---" * len(COLUMNS)}|
+"""
 
 
 def corpus_flags(corpus, direction, folder) -> dict:
@@ -169,7 +177,8 @@ def main():
     minutes = train(flags, more_flags)
     table = ROOT / "benchmarks" / "quality.md"
     rows = [] if table.exists() else [HEADER]
-    training = f"{minutes:.0f} min, {num_cores()} cores"
+    cores = num_cores()
+    training = f"{minutes:.0f} min, {cores} core{'s' if cores > 1 else ''}"
     today = datetime.date.today()
     corpus, flags_cell = f"{args.corpus} {args.direction}", f"`{' '.join(more_flags)}`"
     for decoding, scores in score_set(flags, part).items():
