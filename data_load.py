@@ -582,11 +582,17 @@ def plan_batches(data, hp, epoch) -> EpochPlan:
     Only `hp.seed` and `epoch`, counted from 1, decide the order.
     """
     rng = np.random.default_rng([hp.seed, epoch])
-    order = np.arange(len(data.X), dtype=np.uint32)
-    rng.shuffle(order)
+    # The order has no name here, so that sorting it can free its memory.
     if hp.batch_tokens:
-        return batch_by_tokens(data, order, hp.batch_tokens, rng)
-    return batch_by_sentences(order, hp.batch_size)
+        return batch_by_tokens(data, shuffled_rows(len(data.X), rng), hp.batch_tokens, rng)
+    return batch_by_sentences(shuffled_rows(len(data.X), rng), hp.batch_size)
+
+
+def shuffled_rows(count, rng):
+    """Return the indices of `count` rows in random order, (count,) uint32."""
+    order = np.arange(count, dtype=np.uint32)
+    rng.shuffle(order)
+    return order
 
 
 def batch_by_sentences(order, batch_size) -> EpochPlan:

@@ -10,13 +10,14 @@ tokens and returns tokens. Its folder also contains the sentencepiece model, if 
 Hugging Face folder is for the Auto classes of transformers, or for converters to other formats."""
 
 import dataclasses
+import os
 import shutil
 from pathlib import Path
 
 from hparams import Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import check_utf8, durable_replace, make_folder, temp_path
+from runtime.files import check_utf8, durable_replace, fsync, make_folder, temp_path
 from runtime.flags import Flags, check_not_given, flag
 
 
@@ -47,6 +48,8 @@ class ExportFlags(Flags):
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
     flags = parse_flags(__doc__, Hyperparams, ExportFlags, reads_model=True)
 
+import tensorflow as tf
+
 from inference import describe_checkpoints, describe_decoding, load_model
 from interop import ctranslate2_model, huggingface_model
 from interop.saved_model import write_saved_model
@@ -63,12 +66,13 @@ def main(flags):
 
     Raises:
       InputError: there is no model, the format cannot hold it, or the output exists already.
+      OSError: the output cannot be written.
     """
     options, flags = ExportFlags.split(flags)
     if options.format == "ctranslate2":
         check_not_given(flags, CTRANSLATE2_FLAGS, "is given to CTranslate2 when it translates")
     output = Path(options.output)
-    if output.exists():
+    if os.path.lexists(output):  # also a link to a missing file
         raise InputError(f"{output}: already exists. Delete it, or choose another --output")
     check_utf8(output)
     paths, hp, model, vocabs = load_model(flags)
@@ -84,7 +88,14 @@ def main(flags):
         else:
             huggingface_model.write(hp, model, vocabs, temporary)
             description = describe_checkpoints(paths)
+        for path in filter(Path.is_file, temporary.rglob("*")):
+            fsync(path)
         durable_replace(temporary, output)
+    except (OSError, tf.errors.OpError) as error:
+        reason, *_ = str(error).splitlines()
+        raise OSError(
+            f"{output}: cannot be written ({reason}). Free some space, or choose another --output"
+        ) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     print(f"{output}: {description}")

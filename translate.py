@@ -25,6 +25,7 @@ from runtime.files import (
     check_regular_file,
     is_shown,
     is_utf8,
+    make_folder,
     open_output,
 )
 from runtime.flags import NONE, Flags, check_not_given, flag
@@ -119,6 +120,7 @@ from ids import RaggedIds
 from inference import LineScore, Scorer, Translator, describe_decoding, load_model
 from interop import ctranslate2_model
 from monitor.attention_maps import (
+    MAX_PICTURE_TOKENS,
     alignments,
     append_eos,
     plot_heads,
@@ -131,7 +133,6 @@ from vocab import SPECIALS, UNK
 
 MAX_BATCH_LINES = 1000  # lines that are translated together, sorted by length
 BATCH_WAIT_SECONDS = 0.05  # the first line of a batch waits so long for others
-MAX_DRAWN_TOKENS = 100  # on each axis of a picture of attention
 SOURCE_HINT = "Check the path, which --source names"
 
 # Reading and writing lines -----------------------------------------------------
@@ -221,7 +222,11 @@ def count_lines(path) -> int | None:
     """Count the line feeds in a file. None: it is not a regular file, or is compressed."""
     if not os.path.isfile(path):
         return None
-    with open(path, "rb") as file:
+    try:
+        file = open(path, "rb")
+    except OSError:
+        return None  # `read_lines` has a message for it
+    with file:
         if file.peek(2)[:2] == GZIP_MAGIC:
             return None
         return sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
@@ -246,7 +251,7 @@ def format_line(number, hypotheses, nbest) -> bytes:
 def draw_attention(translator, model, line, prefix, path):
     """Draw how a line is translated.
 
-    The source tokens label the columns, those of the translation the rows, MAX_DRAWN_TOKENS of
+    The source tokens label the columns, those of the translation the rows, MAX_PICTURE_TOKENS of
     each at most.
 
     Args:
@@ -258,8 +263,8 @@ def draw_attention(translator, model, line, prefix, path):
     ((ids, _), *_) = translator.decode_ids(X, prefixes)[0]
     x, y = X[0], append_eos(ids, hp)
     (weights,) = alignments(model, hp, X, RaggedIds.from_lists([y]))
-    x_labels = [*map(source.id_to_token, x[:MAX_DRAWN_TOKENS])]
-    y_labels = [*map(target.id_to_token, y[:MAX_DRAWN_TOKENS])]
+    x_labels = [*map(source.id_to_token, x[:MAX_PICTURE_TOKENS])]
+    y_labels = [*map(target.id_to_token, y[:MAX_PICTURE_TOKENS])]
     figure = plot_heads(weights[None, : len(y_labels), : len(x_labels)], x_labels, y_labels)
     with atomic_open(path) as file:
         save_png(figure, file)
@@ -412,6 +417,10 @@ def translate_stream(translator, model, options, file, alignment_file):
     Args:
       file: file of bytes to write the translations to.
       alignment_file: file of bytes for word alignments, or None.
+
+    Returns:
+      The last line that is not empty and the first words of its translation, if `--attention` is
+      to draw them when the output is complete; else None.
     """
     hp, vocabs = translator.hp, translator.vocabs
     total = count_lines(options.source)
@@ -443,10 +452,9 @@ def translate_stream(translator, model, options, file, alignment_file):
                 if is_dialog(options.source):  # after each sentence
                     draw_attention(translator, model, *last, options.attention)
             bar.update(len(lines))
-    if last and not is_dialog(options.source):
-        draw_attention(translator, model, *last, options.attention)
     if note := empty_note(recent):
         print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
+    return None if is_dialog(options.source) else last
 
 
 def translate_with_workers(translator, options, paths):
@@ -510,9 +518,13 @@ def main(flags):
     if worker_rank()[1] > 1:
         translate_with_workers(translator, options, paths)
     else:
+        if options.attention != NONE:  # before the work of hours
+            make_folder(Path(options.attention).parent)
         files = open_output(options.output), open_alignments(options.alignments)
         with files[0] as file, files[1] as alignment_file:
-            translate_stream(translator, model, options, file, alignment_file)
+            last = translate_stream(translator, model, options, file, alignment_file)
+        if last:  # not before both files have their names: the picture may fail
+            draw_attention(translator, model, *last, options.attention)
     if count := translator.truncated:
         lines = "1 line was" if count == 1 else f"{count} lines were"
         print(f"{lines} truncated to {hp.max_input_tokens - 1} tokens", file=sys.stderr)

@@ -9,13 +9,19 @@ adverb. Each German sentence has one translation. The same seed gives the same b
 training text.
 """
 
-import argparse
+import contextlib
 import itertools
-import os
 import random
+import sys
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from runtime.cli import Parser, run_script
+from runtime.errors import InputError
+from runtime.files import atomic_open, make_folder
 
 MAX_WORDS = 14  # in the longer side of a pair
 LANGUAGES = ("de", "en")
@@ -798,24 +804,26 @@ def xml_lines(pairs):
 
 
 def check_own_files(paths):
-    """Raise FileExistsError if one of the files exists and was not written by this script."""
+    """Raise InputError if one of the files exists and was not written by this script."""
     for path in paths:
         if path.exists():
             with path.open("rb") as file:
                 if SIGNATURE.encode() not in file.read(300):
-                    raise FileExistsError(
-                        f"{path}: this file exists, and this script did not write it. Choose"
-                        " another --output, or move the file away"
+                    raise InputError(
+                        f"{path}: exists already, and this script did not write it. Choose another"
+                        " --output, or move the file away"
                     )
 
 
 def write_corpus(output, train, dev, test, seed):
     """Write the six files into the folder `output`, and return their paths.
 
-    Training pairs are written as they are drawn. Memory holds one number per pair.
+    Training pairs are written as they are drawn. Memory holds one number per pair. The files get
+    their names when all six are complete.
 
     Raises:
-      OSError: a file cannot be written, or exists and was not written by this script.
+      InputError: a file exists and was not written by this script.
+      OSError: a file cannot be written.
     """
     folder = Path(output)
     train_paths = [folder / f"train.tags.de-en.{lang}" for lang in LANGUAGES]
@@ -823,37 +831,35 @@ def write_corpus(output, train, dev, test, seed):
     dev_paths = [folder / f"IWSLT16.TED.dev2010.de-en.{lang}.xml" for lang in LANGUAGES]
     paths = train_paths + dev_paths + test_paths
     check_own_files(paths)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
 
     pairs = sentence_pairs(seed)
     tests = list(itertools.islice(pairs, test))
     devs = list(itertools.islice(pairs, dev))
     held_out = {english for _, english in tests + devs}
     trains = itertools.islice((pair for pair in pairs if pair[1] not in held_out), train)
-    write_temporary(test_paths, xml_lines(tests))
-    write_temporary(dev_paths, xml_lines(devs))
-    write_temporary(train_paths, talk_lines(trains))
-    for path in paths:  # all six are complete
-        os.replace(temp_path(path), path)
+    with contextlib.ExitStack() as stack:
+        for part_paths, lines in (
+            (test_paths, xml_lines(tests)),
+            (dev_paths, xml_lines(devs)),
+            (train_paths, talk_lines(trains)),
+        ):
+            files = [stack.enter_context(atomic_open(path)) for path in part_paths]
+            for pair in lines:
+                for file, line in zip(files, pair, strict=True):
+                    file.write(f"{line}\n".encode())
     return paths
 
 
-def temp_path(path) -> Path:
-    """Return the temporary path in the same folder as `path`."""
-    return path.with_name(f"{path.name}.{os.getpid()}.tmp")
-
-
-def write_temporary(paths, lines):
-    """Write both sides of `lines` to the temporary paths."""
-    with temp_path(paths[0]).open("wb") as german, temp_path(paths[1]).open("wb") as english:
-        for de, en in lines:
-            german.write(f"{de}\n".encode())
-            english.write(f"{en}\n".encode())
-
-
-def main():
+def main(args):
     """Write the corpus that the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    paths = write_corpus(args.output, args.train, args.dev, args.test, args.seed)
+    print("\n".join(map(str, paths)))
+
+
+def parse_args():
+    """Parse the command line."""
+    parser = Parser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--output", default="corpora", help="folder to write to (default: corpora)")
     parser.add_argument("--train", type=int, default=20_000, help="training pairs")
     parser.add_argument("--dev", type=int, default=200, help="pairs of the development set")
@@ -862,12 +868,8 @@ def main():
     args = parser.parse_args()
     if min(args.train, args.dev, args.test) < 1:
         parser.error("--train, --dev and --test must be at least 1")
-    try:
-        paths = write_corpus(args.output, args.train, args.dev, args.test, args.seed)
-    except OSError as error:
-        parser.error(str(error))
-    print("\n".join(map(str, paths)))
+    return args
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main, parse_args())

@@ -137,8 +137,8 @@ def assign_original(model, arrays, source="the 2017 model"):
             raise InputError(
                 f"{source}: the array {name} has shape {saved}, not {expected}. {remedy}"
             )
-        if not np.isfinite(arrays[name]).all():
-            raise InputError(f"{source}: the array {name} is not finite. {remedy}")
+        if arrays[name].dtype.kind != "f" or not np.isfinite(arrays[name]).all():
+            raise InputError(f"{source}: the array {name} has no finite numbers. {remedy}")
         variable.assign(arrays[name].reshape(variable.shape))
 
 

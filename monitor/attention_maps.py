@@ -17,6 +17,7 @@ from modules import shift_right
 from rnn import RecurrentModel
 from vocab import EOS, WordVocab, truncate_at_eos
 
+MAX_PICTURE_TOKENS = 100  # on each axis of a picture
 # Fallback fonts: no single font covers all scripts.
 FONTS = (
     "DejaVu Sans",

@@ -15,7 +15,12 @@ from tensorboard.plugins.hparams import api as hparams_plugin
 
 from checkpoint import checkpoint_key
 from interop.variable_names import variables_by_2017_name
-from monitor.attention_maps import attention_maps, figure_to_array, plot_heads
+from monitor.attention_maps import (
+    MAX_PICTURE_TOKENS,
+    attention_maps,
+    figure_to_array,
+    plot_heads,
+)
 from runtime.files import atomic_write
 from vocab import BOS, SPECIALS, UNK, read_counts, vocab_name
 
@@ -93,6 +98,7 @@ def write_attention(model, dev, vocabs, hp, global_step):
         [*map(vocab.id_to_token, side[row])]
         for vocab, side in zip(vocabs, (dev.data.X, dev.data.Y), strict=True)
     )
+    source, target = source[:MAX_PICTURE_TOKENS], target[:MAX_PICTURE_TOKENS]
     decoder_inputs = [SPECIALS[BOS], *target[:-1]]
     maps = attention_maps(model, x, y)
     for kind, x_labels, y_labels in (

@@ -64,6 +64,9 @@ def truncate(logdir, global_step, evaluated):
       global_step: step of the checkpoint.
       evaluated: whether the checkpoint was saved at the end of an epoch or after an evaluation. If
         not, the events of an evaluation at the same step are newer.
+
+    Raises:
+      OSError: a file cannot be written.
     """
 
     def keep(record):
@@ -78,8 +81,15 @@ def truncate(logdir, global_step, evaluated):
         kept = [*filter(keep, records)]
         if damaged or len(kept) < len(records):
             temporary = path.with_name(TEMP_NAME)
-            with tf.io.TFRecordWriter(str(temporary)) as writer:
-                for record in kept:
-                    writer.write(record)
-            fsync(temporary)
-            os.replace(temporary, path)
+            try:
+                with tf.io.TFRecordWriter(str(temporary)) as writer:
+                    for record in kept:
+                        writer.write(record)
+                fsync(temporary)
+                os.replace(temporary, path)
+            except (OSError, tf.errors.OpError) as error:
+                temporary.unlink(missing_ok=True)
+                raise OSError(
+                    f"{path}: newer events cannot be removed ({error}). Free some space, and run"
+                    " the command again"
+                ) from None

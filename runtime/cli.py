@@ -5,6 +5,7 @@ Scripts call `parse_flags` before they import TensorFlow, which takes seconds, s
 """
 
 import argparse
+import contextlib
 import dataclasses
 import difflib
 import os
@@ -93,15 +94,23 @@ def read_flag_files(words) -> list[str]:
             continue
         path = Path(word[1:])
         try:
-            # shlex would also end a word at a # within it.
-            text = re.sub(r"(?m)(^|\s)#.*", r"\1", path.read_text("utf-8"))
-            outputs += shlex.split(text)
+            outputs += shlex.split(remove_comments(path.read_text("utf-8-sig")))
         except OSError as error:
             raise InputError(f"{path}: {error.strerror.lower()}. Name a file after @") from None
         except ValueError as error:  # not UTF-8, or a quotation mark is missing
             problem = f"not flags as on the command line ({error})"
             raise InputError(f"{path}: {problem}. Write them as --maxlen 25") from None
     return outputs
+
+
+def remove_comments(text) -> str:
+    """Remove comments from # to the end of the line. A # in quotation marks or in a word stays.
+
+    >>> remove_comments("--seed 1 # a comment\\n--logdir 'a #2' --results b#3")
+    "--seed 1 \\n--logdir 'a #2' --results b#3"
+    """
+    kept = r"""("(?:\\.|[^"\\])*"|'[^']*'|\\.)"""
+    return re.sub(rf"(?m){kept}|(^|\s)#.*", lambda match: match[1] or match[2] or "", text)
 
 
 def read_saved(words, hparams) -> dict:
@@ -233,6 +242,8 @@ def run_script(main, flags, interrupted_message="stopped"):
     except OSError as error:
         if not isinstance(error, BrokenPipeError):  # the reader closed the pipe, as `head` does
             print(f"{program}: {error}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # what was printed before the error
+            sys.stdout.flush()
         # Python would fail once more when it flushes the rest at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

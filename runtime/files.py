@@ -1,10 +1,11 @@
 """Write files atomically, and only where the user allowed it."""
 
 import contextlib
-import fcntl
 import hashlib
+import io
 import os
 import secrets
+import shutil
 import sys
 from pathlib import Path
 
@@ -14,11 +15,33 @@ from runtime.flags import NONE
 # Atomic writing ----------------------------------------------------------------
 
 
+class NamedFile(io.FileIO):
+    """A file to write bytes to. An error of writing has the path `shown_path`."""
+
+    def __init__(self, path, mode, shown_path):
+        super().__init__(path, mode)
+        self.shown_path = shown_path
+
+    def write(self, content):
+        """Write bytes."""
+        try:
+            return super().write(content)
+        except BrokenPipeError:  # the reader closed the pipe, which is no failure
+            raise
+        except OSError as error:
+            raise write_error(self.shown_path, error) from None
+
+
+def write_error(path, error) -> OSError:
+    """Return an OSError with the path of the file that could not be written."""
+    return OSError(f"{path}: cannot be written: {error.strerror or error}")
+
+
 @contextlib.contextmanager
 def atomic_open(path, follow_links=True):
     """Open `path` to write bytes. Readers see the old file or the complete new one.
 
-    A pipe or a device is written to directly.
+    A pipe or a device is written to directly. A file that is replaced keeps its permissions.
 
     Args:
       follow_links: whether a symbolic link stays, and the file that it leads to is written; else
@@ -31,21 +54,22 @@ def atomic_open(path, follow_links=True):
     path = Path(path)
     if follow_links:
         if path.exists() and not path.is_file():
-            with open(path, "wb") as file:
+            with io.BufferedWriter(NamedFile(path, "wb", path)) as file:
                 yield file
             return
         path = Path(os.path.realpath(path))
     make_folder(path.parent)
     temporary = temp_path(path)
     try:
-        with open(temporary, "xb") as file:
+        with io.BufferedWriter(NamedFile(temporary, "xb", path)) as file:
             yield file
-        fsync(temporary)
+        try:
+            fsync(temporary)
+        except OSError as error:
+            raise write_error(path, error) from None
+        if path.is_file() and not path.is_symlink():
+            shutil.copymode(path, temporary)
         durable_replace(temporary, path)
-    except OSError as error:
-        if error.filename is not None:
-            raise
-        raise OSError(f"{path}: cannot be written: {error.strerror or error}") from None
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -95,6 +119,8 @@ def durable_replace(old, new):
 @contextlib.contextmanager
 def lock_file(path):
     """Context manager: hold the lock that a file is. Wait while another process holds it."""
+    import fcntl  # Windows has none, and `check_platform` has a message for its users
+
     with open(path, "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends
@@ -124,12 +150,17 @@ def make_folder(folder):
     """
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise InputError(
+            f"{folder}: is a file, and a folder is needed here. Choose another path, or move the"
+            " file away"
+        ) from None
     except OSError as error:
         raise InputError(
-            f"{folder}: the folder cannot be created: {error.strerror.lower()}"
+            f"{folder}: the folder cannot be created: {error.strerror.lower()}. Choose another path"
         ) from None
     if not os.access(folder, os.W_OK):
-        raise InputError(f"{folder}: this folder cannot be written to")
+        raise InputError(f"{folder}: this folder cannot be written to. Choose another path")
 
 
 def check_utf8(path):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import logging
 import weakref
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -18,11 +19,14 @@ MAX_LINES = 100  # of a text for the interface of LibreTranslate
 # JSON may write a character as two escapes of 6 bytes.
 MAX_REQUEST_BYTES = 12 * MAX_CHARACTERS * MAX_LINES
 REQUEST_SECONDS = 20  # a client must have sent its request by then
+ANSWER_SECONDS = 60  # a client must have read its answer by then
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 USAGE = f'Send {JSON}: {{"text": "a sentence"}}, or the fields q, source and target.'
+SERVER_FAILED = "The server failed. Its log has the reason."
 TOO_LONG = f"A sentence has at most {MAX_CHARACTERS} characters."
 
+LOGGER = logging.getLogger("aiohttp.server")
 BATCHER = web.AppKey("batcher", Batcher)
 LANGUAGES = web.AppKey("languages", tuple)  # of source and target
 HOSTS = web.AppKey("hosts", tuple)  # names under which clients may address the server
@@ -75,11 +79,16 @@ async def run_batcher(app):
 
 @web.middleware
 async def answer_errors(request, handler):
-    """Answer with the reason of a `RequestError`, which the page shows."""
+    """Answer with the reason of a `RequestError`, or that the server failed, for the page."""
     try:
         return await handler(request)
     except RequestError as error:
         return web.json_response(dict(error=error.reason), status=error.status)
+    except web.HTTPException:
+        raise
+    except Exception:
+        LOGGER.exception("Error handling request")
+        return web.json_response(dict(error=SERVER_FAILED), status=500)
 
 
 @web.middleware
@@ -178,16 +187,12 @@ async def translate_all(batcher, sentences) -> list[str]:
     """Translate sentences; returns the answers, in JSON.
 
     Raises:
-      RequestError: too many sentences wait already. None of these stays in the queue.
+      RequestError: too many sentences wait already, and these were not queued.
     """
-    tasks = [asyncio.ensure_future(batcher(sentence)) for sentence in sentences]
     try:
-        return await asyncio.gather(*tasks)
+        return await batcher(sentences)
     except asyncio.QueueFull:
         raise RequestError(503, "Too many sentences are waiting. Try again later.") from None
-    finally:
-        for task in tasks:
-            task.cancel()
 
 
 # LibreTranslate ----------------------------------------------------------------

@@ -14,7 +14,8 @@ from server import app as application
 def close_silent_connections(runner):
     """Return a factory of connections that are closed if no request arrives in time.
 
-    aiohttp limits the time between two requests of a connection, but not before the first.
+    aiohttp's `keepalive_timeout` limits the time between two requests of a connection, but not
+    before the first.
     """
     loop = asyncio.get_running_loop()
 
@@ -31,6 +32,27 @@ def close_silent_connections(runner):
     return make_connection
 
 
+def make_runner(app) -> web.AppRunner:
+    """Return a runner of the application that closes the connections of slow clients."""
+    app.on_response_prepare.append(limit_answer)
+    # A handler is cancelled when its client closes the connection.
+    return web.AppRunner(
+        app, handler_cancellation=True, keepalive_timeout=application.REQUEST_SECONDS
+    )
+
+
+async def limit_answer(request, _):
+    """Close the connection of a client that does not read its answer in time."""
+    loop = asyncio.get_running_loop()
+    loop.call_later(application.ANSWER_SECONDS, close_if_unread, request.transport)
+
+
+def close_if_unread(transport):
+    """Close a connection that holds bytes which its client has not read."""
+    if transport is not None and transport.get_write_buffer_size():
+        transport.abort()
+
+
 def is_server_fault(record) -> bool:
     """Return False for the log records of aiohttp that only report a malformed request."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
@@ -42,8 +64,7 @@ async def listen(app, host, port):
     Raises:
       InputError: the address cannot be used.
     """
-    # A handler is cancelled when its client closes the connection.
-    runner = web.AppRunner(app, handler_cancellation=True)
+    runner = make_runner(app)
     await runner.setup()
     logging.getLogger("aiohttp.server").addFilter(is_server_fault)
     server, stopped = None, asyncio.Event()

@@ -120,15 +120,23 @@ class Batcher:
         self.function = function
         self.queue = asyncio.Queue(MAX_QUEUED_SENTENCES)
 
-    async def __call__(self, item):
-        """Return the result of `function` for an item, or raise its exception.
+    async def __call__(self, items):
+        """Return the results of `function` for items, or raise the exception of one.
 
         Raises:
-          asyncio.QueueFull: too many items wait already.
+          asyncio.QueueFull: too many items wait already. None of these is queued.
         """
-        future = asyncio.get_running_loop().create_future()
-        self.queue.put_nowait((item, future))
-        return await future
+        if self.queue.qsize() + len(items) > self.queue.maxsize:
+            raise asyncio.QueueFull
+        loop = asyncio.get_running_loop()
+        futures = [loop.create_future() for _ in items]
+        for pair in zip(items, futures, strict=True):
+            self.queue.put_nowait(pair)
+        try:
+            return await asyncio.gather(*futures)
+        finally:
+            for future in futures:
+                future.cancel()
 
     async def run(self):
         """Process batches until this task is cancelled."""

@@ -12,6 +12,8 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # Several tests run at once. The tests in test_resume.py use the threads of a real training run.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+# The servers of the tests are on this machine.
+os.environ["no_proxy"] = os.environ["NO_PROXY"] = "127.0.0.1,localhost"
 
 import numpy as np
 import pytest

@@ -54,10 +54,16 @@ class Forked:
         ours = pipes[0][1], pipes[1][0], pipes[2][0]
         theirs = [Connection(pipes[0][0], writable=False)]
         theirs += [Connection(writer, readable=False) for _, writer in pipes[1:]]
-        os.environ["PYTHONPATH"] = str(ROOT)  # read when the fork server starts
-        self.process = FORKS.Process(target=run_task, args=(task, cwd, env, prepare, theirs))
-        self.process.start()
-        del os.environ["PYTHONPATH"]
+        before = os.environ.get("PYTHONPATH")
+        paths = filter(None, [str(ROOT), before])
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # read when the fork server starts
+        try:
+            self.process = FORKS.Process(target=run_task, args=(task, cwd, env, prepare, theirs))
+            self.process.start()
+        finally:
+            del os.environ["PYTHONPATH"]
+            if before is not None:
+                os.environ["PYTHONPATH"] = before
         for end in theirs:
             end.close()
         self.stdin = open(ours[0], "wb", buffering=0)
@@ -66,7 +72,9 @@ class Forked:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind, *_):
+        if kind is not None:  # a failed assertion: do not wait for a process that may never end
+            self.kill()
         with contextlib.suppress(OSError):
             self.stdin.close()
         self.wait()

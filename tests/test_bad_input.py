@@ -235,9 +235,14 @@ def test_no_pair_with_text_on_both_sides(flags):
 def test_a_file_in_place_of_a_folder(flags, model, tmp_path):
     file = tmp_path / "file"
     file.write_text("mine")
-    refused("prepro.py", file, "the folder cannot be created", **flags | dict(preprocessed=file))
+    refused(
+        "prepro.py",
+        file,
+        "is a file, and a folder is needed",
+        **flags | dict(preprocessed=file),
+    )
     refused("train.py", file, "is a file. --logdir names a folder", **flags | dict(logdir=file))
-    refused("eval.py", file, "the folder cannot be created", **model | dict(results=file))
+    refused("eval.py", file, "is a file, and a folder is needed", **model | dict(results=file))
     assert file.read_text() == "mine"
 
 
@@ -464,8 +469,9 @@ def test_a_number_out_of_range(name, tmp_path):
 
 @pytest.mark.parametrize("script", ["prepro.py", "train.py", "translate.py"])
 def test_windows_is_named_as_unsupported(script):
-    # On Windows, shutil imports a module that other systems lack.
+    # On Windows, shutil imports a module that other systems lack, and there is no fcntl.
     code = "import runpy, shutil, sys; sys.platform = 'win32'; sys.argv = sys.argv[1:]"
+    code += "; sys.modules['fcntl'] = None"
     code += "; runpy.run_path(sys.argv[0], run_name='__main__')"
     command = [sys.executable, "-c", code, str(ROOT / script)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -430,7 +430,16 @@ def test_an_array_that_is_missing_or_has_another_shape_is_named(golden, name, ar
 def test_an_array_that_is_not_finite_is_named(golden):
     arrays = golden.group("w")
     arrays["dense/bias"] = np.full_like(arrays["dense/bias"], np.nan)
-    with pytest.raises(InputError, match="the 2017 model: the array dense/bias is not finite"):
+    with pytest.raises(
+        InputError, match="the 2017 model: the array dense/bias has no finite numbers"
+    ):
+        original.assign_original(golden.model(), arrays)
+
+
+def test_an_array_of_strings_is_named(golden):
+    arrays = golden.group("w")
+    arrays["dense/bias"] = np.full(arrays["dense/bias"].shape, b"text", object)
+    with pytest.raises(InputError, match="the array dense/bias has no finite numbers"):
         original.assign_original(golden.model(), arrays)
 
 
@@ -465,6 +474,9 @@ def test_eval_infers_sizes_and_min_cnt_from_an_original_checkpoint(golden, tmp_p
         vocab.write_text("".join(f"{line}\n" for line in words))
     eval.main(flags | {"num_heads": golden.hparams["num_heads"]})
     assert "assuming num_heads" not in capsys.readouterr().out
+
+    eval.main(flags | dict(results=str(tmp_path / "assumed")))
+    assert f"{path}: assuming num_heads 8, because the checkpoint" in capsys.readouterr().out
 
     model = golden.model()
     x = np.zeros((1, golden.hparams["maxlen"]), np.int32)

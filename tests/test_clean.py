@@ -162,9 +162,11 @@ def test_all_repeated_pairs_are_found(tmp_path, clean):
     assert not broken and removed["duplicate"].count == 250
 
 
-@pytest.mark.parametrize("copies", [1, 2])
-def test_memory_per_pair(tmp_path, clean, copies):
+@pytest.mark.parametrize("copies, most", [(1, 13), (2, 28)])
+def test_memory_per_pair(tmp_path, clean, copies, most):
+    """8 bytes, and 9 more for a pair that is repeated; containers grow by more than they need."""
     paths = write_pairs(tmp_path, sample_pairs(40_000 // copies) * copies)
+    clean.make_profile(paths)  # fills caches, which would count otherwise
     peaks = []
     for count in (10_000, 40_000):
         small = [tmp_path / f"{count}{path.suffix}" for path in paths]
@@ -175,7 +177,7 @@ def test_memory_per_pair(tmp_path, clean, copies):
         clean.make_profile(small)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert (peaks[1] - peaks[0]) / 30_000 < 60, peaks
+    assert 0 < (peaks[1] - peaks[0]) / 30_000 < most, peaks
 
 
 def test_a_pair_that_occurs_in_another_file_is_no_duplicate(tmp_path, clean):

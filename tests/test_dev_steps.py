@@ -35,10 +35,11 @@ def flags(tmp_path_factory):
     return flags
 
 
-def run(task, flags):
+def run(task, flags, code=0):
     """Call a function with the flags in another process; returns its output and its errors."""
     with Forked(functools.partial(task, flags)) as process:
         printed, errors = process.communicate()
+    assert process.returncode == code, errors
     return printed, errors
 
 
@@ -88,7 +89,7 @@ def interrupted_evaluation(flags):
 
 def test_a_signal_during_an_evaluation_loses_no_score(flags, uninterrupted, tmp_path):
     flags = flags | dict(logdir=str(tmp_path))
-    run(interrupted_evaluation, flags)
+    run(interrupted_evaluation, flags, code=1)
     assert checkpoint.latest(tmp_path).name == NAMES[1]
     assert [*checkpoint.read_dev_scores(tmp_path)] == NAMES[:1]
     run(train.main, flags)
@@ -105,7 +106,7 @@ def test_a_signal_in_the_last_evaluation_of_an_epoch(flags, tmp_path, accumulate
     """12 batches are steps of 5, of 5 and of 2, or two of 6; all are done when it resumes."""
     first, last = evaluated
     more = dict(logdir=str(tmp_path), accumulate=accumulate, dev_steps=first, num_epochs=1)
-    run(interrupted_evaluation, flags | more)
+    run(interrupted_evaluation, flags | more, code=1)
     assert checkpoint.latest(tmp_path).name == f"model_epoch_01_gs_{last}_partial"
     run(train.main, flags | more)
     assert checkpoint.latest(tmp_path).name == f"model_epoch_01_gs_{last}"
@@ -129,7 +130,8 @@ def test_max_steps_ends_the_training_and_without_it_it_goes_on(flags, uninterrup
     assert "All 7 steps are done" in printed
     assert checkpoint.latest(tmp_path).name == "model_epoch_01_gs_7_partial"
     assert [*scalars(tmp_path)["dev_bleu"]] == [5, 7]
-    assert "dev loss" not in run(train.main, flags | dict(max_steps=7))[0]
+    again, _ = run(train.main, flags | dict(max_steps=7))
+    assert "All 7 steps are done" in again and "dev loss" not in again
     run(train.main, flags | dict(max_steps=0))
     assert [*scalars(tmp_path)["dev_bleu"]] == [5, 7, *STEPS[1:]]
     assert parameters(tmp_path) == parameters(uninterrupted[0])
@@ -137,7 +139,7 @@ def test_max_steps_ends_the_training_and_without_it_it_goes_on(flags, uninterrup
 
 def test_the_last_evaluation_of_max_steps_is_made_up_for_after_a_signal(flags, tmp_path):
     flags = flags | dict(logdir=str(tmp_path), max_steps=9)
-    run(interrupted_evaluation, flags)
+    run(interrupted_evaluation, flags, code=1)
     assert [*scalars(tmp_path)["dev_bleu"]] == [5]
     run(train.main, flags)
     assert [*scalars(tmp_path)["dev_bleu"]] == [5, 9]

@@ -25,6 +25,7 @@ V = 40
 
 def small_models(*flags):
     """Models of different kinds and sizes with one vocabulary, and the hyperparameters of each."""
+    keras.utils.set_random_seed(0)
     hps = [make_hparams(dict(vocab_size=V) | own) for own in flags]
     return hps, [make_model(hp, V, V) for hp in hps]
 

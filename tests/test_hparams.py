@@ -3,7 +3,6 @@
 import dataclasses
 import inspect
 import json
-import os
 import subprocess
 import sys
 
@@ -16,7 +15,6 @@ from processes import ROOT, run_script
 from rnn import RNN_ARGS, RecurrentModel
 from runtime.cli import parse_flags
 from runtime.errors import InputError
-from runtime.files import atomic_open, atomic_write
 
 DEFAULTS_2017 = dict(
     source_train="corpora/train.tags.de-en.de",
@@ -132,7 +130,7 @@ def help_of(*words):
 
 
 def test_help_shows_the_defaults_that_apply(tmp_path):
-    assert "1: greedy search (default: the model's)" in help_of("eval.py")
+    assert "1: greedy search (default: the model's)" in help_of("eval.py", f"--logdir={tmp_path}")
     hp = make_hparams(dict(recipe="tiny", logdir=str(tmp_path), beam=7, vocab_size=300))
     save_hparams(dataclasses.replace(hp, num_epochs=40, warmup_steps=100), {"bpe": "1"})
     assert "1: greedy search (default: 7)" in help_of("eval.py", f"--logdir={tmp_path}")
@@ -182,6 +180,8 @@ def test_a_boolean_flag_has_a_negation(monkeypatch):
         (dict(tied_embeddings=True), "tied_embeddings needs --tokenizer bpe"),
         (dict(temperature=1e-39), "Use 0 to search .* or at least 0.001"),
         (dict(length_penalty="google"), "Choose one of paper, ctranslate2"),
+        (dict(attention_dropout=0.1), "attention_dropout is for --dropout_on sublayers"),
+        (dict(normalization="pre"), "normalization pre needs --mask_from ids"),
     ],
 )
 def test_values_out_of_range_are_named(values, message):
@@ -315,41 +315,3 @@ def test_a_damaged_file_is_named(tmp_path, damage):
 
 
 # Files ---------------------------------------------------------------------------
-
-
-def test_a_file_is_written_atomically(tmp_path):
-    path, other = tmp_path / "out", tmp_path / "out.tmp"
-    path.write_text("old")
-    other.write_text("another file")
-    with pytest.raises(ZeroDivisionError), atomic_open(path) as file:
-        file.write(b"half")
-        raise ZeroDivisionError
-    assert path.read_text() == "old"
-    with atomic_open(path) as file:
-        file.write(b"new")
-        file.flush()
-        assert path.read_text() == "old"
-    assert path.read_text() == "new" and other.read_text() == "another file"
-    assert sorted(tmp_path.iterdir()) == [path, other]
-
-
-def test_links_and_pipes_are_followed(tmp_path):
-    target, link, folder = (tmp_path / name for name in ("target", "link", "folder"))
-    link.symlink_to(target)
-    folder.mkdir()
-    atomic_write(link, "text")
-    assert link.is_symlink() and target.read_text() == "text"
-    with pytest.raises(InputError, match="folder: is a folder"):
-        atomic_write(folder, "text")
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    atomic_write(pipe, "text")
-    assert os.read(reader, 9) == b"text" and pipe.is_fifo()
-    os.close(reader)
-
-
-def test_standard_output_as_a_path(tmp_path):
-    script = "from runtime.files import atomic_write; atomic_write('/dev/stdout', 'text')"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
-    assert done.stdout == "text" and not done.stderr

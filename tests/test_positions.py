@@ -24,6 +24,12 @@ def random(*shape):
     return RNG.normal(size=shape).astype("float32")
 
 
+@pytest.fixture(autouse=True)
+def seed():
+    """Every test draws the same numbers, whichever test ran before it."""
+    RNG.bit_generator.state = np.random.default_rng(1).bit_generator.state
+
+
 def make(name, causality=False, maxlen=T):
     """Return an encoding whose parameters are random."""
     layer = POSITIONS[name](maxlen=maxlen, hidden_units=C, num_heads=h, causality=causality)

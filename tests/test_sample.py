@@ -1,10 +1,14 @@
 """The built-in corpus: its grammar and its files. It replaces no other files."""
 
 import re
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
-from conftest import sample_pairs
+from conftest import ROOT, sample_pairs
 from processes import run_script
 from text import SentenceFile, read_test_sentences
 
@@ -108,6 +112,26 @@ def test_same_seed_same_bytes(tmp_path):
     files = {name: sorted((tmp_path / name).iterdir()) for name in "abc"}
     contents = {name: [path.read_bytes() for path in paths] for name, paths in files.items()}
     assert len(files["a"]) == 6 and contents["a"] == contents["b"] != contents["c"]
+
+
+@pytest.mark.parametrize("flag", ["train", "dev", "test"])
+def test_a_part_without_pairs_is_refused(tmp_path, flag):
+    done = write(tmp_path, **{flag: 0})
+    assert done.returncode == 2 and "must be at least 1" in done.stderr
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stop_leaves_no_file(tmp_path, number, code):
+    words = [sys.executable, ROOT / "corpora" / "sample.py", "--output", tmp_path]
+    with subprocess.Popen([*words, "--train", "100000000"], stderr=subprocess.PIPE) as process:
+        while len([*tmp_path.iterdir()]) < 6:
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(number)
+        errors = process.stderr.read().decode()
+    assert process.returncode == code and errors == "\nsample.py: stopped\n"
+    assert not [*tmp_path.iterdir()]
 
 
 def test_it_replaces_its_own_files_and_no_others(tmp_path):

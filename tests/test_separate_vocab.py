@@ -102,7 +102,9 @@ def test_alpha_is_chosen_by_translations_in_the_target_vocabulary(flags, tmp_pat
     assert used == {"bpe.en.model"}
 
 
-def test_training_resumes_with_the_same_vocabularies(flags, capsys):
+def test_training_resumes_with_the_same_vocabularies(flags, tmp_path, capsys):
+    logdir = shutil.copytree(flags["logdir"], tmp_path / "logdir")
+    flags = flags | dict(logdir=str(logdir))
     train.main(flags | dict(num_epochs=13))
     assert "Resuming from" in capsys.readouterr().out
     with pytest.raises(InputError, match="was trained with --joint_vocab False, not True"):

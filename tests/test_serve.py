@@ -15,7 +15,6 @@ import urllib.request
 
 import numpy as np
 import pytest
-from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from browser import chromium, wait_for, wait_for_text
@@ -26,7 +25,7 @@ from monitor.attention_maps import append_eos
 from processes import Forked, command_line
 from server import app as serve_app
 from server.app import MAX_CHARACTERS, MAX_LINES, make_app
-from server.listening import close_silent_connections
+from server.listening import close_silent_connections, make_runner
 from server.translating import Batcher
 from test_bad_input import refused
 from text import read_test_sentences
@@ -51,8 +50,10 @@ def serving(flags):
     with Forked(["serve.py", *command_line(options)]) as process:
         address = next((line.split()[0] for line in process.stdout if "http" in line), "")
         assert address.startswith("http://127.0.0.1:"), process.stderr.read()
-        yield address
-        process.terminate()
+        try:
+            yield address
+        finally:
+            process.terminate()
 
 
 def ask(server, body, content_type="application/json", **headers):
@@ -135,8 +136,14 @@ def test_a_wrong_content_encoding_is_refused(server):
     assert status == 400 and answer["error"]
 
 
-@pytest.mark.parametrize("count", [MAX_CHARACTERS + 1, 10**6])
-def test_long_sentences_are_refused(server, count):
+@pytest.mark.parametrize(
+    "count, reason",
+    [
+        (MAX_CHARACTERS + 1, "A sentence has at most"),
+        (serve_app.MAX_REQUEST_BYTES, "A request has at most"),
+    ],
+)
+def test_long_sentences_are_refused(server, count, reason):
     status, answer = ask(server, sentence("x" * count))
     assert status == 413 and str(MAX_CHARACTERS) in answer["error"]
 
@@ -179,22 +186,31 @@ def test_concurrent_items_are_batched():
     async def scenario():
         batcher = Batcher(double)
         worker = asyncio.create_task(batcher.run())
-        assert await asyncio.gather(*map(batcher, range(50))) == [*range(0, 100, 2)]
-        failed = await asyncio.gather(*map(batcher, [1, "bad", 2]), return_exceptions=True)
-        assert isinstance(failed[1], ValueError) and failed[::2] == [2, 4]
-        assert await batcher(4) == 8  # an error does not stop it
-        cancelled = asyncio.create_task(batcher(5))
+
+        async def one_by_one(items):
+            calls = (batcher([item]) for item in items)
+            return await asyncio.gather(*calls, return_exceptions=True)
+
+        assert await one_by_one(range(50)) == [[2 * i] for i in range(50)]
+        failed = await one_by_one([1, "bad", 2])
+        assert isinstance(failed[1], ValueError) and failed[::2] == [[2], [4]]
+        assert await batcher([4, 3]) == [8, 6]  # an error does not stop it
+        cancelled = asyncio.create_task(batcher([5]))
         await asyncio.sleep(0)
         cancelled.cancel()
-        assert await batcher(6) == 12
-        results = await asyncio.gather(*map(batcher, range(300)), return_exceptions=True)
+        assert await batcher([6]) == [12]
+        results = await one_by_one(range(300))
         assert sum(isinstance(result, asyncio.QueueFull) for result in results) == 300 - 256
+        with pytest.raises(asyncio.QueueFull):  # all or none
+            await batcher(range(257))
+        assert await batcher(range(256)) == [*range(0, 512, 2)]
         worker.cancel()
 
     asyncio.run(scenario())
     # The first 50 items come at once. How the others are batched depends on the machine.
     assert calls[0] == 32 and max(calls) == 32
-    assert sum(calls) == 50 + 3 + 3 + 1 + 1 + 256  # the cancelled item is not processed
+    # The cancelled item is not processed.
+    assert sum(calls) == 50 + 3 + 3 + 2 + 1 + 256 + 256
 
 
 def test_incomplete_requests_are_closed(monkeypatch):
@@ -215,7 +231,7 @@ def test_incomplete_requests_are_closed(monkeypatch):
 
     async def scenario():
         app = make_app(lambda sentences: [dict(text=s.text.upper()) for s in sentences])
-        runner = web.AppRunner(app)
+        runner = make_runner(app)
         await runner.setup()
         loop = asyncio.get_running_loop()
         server = await loop.create_server(close_silent_connections(runner), "127.0.0.1", 0)
@@ -232,6 +248,73 @@ def test_incomplete_requests_are_closed(monkeypatch):
         await runner.cleanup()
 
     asyncio.run(scenario())
+
+
+def test_idle_and_unread_connections_are_closed(monkeypatch):
+    """After an answer, if no request follows, or if the client does not read it."""
+    monkeypatch.setattr(serve_app, "REQUEST_SECONDS", 0.3)
+    size = 30_000_000  # more than the buffers of the kernel
+    transports = []  # of the server, one per answer
+    body = sentence("Hund")
+    request = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    request += b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+    async def scenario():
+        async def record(request, _):
+            transports.append(request.transport)
+
+        app = make_app(lambda sentences: [dict(text="x" * size) for _ in sentences])
+        app.on_response_prepare.append(record)
+        runner = make_runner(app)
+        await runner.setup()
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(close_silent_connections(runner), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request)
+        assert len(await asyncio.wait_for(reader.read(), 60)) > size  # then it is closed
+        writer.close()
+
+        monkeypatch.setattr(serve_app, "ANSWER_SECONDS", 0.5)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1000)
+        writer.write(request)
+        async with asyncio.timeout(60):
+            while len(transports) < 2 or not transports[1].is_closing():
+                await asyncio.sleep(0.05)
+        with contextlib.suppress(ConnectionResetError):
+            assert len(await asyncio.wait_for(reader.read(), 30)) < size
+        writer.close()
+        server.close()
+        await runner.cleanup()
+
+    asyncio.run(scenario())
+
+
+def test_a_failure_of_the_server_is_answered_in_json():
+    def fail(_):
+        raise ValueError("a mistake in the code")
+
+    async def scenario():
+        async with TestClient(TestServer(make_app(fail))) as client:
+            async with client.post("/translate", json=dict(text="Hund")) as response:
+                assert response.status == 500
+                assert await response.json() == dict(error=serve_app.SERVER_FAILED)
+            async with client.get("/missing") as response:
+                assert response.status == 404
+
+    asyncio.run(scenario())
+
+
+def test_other_computers_get_one_random_translation(trained):
+    options = dict(logdir=trained("tiny")["logdir"], port=0, nbest=3, beam=1)
+    options |= dict(temperature=1.0, host="0.0.0.0")
+    with Forked(["serve.py", *command_line(options)]) as process:
+        address = next((line.split()[0] for line in process.stdout if "http" in line), "")
+        server = f"http://127.0.0.1:{address.rpartition(':')[2]}"
+        one, again = (ask(server, sentence("Der Hund schläft."), Host="a.example") for _ in "ab")
+        process.terminate()
+    assert address.startswith("http://0.0.0.0:")
+    assert one == again and one[0] == 200 and len(one[1]["translations"]) == 1
 
 
 def test_malformed_requests_and_a_stop_during_one_print_no_traceback(flags):
@@ -341,16 +424,18 @@ def test_a_form_of_another_site_is_refused(server):
 def test_an_overloaded_server_answers_503_and_recovers(monkeypatch):
     """None of a refused text's sentences stays in the queue."""
     monkeypatch.setattr("server.translating.MAX_QUEUED_SENTENCES", 5)
-    translated, released = [], threading.Event()
+    translated, begun, released = [], threading.Event(), threading.Event()
 
     def translate(sentences):
-        released.wait()
+        begun.set()
+        released.wait(60)
         translated.extend(sentence.text for sentence in sentences)
         return [dict(translations=[dict(text=s.text.upper())]) for s in sentences]
 
     async def scenario():
-        client = TestClient(TestServer(make_app(translate, ("de", "en"))))
-        async with client:
+        app = make_app(translate, ("de", "en"))
+        client, queue = TestClient(TestServer(app)), app[serve_app.BATCHER].queue
+        async with client, asyncio.timeout(60):
 
             async def post(lines):
                 fields = dict(q="\n".join(lines), source="de", target="en")
@@ -358,9 +443,11 @@ def test_an_overloaded_server_answers_503_and_recovers(monkeypatch):
                     return response.status, await response.json()
 
             first = asyncio.create_task(post(["a"]))
-            await asyncio.sleep(0.3)  # it is being translated
+            while not begun.is_set():
+                await asyncio.sleep(0.01)
             waiting = [asyncio.create_task(post([letter])) for letter in "bc"]
-            await asyncio.sleep(0.1)
+            while queue.qsize() < 2:
+                await asyncio.sleep(0.01)
             status, answer = await post("defg")
             assert status == 503 and "Try again later" in answer["error"]
             status, _ = await asyncio.wait_for(post("hijklm"), 9)

@@ -408,3 +408,71 @@ def test_a_prefix_that_cannot_be_used(trained, tmp_path):
         done = forked_script("translate.py", **flags | more)
         assert done.returncode == 2 and message in done.stderr, done.stderr
         assert not flags["output"].exists()
+
+
+# Random translations -------------------------------------------------------------
+
+
+def test_random_translations(trained, tmp_path):
+    flags = trained("tiny")
+    text = "".join(f"{line}\n" for line in read_test_sentences(flags["source_test"]).raw).encode()
+    drawn = dict(beam=1, temperature=1.0)
+    one, again, other = (
+        translate(flags, text, **drawn, **more)[0] for more in ({}, {}, dict(seed=1))
+    )
+    assert one == again != other
+    assert translate(flags, text, **drawn, top_k=1)[0] == translate(flags, text, beam=1)[0]
+    more = drawn | dict(top_k=3, seed=7)
+    done = forked_script("eval.py", logdir=flags["logdir"], results=tmp_path, **more)
+    assert done.returncode == 0, done.stderr
+    assert "samples from the 3 most likely tokens, temperature 1.0, seed 7" in done.stdout
+    (path,) = tmp_path.iterdir()
+    assert all(part in path.name for part in ("beam-1", "temperature-1.0", "top_k-3", "seed-7"))
+    message = "temperature needs --engine tensorflow"
+    refused("translate.py", message, logdir=flags["logdir"], engine="ctranslate2", **drawn)
+
+
+# Files that cannot be written or read ---------------------------------------------
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full: a test for Linux")
+def test_a_picture_that_cannot_be_written_loses_no_translation(trained, tmp_path):
+    flags = trained("tiny")
+    paths = {name: tmp_path / name for name in ("output", "alignments")}
+    done = forked_script(
+        "translate.py",
+        logdir=flags["logdir"],
+        source=flags["source_test"],
+        attention="/dev/full",
+        **paths,
+    )
+    assert done.returncode == 1 and "/dev/full: cannot be written: No space" in done.stderr
+    count = len(read_test_sentences(flags["source_test"]).raw)
+    for path in paths.values():
+        assert len(path.read_text("utf-8").splitlines()) >= count
+
+
+def test_a_source_that_cannot_be_opened(trained, monkeypatch, tmp_path):
+    path = tmp_path / "in"
+    path.touch()
+
+    def refuse(name, *args, **kwargs):
+        if os.fspath(name) == str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return builtins_open(name, *args, **kwargs)
+
+    builtins_open = open
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(InputError, match="in: permission denied"):
+        main(dict(logdir=trained("tiny")["logdir"], source=str(path), output=str(tmp_path / "o")))
+
+
+@pytest.mark.parametrize("missing", ["source", "output"])
+def test_workers_need_files(trained, tmp_path, monkeypatch, missing):
+    flags = trained("tiny")
+    cluster = dict(cluster=dict(worker=["a:1", "b:1"]), task=dict(type="worker", index=1))
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    given = dict(source=flags["source_test"], output=str(tmp_path / "out"))
+    del given[missing]
+    with pytest.raises(InputError, match="names several workers. Give --source and --output"):
+        main(dict(logdir=flags["logdir"]) | given)
