@@ -551,6 +551,36 @@ def test_the_page(flags, server):
         wait_for_text(driver, source, second)
 
 
+def test_the_page_with_an_input_method_and_without_storage(server):
+    """Enter ends a word of the input method; the browser refuses to store the last sentences."""
+    refuse = 'Object.defineProperty(window, "sessionStorage", {get() { throw new Error(); }})'
+    with chromium() as driver:
+
+        def requests():
+            return driver.execute_script("return lastRequest")
+
+        def dispatch(name, kind, event, **fields):
+            options = json.dumps(dict(bubbles=True, cancelable=True) | fields)
+            driver.execute_script(f"byId('{name}').dispatchEvent(new {kind}('{event}', {options}))")
+
+        driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", dict(source=refuse))
+        driver.get(server)
+        driver.execute_script("byId('text').value = 'Hund'")
+        dispatch("text", "KeyboardEvent", "keydown", key="Enter", isComposing=True)
+        assert requests() == 0
+        dispatch("text", "KeyboardEvent", "keydown", key="Enter")
+        assert requests() == 1
+        assert wait_for(lambda: driver.execute_script("return answer !== null"))
+        dispatch("translation", "InputEvent", "input", isComposing=True, inputType="insertText")
+        time.sleep(1)
+        before = requests()
+        dispatch("translation", "CompositionEvent", "compositionend")
+        assert wait_for(lambda: requests() == before + 1)
+        driver.execute_script(f"byId('text').value = 'x'.repeat({MAX_CHARACTERS + 1})")
+        dispatch("text", "KeyboardEvent", "keydown", key="Enter")
+        wait_for_text(driver, serve_app.TOO_LONG)
+
+
 # What WCAG 2.1 AA asks for and a program can check: names of controls, contrast, language.
 ACCESSIBILITY = """
 const faults = [];
