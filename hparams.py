@@ -873,7 +873,8 @@ def make_hparams_from(saved, flags) -> Hyperparams:
     """The hyperparameters of a training that starts from another model.
 
     Fields of the model are those of the other one. The rest come from its recipe and the flags.
-    The languages may change if they have one vocabulary: the model may translate between several.
+    The flags may change the dropout, which has no parameters. They may change the languages if
+    these have one vocabulary: the model may translate between several.
 
     Args:
       saved: Hyperparams of the other model.
@@ -883,9 +884,10 @@ def make_hparams_from(saved, flags) -> Hyperparams:
       InputError: a flag contradicts the other model.
     """
     fixed = [f.name for f in dataclasses.fields(Hyperparams) if f.metadata["fixed"] == "model"]
+    may_change = {"dropout_rate", "attention_dropout", "ffn_dropout", "word_dropout"}
     if saved.tokenizer == "bpe" and saved.joint_vocab:
-        languages = {"source_lang", "target_lang"}.intersection(flags)
-        fixed = [name for name in fixed if name not in languages]
+        may_change |= {"source_lang", "target_lang"}
+    fixed = [name for name in fixed if name not in may_change.intersection(flags)]
     for name in fixed:
         path = hparams_path(flags["start_from"])
         check_matches_model(path, name, getattr(saved, name), flags)
@@ -931,7 +933,9 @@ def check_matches_model(path, name, saved, flags, until=""):
       until: how long the flag must be left out.
     """
     if flags.get(name, saved) != saved:
+        # A training that starts from this model has a new logdir already.
+        or_else = "" if "start_from" in flags else ", or give a new --logdir"
         raise InputError(
             f"{path}: this model was trained with --{name} {saved}, not {flags[name]}. Leave the"
-            f" flag out{until}, or give a new --logdir"
+            f" flag out{until}{or_else}"
         )

@@ -93,7 +93,10 @@ def test_it_begins_as_good_as_the_other_model(trained, tmp_path):
     "change, problem",
     [
         (dict(start_from="nowhere"), "nowhere: holds no checkpoint. Name the folder of a model"),
-        (dict(hidden_units=64), "this model was trained with --hidden_units 16, not 64"),
+        (
+            dict(hidden_units=64),
+            "this model was trained with --hidden_units 16, not 64. Leave the flag out\n",
+        ),
         (dict(recipe="legacy"), "this model was trained with --recipe tiny, not legacy"),
         (dict(best=True), "holds no checkpoint with a dev score"),
     ],
@@ -104,6 +107,19 @@ def test_what_does_not_fit_is_refused(trained, tmp_path, change, problem):
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert problem in done.stderr
     assert not Path(flags["logdir"]).exists()
+
+
+def test_the_dropout_may_change(trained, tmp_path):
+    rates = dict(dropout_rate=0.35, attention_dropout=0.15, ffn_dropout=0.25, word_dropout=0.05)
+    flags = started(trained("tiny"), tmp_path, **rates)
+    train.main(flags)
+    train.main(flags | dict(num_epochs=2))  # the same flags resume the training
+    hp, _ = read_hparams(flags["logdir"])
+    assert {name: getattr(hp, name) for name in rates} == rates
+    unchanged = dict(num_epochs=1, logdir=str(tmp_path / "unchanged"))
+    train.main(started(trained("low_resource"), tmp_path / "other", **unchanged))
+    hp, _ = read_hparams(unchanged["logdir"])
+    assert hp.dropout_rate == read_hparams(trained("low_resource")["logdir"])[0].dropout_rate
 
 
 def test_the_languages_may_change_if_they_have_one_vocabulary(trained, tmp_path):
