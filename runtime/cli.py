@@ -18,7 +18,7 @@ from pathlib import Path
 
 from runtime.errors import InputError
 from runtime.flags import AUTO
-from runtime.signals import raise_keyboard_interrupt
+from runtime.signals import ending_signals, raise_keyboard_interrupt
 
 # Flags -------------------------------------------------------------------------
 
@@ -219,8 +219,8 @@ def run_script(main, flags, interrupted_message="stopped"):
     The code is 2 for an InputError, 1 for an OSError, and 128 plus the number of a signal.
 
     Args:
-      interrupted_message: printed after Ctrl-C or SIGTERM. A KeyboardInterrupt whose arguments
-        are a signal and a message prints that message instead.
+      interrupted_message: printed after Ctrl-C, SIGTERM or SIGHUP. A KeyboardInterrupt whose
+        arguments are a signal and a message prints that message instead.
     """
     program = Path(sys.argv[0]).name
     if sys.modules.get("matplotlib", "") is None:  # see parse_flags
@@ -231,8 +231,9 @@ def run_script(main, flags, interrupted_message="stopped"):
         # Text is UTF-8 in any locale; file names may hold any bytes.
         errors = "backslashreplace" if name == "stderr" else "surrogateescape"
         getattr(sys, name).reconfigure(encoding="utf-8", errors=errors)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, raise_keyboard_interrupt)
+    for number in ending_signals():
+        signal.signal(number, raise_keyboard_interrupt)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio replaces no other one
     try:
         main(flags)
         sys.stdout.flush()
@@ -250,5 +251,6 @@ def run_script(main, flags, interrupted_message="stopped"):
     except KeyboardInterrupt as interrupt:
         defaults = signal.SIGINT, interrupted_message
         number, message = interrupt.args + defaults[len(interrupt.args) :]
-        print(f"\n{program}: {message}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # the terminal may be closed
+            print(f"\n{program}: {message}", file=sys.stderr)
         sys.exit(128 + number)

@@ -1,7 +1,14 @@
-"""Handle Ctrl-C and SIGTERM."""
+"""Handle Ctrl-C, SIGTERM, and SIGHUP, which comes when the terminal is closed."""
 
 import contextlib
+import os
 import signal
+
+
+def ending_signals() -> list[int]:
+    """The signals that ask a program to end. `nohup` takes SIGHUP out: the program ignores it."""
+    hangup = [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGINT, signal.SIGTERM, *hangup]
 
 
 def raise_keyboard_interrupt(number, _):
@@ -10,9 +17,10 @@ def raise_keyboard_interrupt(number, _):
 
 
 class SignalGuard:
-    """Context manager that defers Ctrl-C and SIGTERM until the program has saved its work.
+    """Context manager that defers the ending signals until the program has saved its work.
 
-    A second signal ends the program at once.
+    A second Ctrl-C or SIGTERM ends the program at once. SIGHUP often comes twice: from the shell
+    that ends and from the system.
     """
 
     def __init__(self):
@@ -20,8 +28,8 @@ class SignalGuard:
         self.immediate = False  # whether a signal may end the program right now
 
     def __enter__(self):
-        signals = (signal.SIGINT, signal.SIGTERM)
-        self.previous = {number: signal.signal(number, self.handle) for number in signals}
+        self.terminals = [stream for stream in (1, 2) if os.isatty(stream)]
+        self.previous = {number: signal.signal(number, self.handle) for number in ending_signals()}
         return self
 
     def __exit__(self, *_):
@@ -30,7 +38,10 @@ class SignalGuard:
 
     def handle(self, number, _):
         """Signal handler: note the first signal, raise KeyboardInterrupt at the second."""
-        is_second, self.signal = self.signal is not None, number
+        if number == signal.SIGHUP:
+            silence(self.terminals)
+        is_second = self.signal is not None and number != signal.SIGHUP
+        self.signal = number
         if self.immediate or is_second:
             raise KeyboardInterrupt(number)
 
@@ -48,3 +59,10 @@ class SignalGuard:
             yield
         finally:
             self.immediate = False
+
+
+def silence(streams):
+    """Discard what is written to these file descriptors: a closed terminal reports an error."""
+    with open(os.devnull, "wb") as devnull:
+        for stream in streams:
+            os.dup2(devnull.fileno(), stream)

@@ -8,6 +8,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from runtime.errors import InputError
+from runtime.signals import ending_signals
 from server import app as application
 
 
@@ -59,7 +60,7 @@ def is_server_fault(record) -> bool:
 
 
 async def listen(app, host, port):
-    """Print the address and serve until SIGTERM comes. Ctrl-C cancels the task.
+    """Print the address and serve until SIGTERM or SIGHUP comes. Ctrl-C cancels the task.
 
     Raises:
       InputError: the address cannot be used.
@@ -71,7 +72,9 @@ async def listen(app, host, port):
     try:
         loop = asyncio.get_running_loop()
         # The handler of `run_script` would raise an exception in the middle of a request.
-        loop.add_signal_handler(signal.SIGTERM, stopped.set)
+        for number in ending_signals():
+            if number != signal.SIGINT:
+                loop.add_signal_handler(number, stopped.set)
         make_connection = close_silent_connections(runner)
         server = await loop.create_server(make_connection, host, port, reuse_address=True)
         host, port, *_ = server.sockets[0].getsockname()

@@ -7,6 +7,7 @@ import re
 import resource
 import shutil
 import signal
+import termios
 import time
 from pathlib import Path
 
@@ -159,6 +160,39 @@ def test_sigterm_saves_at_once_and_a_run_locks_its_folder(flags, uninterrupted, 
     assert_equal(tmp_path, uninterrupted)
 
 
+def print_to_terminal(path):
+    """Make a terminal the output of this process."""
+    terminal = os.open(path, os.O_RDWR | os.O_NOCTTY)
+    os.dup2(terminal, 1)
+    os.dup2(terminal, 2)
+
+
+def test_a_closed_terminal_saves_and_nohup_trains_on(flags, uninterrupted, tmp_path):
+    """SIGHUP comes twice, and what is written to the terminal after it is an error."""
+    display, terminal = os.openpty()
+    termios.tcsetwinsize(terminal, (24, 80))  # a progress bar needs some width
+    prepare = functools.partial(print_to_terminal, os.ttyname(terminal))
+    with start(flags, tmp_path, save_steps=0, prepare=prepare) as process:
+        printed = b""
+        while b"epoch 1/3" not in printed:
+            printed += os.read(display, 1000)
+        process.send_signal(signal.SIGHUP)
+        os.close(terminal)
+        os.close(display)
+        process.send_signal(signal.SIGHUP)
+    assert process.returncode == 128 + signal.SIGHUP
+    assert checkpoint.is_mid_epoch(checkpoint.latest(tmp_path))
+    prepare = functools.partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)
+    with start(flags, tmp_path, prepare=prepare) as process:
+        printed = ""
+        while "epoch 1/3" not in printed:
+            printed += process.stderr.read(1)
+        process.send_signal(signal.SIGHUP)
+        process.stderr.read()
+    assert process.returncode == 0
+    assert_equal(tmp_path, uninterrupted)
+
+
 def test_a_full_disk_leaves_the_last_checkpoint(flags, one_epoch):
     """The limit of 100 kB per file is less than a checkpoint has."""
     before = checkpoint.latest(one_epoch)
@@ -202,6 +236,16 @@ def test_ctrl_c_while_the_development_set_is_translated(flags, tmp_path, monkeyp
     assert (
         checkpoint.list_checkpoints(tmp_path) == [end] and len(scalars(tmp_path)["dev_bleu"]) == 1
     )
+
+
+def test_a_second_sighup_is_not_a_request_to_end_at_once():
+    with SignalGuard() as guard:
+        guard.terminals = []  # those of the tests stay
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert guard.signal == signal.SIGHUP
+        with pytest.raises(KeyboardInterrupt), guard.interruptible():
+            pass
 
 
 def test_a_second_ctrl_c_does_not_wait():
