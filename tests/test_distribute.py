@@ -4,6 +4,7 @@ import functools
 import json
 import os
 import re
+import signal
 import time
 
 import keras
@@ -151,6 +152,28 @@ def test_each_worker_reads_only_its_own_rows(workers, replicas, skip):
         assert sorted(seen) == sorted(plan.rows(skip + number))
 
 
+def wait_for_checkpoint(logdir, processes):
+    while not (logdir / "checkpoint").exists():
+        assert all(process.poll() is None for process in processes)
+        time.sleep(0.1)
+
+
+@slow
+def test_sigterm_to_all_workers_saves_a_checkpoint(tmp_path):
+    flags = write_corpus(tmp_path, sample_pairs(96)) | SMALL
+    prepro.main(flags)
+    flags |= dict(num_epochs=10_000, batch_size=8, save_steps=10_000, keep_checkpoints=1000)
+    processes = start(["train.py", *command_line(flags)], workers=2)
+    wait_for_checkpoint(tmp_path / "logdir", processes)
+    for process in processes:
+        process.terminate()
+    printed = [process.communicate(timeout=120)[1] for process in processes]
+    assert [process.returncode for process in processes] == [128 + signal.SIGTERM] * 2, printed
+    assert not any("Traceback" in text for text in printed)
+    path = checkpoint.latest(tmp_path / "logdir")
+    assert path.name in printed[0] and "The same command resumes" in printed[0], printed
+
+
 @slow
 @pytest.mark.parametrize("killed", [0, 2])
 def test_a_killed_worker_ends_the_others_and_all_can_resume(tmp_path, killed):
@@ -162,9 +185,7 @@ def test_a_killed_worker_ends_the_others_and_all_can_resume(tmp_path, killed):
         return ["train.py", *command_line(flags | more)]
 
     processes = start(command(num_epochs=10_000), workers=3)
-    while not (tmp_path / "logdir" / "checkpoint").exists():
-        assert all(process.poll() is None for process in processes)
-        time.sleep(0.1)
+    wait_for_checkpoint(tmp_path / "logdir", processes)
     victim = processes.pop(killed)
     victim.kill()
     for process in processes:

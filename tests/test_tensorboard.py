@@ -1,6 +1,7 @@
 """What TensorBoard shows of a training run, in its files and on its pages."""
 
 import re
+import shutil
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import train
 from browser import chromium, image_widths, page_text, wait_for, wait_for_text
 from conftest import INSTALL_EXTRAS, Golden, sample_pairs, write_corpus
 from hparams import make_hparams
@@ -70,6 +72,20 @@ def test_curves(runs):
     assert points["dev_loss"][last] < points["dev_loss"][epoch] < np.log(300) + 1
     for name in ("gradient_norm", "tokens_per_second"):
         assert all(value > 0 for value in points[name].values())
+
+
+def test_events_of_an_earlier_training_are_kept_in_another_folder(runs, tmp_path, capsys):
+    logdir = shutil.copytree(runs[0] / "first", tmp_path / "logdir")
+    for path in logdir.glob("model_epoch_*"):
+        path.unlink()
+    (logdir / "checkpoint").unlink()
+    (earlier,) = tensorboard_events.event_files(logdir)
+    content = earlier.read_bytes()
+    train.main(runs[1] | dict(logdir=str(logdir), num_epochs=1, lr=0.003))
+    moved = logdir / tensorboard_events.EARLIER / earlier.name
+    assert moved.read_bytes() == content and not earlier.exists()
+    assert f"Moved it to {moved.parent}" in capsys.readouterr().err
+    assert {*scalars(logdir)["lr"].values()}.isdisjoint(scalars(moved.parent)["lr"].values())
 
 
 def test_each_epoch_writes_pictures_and_a_table(runs):
