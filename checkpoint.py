@@ -191,7 +191,7 @@ def checkpoints_to_average(path, count):
 
     existing = [other.name for other in list_checkpoints(path.parent)]
     ends = [name for name in existing if not is_mid_epoch(name)]
-    evaluated = [name for name in read_dev_scores(path.parent) if is_mid_epoch(name)]
+    evaluated = [name for name in evaluated_names(path.parent) if is_mid_epoch(name)]
     last, _ = order(path)
     names = dict.fromkeys((epoch, math.inf) for epoch in range(max(1, last - count), last))
     names |= {order(name): name for name in ends + evaluated}
@@ -393,8 +393,13 @@ def delete_orphans(logdir, path):
 
 
 def write_dev_scores(logdir, scores, metric, dev_sha256):
-    """Write the file that `read_dev_scores` reads."""
-    content = dict(dev=dev_sha256, metric=metric, scores=scores)
+    """Write the file that `read_dev_scores` reads.
+
+    The names of checkpoints with a score of another metric or set stay in it.
+    """
+    existing = {path.name for path in list_checkpoints(logdir)}
+    earlier = existing.intersection(evaluated_names(logdir)).difference(scores)
+    content = dict(dev=dev_sha256, metric=metric, scores=scores, earlier=sorted(earlier))
     atomic_write(Path(logdir) / DEV_SCORES_FILE, json.dumps(content, indent=2) + "\n")
 
 
@@ -409,21 +414,49 @@ def read_dev_scores(logdir, metric=None, dev_sha256=None) -> dict:
     Raises:
       InputError: the file is damaged.
     """
+    content = read_dev_scores_file(logdir)
+    same = metric in (None, content["metric"]) and dev_sha256 in (None, content["dev"])
+    return content["scores"] if same else {}
+
+
+def evaluated_names(logdir) -> list[str]:
+    """List the names of the checkpoints that were evaluated with any metric and set.
+
+    Raises:
+      InputError: the file of the scores is damaged.
+    """
+    content = read_dev_scores_file(logdir)
+    return [*content["earlier"], *content["scores"]]
+
+
+def read_dev_scores_file(logdir) -> dict:
+    """Read what `write_dev_scores` wrote; without the file, there are no scores.
+
+    Raises:
+      InputError: the file is damaged.
+    """
     path = Path(logdir) / DEV_SCORES_FILE
     if not path.exists():
-        return {}
+        return dict(dev=None, metric=None, scores={}, earlier=[])
     try:
         content = json.loads(path.read_text("utf-8"))
         scores = {name: float(score) for name, score in content["scores"].items()}
-        saved_metric, saved_sha256 = content["metric"], content["dev"]
-        for name, score in scores.items():
+        earlier = [*content.get("earlier", [])]
+        for name in (*scores, *earlier):
             sort_key(name)  # raises InputError unless it is the name of a checkpoint
-            if not math.isfinite(score):
-                raise ValueError(name)
-    except (ValueError, TypeError, KeyError, AttributeError, InputError):
+        if not all(map(math.isfinite, scores.values())):
+            raise ValueError("a score is not finite")
+        return dict(dev=content["dev"], metric=content["metric"], scores=scores, earlier=earlier)
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+        InputError,
+    ):
         raise InputError(f"{path}: holds no dev scores. Delete it, or copy it again") from None
-    same = metric in (None, saved_metric) and dev_sha256 in (None, saved_sha256)
-    return scores if same else {}
 
 
 def best(logdir):
@@ -514,10 +547,17 @@ def check_sizes(hp, vocab_sizes, path):
     else:
         if hp.position_encoding in ("learned", "product", "hierarchical"):
             shapes["encoder/enc_pe/lookup_table"] = [hp.maxlen, hp.hidden_units]
-        ffn_units = hp.ffn_units or 4 * hp.hidden_units
-        for block in (0, hp.num_blocks - 1):
-            kernel = f"decoder/num_blocks_{block}/multihead_attention/conv1d/kernel"
-            shapes[kernel] = [hp.hidden_units, ffn_units]
+        C, ffn_units = hp.hidden_units, hp.ffn_units or 4 * hp.hidden_units
+        for block in range(hp.num_blocks):
+            for side, attention in (
+                ("encoder", "multihead_attention"),
+                ("decoder", "self_attention"),
+                ("decoder", "vanilla_attention"),
+            ):
+                shapes[f"{side}/num_blocks_{block}/{attention}/dense/kernel"] = [C, C]
+            for side in ("encoder", "decoder"):
+                kernel = f"{side}/num_blocks_{block}/multihead_attention/conv1d/kernel"
+                shapes[kernel] = [C, ffn_units]
     expected = {checkpoint_key(name): shape for name, shape in shapes.items()}
     check_shapes(path, saved_shapes(path), expected, keys=expected)
 

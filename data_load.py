@@ -405,7 +405,7 @@ def read_id_files(hp, vocabs) -> EncodedText | None:
             return None
         counts = int(info["total"]), int(info["num_empty"])
         has_words = tuple(map(bool, info["has_words"]))
-    except (OSError, KeyError, ValueError, TypeError):
+    except (OSError, KeyError, ValueError, TypeError, OverflowError, RecursionError):
         return None  # they are missing or damaged, or the text is missing
     if len(sides[0]) != len(sides[1]):
         return None

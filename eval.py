@@ -47,7 +47,8 @@ from runtime.workers import translate_distributed
 from text import read_lines
 
 SAMPLES = 5  # translations that are printed
-MAX_PRINTED_CHARS = 200  # of a line of the summary, which may list hundreds of pairs
+LEFT_OUT = "Left out, numbers of the pairs"
+MAX_PRINTED_CHARS = 200  # of this line, which may list hundreds of pairs
 MAX_NAME_CHARS = 200  # of a results file
 # Flags that appear in the name of the results file if they differ from those of training.
 NAMING_FLAGS = ("source_test", *SEARCH_FLAGS, "seed", "average_checkpoints", "best")
@@ -113,7 +114,7 @@ def describe_scores(test, got, hp, token_name) -> list[str]:
         f"Left out = {len(left_out)} of {total}"
         f" ({len(left_out) - empty} longer than {hp.max_input_tokens - 1} {token_name},"
         f" {empty} with an empty line on a side)",
-        f"Left out, numbers of the pairs = {' '.join(str(row + 1) for row in left_out) or '-'}",
+        f"{LEFT_OUT} = {' '.join(str(row + 1) for row in left_out) or '-'}",
         f"sacreBLEU = {bleu:.2f} {signature} (all {total} pairs)",
         f"sacreBLEU, lower-cased = {lowered:.2f} {lowered_signature}",
         f"chrF = {chrf:.2f} {chrf_signature}",
@@ -131,7 +132,7 @@ def read_results(path, test) -> list[str]:
     """
     text = "\n".join(read_lines(path, "Check the path, which --compare names"))
     got = re.findall("^- got: (.*)$", text, re.MULTILINE)
-    left_out = re.search("^Left out, numbers of the pairs = ([0-9 ]+|-)$", text, re.MULTILINE)
+    left_out = re.search(f"^{LEFT_OUT} = ([0-9 ]+|-)$", text, re.MULTILINE)
     digest = re.search("^Inputs = .* references ([0-9a-f]+)$", text, re.MULTILINE)
     if not left_out or not digest:
         raise InputError(f"{path}: is not a results file of eval.py. Choose one in results/")
@@ -216,10 +217,15 @@ def main(flags):
     atomic_write(path, "\n".join(records + summary) + "\n")
 
     print("", *records[:SAMPLES], sep="\n")
-    print(*(line for line in summary if len(line) < MAX_PRINTED_CHARS), sep="\n")
+    print(*(line for line in summary if not is_long_list(line)), sep="\n")
     print(f"Full results: {path}")
     if note := empty_note(got):
         print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
+
+
+def is_long_list(line) -> bool:
+    """Whether a line of the summary is a long list of pairs, which only the file shows."""
+    return line.startswith(LEFT_OUT) and len(line) >= MAX_PRINTED_CHARS
 
 
 if __name__ == "__main__":

@@ -797,13 +797,22 @@ def choose_schedule(hp, steps_per_epoch) -> Hyperparams:
     """
     num_epochs, warmup_steps = hp.num_epochs, hp.warmup_steps
     if num_epochs == AUTO and hp.max_steps:
-        num_epochs = math.ceil(hp.max_steps / steps_per_epoch)
+        num_epochs = count_epochs(hp.max_steps, steps_per_epoch)
     elif num_epochs == AUTO:
         num_epochs = round(40 * max(1.0, ENOUGH_STEPS_PER_EPOCH / steps_per_epoch) ** 0.4)
     hp = dataclasses.replace(hp, num_epochs=num_epochs)
     if warmup_steps == AUTO:
         warmup_steps = min(1000, max(1, count_steps(hp, steps_per_epoch) // 10))
     return dataclasses.replace(hp, warmup_steps=warmup_steps)
+
+
+def count_epochs(max_steps, steps_per_epoch) -> int:
+    """Count the epochs that have `max_steps` steps, even if some have one step less than others.
+
+    >>> count_epochs(1000, 10), count_epochs(7, 1)
+    (112, 7)
+    """
+    return math.ceil(max_steps / max(1, steps_per_epoch - 1))
 
 
 def count_steps(hp, steps_per_epoch) -> int:
@@ -849,7 +858,8 @@ def load_hparams(flags, model_exists, mid_epoch=False):
     if not model_exists:
         return make_hparams(flags), {}
     # A value that the program has chosen stays.
-    flags = {name: value for name, value in flags.items() if value != AUTO}
+    automatic = {field.name for field in dataclasses.fields(Hyperparams) if field.metadata["auto"]}
+    flags = {name: value for name, value in flags.items() if value != AUTO or name not in automatic}
     if "average_checkpoints" in flags:  # in place of the best one, if that is the saved choice
         flags = {"best": False} | flags
     path = hparams_path(flags.get("logdir", Hyperparams.logdir))

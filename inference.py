@@ -72,6 +72,12 @@ def load_ensemble(flags, logdirs):
     loaded = [load_model(flags | dict(logdir=logdir)) for logdir in logdirs]
     paths, hps, models, vocabs = zip(*loaded, strict=True)
     for logdir, hp, own_vocabs in zip(logdirs, hps, vocabs, strict=True):
+        if (hp.source_lang, hp.target_lang) != (hps[0].source_lang, hps[0].target_lang):
+            raise InputError(
+                f"{logdir}: translates from {hp.source_lang} to {hp.target_lang}, and {logdirs[0]}"
+                f" from {hps[0].source_lang} to {hps[0].target_lang}. Choose models of one"
+                " direction"
+            )
         if fingerprints(own_vocabs) != fingerprints(vocabs[0]):
             raise InputError(
                 f"{logdir}: has another vocabulary than {logdirs[0]}. Train both models with the"

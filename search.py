@@ -20,6 +20,7 @@ are finished leave the batch (`search_loop`).
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 INF = float("inf")
@@ -181,7 +182,8 @@ def sampling_step(step, temperature, top_k=0, suppress_ids=()):
             best, _ = tf.math.top_k(logits, tf.minimum(top_k, V))  # (N, top_k)
             logits = tf.where(logits < best[:, -1:], -INF, logits)
         uniform = tf.map_fn(
-            lambda seed: tf.random.stateless_uniform([V], seed),
+            # The logarithm of 0 would let a token of probability 0 win.
+            lambda seed: tf.random.stateless_uniform([V], seed, minval=np.finfo("float32").tiny),
             tf.stack([seeds, t], axis=1),
             fn_output_signature=tf.float32,
         )  # (N, V)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from hparams import (
     Hyperparams,
     choose_schedule,
+    count_epochs,
     count_steps,
     hparams_path,
     load_hparams,
@@ -36,7 +37,7 @@ import tensorflow as tf
 
 import checkpoint
 from bleu import METRICS, corpus_score, tokenizer_note
-from data_load import load_test_data, load_train_data, plan_batches
+from data_load import apply_bpe_dropout, load_test_data, load_train_data, plan_batches
 from inference import (
     choose_checkpoints,
     decode_all,
@@ -90,9 +91,9 @@ def main(flags):
     dev = load_dev_data(hp, vocabs)
     data = load_train_data(hp, vocabs, may_write(hp.id_folder, "preprocessed", flags))
     if not path:
-        hp = settle_schedule(hp, data)
+        hp = settle_schedule(hp, data, vocabs)
     elif more_steps:
-        num_epochs = math.ceil(hp.max_steps / count_steps_per_epoch(hp, data))
+        num_epochs = count_epochs(hp.max_steps, count_steps_per_epoch(hp, data, vocabs))
         hp = dataclasses.replace(hp, num_epochs=max(hp.num_epochs, num_epochs))
     if hp.deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -291,19 +292,21 @@ def epochs_follow_steps(hp, flags, path) -> bool:
     return flags.get("num_epochs", recipe.num_epochs) == AUTO and hp.max_steps > steps_done
 
 
-def count_steps_per_epoch(hp, data) -> int:
+def count_steps_per_epoch(hp, data, vocabs) -> int:
     """Count the steps of the first epoch."""
+    if hp.bpe_dropout:
+        data = apply_bpe_dropout(data, vocabs, hp.bpe_dropout, hp.seed, epoch=1)
     return math.ceil(len(plan_batches(data, hp, 1)) / hp.accumulate)
 
 
-def settle_schedule(hp, data) -> Hyperparams:
+def settle_schedule(hp, data, vocabs) -> Hyperparams:
     """Replace `AUTO` by numbers for a new model, and print them.
 
     Warns if the warm-up is longer than the training.
     """
     if not hp.warmup_steps and hp.num_epochs != AUTO:
         return hp
-    steps_per_epoch = count_steps_per_epoch(hp, data)
+    steps_per_epoch = count_steps_per_epoch(hp, data, vocabs)
     chosen = choose_schedule(hp, steps_per_epoch)
     steps = count_steps(chosen, steps_per_epoch)
     if chosen != hp:

@@ -578,7 +578,7 @@ class Trainer:
                 self.progress.global_step,
                 keep=self.hp.keep_checkpoints,
                 mid_epoch=mid_epoch,
-                evaluated=self.progress.dev_scores.keys(),
+                evaluated=checkpoint.evaluated_names(self.hp.logdir),
             )
 
     def check_loss(self):

@@ -97,10 +97,15 @@ def infer_model_args(arrays):
     if not model_args["sinusoid"]:
         model_args["maxlen"], _ = arrays["encoder/enc_pe/lookup_table"].shape
     # The sizes that determine the memory of the model, which is built before it is compared.
-    for block in (0, num_blocks - 1):
-        kernel = arrays.get(f"decoder/num_blocks_{block}/multihead_attention/conv1d/kernel")
-        if kernel is None or kernel.shape[-2:] != (hidden_units, 4 * hidden_units):
-            raise ValueError(f"the kernel of decoder block {block} has another shape")
+    for block in range(num_blocks):
+        for name, units in (
+            ("decoder/num_blocks_{}/multihead_attention/conv1d/kernel", 4 * hidden_units),
+            ("decoder/num_blocks_{}/self_attention/dense/kernel", hidden_units),
+            ("encoder/num_blocks_{}/multihead_attention/dense/kernel", hidden_units),
+        ):
+            kernel = arrays.get(name.format(block))
+            if kernel is None or kernel.shape[-2:] != (hidden_units, units):
+                raise ValueError(f"{name.format(block)} is missing or has another shape")
     return model_args, (source_vocab, target_vocab)
 
 

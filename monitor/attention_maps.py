@@ -1,6 +1,7 @@
 """Attention maps, the attention weights of each head between all tokens, and their pictures."""
 
 import contextlib
+import dataclasses
 import itertools
 import math
 import warnings
@@ -12,6 +13,7 @@ import tensorflow as tf
 from keras import ops
 
 from ensemble import Ensemble
+from ids import RaggedIds
 from inference import decoding_batches, encode_both
 from modules import shift_right
 from rnn import RecurrentModel
@@ -145,12 +147,17 @@ def word_alignments(model, hp, vocabs, lines, translations) -> list[str]:
     """
     results = [""] * len(lines)
     X, Y, rows, _ = encode_both(hp, vocabs, lines, translations)
+    if not hp.unbounded_length:  # a translation may have maxlen words and no </S>
+        longer = dataclasses.replace(hp, maxlen=hp.maxlen + 1)
+        _, Y, *_ = encode_both(longer, vocabs, lines, translations)
+        Y = RaggedIds.from_lists([append_eos(ids, hp) for ids in Y])
     for i, weights in enumerate(alignments(model, hp, X, Y)):
         x_words, y_words = (
-            word_indices(ids[i][:-1], vocab) for ids, vocab in zip((X, Y), vocabs, strict=True)
+            word_indices(truncate_at_eos(ids[i]), vocab)
+            for ids, vocab in zip((X, Y), vocabs, strict=True)
         )
         sums = np.zeros((y_words[-1] + 1, x_words[-1] + 1))
-        np.add.at(sums, np.ix_(y_words, x_words), weights[:-1, :-1])
+        np.add.at(sums, np.ix_(y_words, x_words), weights[: len(y_words), : len(x_words)])
         pairs = [f"{x}-{y}" for y, x in enumerate(sums.argmax(axis=1))]
         results[rows[i]] = " ".join(pairs)
     return results

@@ -117,9 +117,9 @@ def write_attention(model, dev, vocabs, hp, global_step):
 def choose_example(data) -> int:
     """Return the row of the longest pair that fits a picture, without `<UNK>` if possible."""
     lengths = np.maximum(data.X.lengths, data.Y.lengths)  # (N,)
-    fit = np.where(lengths <= MAX_DRAWN_TOKENS, lengths, -lengths)
+    fits = lengths <= MAX_DRAWN_TOKENS
     known = [UNK not in x and UNK not in y for x, y in zip(data.X, data.Y, strict=True)]
-    return int(np.lexsort([fit, known])[-1])
+    return int(np.lexsort([np.where(fits, lengths, -lengths), known, fits])[-1])
 
 
 class Profiler:
@@ -148,17 +148,17 @@ class Profiler:
         """
         batches = iter(batches)
         while True:
-            if self.count and self.steps == PROFILE_SKIP_STEPS:
+            if self.count and self.steps == PROFILE_SKIP_STEPS and not self.running:
                 tf.profiler.experimental.start(os.fspath(self.logdir))
                 self.running = True
             if self.steps == PROFILE_SKIP_STEPS + self.count:
                 self.stop()
-            self.steps += 1
             global_step += 1
             with tf.profiler.experimental.Trace("step", step_num=global_step, _r=1):
                 batch = next(batches, None)  # within Trace: loading a batch belongs to the step
                 if batch is None:
                     return
+                self.steps += 1
                 yield batch
 
     def stop(self):

@@ -227,9 +227,12 @@ def check_regular_file(path, reason):
 
 
 def check_no_links(folder):
-    """Raise InputError if an entry of `folder` is a symbolic link that leads out of it."""
-    for path in Path(folder).iterdir():
-        if path.is_symlink() and not path.resolve().is_relative_to(Path(folder).resolve()):
+    """Raise InputError if a symbolic link in `folder`, at any depth, leads out of it."""
+    inside = Path(folder).resolve()
+    walk = os.walk(folder)  # does not follow links
+    entries = (Path(parent) / name for parent, *names in walk for name in (*names[0], *names[1]))
+    for path in entries:
+        if path.is_symlink() and not path.resolve().is_relative_to(inside):
             raise InputError(
                 f"{path}: is a link out of this folder, and training would write to its target."
                 " Replace it with the file itself, or delete it"

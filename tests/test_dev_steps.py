@@ -5,6 +5,7 @@ import os
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import checkpoint
@@ -12,7 +13,9 @@ import prepro
 import train
 import trainer
 from conftest import SMALL, sample_pairs, write_corpus
+from data_load import SentencePairs, plan_batches
 from hparams import choose_schedule, make_hparams
+from ids import RaggedIds
 from inference import load_model
 from processes import Forked
 from runtime.errors import InputError
@@ -172,6 +175,32 @@ def test_the_schedule_is_that_of_max_steps():
     hp = make_hparams(dict(recipe="tiny", max_steps=1000))
     chosen = choose_schedule(hp, steps_per_epoch=300)
     assert (chosen.num_epochs, chosen.warmup_steps) == (4, 100)
+
+
+@pytest.mark.parametrize("max_steps", [508, 1016])
+def test_the_epochs_hold_max_steps_although_their_lengths_differ(max_steps):
+    lengths = np.random.default_rng(0).integers(3, 30, (2, 1000))
+    X, Y = (RaggedIds.from_lists([[4] * length for length in side]) for side in lengths)
+    data = SentencePairs(X, Y, [], [], [])
+    hp = make_hparams(dict(recipe="tiny", batch_tokens=200, max_steps=max_steps))
+    first = train.count_steps_per_epoch(hp, data, None)
+    epochs = choose_schedule(hp, first).num_epochs
+    batches = [len(plan_batches(data, hp, epoch + 1)) for epoch in range(epochs)]
+    assert sum(batches) >= max_steps
+    assert sum(batches[: max_steps // first]) < max_steps  # epochs of the first one's length
+
+
+def test_checkpoints_that_were_evaluated_with_another_metric_stay(flags, tmp_path):
+    flags = flags | dict(logdir=str(tmp_path), num_epochs=1, keep_checkpoints=9, save_steps=0)
+    run(train.main, flags | dict(max_steps=10))
+    assert names(tmp_path) == NAMES[:2]
+    flags |= dict(metric="chrf", max_steps=0)
+    run(train.main, flags)
+    assert names(tmp_path) == NAMES[:3]
+    assert [*checkpoint.read_dev_scores(tmp_path, "chrf")] == NAMES[1:3]  # 10 is made up for
+    run(train.main, flags | dict(num_epochs=2))
+    assert names(tmp_path) == NAMES
+    assert {*checkpoint.evaluated_names(tmp_path)} == {*NAMES}
 
 
 def test_it_needs_a_development_set():

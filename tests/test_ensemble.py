@@ -166,10 +166,10 @@ def test_the_results_file_names_the_models(two, tmp_path, monkeypatch):
 
 @pytest.fixture
 def load_both(monkeypatch):
-    """Function of flags: load the models of the default and of these flags as an ensemble."""
+    """Function of flags: load models of `base` and of `base` with `flags` as an ensemble."""
 
-    def load(flags):
-        hps = dict(a=make_hparams({}), b=make_hparams(flags))
+    def load(flags, base=None):
+        hps = dict(a=make_hparams(base or {}), b=make_hparams((base or {}) | flags))
         monkeypatch.setattr(inference, "load_model", lambda f: ([], hps[f["logdir"]], None, None))
         return inference.load_ensemble({}, ["a", "b"])
 
@@ -183,6 +183,20 @@ def test_models_that_read_sentences_in_another_way(load_both, other):
     """Their lengths, masks or positions differ: no batch suits both."""
     with pytest.raises(InputError, match="b: reads sentences in another way than a"):
         load_both(other)
+
+
+def test_models_that_accept_sentences_of_other_lengths(load_both):
+    base = dict(recipe="tiny", positions="learned", maxlen=50)
+    with pytest.raises(InputError, match="b: reads sentences in another way than a"):
+        load_both(dict(maxlen=60), base)
+    assert load_both(dict(maxlen=60), dict(recipe="tiny"))[2] == (None, None)
+
+
+@pytest.mark.parametrize("languages", [("en", "de"), ("de", "fr")])
+def test_models_of_different_directions(load_both, languages):
+    flags = dict(zip(("source_lang", "target_lang"), languages, strict=True))
+    with pytest.raises(InputError, match=f"b: translates from {languages[0]} to {languages[1]}"):
+        load_both(flags)
 
 
 def test_models_with_other_positions_but_equal_lengths_translate_together(load_both):

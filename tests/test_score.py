@@ -154,6 +154,15 @@ def test_words_are_aligned_as_they_are(trained):
     assert [pair.split("-")[1] for pair in pairs.split()] == ["0", "1", "2"]
 
 
+def test_the_last_word_of_a_translation_that_fills_maxlen_is_aligned(trained):
+    """A model with a maximum length ends there, without `</S>`."""
+    flags = trained("legacy")
+    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"]))
+    for count in (hp.maxlen - 1, hp.maxlen):
+        (pairs,) = word_alignments(model, hp, vocabs, ["der Hund schläft"], ["dog " * count])
+        assert [pair.split("-")[1] for pair in pairs.split()] == [*map(str, range(count))]
+
+
 def test_alignments_of_nbest_lists_have_a_line_for_each(trained, tmp_path):
     flags = trained("tiny")
     more = dict(source=flags["source_test"], beam=3, nbest=2, alignments=tmp_path / "align")

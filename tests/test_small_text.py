@@ -60,7 +60,7 @@ def test_a_step_may_have_several_batches():
     data = SentencePairs(rows, rows, [], [], [])
     for accumulate, steps in ((1, 12), (5, 3), (6, 2)):
         hp = make_hparams(dict(recipe="tiny", batch_size=8, accumulate=accumulate))
-        assert count_steps_per_epoch(hp, data) == steps
+        assert count_steps_per_epoch(hp, data, None) == steps
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import checkpoint
 import prepro
 import train
 from conftest import sample_pairs, write_corpus
-from hparams import read_hparams
+from hparams import load_hparams, read_hparams
 from inference import load_model
 from processes import forked_script
 from runtime.errors import InputError
@@ -154,3 +154,18 @@ def test_a_folder_whose_vocabulary_is_another_one_is_refused(trained, tmp_path):
     with pytest.raises(InputError, match="not the vocabulary that the model in .*copy was"):
         train.main(flags)
     assert json.loads((copy / "hparams.json").read_text())
+
+
+def test_auto_is_also_a_name(trained, tmp_path, monkeypatch):
+    """Only fields that the program chooses have the value auto."""
+    shutil.copytree(trained("tiny")["logdir"], tmp_path / "auto")
+    shutil.copytree(trained("low_resource")["logdir"], tmp_path / "logdir")  # the default
+    monkeypatch.chdir(tmp_path)
+    saved = read_hparams("auto")[0]
+    given = dict(logdir="auto", source_test="auto", num_epochs="auto", alpha="auto")
+    hp, vocab_sha256 = load_hparams(given, model_exists=True)
+    assert vocab_sha256 == read_hparams("auto")[1]
+    assert (hp.logdir, hp.source_test) == ("auto", "auto")
+    assert (hp.num_epochs, hp.alpha, hp.recipe) == (saved.num_epochs, saved.alpha, "tiny")
+    with pytest.raises(InputError, match="this model was trained with --positions t5, not auto"):
+        load_hparams(dict(logdir="logdir", positions="auto"), model_exists=True)

@@ -1,5 +1,6 @@
 """What TensorBoard shows of a training run, in its files and on its pages."""
 
+import functools
 import re
 import shutil
 import subprocess
@@ -12,18 +13,20 @@ import tensorflow as tf
 import train
 from browser import chromium, image_widths, page_text, wait_for, wait_for_text
 from conftest import INSTALL_EXTRAS, Golden, sample_pairs, write_corpus
+from data_load import SentencePairs
 from hparams import make_hparams
+from ids import RaggedIds
 from inference import load_model
 from modules import MultiheadAttention
 from monitor import tensorboard_events
 from monitor.attention_maps import attention_maps, figure_to_array, plot_heads
-from monitor.summaries import choose_example, escape_markdown, projector_tsv
+from monitor.summaries import Profiler, choose_example, escape_markdown, projector_tsv
 from optimizer import FusedAdam
 from processes import forked_script, free_ports
 from test_scripts import scalars
 from train import load_dev_data
 from trainer import make_train_step
-from vocab import load_vocabs
+from vocab import UNK, load_vocabs
 
 TINY = dict(recipe="tiny", vocab_size=300, hidden_units=32, num_blocks=1, num_heads=2)
 
@@ -175,6 +178,26 @@ def test_the_sentence_that_is_drawn_is_short_and_known(runs):
     row = choose_example(data)
     lengths = np.maximum(data.X.lengths, data.Y.lengths)
     assert lengths[row] == max(length for length in lengths if length <= 16)
+
+
+def test_an_example_that_fits_comes_before_one_without_unknown_words():
+    rows = RaggedIds.from_lists([[UNK] + [5] * 10, [UNK] + [5] * 11, [5] * 81])
+    assert choose_example(SentencePairs(rows, rows, [], [], [])) == 1
+    rows = RaggedIds.from_lists([[UNK] + [5] * 10, [5] * 5, [5] * 81])
+    assert choose_example(SentencePairs(rows, rows, [], [], [])) == 1
+
+
+@pytest.mark.parametrize("batches_per_epoch", [4, 10, 100])
+def test_the_ends_of_epochs_are_not_profiled_batches(monkeypatch, tmp_path, batches_per_epoch):
+    events = []
+    for name in ("start", "stop"):
+        record = functools.partial(lambda event, *_: events.append(event), name)
+        monkeypatch.setattr(tf.profiler.experimental, name, record)
+    with Profiler(tmp_path, 5) as profiler:
+        for start in range(0, 100, batches_per_epoch):
+            for batch in profiler.trace(range(start, start + batches_per_epoch), start):
+                events.append(batch)
+    assert events[events.index("start") + 1 : events.index("stop")] == [*range(10, 15)]
 
 
 def test_the_norm_of_the_gradient():

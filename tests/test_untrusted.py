@@ -5,15 +5,17 @@ import json
 import os
 import shutil
 import time
+from pathlib import Path
 
 import pytest
 
 import checkpoint
 import inference
-from hparams import Hyperparams, hparams_path
+from hparams import Hyperparams, hparams_path, make_hparams
+from model import make_model
 from processes import forked
 from runtime.errors import InputError
-from runtime.files import announce_inputs
+from runtime.files import announce_inputs, check_no_links
 from text import read_test_sentences
 
 
@@ -192,6 +194,49 @@ def test_sizes_are_compared_before_a_model_is_built(stranger, fields, monkeypatc
     monkeypatch.setattr(inference, "make_model", lambda *_: pytest.fail("was built"))
     with pytest.raises(InputError, match="variables do not match"):
         inference.load_model(dict(logdir=str(stranger)))
+
+
+def test_sizes_are_compared_in_every_block(monkeypatch):
+    """A kernel that the file lacks, or has in a small size, would be made of the size C."""
+    fields = dict(hidden_units=16, ffn_units=24, num_blocks=3, num_heads=2)
+    hp = make_hparams(dict(recipe="tiny") | fields)
+    model = make_model(hp, 30, 30)
+    weights = checkpoint.make_checkpoint(model).weights
+    shapes = {checkpoint.checkpoint_key(name): [*v.shape] for name, v in weights.items()}
+    monkeypatch.setattr(checkpoint, "saved_shapes", lambda _: shapes)
+    checkpoint.check_sizes(hp, (30, 30), Path("model"))
+    checked = 0
+    for key, shape in shapes.items():
+        for saved in (shapes | {key: [1, 1]}, {k: s for k, s in shapes.items() if k != key}):
+            monkeypatch.setattr(checkpoint, "saved_shapes", lambda _, saved=saved: saved)
+            try:
+                checkpoint.check_sizes(hp, (30, 30), Path("model"))
+            except InputError:
+                checked += 1
+                assert len(shape) == 2
+    # The embedding; three attentions and two feed-forward layers in each of three blocks
+    assert checked == 2 * (1 + 3 * 5)
+
+
+@pytest.mark.parametrize("score", ["[" * 200_000, "1" + "0" * 400], ids=["deep", "large"])
+def test_dev_scores_that_python_cannot_hold(tmp_path, score):
+    content = f'{{"dev": "d", "metric": "bleu", "scores": {{"model_epoch_01_gs_1": {score}}}}}'
+    (tmp_path / "dev_scores.json").write_text(content)
+    with pytest.raises(InputError, match="dev_scores.json: holds no dev scores"):
+        checkpoint.read_dev_scores(tmp_path)
+
+
+def test_a_link_in_a_folder_of_the_model(tmp_path):
+    (tmp_path / "model" / "plugins").mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    check_no_links(tmp_path / "model")
+    link = tmp_path / "model" / "plugins" / "profile"
+    link.symlink_to(tmp_path / "model")  # leads into the folder
+    check_no_links(tmp_path / "model")
+    link.unlink()
+    link.symlink_to(tmp_path / "outside")
+    with pytest.raises(InputError, match="profile: is a link out of this folder"):
+        check_no_links(tmp_path / "model")
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
