@@ -23,8 +23,8 @@ SCRIPTS = dict(
 )
 MIN_SCRIPT_SHARE = 0.2  # of the letters; in Japanese up to four of five letters are Han
 LITTLE_LEARNED_HINT = (
-    "The model has learned too little. Train longer (--num_epochs) or on more text, and check --lr"
-    " and --warmup_steps"
+    "The model has learned too little. Train longer (--num_epochs, --max_steps) or on more text,"
+    " and check --lr and --warmup_steps"
 )
 METRICS = dict(bleu="BLEU", chrf="chrF")  # names for the user, by the values of --metric
 BOOTSTRAP_SAMPLES = 1000

@@ -166,7 +166,7 @@ def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
     )
     sides = [*zip(paths, (data.X, data.Y), vocabs, strict=True)]
     try:
-        shares = [unknown_share(ids, len(vocab)) for _, ids, vocab in sides]
+        shares = [unknown_share(ids, vocab) for _, ids, vocab in sides]
     except ValueError:  # an id that the vocabulary does not have
         raise InputError(
             f"{hp.id_folder}: the files of token ids there are damaged. Delete the folder"
@@ -209,15 +209,14 @@ def encode_training_text(hp, vocabs, write_files) -> EncodedText:
     return encoded or EncodedText.concatenate([EMPTY_TEXT, *encoded_blocks()])
 
 
-def unknown_share(ids, num_tokens) -> float:
-    """Return the share of `<UNK>` among the ids other than `</S>`.
+def unknown_share(ids, vocab) -> float:
+    """Return the share of `<UNK>` among the ids of a RaggedIds, other than those of no letters.
 
-    Args:
-      ids: RaggedIds.
-      num_tokens: V.
+    These are `</S>`, and the subword of a space alone, which comes before each unknown word.
     """
-    counts = ids.counts(num_tokens)
-    return counts[UNK] / max(1, counts.sum() - counts[EOS])
+    counts = ids.counts(len(vocab))
+    ignored = [i for i in (EOS, vocab.space_id) if i is not None]
+    return counts[UNK] / max(1, counts.sum() - counts[ignored].sum())
 
 
 def warn_unknown(ids, path, vocab):
@@ -227,7 +226,7 @@ def warn_unknown(ids, path, vocab):
       ids: RaggedIds, the source.
       path: file of the source.
     """
-    share = unknown_share(ids, len(vocab))
+    share = unknown_share(ids, vocab)
     if share > MAX_UNKNOWN_SHARE:
         print(
             f"{path}: {share:.0%} of its {vocab.token_name} are not in {vocab.path}. Check that the"

@@ -865,6 +865,8 @@ def load_hparams(flags, model_exists, mid_epoch=False):
     path = hparams_path(flags.get("logdir", Hyperparams.logdir))
     saved, vocab_sha256 = read_hparams(path.parent)
     check_model_flags(dataclasses.asdict(saved), flags)
+    for part in ("train", "dev", "test"):
+        check_both_sides(path, saved, flags, part)
     if mid_epoch and "batch_size" in flags and saved.batch_tokens:
         raise InputError(
             f"{path}: trained with --batch_tokens {saved.batch_tokens}, not with --batch_size,"
@@ -877,6 +879,23 @@ def load_hparams(flags, model_exists, mid_epoch=False):
             check_matches_model(path, field.name, getattr(saved, field.name), flags, until)
     fields = dict(logdir=str(path.parent)) | choose_batch_unit(flags)
     return Hyperparams(**(dataclasses.asdict(saved) | fields)), vocab_sha256
+
+
+def check_both_sides(path, saved, flags, part):
+    """Raise InputError if the flags change one side of a text, but do not name the other side.
+
+    Args:
+      path: the file of the hyperparameters `saved`.
+      part: "train", "dev" or "test".
+    """
+    sides = [f"source_{part}", f"target_{part}"]
+    given = [name for name in sides if name in flags]
+    if len(given) == 1 and flags[given[0]] != getattr(saved, given[0]):
+        (other,) = {*sides} - {*given}
+        raise InputError(
+            f"{path}: {given[0]} {flags[given[0]]} does not belong to the saved {other},"
+            f" {getattr(saved, other)}. Give both"
+        )
 
 
 def make_hparams_from(saved, flags) -> Hyperparams:
@@ -931,7 +950,10 @@ def read_hparams(logdir):
         if not vocab_sha256:
             raise InputError("vocab_sha256 is empty")
     except (InputError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise InputError(f"{path}: not hyperparameters of this project ({error})") from None
+        raise InputError(
+            f"{path}: not hyperparameters of this project ({error}). Copy the file again from the"
+            " folder in which the model was trained"
+        ) from None
     return hp, vocab_sha256
 
 

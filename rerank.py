@@ -148,6 +148,11 @@ def main(flags):
         check_not_given(flags, MODEL_FLAGS, "has no effect: mbr needs no model")
     lines = list(read_lines(options.source, "Check the path, which --source names"))
     lists = read_nbest(options.nbest, len(lines))
+    if options.method == "reverse" and "logdir" not in flags:
+        raise InputError(
+            "method reverse needs a model of the other direction. Give its folder with --logdir,"
+            " or use --method mbr"
+        )
     if options.method == "mbr":
         scores = map(mbr_scores, lists)
     else:

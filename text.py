@@ -4,6 +4,7 @@ Only a line feed ends a line. Some programs also end a line at U+2028, U+0085 or
 carriage return, which would shift one side of a parallel corpus against the other.
 """
 
+import codecs
 import gzip
 import html
 import itertools
@@ -121,6 +122,11 @@ def decode_utf8(name, lines):
             if number == 1 and line.startswith(GZIP_MAGIC):  # of standard input
                 raise InputError(
                     f"{name}: compressed with gzip. Unpack it, for example with `zcat`"
+                ) from None
+            if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                raise InputError(
+                    f"{name}: is UTF-16. Convert the file, for example with"
+                    " `iconv -f utf-16 -t utf-8`"
                 ) from None
             raise InputError(
                 f"{name}:{number}: byte {error.start + 1} of this line is not UTF-8."

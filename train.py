@@ -67,7 +67,13 @@ def main(flags):
       OSError: the disk is full, the memory is too small, or another worker has ended.
     """
     # Before the model is read: if another training saves in the meantime, `own_logdir` notices it.
-    latest = checkpoint.latest(flags.get("logdir", Hyperparams.logdir))
+    logdir = flags.get("logdir", Hyperparams.logdir)
+    latest = checkpoint.latest(logdir)
+    if "," in logdir and not os.path.exists(logdir):
+        raise InputError(
+            f"{logdir}: a comma separates the models of an ensemble, so such a folder would hide"
+            " them. Choose another --logdir"
+        )
     hp, vocabs, path, start_paths = find_start(flags)
     check_utf8(hp.logdir)
     if alpha_auto := flags.get("alpha") == AUTO:

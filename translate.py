@@ -322,10 +322,10 @@ def read_other_side(source, num_lines, path, name) -> list[str]:
     """
     lines = list(read_lines(path, f"Check the path, which --{name} names"))
     if len(lines) != num_lines:
-        raise InputError(
-            f"{source}: {num_lines} lines, but {path} has {len(lines)}. Make line n of one file"
-            " the translation of line n of the other"
-        )
+        remedy = "Make line n of one file the translation of line n of the other"
+        if name == "prefix":
+            remedy = "Give one line, which may be empty, for each line of the source"
+        raise InputError(f"{source}: {num_lines} lines, but {path} has {len(lines)}. {remedy}")
     return lines
 
 

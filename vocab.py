@@ -150,6 +150,7 @@ class WordVocab:
     """
 
     token_name = "words"  # for messages
+    space_id = None  # no word is a space
 
     def __init__(self, path, min_cnt):
         self.path = path
@@ -264,6 +265,12 @@ class SubwordVocab:
 
     def __len__(self):
         return self.processor.get_piece_size()
+
+    @property
+    def space_id(self):
+        """The id of ▁, a space alone, or None if the vocabulary lacks it."""
+        space = self.processor.piece_to_id("▁")
+        return None if space == UNK else space
 
     def fingerprint_bytes(self) -> bytes:
         """Return the bytes that identify the vocabulary: subwords, their scores and types.

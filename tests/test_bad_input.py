@@ -149,6 +149,8 @@ def test_a_file_that_is_not_utf_8(flags, script):
     lines[6] = "Bäume".encode("latin1")
     path.write_bytes(b"\n".join(lines))
     refused(script, f"{path}:7: byte 2", "not UTF-8", "iconv", **flags)
+    path.write_text("\n".join(["A tree"] * 400), "utf-16")
+    refused(script, f"{path}: is UTF-16", "iconv -f utf-16 -t utf-8", **flags)
 
 
 def test_a_folder_given_as_a_file(flags, tmp_path):

@@ -143,7 +143,8 @@ def test_standard_output_has_translations_only(tmp_path, monkeypatch, capsysbina
     monkeypatch.setattr(rerank, "SCORED_LINES", 1)
     (tmp_path / "in").write_text("x\ny\n")
     write_nbest(tmp_path / "nbest", [[("a", -2.0), ("b", -1.0)], [("c", -1.0), ("d", -2.0)]])
-    rerank.main(dict(source=str(tmp_path / "in"), nbest=str(tmp_path / "nbest")))
+    flags = {name: str(tmp_path / path) for name, path in (("source", "in"), ("nbest", "nbest"))}
+    rerank.main(flags | dict(logdir="reverse"))
     got = capsysbinary.readouterr()
     assert got.out == b"b\nc\n" and b"assuming num_heads 8" in got.err
 
@@ -151,9 +152,12 @@ def test_standard_output_has_translations_only(tmp_path, monkeypatch, capsysbina
 def test_flags_that_are_missing_or_wrong(tmp_path):
     path = tmp_path / "in"
     path.write_text("a\n")
+    nbest = tmp_path / "nbest"
+    nbest.write_text("0 ||| a ||| -1.0\n")
     for flags, message in (
         (dict(source=path), "nbest is missing. Give --source and --nbest"),
         (dict(nbest=path), "source is missing"),
+        (dict(source=path, nbest=nbest), "needs a model of the other direction"),
         (dict(source=path, nbest=path), "in:1: is not `number ||| translation ||| score`"),
         (dict(source=path, nbest=path, method="best"), "Choose one of reverse, mbr"),
         (dict(source=path, nbest=path, weight=-1), "weight is -1"),

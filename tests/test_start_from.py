@@ -162,10 +162,42 @@ def test_auto_is_also_a_name(trained, tmp_path, monkeypatch):
     shutil.copytree(trained("low_resource")["logdir"], tmp_path / "logdir")  # the default
     monkeypatch.chdir(tmp_path)
     saved = read_hparams("auto")[0]
-    given = dict(logdir="auto", source_test="auto", num_epochs="auto", alpha="auto")
+    given = dict(
+        logdir="auto", source_test="auto", target_test="b", num_epochs="auto", alpha="auto"
+    )
     hp, vocab_sha256 = load_hparams(given, model_exists=True)
     assert vocab_sha256 == read_hparams("auto")[1]
     assert (hp.logdir, hp.source_test) == ("auto", "auto")
     assert (hp.num_epochs, hp.alpha, hp.recipe) == (saved.num_epochs, saved.alpha, "tiny")
     with pytest.raises(InputError, match="this model was trained with --positions t5, not auto"):
         load_hparams(dict(logdir="logdir", positions="auto"), model_exists=True)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_text_in_another_script_is_refused(trained, tmp_path, side):
+    """Each unknown word is one <UNK> after a space, which is a known subword."""
+    flags = started(trained("tiny"), tmp_path)
+    text = "они читают книгу в большом доме\n" * 80
+    Path(flags[f"{side}_train"]).write_text(text, "utf-8")
+    with pytest.raises(
+        InputError, match=r"\d% of its subwords are not in .* model could not learn"
+    ):
+        train.main(flags)
+
+
+def test_a_folder_with_a_comma_would_hide_an_ensemble(trained, tmp_path):
+    flags = started(trained("tiny"), tmp_path, logdir=f"{tmp_path}/a,{tmp_path}/b")
+    with pytest.raises(InputError, match="a comma separates the models of an ensemble"):
+        train.main(flags)
+    assert not (tmp_path / "a,").exists()
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_one_side_of_another_text_is_refused(trained, side):
+    """Its lines would be compared with those of the saved file of the other side."""
+    flags = trained("tiny")
+    given = dict(logdir=flags["logdir"])
+    with pytest.raises(InputError, match=f"{side}_test other does not belong to the saved"):
+        load_hparams(given | {f"{side}_test": "other"}, model_exists=True)
+    for more in ({f"{side}_test": flags[f"{side}_test"]}, dict(source_test="a", target_test="b")):
+        load_hparams(given | more, model_exists=True)
