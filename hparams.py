@@ -865,8 +865,6 @@ def load_hparams(flags, model_exists, mid_epoch=False):
     path = hparams_path(flags.get("logdir", Hyperparams.logdir))
     saved, vocab_sha256 = read_hparams(path.parent)
     check_model_flags(dataclasses.asdict(saved), flags)
-    for part in ("train", "dev", "test"):
-        check_both_sides(path, saved, flags, part)
     if mid_epoch and "batch_size" in flags and saved.batch_tokens:
         raise InputError(
             f"{path}: trained with --batch_tokens {saved.batch_tokens}, not with --batch_size,"
@@ -877,6 +875,8 @@ def load_hparams(flags, model_exists, mid_epoch=False):
         if fixed == "model" or mid_epoch and fixed == "epoch":
             until = "" if fixed == "model" else " until the epoch is done"
             check_matches_model(path, field.name, getattr(saved, field.name), flags, until)
+    for part in ("dev", "test"):
+        check_both_sides(path, saved, flags, part)
     fields = dict(logdir=str(path.parent)) | choose_batch_unit(flags)
     return Hyperparams(**(dataclasses.asdict(saved) | fields)), vocab_sha256
 
@@ -886,7 +886,7 @@ def check_both_sides(path, saved, flags, part):
 
     Args:
       path: the file of the hyperparameters `saved`.
-      part: "train", "dev" or "test".
+      part: "dev" or "test".
     """
     sides = [f"source_{part}", f"target_{part}"]
     given = [name for name in sides if name in flags]
