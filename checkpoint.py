@@ -24,8 +24,8 @@ import numpy as np
 import tensorflow as tf
 
 from hparams import hparams_path
-from interop.variable_names import variables_by_2017_name
-from runtime.errors import InputError
+from interop.variable_names import kernel_shapes, variables_by_2017_name
+from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import atomic_write, durable_replace, fsync, is_utf8
 
 TEMP_NAME = "unfinished_checkpoint"  # name of a checkpoint until both files are complete
@@ -447,15 +447,7 @@ def read_dev_scores_file(logdir) -> dict:
         if not all(map(math.isfinite, scores.values())):
             raise ValueError("a score is not finite")
         return dict(dev=content["dev"], metric=content["metric"], scores=scores, earlier=earlier)
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-        InputError,
-    ):
+    except (InputError, *MALFORMED_JSON):
         raise InputError(f"{path}: holds no dev scores. Delete it, or copy it again") from None
 
 
@@ -547,17 +539,8 @@ def check_sizes(hp, vocab_sizes, path):
     else:
         if hp.position_encoding in ("learned", "product", "hierarchical"):
             shapes["encoder/enc_pe/lookup_table"] = [hp.maxlen, hp.hidden_units]
-        C, ffn_units = hp.hidden_units, hp.ffn_units or 4 * hp.hidden_units
-        for block in range(hp.num_blocks):
-            for side, attention in (
-                ("encoder", "multihead_attention"),
-                ("decoder", "self_attention"),
-                ("decoder", "vanilla_attention"),
-            ):
-                shapes[f"{side}/num_blocks_{block}/{attention}/dense/kernel"] = [C, C]
-            for side in ("encoder", "decoder"):
-                kernel = f"{side}/num_blocks_{block}/multihead_attention/conv1d/kernel"
-                shapes[kernel] = [C, ffn_units]
+        ffn_units = hp.ffn_units or 4 * hp.hidden_units
+        shapes |= kernel_shapes(hp.num_blocks, hp.hidden_units, ffn_units)
     expected = {checkpoint_key(name): shape for name, shape in shapes.items()}
     check_shapes(path, saved_shapes(path), expected, keys=expected)
 

@@ -15,7 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ids import RaggedIds, RaggedWriter, smallest_dtype
-from runtime.errors import InputError
+from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import durable_replace, fsync, lock_file, split_paths, temp_path
 from runtime.parallel import map_on_cores
 from text import (
@@ -210,13 +210,13 @@ def encode_training_text(hp, vocabs, write_files) -> EncodedText:
 
 
 def unknown_share(ids, vocab) -> float:
-    """Return the share of `<UNK>` among the ids of a RaggedIds, other than those of no letters.
+    """Return the share of `<UNK>` in a RaggedIds, in which `</S>` and single spaces do not count.
 
-    These are `</S>`, and the subword of a space alone, which comes before each unknown word.
+    Sentencepiece makes two subwords of an unknown word: a space, and `<UNK>`.
     """
     counts = ids.counts(len(vocab))
-    ignored = [i for i in (EOS, vocab.space_id) if i is not None]
-    return counts[UNK] / max(1, counts.sum() - counts[ignored].sum())
+    not_counted = [i for i in (EOS, vocab.space_id) if i is not None]
+    return counts[UNK] / max(1, counts.sum() - counts[not_counted].sum())
 
 
 def warn_unknown(ids, path, vocab):
@@ -404,7 +404,7 @@ def read_id_files(hp, vocabs) -> EncodedText | None:
             return None
         counts = int(info["total"]), int(info["num_empty"])
         has_words = tuple(map(bool, info["has_words"]))
-    except (OSError, KeyError, ValueError, TypeError, OverflowError, RecursionError):
+    except (OSError, *MALFORMED_JSON):
         return None  # they are missing or damaged, or the text is missing
     if len(sides[0]) != len(sides[1]):
         return None

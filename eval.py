@@ -48,7 +48,7 @@ from text import read_lines
 
 SAMPLES = 5  # translations that are printed
 LEFT_OUT = "Left out, numbers of the pairs"
-MAX_PRINTED_CHARS = 200  # of this line, which may list hundreds of pairs
+MAX_PRINTED_CHARS = 200  # a line of LEFT_OUT may list hundreds of pairs
 MAX_NAME_CHARS = 200  # of a results file
 # Flags that appear in the name of the results file if they differ from those of training.
 NAMING_FLAGS = ("source_test", *SEARCH_FLAGS, "seed", "average_checkpoints", "best")
@@ -170,6 +170,11 @@ def describe_comparison(path, test, got, others, lang) -> list[str]:
     ]
 
 
+def is_long_list(line) -> bool:
+    """Whether a line of the summary is a long list of pairs, which only the file shows."""
+    return line.startswith(LEFT_OUT) and len(line) >= MAX_PRINTED_CHARS
+
+
 def main(flags):
     """Translate and score the test set, print samples, and write the results file.
 
@@ -221,11 +226,6 @@ def main(flags):
     print(f"Full results: {path}")
     if note := empty_note(got):
         print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
-
-
-def is_long_list(line) -> bool:
-    """Whether a line of the summary is a long list of pairs, which only the file shows."""
-    return line.startswith(LEFT_OUT) and len(line) >= MAX_PRINTED_CHARS
 
 
 if __name__ == "__main__":

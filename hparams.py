@@ -16,7 +16,7 @@ import math
 from functools import partial
 from pathlib import Path
 
-from runtime.errors import InputError
+from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import atomic_write, split_paths
 from runtime.flags import AUTO, INT32_LIMIT, NONE, WIDTH_LIMIT, Flags, check_value, flag
 
@@ -807,7 +807,9 @@ def choose_schedule(hp, steps_per_epoch) -> Hyperparams:
 
 
 def count_epochs(max_steps, steps_per_epoch) -> int:
-    """Count the epochs that have `max_steps` steps, even if some have one step less than others.
+    """Count the epochs that `max_steps` steps need if each has one step less than the first.
+
+    The number of batches differs between epochs; `max_steps` ends the training in any case.
 
     >>> count_epochs(1000, 10), count_epochs(7, 1)
     (112, 7)
@@ -888,14 +890,13 @@ def check_both_sides(path, saved, flags, part):
       path: the file of the hyperparameters `saved`.
       part: "dev" or "test".
     """
-    sides = [f"source_{part}", f"target_{part}"]
-    given = [name for name in sides if name in flags]
-    if len(given) == 1 and flags[given[0]] != getattr(saved, given[0]):
-        (other,) = {*sides} - {*given}
-        raise InputError(
-            f"{path}: {given[0]} {flags[given[0]]} does not belong to the saved {other},"
-            f" {getattr(saved, other)}. Give both"
-        )
+    sides = f"source_{part}", f"target_{part}"
+    for name, other in (sides, sides[::-1]):
+        if other not in flags and flags.get(name, getattr(saved, name)) != getattr(saved, name):
+            raise InputError(
+                f"{path}: {name} {flags[name]} does not belong to the saved {other},"
+                f" {getattr(saved, other)}. Give both"
+            )
 
 
 def make_hparams_from(saved, flags) -> Hyperparams:
@@ -949,7 +950,7 @@ def read_hparams(logdir):
                 raise InputError(f"{field.name} of a trained model is a number, not {AUTO}")
         if not vocab_sha256:
             raise InputError("vocab_sha256 is empty")
-    except (InputError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (InputError, *MALFORMED_JSON) as error:
         raise InputError(
             f"{path}: not hyperparameters of this project ({error}). Copy the file again from the"
             " folder in which the model was trained"

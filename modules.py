@@ -487,6 +487,14 @@ def label_smoothing(inputs, epsilon=0.1):
     return (1 - epsilon) * inputs + epsilon / inputs.shape[-1]
 
 
+def softmax_and_log_sum_exp(logits):
+    """Compute softmax(logits) and log(sum(exp(logits))): (..., V) -> (..., V), (...)."""
+    probs = tf.nn.softmax(logits)
+    # From the most likely class: its probability cannot round to 0.
+    log_sum_exp = tf.reduce_max(logits, axis=-1) - tf.math.log(tf.reduce_max(probs, axis=-1))
+    return probs, log_sum_exp
+
+
 def smoothed_cross_entropy(y, logits, epsilon=0.1):
     """Compute the cross entropy of smoothed labels: ids (...) int32, logits (..., V) -> (...).
 
@@ -505,9 +513,7 @@ def smoothed_cross_entropy(y, logits, epsilon=0.1):
 
     @tf.custom_gradient
     def loss_of(logits):
-        probs = tf.nn.softmax(logits)  # (M, V)
-        # L, from the most likely class: its probability cannot round to 0.
-        log_sum_exp = tf.reduce_max(logits, axis=-1) - tf.math.log(tf.reduce_max(probs, axis=-1))
+        probs, log_sum_exp = softmax_and_log_sum_exp(logits)  # (M, V), (M,)
         target_logits = tf.gather(logits, targets, batch_dims=1)  # (M,)
         mean_logits = tf.reduce_mean(logits, axis=-1)  # (M,)
         loss = log_sum_exp - target_logits + epsilon * (target_logits - mean_logits)  # (M,)
@@ -537,8 +543,7 @@ def divergence_of_halves(logits):
 
     @tf.custom_gradient
     def divergence_of(logits):
-        probs = tf.nn.softmax(logits)  # (2 * M, V)
-        log_sum_exp = tf.reduce_max(logits, axis=-1) - tf.math.log(tf.reduce_max(probs, axis=-1))
+        probs, log_sum_exp = softmax_and_log_sum_exp(logits)  # (2 * M, V), (2 * M,)
         M = tf.shape(logits)[0] // 2
         p, q = probs[:M], probs[M:]
         log_ratio = logits[:M] - logits[M:] - (log_sum_exp[:M] - log_sum_exp[M:])[:, None]

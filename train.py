@@ -49,6 +49,7 @@ from inference import (
 from interop import original
 from monitor import summaries, tensorboard_events
 from runtime.workers import worker_rank
+from text import check_text_files
 from trainer import Trainer
 from vocab import load_vocabs, save_vocabs
 
@@ -69,11 +70,7 @@ def main(flags):
     # Before the model is read: if another training saves in the meantime, `own_logdir` notices it.
     logdir = flags.get("logdir", Hyperparams.logdir)
     latest = checkpoint.latest(logdir)
-    if "," in logdir and not os.path.exists(logdir):
-        raise InputError(
-            f"{logdir}: a comma separates the models of an ensemble, so such a folder would hide"
-            " them. Choose another --logdir"
-        )
+    check_hides_no_ensemble(logdir)
     hp, vocabs, path, start_paths = find_start(flags)
     check_utf8(hp.logdir)
     if alpha_auto := flags.get("alpha") == AUTO:
@@ -94,6 +91,8 @@ def main(flags):
                 choose_alpha_of_trained(hp, vocabs, flags)
             return
         announce_inputs(hp, flags, "source_train", "target_train", "source_dev", "target_dev")
+    if "source_test" in flags or "target_test" in flags:
+        check_text_files(hp, "test")  # eval.py reads it, which may be hours later
     dev = load_dev_data(hp, vocabs)
     data = load_train_data(hp, vocabs, may_write(hp.id_folder, "preprocessed", flags))
     if not path:
@@ -208,6 +207,15 @@ def start_from_model(flags) -> Start:
     checkpoint.check_sizes(hp, [*map(len, vocabs)], newest)
     print(f"Starting from {describe_checkpoints(paths)} in {logdir}")
     return Start(hp, vocabs, None, paths)
+
+
+def check_hides_no_ensemble(logdir):
+    """Raise InputError if a new folder of this name would be read in place of several models."""
+    if "," in logdir and not os.path.exists(logdir):
+        raise InputError(
+            f"{logdir}: a comma separates the models of an ensemble, so such a folder would hide"
+            " them. Choose another --logdir"
+        )
 
 
 def check_not_original(path, remedy):

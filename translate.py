@@ -310,21 +310,19 @@ def write_alignments(file, model, hp, vocabs, lines, texts):
     file.write("".join(f"{pairs}\n" for pairs in aligned).encode())
 
 
-def read_other_side(source, num_lines, path, name) -> list[str]:
+def read_other_side(source, num_lines, path, name, remedy) -> list[str]:
     """Read a file that has a line for each line of the source.
 
     Args:
       source: the path of the source, which has `num_lines` lines.
-      path: what the flag `name` gives.
+      path: the value of the flag `name`.
+      remedy: the end of the message if the files differ in length.
 
     Raises:
       InputError: it has more or fewer lines, or cannot be read.
     """
     lines = list(read_lines(path, f"Check the path, which --{name} names"))
     if len(lines) != num_lines:
-        remedy = "Make line n of one file the translation of line n of the other"
-        if name == "prefix":
-            remedy = "Give one line, which may be empty, for each line of the source"
         raise InputError(f"{source}: {num_lines} lines, but {path} has {len(lines)}. {remedy}")
     return lines
 
@@ -339,7 +337,8 @@ def score_file(options, hp, model, vocabs):
       InputError: the file has not as many lines as that of the sources.
     """
     lines = list(read_lines(options.source, SOURCE_HINT))
-    translations = read_other_side(options.source, len(lines), options.score, "score")
+    remedy = "Make line n of one file the translation of line n of the other"
+    translations = read_other_side(options.source, len(lines), options.score, "score", remedy)
     scorer = Scorer(hp, model, vocabs)
     logp = num_tokens = num_scored = 0
     files = open_output(options.output), open_alignments(options.alignments)
@@ -430,7 +429,10 @@ def translate_stream(translator, model, options, file, alignment_file):
     if options.prefix != NONE:
         check_regular_file(options.source, "with --prefix it is read twice")
         num_lines = sum(1 for _ in read_lines(options.source, SOURCE_HINT))
-        prefixes = iter(read_other_side(options.source, num_lines, options.prefix, "prefix"))
+        remedy = "Give one line, which may be empty, for each line of the source"
+        prefixes = iter(
+            read_other_side(options.source, num_lines, options.prefix, "prefix", remedy)
+        )
     numbers = itertools.count()
     recent = []  # translations that show whether the model has learned anything
     last = None  # the last line that is not empty, and its prefix

@@ -18,6 +18,17 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "benchmarks" / "work"
 
 
+def corpus_folder(corpus) -> Path:
+    """Return the folder of a corpus in that of REAL_TEXT; ends the program if there is none."""
+    where = f"the folder that holds {corpus}/. benchmarks/README.md explains how to get it"
+    if not os.environ.get("REAL_TEXT"):
+        sys.exit(f"REAL_TEXT is not set. Set it to {where}")
+    folder = Path(os.environ["REAL_TEXT"]).resolve() / corpus
+    if not folder.is_dir():
+        sys.exit(f"{folder}: no such folder. Set REAL_TEXT to {where}")
+    return folder
+
+
 def worker_loop(timed_fn):
     """Run `timed_fn()` for each line of stdin, and print its seconds."""
     print("ready", flush=True)

@@ -21,7 +21,6 @@ diverges has the score 0.
 import argparse
 import functools
 import json
-import os
 import re
 import statistics
 import subprocess
@@ -259,9 +258,7 @@ def main():
     args = parser.parse_args()
     if args.table:
         return print_table(load_results())
-    if "REAL_TEXT" not in os.environ:
-        parser.error("REAL_TEXT is not set. Set it to the folder of multi30k/.")
-    flags = corpus_flags("multi30k", "de-en", Path(os.environ["REAL_TEXT"]).resolve())
+    flags = corpus_flags("multi30k", "de-en")
     text = {f"{side}_train": flags[f"{side}_train"] for side in ("source", "target")}
     text |= {f"{side}_test": flags[f"{side}_dev"] for side in ("source", "target")}
     text |= dict(preprocessed=str(LADDER / "vocabulary"))

@@ -78,7 +78,7 @@ def main():
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--top", type=int, default=0, help="also print so many types of operations")
     args = parser.parse_args()
-    flags, folder, count = prepare_size(args.size, parser, precision=args.precision)
+    flags, folder, count = prepare_size(args.size, precision=args.precision)
 
     import tensorflow as tf
 

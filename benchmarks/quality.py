@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from harness import ROOT, num_cores, script_command
+from harness import ROOT, corpus_folder, num_cores, script_command
 
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -41,18 +41,21 @@ sacreBLEU's 95% interval.
 """
 
 
-def corpus_flags(corpus, direction, folder) -> dict:
+def corpus_flags(corpus, direction) -> dict:
     """Return the flags that name the files and languages of a corpus.
 
     Args:
       direction: "de-en" or "en-de".
-      folder: REAL_TEXT.
+
+    Raises:
+      SystemExit: as `corpus_folder`.
     """
+    folder = corpus_folder(corpus)
     source, target = direction.split("-")
     flags = {"source_lang": source, "target_lang": target}
     for part, name in CORPORA[corpus].items():
-        flags[f"source_{part}"] = str(folder / corpus / name.format(source))
-        flags[f"target_{part}"] = str(folder / corpus / name.format(target))
+        flags[f"source_{part}"] = str(folder / name.format(source))
+        flags[f"target_{part}"] = str(folder / name.format(target))
     return flags
 
 
@@ -161,13 +164,10 @@ def main():
     parser.add_argument("--score", choices=("dev", "test"), help="the set to score")
     parser.add_argument("--work", default="benchmarks/work", help="folder for models")
     args, more_flags = parser.parse_known_args()
-    if "REAL_TEXT" not in os.environ:
-        parser.error("REAL_TEXT is not set. Set it to the folder of multi30k/ and iwslt16/.")
-
     package = "spacy" if args.direction == "de-en" else "sacremoses"
     if not importlib.util.find_spec(package):  # before hours of training
         parser.error(f"{package} is missing. Run: pip install -r benchmarks/requirements.txt")
-    flags = corpus_flags(args.corpus, args.direction, Path(os.environ["REAL_TEXT"]).resolve())
+    flags = corpus_flags(args.corpus, args.direction)
     part = args.score or ("dev" if "source_dev" in flags else "test")
     if f"source_{part}" not in flags:
         parser.error(f"{args.corpus} has no {part} set. Leave --score out.")

@@ -13,7 +13,6 @@ and train.py, for example to try a method:
 
 import argparse
 import itertools
-import os
 import random
 import re
 import subprocess
@@ -21,7 +20,8 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from harness import ROOT, corpus_folder
+
 WORK = ROOT / "benchmarks" / "work" / "small_text"
 TABLE = ROOT / "benchmarks" / "small_text.md"
 HEADER = (
@@ -179,8 +179,8 @@ def measure(text, count, more_flags) -> list:
     folder = WORK / "_".join([f"{text}-{count}", *words])
     folder.mkdir(parents=True, exist_ok=True)
     if text == "multi30k":
-        real_text = Path(os.environ["REAL_TEXT"]) / "multi30k"
-        train, test = read_pairs(real_text, "train", count), read_pairs(real_text, "val")
+        multi30k = corpus_folder("multi30k")
+        train, test = read_pairs(multi30k, "train", count), read_pairs(multi30k, "val")
         langs = ["--source_lang", "de", "--target_lang", "en"]
     else:
         pairs = english_japanese(seed=0)

@@ -33,6 +33,7 @@ LANGS = dict(source="de", target="en")
 RESULTS = ROOT / "benchmarks" / "data.json"
 VOCAB_SIZES = dict(legacy=32000, tiny=600)
 MAX_BASELINE_PAIRS = 10**6
+MIN_CORPUS_PAIRS = 10**4
 MAX_CORPUS_PAIRS = 10**7
 STEPS = 100
 MEMORY_POLL_SECONDS = 0.02
@@ -194,6 +195,8 @@ def main():
     parser.add_argument("sizes", nargs="+", type=float, help="numbers of sentence pairs")
     parser.add_argument("--recipes", nargs="+", choices=VOCAB_SIZES, default=[*VOCAB_SIZES])
     args = parser.parse_args()
+    if min(args.sizes) < MIN_CORPUS_PAIRS:
+        parser.error(f"{MIN_CORPUS_PAIRS} pairs are the fewest that have {STEPS} steps.")
     machine = describe_machine()
     print(machine)
     columns = ["pairs", "program", "seconds", "CPU seconds", "MiB", "waiting"]

@@ -14,7 +14,6 @@ import json
 import os
 import statistics
 import sys
-from pathlib import Path
 
 from harness import (
     ROOT,
@@ -39,21 +38,18 @@ SIZES = dict(
 TORCH_ARGS = "hidden_units num_blocks num_heads dropout_rate tied_embeddings precision".split()
 
 
-def prepare_size(size, parser, **more):
+def prepare_size(size, **more):
     """Write the vocabulary of one of SIZES, unless that was done before.
 
     Args:
-      parser: ends the program if `REAL_TEXT` is not set.
       more: further flags.
 
     Returns:
       (dict, Path, int): the flags, the folder for files, and the number of batches to time.
     """
-    if "REAL_TEXT" not in os.environ:
-        parser.error("REAL_TEXT is not set. Set it to the folder of multi30k/ and iwslt16/.")
     corpus, count, flags = SIZES[size]
     folder = WORK / f"time_{size}"
-    flags = corpus_flags(corpus, "de-en", Path(os.environ["REAL_TEXT"]).resolve()) | flags | more
+    flags = corpus_flags(corpus, "de-en") | flags | more
     flags |= dict(preprocessed=str(folder / "preprocessed"))
     if not folder.exists():
         run_script("prepro.py", flags, [])
@@ -119,7 +115,7 @@ def main():
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    flags, folder, count = prepare_size(args.size, parser, precision=args.precision)
+    flags, folder, count = prepare_size(args.size, precision=args.precision)
     path, size, num_targets, count = write_batches(flags, count, folder)
 
     ours = [sys.executable, ROOT / "benchmarks" / "step_tensorflow.py"]

@@ -90,7 +90,7 @@ def main():
     )
     parser.add_argument("size", choices=SIZES)
     args = parser.parse_args()
-    flags, *_ = prepare_size(args.size, parser)
+    flags, *_ = prepare_size(args.size)
     cores = sorted(os.sched_getaffinity(0))
     print(f"{args.size}, {describe_machine()}, {TIMED_STEPS} steps")
     print(

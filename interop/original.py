@@ -6,7 +6,7 @@ import numpy as np
 
 from checkpoint import READ_ERRORS, open_checkpoint, restore_error
 from hparams import Hyperparams, check_matches_model, make_hparams
-from interop.variable_names import variables_by_2017_name
+from interop.variable_names import kernel_shapes, variables_by_2017_name
 from model import MODEL_ARGS, make_model
 from runtime.errors import InputError
 from vocab import load_vocabs, read_counts
@@ -97,15 +97,9 @@ def infer_model_args(arrays):
     if not model_args["sinusoid"]:
         model_args["maxlen"], _ = arrays["encoder/enc_pe/lookup_table"].shape
     # The sizes that determine the memory of the model, which is built before it is compared.
-    for block in range(num_blocks):
-        for name, units in (
-            ("decoder/num_blocks_{}/multihead_attention/conv1d/kernel", 4 * hidden_units),
-            ("decoder/num_blocks_{}/self_attention/dense/kernel", hidden_units),
-            ("encoder/num_blocks_{}/multihead_attention/dense/kernel", hidden_units),
-        ):
-            kernel = arrays.get(name.format(block))
-            if kernel is None or kernel.shape[-2:] != (hidden_units, units):
-                raise ValueError(f"{name.format(block)} is missing or has another shape")
+    for name, shape in kernel_shapes(num_blocks, hidden_units, 4 * hidden_units).items():
+        if name not in arrays or arrays[name].shape[-2:] != (*shape,):
+            raise ValueError(f"{name} is missing or has another shape")
     return model_args, (source_vocab, target_vocab)
 
 

@@ -40,6 +40,25 @@ def variables_by_2017_name(model) -> dict:
     return names
 
 
+def kernel_shapes(num_blocks, hidden_units, ffn_units) -> dict:
+    """The shape of a kernel of each attention and feed-forward layer of a `Transformer`, by name.
+
+    With the embeddings, they determine the memory of the model.
+    """
+    shapes = {}
+    for i in range(num_blocks):
+        encoder, decoder = f"encoder/num_blocks_{i}", f"decoder/num_blocks_{i}"
+        for scope in (
+            f"{encoder}/multihead_attention",
+            f"{decoder}/self_attention",
+            f"{decoder}/vanilla_attention",
+        ):
+            shapes[f"{scope}/dense/kernel"] = [hidden_units, hidden_units]
+        for scope in (encoder, decoder):
+            shapes[f"{scope}/multihead_attention/conv1d/kernel"] = [hidden_units, ffn_units]
+    return shapes
+
+
 def recurrent_variables(model) -> dict:
     """The variables of a `RecurrentModel` by name."""
     names = {"shared_embed/lookup_table": model.target_tokens.lookup_table}

@@ -14,7 +14,7 @@ from keras import ops
 
 from ensemble import Ensemble
 from ids import RaggedIds
-from inference import decoding_batches, encode_both
+from inference import decoding_batches, encode_both, encode_lines
 from modules import shift_right
 from rnn import RecurrentModel
 from vocab import EOS, WordVocab, truncate_at_eos
@@ -149,7 +149,7 @@ def word_alignments(model, hp, vocabs, lines, translations) -> list[str]:
     X, Y, rows, _ = encode_both(hp, vocabs, lines, translations)
     if not hp.unbounded_length:  # a translation may have maxlen words and no </S>
         longer = dataclasses.replace(hp, maxlen=hp.maxlen + 1)
-        _, Y, *_ = encode_both(longer, vocabs, lines, translations)
+        Y, *_ = encode_lines([translations[row] for row in rows], vocabs[1], longer)
         Y = RaggedIds.from_lists([append_eos(ids, hp) for ids in Y])
     for i, weights in enumerate(alignments(model, hp, X, Y)):
         x_words, y_words = (

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from runtime.errors import InputError
 from runtime.flags import AUTO
-from runtime.signals import ending_signals, raise_keyboard_interrupt
+from runtime.signals import raise_keyboard_interrupt, termination_signals
 
 # Flags -------------------------------------------------------------------------
 
@@ -231,9 +231,9 @@ def run_script(main, flags, interrupted_message="stopped"):
         # Text is UTF-8 in any locale; file names may hold any bytes.
         errors = "backslashreplace" if name == "stderr" else "surrogateescape"
         getattr(sys, name).reconfigure(encoding="utf-8", errors=errors)
-    for number in ending_signals():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in termination_signals():
         signal.signal(number, raise_keyboard_interrupt)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio replaces no other one
     try:
         main(flags)
         sys.stdout.flush()

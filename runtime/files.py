@@ -229,9 +229,7 @@ def check_regular_file(path, reason):
 def check_no_links(folder):
     """Raise InputError if a symbolic link in `folder`, at any depth, leads out of it."""
     inside = Path(folder).resolve()
-    walk = os.walk(folder)  # does not follow links
-    entries = (Path(parent) / name for parent, *names in walk for name in (*names[0], *names[1]))
-    for path in entries:
+    for path in Path(folder).rglob("*"):  # does not follow links
         if path.is_symlink() and not path.resolve().is_relative_to(inside):
             raise InputError(
                 f"{path}: is a link out of this folder, and training would write to its target."

@@ -5,10 +5,10 @@ import os
 import signal
 
 
-def ending_signals() -> list[int]:
-    """The signals that ask a program to end. `nohup` takes SIGHUP out: the program ignores it."""
+def termination_signals() -> list[int]:
+    """SIGTERM, and SIGHUP unless it is ignored, as `nohup` makes the program do."""
     hangup = [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
-    return [signal.SIGINT, signal.SIGTERM, *hangup]
+    return [signal.SIGTERM, *hangup]
 
 
 def raise_keyboard_interrupt(number, _):
@@ -17,7 +17,7 @@ def raise_keyboard_interrupt(number, _):
 
 
 class SignalGuard:
-    """Context manager that defers the ending signals until the program has saved its work.
+    """Context manager that defers Ctrl-C, SIGTERM and SIGHUP until the program has saved its work.
 
     A second Ctrl-C or SIGTERM ends the program at once. SIGHUP often comes twice: from the shell
     that ends and from the system.
@@ -29,7 +29,8 @@ class SignalGuard:
 
     def __enter__(self):
         self.terminals = [stream for stream in (1, 2) if os.isatty(stream)]
-        self.previous = {number: signal.signal(number, self.handle) for number in ending_signals()}
+        numbers = (signal.SIGINT, *termination_signals())
+        self.previous = {number: signal.signal(number, self.handle) for number in numbers}
         return self
 
     def __exit__(self, *_):

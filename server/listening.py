@@ -1,14 +1,12 @@
 """Accept connections until the program is stopped."""
 
 import asyncio
-import logging
-import signal
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from runtime.errors import InputError
-from runtime.signals import ending_signals
+from runtime.signals import termination_signals
 from server import app as application
 
 
@@ -67,14 +65,13 @@ async def listen(app, host, port):
     """
     runner = make_runner(app)
     await runner.setup()
-    logging.getLogger("aiohttp.server").addFilter(is_server_fault)
+    application.LOGGER.addFilter(is_server_fault)
     server, stopped = None, asyncio.Event()
     try:
         loop = asyncio.get_running_loop()
         # The handler of `run_script` would raise an exception in the middle of a request.
-        for number in ending_signals():
-            if number != signal.SIGINT:
-                loop.add_signal_handler(number, stopped.set)
+        for number in termination_signals():
+            loop.add_signal_handler(number, stopped.set)
         make_connection = close_silent_connections(runner)
         server = await loop.create_server(make_connection, host, port, reuse_address=True)
         host, port, *_ = server.sockets[0].getsockname()

@@ -97,6 +97,13 @@ def test_a_missing_test_set(model):
     refused("eval.py", "nowhere.de: no such file. Check --source_test", **missing)
 
 
+@pytest.mark.parametrize("side", ["source_test", "target_test"])
+def test_a_missing_test_set_is_noticed_before_training(flags, side):
+    wrong = flags | {side: "nowhere"}
+    refused("train.py", f"nowhere: no such file. Check --{side}", **wrong)
+    assert not Path(flags["logdir"]).exists()
+
+
 def test_no_test_set_was_named(model, tmp_path):
     """The default test set would not help with a model of another text."""
     path = Path(model["logdir"]) / "hparams.json"

@@ -172,6 +172,19 @@ def test_the_figures_of_positions(monkeypatch, tmp_path):
     assert (tmp_path / "learned.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_missing_corpus_is_named(benchmarks, tmp_path, monkeypatch):
+    from harness import corpus_folder
+
+    monkeypatch.delenv("REAL_TEXT", raising=False)
+    with pytest.raises(SystemExit, match="REAL_TEXT is not set. Set it to the folder that holds"):
+        corpus_folder("multi30k")
+    monkeypatch.setenv("REAL_TEXT", str(tmp_path))
+    with pytest.raises(SystemExit, match="multi30k: no such folder. Set REAL_TEXT to"):
+        corpus_folder("multi30k")
+    (tmp_path / "multi30k").mkdir()
+    assert corpus_folder("multi30k") == tmp_path.resolve() / "multi30k"
+
+
 def test_a_row_of_the_ladder_is_trained_once_and_again_if_asked(
     benchmarks, tmp_path, monkeypatch, capsys
 ):
@@ -183,7 +196,6 @@ def test_a_row_of_the_ladder_is_trained_once_and_again_if_asked(
     monkeypatch.setattr(ladder, "measure_speed", lambda *_: 1.3)
     text = write_corpus(tmp_path, sample_pairs(60), sample_pairs(5, seed=1))
     monkeypatch.setattr(ladder, "corpus_flags", lambda *_: text | ladder_dev(text))
-    monkeypatch.setenv("REAL_TEXT", str(tmp_path))
     for more in ([], ["--again"], []):
         monkeypatch.setattr(sys, "argv", ["ladder.py", "--rows", "gru", *more])
         ladder.main()

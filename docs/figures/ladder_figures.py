@@ -21,6 +21,7 @@ from hparams import ATTENTION_SCORES
 from ids import RaggedIds
 from inference import load_model
 from monitor.attention_maps import alignments
+from runtime.errors import InputError
 
 PAIR = ("Ein Mann schläft in einem grünen Raum.", "A man is sleeping in a green room.")
 MAX_DISTANCE = 40  # tokens, in the picture of T5's numbers
@@ -85,7 +86,10 @@ def main():
     """Draw all pictures."""
 
     def load(row):
-        return load_model(dict(logdir=str(row_folder(row, seed=0) / "logdir")))[1:]
+        try:
+            return load_model(dict(logdir=str(row_folder(row, seed=0) / "logdir")))[1:]
+        except InputError as error:
+            sys.exit(f"{error}. benchmarks/ladder.py trains the models")
 
     draw_attention(*load("gru, additive"), DOCS / "alignment.png")
     recurrent = {name: load(f"gru, {name}") for name in ATTENTION_SCORES}
