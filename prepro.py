@@ -11,15 +11,19 @@ import unicodedata
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
-import sentencepiece
-
 from hparams import Hyperparams, choose_vocab_size, make_hparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import atomic_write, check_not_directory, keep_copy
 from runtime.flags import AUTO
 from runtime.parallel import map_on_cores
+
+if __name__ == "__main__":
+    flags = parse_flags(__doc__, Hyperparams)  # before the packages are imported
+
+import numpy as np
+import sentencepiece
+
 from text import (
     SentenceFile,
     blocks,
@@ -354,4 +358,4 @@ def write_words(hp, pairs):
 
 
 if __name__ == "__main__":
-    run_script(main, parse_flags(__doc__, Hyperparams))
+    run_script(main, flags)

@@ -32,15 +32,19 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from runtime.cli import Parser, check_environment, run_script
+from runtime.errors import InputError
+from runtime.files import atomic_open, check_regular_file, make_folder
+
+if __name__ == "__main__":
+    check_environment()  # before the packages are imported
+
 import numpy as np
 import regex
 from tqdm import tqdm
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from runtime.cli import Parser, run_script
-from runtime.errors import InputError
-from runtime.files import atomic_open, check_regular_file, make_folder
 from text import SentenceFile, check_same_length, empty_text_error
 
 RULES = ("empty", "equal", "long", "ratio", "script", "duplicate")

@@ -26,13 +26,16 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from tqdm import tqdm
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from runtime.cli import Parser, run_script
+from runtime.cli import Parser, check_environment, run_script
 from runtime.errors import InputError
 from runtime.files import atomic_open, atomic_write, make_folder
+
+if __name__ == "__main__":
+    check_environment()  # before the packages are imported
+
+from tqdm import tqdm
 
 CHUNK_BYTES = 2**16
 TIMEOUT_S = 60  # without any answer of the server

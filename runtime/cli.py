@@ -14,6 +14,7 @@ import shlex
 import signal
 import sys
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from runtime.errors import InputError
@@ -34,7 +35,7 @@ def parse_flags(description, hparams, *extra, reads_model=False) -> dict:
       reads_model: whether the script reads a trained model, whose hyperparameters are the
         defaults then.
     """
-    check_platform()
+    check_environment()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's notices
     # Keras would import it for pictures of its own, which takes a third of a second. With None,
     # Python says that it is not installed, until `run_script` removes the None.
@@ -146,13 +147,19 @@ def add_flag(group, field, default):
     group.add_argument(name, metavar=metavar, help=f"{text} (default: {shown})", **kind)
 
 
-def check_platform():
-    """End the program on a system for which TensorFlow has no packages."""
+def check_environment():
+    """End the program where TensorFlow is not available, or is not installed."""
     if sys.platform in ("win32", "cygwin"):
-        program = Path(sys.argv[0]).name
         message = "Windows is not supported. Run it within WSL2 (https://aka.ms/wsl), as on Linux"
-        print(f"{program}: {message}", file=sys.stderr)
-        sys.exit(2)
+    elif not find_spec("tensorflow"):
+        message = (
+            f"{sys.executable} has no TensorFlow. Run `make install` and then"
+            " `source .venv/bin/activate`, or `pip install -r requirements.txt`"
+        )
+    else:
+        return
+    print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
+    sys.exit(2)
 
 
 class Parser(argparse.ArgumentParser):

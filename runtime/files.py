@@ -119,7 +119,7 @@ def durable_replace(old, new):
 @contextlib.contextmanager
 def lock_file(path):
     """Context manager: hold the lock that a file is. Wait while another process holds it."""
-    import fcntl  # Windows has none, and `check_platform` has a message for its users
+    import fcntl  # Windows has none, and `check_environment` has a message for its users
 
     with open(path, "a") as file:
         try:
@@ -266,8 +266,16 @@ def split_paths(value) -> list[str]:
 
     >>> split_paths("news.de,talks.de")
     ['news.de', 'talks.de']
+
+    Raises:
+      InputError: one of several names is empty.
     """
-    return [value] if os.path.exists(value) else value.split(",")
+    if os.path.exists(value):
+        return [value]
+    paths = value.split(",")
+    if len(paths) > 1 and "" in paths:
+        raise InputError(f"{value}: a name is missing next to a comma. Remove the comma")
+    return paths
 
 
 def announce_inputs(hp, flags, *names):

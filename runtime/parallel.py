@@ -44,7 +44,7 @@ def map_on_cores(function, items):
             break
     else:
         return
-    import loky  # here: few texts need it, and its import fails on Windows before `check_platform`
+    import loky  # here: few texts need it, and on Windows its import fails before the message
 
     prepare = functools.partial(prepare_process, function, os.getpid())
     pool = loky.ProcessPoolExecutor(count, initializer=prepare)

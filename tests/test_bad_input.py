@@ -490,6 +490,25 @@ def test_windows_is_named_as_unsupported(script):
     )
 
 
+@pytest.mark.parametrize(
+    "script", ["prepro.py", "train.py", "eval.py", "corpora/clean.py", "corpora/download.py"]
+)
+def test_a_forgotten_environment_is_named(script):
+    code = "import runpy, sys; sys.argv = sys.argv[1:]; sys.path.insert(0, sys.argv[1])"
+    code += "; runpy.run_path(sys.argv[0], run_name='__main__')"
+    # -I and -S: without the installed packages.
+    command = [sys.executable, "-I", "-S", "-c", code, str(ROOT / script), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert f"{sys.executable} has no TensorFlow. Run `make install`" in done.stderr
+    assert done.stderr.startswith(Path(script).name) and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["logdir", "source_train"])
+def test_an_extra_comma_is_named(name, flags):
+    refused("train.py", f"{name},: a name is missing next to a comma", **flags | {name: f"{name},"})
+
+
 # The environment ----------------------------------------------------------------------
 
 
