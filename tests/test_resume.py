@@ -161,7 +161,8 @@ def test_sigterm_saves_at_once_and_a_run_locks_its_folder(flags, uninterrupted, 
 
 
 def print_to_terminal(path):
-    """Make a terminal the output of this process."""
+    """Make a terminal the output of this process, which does not ignore that it is closed."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run with nohup
     terminal = os.open(path, os.O_RDWR | os.O_NOCTTY)
     os.dup2(terminal, 1)
     os.dup2(terminal, 2)
@@ -238,7 +239,8 @@ def test_ctrl_c_while_the_development_set_is_translated(flags, tmp_path, monkeyp
     )
 
 
-def test_a_second_sighup_is_not_a_request_to_end_at_once():
+def test_a_second_sighup_is_not_a_request_to_end_at_once(monkeypatch):
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_DFL)  # as without nohup
     with SignalGuard() as guard:
         guard.terminals = []  # those of the tests stay
         for _ in range(2):
