@@ -13,6 +13,7 @@ and train.py, for example to try a method:
 
 import argparse
 import itertools
+import json
 import random
 import re
 import subprocess
@@ -193,11 +194,11 @@ def measure(text, count, more_flags) -> list:
     flags += more_flags
     vocab_size = re.search(r"(\d+) subwords", run_script("prepro.py", *flags))[1]
     start = time.monotonic()
-    printed = run_script("train.py", *flags)
+    run_script("train.py", *flags)
     minutes = (time.monotonic() - start) / 60
-    epochs, steps, warmup = re.search(
-        r"num_epochs (\d+), (\d+) steps in all, warmup_steps (\d+)", printed
-    ).groups()
+    hp = json.loads((folder / "logdir" / "hparams.json").read_text("utf-8"))
+    checkpoints = (folder / "logdir").glob("model_epoch_*.index")
+    steps = max(int(re.search(r"_gs_(\d+)", path.name)[1]) for path in checkpoints)
     scores = []
     for search_flags in ([], ["--beam", "1", "--average_checkpoints", "1"]):
         printed = run_script(
@@ -206,6 +207,7 @@ def measure(text, count, more_flags) -> list:
             *search_flags,
         )
         scores.append(re.search(r"sacreBLEU = ([\d.]+)", printed)[1])
+    epochs, warmup = hp["num_epochs"], hp["warmup_steps"]
     schedule = [vocab_size, epochs, steps, warmup, f"{minutes:.1f} min"]
     return [text, count, f"`{' '.join(more_flags)}`" if more_flags else "", *schedule, *scores]
 
