@@ -34,6 +34,7 @@ SUFFIXES = (".data-00000-of-00001", ".index")  # in the order in which they are 
 NAME_PATTERN = re.compile(r"model_epoch_([0-9]{1,9})_gs_([0-9]{1,18})(_partial)?")
 # The 2017 code used names of the same form, or let TensorFlow 1 choose them.
 ORIGINAL_NAME_PATTERN = re.compile(r"model\.ckpt(-[0-9]+)?")
+RECENT_SHARE = 1 / 3  # of the steps of a training, whose checkpoints are averaged by default
 READ_ERRORS = (tf.errors.OpError, ValueError, AssertionError, IndexError)
 # Errors of reading that do not prove that a file is damaged.
 OUTSIDE_CAUSES = (
@@ -175,31 +176,52 @@ def require_latest(logdir) -> Path:
     return path
 
 
-def checkpoints_to_average(path, count):
-    """List up to `count` checkpoints, oldest first: `path` and those directly before it.
+def checkpoints_to_average(path, count, share=RECENT_SHARE):
+    """List up to `count` checkpoints, oldest first: `path` and those before it.
 
-    These are the ends of epochs, and with `dev_steps` all that were evaluated. The list starts
-    after the last missing one, because the best checkpoint stays when its neighbours are deleted.
+    They are the ends of epochs, and with `dev_steps` all that were evaluated, of the training that
+    `path` belongs to. Those before the last `share` of its steps are left out: after an early
+    stop, the first epochs would spoil the mean (docs/training.md has figures). A checkpoint within
+    an epoch counts, too, if half an epoch has passed since the last of these.
     """
     if count == 1 or not NAME_PATTERN.fullmatch(path.name):
         return [path]
+    evaluated = evaluated_names(path.parent)
+    _, newest_step = epoch_and_step(path)
+    members = [
+        other
+        for other in list_training(path)
+        if (not is_mid_epoch(other) or other.name in evaluated)
+        and epoch_and_step(other)[1] >= (1 - share) * newest_step
+    ]
+    if members and path not in members:
+        epoch, step = epoch_and_step(members[-1])
+        if newest_step - step < 0.5 * step / epoch:
+            return members[-count:]
+    return [*(member for member in members if member != path), path][-count:]
 
-    def order(path):
-        """The step of a missing end is not known, but it is the last of its epoch."""
-        epoch, step = epoch_and_step(path)
-        return epoch, step if is_mid_epoch(path) else math.inf
 
-    existing = [other.name for other in list_checkpoints(path.parent)]
-    ends = [name for name in existing if not is_mid_epoch(name)]
-    evaluated = [name for name in evaluated_names(path.parent) if is_mid_epoch(name)]
-    last, _ = order(path)
-    names = dict.fromkeys((epoch, math.inf) for epoch in range(max(1, last - count), last))
-    names |= {order(name): name for name in ends + evaluated}
-    before = [names[key] for key in sorted(names) if key < order(path)]
-    paths = [path]
-    while len(paths) < count and before and before[-1] in existing:
-        paths.insert(0, path.with_name(before.pop()))
-    return paths
+def list_training(path):
+    """List the checkpoints of the training that `path` belongs to, up to it, oldest first.
+
+    The file `checkpoint` lists them. Others in the folder may be left from a training that was
+    rolled back. Without the file, all count.
+    """
+    listed = listed_names(path.parent)
+    return [
+        other
+        for other in list_checkpoints(path.parent)
+        if sort_key(other) <= sort_key(path) and (not listed or other.name in listed)
+    ]
+
+
+def listed_names(logdir) -> set[str]:
+    """Return the names of checkpoints that the file `checkpoint` lists; empty without it."""
+    state = Path(logdir) / "checkpoint"
+    if not state.is_file():
+        return set()
+    text = state.read_text("utf-8", errors="replace")
+    return set(re.findall(r'all_model_checkpoint_paths: "(?:.*[/\\])?([^"/\\]+)"', text))
 
 
 # Reading -----------------------------------------------------------------------
@@ -316,7 +338,14 @@ def make_checkpoint(model, optimizer=None, progress=None) -> tf.train.Checkpoint
 # among the newest, would count mid-epoch checkpoints like others, and does not call fsync, so
 # that a loss of power could destroy the last one.
 def save(
-    checkpoint, logdir, epoch, global_step, keep=5, mid_epoch=False, evaluated=frozenset()
+    checkpoint,
+    logdir,
+    epoch,
+    global_step,
+    keep=5,
+    mid_epoch=False,
+    evaluated=frozenset(),
+    previous=None,
 ) -> Path:
     """Save a checkpoint and delete old ones; returns its path.
 
@@ -328,17 +357,21 @@ def save(
       checkpoint: a `make_checkpoint`.
       mid_epoch: whether the epoch is not complete.
       evaluated: names of the checkpoints that were evaluated on the development set.
+      previous: the checkpoint of the same training before this one; None: the newest in `logdir`.
+        Files of other trainings are left alone.
 
     Raises:
       OSError: it cannot be written. The checkpoints before are unchanged.
     """
     path = checkpoint_path(logdir, epoch, global_step, mid_epoch)
+    previous = previous or latest(logdir)
+    history = list_training(previous) if previous else []
     temporary = path.with_name(TEMP_NAME)
     write(checkpoint, temporary)
     for suffix in SUFFIXES:
         durable_replace(f"{temporary}{suffix}", f"{path}{suffix}")
     # Newer ones stay: the user may have gone back to an earlier checkpoint for a trial.
-    earlier = [other for other in list_checkpoints(logdir) if sort_key(other) < sort_key(path)]
+    earlier = [other for other in history if sort_key(other) < sort_key(path)]
     kept = [
         other for other in [*earlier, path] if not is_mid_epoch(other) or other.name in evaluated
     ][-keep:]
@@ -348,6 +381,7 @@ def save(
     lines = [f'model_checkpoint_path: "{path.name}"']
     lines += [f'all_model_checkpoint_paths: "{other.name}"' for other in kept]
     atomic_write(Path(logdir) / "checkpoint", "\n".join(lines) + "\n")
+    earlier += [path.with_name(name) for name in read_dev_scores(logdir) if name != path.name]
     for other in set(earlier) - {*kept, best(logdir)}:
         for suffix in reversed(SUFFIXES):
             Path(f"{other}{suffix}").unlink(missing_ok=True)

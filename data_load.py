@@ -26,6 +26,7 @@ from text import (
     check_text_files,
     clean,
     empty_text_error,
+    normalize_lines,
     read_test_sentences,
     training_files,
 )
@@ -293,7 +294,12 @@ def read_pair_blocks(paths):
 
 
 def prepare_sentences(hp, sentences):
-    """Clean sentences for the word vocabulary. Subwords need no cleaning."""
+    """Normalize sentences, and clean them for the word vocabulary."""
+    return clean_sentences(hp, normalize_lines(sentences))
+
+
+def clean_sentences(hp, sentences):
+    """Clean normalized sentences for the word vocabulary. Subwords need no cleaning."""
     if hp.tokenizer == "bpe" or not sentences:
         return sentences
     return clean("\n".join(sentences)).split("\n")
@@ -301,7 +307,8 @@ def prepare_sentences(hp, sentences):
 
 def encode_training_block(hp, vocabs, sides) -> EncodedText:
     """Encode a block that `read_pair_blocks` yields. Only BPE-dropout needs its text again."""
-    prepared = [prepare_sentences(hp, side) for side in sides]
+    sides = [*map(normalize_lines, sides)]
+    prepared = [clean_sentences(hp, side) for side in sides]
     return encode_block(sides, prepared, vocabs, hp.maxlen, with_text=hp.bpe_dropout > 0)
 
 

@@ -41,7 +41,16 @@ from bleu import (
     tokenizer_note,
 )
 from data_load import load_test_data
-from inference import decode_all, describe_decoding, detokenize_best, load_model, make_search
+from inference import (
+    decode_all,
+    describe_decoding,
+    detokenize_best,
+    find_at_limit,
+    limit_hint,
+    limit_note,
+    load_model,
+    make_search,
+)
 from interop.original import is_original
 from runtime.workers import translate_distributed
 from text import read_lines
@@ -205,16 +214,24 @@ def main(flags):
     search = make_search(model, hp, hp.beam)
 
     def translate(X):
-        return detokenize_best(decode_all(search, X, hp), vocabs[1])
+        """Return a pair for each sentence: its translation, and whether it ended at the limit."""
+        translations = decode_all(search, X, hp)
+        texts = detokenize_best(translations, vocabs[1])
+        return [*zip(texts, find_at_limit(translations, X, hp), strict=True)]
 
-    got = translate_distributed(translate, test.data.X, path, settings=f"{decoding}, {digest}")
-    if got is None:
+    pairs = translate_distributed(translate, test.data.X, path, settings=f"{decoding}, {digest}")
+    if pairs is None:
         print("Done: worker 0 collects the results")
         return
 
+    got, at_limit = zip(*pairs, strict=True)
     columns = zip(test.data.Sources, test.data.Targets, got, strict=True)
     records = [f"- source: {s}\n- expected: {e}\n- got: {g}\n" for s, e, g in columns]
-    summary = [*identity, *describe_scores(test, got, hp, vocabs[0].token_name)]
+    summary = [
+        *identity,
+        f"Ended at the limit = {sum(at_limit)} of {len(got)} ({hp.describe_output_limit()})",
+        *describe_scores(test, got, hp, vocabs[0].token_name),
+    ]
     if others:
         # Before the Bleu Score, which is the last line in the 2017 code.
         summary[-1:-1] = describe_comparison(options.compare, test, got, others, hp.target_lang)
@@ -226,6 +243,8 @@ def main(flags):
     print(f"Full results: {path}")
     if note := empty_note(got):
         print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
+    if note := limit_note(sum(at_limit), len(got), hp):
+        print(f"{note}. {limit_hint(hp)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

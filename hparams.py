@@ -22,6 +22,7 @@ from runtime.flags import AUTO, INT32_LIMIT, NONE, WIDTH_LIMIT, Flags, check_val
 
 MAX_INPUT_TOKENS = 1024  # that are read of a sentence, if the model itself has no limit
 MAXLEN_LIMIT = 4097  # exclusive; the memory for attention grows with the square of `maxlen`
+MIN_COVERAGE = 0.98  # of sentencepiece
 MIN_TEMPERATURE = 0.001  # below it, but above 0, logits could overflow
 ENOUGH_STEPS_PER_EPOCH = 300  # with so many, num_epochs auto is 40
 
@@ -43,7 +44,10 @@ BLOCK_FLAGS = (
 )
 
 # Flags that choose the translations of a loaded model.
-SEARCH_FLAGS = ("beam", "length_penalty", "alpha", "temperature", "top_k")
+SEARCH_FLAGS = (
+    *("beam", "length_penalty", "alpha", "temperature", "top_k"),
+    *("max_output_ratio", "max_output_extra"),
+)
 
 # Declare a flag of a group in `--help`.
 data_flag, model_flag, training_flag, decoding_flag = (
@@ -138,7 +142,14 @@ class Hyperparams(Flags):
     byte_fallback: bool = data_flag(
         False,
         "prepro.py: add 256 subwords for bytes, which spell characters that the training text"
-        " does not have; without them, such characters are <UNK>",
+        " has at most twice; without them, characters that it does not have are <UNK>",
+    )
+    character_coverage: float = data_flag(
+        1.0,
+        "prepro.py: share of the characters of the training text, counted with repetitions, that"
+        " the vocabulary has; the rarest become <UNK>, or bytes with --byte_fallback",
+        MIN_COVERAGE,
+        math.nextafter(1.0, 2.0),  # 1 included
     )
     bpe_dropout: float = data_flag(
         0.0,
@@ -398,6 +409,19 @@ class Hyperparams(Flags):
     top_k: int = decoding_flag(
         0, "draw each token from this many most likely ones; 0: from all", 0, INT32_LIMIT
     )
+    max_output_ratio: float = decoding_flag(
+        2.0,
+        "a translation has at most this many tokens per token of its source, plus"
+        " max_output_extra; without this flag, train.py raises it if the training text needs more",
+        0.1,
+        1000.0,
+    )
+    max_output_extra: int = decoding_flag(
+        10,
+        "see max_output_ratio, which has no effect with positions that end at maxlen",
+        1,
+        INT32_LIMIT // 2,
+    )
     average_checkpoints: int = decoding_flag(
         1, "use the mean of this many newest checkpoints", 1, INT32_LIMIT
     )
@@ -473,8 +497,9 @@ class Hyperparams(Flags):
             raise InputError(
                 "tied_embeddings needs --tokenizer bpe: words have one vocabulary per language"
             )
-        if self.tokenizer == "words" and (self.symbol_list or self.byte_fallback):
-            raise InputError("symbols and byte_fallback need --tokenizer bpe. Leave them out")
+        for name in ("symbols", "byte_fallback", "character_coverage"):
+            if self.tokenizer == "words" and getattr(self, name) != getattr(Hyperparams, name):
+                raise InputError(f"{name} needs --tokenizer bpe. Leave it out")
 
     def check_decoding(self):
         """Raise InputError if fields of decoding contradict each other."""
@@ -554,7 +579,15 @@ class Hyperparams(Flags):
           source_tokens: tokens of the source, `</S>` included; an int, array or tensor. The
             result is of the same type and shape.
         """
-        return 2 * source_tokens + 10 if self.unbounded_length else 0 * source_tokens + self.maxlen
+        if not self.unbounded_length:
+            return 0 * source_tokens + self.maxlen
+        return round(10 * self.max_output_ratio) * source_tokens // 10 + self.max_output_extra
+
+    def describe_output_limit(self) -> str:
+        """Describe `max_output_tokens` for messages."""
+        if not self.unbounded_length:
+            return f"maxlen, {self.maxlen} tokens"
+        return f"{self.max_output_ratio:g} * source tokens + {self.max_output_extra}"
 
     @property
     def pad_to(self):

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from model import make_model
 from runtime.errors import InputError
 from runtime.files import split_paths
 from search import PENALTIES, beam_search, greedy, prefix_step, sampling_step, suppress
-from vocab import BOS, EOS, PAD, fingerprints, load_vocabs
+from vocab import BOS, EOS, PAD, fingerprints, load_vocabs, truncate_at_eos
 
 # The limits of a batch bound the memory. Larger batches are faster.
 MAX_BATCH_SOURCE_TOKENS = 4096  # padding included
@@ -29,7 +30,7 @@ MAX_BATCH_HYPOTHESES = 1024
 
 
 def load_model(flags):
-    """Load the model in `logdir`.
+    """Load the model in `logdir`, and print from which checkpoints.
 
     Args:
       flags: dict, those of the command line. `logdir` may name several folders, with commas
@@ -42,16 +43,34 @@ def load_model(flags):
     Raises:
       InputError: there is no model, it is damaged, or a flag contradicts it.
     """
+    logdirs = split_paths(flags.get("logdir", Hyperparams.logdir))
+    loaded = load_ensemble(flags, logdirs) if len(logdirs) > 1 else load_single(flags)
+    paths, hp, *_ = loaded
+    print(f"Loaded {describe_checkpoints(paths)}", file=sys.stderr)
+    left_out = hp.average_checkpoints - len(paths)
+    if left_out > 0 and not hp.best and "average_checkpoints" not in flags:
+        print(
+            f"average_checkpoints is {hp.average_checkpoints}, but the last third of this training"
+            f" has no more than {len(paths)}",
+            file=sys.stderr,
+        )
+    return loaded
+
+
+def load_single(flags):
+    """Load the model in one folder; returns as `load_model`.
+
+    Raises:
+      InputError: as `load_model`.
+    """
     logdir = flags.get("logdir", Hyperparams.logdir)
-    if len(logdirs := split_paths(logdir)) > 1:
-        return load_ensemble(flags, logdirs)
     path = checkpoint.require_latest(logdir)
     if original.is_original(path):
         return [path], *original.load_original(path, flags)
     # After training in bfloat16, too: the parameters are float32 and decode best in float32.
     hp, trained_with = load_hparams({"precision": "float32"} | flags, model_exists=True)
     vocabs = load_vocabs(hp, trained_with)
-    paths = choose_checkpoints(path, hp.best, hp.average_checkpoints)
+    paths = choose_checkpoints(path, hp, flags)
     try:
         checkpoint.check_sizes(hp, [*map(len, vocabs)], path)
         model = make_model(hp, *map(len, vocabs))
@@ -59,7 +78,7 @@ def load_model(flags):
     except InputError:
         if all(map(checkpoint.index_exists, [path, *paths])):
             raise
-        return load_model(flags)  # a training run has deleted one of them in the meantime
+        return load_single(flags)  # a training run has deleted one of them in the meantime
     return paths, hp, model, vocabs
 
 
@@ -69,7 +88,7 @@ def load_ensemble(flags, logdirs):
     Raises:
       InputError: as `load_model`, or the models do not read the same tokens.
     """
-    loaded = [load_model(flags | dict(logdir=logdir)) for logdir in logdirs]
+    loaded = [load_single(flags | dict(logdir=logdir)) for logdir in logdirs]
     paths, hps, models, vocabs = zip(*loaded, strict=True)
     for logdir, hp, own_vocabs in zip(logdirs, hps, vocabs, strict=True):
         if (hp.source_lang, hp.target_lang) != (hps[0].source_lang, hps[0].target_lang):
@@ -92,11 +111,19 @@ def load_ensemble(flags, logdirs):
     return [*itertools.chain(*paths)], hps[0], Ensemble(models), vocabs[0]
 
 
-def choose_checkpoints(newest, best, count):
-    """List the checkpoints whose mean is the model: the best one, or the `count` newest ones."""
-    if best:
+def choose_checkpoints(newest, hp, flags):
+    """List the checkpoints whose mean is the model: the best one, or the newest ones.
+
+    Args:
+      newest: Path.
+      hp: Hyperparams of the model, overridden by `flags`.
+      flags: dict, those of the command line. A number of checkpoints that it gives is taken as it
+        is; the saved one counts only checkpoints of the last part of the training.
+    """
+    if hp.best:
         return [checkpoint.require_best(newest.parent)]
-    return checkpoint.checkpoints_to_average(newest, count)
+    share = dict(share=1.0) if "average_checkpoints" in flags else {}
+    return checkpoint.checkpoints_to_average(newest, hp.average_checkpoints, **share)
 
 
 def describe_decoding(hp, paths) -> str:
@@ -378,6 +405,33 @@ def decoding_batch_size(longest, beam) -> int:
     return max(1, min(MAX_BATCH_SOURCE_TOKENS // longest, MAX_BATCH_HYPOTHESES // beam))
 
 
+def find_at_limit(translations, X, hp) -> list[bool]:
+    """Find out which translations have as many tokens as they may have: their end may be missing.
+
+    Args:
+      translations: list that `decode_all` returned for the source ids X, RaggedIds.
+    """
+    lengths = [len(truncate_at_eos(best[0])) for best, *_ in translations]
+    return (np.array(lengths, int) >= hp.max_output_tokens(X.lengths)).tolist()
+
+
+def limit_note(count, total, hp) -> str:
+    """Return a note if translations ended at the limit of their length, else an empty string."""
+    if not count:
+        return ""
+    return (
+        f"{count} of {total} translations ended at their limit of {hp.describe_output_limit()}, and"
+        " may be incomplete"
+    )
+
+
+def limit_hint(hp) -> str:
+    """Return what to do about `limit_note`."""
+    if not hp.unbounded_length:
+        return "Train with a larger --maxlen"
+    return "If they do not just repeat words, raise --max_output_ratio or --max_output_extra"
+
+
 def detokenize_best(translations, vocab) -> list[str]:
     """Return the text of the best translation of each sentence.
 
@@ -398,11 +452,13 @@ class Translator:
 
     Attributes:
       truncated: how many of all lines so far were truncated to `hp.max_input_tokens`.
+      at_limit: how many of their translations ended at the limit of their length.
+      translated: how many lines were translated.
     """
 
     def __init__(self, hp, model, vocabs, nbest=1, decode=None):
         self.hp, self.model, self.vocabs, self.nbest = hp, model, vocabs, nbest
-        self.truncated = 0
+        self.truncated = self.at_limit = self.translated = 0
         if decode is None:
             search = make_search(model, hp, hp.beam, nbest)
             decode = functools.partial(decode_all, search, hp=hp, quiet=True)
@@ -476,6 +532,8 @@ class Translator:
             translations = self.decode(X)
         else:
             translations = decode_all(self.prefix_search, X, self.hp, quiet=True, prefixes=prefixes)
+        self.at_limit += sum(find_at_limit(translations, X, self.hp))
+        self.translated += len(X)
         # Beam search may find fewer than `nbest`; the others have the score -inf.
         return [[pair for pair in pairs if pair[1] > -np.inf] for pairs in translations]
 

@@ -11,7 +11,7 @@ import unicodedata
 from collections import Counter
 from pathlib import Path
 
-from hparams import Hyperparams, choose_vocab_size, make_hparams
+from hparams import MIN_COVERAGE, Hyperparams, choose_vocab_size, make_hparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import atomic_write, check_not_directory, keep_copy
@@ -31,20 +31,25 @@ from text import (
     check_text_files,
     clean,
     empty_text_error,
+    normalize,
     training_files,
 )
 from vocab import BOS, EOS, PAD, SPECIALS, UNK, SubwordVocab
 
 SPECIAL_COUNT = 1_000_000_000  # count written for the special tokens, above every `min_cnt`
-RARE_COUNT = 10  # a subword seen less often is rare
-MAX_RARE_SHARE = 1 / 3  # of the subwords; real text with choose_vocab_size has about 0.2
+RARE_COUNT = 10  # a merged subword seen less often is rare
+MAX_RARE_SHARE = 1 / 3  # of the merged subwords; real text with choose_vocab_size has about 0.2
+ALPHABET_SIZE = 100  # characters that choose_vocab_size counts among the subwords
+SPELLED_COUNT = 2  # a character seen so often or less is spelled, if there are bytes for it
+RESERVED = "\u2585"  # sentencepiece leaves out a word with this character, its own mark of <UNK>
 
 
 def count_words(lines, transform=str) -> Counter:
     """Count the words of the lines, in the order of their first occurrence.
 
     Args:
-      transform: function of the text of some thousand lines, applied before it is split.
+      transform: function of the normalized text of some thousand lines, applied before it is
+        split.
     """
     word2cnt = Counter()
     for counts in map_on_cores(functools.partial(count_block, transform), blocks(lines)):
@@ -54,7 +59,7 @@ def count_words(lines, transform=str) -> Counter:
 
 def count_block(transform, lines) -> Counter:
     """Count the words of some thousand lines."""
-    return Counter(transform("\n".join(lines)).split())
+    return Counter(transform(normalize("\n".join(lines))).split())
 
 
 # Words -------------------------------------------------------------------------
@@ -128,42 +133,109 @@ def count_subword_text(files) -> Counter:
     return word2cnt
 
 
-def make_subwords(word2cnt, sources, vocab_size, symbols=(), byte_fallback=False) -> bytes:
+def make_subwords(
+    word2cnt, sources, vocab_size, symbols=(), byte_fallback=False, character_coverage=1.0
+) -> bytes:
     """Make the sentencepiece model of a text: BPE (Sennrich et al. 2016), joint if of both sides.
 
-    Every character of the text is a subword, so no character of it is unknown. BPE never merges
-    across a space, so the words and their counts are enough, while sentencepiece would hold all
-    of the text in memory. The same words in the same order give the same bytes.
+    BPE never merges across a space, so the words and their counts are enough, while sentencepiece
+    would hold all of the text in memory. The same words in the same order give the same bytes.
 
     Args:
       word2cnt: the words of the text with their counts.
       sources: the files of the text, for messages.
-      vocab_size: number of subwords. `AUTO`: the number of `choose_vocab_size`, or the nearest
-        one that is possible with this text, and fewer while too many of them are rare.
+      vocab_size: number of subwords. `AUTO`: that of `choose_merges` and the characters, and
+        fewer merges while too many of them are rare.
       symbols: words that are always one subword.
-      byte_fallback: whether characters that the text does not have become their UTF-8 bytes,
-        each of which is a subword, in place of `<UNK>`.
+      byte_fallback: whether characters without a subword become their UTF-8 bytes, each of which
+        is a subword, in place of `<UNK>`.
+      character_coverage: share of the characters of the text, counted with repetitions, that are
+        subwords. 1: all, or with `byte_fallback` all that occur more than `SPELLED_COUNT` times.
 
     Raises:
       InputError: the text has too few words for `vocab_size` subwords, or too many characters.
     """
-    more = dict(user_defined_symbols=list(symbols), byte_fallback=byte_fallback)
+    word2cnt = split_reserved(word2cnt)
+    counts = count_characters(word2cnt)
+    if byte_fallback and character_coverage == 1:
+        character_coverage = coverage_without_rare(counts)
+    more = dict(
+        user_defined_symbols=list(symbols),
+        byte_fallback=byte_fallback,
+        character_coverage=character_coverage,
+    )
     if vocab_size != AUTO:
         return train_sentencepiece(word2cnt, vocab_size, sources, **more)
-    size = choose_vocab_size(sum(len(word) * count for word, count in word2cnt.items()))
-    given = len(symbols) + (256 if byte_fallback else 0)  # subwords in any case
+    alphabet_size = len(SPECIALS) + count_covered(counts, character_coverage)
+    obligatory = alphabet_size + len(symbols) + (256 if byte_fallback else 0)
+    merges = choose_merges(sum(len(word) * n for word, n in word2cnt.items()), alphabet_size)
     while True:
         try:
-            proto = train_sentencepiece(word2cnt, size + given, sources, **more)
-        except SizeError as error:
-            return train_sentencepiece(word2cnt, error.possible_size, sources, **more)
-        if rare_share(proto, word2cnt, given) <= MAX_RARE_SHARE:
+            proto = train_sentencepiece(word2cnt, obligatory + merges, sources, **more)
+        except SizeError as error:  # there are fewer different pairs to merge
+            merges = error.possible_size - obligatory
+            continue
+        if merges <= 1 or rare_share(proto, word2cnt) <= MAX_RARE_SHARE:
             return proto
-        size = round(0.8 * size)
+        merges = round(0.8 * merges)
 
 
-def rare_share(proto, word2cnt, given=0) -> float:
-    """The share of the subwords that the text has less than `RARE_COUNT` times.
+def split_reserved(word2cnt) -> Counter:
+    """Split words at the character that sentencepiece reserves, so that it counts the rest."""
+    pieces = Counter()
+    for word, count in word2cnt.items():
+        for piece in word.replace(RESERVED, " ").split() if RESERVED in word else [word]:
+            pieces[piece] += count
+    return pieces
+
+
+def count_characters(word2cnt) -> Counter:
+    """Count the characters of words, and the space before each word as sentencepiece writes it."""
+    counts = Counter()
+    for word, count in word2cnt.items():
+        for char in f"▁{word}":
+            counts[char] += count
+    return counts
+
+
+def coverage_without_rare(counts) -> float:
+    """Return the share of the characters that occur more than `SPELLED_COUNT` times."""
+    covered = sum(count for count in counts.values() if count > SPELLED_COUNT)
+    # A little less, since sentencepiece goes on to the next character below this share.
+    return max(MIN_COVERAGE, (covered - 0.5) / counts.total())
+
+
+def count_covered(counts, character_coverage) -> int:
+    """Count the most frequent characters that together have a share of all of them."""
+    total, covered, number = counts.total(), 0, 0
+    for _, count in counts.most_common():
+        if covered >= character_coverage * total:
+            break
+        covered, number = covered + count, number + 1
+    return number
+
+
+def choose_merges(num_characters, alphabet_size) -> int:
+    """The number of merges for a text, if `vocab_size` is `AUTO`.
+
+    A subword is a character of the text or a merge of two subwords. In a text of few different
+    characters, both together are as many as `choose_vocab_size` says. Chinese or Japanese text may
+    have thousands of them. They do not take the place of merges, without which each word of the
+    other language would be spelled in letters.
+
+    Args:
+      num_characters: of both sides of the training text together, without spaces.
+      alphabet_size: how many different ones there are, with the special tokens.
+
+    >>> [choose_merges(500_000, size) for size in (84, 2004)]
+    [2543, 2527]
+    """
+    size = choose_vocab_size(num_characters)
+    return size - min(alphabet_size, ALPHABET_SIZE, size // 2)
+
+
+def rare_share(proto, word2cnt) -> float:
+    """The share of the merged subwords that the text has less than `RARE_COUNT` times.
 
     A text that repeats its phrases, in a script without spaces, has subwords that are complete
     phrases. A model meets each of them too seldom to learn it.
@@ -171,14 +243,20 @@ def rare_share(proto, word2cnt, given=0) -> float:
     Args:
       proto: sentencepiece model, bytes.
       word2cnt: the words of the text with their counts.
-      given: how many subwords after the special ones are not learned, and do not count.
     """
     processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
     counts = np.zeros(processor.get_piece_size(), np.int64)
     tokenized = processor.encode([*word2cnt])
     for ids, count in zip(tokenized, word2cnt.values(), strict=True):
         np.add.at(counts, ids, count)
-    return float(np.mean(counts[len(SPECIALS) + given :] < RARE_COUNT))
+    merged = [i for i in range(len(counts)) if is_merged(processor, i)]
+    return float(np.mean(counts[merged] < RARE_COUNT)) if merged else 0.0
+
+
+def is_merged(processor, i) -> bool:
+    """Whether a subword is a merge of two others, and no character, symbol or byte."""
+    special = processor.is_control(i) or processor.is_unknown(i) or processor.is_byte(i)
+    return not special and len(processor.id_to_piece(i)) > 1
 
 
 def train_sentencepiece(word2cnt, vocab_size, sources, **more) -> bytes:
@@ -197,7 +275,6 @@ def train_sentencepiece(word2cnt, vocab_size, sources, **more) -> bytes:
                 model_writer=model,
                 model_type="bpe",
                 vocab_size=vocab_size,
-                character_coverage=1.0,
                 max_sentence_length=2**30,  # bytes, so that no word is left out
                 normalization_rule_tsv=rules,
                 pad_id=PAD,
@@ -229,17 +306,18 @@ def normalization_file():
 def normalization_rules() -> str:
     """Make the rules by which sentencepiece normalizes text.
 
-    They give Unicode's NFC and plain spaces, and change nothing else. Sentencepiece's own rules
-    would also replace full-width characters and fractions, which decoding cannot restore. Each
-    line holds two strings, from and to, as hexadecimal code points.
+    They are `text.normalize` for each character, and make plain spaces of all spaces: programs
+    that use the model without this project normalize most text as it does. Sentencepiece's own
+    rules would also replace full-width characters and fractions, which decoding cannot restore.
+    Each line holds two strings, from and to, as hexadecimal code points.
     """
     pairs = []
-    for char in map(chr, range(sys.maxunicode + 1)):
-        decomposed, composed = (unicodedata.normalize(form, char) for form in ("NFD", "NFC"))
+    for char in map(chr, range(1, sys.maxunicode + 1)):  # sentencepiece cannot replace U+0000
+        decomposed, normalized = unicodedata.normalize("NFD", char), normalize(char)
         if char.isspace() and char != " ":
             pairs.append((char, " "))
-        elif char != composed:
-            pairs.append((char, composed))
+        elif char != normalized:
+            pairs.append((char, normalized))
         elif char != decomposed:
             pairs.append((decomposed, char))
     lines = ["\t".join(" ".join(f"{ord(c):x}" for c in text) for text in pair) for pair in pairs]
@@ -270,9 +348,10 @@ def explain_trainer_error(message, vocab_size, sources) -> InputError:
             f"{paths}: sentencepiece cannot make subwords of this text ({message}). Check the files"
         )
     size = int(match[1])
+    fewer = ", or --character_coverage 0.9995 to leave out the rarest" if bound == "more" else ""
     return SizeError(
         f"{paths}: {problem.format(size)}, and vocab_size is {vocab_size}. Use --vocab_size {size}"
-        f" or {bound}, or --vocab_size {AUTO}",
+        f" or {bound}, or --vocab_size {AUTO}{fewer}",
         size,
     )
 
@@ -328,7 +407,7 @@ def write_subwords(hp, pairs):
         counts, names = [counts[0] + counts[1]], [names[0] + names[1]]
     # Both are made before one is written, so that the two files always belong together.
     models = [
-        make_subwords(*side, hp.vocab_size, hp.symbol_list, hp.byte_fallback)
+        make_subwords(*side, hp.vocab_size, hp.symbol_list, hp.byte_fallback, hp.character_coverage)
         for side in zip(counts, names, strict=True)
     ]
     for path, model in zip(hp.sentencepiece_paths, models, strict=True):

@@ -9,6 +9,7 @@ import gzip
 import html
 import itertools
 import os
+import unicodedata
 import zlib
 from typing import NamedTuple
 
@@ -133,6 +134,42 @@ def decode_utf8(name, lines):
                 " Convert the file, for example with `iconv -f latin1 -t utf-8`"
             ) from None
         yield text.removeprefix("\ufeff" if number == 1 else "").rstrip("\r\n")
+
+
+# Character classes of what nobody sees: control characters, soft hyphens, zero-width spaces, marks
+# of direction, byte-order marks; and joiners, which in many scripts change how letters look, but
+# keep only ligatures apart in the scripts UNJOINED.
+INVISIBLE = (
+    r"\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u061c\u200b\u200e\u200f\u202a-\u202e"
+    r"\u2060-\u206f\ufeff\ufff9-\ufffb"
+)
+JOINERS = r"\u200c\u200d"
+UNJOINED = r"\p{Latin}\p{Greek}\p{Cyrillic}"
+INVISIBLE_PATTERN = regex.compile(rf"[{INVISIBLE}]+")
+JOINERS_PATTERN = regex.compile(rf"[{JOINERS}]+")
+UNJOINED_PATTERN = regex.compile(rf"[{UNJOINED}][\p{{M}}{JOINERS}]+")
+
+
+def normalize(text) -> str:
+    """Bring text to the one form in which it is encoded, returned and scored.
+
+    It removes invisible characters, and composes the rest (Unicode's NFC), so that text that looks
+    equal is equal. Normalizing again changes nothing.
+
+    >>> normalize("Stra\\u00ADße") == "Straße", normalize("u\\u0308ber") == "über"
+    (True, True)
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    text = INVISIBLE_PATTERN.sub("", text)
+    if JOINERS_PATTERN.search(text):
+        text = UNJOINED_PATTERN.sub(lambda match: JOINERS_PATTERN.sub("", match[0]), text)
+    return unicodedata.normalize("NFC", text)
+
+
+def normalize_lines(lines) -> list[str]:
+    """Normalize many lines, none of which has a line feed in it."""
+    return normalize("\n".join(lines)).split("\n") if lines else []
 
 
 def clean(line) -> str:

@@ -33,11 +33,17 @@ from runtime.signals import SignalGuard
 if __name__ == "__main__":
     flags = parse_flags(__doc__, Hyperparams)  # before TensorFlow is loaded, which takes seconds
 
+import numpy as np
 import tensorflow as tf
 
 import checkpoint
 from bleu import METRICS, corpus_score, tokenizer_note
-from data_load import apply_bpe_dropout, load_test_data, load_train_data, plan_batches
+from data_load import (
+    apply_bpe_dropout,
+    load_test_data,
+    load_train_data,
+    plan_batches,
+)
 from inference import (
     choose_checkpoints,
     decode_all,
@@ -56,7 +62,13 @@ from vocab import load_vocabs, save_vocabs
 # The training step and the loop are in trainer.py, which also says why the loop is not Model.fit.
 
 ALPHAS = (0.6, 1.0, 1.4, 1.8)  # --alpha auto chooses among them
-EVALUATION_FLAGS = ("logdir", "beam", "length_penalty", "average_checkpoints", "best")
+LENGTH_SAMPLES = 1_000_000  # pairs whose lengths decide how long a translation may be
+LENGTH_MARGIN = 1.5  # how much longer than the training text a translation may be
+COVERED_LENGTHS = 0.999  # share of the training pairs that the limit is made for
+EVALUATION_FLAGS = (
+    *("logdir", "beam", "length_penalty", "average_checkpoints", "best"),
+    *("max_output_ratio", "max_output_extra"),
+)
 
 
 def main(flags):
@@ -96,7 +108,7 @@ def main(flags):
     dev = load_dev_data(hp, vocabs)
     data = load_train_data(hp, vocabs, may_write(hp.id_folder, "preprocessed", flags))
     if not path:
-        hp = settle_schedule(hp, data, vocabs)
+        hp = choose_output_limit(settle_schedule(hp, data, vocabs), flags, data)
     elif more_steps:
         num_epochs = count_epochs(hp.max_steps, count_steps_per_epoch(hp, data, vocabs))
         hp = dataclasses.replace(hp, num_epochs=max(hp.num_epochs, num_epochs))
@@ -196,14 +208,11 @@ def start_from_model(flags) -> Start:
     if not newest:
         raise InputError(f"{logdir}: holds no checkpoint. Name the folder of a model")
     check_not_original(newest, "Name the folder of another model")
-    saved, trained_with = load_hparams(dict(logdir=logdir), model_exists=True)
+    choice = {name: flags[name] for name in ("best", "average_checkpoints") if name in flags}
+    saved, trained_with = load_hparams(choice | dict(logdir=logdir), model_exists=True)
     hp = make_hparams_from(saved, flags)
     vocabs = load_vocabs(dataclasses.replace(saved, preprocessed=hp.preprocessed), trained_with)
-    paths = choose_checkpoints(
-        newest,
-        flags.get("best", saved.best and "average_checkpoints" not in flags),
-        flags.get("average_checkpoints", saved.average_checkpoints),
-    )
+    paths = choose_checkpoints(newest, saved, choice)
     checkpoint.check_sizes(hp, [*map(len, vocabs)], newest)
     print(f"Starting from {describe_checkpoints(paths)} in {logdir}")
     return Start(hp, vocabs, None, paths)
@@ -257,7 +266,10 @@ def choose_alpha(hp, dev, guard):
       KeyboardInterrupt: a signal came.
     """
     search_flags = {name: getattr(hp, name) for name in EVALUATION_FLAGS}
-    _, decoding_hp, model, vocabs = load_model(search_flags)
+    saved, vocab_sha256 = read_hparams(hp.logdir)
+    saved = dataclasses.replace(saved, **search_flags)
+    save_hparams(saved, vocab_sha256)
+    _, decoding_hp, model, vocabs = load_model(dict(logdir=hp.logdir))  # as eval.py loads it
     scores = {}
     for alpha in sorted({*ALPHAS, hp.alpha}):
         if guard.signal is not None:
@@ -269,8 +281,7 @@ def choose_alpha(hp, dev, guard):
     best = max(scores, key=lambda alpha: (scores[alpha], alpha == hp.alpha))
     listed = ", ".join(f"{alpha}: {score:.2f}" for alpha, score in scores.items())
     print(f"Chosen: alpha {best} ({METRICS[hp.metric]} of the development set: {listed})")
-    saved, vocab_sha256 = read_hparams(hp.logdir)
-    save_hparams(dataclasses.replace(saved, **search_flags, alpha=best), vocab_sha256)
+    save_hparams(dataclasses.replace(saved, alpha=best), vocab_sha256)
 
 
 def choose_alpha_of_trained(hp, vocabs, flags):
@@ -334,6 +345,42 @@ def settle_schedule(hp, data, vocabs) -> Hyperparams:
             f" the training has {steps} steps in {chosen.num_epochs} epochs. Use --warmup_steps"
             f" {AUTO} or --num_epochs {AUTO}",
             file=sys.stderr,
+        )
+    return chosen
+
+
+def choose_output_limit(hp, flags, data) -> Hyperparams:
+    """Raise `max_output_ratio` and `max_output_extra` if the training text has longer translations.
+
+    The ratio is 1.5 times the mean ratio of the text. The extra tokens are 1.5 times as many as
+    all pairs but one in a thousand need beyond that. Neither becomes lower than it is.
+
+    Args:
+      flags: dict, those of the command line, whose values stay.
+      data: SentencePairs, the training text.
+
+    >>> hp = make_hparams(dict(recipe="tiny"))
+    >>> X, Y = (RaggedIds.from_lists([[4] * n for n in lengths]) for lengths in ([3, 4], [31, 29]))
+    >>> chosen = choose_output_limit(hp, {}, SentencePairs(X, Y, [], [], []))  # doctest: +ELLIPSIS
+    Translations may have 12.9 * source tokens + 10, since ...
+    >>> chosen.max_output_ratio, chosen.max_output_extra
+    (12.9, 10)
+    """
+    count = min(len(data.X), LENGTH_SAMPLES)
+    rows = np.linspace(0, len(data.X) - 1, count).astype(np.int64)
+    source_lengths, target_lengths = data.X.lengths_of(rows), data.Y.lengths_of(rows)
+    ratio, extra = hp.max_output_ratio, hp.max_output_extra
+    mean_ratio = target_lengths.sum() / source_lengths.sum()
+    if "max_output_ratio" not in flags:
+        ratio = max(ratio, math.ceil(10 * LENGTH_MARGIN * mean_ratio) / 10)
+    if "max_output_extra" not in flags:
+        needed = np.quantile(target_lengths - ratio * source_lengths, COVERED_LENGTHS)
+        extra = max(extra, math.ceil(LENGTH_MARGIN * needed))
+    chosen = dataclasses.replace(hp, max_output_ratio=ratio, max_output_extra=extra)
+    if chosen != hp and hp.unbounded_length:
+        print(
+            f"Translations may have {chosen.describe_output_limit()}, since the training text has"
+            f" {mean_ratio:.1f} target tokens per source token"
         )
     return chosen
 

@@ -22,7 +22,14 @@ import checkpoint
 from bleu import LITTLE_LEARNED_HINT, METRICS, corpus_score, empty_note
 from data_load import apply_bpe_dropout, get_batch_data
 from hparams import save_hparams
-from inference import decode_all, decoding_batches, detokenize_best, make_search
+from inference import (
+    decode_all,
+    decoding_batches,
+    detokenize_best,
+    find_at_limit,
+    limit_note,
+    make_search,
+)
 from interop.variable_names import variables_by_2017_name
 from model import make_model
 from modules import divergence_of_halves, smoothed_cross_entropy
@@ -184,16 +191,17 @@ def evaluate_dev(search, loss_fn, dev, hp, vocab):
       vocab: that of the target.
 
     Returns:
-      (float, dict, list of str): the loss per token, the scores by the names of METRICS, and the
-      translations.
+      (float, dict, list of str, int): the loss per token, the scores by the names of METRICS, the
+      translations, and how many of them ended at the limit of their length.
     """
-    got = detokenize_best(decode_all(search, dev.data.X, hp), vocab)
+    translations = decode_all(search, dev.data.X, hp)
+    got = detokenize_best(translations, vocab)
     scores = {name: corpus_score(name, dev, got, hp.target_lang)[0] for name in METRICS}
     X, Y = dev.data.X, dev.data.Y
     batches = decoding_batches(np.maximum(X.lengths, Y.lengths), width=hp.pad_to)
     totals = [loss_fn(X.pad(rows, hp.pad_to), Y.pad(rows, hp.pad_to)) for rows in batches]
     loss, num_targets = np.sum(totals, axis=0)
-    return loss / num_targets, scores, got
+    return loss / num_targets, scores, got, sum(find_at_limit(translations, dev.data.X, hp))
 
 
 def out_of_patience(dev_scores, patience) -> bool:
@@ -373,7 +381,7 @@ class Trainer:
         count = self.strategy.num_replicas_in_sync
         print(f"{self.model.count_params():,} parameters on {count} {kind}")
         print("Building the graph of a training step takes some seconds", flush=True)
-        self.note = ""  # on the last translations of the development set
+        self.notes = []  # on the last translations of the development set
         self.path = path  # the last checkpoint
         if start_paths:
             checkpoint.restore_average(self.model, start_paths)
@@ -410,8 +418,8 @@ class Trainer:
             unit = "evaluations" if hp.dev_steps else "epochs"
             metric = METRICS[hp.metric]
             print(f"No better dev {metric} than {best:.2f} in {hp.patience} {unit}: stopping")
-        if self.note and self.chief:
-            print(f"{self.note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
+        if self.notes and self.chief:
+            print(f"{'. '.join(self.notes)}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
 
     def ends_early(self) -> bool:
         """Whether no epoch is continued: no patience is left, or all steps are done."""
@@ -499,11 +507,11 @@ class Trainer:
         self.flush_metrics()
         report = "mean_loss {:.3f} acc {:.3f}".format(*self.progress.means())
         if dev:
-            loss, scores, note = self.evaluate(dev, guard, mid_epoch)
-            self.note = note
+            loss, scores, self.notes = self.evaluate(dev, guard, mid_epoch)
             report += f", dev loss {loss:.3f}"
             report += "".join(f" {METRICS[name]} {score:.2f}" for name, score in scores.items())
-            report += f" ({note}, which is usual in the first epochs)" if note else ""
+            if self.notes:
+                report += f" ({'; '.join(self.notes)}; usual in the first epochs)"
         self.save(mid_epoch)
         if self.chief:
             seconds = time.monotonic() - self.report_start
@@ -515,13 +523,13 @@ class Trainer:
         """Evaluate on the development set, and record its score.
 
         Returns:
-          (float, dict, str): loss, the scores by the names of METRICS, and a note if most
-          translations are empty.
+          (float, dict, list of str): loss, the scores by the names of METRICS, and notes if most
+          translations are empty, or some ended at the limit of their length.
         """
         hp, progress = self.hp, self.progress
         try:
             with guard.interruptible():
-                loss, scores, got = evaluate_dev(
+                loss, scores, got, at_limit = evaluate_dev(
                     self.search, self.loss_fn, dev, hp, vocab=self.vocabs[1]
                 )
         except KeyboardInterrupt:
@@ -535,7 +543,7 @@ class Trainer:
             summaries.write_samples(dev, got, progress.global_step)
             summaries.write_attention(self.model, dev, self.vocabs, hp, progress.global_step)
             checkpoint.write_dev_scores(hp.logdir, progress.dev_scores, hp.metric, self.dev_sha256)
-        return loss, scores, empty_note(got)
+        return loss, scores, [*filter(None, [empty_note(got), limit_note(at_limit, len(got), hp)])]
 
     def flush_metrics(self) -> StepMetrics:
         """Add the pending metrics to the progress; returns them, (steps,).
@@ -579,6 +587,7 @@ class Trainer:
                 keep=self.hp.keep_checkpoints,
                 mid_epoch=mid_epoch,
                 evaluated=checkpoint.evaluated_names(self.hp.logdir),
+                previous=self.path,
             )
 
     def check_loss(self):

@@ -117,7 +117,15 @@ import checkpoint
 from bleu import LITTLE_LEARNED_HINT, empty_note
 from data_load import encode_lines
 from ids import RaggedIds
-from inference import LineScore, Scorer, Translator, describe_decoding, load_model
+from inference import (
+    LineScore,
+    Scorer,
+    Translator,
+    describe_decoding,
+    limit_hint,
+    limit_note,
+    load_model,
+)
 from interop import ctranslate2_model
 from monitor.attention_maps import (
     MAX_PICTURE_TOKENS,
@@ -530,6 +538,8 @@ def main(flags):
     if count := translator.truncated:
         lines = "1 line was" if count == 1 else f"{count} lines were"
         print(f"{lines} truncated to {hp.max_input_tokens - 1} tokens", file=sys.stderr)
+    if note := limit_note(translator.at_limit, translator.translated, hp):
+        print(f"{note}. {limit_hint(hp)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

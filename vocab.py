@@ -11,7 +11,7 @@ import sentencepiece
 from runtime.errors import InputError
 from runtime.files import atomic_write
 from runtime.flags import AUTO
-from text import read_lines
+from text import normalize, read_lines
 
 PAD, UNK, BOS, EOS = range(4)  # ids of the first four tokens of every vocabulary
 SPECIALS = ("<PAD>", "<UNK>", "<S>", "</S>")
@@ -173,7 +173,7 @@ class WordVocab:
 
     def decode(self, ids) -> str:
         """Join the words before the first `</S>` with spaces."""
-        return " ".join(map(self.id_to_token, truncate_at_eos(ids)))
+        return normalize(" ".join(map(self.id_to_token, truncate_at_eos(ids))))
 
 
 def load_vocab(path, min_cnt):
@@ -313,9 +313,10 @@ class SubwordVocab:
         return self.processor.id_to_piece(int(i))
 
     def decode(self, ids) -> str:
-        """Join the subwords before the first `</S>` to text, which has no line feed.
+        """Join the subwords before the first `</S>` to normalized text, which has no line feed.
 
-        `--byte_fallback` makes subwords of all bytes, also of those that end a line.
+        Two normalized subwords may together be text that is not. `--byte_fallback` makes subwords
+        of all bytes, also of those that end a line.
         """
         text = self.processor.decode([int(i) for i in truncate_at_eos(ids)])
-        return text.replace("\n", " ").replace("\r", " ")
+        return normalize(text.replace("\n", " ").replace("\r", " "))

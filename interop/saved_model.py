@@ -3,14 +3,21 @@
 It tokenizes and detokenizes with TensorFlow ops, so that it needs no Python code of this project.
 """
 
+import re
 import sys
+from functools import partial
 
 import tensorflow as tf
 
 from inference import make_search, truncate_at_eos_tf
 from runtime.errors import InputError
-from text import clean
+from text import INVISIBLE, JOINERS, UNJOINED, clean
 from vocab import EOS, UNK
+
+# RE2 writes \u200b as \x{200b}.
+INVISIBLE_RE2, JOINERS_RE2 = (
+    re.sub(r"\\[ux](\w+)", r"\\x{\1}", pattern) for pattern in (INVISIBLE, JOINERS)
+)
 
 
 def import_tensorflow_text():
@@ -39,17 +46,26 @@ class SubwordOps(tf.Module):
     def __init__(self, source, target):
         super().__init__()
         make_tokenizer = import_tensorflow_text().SentencepieceTokenizer
+        self.compose = partial(import_tensorflow_text().normalize_utf8, normalization_form="NFC")
         # With names: a program that loads the model would give both tokenizers one resource.
         self.source = make_tokenizer(source.proto, tf.int32, add_eos=True, name="source")
         self.target = make_tokenizer(target.proto, name="target")
 
     def encode(self, lines):
         """Convert sentences (N,) to ids (N, T), a RaggedTensor, with `</S>` at the end of each."""
-        return self.source.tokenize(lines)  # (N, T)
+        return self.source.tokenize(self.normalize(lines))  # (N, T)
 
     def decode(self, ids):
         """Convert ids (N, T), a RaggedTensor without `</S>`, to sentences (N,)."""
-        return tf.strings.regex_replace(self.target.detokenize(ids), "[\r\n]", " ")  # (N,)
+        lines = tf.strings.regex_replace(self.target.detokenize(ids), "[\r\n]", " ")
+        return self.normalize(lines)  # (N,)
+
+    def normalize(self, lines):
+        """Normalize sentences (N,) as `text.normalize` does."""
+        lines = tf.strings.regex_replace(lines, f"[{INVISIBLE_RE2}]+", "")
+        joined = f"([{UNJOINED}]\\pM*)[{JOINERS_RE2}]+"  # a joiner, in scripts without them
+        lines = tf.strings.regex_replace(lines, joined, r"\1")
+        return self.compose(lines)  # (N,)
 
 
 class WordOps(tf.Module):

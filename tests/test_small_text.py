@@ -1,6 +1,7 @@
 """Small texts: the choices of prepro.py and train.py for them, and their warnings."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import random
@@ -117,6 +118,56 @@ def test_text_that_does_not_allow_the_chosen_size_still_has_a_vocabulary(tmp_pat
     vocab, _ = load_vocabs(make_hparams(flags))
     (ids,) = vocab.encode([line])
     assert vocab.decode(ids) == line or not line.isprintable()
+
+
+@functools.cache
+def han_text(pairs):
+    """Make a text of 3,000 characters with the frequencies of a language, and of English words."""
+    rng = random.Random(0)
+    han = [chr(0x4E00 + i) for i in range(3000)]
+    weights = [1 / (i + 1) for i in range(3000)]
+    words = "the a dog man woman child house street small old runs plays eats sleeps near with"
+    source = ["".join(rng.choices(han, weights, k=15)) for _ in range(pairs)]
+    target = [" ".join(rng.choices(words.split(), k=8)) for _ in range(pairs)]
+    return source, target
+
+
+@pytest.mark.parametrize("pairs", [300, 3000, 30_000])
+def test_a_text_of_many_characters_has_merges_for_both_sides(pairs):
+    source, target = han_text(pairs)
+    word2cnt = prepro.count_words(source) + prepro.count_words(target)
+    proto = prepro.make_subwords(word2cnt, ["a", "b"], AUTO)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
+    characters = {*"".join(source + target)} - {" "}
+    merged = [i for i in range(len(processor)) if prepro.is_merged(processor, i)]
+    assert len(processor) == 5 + len(characters) + len(merged)  # every character is known
+    tokens = sum(map(len, processor.encode(target[:100])))
+    assert tokens <= 1.5 * 8 * 100  # words, not letters
+    if pairs > 300:
+        assert sum(map(len, processor.encode(source[:100]))) < 15 * 100  # some pairs are merged
+
+
+@pytest.mark.parametrize(
+    "folder, names",
+    [
+        ("wordshk_en_yue", ("train.yue", "train.en")),
+        ("small_parallel_enja", ("train.ja", "train.en")),
+        ("multi30k", ("train.de", "train.en")),
+        ("loresmt2021_en_ga", ("train.ga", "train.en")),
+    ],
+)
+@pytest.mark.parametrize("pairs, most", [(300, 3.2), (3000, 2.1)])
+def test_no_text_is_spelled(real_text, folder, names, pairs, most):
+    """English has fewer than so many subwords per word, in whichever script the other side is."""
+    sides = [(real_text / folder / name).read_text("utf-8").split("\n")[:-1] for name in names]
+    rows = random.Random(0).sample(range(len(sides[0])), pairs + 300)  # a file may be sorted
+    source, target = ([side[row] for row in rows] for side in sides)
+    word2cnt = sum(map(prepro.count_words, (source[:pairs], target[:pairs])), Counter())
+    proto = prepro.make_subwords(word2cnt, ["a", "b"], AUTO)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
+    held_out = target[pairs:]
+    tokens = sum(map(len, processor.encode(held_out)))
+    assert tokens < most * sum(len(line.split()) for line in held_out)
 
 
 def test_a_text_that_repeats_its_phrases_has_no_phrases_as_subwords():

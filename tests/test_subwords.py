@@ -93,10 +93,15 @@ def test_any_script_is_text(tmp_path, line):
     assert UNK not in ids and vocab.decode(ids) == line
 
 
-def test_text_is_only_normalized_to_nfc_and_plain_spaces(vocab):
-    lines = ["Ein\u00a0Hund\tim\u2028Park ", unicodedata.normalize("NFD", "für die schöne")]
+def test_the_sentencepiece_model_alone_composes_and_makes_plain_spaces(vocab):
+    """For programs that use the file without `text.normalize`."""
+    lines = [
+        "Ein\u00a0Hund\tim\u2028Park ",
+        unicodedata.normalize("NFD", "für die schöne"),
+        "\xads",
+    ]
     texts = [vocab.decode(vocab.encode([line])[0]) for line in lines]
-    assert texts == ["Ein Hund im Park", "für die schöne"]
+    assert texts == ["Ein Hund im Park", "für die schöne", "s"]
 
 
 def size_named(flags, bound, **more):
@@ -528,7 +533,34 @@ def test_symbols_that_cannot_be_are_refused(tmp_path, symbols, problem):
     assert not (tmp_path / "preprocessed").exists()
 
 
-@pytest.mark.parametrize("change", [dict(symbols="x"), dict(byte_fallback=True)])
+@pytest.mark.parametrize(
+    "change", [dict(symbols="x"), dict(byte_fallback=True), dict(character_coverage=0.99)]
+)
 def test_words_have_neither(change):
-    with pytest.raises(InputError, match="symbols and byte_fallback need --tokenizer bpe"):
+    with pytest.raises(InputError, match=f"{[*change][0]} needs --tokenizer bpe"):
         make_hparams(change)
+
+
+@pytest.mark.parametrize(
+    "size, more", [(290, dict(byte_fallback=True)), (40, dict(character_coverage=0.98))]
+)
+def test_rare_characters_can_be_left_out(tmp_path, size, more):
+    """Each of 300 characters occurs once, so they would need more subwords than there are."""
+    rare = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
+    pairs = [(f"{char} {'好人' * 30}", "good people") for char in rare]
+    flags = write_corpus(tmp_path, pairs) | dict(recipe="tiny", vocab_size=size)
+    with pytest.raises(InputError, match="--character_coverage 0.9995 to leave out the rarest"):
+        prepro.main(flags)
+    prepro.main(flags | more)
+    vocab = SubwordVocab(make_hparams(flags).sentencepiece_paths[0])
+    ids = vocab.encode(["一好人"])[0]
+    assert (UNK in ids) == ("byte_fallback" not in more)
+    assert "byte_fallback" not in more or vocab.decode(ids) == "一好人"
+
+
+def test_a_reserved_character_leaves_out_no_other(tmp_path):
+    """Sentencepiece skips a word with U+2585 or U+0000, and then its other characters."""
+    flags = write_corpus(tmp_path, [("Balken ▃\0▅▇ voll", "bars full")] * 9) | dict(recipe="tiny")
+    prepro.main(flags)
+    ids = load_vocabs(make_hparams(flags))[0].encode(["▃▇"])[0]
+    assert UNK not in ids
