@@ -258,7 +258,7 @@ def test_a_file_in_place_of_a_folder(flags, model, tmp_path):
 def test_a_file_with_only_markup(flags):
     for side in ("source_train", "target_train"):
         Path(flags[side]).write_text("<url>x</url>\n")
-    refused("train.py", flags["source_train"], "every line starts with <", **flags)
+    refused("train.py", flags["source_train"], "every line is markup", **flags)
 
 
 @pytest.mark.parametrize("script", ["prepro.py", "train.py"])
