@@ -304,7 +304,7 @@ ROOTS = dict(
     html="HTML",
     **dict.fromkeys(("mteval", "srcset", "refset", "tstset"), "a test set in XML"),
 )
-SHOWN_IN = "docs/training.md#formats shows how"
+SHOWN_IN = "docs/training.md#formats shows how"  # of TMX, WMT's XML, SGML and CSV
 
 
 def root_element(head) -> str | None:
@@ -335,8 +335,9 @@ def check_sentences(path, head):
     """
     if root := root_element(head):
         raise InputError(
-            f"{path}: is {ROOTS.get(root, 'XML')}, and one sentence on each line is needed."
-            f" Write the sentences of each language to a file of its own ({SHOWN_IN})"
+            f"{path}: is {ROOTS.get(root, 'XML')}, and one sentence on each line is needed. Write"
+            " the sentences of each language to a file of its own"
+            + ("" if root in ("xliff", "html") or root not in ROOTS else f" ({SHOWN_IN})")
         )
     for number, line in enumerate(head, 1):
         if opens_segment(line):
@@ -368,7 +369,7 @@ def columns_in(path, lines) -> tuple[str, str] | None:
     if is_csv(str(path), lines):
         return "columns with commas or semicolons between them (CSV)", SHOWN_IN
     if regex.match(r'\s*(\[\s*)?\{\s*"', "\n".join(lines[:3])):
-        return "JSON", SHOWN_IN
+        return "JSON", "for example with Python's module json"
     return None
 
 

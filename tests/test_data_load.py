@@ -11,8 +11,10 @@ import itertools
 import json
 import lzma
 import os
+import re
 import shutil
 import tarfile
+import textwrap
 import time
 import tracemalloc
 import weakref
@@ -31,7 +33,7 @@ from data_load import create_data, get_batch_data, load_test_data, load_train_da
 from hparams import Hyperparams, make_hparams
 from ids import RaggedIds
 from interop.original import find_min_cnt
-from processes import Forked
+from processes import ROOT, Forked
 from runtime import parallel
 from runtime.errors import InputError
 from text import read_lines, read_test_sentences, read_test_set
@@ -337,7 +339,7 @@ def test_a_line_is_markup_only_if_all_of_it_is_a_tag_of_a_known_format(tmp_path)
     assert training_pairs(flags, maxlen=60) == pairs
     assert read_test_sentences(flags["target_test"]).raw == [target for _, target in pairs]
     flags = write_corpus(tmp_path, pairs)  # words: the rule of 2017, in training text
-    assert training_pairs(flags) == [("x", "y")]
+    assert training_pairs(flags) == [("Preab ar an br", "Jump to br"), ("x", "y")]
 
 
 @pytest.mark.parametrize("unit", ["<", "<p>", "<p ", '<p "', "<!--", "<url>", "<title>a</title>"])
@@ -635,6 +637,20 @@ def test_a_pickle_in_place_of_an_array_runs_no_code(large, tmp_path, name):
     assert not data_load.read_id_files(hp, vocabs) and not (tmp_path / "made").exists()
 
 
+def test_skipped_lines_are_counted_even_if_the_text_is_not_read_again(large, capsys):
+    path = Path(large["source_train"])
+    path.write_text(f"<url>x</url>\n{path.read_text('utf-8')}", "utf-8")
+    hp = Hyperparams(**large, min_cnt=1)
+    for _ in range(2):
+        load_train_data(hp, load_vocabs(hp))
+        assert f"Skipped as markup: 1 lines of {path} (first: line 1)" in capsys.readouterr().out
+    info = hp.id_folder / "info.json"
+    content = json.loads(info.read_text())
+    for bad in (None, [[1, 2]], [["a", 1]] * 2, [[1, 2]] * 3):
+        info.write_text(json.dumps(content | dict(skipped=bad)))
+        assert not data_load.read_id_files(hp, load_vocabs(hp))
+
+
 def test_of_several_processes_only_one_encodes(large):
     shutil.rmtree(Hyperparams(**large).id_folder)
     task = functools.partial(encode_and_count, large | dict(min_cnt=1))
@@ -883,6 +899,23 @@ def test_a_test_set_has_a_limit(tmp_path, monkeypatch):
     (path := tmp_path / "a.gz").write_bytes(gzip.compress(b"a b\n" * 2**19))
     with pytest.raises(InputError, match="has more than 1 million characters"):
         read_test_sentences(path)
+
+
+def test_the_programs_of_the_documents_split_a_file(tmp_path, monkeypatch):
+    """Those of docs/training.md#formats, which messages name."""
+    section = (ROOT / "docs" / "training.md").read_text("utf-8").split("\n## Formats\n")[1]
+    programs = re.findall(r"(?:^    .+\n)+", section.split("\n## ")[0], re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    Path("my.tmx").write_text(TMX.replace("GA", "de"), "utf-8")
+    Path("my.csv").write_text('"Oscail\n an comhad","Open the file"\nCabhair,Help\n', "utf-8")
+    for program in programs:
+        exec(textwrap.dedent(program), {})
+        for path, lines in (("my.de", ["Oscail an comhad", "Cabhair"]), ("my.en", None)):
+            assert Path(path).read_text("utf-8").splitlines() == (
+                lines or ["Open the file", "Help"]
+            )
+            Path(path).unlink()
+    assert len(programs) == 2
 
 
 def test_the_same_text_on_both_sides_is_noted(tmp_path, capsys):
