@@ -884,6 +884,10 @@ def test_a_file_that_is_no_source_with_references_is_refused(tmp_path, content, 
         ),
         ([*SOURCE, ("d3", "", [(1, "x")])], "b.sgm:13: segment 1 of document d3 has no count"),
         ([("d1", "", [(1, "a"), (1, "b")]), SOURCE[1]], "segment 2 .* is paired with segment 1"),
+        (
+            [SOURCE[0], ("d3", "", [(1, "x")])],
+            "segment 1 of document d2 is paired with segment 1 of document d3",
+        ),
     ],
 )
 def test_missing_and_repeated_segments_are_named(tmp_path, target, message):
