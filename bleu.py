@@ -53,10 +53,10 @@ def bleu_score(expected, got):
 
 
 def make_metric(name, references, lang, lowercase=False):
-    """Make the metric of sacreBLEU with a name from `METRICS`."""
+    """Make the metric of sacreBLEU with a name from `METRICS`; `references` as in EvalSet."""
     if name == "chrf":
         return sacrebleu.CHRF(lowercase=lowercase)
-    tokenizer = choose_tokenizer(lang, tuple(references))
+    tokenizer = choose_tokenizer(lang, tuple(references[0]))
     return sacrebleu.BLEU(lowercase=lowercase, tokenize=tokenizer)
 
 
@@ -74,7 +74,7 @@ def corpus_score(name, test, got, lang, lowercase=False):
       (float, str): score from 0 to 100, and sacreBLEU's signature of the settings.
     """
     metric = make_metric(name, test.references, lang, lowercase)
-    score = metric.corpus_score(align_with_references(test, got), [test.references]).score
+    score = metric.corpus_score(align_with_references(test, got), test.references).score
     return score, str(metric.get_signature())
 
 
@@ -99,7 +99,8 @@ def compare_systems(references, hypotheses, others, lang) -> dict:
     The intervals come from test sets that are drawn with replacement from the pairs of this one.
 
     Args:
-      references, hypotheses, others: the sentences of one test set, lists of str.
+      references: one or several references of a test set, lists of str.
+      hypotheses, others: the translations of its sentences, lists of str.
 
     Returns:
       dict: a Comparison by the names in `METRICS`.
@@ -107,7 +108,7 @@ def compare_systems(references, hypotheses, others, lang) -> dict:
     test = PairedTest(
         [("other", others), ("this", hypotheses)],
         {name: make_metric(name, references, lang) for name in METRICS},
-        [references],
+        references,
         test_type="bs",
         n_samples=BOOTSTRAP_SAMPLES,
     )
@@ -166,7 +167,7 @@ def empty_note(got) -> str:
 
 def align_with_references(test, got) -> list[str]:
     """Return one translation per pair of a test set, empty for a pair that was left out."""
-    hypotheses = [""] * len(test.references)
+    hypotheses = [""] * len(test.references[0])
     for row, text in zip(test.data.rows, got, strict=True):
         hypotheses[row] = text
     return hypotheses

@@ -22,12 +22,12 @@ from text import (
     SentenceFile,
     blocks,
     check_same_length,
-    check_same_segments,
     check_text_files,
     clean,
     empty_text_error,
     normalize_lines,
-    read_test_sentences,
+    read_test_set,
+    skipped_note,
     training_files,
 )
 from vocab import EOS, UNK, fingerprints
@@ -61,6 +61,7 @@ class EncodedText(NamedTuple):
     num_empty: int  # pairs with an empty side
     empty_pairs: list[int]  # their indices, if the text is kept
     has_words: tuple[bool, bool]  # whether cleaning left any text on each side
+    skipped: list = ()  # of each file, for `skipped_note`; only of a complete text
 
     def shifted(self, start):
         """Return this block with indices that count from `start`."""
@@ -72,7 +73,7 @@ class EncodedText(NamedTuple):
         """Build from the blocks of a text, in their order. Indices then count from its start."""
         starts = itertools.accumulate((block.total for block in blocks), initial=0)
         blocks = [block.shifted(start) for block, start in zip(blocks, starts, strict=False)]
-        data, totals, num_empty, empty_pairs, has_words = zip(*blocks, strict=True)
+        data, totals, num_empty, empty_pairs, has_words, _ = zip(*blocks, strict=True)
         return cls(
             SentencePairs.concatenate(data),
             sum(totals),
@@ -92,13 +93,13 @@ class EvalSet(NamedTuple):
     """A test or development set."""
 
     data: SentencePairs  # the pairs that the model can read
-    references: list[str]  # the target of every pair, as it is in the file
+    references: list[list[str]]  # one or several, each the targets of all pairs, as in the file
     empty_pairs: list[int]  # indices of the pairs with an empty side, which are left out
 
     def digest(self) -> str:
         """Return the SHA-256 of the text. It does not depend on the path of the file."""
         text = hashlib.sha256()
-        for line in [*self.data.Sources, *self.references]:
+        for line in itertools.chain(self.data.Sources, *self.references):
             text.update(line.encode("utf-8", "surrogateescape") + b"\n")
         return text.hexdigest()
 
@@ -165,6 +166,9 @@ def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
         f" {encoded.total - num_empty - len(data.X)} are longer than maxlen {hp.maxlen},"
         f" {num_empty} have an empty line on a side"
     )
+    names = [name for pair in training_files(hp) for name in pair]
+    if note := skipped_note(names, encoded.skipped):
+        print(note)
     sides = [*zip(paths, (data.X, data.Y), vocabs, strict=True)]
     try:
         shares = [unknown_share(ids, vocab) for _, ids, vocab in sides]
@@ -191,23 +195,27 @@ def encode_training_text(hp, vocabs, write_files) -> EncodedText:
     Raises:
       InputError: a file cannot be read, or the sides differ in length.
     """
-    paths = training_files(hp)
+    files = [SentenceFile(path, hp.tokenizer) for pair in training_files(hp) for path in pair]
 
     def encoded_blocks():
-        sides = itertools.chain.from_iterable(map(read_pair_blocks, paths))
+        sides = map(read_pair_blocks, files[::2], files[1::2])
+        sides = itertools.chain.from_iterable(sides)
         return map_on_cores(functools.partial(encode_training_block, hp, vocabs), sides)
 
-    large = sum(os.path.getsize(path) for pair in paths for path in pair) >= LARGE_TEXT_BYTES
+    large = sum(os.path.getsize(file.path) for file in files) >= LARGE_TEXT_BYTES
     encoded = None if hp.bpe_dropout else read_id_files(hp, vocabs)
     if not encoded and large and write_files and not hp.bpe_dropout:
         try:
-            write_id_files(hp, vocabs, encoded_blocks())
+            write_id_files(hp, vocabs, encoded_blocks(), files)
             encoded = read_id_files(hp, vocabs)
         except ChildProcessError:
             raise
         except OSError as error:  # of the files; the text is read once more
             print(f"The token ids stay in memory: {error}", file=sys.stderr)
-    return encoded or EncodedText.concatenate([EMPTY_TEXT, *encoded_blocks()])
+    if not encoded:
+        encoded = EncodedText.concatenate([EMPTY_TEXT, *encoded_blocks()])
+        encoded = encoded._replace(skipped=[file.skipped for file in files])
+    return encoded
 
 
 def unknown_share(ids, vocab) -> float:
@@ -239,20 +247,23 @@ def warn_unknown(ids, path, vocab):
 def load_test_data(hp, vocabs, part="test") -> EvalSet:
     """Load and encode the test set, or the development set if `part` is "dev".
 
+    The first reference of a pair is its target.
+
     Raises:
       InputError: a file cannot be read, the sides differ in length, or no pair is left.
     """
     check_text_files(hp, part)
     paths = getattr(hp, f"source_{part}"), getattr(hp, f"target_{part}")
-    source, target = map(read_test_sentences, paths)
-    check_same_segments(source, target)
-    check_same_length(source, target)
+    source, references = read_test_set(
+        paths[0], split_paths(paths[1]), hp.source_lang, hp.target_lang
+    )
+    target = references[0]
     sides = source.raw, target.raw
     prepared = (source.cleaned, target.cleaned) if hp.tokenizer == "words" else sides
     encoded = encode_block(sides, prepared, vocabs, hp.max_input_tokens)
     check_pairs_left(paths, vocabs, hp.max_input_tokens, encoded)
     warn_unknown(encoded.data.X, paths[0], vocabs[0])
-    return EvalSet(encoded.data, target.raw, encoded.empty_pairs)
+    return EvalSet(encoded.data, [side.raw for side in references], encoded.empty_pairs)
 
 
 def encode_lines(lines, vocab, hp, max_tokens=None):
@@ -274,13 +285,12 @@ def encode_lines(lines, vocab, hp, max_tokens=None):
     return RaggedIds.from_lists([ids[row] for row in nonempty]), nonempty, truncated
 
 
-def read_pair_blocks(paths):
-    """Yield the training pairs in blocks: two lists of sentences.
+def read_pair_blocks(*files):
+    """Yield the training pairs of two `SentenceFile` in blocks: two lists of sentences.
 
     Raises:
       InputError: a file cannot be read, or the sides differ in length.
     """
-    files = [SentenceFile(path) for path in paths]
     sides = [blocks(file.sentences()) for file in files]
     with tqdm(desc="reading", unit=" pairs", leave=False, mininterval=1, delay=1) as bar:
         for block in itertools.zip_longest(*sides, fillvalue=[]):
@@ -411,14 +421,15 @@ def read_id_files(hp, vocabs) -> EncodedText | None:
             return None
         counts = int(info["total"]), int(info["num_empty"])
         has_words = tuple(map(bool, info["has_words"]))
+        skipped = [(int(count), int(first)) for count, first in info["skipped"]]
     except (OSError, *MALFORMED_JSON):
         return None  # they are missing or damaged, or the text is missing
-    if len(sides[0]) != len(sides[1]):
+    if len(sides[0]) != len(sides[1]) or len(skipped) != 2 * len(training_files(hp)):
         return None
-    return EncodedText(SentencePairs(*sides, [], [], []), *counts, [], has_words)
+    return EncodedText(SentencePairs(*sides, [], [], []), *counts, [], has_words, skipped)
 
 
-def write_id_files(hp, vocabs, encoded_blocks):
+def write_id_files(hp, vocabs, encoded_blocks, files):
     """Write the ids of the training text to files as they come, so that no memory holds them all.
 
     They are written to a new folder, which then replaces that of another text. A training that
@@ -426,6 +437,7 @@ def write_id_files(hp, vocabs, encoded_blocks):
 
     Args:
       encoded_blocks: iterator over `EncodedText`.
+      files: list of the `SentenceFile` that these blocks come from.
 
     Raises:
       InputError: the text changes while it is read.
@@ -440,7 +452,7 @@ def write_id_files(hp, vocabs, encoded_blocks):
         try:
             folder.mkdir()
             key = id_files_key(hp, vocabs)
-            write_blocks(folder, key, id_dtype(vocabs), encoded_blocks)
+            write_blocks(folder, key, id_dtype(vocabs), encoded_blocks, files)
             if id_files_key(hp, vocabs) != key:
                 raise InputError(
                     f"{hp.source_train} and {hp.target_train}: a file has changed while it was"
@@ -453,7 +465,7 @@ def write_id_files(hp, vocabs, encoded_blocks):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_blocks(folder, key, dtype, encoded_blocks):
+def write_blocks(folder, key, dtype, encoded_blocks, files):
     """Write the files of `write_id_files` into a folder."""
     total = num_empty = 0
     has_words = np.zeros(2, bool)
@@ -464,6 +476,7 @@ def write_blocks(folder, key, dtype, encoded_blocks):
             total, num_empty = total + block.total, num_empty + block.num_empty
             has_words |= block.has_words
     info = dict(key=key, total=total, num_empty=num_empty, has_words=has_words.tolist())
+    info["skipped"] = [file.skipped for file in files]
     (folder / "info.json").write_text(json.dumps(info))
     for path in folder.iterdir():
         fsync(path)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import os
 import re
 import sys
@@ -117,7 +118,7 @@ def describe_scores(test, got, hp, token_name) -> list[str]:
     chrf, chrf_signature = corpus_score("chrf", test, got, lang)
     intervals = confidence_intervals(test, got, lang)
     score, scored = bleu_score(test.data.Targets, got)
-    total, empty = len(test.references), len(test.empty_pairs)
+    total, empty = len(test.references[0]), len(test.empty_pairs)
     left_out = sorted(set(range(total)) - set(test.data.rows))
     return [
         f"Left out = {len(left_out)} of {total}"
@@ -146,13 +147,13 @@ def read_results(path, test) -> list[str]:
     if not left_out or not digest:
         raise InputError(f"{path}: is not a results file of eval.py. Choose one in results/")
     numbers = {*left_out[1].split()}  # counted from 1
-    rows = [row for row in range(len(test.references)) if str(row + 1) not in numbers]
+    rows = [row for row in range(len(test.references[0])) if str(row + 1) not in numbers]
     if digest[1] != references_digest(test) or len(got) != len(rows):
         raise InputError(
             f"{path}: holds translations of another test set. Evaluate both models with the same"
             " --source_test and --target_test"
         )
-    hypotheses = [""] * len(test.references)
+    hypotheses = [""] * len(test.references[0])
     for row, translation in zip(rows, got, strict=True):
         hypotheses[row] = translation
     return hypotheses
@@ -160,7 +161,7 @@ def read_results(path, test) -> list[str]:
 
 def references_digest(test) -> str:
     """Return a digest that identifies the references of a test set."""
-    text = "\n".join(test.references).encode("utf-8", "surrogateescape")
+    text = "\n".join(itertools.chain(*test.references)).encode("utf-8", "surrogateescape")
     return hashlib.sha256(text).hexdigest()[:16]
 
 
@@ -208,7 +209,7 @@ def main(flags):
         inputs += f", {hp.num_heads} heads"
     inputs += f", references {references_digest(test)}"
     identity = [f"Decoding = {decoding}", f"Inputs = {inputs}"]
-    if note := tokenizer_note(hp.target_lang, test.references):
+    if note := tokenizer_note(hp.target_lang, test.references[0]):
         print(note)
     print(f"Translating {len(test.data.X)} sentences: {decoding}")
     search = make_search(model, hp, hp.beam)

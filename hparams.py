@@ -89,12 +89,15 @@ class Hyperparams(Flags):
         "source side of the development set, which is translated after each epoch; none: no"
         " development set",
     )
-    target_dev: str = data_flag(NONE, "target side of the development set")
+    target_dev: str = data_flag(
+        NONE, "target side of the development set; several references with commas between them"
+    )
     source_test: str = data_flag(
         "corpora/IWSLT16.TED.tst2014.de-en.de.xml", "source side of the test set"
     )
     target_test: str = data_flag(
-        "corpora/IWSLT16.TED.tst2014.de-en.en.xml", "target side of the test set"
+        "corpora/IWSLT16.TED.tst2014.de-en.en.xml",
+        "target side of the test set; several references with commas between them",
     )
     source_lang: str = data_flag(
         "de", "source language; also the name of its vocabulary file", fixed="model"

@@ -32,6 +32,7 @@ from text import (
     clean,
     empty_text_error,
     normalize,
+    skipped_note,
     training_files,
 )
 from vocab import BOS, EOS, PAD, SPECIALS, UNK, SubwordVocab
@@ -104,8 +105,8 @@ def check_symbols(symbols):
             problem = "is empty, or has a space or ▁ in it"
         elif symbol in SPECIALS:
             problem = "is a special token already"
-        elif symbol.startswith("<"):
-            problem = "begins with <, which marks a line as markup"
+        elif re.fullmatch("<0x[0-9A-F]{2}>", symbol):
+            problem = "is the name of a byte for sentencepiece"
         elif symbols.count(symbol) > 1:
             problem = "is there twice"
         if problem:
@@ -378,17 +379,20 @@ def main(flags):
     hp = make_hparams(flags)
     check_text_files(hp, "train")
     paths = training_files(hp)
+    pairs = [[SentenceFile(path, hp.tokenizer) for path in pair] for pair in paths]
+    if hp.tokenizer == "bpe":
+        write_subwords(hp, pairs)
+    else:
+        write_words(hp, pairs)
+    files = [file for pair in pairs for file in pair]
+    if note := skipped_note([file.path for file in files], [file.skipped for file in files]):
+        print(note)
     for source, target in paths:
         if os.path.samefile(source, target):
             print(
                 f"{source}: this file is both sides of the text. A model will learn to copy",
                 file=sys.stderr,
             )
-    pairs = [(SentenceFile(source), SentenceFile(target)) for source, target in paths]
-    if hp.tokenizer == "bpe":
-        write_subwords(hp, pairs)
-    else:
-        write_words(hp, pairs)
     print("Done")
 
 

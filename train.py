@@ -301,7 +301,7 @@ def load_dev_data(hp, vocabs):
     if hp.source_dev == NONE:
         return None
     dev = load_test_data(hp, vocabs, "dev")
-    if note := tokenizer_note(hp.target_lang, dev.references):
+    if note := tokenizer_note(hp.target_lang, dev.references[0]):
         print(note)
     return dev
 

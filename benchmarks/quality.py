@@ -114,12 +114,13 @@ def bleu_row(test, got, lang) -> list[str]:
     from bleu import align_with_references, confidence_intervals, corpus_score
 
     tokens = spacy_tokens if lang == "en" else moses_tokens
-    sides = [tokens(side, lang) for side in (align_with_references(test, got), test.references)]
+    got_tokens = tokens(align_with_references(test, got), lang)
+    references = [tokens(side, lang) for side in test.references]
     scores = [
         corpus_score("bleu", test, got, lang)[0],
         confidence_intervals(test, got, lang)["bleu"],
         corpus_score("bleu", test, got, lang, lowercase=True)[0],
-        sacrebleu.corpus_bleu(sides[0], [sides[1]], tokenize="none", force=True).score,
+        sacrebleu.corpus_bleu(got_tokens, references, tokenize="none", force=True).score,
         corpus_score("chrf", test, got, lang)[0],
     ]
     return [f"{score:.2f}" for score in scores]

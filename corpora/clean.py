@@ -45,7 +45,7 @@ import numpy as np
 import regex
 from tqdm import tqdm
 
-from text import SentenceFile, check_same_length, empty_text_error
+from text import SentenceFile, check_same_length, empty_text_error, skipped_note
 
 RULES = ("empty", "equal", "long", "ratio", "script", "duplicate")
 NUM_EXAMPLES = 3
@@ -104,6 +104,7 @@ class Profile(NamedTuple):
     ratio: float  # characters of the target per character of the source
     scripts: tuple  # the most frequent script of each side
     repeated: np.ndarray  # the digests of the pairs that occur more than once, in order
+    skipped: list  # of each file, for `skipped_note`
 
 
 def read_pairs(files, description):
@@ -141,7 +142,8 @@ def make_profile(paths) -> Profile:
     ordered.sort()
     repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
     most_frequent = tuple(max(counts, key=counts.get, default=None) for counts in scripts)
-    return Profile(len(digests), lengths[1] / lengths[0], most_frequent, repeated)
+    skipped = [file.skipped for file in files]
+    return Profile(len(digests), lengths[1] / lengths[0], most_frequent, repeated, skipped)
 
 
 # Rules -------------------------------------------------------------------------
@@ -288,6 +290,8 @@ def main(args):
         files = [stack.enter_context(atomic_open(output)) for output in outputs]
         removed = clean_text(paths, files, profile, args.max_chars, args.max_ratio)
     print_table(profile.num_pairs, removed)
+    if note := skipped_note(paths, profile.skipped):
+        print(note)
 
 
 def parse_args():

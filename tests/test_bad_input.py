@@ -20,6 +20,7 @@ from conftest import SMALL, sample_pairs, write_corpus
 from hparams import Hyperparams, load_hparams, make_hparams, save_hparams
 from processes import ROOT, forked, forked_script, run_script
 from runtime.errors import InputError
+from text import clean
 
 PAIRS = sample_pairs(40)
 
@@ -160,6 +161,30 @@ def test_a_file_that_is_not_utf_8(flags, script):
     refused(script, f"{path}: is UTF-16", "iconv -f utf-16 -t utf-8", **flags)
 
 
+def test_a_file_with_both_languages(flags, model, tmp_path):
+    path = tmp_path / "both"
+    both = {side: path for side in ("source_train", "target_train")}
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS), "utf-8")
+    for recipe in ("legacy", "tiny"):
+        refused("prepro.py", "(TSV)", "cut -f1", **flags | both, recipe=recipe)
+    path.write_text('<tmx><tu><tuv lang="de"><seg>Hund</seg></tuv></tu></tmx>')
+    refused("train.py", f"{path}: is TMX", "training.md", **flags | both)
+    test = {side: path for side in ("source_test", "target_test")}
+    refused("eval.py", f"{path}: ", **model | test)
+    sides = [
+        "".join(f'<seg id="{n}">{text}</seg>' for n, text in enumerate(side))
+        for side in zip(*PAIRS, strict=True)
+    ]
+    path.write_text(
+        f'<dataset><doc id="1"><src lang="de">{sides[0]}</src><ref lang="en">{sides[1]}</ref>'
+        f'<ref lang="en" translator="B">{sides[1]}</ref></doc></dataset>',
+        "utf-8",
+    )
+    done = forked_script("eval.py", **model | test)
+    assert f"Translating {len(PAIRS)} sentences" in done.stdout and "nrefs:2" in done.stdout
+    assert f"- source: {clean(PAIRS[0][0])}\n" in done.stdout
+
+
 def test_a_folder_given_as_a_file(flags, tmp_path):
     refused("prepro.py", tmp_path, "is a directory", **flags | dict(source_train=tmp_path))
 
@@ -258,7 +283,7 @@ def test_a_file_in_place_of_a_folder(flags, model, tmp_path):
 def test_a_file_with_only_markup(flags):
     for side in ("source_train", "target_train"):
         Path(flags[side]).write_text("<url>x</url>\n")
-    refused("train.py", flags["source_train"], "every line starts with <", **flags)
+    refused("train.py", flags["source_train"], "every line is markup", **flags)
 
 
 @pytest.mark.parametrize("script", ["prepro.py", "train.py"])

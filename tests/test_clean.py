@@ -62,6 +62,16 @@ def test_each_rule_removes_its_pair_and_no_other_one(tmp_path):
     assert done.stdout.endswith(f"{len(good)} of {len(pairs)} pairs are kept\n")
 
 
+def test_lines_that_begin_with_a_tag_are_sentences_and_markup_is_counted(tmp_path):
+    pairs = [("<b>Öffnet</b> die Datei", "<b>Open</b> the file"), ("<url>x</url>", "<url>x</url>")]
+    paths = write_pairs(tmp_path, [*pairs, *sample_pairs(9)])
+    done = run(*paths, "--output", tmp_path / "out")
+    assert "10 of 10 pairs are kept" in done.stdout
+    skipped = " ".join(f"1 lines of {path} (first: line 2)" + "," for path in paths).rstrip(",")
+    assert f"Skipped as markup: {skipped}\n" in done.stdout
+    assert (tmp_path / "out" / "my.de").read_text("utf-8").startswith(f"{pairs[0][0]}\n")
+
+
 def test_without_an_output_nothing_is_written(tmp_path):
     paths = write_pairs(tmp_path, [*sample_pairs(5), *BAD.values()])
     assert run(*paths).returncode == 0
@@ -113,12 +123,15 @@ def test_files_that_cannot_be_cleaned(tmp_path):
     no_text, latin = tmp_path / "no_text", tmp_path / "latin"
     no_text.write_text("")
     latin.write_bytes("ja\nMädchen\n".encode("latin1"))
+    table = tmp_path / "table"
+    table.write_text("ja\tyes\nnein\tno\n")
     for words, message in (
         ([paths[0], short], f"{paths[0]}: 9 sentences, but {short} has 1"),
         ([short, paths[0]], f"{short}: 1 sentences, but {paths[0]} has 9"),
         ([empty, no_text], f"{empty}: the file is empty"),
         ([latin, short], f"{latin}:2: byte 2 of this line is not UTF-8"),
         ([tmp_path / "missing", short], "missing: no such file"),
+        ([table, paths[1]], f"{table}: holds columns with tabs between them (TSV)"),
         ([paths[0], paths[0]], "both sides have this name"),
     ):
         done = run(*words, *output)

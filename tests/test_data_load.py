@@ -1,17 +1,24 @@
 """Text to batches: the arrays of the 2017 code on real text, and unusual text files."""
 
+import bz2
 import dataclasses
 import functools
 import gc
 import gzip
 import hashlib
 import io
+import itertools
 import json
+import lzma
 import os
+import re
 import shutil
+import tarfile
+import textwrap
 import time
 import tracemalloc
 import weakref
+import zipfile
 from pathlib import Path
 
 import loky
@@ -26,10 +33,10 @@ from data_load import create_data, get_batch_data, load_test_data, load_train_da
 from hparams import Hyperparams, make_hparams
 from ids import RaggedIds
 from interop.original import find_min_cnt
-from processes import Forked
+from processes import ROOT, Forked
 from runtime import parallel
 from runtime.errors import InputError
-from text import read_lines, read_test_sentences
+from text import read_lines, read_test_sentences, read_test_set
 from vocab import EOS, WordVocab, fingerprints, load_vocab, load_vocabs
 
 VOCAB_SHA256 = {
@@ -126,6 +133,147 @@ def test_compressed_files_are_read_as_what_they_contain(tmp_path):
         assert same == read_test_sentences(plain)
 
 
+def packed_with_tar(content):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        info = tarfile.TarInfo("a.de")
+        info.size = len(content)
+        archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def packed_with_zip(content):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("a.de", content)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "pack, message",
+    [
+        (bz2.compress, "compressed with bzip2. .*bunzip2"),
+        (lzma.compress, "compressed with xz. .*unxz"),
+        (functools.partial(lzma.compress, format=lzma.FORMAT_ALONE), "compressed with lzma"),
+        (lambda content: b"\x28\xb5\x2f\xfd" + content, "compressed with zstd. .*unzstd"),
+        (packed_with_zip, "a zip archive or an office document. .*unzip"),
+        (packed_with_tar, "a tar archive. .*tar xf"),
+        (lambda content: b"%PDF-1.4\n" + content, "a PDF document"),
+        (gzip.compress, "compressed with gzip"),
+    ],
+)
+def test_a_packed_file_is_named(tmp_path, pack, message):
+    """Also within gzip, as in a .tgz."""
+    path = tmp_path / "a.de"
+    packed = pack("Bäume\n".encode() * 50)
+    for content in (packed, gzip.compress(packed)):
+        path.write_bytes(content)
+        if content is packed and pack is gzip.compress:
+            continue  # is unpacked while it is read
+        with pytest.raises(InputError, match=f"^{path}: {message}"):
+            list(read_lines(path))
+
+
+JAPANESE, IRISH = "彼は水泳が得意ではなかった。\n猫が好き\n", "Tá an cat sa teach.\nFáilte\n"
+
+
+@pytest.mark.parametrize(
+    "text, encoding, message",
+    [
+        *((JAPANESE, name, "not UTF-8. Find out the encoding") for name in ("shift_jis", "euc_jp")),
+        (JAPANESE, "utf-16le", "not UTF-8. Find out the encoding"),
+        (JAPANESE, "iso2022_jp", ":1: this line is ISO-2022. Find out the encoding"),
+        (IRISH, "latin1", ":1: byte 2 of this line is not UTF-8. Find out the encoding"),
+        *(
+            (IRISH, name, f"is {name.upper()}. .*iconv -f {name} -t")
+            for name in ("utf-16", "utf-32")
+        ),
+        *((IRISH, f"utf-{name}", f"is UTF-{name.upper()}") for name in ("16le", "16be", "32le")),
+    ],
+)
+def test_another_encoding_is_named_and_no_guess_is_advised(tmp_path, text, encoding, message):
+    """A conversion from Latin-1 never fails, and makes nonsense of these texts."""
+    path = tmp_path / "a"
+    path.write_bytes(text.encode(encoding))
+    with pytest.raises(InputError, match=f"^{path}.*{message}") as error:
+        list(read_lines(path))
+    assert "latin" not in str(error.value)
+
+
+def test_a_single_damaged_line_is_to_be_corrected_and_not_the_file_converted(tmp_path):
+    path = tmp_path / "a"
+    path.write_bytes(IRISH.encode() + b"F\xe1ilte\n")
+    with pytest.raises(InputError, match=f"{path}:3: .*Line 2 is, so correct this line") as error:
+        list(read_lines(path))
+    assert "iconv" not in str(error.value)
+
+
+def test_a_line_without_end_does_not_fill_the_memory(tmp_path, monkeypatch):
+    """130 kB of gzip, in the real size 13 MB, which would become a line of 3 GB."""
+    path = tmp_path / "a.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(b"a\n")
+        for _ in range(128):
+            file.write(bytes(2**20).replace(b"\0", b"a"))
+    monkeypatch.setattr(text, "MAX_LINE_BYTES", 2**20)
+    tracemalloc.start()
+    with pytest.raises(InputError, match=f"{path}:2: this line is longer than 1 MB"):
+        list(read_lines(path))
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
+
+
+TWO_SIDES = [("Ein Hund läuft.", "彼は水泳が得意。"), ("Ja, ja.", "はい、はい。"), ("", "猫")]
+
+
+@pytest.mark.parametrize(
+    "name, line, message",
+    [
+        ("a b.txt", "{}\t{}", r"tabs .*`cat '.*/a b.txt' \| cut -f1 > my.source`"),
+        ("a.gz", "{}\t{}\t7", r"tabs .*`zcat .*/a.gz \| cut -f1"),
+        ("a", "{} ||| {}", r"\|\|\| between them"),
+        ("a", '"{}","{}"', "CSV"),
+        ("a.CSV", "{};{}", "CSV"),
+        ("a", '{{"de": "{}", "ja": "{}"}}', "JSON"),
+        ("a", '<tu><tuv xml:lang="de"><seg>{}</seg></tuv><tuv><seg>{}</seg></tuv></tu>', "segment"),
+        ("a", ' <seg id="1">{}{}</seg>', ":1: <seg> begins a segment of XML"),
+    ],
+)
+def test_a_file_with_several_columns_is_refused(tmp_path, name, line, message):
+    """As one side or both, and as a test set."""
+    content = "\r\n".join(itertools.starmap(line.format, TWO_SIDES * 2)).encode("utf-8-sig")
+    path, plain = tmp_path / name, tmp_path / "plain"
+    path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    plain.write_text("x\n" * 6)
+    for tokenizer in ("words", "bpe"):
+        with pytest.raises(InputError, match=message):
+            list(text.SentenceFile(path, tokenizer).sentences())
+    if "<seg" not in line:
+        with pytest.raises(InputError, match=message):
+            read_test_sentences(path)
+    (tmp_path / "ok.csv").write_text("Ja\nNein, nein\n" * 3)  # one column
+    assert len([*text.SentenceFile(tmp_path / "ok.csv").sentences()]) == 6
+
+
+@pytest.mark.parametrize(
+    "start", ["<tmx ", "<?xml version='1.0'?>\n<TEI>", "<!-- a -->\n<dataset>"]
+)
+def test_xml_as_training_text_is_refused(tmp_path, start):
+    path = tmp_path / "a"
+    path.write_text(f"\n{start}\n  Ein Satz\n")
+    with pytest.raises(InputError, match=f"^{path}: is .*one sentence on each line is needed"):
+        list(text.SentenceFile(path).sentences())
+
+
+def test_real_text_of_several_scripts_is_no_other_format(real_text):
+    paths = [path for path in real_text.glob("*/*") if path.suffix != ".xml"]
+    for path in paths:
+        with open(path, "rb") as file:
+            lines = [file.readline().decode("utf-8").rstrip("\r\n") for _ in range(100)]
+        text.check_sentences(path, lines)
+    assert len(paths) > 10
+
+
 def test_a_pair_with_an_empty_side_is_left_out_as_a_pair(tmp_path, capsys):
     pairs = [("eins", "one"), ("", "two"), ("drei", " "), ("vier", "four"), ("fünf", "five")]
     assert training_pairs(write_corpus(tmp_path, pairs)) == [pairs[0], pairs[3], pairs[4]]
@@ -140,30 +288,65 @@ def test_the_share_of_unknown_words_is_printed(tmp_path, capsys):
     assert "Unknown words: 25% of the source, 0% of the target" in capsys.readouterr().out
 
 
-def test_markup_lines_are_skipped_on_each_side_independently(tmp_path):
+@pytest.mark.parametrize("tokenizer", ["words", "bpe"])
+def test_markup_lines_are_skipped_on_each_side_independently(tmp_path, capsys, tokenizer):
     flags = write_corpus(tmp_path, [("eins", "one"), ("zwei", "two")])
-    (tmp_path / "train.source").write_text("<url>a</url>\n<title>b</title>\neins\n<x>\nzwei\n")
+    flags |= dict(tokenizer=tokenizer, vocab_size=18) if tokenizer == "bpe" else {}
+    path = tmp_path / "train.source"
+    path.write_text("<url>a</url>\n<title>b</title>\neins\n<p>\nzwei\n")
     assert training_pairs(flags) == [("eins", "one"), ("zwei", "two")]
+    note = f"Skipped as markup: 3 lines of {path} (first: line 1)\n"
+    assert capsys.readouterr().out.count(note) == 2  # of prepro.py and train.py
 
 
-@pytest.mark.parametrize("part", ["train", "test"])
-def test_a_sentence_that_is_skipped_as_markup_is_named(tmp_path, part):
+def test_a_sentence_that_is_skipped_as_markup_is_named(tmp_path):
+    """The words of 2017: each line that starts with <."""
     flags = write_corpus(tmp_path, [("eins", "one"), ("zwei", "two"), ("drei", "three")])
-    files = [tmp_path / f"{part}.{side}" for side in ("source", "target")]
-
-    def read():
-        if part == "train":
-            return training_pairs(flags)
-        prepro.main(flags)
-        hp = Hyperparams(**flags, min_cnt=1)
-        return load_test_data(hp, load_vocabs(hp))
-
+    files = [tmp_path / f"train.{side}" for side in ("source", "target")]
     files[0].write_text("eins\n<3 zwei\ndrei\n")
-    with pytest.raises(InputError, match="2 sentences, .* has 3 .* line 2 starts with < in"):
-        read()
+    with pytest.raises(InputError, match="2 sentences, .* has 3 .* line 2 is skipped as markup in"):
+        training_pairs(flags)
     files[1].write_text("one\ntwo\n<three>\n")
-    with pytest.raises(InputError, match=f"{files[1]}: line 2 starts .*. Put a space in front"):
-        read()
+    with pytest.raises(InputError, match=f"{files[1]}: line 2 is skipped .* Delete the pair"):
+        training_pairs(flags)
+
+
+UI_STRINGS = [
+    ("<b>Öffnet</b> die Datei", "<b>Open</b> the file"),
+    ('<a href="%s">ヘルプ</a>', '<a href="%s">Help</a>'),
+    ("<3", "<3"),
+    ("<url>", "<num>"),
+    ("<p>幫手</p>", "<p>Help</p>"),
+    ("Preab ar an <br>", "Jump to <br>"),
+]
+MARKUP = [
+    *("<doc docid='1' genre=\"a > b\">", "  </doc> ", "<p>", "<P>", "</p></doc>", "<!-- a -->"),
+    *("<url>a</url>", "<title>a < b</title>", "<reviewer href='x'>", "</reviewer>", "<url></url>"),
+    *('<CHAPTER ID="1">', '<SPEAKER ID=3 NAME="A">', '<?xml version="1.0"?>', "<!DOCTYPE mteval>"),
+    *("<doc><url>a</url>", "\t<description>a</description>\t"),
+]
+
+
+def test_a_line_is_markup_only_if_all_of_it_is_a_tag_of_a_known_format(tmp_path):
+    """For subwords, and for test sets of all models."""
+    assert all(map(text.is_tag_line, MARKUP))
+    pairs = [*UI_STRINGS, ("x", "y")]
+    flags = write_corpus(tmp_path, pairs) | dict(tokenizer="bpe", vocab_size=60)
+    (tmp_path / "train.source").write_text(
+        "".join(f"{pair[0]}\r\n{markup}\r\n" for pair, markup in zip(pairs, MARKUP, strict=False)),
+        "utf-8",
+    )
+    assert training_pairs(flags, maxlen=60) == pairs
+    assert read_test_sentences(flags["target_test"]).raw == [target for _, target in pairs]
+    flags = write_corpus(tmp_path, pairs)  # words: the rule of 2017, in training text
+    assert training_pairs(flags) == [("Preab ar an br", "Jump to br"), ("x", "y")]
+
+
+@pytest.mark.parametrize("unit", ["<", "<p>", "<p ", '<p "', "<!--", "<url>", "<title>a</title>"])
+def test_no_line_takes_more_than_linear_time(unit):
+    start = time.process_time()
+    text.is_tag_line(f"{unit * 200_000}x")
+    assert time.process_time() - start < 30  # below 1 s; quadratic time would be an hour
 
 
 def test_a_pair_longer_than_maxlen_on_either_side_is_left_out(tmp_path):
@@ -454,6 +637,20 @@ def test_a_pickle_in_place_of_an_array_runs_no_code(large, tmp_path, name):
     assert not data_load.read_id_files(hp, vocabs) and not (tmp_path / "made").exists()
 
 
+def test_skipped_lines_are_counted_even_if_the_text_is_not_read_again(large, capsys):
+    path = Path(large["source_train"])
+    path.write_text(f"<url>x</url>\n{path.read_text('utf-8')}", "utf-8")
+    hp = Hyperparams(**large, min_cnt=1)
+    for _ in range(2):
+        load_train_data(hp, load_vocabs(hp))
+        assert f"Skipped as markup: 1 lines of {path} (first: line 1)" in capsys.readouterr().out
+    info = hp.id_folder / "info.json"
+    content = json.loads(info.read_text())
+    for bad in (None, [[1, 2]], [["a", 1]] * 2, [[1, 2]] * 3):
+        info.write_text(json.dumps(content | dict(skipped=bad)))
+        assert not data_load.read_id_files(hp, load_vocabs(hp))
+
+
 def test_of_several_processes_only_one_encodes(large):
     shutil.rmtree(Hyperparams(**large).id_folder)
     task = functools.partial(encode_and_count, large | dict(min_cnt=1))
@@ -471,7 +668,7 @@ def test_test_sets_may_be_xml_or_plain(tmp_path):
     vocab.write_text(GOOD.replace("ein", "Ein"))
     test = load_test_data(hp, (WordVocab(vocab, 1),) * 2)
     assert test.data.Sources == ["Ein Hund", "A amp B"]  # as the 2017 code cleaned them
-    assert test.references == ["A dog.", "A & B"]
+    assert test.references == [["A dog.", "A & B"]]
     assert [x.tolist() for x in test.data.X] == [[4, 5, 3], [1, 1, 1, 3]]
 
 
@@ -488,7 +685,8 @@ def test_segments_may_share_lines_and_span_them(tmp_path, text, segments):
     path = tmp_path / "test.xml"
     path.write_text(text)
     test = read_test_sentences(path)
-    assert [(line, *place) for line, place in zip(test.raw, test.segments, strict=True)] == segments
+    places = [(place.line, place.id) for place in test.segments]
+    assert [(line, *place) for line, place in zip(test.raw, places, strict=True)] == segments
 
 
 @pytest.mark.parametrize(
@@ -515,6 +713,219 @@ def test_segments_with_different_ids_are_refused(tmp_path):
         InputError, match="source:2: segment 2 is paired with segment 3 in .*target:3"
     ):
         load_test_data(Hyperparams(source_test=str(paths[0]), target_test=str(paths[1])), None)
+
+
+def test_only_the_entities_of_xml_are_replaced(tmp_path):
+    """In HTML, the semicolon may be missing."""
+    path = tmp_path / "a.sgm"
+    content = "http://a.b/?x=1&copy=2&reg=3&lt=4&section=5 R&D of AT&T"
+    path.write_text(f"<seg>{content} &amp;copy; &#228; &#x732B; &quot;&apos; &#0; &nbsp;</seg>")
+    assert read_test_sentences(path).raw == [f"{content} &copy; ä 猫 \"' &#0; &nbsp;"]
+
+
+# Test sets with both languages -------------------------------------------------
+
+WMT = """<?xml version='1.0' encoding='utf-8'?>
+<dataset id="x">
+<doc origlang="ja" id="d1">
+  <src lang="ja"><p><seg id="1">彼は &lt;水泳&gt; &amp;
+ 得意</seg><seg id="2">猫</seg></p></src>
+  <ref lang="en" translator="A"><p><seg id="2">cat A</seg><seg id="1">he A</seg></p></ref>
+  <ref lang="en" translator="B"><p><seg id="2">cat B</seg></p></ref>
+  <hyp system="MT" language="en"><p><seg id="1">bad</seg><seg id="2">bad</seg></p></hyp>
+</doc>
+<doc testsuite="t" id="d2"><src lang="ja"><seg id="1">x</seg></src></doc>
+</dataset>
+"""
+TMX = """<?xml version="1.0"?><!DOCTYPE tmx SYSTEM "tmx14.dtd">
+<tmx version="1.4"><header srclang="en"/><body>
+<tu><tuv xml:lang="en-US"><seg>Open <bpt i="1">&lt;b></bpt>the<ept i="1">&lt;/b></ept>
+ <hi>file</hi></seg></tuv><tuv xml:lang="GA"><seg>Oscail an comhad</seg></tuv></tu>
+<tu><tuv xml:lang="en-US"><seg>only one</seg></tuv></tu>
+<tu><tuv xml:lang="en-US"><seg>Help</seg></tuv><tuv xml:lang="GA"><seg>Cabhair</seg></tuv></tu>
+</body></tmx>
+"""
+
+
+def read_both(tmp_path, content, *more, langs=("ja", "en")):
+    """Read one file as both sides: its source, and lists of references."""
+    path = tmp_path / "both.xml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    source, references = read_test_set(path, [path, *more], *langs)
+    return source.raw, [side.raw for side in references]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        str,
+        lambda text: "\ufeff" + text.replace("\n", "\r\n"),
+        lambda text: gzip.compress(text.encode()),
+        lambda text: text.replace("\n", ""),
+        lambda text: text.replace("<dataset", "<collection><dataset") + "</collection>",
+    ],
+)
+def test_a_file_of_wmt_has_a_source_and_several_references(tmp_path, capsys, change):
+    """A segment without a reference is left out; a missing second one repeats the first one."""
+    source, references = read_both(tmp_path, change(WMT))
+    assert source == ["彼は <水泳> & 得意", "猫"]
+    assert references == [["he A", "cat A"], ["he A", "cat B"]]
+    assert "Left out: 1 segments of" in capsys.readouterr().out
+
+
+def test_the_languages_of_tmx_decide(tmp_path, capsys):
+    english, irish = ["Open the file", "Help"], ["Oscail an comhad", "Cabhair"]
+    assert read_both(tmp_path, TMX, langs=("ga", "en")) == (irish, [english])
+    assert read_both(tmp_path, TMX, langs=("en", "ga-IE")) == (english, [irish])
+    assert capsys.readouterr().out.count("Left out: 1 segments of") == 2
+
+
+def test_several_files_of_references(tmp_path):
+    more = tmp_path / "more.en"
+    more.write_text("one\ntwo\nthree\n")
+    assert read_both(tmp_path, WMT, more) == (
+        ["彼は <水泳> & 得意", "猫", "x"],
+        [["he A", "cat A", "three"], ["one", "cat B", "three"], ["he A", "two", "three"]],
+    )
+    hp = Hyperparams(source_test=str(more), target_test=f"{more},{more}", source_lang="x")
+    vocab = tmp_path / "vocab"
+    vocab.write_text(GOOD.replace("ein", "one"))
+    assert (
+        load_test_data(hp, (WordVocab(vocab, 1),) * 2).references == [["one", "two", "three"]] * 2
+    )
+    more.with_name("short").write_text("one\n")
+    with pytest.raises(InputError, match="3 sentences, but .*short has 1"):
+        load_test_data(dataclasses.replace(hp, target_test=f"{more},{tmp_path}/short"), None)
+    with pytest.raises(InputError, match="nowhere: no such file. Check --target_test"):
+        load_test_data(dataclasses.replace(hp, target_test=f"{more},nowhere"), None)
+
+
+def sgml(kind, docs, more=""):
+    """Write documents, each a triple of id, further attributes, and segments by their ids."""
+    lines = [f'<{kind} setid="x" srclang="any"{more}>']
+    for doc, attributes, segments in docs:
+        lines += [f'<DOC docid="{doc}"{attributes}>', "<hl>"]
+        lines += [f'<seg id="{number}">{text}</seg>' for number, text in segments] + ["</DOC>"]
+    return "\n".join([*lines, f"</{kind}>", ""])
+
+
+SOURCE = [("d1", "", [(1, "一 R&D"), (2, "二")]), ("d2", "", [(1, "三")])]
+TARGET = [("d2", "", [(1, "three")]), ("d1", "", [(2, "two"), (1, "one")])]
+
+
+def test_documents_are_paired_by_their_ids(tmp_path, capsys):
+    """Also in one file, and with several translations of a document."""
+    paths = tmp_path / "a.sgm", tmp_path / "b.sgm"
+    paths[0].write_text(sgml("srcset", SOURCE))
+    second = [
+        (doc, ' sysid="2"', [(id, f"{text} 2") for id, text in segs]) for doc, _, segs in SOURCE
+    ]
+    reference = sgml("refset", TARGET)
+    paths[1].write_text(sgml("refset", [*TARGET, *second], ' trglang="en"'))
+    source, references = read_test_set(paths[0], [paths[1]], "ja", "en")
+    assert source.raw == ["一 R&D", "二", "三"]
+    assert [side.raw for side in references] == [
+        ["one", "two", "three"],
+        ["一 R&D 2", "二 2", "三 2"],
+    ]
+    assert f"Skipped as markup: 8 lines of {paths[0]} (first: line 1)" in capsys.readouterr().out
+    one_file = f"<mteval>{paths[0].read_text()}{reference}</mteval>"
+    assert read_both(tmp_path, one_file)[1] == [["one", "two", "three"]]
+    # Files for the other direction; ids of documents that name a language.
+    paths[1].write_text(sgml("refset", SOURCE).replace('docid="', 'docid="en.'))
+    source, references = read_test_set(paths[1], [paths[0]], "en", "ja")
+    assert source.raw == references[0].raw
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (WMT.replace('lang="en"', 'lang="de"').replace('"ja"', '"en"'), "source is in the lang"),
+        (WMT.replace("&amp;", "&"), r"both.xml:4: this line is not valid XML .*&amp;"),
+        (WMT.replace("ref", "hyp"), "holds no reference"),
+        (WMT.replace("src", "hyp"), "holds no source"),
+        (WMT.replace('"2">cat B', '"3">cat B'), None),
+        (WMT.replace('"1">he A', '"2">he A'), "segment 1 of document d1 is paired with segment 2"),
+        (TMX.replace("GA", "de"), "holds the languages de, en-US, and none match ja"),
+        (
+            TMX.replace("GA", "ja").replace("Help", "&nbsp;"),
+            "the entity nbsp is not one of XML's own",
+        ),
+        ('<!DOCTYPE tmx [<!ENTITY a "b">]><tmx>&a;</tmx>', "both.xml:1: the entity a is not one"),
+        ("<tmx></tmx>", "holds no <seg>"),
+        ("<?xml version='1.0'?><xliff><source>a</source></xliff>", "is XLIFF"),
+        (sgml("srcset", SOURCE), "holds no reference"),
+        ('<doc docid="1"><seg id="1">a</seg></doc>', "holds one side of a test set"),
+        (
+            sgml("srcset", SOURCE * 2) + sgml("refset", SOURCE),
+            "2 versions of a document as the sou",
+        ),
+    ],
+)
+def test_a_file_that_is_no_source_with_references_is_refused(tmp_path, content, message):
+    """The source is never scored against itself."""
+    if not message:
+        assert read_both(tmp_path, content)[1][0] == ["he A", "cat A"]
+        return
+    with pytest.raises(InputError, match=message):
+        read_both(tmp_path, content)
+
+
+@pytest.mark.parametrize(
+    "target, message",
+    [
+        (
+            TARGET[1:],
+            r"a.sgm:\d+: segment 1 of document d1 is paired with segment 2 .* in .*b.sgm:4",
+        ),
+        (
+            SOURCE[:1],
+            "a.sgm:9: segment 1 of document d2 has no counterpart in .*b.sgm, which has 2",
+        ),
+        ([*SOURCE, ("d3", "", [(1, "x")])], "b.sgm:13: segment 1 of document d3 has no count"),
+        ([("d1", "", [(1, "a"), (1, "b")]), SOURCE[1]], "segment 2 .* is paired with segment 1"),
+        (
+            [SOURCE[0], ("d3", "", [(1, "x")])],
+            "segment 1 of document d2 is paired with segment 1 of document d3",
+        ),
+    ],
+)
+def test_missing_and_repeated_segments_are_named(tmp_path, target, message):
+    paths = tmp_path / "a.sgm", tmp_path / "b.sgm"
+    paths[0].write_text(sgml("srcset", SOURCE))
+    paths[1].write_text(sgml("refset", target))
+    with pytest.raises(InputError, match=message):
+        read_test_set(paths[0], [paths[1]], "ja", "en")
+
+
+def test_a_test_set_has_a_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "MAX_TEST_CHARS", 2**20)
+    (path := tmp_path / "a.gz").write_bytes(gzip.compress(b"a b\n" * 2**19))
+    with pytest.raises(InputError, match="has more than 1 million characters"):
+        read_test_sentences(path)
+
+
+def test_the_programs_of_the_documents_split_a_file(tmp_path, monkeypatch):
+    """Those of docs/training.md#formats, which messages name."""
+    section = (ROOT / "docs" / "training.md").read_text("utf-8").split("\n## Formats\n")[1]
+    programs = re.findall(r"(?:^    .+\n)+", section.split("\n## ")[0], re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    Path("my.tmx").write_text(TMX.replace("GA", "de"), "utf-8")
+    Path("my.csv").write_text('"Oscail\n an comhad","Open the file"\nCabhair,Help\n', "utf-8")
+    for program in programs:
+        exec(textwrap.dedent(program), {})
+        for path, lines in (("my.de", ["Oscail an comhad", "Cabhair"]), ("my.en", None)):
+            assert Path(path).read_text("utf-8").splitlines() == (
+                lines or ["Open the file", "Help"]
+            )
+            Path(path).unlink()
+    assert len(programs) == 2
+
+
+def test_the_same_text_on_both_sides_is_noted(tmp_path, capsys):
+    (path := tmp_path / "a").write_text("a\n")
+    read_test_set(path, [path], "de", "en")
+    assert "the source and the reference are the same text" in capsys.readouterr().err
 
 
 # Vocabularies ------------------------------------------------------------------

@@ -56,7 +56,7 @@ def test_bleu_without_pairs_or_matches_is_zero():
 def eval_set(references, rows):
     """Make a test set in which only the pairs `rows` are translated."""
     data = SentencePairs(None, None, [], [references[row] for row in rows], rows)
-    return EvalSet(data, references, [])
+    return EvalSet(data, [references], [])
 
 
 def test_sacrebleu_counts_an_untranslated_sentence_as_an_empty_line():
@@ -75,6 +75,24 @@ def test_sacrebleu_without_case():
     assert score > 99.9 and "case:lc" in signature
 
 
+def test_sacrebleu_with_several_references(references):
+    """They count in BLEU, chrF, the intervals and the digests, but not in the loss."""
+    other, got = (wrong_words(references, share, share) for share in (0.3, 0.2))
+    one = eval_set(references, range(len(references)))
+    both = one._replace(references=[references, other])
+    for name, expected in (
+        ("bleu", sacrebleu.corpus_bleu(got, [references, other]).score),
+        ("chrf", sacrebleu.corpus_chrf(got, [references, other]).score),
+    ):
+        score, signature = corpus_score(name, both, got, "en")
+        assert score == expected > corpus_score(name, one, got, "en")[0]
+        assert "nrefs:2" in signature
+        assert confidence_intervals(both, got, "en")[name] > 0
+    assert one.digest() != both.digest() and references_digest(one) != references_digest(both)
+    lines = describe_scores(both, got, Hyperparams(), "words")
+    assert lines[0].startswith("Left out = 0 of 200")
+
+
 @pytest.mark.parametrize(
     "lang, text", [("zh", "你好，世界很大。"), ("ja", "今日はとても良い天気です。")]
 )
@@ -86,7 +104,7 @@ def test_sacrebleu_of_languages_without_spaces(lang, text):
 def test_the_summary_counts_pairs_left_out_and_scored():
     data = SentencePairs(None, None, [LONG, "x"], [LONG, "y"], rows=[0, 3])
     references = [LONG, "too long", "", "y"]
-    test = EvalSet(data, references, empty_pairs=[2])
+    test = EvalSet(data, [references], empty_pairs=[2])
     lines = describe_scores(test, [LONG, "y"], Hyperparams(maxlen=9), "words")
     assert lines[0] == "Left out = 2 of 4 (1 longer than 8 words, 1 with an empty line on a side)"
     assert lines[1] == "Left out, numbers of the pairs = 2 3"
@@ -101,7 +119,7 @@ def test_the_summary_counts_pairs_left_out_and_scored():
 def test_the_bleu_of_2017_is_of_the_cleaned_text_and_sacrebleu_of_the_raw_one():
     """The tokenizer of sacreBLEU is that of the target language."""
     data = SentencePairs(None, None, ["x"], [LONG], rows=[0])
-    test = EvalSet(data, [f"{LONG}, 26!"], empty_pairs=[])
+    test = EvalSet(data, [[f"{LONG}, 26!"]], empty_pairs=[])
     lines = describe_scores(test, [LONG], Hyperparams(source_lang="ja"), "words")
     assert lines[-1] == "Bleu Score = 100.0"
     assert "|tok:13a|" in lines[2] and 10 < float(lines[2].split()[2]) < 90
@@ -109,8 +127,8 @@ def test_the_bleu_of_2017_is_of_the_cleaned_text_and_sacrebleu_of_the_raw_one():
 
 def test_the_digest_of_a_test_set_depends_on_both_sides():
     data = SentencePairs(None, None, ["a"], ["b"], rows=[0])
-    others = [EvalSet(data, ["c"], []), EvalSet(data._replace(Sources=["x"]), ["b"], [])]
-    assert EvalSet(data, ["b"], []).digest() not in [other.digest() for other in others]
+    others = [EvalSet(data, [["c"]], []), EvalSet(data._replace(Sources=["x"]), [["b"]], [])]
+    assert EvalSet(data, [["b"]], []).digest() not in [other.digest() for other in others]
 
 
 def test_translations_are_words_of_the_target_language(trained, tmp_path):
@@ -149,11 +167,11 @@ def test_a_difference_is_compared_with_chance(references):
         wrong_words(references, share, seed) for share, seed in ((0.1, 0), (0.1, 1), (0.3, 2))
     )
     for metric in ("bleu", "chrf"):
-        compared = compare_systems(references, good, bad, "en")[metric]
+        compared = compare_systems([references], good, bad, "en")[metric]
         assert compared.scores[0] > compared.scores[1] + 5 and compared.p_value < 0.01
-        assert compare_systems(references, good, same, "en")[metric].p_value > 0.05
+        assert compare_systems([references], good, same, "en")[metric].p_value > 0.05
     test = eval_set(references, range(len(references)))
-    compared = compare_systems(references, good, bad, "en")
+    compared = compare_systems([references], good, bad, "en")
     for name, result in compared.items():
         assert result.scores[0] == pytest.approx(corpus_score(name, test, good, "en")[0])
         interval = confidence_intervals(test, good, "en")[name]

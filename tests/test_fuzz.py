@@ -75,7 +75,9 @@ def test_bytes_are_read_as_lines_or_refused(tmp_path, content):
         lines = list(read_lines(path))
     except InputError as error:
         assert re.match(
-            rf"{path}(:\d+: byte \d+ of this line is not UTF-8|: a damaged gzip file)", str(error)
+            rf"{path}(:\d+: (byte \d+ of this line is not UTF-8|this line is ISO-2022)|: is UTF-"
+            "|: (a damaged|compressed))",
+            str(error),
         )
     else:
         assert len(lines) == content.count(b"\n") + (not content.endswith(b"\n") and content != b"")
@@ -95,7 +97,7 @@ def test_xml_is_read_as_sentences_or_refused(tmp_path, content):
     try:
         test = read_test_sentences(path)
     except InputError as error:
-        assert re.match(rf"{path}:\d+: ", str(error))
+        assert re.match(rf"{path}:( |\d+: )", str(error))
     else:
         assert len(test.cleaned) == len(test.raw) and len(test.segments) in (0, len(test.raw))
         assert not any("\n" in line for line in test.raw)

@@ -300,7 +300,7 @@ def test_the_development_set_is_not_the_test_set(corpus, tmp_path):
     files = write_corpus(tmp_path / "dev", pairs)
     names = dict(source_dev=files["source_train"], target_dev=files["target_train"])
     hp = make_hparams(corpus | SMALL | names)
-    assert train.load_dev_data(hp, load_vocabs(hp)).references == [text for _, text in pairs]
+    assert train.load_dev_data(hp, load_vocabs(hp)).references == [[text for _, text in pairs]]
 
 
 def test_another_vocabulary_is_kept_next_to_the_new_one(corpus, capsys):

@@ -522,7 +522,7 @@ def test_a_flag_that_prepro_did_not_have_is_refused(tmp_path, change):
         (">>de<<,", "'' is empty"),
         ("a b", "'a b' is empty, or has a space"),
         ("<S>,x", "'<S>' is a special token already"),
-        ("<de>", "'<de>' begins with <, which marks a line as markup"),
+        ("<0x41>", "'<0x41>' is the name of a byte"),
         ("x,y,x", "'x' is there twice"),
     ],
 )
@@ -531,6 +531,21 @@ def test_symbols_that_cannot_be_are_refused(tmp_path, symbols, problem):
     with pytest.raises(InputError, match=f"{problem}.*Write words with commas"):
         prepro.main(flags)
     assert not (tmp_path / "preprocessed").exists()
+
+
+def test_symbols_may_begin_with_a_tag(tmp_path):
+    """Such lines are sentences: "<de> Ein Hund", and a line that is only "<num>"."""
+    pairs = [*sample_pairs(90), ("<num>", "<num>")]
+    pairs = [(f"<de> {source}", target) for source, target in pairs]
+    flags = write_corpus(tmp_path, pairs) | dict(
+        recipe="tiny", vocab_size="auto", symbols="<de>,<num>", byte_fallback=True
+    )
+    prepro.main(flags)
+    hp = make_hparams(flags)
+    vocab, _ = vocabs = load_vocabs(hp)
+    assert len(load_train_data(hp, vocabs).X) == len(pairs)
+    ids = {*vocab.encode([pairs[-1][0]])[0]}
+    assert {vocab.processor.piece_to_id(symbol) for symbol in ("<de>", "<num>")} <= ids
 
 
 @pytest.mark.parametrize(
