@@ -6,11 +6,15 @@ The page is at http://127.0.0.1:8080. Other computers can open it only if --host
 
 import asyncio
 import dataclasses
+import ipaddress
+import re
 import signal
+import socket
 
 from hparams import Hyperparams
 from runtime.cli import parse_flags, run_script
-from runtime.flags import Flags, flag
+from runtime.errors import InputError
+from runtime.flags import NONE, Flags, flag
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +23,10 @@ class ServeFlags(Flags):
 
     host: str = flag("127.0.0.1", "address to listen on; 0.0.0.0: all addresses of this computer")
     port: int = flag(8080, "port to listen on; 0: any free port", 0, 2**16)
+    allowed_hosts: str = flag(
+        NONE,
+        "host names that a proxy passes on, with commas between them, as translate.example.org",
+    )
     nbest: int = flag(5, "translations per sentence; raises --beam if it is smaller", 1, 1001)
 
 
@@ -26,11 +34,45 @@ if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
     flags = parse_flags(__doc__, Hyperparams, ServeFlags, reads_model=True)
 
 from inference import Translator, load_model
-from server.app import make_app
+from server.app import host_name, make_app
 from server.listening import listen
 from server.translating import InspectedTranslator, Sentence
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def is_loopback(host) -> bool:
+    """Whether only this computer can connect to a host, an address or a name."""
+    try:
+        results = socket.getaddrinfo(host, None)
+    except (OSError, UnicodeError):
+        return False  # `listen` reports it
+    addresses = [ipaddress.ip_address(address) for *_, (address, *_) in results]
+    # Python 3.13 does this itself for IPv4 within IPv6, ::ffff:127.0.0.1.
+    return all((getattr(a, "ipv4_mapped", None) or a).is_loopback for a in addresses)
+
+
+def accepted_hosts(options) -> tuple[str, ...]:
+    """List the host names under which clients may address the server; none if any name will do.
+
+    Args:
+      options: ServeFlags.
+
+    Raises:
+      InputError: `allowed_hosts` has something else than host names.
+    """
+    names = [] if options.allowed_hosts == NONE else options.allowed_hosts.split(",")
+    if not names and not is_loopback(options.host):
+        return ()
+    hosts = [*LOOPBACK, options.host.lower()]
+    for name in names:
+        hosts.append(host_name(name.strip()))
+        if not re.fullmatch("[a-z0-9.:_-]+", hosts[-1] or ""):
+            raise InputError(
+                f"allowed_hosts: {name!r} is not a host name. Give names such as"
+                " translate.example.org, with commas between them"
+            )
+    return tuple(dict.fromkeys(hosts))
 
 
 def main(flags):
@@ -40,16 +82,16 @@ def main(flags):
       flags: dict that `parse_flags` returned.
 
     Raises:
-      InputError: there is no model, or the address cannot be used.
+      InputError: there is no model, or the address or a host name cannot be used.
       KeyboardInterrupt: a signal came.
     """
     options, flags = ServeFlags.split(flags)
+    hosts = accepted_hosts(options)
     _, hp, model, vocabs = load_model(flags)
     nbest = 1 if hp.temperature else options.nbest  # a random translation is one
     hp = dataclasses.replace(hp, beam=max(hp.beam, nbest))
     translate = InspectedTranslator(model, Translator(hp, model, vocabs, nbest))
     translate([Sentence("Hund")])  # the first call takes a second
-    hosts = LOOPBACK if options.host in LOOPBACK else ()
     app = make_app(translate, (hp.source_lang, hp.target_lang), hosts)
     asyncio.run(listen(app, options.host, options.port))
     raise KeyboardInterrupt(signal.SIGTERM)

@@ -4,24 +4,31 @@ import asyncio
 import contextlib
 import json
 import logging
-import weakref
+from email.message import Message
+from email.parser import HeaderParser
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import web
 
 from runtime.files import is_utf8
 from server.translating import Batcher, Sentence
 
-PAGE = Path(__file__).resolve().with_name("page.html")
+PAGE = Path(__file__).resolve().with_name("page.html").read_text("utf-8")
 MAX_CHARACTERS = 1000  # of a sentence
 MAX_LINES = 100  # of a text for the interface of LibreTranslate
-# JSON may write a character as two escapes of 6 bytes.
-MAX_REQUEST_BYTES = 12 * MAX_CHARACTERS * MAX_LINES
+# JSON may write a character as two escapes of 6 bytes, a form as four of 3 bytes.
+MAX_CHARACTER_BYTES = 12
+MAX_REQUEST_BYTES = MAX_CHARACTER_BYTES * MAX_CHARACTERS * MAX_LINES
+MAX_FIELDS = 100  # of a form
+MAX_HEADER_CHARACTERS = 500  # of a header that is parsed: the time is quadratic
 REQUEST_SECONDS = 20  # a client must have sent its request by then
 ANSWER_SECONDS = 60  # a client must have read its answer by then
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
+# Python decodes these in linear time. Others are quadratic, for example punycode.
+CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin1", "windows-1252")
 USAGE = f'Send {JSON}: {{"text": "a sentence"}}, or the fields q, source and target.'
 SERVER_FAILED = "The server failed. Its log has the reason."
 TOO_LONG = f"A sentence has at most {MAX_CHARACTERS} characters."
@@ -30,7 +37,6 @@ LOGGER = logging.getLogger("aiohttp.server")
 BATCHER = web.AppKey("batcher", Batcher)
 LANGUAGES = web.AppKey("languages", tuple)  # of source and target
 HOSTS = web.AppKey("hosts", tuple)  # names under which clients may address the server
-ANSWERED = web.AppKey("answered", weakref.WeakSet)  # connections that have sent a request
 
 
 class RequestError(Exception):
@@ -56,12 +62,15 @@ def make_app(translate, languages=("", ""), hosts=()) -> web.Application:
         lambda sentences: [json.dumps(answer) for answer in translate(sentences)]
     )
     app[LANGUAGES], app[HOSTS] = tuple(languages), tuple(hosts)
-    app[ANSWERED] = weakref.WeakSet()
     app.add_routes(
         [
             web.get("/", handle_page),
-            web.get("/languages", handle_languages),
             web.post("/translate", handle_translate),
+            web.get("/languages", handle_languages),
+            web.post("/detect", handle_detect),
+            web.get("/health", handle_health),
+            web.get("/frontend/settings", handle_settings),
+            web.get("/spec", handle_spec),
         ]
     )
     app.cleanup_ctx.append(run_batcher)
@@ -79,16 +88,25 @@ async def run_batcher(app):
 
 @web.middleware
 async def answer_errors(request, handler):
-    """Answer with the reason of a `RequestError`, or that the server failed, for the page."""
+    """Answer errors in JSON: a `RequestError`, an error of aiohttp, a failure of the server."""
     try:
         return await handler(request)
     except RequestError as error:
-        return web.json_response(dict(error=error.reason), status=error.status)
-    except web.HTTPException:
-        raise
+        return error_response(error.status, error.reason)
+    except web.HTTPException as error:  # no such path, or another method
+        reason = f"{request.method} {request.path}: {error.reason.lower()}."
+        response = error_response(error.status, reason)
+        if allow := error.headers.get("Allow"):
+            response.headers["Allow"] = allow
+        return response
     except Exception:
         LOGGER.exception("Error handling request")
-        return web.json_response(dict(error=SERVER_FAILED), status=500)
+        return error_response(500, SERVER_FAILED)
+
+
+def error_response(status, reason) -> web.Response:
+    """Return the answer to a request that is refused."""
+    return web.json_response(dict(error=reason), status=status)
 
 
 @web.middleware
@@ -98,10 +116,16 @@ async def check_host(request, handler):
     A page of another site may have a name that resolves to this server (DNS rebinding).
     """
     hosts = request.app[HOSTS]
-    request.app[ANSWERED].add(request.transport)
-    if hosts and host_name(request.host) not in hosts:
-        raise RequestError(403, f"Use one of these host names: {', '.join(hosts)}.")
+    if hosts and host_name(host_header(request)) not in hosts:
+        names = ", ".join(hosts)
+        reason = f"Use one of these host names: {names}. serve.py --allowed_hosts adds others."
+        raise RequestError(403, reason)
     return await handler(request)
+
+
+def host_header(request) -> str:
+    """Return the header Host; without it, `request.host` would ask the network for a name."""
+    return request.headers.get("Host", "")
 
 
 def host_name(header):
@@ -120,67 +144,18 @@ def host_name(header):
 
 
 async def handle_page(_):
-    """Answer GET /."""
-    return web.Response(text=PAGE.read_text("utf-8"), content_type="text/html")
-
-
-async def handle_languages(request):
-    """Answer GET /languages as LibreTranslate does."""
-    source, target = request.app[LANGUAGES]
-    return web.json_response([dict(code=source, name=source, targets=[target])])
+    """The page."""
+    return web.Response(text=PAGE, content_type="text/html")
 
 
 async def handle_translate(request):
-    """Answer POST /translate: a request of the page, or one of a client of LibreTranslate."""
+    """Translate a sentence for the page, or texts for a client of LibreTranslate."""
     fields = await read_fields(request)
-    if "q" in fields:
+    if "q" in fields or "text" not in fields:
         return await answer_libretranslate(request.app, fields)
     sentence = Sentence(text_field(fields, "text"), text_field(fields, "prefix", ""))
     (answer,) = await translate_all(request.app[BATCHER], [sentence])
     return web.Response(text=answer, content_type=JSON)
-
-
-async def read_fields(request) -> dict:
-    """Read the fields of a request, in JSON or in the form that programs send.
-
-    Raises:
-      RequestError: it does not arrive in time, is too long or malformed, or may be sent by the
-        page of another site. A browser sends JSON of other sites only with permission.
-    """
-    origin = request.headers.get("Origin")
-    own = (None, f"http://{request.host}", f"https://{request.host}")
-    if request.content_type == FORM and origin not in own:
-        raise RequestError(403, "Send this form from the page of this server.")
-    try:
-        async with asyncio.timeout(REQUEST_SECONDS):
-            if request.content_type == FORM:
-                return dict(await request.post())
-            if request.content_type != JSON:
-                raise RequestError(400, USAGE)
-            fields = json.loads(await request.read())
-    except TimeoutError:
-        raise RequestError(
-            408, f"The request did not arrive within {REQUEST_SECONDS} seconds."
-        ) from None
-    except (web.RequestPayloadError, ValueError, LookupError, RecursionError):
-        raise RequestError(400, USAGE) from None
-    except web.HTTPRequestEntityTooLarge:
-        raise RequestError(
-            413, f"A request has at most {MAX_REQUEST_BYTES} bytes. {TOO_LONG}"
-        ) from None
-    if not isinstance(fields, dict):
-        raise RequestError(400, USAGE)
-    return fields
-
-
-def text_field(fields, name, default=None) -> str:
-    """Return a field that is text of at most MAX_CHARACTERS, or raise RequestError."""
-    text = fields.get(name, default)
-    if not isinstance(text, str) or not is_utf8(text):
-        raise RequestError(400, USAGE)
-    if len(text) > MAX_CHARACTERS:
-        raise RequestError(413, TOO_LONG)
-    return text.replace("\n", " ")
 
 
 async def translate_all(batcher, sentences) -> list[str]:
@@ -195,44 +170,245 @@ async def translate_all(batcher, sentences) -> list[str]:
         raise RequestError(503, "Too many sentences are waiting. Try again later.") from None
 
 
+# Reading requests --------------------------------------------------------------
+
+
+async def read_fields(request) -> dict:
+    """Read the fields of a request: from JSON, or from the query string and a form.
+
+    LibreTranslate does the same: in JSON it ignores the query string, and next to a query string
+    it ignores a body of another type. Of several fields with one name the first one counts.
+
+    Raises:
+      RequestError: it does not arrive in time, is too long or malformed, or may be sent by the
+        page of another site.
+    """
+    try:
+        header = parse_header(f"Content-Type: {request.headers.get('Content-Type', '')}")
+        content_type = header.get_content_type()
+        if content_type != JSON:
+            check_origin(request)
+        body = await read_body(request)
+        if content_type == JSON:
+            fields = json.loads(body, parse_int=float)  # int may take quadratic time
+        else:
+            pairs = decode_form(request.rel_url.raw_query_string)
+            if content_type == FORM:
+                charset = header_charset(header)
+                pairs += decode_form(body.rstrip().decode(charset), charset)
+            elif content_type == MULTIPART:
+                pairs += decode_multipart(body, header.get_boundary())
+            fields = dict(reversed(pairs))
+    except (ValueError, RecursionError):
+        raise RequestError(400, USAGE) from None
+    if not isinstance(fields, dict):
+        raise RequestError(400, USAGE)
+    return fields
+
+
+def check_origin(request):
+    """Raise RequestError if the page of another site sent this query string or form.
+
+    A browser names the site in the header Origin. It sends JSON of other sites only with
+    permission, which this server does not give.
+    """
+    host = host_header(request)
+    if request.headers.get("Origin") not in (None, f"http://{host}", f"https://{host}"):
+        raise RequestError(403, "Send this request from the page of this server, or as JSON.")
+
+
+async def read_body(request) -> bytes:
+    """Read the body of a request, or raise RequestError."""
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            return await request.read()
+    except TimeoutError:
+        raise RequestError(
+            408, f"The request did not arrive within {REQUEST_SECONDS} seconds."
+        ) from None
+    except web.RequestPayloadError:
+        raise RequestError(400, USAGE) from None
+    except web.HTTPRequestEntityTooLarge:
+        raise RequestError(
+            413, f"A request has at most {MAX_REQUEST_BYTES} bytes. {TOO_LONG}"
+        ) from None
+
+
+def parse_header(text) -> Message:
+    """Parse headers, lines of text. Raise ValueError if they are too long."""
+    if len(text) > MAX_HEADER_CHARACTERS:
+        raise ValueError
+    return HeaderParser().parsestr(text)
+
+
+def header_charset(header) -> str:
+    """Return the charset that the header Content-Type names, or raise RequestError."""
+    charset = header.get_param("charset", CHARSETS[0])
+    if str(charset).lower() not in CHARSETS:
+        raise RequestError(400, f"This charset is not supported. Use {CHARSETS[0]}.")
+    return charset
+
+
+def decode_form(text, charset=CHARSETS[0]) -> list[tuple[str, str]]:
+    """Decode the fields of a query string or of a form: pairs of name and value.
+
+    >>> decode_form("q=ein+Hund%21&source=de")
+    [('q', 'ein Hund!'), ('source', 'de')]
+
+    Raises:
+      ValueError: there are too many fields, or a value is not in the charset.
+    """
+    options = dict(keep_blank_values=True, max_num_fields=MAX_FIELDS)
+    return parse_qsl(text, encoding=charset, errors="strict", **options)
+
+
+def decode_multipart(body, boundary) -> list[tuple[str, str]]:
+    """Decode the fields of a form in multipart/form-data (RFC 7578): pairs of name and value.
+
+    `request.post` of aiohttp would decode a field with any charset.
+
+    Raises:
+      RequestError: the charset of a field is not supported.
+      ValueError: the form is malformed or not complete, or has too many fields.
+    """
+    if not boundary:
+        raise ValueError
+    delimiter = f"\r\n--{boundary}".encode()
+    _, *parts, end = (b"\r\n" + body).split(delimiter, MAX_FIELDS + 1)
+    if not end.startswith(b"--"):
+        raise ValueError
+    pairs = []
+    for part in parts:
+        lines, _, value = part.partition(b"\r\n\r\n")
+        header = parse_header(lines.decode().lstrip())
+        name = header.get_param("name", header="Content-Disposition")
+        pairs.append((name, value.decode(header_charset(header))))
+    return pairs
+
+
+def text_field(fields, name, default=None) -> str:
+    """Return a field that is text of at most MAX_CHARACTERS, or raise RequestError."""
+    text = fields.get(name, default)
+    if not isinstance(text, str) or not is_utf8(text):
+        raise RequestError(400, f"{name} must be text. {USAGE}")
+    if len(text) > MAX_CHARACTERS:
+        raise RequestError(413, TOO_LONG)
+    return text.replace("\n", " ")
+
+
 # LibreTranslate ----------------------------------------------------------------
+
+
+async def handle_languages(request):
+    """The languages of the model."""
+    source, target = request.app[LANGUAGES]
+    return web.json_response([dict(code=source, name=source, targets=[target])])
+
+
+async def handle_detect(request):
+    """The language of a text: that of the model, with confidence 0."""
+    check_present(await read_fields(request), "q")
+    source, _ = request.app[LANGUAGES]
+    return web.json_response([detected_language(source)])
+
+
+async def handle_health(_):
+    """Whether the server runs."""
+    return web.json_response(dict(status="ok"))
+
+
+async def handle_settings(request):
+    """The settings that clients of LibreTranslate ask for."""
+    source, target = (dict(code=code, name=code) for code in request.app[LANGUAGES])
+    return web.json_response(
+        dict(
+            charLimit=MAX_CHARACTERS,
+            frontendTimeout=500,  # milliseconds that a page waits for more input
+            apiKeys=False,
+            keyRequired=False,
+            suggestions=False,
+            filesTranslation=False,
+            supportedFilesFormat=[],
+            language=dict(source=source, target=target),
+        )
+    )
+
+
+async def handle_spec(request):
+    """This description of the interface, in Swagger 2.0."""
+    paths = {}
+    for route in request.app.router.routes():
+        responses = {"200": dict(description=route.handler.__doc__)}
+        methods = paths.setdefault(route.resource.canonical, {})
+        methods[route.method.lower()] = dict(responses=responses)
+    info = dict(title="Transformer", version="1")
+    return web.json_response(dict(swagger="2.0", info=info, paths=paths))
 
 
 async def answer_libretranslate(app, fields):
     """Answer a request of a client of LibreTranslate (https://docs.libretranslate.com).
 
     `q` is a text or a list of texts, with a sentence on each line. The answer has
-    `translatedText` of the same kind, and `alternatives` if the request asks for some.
+    `translatedText` of the same kind, and `alternatives` if the request asks for some. Where a
+    limit takes effect, it also has `truncated` or `maxAlternatives`.
     """
     source, _ = app[LANGUAGES]
+    check_present(fields, "q")
     check_languages(fields, app[LANGUAGES])
+    alternatives = number_field(fields, "alternatives")
     is_list = isinstance(fields["q"], list)
     texts = sentence_lines(fields["q"])
     sentences = [Sentence(line, inspect=False) for lines in texts for line in lines]
-    answers = iter(await translate_all(app[BATCHER], sentences))
-    translated = [[texts_of(next(answers)) for _ in lines] for lines in texts]
-    results = [join_lines(lines, 0) for lines in translated]
-    answer = dict(translatedText=results if is_list else results[0])
-    if alternatives := number_field(fields, "alternatives"):
-        others = [
-            [join_lines(lines, i) for i in range(1, min(alternatives + 1, max(map(len, lines))))]
-            for lines in translated
-        ]
-        answer["alternatives"] = others if is_list else others[0]
-    if fields["source"] == "auto":  # not detected: there is one language
-        detected = dict(language=source, confidence=0)
-        answer["detectedLanguage"] = [detected] * len(texts) if is_list else detected
+    answers = map(json.loads, await translate_all(app[BATCHER], sentences))
+    translated = [[next(answers) for _ in lines] for lines in texts]
+
+    def one_or_all(values):
+        return values if is_list else values[0]
+
+    answer = dict(translatedText=one_or_all([join_lines(lines, 0) for lines in translated]))
+    if alternatives:
+        counts = [count_alternatives(lines) for lines in translated]
+        answer["alternatives"] = one_or_all(
+            [
+                [join_lines(lines, i + 1) for i in range(min(alternatives, count))]
+                for lines, count in zip(translated, counts, strict=True)
+            ]
+        )
+        if alternatives > min(counts, default=0):
+            answer["maxAlternatives"] = one_or_all(counts)
+    truncated = [
+        any(is_truncated(answer, 1 + alternatives) for answer in lines) for lines in translated
+    ]
+    if any(truncated):
+        answer["truncated"] = one_or_all(truncated)
+    if fields["source"].lower() == "auto":
+        answer["detectedLanguage"] = one_or_all([detected_language(source)] * len(texts))
     return web.json_response(answer)
+
+
+def detected_language(source) -> dict:
+    """Return the only language of the sources: nothing is detected, so its confidence is 0."""
+    return dict(language=source, confidence=0)
+
+
+def check_present(fields, name):
+    """Raise RequestError if a field is missing."""
+    if fields.get(name) is None:
+        raise RequestError(400, f"Invalid request: missing {name} parameter. {USAGE}")
 
 
 def check_languages(fields, languages):
     """Raise RequestError if the model does not translate between the languages of a request."""
     source, target = languages
     for name, supported in (("source", (source, "auto")), ("target", (target,))):
-        if fields.get(name) not in supported:
+        check_present(fields, name)
+        code = fields[name]
+        if not isinstance(code, str) or code.lower() not in map(str.lower, supported):
             raise RequestError(400, f"This {name} is not supported. Use {supported[0]}.")
-    if fields.get("format", "text") != "text":
-        raise RequestError(400, "This format is not supported. Use text.")
+    if (fields.get("format") or "text") != "text":
+        raise RequestError(
+            400, "Only the format text is supported, not yet html. Send text without markup."
+        )
 
 
 def sentence_lines(q) -> list[list[str]]:
@@ -244,29 +420,44 @@ def sentence_lines(q) -> list[list[str]]:
     """
     texts = q if isinstance(q, list) else [q]
     if not all(isinstance(text, str) for text in texts):
-        raise RequestError(400, USAGE)
+        raise RequestError(400, f"q must be text, or a list of texts. {USAGE}")
     if sum(text.count("\n") + 1 for text in texts) > MAX_LINES:
         raise RequestError(413, f"A request has at most {MAX_LINES} lines.")
-    return [[text_field(dict(q=line), "q") for line in text.split("\n")] for text in texts]
+    return [
+        # The forms of browsers end a line with \r\n.
+        [text_field(dict(q=line), "q") for line in text.replace("\r\n", "\n").split("\n")]
+        for text in texts
+    ]
 
 
 def number_field(fields, name) -> int:
     """Return a field that is a number, 0 if it is missing, or raise RequestError."""
     try:
-        return max(0, int(fields.get(name, 0)))
+        return max(0, int(float(fields.get(name) or 0)))  # int of a str may take quadratic time
     except (TypeError, ValueError, OverflowError):
         raise RequestError(400, f"{name} must be a number.") from None
 
 
-def texts_of(answer) -> list[str]:
-    """Return the translations in an answer of the translator, best first, at least one."""
-    return [translation["text"] for translation in json.loads(answer)["translations"]] or [""]
-
-
-def join_lines(lines, index) -> str:
+def join_lines(answers, index) -> str:
     """Join one translation per line of a text: the one at `index`, or the last if there are fewer.
 
-    >>> join_lines([["a", "b"], ["c"]], 1)
-    'b\\nc'
+    Args:
+      answers: the answers of the translator, one per line. An empty line has no translation.
+
+    >>> lines = [["a", "b"], ["c"], []]
+    >>> join_lines([dict(translations=[dict(text=text) for text in line]) for line in lines], 1)
+    'b\\nc\\n'
     """
-    return "\n".join(texts[min(index, len(texts) - 1)] for texts in lines)
+    texts = [[translation["text"] for translation in a["translations"]] or [""] for a in answers]
+    return "\n".join(line[min(index, len(line) - 1)] for line in texts)
+
+
+def count_alternatives(answers) -> int:
+    """Count the alternatives of a text: those of the line that has the most."""
+    return max(0, *(len(answer["translations"]) - 1 for answer in answers))
+
+
+def is_truncated(answer, count) -> bool:
+    """Whether the source of an answer, or one of its `count` best translations, was truncated."""
+    truncatable = [answer, *answer["translations"][:count]]
+    return any(item.get("truncated", False) for item in truncatable)

@@ -10,7 +10,7 @@ from data_load import encode_lines
 from ids import RaggedIds
 from inference import decoding_batches, restore_prefix, token_log_probs
 from monitor.attention_maps import append_eos, cross_weights
-from vocab import truncate_at_eos
+from vocab import EOS, truncate_at_eos
 
 MAX_TOKENS = 200  # of a sentence, </S> included: an answer grows with their square
 MAX_BATCH_SENTENCES = 32
@@ -68,6 +68,7 @@ class InspectedTranslator:
                 dict(
                     text=restore_prefix(detokenize(ids), prefix, detokenize(y)),
                     score=round(float(score), 4),
+                    truncated=EOS not in ids,  # it has the maximum length
                 )
                 for ids, score in hypotheses
             ]

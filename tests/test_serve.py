@@ -3,10 +3,13 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import errno
 import functools
 import json
+import os
 import signal
 import socket
+import sys
 import threading
 import time
 import urllib.error
@@ -23,9 +26,16 @@ from ids import RaggedIds
 from inference import Translator, load_model, token_log_probs
 from monitor.attention_maps import append_eos
 from processes import Forked, command_line
+from runtime.errors import InputError
+from serve import LOOPBACK, ServeFlags, accepted_hosts
 from server import app as serve_app
 from server.app import MAX_CHARACTERS, MAX_LINES, make_app
-from server.listening import close_silent_connections, make_runner
+from server.listening import (
+    MAX_URL_BYTES,
+    connection_factory,
+    make_exception_handler,
+    make_runner,
+)
 from server.translating import Batcher
 from test_bad_input import refused
 from text import read_test_sentences
@@ -74,6 +84,54 @@ def sentence(text):
     return json.dumps(dict(text=text)).encode()
 
 
+@contextlib.asynccontextmanager
+async def serving_app(app):
+    """Serve an application as serve.py does, and yield the port."""
+    runner = make_runner(app)
+    await runner.setup()
+    server = await asyncio.get_running_loop().create_server(
+        connection_factory(runner), "127.0.0.1", 0
+    )
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await runner.cleanup()
+
+
+def upper_case(sentences):
+    """Translate as `InspectedTranslator` does, but into capitals."""
+    return [dict(translations=[dict(text=sentence.text.upper())]) for sentence in sentences]
+
+
+def answers(*requests, translate=upper_case, hosts=()):
+    """Send requests, bytes, to a server without a model: the status and the answer of each."""
+
+    async def answer(port, request):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request)
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        assert b"\r\nContent-Type: application/json" in head
+        return int(head.split()[1]), json.loads(body)
+
+    async def scenario():
+        async with serving_app(make_app(translate, ("de", "en"), hosts)) as port:
+            return [await asyncio.wait_for(answer(port, request), 60) for request in requests]
+
+    return asyncio.run(scenario())
+
+
+def post(body=b"", content_type=None, path="/translate", **headers):
+    """The bytes of a request with this body."""
+    headers = dict(Host="localhost", Connection="close") | headers
+    headers |= {"Content-Length": len(body)}
+    if content_type is not None:
+        headers["Content-Type"] = content_type
+    lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+    return f"POST {path} HTTP/1.1\r\n{''.join(lines)}\r\n".encode() + body
+
+
 def test_concurrent_requests_are_translated_as_single_ones(flags, server):
     lines = [*read_test_sentences(flags["source_test"])[1], "", "我", "<b>&</b>"]
     with concurrent.futures.ThreadPoolExecutor(16) as threads:
@@ -89,6 +147,8 @@ def test_concurrent_requests_are_translated_as_single_ones(flags, server):
         for hypothesis in answer["translations"]:
             assert len(hypothesis["attention"]) == len(hypothesis["tokens"])
             assert len(hypothesis["probabilities"]) == len(hypothesis["tokens"])
+            limit = hp.max_output_tokens(len(answer["source"]) + 1)
+            assert hypothesis["truncated"] == (len(hypothesis["tokens"]) == limit)
             for row in hypothesis["attention"]:
                 assert len(row) == len(answer["source"]) and sum(row) < 1.02
             if hp.tokenizer == "bpe":
@@ -154,6 +214,16 @@ def test_the_size_of_an_answer_is_limited(server):
         status, answer = ask(server, sentence(text))
         assert status == 200 and len(answer["source"]) < 200 and len(json.dumps(answer)) < 5e6
     assert answer["truncated"]
+    text = "a " * (MAX_CHARACTERS // 2)
+    assert ask_libretranslate(server, q=text)[1]["truncated"] is True
+    assert ask_libretranslate(server, q=["a", text])[1]["truncated"] == [False, True]
+
+
+def test_a_translation_of_the_maximum_length_is_truncated(server):
+    body = json.dumps(dict(text="Hund", prefix="The dog sees " * 70)).encode()
+    _, answer = ask(server, body)
+    assert not answer["truncated"]
+    assert all(translation["truncated"] for translation in answer["translations"])
 
 
 @pytest.mark.parametrize("host", ["localhost:80", "LOCALHOST", "127.0.0.1", "[::1]:8080"])
@@ -167,6 +237,48 @@ def test_its_own_host_names_are_accepted(server, host):
 )
 def test_other_host_names_are_refused(server, host):
     assert ask(server, sentence("Hund"), Host=host)[0] == 403
+
+
+@pytest.mark.parametrize(
+    "flags, hosts",
+    [
+        (dict(), LOOPBACK),
+        (dict(host="localhost"), LOOPBACK),
+        (dict(host="127.0.0.2"), (*LOOPBACK, "127.0.0.2")),
+        (dict(host="::ffff:127.0.0.1"), (*LOOPBACK, "::ffff:127.0.0.1")),
+        (dict(host="0.0.0.0"), ()),
+        (dict(host="::"), ()),
+        (dict(allowed_hosts="A.example, b.example:8443"), (*LOOPBACK, "a.example", "b.example")),
+        (dict(host="0.0.0.0", allowed_hosts="a.example"), (*LOOPBACK, "0.0.0.0", "a.example")),
+    ],
+)
+def test_the_host_names_of_an_address(flags, hosts):
+    """A page of another site must not reach a server for this computer only."""
+    assert accepted_hosts(ServeFlags(**flags)) == hosts
+
+
+@pytest.mark.parametrize("names", ["https://a.example", "a.example/b", "*.a.example", "a,", "ä.de"])
+def test_allowed_hosts_that_are_no_host_names(names):
+    with pytest.raises(InputError, match="is not a host name"):
+        accepted_hosts(ServeFlags(allowed_hosts=names))
+
+
+def test_a_proxy_passes_the_name_of_its_host_on():
+    hosts = accepted_hosts(ServeFlags(allowed_hosts="translate.example.org"))
+    form = b"q=Hund&source=de&target=en"
+    own, other, none = answers(
+        post(
+            form,
+            serve_app.FORM,
+            Host="translate.example.org",
+            Origin="https://translate.example.org",
+        ),
+        post(form, serve_app.FORM, Host="evil.example"),
+        b"GET /health HTTP/1.0\r\n\r\n",
+        hosts=hosts,
+    )
+    assert own == (200, dict(translatedText="HUND"))
+    assert other[0] == none[0] == 403 and "allowed_hosts" in other[1]["error"]
 
 
 @pytest.mark.parametrize("host", ["[::1", "localhost:port"])
@@ -219,75 +331,128 @@ def test_incomplete_requests_are_closed(monkeypatch):
     head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     body = sentence("Hund")
 
-    async def answer(port, request):
+    async def answer(port, request, reads_all=True):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request)
         try:
-            return await asyncio.wait_for(reader.read(), 30)
+            read = reader.read() if reads_all else reader.readuntil(b"}")
+            return await asyncio.wait_for(read, 30)
         except ConnectionResetError:
             return b""
         finally:
             writer.close()
 
     async def scenario():
-        app = make_app(lambda sentences: [dict(text=s.text.upper()) for s in sentences])
-        runner = make_runner(app)
-        await runner.setup()
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(close_silent_connections(runner), "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
         length = b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
-        incomplete = [answer(port, head[: n * 10]) for n in range(5)]
-        incomplete.append(answer(port, head + length + body[:4]))
-        *silent, late, good = await asyncio.gather(*incomplete, answer(port, head + length + body))
-        assert silent == [b""] * 5
-        assert late.startswith(b"HTTP/1.1 408 ") and b"within 0.3 seconds" in late
-        assert good.endswith(b'{"text": "HUND"}')
-        assert b"HUND" in await answer(port, head + length + body)
-        server.close()
-        await runner.cleanup()
+        good = head + length + body
+        async with serving_app(make_app(upper_case)) as port:
+            incomplete = [answer(port, head[: n * 10]) for n in range(5)]
+            # aiohttp waits another 10 s for the rest of the body before it closes this one.
+            incomplete.append(answer(port, head + length + body[:4], reads_all=False))
+            *silent, late, first = await asyncio.gather(*incomplete, answer(port, good))
+            assert silent == [b""] * 5
+            assert late.startswith(b"HTTP/1.1 408 ") and b"within 0.3 seconds" in late
+            assert b"HUND" in first and b"HUND" in await answer(port, good)
 
     asyncio.run(scenario())
 
 
-def test_idle_and_unread_connections_are_closed(monkeypatch):
-    """After an answer, if no request follows, or if the client does not read it."""
+ANSWER_BYTES = 30_000_000  # more than the buffers of the kernel
+
+
+def long_answer(sentences):
+    """Answer a text, a number, with so many bytes."""
+    return [dict(text="x" * int(sentence.text)) for sentence in sentences]
+
+
+async def connect_with_small_buffers(port):
+    """Connect to a server: a reader and a writer. The kernel holds few bytes of an answer."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(client, ("127.0.0.1", port))
+    return await asyncio.open_connection(sock=client, limit=1000)
+
+
+def keep_alive(text):
+    """A request after which the connection stays open."""
+    return post(sentence(text), "application/json", Connection="keep-alive")
+
+
+def test_an_idle_connection_is_closed_after_an_answer(monkeypatch):
     monkeypatch.setattr(serve_app, "REQUEST_SECONDS", 0.3)
-    size = 30_000_000  # more than the buffers of the kernel
-    transports = []  # of the server, one per answer
-    body = sentence("Hund")
-    request = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    request += b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+    async def scenario():
+        async with serving_app(make_app(long_answer)) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(keep_alive(str(ANSWER_BYTES)))
+            assert len(await asyncio.wait_for(reader.read(), 60)) > ANSWER_BYTES
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+# The buffer of a connection in asyncio may hold 64 kB more than the kernel.
+@pytest.mark.parametrize("size", [40_000, 1_000_000])
+def test_a_connection_is_closed_if_its_answer_is_not_read(monkeypatch, size):
+    monkeypatch.setattr(serve_app, "ANSWER_SECONDS", 0.5)
+    transports = []  # of the server
 
     async def scenario():
         async def record(request, _):
             transports.append(request.transport)
+            request.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
-        app = make_app(lambda sentences: [dict(text="x" * size) for _ in sentences])
+        app = make_app(long_answer)
         app.on_response_prepare.append(record)
-        runner = make_runner(app)
-        await runner.setup()
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(close_silent_connections(runner), "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(request)
-        assert len(await asyncio.wait_for(reader.read(), 60)) > size  # then it is closed
-        writer.close()
-
-        monkeypatch.setattr(serve_app, "ANSWER_SECONDS", 0.5)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1000)
-        writer.write(request)
-        async with asyncio.timeout(60):
-            while len(transports) < 2 or not transports[1].is_closing():
-                await asyncio.sleep(0.05)
-        with contextlib.suppress(ConnectionResetError):
-            assert len(await asyncio.wait_for(reader.read(), 30)) < size
-        writer.close()
-        server.close()
-        await runner.cleanup()
+        async with serving_app(app) as port:
+            reader, writer = await connect_with_small_buffers(port)
+            writer.write(keep_alive(str(size)))
+            async with asyncio.timeout(15):
+                while not transports or not transports[0].is_closing():
+                    await asyncio.sleep(0.05)
+            with contextlib.suppress(ConnectionResetError):
+                assert len(await asyncio.wait_for(reader.read(), 30)) < size
+            writer.close()
 
     asyncio.run(scenario())
+
+
+def test_each_answer_of_a_connection_has_its_own_time(monkeypatch):
+    """The time of the first answer ends while the client reads the second one."""
+    monkeypatch.setattr(serve_app, "ANSWER_SECONDS", 0.5)
+
+    async def scenario():
+        async with serving_app(make_app(long_answer)) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1000)
+            writer.write(keep_alive("1"))
+            assert b" 200 OK" in await reader.readline()
+            await reader.readuntil(b"}")
+            monkeypatch.setattr(serve_app, "ANSWER_SECONDS", 60)
+            writer.write(post(sentence(str(ANSWER_BYTES)), "application/json"))
+            await asyncio.sleep(1)
+            assert len(await asyncio.wait_for(reader.read(), 60)) > ANSWER_BYTES
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_lack_of_descriptors_is_reported_in_one_line(capsys):
+    reported = []
+
+    async def scenario():
+        loop = asyncio.get_running_loop()
+        loop.default_exception_handler = reported.append
+        loop.set_exception_handler(make_exception_handler())
+        for number in [errno.EMFILE, errno.ENFILE] * 50:
+            context = dict(message="accept", exception=OSError(number, os.strerror(number)))
+            loop.call_exception_handler(context)
+        loop.call_exception_handler(dict(message="another", exception=ValueError("bad")))
+
+    asyncio.run(scenario())
+    assert [context["message"] for context in reported] == ["another"]
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1 and "too many open files" in printed and "ulimit" in printed
 
 
 def test_a_failure_of_the_server_is_answered_in_json():
@@ -299,10 +464,72 @@ def test_a_failure_of_the_server_is_answered_in_json():
             async with client.post("/translate", json=dict(text="Hund")) as response:
                 assert response.status == 500
                 assert await response.json() == dict(error=serve_app.SERVER_FAILED)
-            async with client.get("/missing") as response:
-                assert response.status == 404
 
     asyncio.run(scenario())
+
+
+def test_all_errors_are_answered_in_json(caplog):
+    """And no request of a client fills the log."""
+    get = b"GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    packed = post(sentence("Hund"), "application/json", **{"Content-Encoding": "gzip"})
+    requests = {
+        get % b"/missing": 404,
+        get % b"/translate?q=Hund&source=de&target=en": 405,  # LibreTranslate has POST only
+        post(b"", path="/languages"): 405,
+        post(b"x" * (serve_app.MAX_REQUEST_BYTES + 1), "application/json"): 413,
+        post(b"", path="/translate?q=" + "x" * MAX_URL_BYTES): 400,
+        post(b"", path="/translate?q=läuft"): 400,
+        b"no HTTP\r\n\r\n": 400,
+        packed: 400,
+    }
+    got = answers(*requests)
+    assert [status for status, _ in got] == [*requests.values()]
+    assert all(answer["error"] for _, answer in got)
+    assert not caplog.records
+
+
+# Each of them takes from a second to hours if it is read with a parser that is not linear.
+SLOW_REQUESTS = {
+    "charset": post(b"q=x-" + b"a" * 10**6, "application/x-www-form-urlencoded; charset=punycode"),
+    "charset of a field": post(
+        b'--x\r\nContent-Disposition: form-data; name="q"\r\n'
+        b"Content-Type: text/plain; charset=punycode\r\n\r\nx-" + b"a" * 10**6 + b"\r\n--x--",
+        "multipart/form-data; boundary=x",
+    ),
+    "quotation marks": post(sentence("Hund"), '"' * 8000),
+    "brackets in a header": post(sentence("Hund"), f"application/json;{'(' * 8000}"),
+    "charset of a parameter": post(b"", "application/json; a*=punycode''%E4%E4"),
+    "line feeds": post(b"\n" * 10**6, "multipart/form-data; boundary=x"),
+    "headers of a field": post(
+        b"--x\r\n" + b"a:b\r\n" * 200_000 + b"\r\n--x--", "multipart/form-data; boundary=x"
+    ),
+    "fields": post(b"q=a&" * 250_000, "application/x-www-form-urlencoded"),
+    "fields in parts": post(
+        b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\n\r\n' * 20_000 + b"--x--",
+        "multipart/form-data; boundary=x",
+    ),
+    "number": post(b'{"text": ' + b"9" * 10**6 + b"}", "application/json"),
+    "number in text": post(
+        b"q=a&source=de&target=en&alternatives=" + b"9" * 10**6,
+        "application/x-www-form-urlencoded",
+    ),
+    "nesting": post(b'{"a":' * 200_000, "application/json"),
+}
+
+
+@pytest.mark.parametrize("name", SLOW_REQUESTS)
+def test_no_request_blocks_the_others(name, caplog):
+    """Each one is refused at once, and not by an exception."""
+    digits = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(0)  # as PYTHONINTMAXSTRDIGITS=0
+    started = time.process_time()
+    try:
+        ((status, answer),) = answers(SLOW_REQUESTS[name])
+    finally:
+        sys.set_int_max_str_digits(digits)
+    assert status == 400 and not caplog.records
+    assert answer["error"] and "missing" not in answer["error"]  # refused before its end is read
+    assert time.process_time() - started < 2
 
 
 def test_other_computers_get_one_random_translation(trained):
@@ -412,13 +639,153 @@ def test_the_lines_of_a_request_are_counted_before_they_are_read(monkeypatch, q)
     assert error.value.status == 413
 
 
-def test_a_form_of_another_site_is_refused(server):
-    """A browser sends forms to any address, and the header Origin with them."""
-    body = urllib.parse.urlencode(dict(q="Hund", source="de", target="en")).encode()
-    assert ask(server, body, serve_app.FORM, Origin="https://evil.example")[0] == 403
-    for origin in ("null", "http://[::1", f"{server}.evil.example"):
-        assert ask(server, body, serve_app.FORM, Origin=origin)[0] == 403
-    assert ask(server, body, serve_app.FORM, Origin=server)[0] == 200
+def multipart(*fields, head="", **headers):
+    """A request with a form in multipart/form-data, as `curl -F` sends it.
+
+    Args:
+      fields: pairs of a Content-Disposition, after `form-data; `, and a value in bytes.
+      head: more headers of each field.
+    """
+    parts = [
+        f"--x1\r\nContent-Disposition: form-data; {name}\r\n{head}\r\n".encode() + value + b"\r\n"
+        for name, value in fields
+    ]
+    return post(b"".join(parts) + b"--x1--\r\n", "multipart/form-data; boundary=x1", **headers)
+
+
+def form_fields(q, name="name={}"):
+    values = dict(q=q, source=b"de", target=b"en")
+    return [(name.format(field), value) for field, value in values.items()]
+
+
+QUERY = "/translate?q=Er+l%C3%A4uft&source=de&target=en"
+LANGUAGES = dict(source="de", target="en")
+CLIENTS = {
+    "LibreTranslator of deep-translator": post(path=f"{QUERY}&format=text&api_key=x"),
+    "libretranslatepy": post(b"q=Er+l%C3%A4uft&source=de&target=en", serve_app.FORM),
+    "curl -F": multipart(*form_fields("Er läuft".encode(), 'name="{}"')),
+    "requests with files": multipart(
+        *form_fields("Er läuft".encode(), 'name="{0}"; filename="{0}"')
+    ),
+    "HttpClient of .NET": multipart(
+        *form_fields("Er läuft".encode()), head="Content-Type: text/plain; charset=utf-8\r\n"
+    ),
+    "HttpClient of Apache": multipart(
+        *form_fields("Er läuft".encode("latin1"), 'name="{}"'),
+        head="Content-Type: text/plain; charset=ISO-8859-1\r\nContent-Transfer-Encoding: 8bit\r\n",
+    ),
+    "fetch of a browser": post(
+        json.dumps(LANGUAGES | dict(q="Er läuft", format="text", alternatives=0)).encode(),
+        "application/json",
+        Origin="http://localhost",
+    ),
+    "JSON with a charset": post(
+        json.dumps(LANGUAGES | dict(q="Er läuft", format=None), ensure_ascii=False).encode(),
+        "application/json; charset=utf-8",
+    ),
+    "languages in capitals": post(
+        "q=Er läuft&source=DE&target=EN&format=&alternatives=".encode(), serve_app.FORM
+    ),
+    "a query string and a form": post(b"source=de&target=en&q=no", serve_app.FORM, path=QUERY),
+    "a query string and another body": post(b"{}", "text/plain", path=QUERY),
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_requests_of_clients(client):
+    """In the form in which these programs send them."""
+    assert answers(CLIENTS[client]) == [(200, dict(translatedText="ER LÄUFT"))]
+
+
+def test_a_query_string_may_have_a_sentence_of_the_maximum_length():
+    text = "😀" * MAX_CHARACTERS
+    query = urllib.parse.urlencode(dict(q=text) | LANGUAGES)
+    assert answers(post(path=f"/translate?{query}")) == [(200, dict(translatedText=text))]
+
+
+def test_the_line_ends_of_a_browser():
+    lines = multipart(*form_fields(b"Hund\r\n\r\nHaus"))
+    assert answers(lines) == [(200, dict(translatedText="HUND\n\nHAUS"))]
+
+
+def test_what_clients_ask_before_they_translate():
+    get = b"GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    health, settings, spec, detected = answers(
+        get % b"/health",
+        get % b"/frontend/settings",
+        get % b"/spec",
+        post(b"q=Er+rennt", serve_app.FORM, path="/detect"),
+    )
+    assert health == (200, dict(status="ok"))
+    assert settings[1]["charLimit"] == MAX_CHARACTERS and settings[1]["keyRequired"] is False
+    assert settings[1]["language"]["target"]["code"] == "en"
+    assert {*spec[1]["paths"]} >= {"/translate", "/languages", "/detect"}
+    assert "post" in spec[1]["paths"]["/translate"]
+    assert detected == (200, [dict(language="de", confidence=0)])
+
+
+@pytest.mark.parametrize("missing", ["q", "source", "target"])
+def test_a_missing_field_is_named(missing):
+    fields = dict(q="Hund") | LANGUAGES
+    del fields[missing]
+    requests = [post(json.dumps(fields).encode(), "application/json")]
+    requests.append(post(urllib.parse.urlencode(fields).encode(), serve_app.FORM))
+    for status, answer in answers(*requests):
+        assert status == 400 and f"missing {missing} parameter" in answer["error"]
+
+
+def test_html_is_refused_with_a_reason():
+    fields = dict(q="<b>Hund</b>", format="html") | LANGUAGES
+    ((status, answer),) = answers(post(json.dumps(fields).encode(), "application/json"))
+    assert status == 400 and "html" in answer["error"] and "text" in answer["error"]
+
+
+def test_limits_that_take_effect_are_in_the_answer():
+    def translate(sentences):
+        """Truncate `source`, or the second of three translations of `target`."""
+        return [
+            dict(
+                truncated=sentence.text == "source",
+                translations=[
+                    dict(text=str(i), truncated=sentence.text == "target" and i == 1)
+                    for i in range(3)
+                ],
+            )
+            for sentence in sentences
+        ]
+
+    def answer(**fields):
+        body = json.dumps(fields | LANGUAGES).encode()
+        ((status, answer),) = answers(post(body, "application/json"), translate=translate)
+        assert status == 200
+        return answer
+
+    assert answer(q="a") == dict(translatedText="0")
+    assert answer(q="a\nsource") == dict(translatedText="0\n0", truncated=True)
+    assert answer(q=["a", "source"])["truncated"] == [False, True]
+    assert "truncated" not in answer(q="target")
+    assert answer(q="target", alternatives=1)["truncated"] is True
+    several = answer(q="a", alternatives=5)
+    assert several["alternatives"] == ["1", "2"] and several["maxAlternatives"] == 2
+    assert "maxAlternatives" not in answer(q="a", alternatives=2)
+
+
+def test_requests_of_another_site_are_refused():
+    """A browser sends forms and query strings to any address, and the header Origin with them."""
+    form = b"q=Hund&source=de&target=en"
+
+    def requests(origin):
+        return [
+            post(form, serve_app.FORM, Origin=origin),
+            post(form, "text/plain", path=QUERY, Origin=origin),
+            post(path=QUERY, Origin=origin),
+            post(b"q=Hund", serve_app.FORM, path="/detect", Origin=origin),
+            multipart(*form_fields(b"Hund"), Origin=origin),
+        ]
+
+    for origin in ("https://evil.example", "null", "http://[::1", "http://localhost.evil.example"):
+        assert {status for status, _ in answers(*requests(origin))} == {403}
+    assert {status for status, _ in answers(*requests("http://localhost"))} == {200}
 
 
 def test_an_overloaded_server_answers_503_and_recovers(monkeypatch):
@@ -430,7 +797,7 @@ def test_an_overloaded_server_answers_503_and_recovers(monkeypatch):
         begun.set()
         released.wait(60)
         translated.extend(sentence.text for sentence in sentences)
-        return [dict(translations=[dict(text=s.text.upper())]) for s in sentences]
+        return upper_case(sentences)
 
     async def scenario():
         app = make_app(translate, ("de", "en"))
@@ -511,6 +878,9 @@ def test_the_page(flags, server):
         wait_for_text(driver, *best)
         assert driver.find_element(By.ID, "target").text.split() == best[0].split()
         assert translation() == best[0]
+        for name in ("source", "target"):  # no space indents the line
+            assert not tokens(name)[0].get_property("textContent").startswith(" ")
+        assert driver.get_log("browser") == []  # no error, of the icon for example
         ActionChains(driver).move_to_element(tokens("target")[0]).perform()
         assert wait_for(lambda: len(set(colours("source"))) > 1)
         wait_for_text(driver, "has the probability 0.")
@@ -579,6 +949,14 @@ def test_the_page_with_an_input_method_and_without_storage(server):
         driver.execute_script(f"byId('text').value = 'x'.repeat({MAX_CHARACTERS + 1})")
         dispatch("text", "KeyboardEvent", "keydown", key="Enter")
         wait_for_text(driver, serve_app.TOO_LONG)
+        # A translation that waits for the end of typing is not continued for another sentence.
+        before = requests()
+        driver.execute_script(f"byId('text').value = 'a '.repeat({MAX_CHARACTERS // 2})")
+        dispatch("translation", "InputEvent", "input", inputType="insertText")
+        dispatch("text", "KeyboardEvent", "keydown", key="Enter")
+        time.sleep(1)
+        assert requests() == before + 2
+        wait_for_text(driver, "Only its beginning was translated.")
 
 
 # What WCAG 2.1 AA asks for and a program can check: names of controls, contrast, language.
@@ -614,8 +992,8 @@ return faults;
 """
 
 
-@pytest.mark.parametrize("width", [360, 1500])
-def test_the_page_is_accessible_and_fits_a_phone(flags, server, width):
+@pytest.mark.parametrize("width, colours", [(360, "light"), (1500, "dark")])
+def test_the_page_is_accessible_and_fits_a_phone(flags, server, width, colours):
     source = read_test_sentences(flags["source_test"])[1][0]
     with chromium() as driver:
         from selenium.webdriver.common.by import By
@@ -624,14 +1002,21 @@ def test_the_page_is_accessible_and_fits_a_phone(flags, server, width):
             "Emulation.setDeviceMetricsOverride",
             dict(width=width, height=700, deviceScaleFactor=1, mobile=width < 500),
         )
+        feature = dict(name="prefers-color-scheme", value=colours)
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", dict(features=[feature]))
         driver.get(server)
         assert driver.execute_script("return innerWidth") == width
+        background = driver.find_element(By.TAG_NAME, "body").value_of_css_property(
+            "background-color"
+        )
+        assert (background == "rgba(255, 255, 255, 1)") == (colours == "light")
         driver.find_element(By.ID, "text").send_keys(source + "\n")
         wait_for(lambda: driver.find_elements(By.CSS_SELECTOR, "#alternatives button"))
         assert driver.execute_script(ACCESSIBILITY) == []
         # The check notices faults.
         driver.execute_script(
-            "byId('note').textContent = 'x'; byId('note').style.color = '#ccc';"
+            "byId('note').textContent = 'x'; byId('note').style.color = '#777';"
+            "byId('note').style.background = '#888';"
             "document.querySelector('label').remove(); document.documentElement.lang = '';"
         )
         assert len(driver.execute_script(ACCESSIBILITY)) == 3
