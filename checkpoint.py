@@ -176,13 +176,13 @@ def require_latest(logdir) -> Path:
     return path
 
 
-def checkpoints_to_average(path, count, share=RECENT_SHARE):
+def checkpoints_to_average(path, count):
     """List up to `count` checkpoints, oldest first: `path` and those before it.
 
     They are the ends of epochs, and with `dev_steps` all that were evaluated, of the training that
-    `path` belongs to. Those before the last `share` of its steps are left out: after an early
-    stop, the first epochs would spoil the mean (docs/training.md has figures). A checkpoint within
-    an epoch counts, too, if half an epoch has passed since the last of these.
+    `path` belongs to, in the last `RECENT_SHARE` of its steps: after an early stop, the first
+    epochs would spoil the mean (docs/training.md has figures). A checkpoint within an epoch counts,
+    too, if half an epoch has passed since the last of these.
     """
     if count == 1 or not NAME_PATTERN.fullmatch(path.name):
         return [path]
@@ -192,7 +192,7 @@ def checkpoints_to_average(path, count, share=RECENT_SHARE):
         other
         for other in list_training(path)
         if (not is_mid_epoch(other) or other.name in evaluated)
-        and epoch_and_step(other)[1] >= (1 - share) * newest_step
+        and epoch_and_step(other)[1] >= (1 - RECENT_SHARE) * newest_step
     ]
     if members and path not in members:
         epoch, step = epoch_and_step(members[-1])

@@ -426,7 +426,11 @@ class Hyperparams(Flags):
         INT32_LIMIT // 2,
     )
     average_checkpoints: int = decoding_flag(
-        1, "use the mean of this many newest checkpoints", 1, INT32_LIMIT
+        1,
+        "use the mean of this many newest checkpoints, as far as they belong to the last third of"
+        " the training",
+        1,
+        INT32_LIMIT,
     )
     best: bool = decoding_flag(False, "use only the checkpoint with the best dev score")
 

@@ -47,8 +47,7 @@ def load_model(flags):
     loaded = load_ensemble(flags, logdirs) if len(logdirs) > 1 else load_single(flags)
     paths, hp, *_ = loaded
     print(f"Loaded {describe_checkpoints(paths)}", file=sys.stderr)
-    left_out = hp.average_checkpoints - len(paths)
-    if left_out > 0 and not hp.best and "average_checkpoints" not in flags:
+    if len(paths) < hp.average_checkpoints and not hp.best:
         print(
             f"average_checkpoints is {hp.average_checkpoints}, but the last third of this training"
             f" has no more than {len(paths)}",
@@ -70,7 +69,7 @@ def load_single(flags):
     # After training in bfloat16, too: the parameters are float32 and decode best in float32.
     hp, trained_with = load_hparams({"precision": "float32"} | flags, model_exists=True)
     vocabs = load_vocabs(hp, trained_with)
-    paths = choose_checkpoints(path, hp, flags)
+    paths = choose_checkpoints(path, hp)
     try:
         checkpoint.check_sizes(hp, [*map(len, vocabs)], path)
         model = make_model(hp, *map(len, vocabs))
@@ -111,19 +110,16 @@ def load_ensemble(flags, logdirs):
     return [*itertools.chain(*paths)], hps[0], Ensemble(models), vocabs[0]
 
 
-def choose_checkpoints(newest, hp, flags):
+def choose_checkpoints(newest, hp):
     """List the checkpoints whose mean is the model: the best one, or the newest ones.
 
     Args:
       newest: Path.
-      hp: Hyperparams of the model, overridden by `flags`.
-      flags: dict, those of the command line. A number of checkpoints that it gives is taken as it
-        is; the saved one counts only checkpoints of the last part of the training.
+      hp: Hyperparams of the model.
     """
     if hp.best:
         return [checkpoint.require_best(newest.parent)]
-    share = dict(share=1.0) if "average_checkpoints" in flags else {}
-    return checkpoint.checkpoints_to_average(newest, hp.average_checkpoints, **share)
+    return checkpoint.checkpoints_to_average(newest, hp.average_checkpoints)
 
 
 def describe_decoding(hp, paths) -> str:

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -212,7 +213,7 @@ def start_from_model(flags) -> Start:
     saved, trained_with = load_hparams(choice | dict(logdir=logdir), model_exists=True)
     hp = make_hparams_from(saved, flags)
     vocabs = load_vocabs(dataclasses.replace(saved, preprocessed=hp.preprocessed), trained_with)
-    paths = choose_checkpoints(newest, saved, choice)
+    paths = choose_checkpoints(newest, saved)
     checkpoint.check_sizes(hp, [*map(len, vocabs)], newest)
     print(f"Starting from {describe_checkpoints(paths)} in {logdir}")
     return Start(hp, vocabs, None, paths)
@@ -266,10 +267,7 @@ def choose_alpha(hp, dev, guard):
       KeyboardInterrupt: a signal came.
     """
     search_flags = {name: getattr(hp, name) for name in EVALUATION_FLAGS}
-    saved, vocab_sha256 = read_hparams(hp.logdir)
-    saved = dataclasses.replace(saved, **search_flags)
-    save_hparams(saved, vocab_sha256)
-    _, decoding_hp, model, vocabs = load_model(dict(logdir=hp.logdir))  # as eval.py loads it
+    _, decoding_hp, model, vocabs = load_model(search_flags)
     scores = {}
     for alpha in sorted({*ALPHAS, hp.alpha}):
         if guard.signal is not None:
@@ -281,7 +279,8 @@ def choose_alpha(hp, dev, guard):
     best = max(scores, key=lambda alpha: (scores[alpha], alpha == hp.alpha))
     listed = ", ".join(f"{alpha}: {score:.2f}" for alpha, score in scores.items())
     print(f"Chosen: alpha {best} ({METRICS[hp.metric]} of the development set: {listed})")
-    save_hparams(dataclasses.replace(saved, alpha=best), vocab_sha256)
+    saved, vocab_sha256 = read_hparams(hp.logdir)
+    save_hparams(dataclasses.replace(saved, **search_flags, alpha=best), vocab_sha256)
 
 
 def choose_alpha_of_trained(hp, vocabs, flags):
@@ -400,7 +399,7 @@ def own_logdir(trainer, latest):
     if not trainer.chief:
         yield
         return
-    hp, vocabs, path = trainer.hp, trainer.vocabs, trainer.path
+    hp, vocabs = trainer.hp, trainer.vocabs
     make_folder(hp.logdir)
     check_no_links(hp.logdir)
     with checkpoint.lock(hp.logdir):
@@ -409,19 +408,23 @@ def own_logdir(trainer, latest):
                 f"{hp.logdir}: another training run has just written here. Run this command again"
             )
         save_vocabs(vocabs, hp.logdir)
-        if path:
-            evaluated = (
-                not checkpoint.is_mid_epoch(path) or path.name in trainer.progress.dev_scores
-            )
-            tensorboard_events.truncate(hp.logdir, trainer.progress.global_step, evaluated)
-        else:
-            tensorboard_events.set_aside(hp.logdir)
-        with tf.summary.create_file_writer(hp.logdir).as_default():
-            if not path:
+        trainer.events.open(hp.logdir, partial(remove_newer_events, trainer))
+        with trainer.events.recording():
+            if not trainer.path:
                 summaries.write_hparams_and_graph(hp, trainer.step.get_concrete_function().graph)
             summaries.write_projector(hp, trainer.model, vocabs)
-            with trainer.profiler:
-                yield
+        with trainer.profiler:
+            yield
+
+
+def remove_newer_events(trainer):
+    """Remove the events after the checkpoint of a training, from which it resumes or starts."""
+    hp, path = trainer.hp, trainer.path
+    if not path:
+        tensorboard_events.set_aside(hp.logdir)
+        return
+    evaluated = not checkpoint.is_mid_epoch(path) or path.name in trainer.progress.dev_scores
+    tensorboard_events.truncate(hp.logdir, trainer.progress.global_step, evaluated)
 
 
 def interrupted_message(trainer) -> str:
@@ -444,22 +447,30 @@ def explain_tf_error(error, hp) -> Exception:
 
     Returns errors of other causes as they are.
     """
-    if "No space left on device" in error.message:
+    if re.search("No space left on device|[Qq]uota exceeded", error.message):
         return OSError(f"{hp.logdir}: the disk is full. Free some space, and run the command again")
-    if isinstance(error, tf.errors.ResourceExhaustedError):
+    reason = error.message.partition("\n")[0]
+    if isinstance(error, tf.errors.ResourceExhaustedError) and is_about_memory(error):
         size = "batch_tokens" if hp.batch_tokens else "batch_size"
         return OSError(
             f"a batch is too large for the memory. Lower --{size} ({getattr(hp, size)}) or"
             f" --maxlen ({hp.maxlen})"
         )
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        return OSError(f"{reason}. Run the command again when there is more of it")
     if "TF_CONFIG" in os.environ:
         aborted = re.search("aborted by: (.*)", error.message)
-        reason = aborted[1] if aborted else error.message.partition("\n")[0]
+        reason = aborted[1] if aborted else reason
         return OSError(
             f"a worker is gone ({reason}). Start all workers again to resume from the last"
             " checkpoint"
         )
     return error
+
+
+def is_about_memory(error) -> bool:
+    """Whether memory is exhausted. TensorFlow has one class for it, disks and open files."""
+    return bool(re.search("OOM|alloc|memory", error.message, re.IGNORECASE))
 
 
 if __name__ == "__main__":

@@ -381,6 +381,7 @@ class Trainer:
         count = self.strategy.num_replicas_in_sync
         print(f"{self.model.count_params():,} parameters on {count} {kind}")
         print("Building the graph of a training step takes some seconds", flush=True)
+        self.events = summaries.EventFile()
         self.notes = []  # on the last translations of the development set
         self.path = path  # the last checkpoint
         if start_paths:
@@ -536,12 +537,14 @@ class Trainer:
             self.save(mid_epoch=True)
             raise
         progress.dev_scores[self.next_path(mid_epoch).name] = scores[hp.metric]
-        if self.chief:  # before the checkpoint is saved, so that each one has its score
+        with self.events.recording():
             tf.summary.scalar("dev_loss", loss, progress.global_step)
             for name, score in scores.items():
                 tf.summary.scalar(f"dev_{name}", score, progress.global_step)
-            summaries.write_samples(dev, got, progress.global_step)
-            summaries.write_attention(self.model, dev, self.vocabs, hp, progress.global_step)
+            if self.chief:
+                summaries.write_samples(dev, got, progress.global_step)
+                summaries.write_attention(self.model, dev, self.vocabs, hp, progress.global_step)
+        if self.chief:  # before the checkpoint is saved, so that each one has its score
             checkpoint.write_dev_scores(hp.logdir, progress.dev_scores, hp.metric, self.dev_sha256)
         return loss, scores, [*filter(None, [empty_note(got), limit_note(at_limit, len(got), hp)])]
 
@@ -563,8 +566,9 @@ class Trainer:
     def log_metrics(self) -> str:
         """Write a point of each of TensorBoard's curves; returns a text for the progress bar."""
         metrics, global_step = self.flush_metrics(), self.progress.global_step
-        lr = self.schedule(global_step - 1)
-        self.metric_log.write(metrics, global_step, lr, self.optimizer.gradient_norm())
+        lr, gradient_norm = self.schedule(global_step - 1), self.optimizer.gradient_norm()
+        with self.events.recording():
+            self.metric_log.write(metrics, global_step, lr, gradient_norm)
         return f"mean_loss {metrics.mean_loss[-1]:.3f} acc {metrics.acc[-1]:.3f}"
 
     def save(self, mid_epoch=False):
@@ -577,7 +581,6 @@ class Trainer:
         self.check_loss()
         if self.chief:
             self.check_parameters()
-            tf.summary.flush()
             save_hparams(self.hp, self.vocab_sha256)
             self.path = checkpoint.save(
                 self.checkpoint,

@@ -3,8 +3,10 @@
 The functions write to the default summary writer.
 """
 
+import contextlib
 import dataclasses
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +29,39 @@ from vocab import BOS, SPECIALS, UNK, read_counts, vocab_name
 SAMPLES = 10  # sentences of the development set in the table of translations
 MAX_DRAWN_TOKENS = 16  # of the sentence whose attention is drawn, if there is one so short
 PROFILE_SKIP_STEPS = 10  # the profile leaves out so many batches at first
+
+
+class EventFile:
+    """TensorBoard's event file. When it cannot be written, training continues without it."""
+
+    def __init__(self):
+        self.writer = tf.summary.create_noop_writer()
+
+    def open(self, logdir, prepare):
+        """Open a new file in `logdir`, after calling the function `prepare`."""
+        self.logdir = logdir
+        with self.errors_end_it():
+            prepare()
+            self.writer = tf.summary.create_file_writer(os.fspath(logdir))
+
+    @contextlib.contextmanager
+    def recording(self):
+        """Context manager: what is written inside is in the file afterwards."""
+        with self.errors_end_it(), self.writer.as_default():  # which flushes at its end
+            yield
+
+    @contextlib.contextmanager
+    def errors_end_it(self):
+        """Context manager: an error ends the file, and what is written inside, but nothing else."""
+        try:
+            yield
+        except (OSError, tf.errors.OpError) as error:
+            self.writer = tf.summary.create_noop_writer()
+            reason = str(error).partition("\n")[0]
+            print(
+                f"{self.logdir}: TensorBoard's curves end here ({reason}). Training continues",
+                file=sys.stderr,
+            )
 
 
 def write_hparams_and_graph(hp, graph):
@@ -164,5 +199,8 @@ class Profiler:
     def stop(self):
         """Stop the profile if it is running, and write it."""
         if self.running:
-            tf.profiler.experimental.stop()
             self.running = False
+            try:
+                tf.profiler.experimental.stop()
+            except (OSError, tf.errors.OpError) as error:
+                print(f"{self.logdir}: the profile cannot be written ({error})", file=sys.stderr)

@@ -8,6 +8,7 @@ import argparse
 import contextlib
 import dataclasses
 import difflib
+import io
 import os
 import re
 import shlex
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from runtime.errors import InputError
 from runtime.flags import AUTO
-from runtime.signals import raise_keyboard_interrupt, termination_signals
+from runtime.signals import raise_keyboard_interrupt, set_handler, termination_signals
 
 # Flags -------------------------------------------------------------------------
 
@@ -220,6 +221,64 @@ def number_or_auto(kind, word):
 # Running -----------------------------------------------------------------------
 
 
+class ReportStream(io.TextIOWrapper):
+    """A stream for messages and progress, whose errors do not end the program.
+
+    The other end of a pipe may be closed, as when the connection to a terminal is lost, or the
+    disk may be full. What is written from then on is lost.
+
+    Attributes:
+      error: the first error of writing, or None.
+    """
+
+    error = None
+
+    def write(self, text):
+        """Write text."""
+        try:
+            return super().write(text)
+        except OSError as error:
+            self.discard(error)
+            return len(text)
+
+    def flush(self):
+        """Write what is buffered."""
+        try:
+            super().flush()
+        except OSError as error:
+            self.discard(error)
+
+    def discard(self, error):
+        """Let the rest vanish. Else each later write, and Python at exit, would fail again."""
+        self.error = self.error or error
+        with contextlib.suppress(OSError), open(os.devnull, "wb") as devnull:
+            os.dup2(devnull.fileno(), self.fileno())
+
+
+def prepare_streams():
+    """Make standard streams that are open, and UTF-8 in any locale.
+
+    Standard output and error become `ReportStream`. Data goes to `sys.stdout.buffer`, whose errors
+    are raised. A notebook has streams of its own, which stay.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # the caller has closed it
+            stream = open(os.devnull, "r+")
+            setattr(sys, name, stream)
+        if type(stream) is not io.TextIOWrapper:
+            continue
+        # File names may hold any bytes.
+        errors = "backslashreplace" if name == "stderr" else "surrogateescape"
+        if name == "stdin":
+            stream.reconfigure(encoding="utf-8", errors=errors)
+        else:
+            buffering = dict(line_buffering=stream.line_buffering)
+            buffering |= dict(write_through=stream.write_through)
+            report = ReportStream(stream.detach(), "utf-8", errors, **buffering)
+            setattr(sys, name, report)
+
+
 def run_script(main, flags, interrupted_message="stopped"):
     """Call `main(flags)`, print an error as one line, and exit with its code.
 
@@ -232,15 +291,10 @@ def run_script(main, flags, interrupted_message="stopped"):
     program = Path(sys.argv[0]).name
     if sys.modules.get("matplotlib", "") is None:  # see parse_flags
         del sys.modules["matplotlib"]
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # the caller has closed it
-            setattr(sys, name, open(os.devnull, "r+"))
-        # Text is UTF-8 in any locale; file names may hold any bytes.
-        errors = "backslashreplace" if name == "stderr" else "surrogateescape"
-        getattr(sys, name).reconfigure(encoding="utf-8", errors=errors)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    prepare_streams()
+    set_handler(signal.SIGINT, signal.default_int_handler)
     for number in termination_signals():
-        signal.signal(number, raise_keyboard_interrupt)
+        set_handler(number, raise_keyboard_interrupt)
     try:
         main(flags)
         sys.stdout.flush()
@@ -250,14 +304,22 @@ def run_script(main, flags, interrupted_message="stopped"):
     except OSError as error:
         if not isinstance(error, BrokenPipeError):  # the reader closed the pipe, as `head` does
             print(f"{program}: {error}", file=sys.stderr)
-        with contextlib.suppress(OSError):  # what was printed before the error
-            sys.stdout.flush()
-        # Python would fail once more when it flushes the rest at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.stdout.flush()  # what was printed before the error
+        discard_stdout()
         sys.exit(1)
     except KeyboardInterrupt as interrupt:
         defaults = signal.SIGINT, interrupted_message
         number, message = interrupt.args + defaults[len(interrupt.args) :]
-        with contextlib.suppress(OSError):  # the terminal may be closed
-            print(f"\n{program}: {message}", file=sys.stderr)
+        print(f"\n{program}: {message}", file=sys.stderr)
         sys.exit(128 + number)
+    error = getattr(sys.stdout, "error", None)
+    if error and not isinstance(error, BrokenPipeError):
+        print(f"{program}: the report could not be written: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
+
+
+def discard_stdout():
+    """Discard what standard output holds. Else Python would fail once more at exit."""
+    with contextlib.suppress(OSError, io.UnsupportedOperation):
+        with open(os.devnull, "wb") as devnull:
+            os.dup2(devnull.fileno(), sys.stdout.fileno())

@@ -3,12 +3,19 @@
 import contextlib
 import os
 import signal
+import threading
 
 
 def termination_signals() -> list[int]:
     """SIGTERM, and SIGHUP unless it is ignored, as `nohup` makes the program do."""
     hangup = [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
     return [signal.SIGTERM, *hangup]
+
+
+def set_handler(number, handler):
+    """Set a signal handler; returns the one before. Outside of the main thread, do nothing."""
+    if threading.current_thread() is threading.main_thread():
+        return signal.signal(number, handler)
 
 
 def raise_keyboard_interrupt(number, _):
@@ -30,12 +37,12 @@ class SignalGuard:
     def __enter__(self):
         self.terminals = [stream for stream in (1, 2) if os.isatty(stream)]
         numbers = (signal.SIGINT, *termination_signals())
-        self.previous = {number: signal.signal(number, self.handle) for number in numbers}
+        self.previous = {number: set_handler(number, self.handle) for number in numbers}
         return self
 
     def __exit__(self, *_):
         for number, handler in self.previous.items():
-            signal.signal(number, handler)
+            set_handler(number, handler)
 
     def handle(self, number, _):
         """Signal handler: note the first signal, raise KeyboardInterrupt at the second."""
