@@ -26,7 +26,7 @@ from hparams import (
 )
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import announce_inputs, check_no_links, check_utf8, make_folder, may_write
+from runtime.files import announce_inputs, check_folder, check_utf8, make_folder, may_write
 from runtime.flags import AUTO, NONE
 from runtime.signals import SignalGuard
 
@@ -280,7 +280,7 @@ def choose_alpha_of_trained(hp, vocabs, flags):
       flags: dict, those of the command line.
     """
     announce_inputs(hp, flags, "source_dev", "target_dev")
-    check_no_links(hp.logdir)
+    check_folder(hp.logdir)
     with checkpoint.lock(hp.logdir), SignalGuard() as guard:
         choose_alpha(hp, load_dev_data(hp, vocabs), guard)
 
@@ -355,7 +355,7 @@ def own_logdir(trainer, latest):
         return
     hp, vocabs, path = trainer.hp, trainer.vocabs, trainer.path
     make_folder(hp.logdir)
-    check_no_links(hp.logdir)
+    check_folder(hp.logdir)
     with checkpoint.lock(hp.logdir):
         if checkpoint.latest(hp.logdir) != latest:
             raise InputError(

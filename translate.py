@@ -427,7 +427,8 @@ def translate_stream(translator, model, options, file, alignment_file):
     bar = tqdm(desc="translating", total=total, disable=no_bar, unit=" lines")
     prefixes = None
     if options.prefix != NONE:
-        check_regular_file(options.source, "with --prefix it is read twice")
+        reason = "with --prefix it is read twice. Write the text to a file"
+        check_regular_file(options.source, reason)
         num_lines = sum(1 for _ in read_lines(options.source, SOURCE_HINT))
         remedy = "Give one line, which may be empty, for each line of the source"
         prefixes = iter(

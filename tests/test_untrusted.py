@@ -15,7 +15,7 @@ from hparams import Hyperparams, hparams_path, make_hparams
 from model import make_model
 from processes import forked
 from runtime.errors import InputError
-from runtime.files import announce_inputs, check_no_links
+from runtime.files import announce_inputs, check_folder
 from text import read_test_sentences
 
 
@@ -229,14 +229,14 @@ def test_dev_scores_that_python_cannot_hold(tmp_path, score):
 def test_a_link_in_a_folder_of_the_model(tmp_path):
     (tmp_path / "model" / "plugins").mkdir(parents=True)
     (tmp_path / "outside").mkdir()
-    check_no_links(tmp_path / "model")
+    check_folder(tmp_path / "model")
     link = tmp_path / "model" / "plugins" / "profile"
     link.symlink_to(tmp_path / "model")  # leads into the folder
-    check_no_links(tmp_path / "model")
+    check_folder(tmp_path / "model")
     link.unlink()
     link.symlink_to(tmp_path / "outside")
     with pytest.raises(InputError, match="profile: is a link out of this folder"):
-        check_no_links(tmp_path / "model")
+        check_folder(tmp_path / "model")
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
