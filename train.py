@@ -230,7 +230,7 @@ def note_other_vocab(hp, vocabs):
     """Print a note if `preprocessed` holds other vocabularies than those of the model."""
     for vocab in dict.fromkeys(vocabs):
         other = Path(hp.preprocessed) / vocab.path.name
-        if other.is_file() and other.read_bytes() != vocab.path.read_bytes():
+        if other.is_file() and other.read_bytes() != vocab.content:
             print(
                 f"{other} is not the vocabulary that this model was trained with. The model keeps"
                 f" its own, {vocab.path}. To use the other one, use a new --logdir"

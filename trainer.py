@@ -499,6 +499,7 @@ class Trainer:
         self.flush_metrics()
         report = "mean_loss {:.3f} acc {:.3f}".format(*self.progress.means())
         if dev:
+            self.check_parameters()  # before the search, which has no name for them
             loss, scores, note = self.evaluate(dev, guard, mid_epoch)
             self.note = note
             report += f", dev loss {loss:.3f}"
