@@ -43,7 +43,7 @@ from bleu import (
 from data_load import load_test_data
 from inference import decode_all, describe_decoding, detokenize_best, load_model, make_search
 from interop.original import is_original
-from runtime.workers import translate_distributed
+from runtime.workers import translate_distributed, worker_rank
 from text import read_lines
 
 SAMPLES = 5  # translations that are printed
@@ -185,6 +185,7 @@ def main(flags):
       InputError: there is no model, or the test set cannot be used.
     """
     options, flags = EvalFlags.split(flags)
+    worker_rank()  # raises the InputError of a wrong TF_CONFIG
     paths, hp, model, vocabs = load_model(flags)
     path = results_path(hp, paths)
     check_may_write(path, "results", hp, flags)

@@ -50,7 +50,7 @@ from interop import original
 from monitor import summaries, tensorboard_events
 from runtime.workers import worker_rank
 from text import check_text_files
-from trainer import Trainer
+from trainer import Trainer, digest_of
 from vocab import load_vocabs, save_vocabs
 
 # The training step and the loop are in trainer.py, which also says why the loop is not Model.fit.
@@ -67,6 +67,7 @@ def main(flags):
       KeyboardInterrupt: a signal came, and a checkpoint was saved.
       OSError: the disk is full, the memory is too small, or another worker has ended.
     """
+    worker_rank()  # raises the InputError of a wrong TF_CONFIG
     # Before the model is read: if another training saves in the meantime, `own_logdir` notices it.
     logdir = flags.get("logdir", Hyperparams.logdir)
     latest = checkpoint.latest(logdir)
@@ -102,8 +103,9 @@ def main(flags):
         hp = dataclasses.replace(hp, num_epochs=max(hp.num_epochs, num_epochs))
     if hp.deterministic:
         tf.config.experimental.enable_op_determinism()
+    text_digest = digest_of(data) if worker_rank()[1] > 1 else b""
     try:
-        trainer = Trainer(hp, vocabs, path, dev.digest() if dev else "", start_paths)
+        trainer = Trainer(hp, vocabs, path, dev.digest() if dev else "", start_paths, text_digest)
     except tf.errors.ResourceExhaustedError:
         raise OSError(
             f"the model is too large for the memory. Lower --hidden_units ({hp.hidden_units}),"

@@ -499,6 +499,7 @@ def main(flags):
       InputError: there is no model, or the text cannot be read.
     """
     options, flags = TranslateFlags.split(flags)
+    worker_rank()  # raises the InputError of a wrong TF_CONFIG
     if options.score != NONE:
         check_not_given(flags, SEARCH_FLAGS, f"has no effect: {NO_TRANSLATION}")
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for translations only
