@@ -12,6 +12,7 @@ import re
 import socket
 import sys
 import time
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -33,12 +34,20 @@ def worker_rank():
     Raises:
       InputError: TF_CONFIG is invalid.
     """
-    rank, addresses = read_tf_config()
-    return rank, max(1, len(addresses))
+    cluster = read_tf_config()
+    return cluster.rank, max(1, len(cluster.addresses))
 
 
-def read_tf_config() -> tuple[int, list[str]]:
-    """Return the rank of this worker and the addresses of all, host:port, from TF_CONFIG.
+class Cluster(NamedTuple):
+    """The workers that TF_CONFIG names."""
+
+    rank: int  # of this worker
+    addresses: list[str]  # of all, host:port, in the order of their ranks
+    config: dict  # TF_CONFIG with the defaults of this project, since TensorFlow has none
+
+
+def read_tf_config() -> Cluster:
+    """Read TF_CONFIG; without it there is no address.
 
     Raises:
       InputError: TF_CONFIG is invalid.
@@ -55,11 +64,15 @@ def read_tf_config() -> tuple[int, list[str]]:
             raise ValueError("no worker, or several chiefs")
         if not all(map(is_address, addresses)) or len({*addresses}) < len(addresses):
             raise ValueError("an address that is none, or occurs twice")
-        job, index = task.get("type", "worker"), str(task.get("index", 0))
+        if not addresses:
+            return Cluster(0, [], {})
+        job = task.get("type", "worker")
+        index = str(task.get("index", None if len(jobs[job]) > 1 else 0))
         if not re.fullmatch(r"[0-9]{1,9}", index):
             raise ValueError("no index")
-        tasks = [(name, i) for name, job in jobs.items() for i in range(len(job))]
-        return (tasks.index((job, int(index))) if tasks else 0), addresses
+        tasks = [(name, i) for name in jobs for i in range(len(jobs[name]))]
+        config |= dict(task=dict(type=job, index=int(index)))
+        return Cluster(tasks.index((job, int(index))), addresses, config)
     except MALFORMED_JSON:
         shown = text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[:MAX_SHOWN_CHARACTERS]}..."
         raise InputError(
@@ -82,7 +95,8 @@ def make_strategy():
       InputError: TF_CONFIG is invalid, or the port of this worker cannot be used.
     """
     if "TF_CONFIG" in os.environ:
-        rank, addresses = read_tf_config()
+        rank, addresses, config = read_tf_config()
+        os.environ["TF_CONFIG"] = json.dumps(config)
         note_unknown_hosts(addresses)
         try:
             return tf.distribute.MultiWorkerMirroredStrategy()

@@ -262,6 +262,8 @@ def test_each_worker_knows_its_rank(monkeypatch, config, rank, num_workers):
         '{"cluster": {"worker": []}, "task": {"index": 0}}',
         "[" * 100_000,
         f'{{{WORKERS}, "task": {{"index": 1e999}}}}',
+        f"{{{WORKERS}}}",
+        f'{{{WORKERS}, "task": {{"type": "worker"}}}}',
         f'{{{WORKERS}, "task": {{"index": 0.5}}}}',
         f'{{{WORKERS}, "task": {{"index": true}}}}',
         f'{{{WORKERS}, "task": {{"type": []}}}}',
@@ -307,7 +309,8 @@ def make_strategy_with_a_taken_port():
     """Print the error of a worker whose port another program uses."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        os.environ["TF_CONFIG"] = json.dumps(dict(cluster=dict(worker=[address, "127.0.0.1:1"])))
+        config = dict(cluster=dict(worker=[address, "127.0.0.1:1"]), task=dict(index=0))
+        os.environ["TF_CONFIG"] = json.dumps(config)
         try:
             make_strategy()
         except InputError as error:
