@@ -10,7 +10,14 @@ from pathlib import Path
 from hparams import SEARCH_FLAGS, Hyperparams, hparams_path, read_hparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import announce_inputs, atomic_write, check_may_write, keep_copy, make_folder
+from runtime.files import (
+    announce_inputs,
+    atomic_write,
+    check_may_write,
+    check_regular_file,
+    keep_copy,
+    make_folder,
+)
 from runtime.flags import NONE, Flags, flag
 
 
@@ -189,6 +196,7 @@ def main(flags):
     paths, hp, model, vocabs = load_model(flags)
     path = results_path(hp, paths)
     check_may_write(path, "results", hp, flags)
+    check_regular_file(path, "the results are written there. Delete it")
     announce_inputs(hp, flags, "source_test", "target_test")
     test = load_test_data(hp, vocabs)
     others = read_results(options.compare, test) if options.compare != NONE else None

@@ -321,7 +321,8 @@ def read_file(path, max_bytes) -> bytes:
     """
     check_regular_file(path, "a file is needed here. Copy the file again")
     with open(path, "rb") as file:
-        content = file.read(max_bytes + 1)
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(min(size, max_bytes) + 1)
     if len(content) > max_bytes:
         raise InputError(
             f"{path}: larger than {max_bytes:,} bytes, which no such file of this project is. Copy"

@@ -101,6 +101,10 @@ def test_results_follow_no_link_out_of_the_folder(stranger):
     done = evaluate(stranger)
     assert done.returncode == 2 and "outside the current folder" in done.stderr
     (stranger / "results" / name).unlink()
+    os.mkfifo(stranger / "results" / name)  # writing to it would never end
+    done = evaluate(stranger)
+    assert done.returncode == 2 and "not a regular file" in done.stderr
+    (stranger / "results" / name).unlink()
     (stranger / "results").rmdir()
     (stranger / "results").symlink_to(home)
     done = evaluate(stranger)
