@@ -9,11 +9,9 @@ The path of a checkpoint is a Path without the two suffixes.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import math
-import os
 import re
 import shutil
 import sys
@@ -24,9 +22,18 @@ import numpy as np
 import tensorflow as tf
 
 from hparams import hparams_path
+from interop.tensor_bundle import MAX_INDEX_BYTES, check_bundle
 from interop.variable_names import kernel_shapes, variables_by_2017_name
 from runtime.errors import MALFORMED_JSON, InputError
-from runtime.files import atomic_write, durable_replace, fsync, is_utf8
+from runtime.files import (
+    atomic_write,
+    durable_replace,
+    fsync,
+    is_utf8,
+    lock_file,
+    read_file,
+    read_json,
+)
 
 TEMP_NAME = "unfinished_checkpoint"  # name of a checkpoint until both files are complete
 DEV_SCORES_FILE = "dev_scores.json"  # the score of each evaluation on the development set
@@ -35,9 +42,11 @@ NAME_PATTERN = re.compile(r"model_epoch_([0-9]{1,9})_gs_([0-9]{1,18})(_partial)?
 # The 2017 code used names of the same form, or let TensorFlow 1 choose them.
 ORIGINAL_NAME_PATTERN = re.compile(r"model\.ckpt(-[0-9]+)?")
 RECENT_SHARE = 1 / 3  # of the steps of a training, whose checkpoints are averaged by default
-READ_ERRORS = (tf.errors.OpError, ValueError, AssertionError, IndexError)
+MAX_STATE_BYTES = 2**20  # of the file `checkpoint`
+READ_ERRORS = (tf.errors.OpError, ValueError, OSError, InputError)
 # Errors of reading that do not prove that a file is damaged.
 OUTSIDE_CAUSES = (
+    OSError,
     tf.errors.PermissionDeniedError,
     tf.errors.ResourceExhaustedError,
     tf.errors.UnavailableError,
@@ -118,11 +127,11 @@ def latest(logdir):
     state = logdir / "checkpoint"
     if not state.is_file():
         return (list_checkpoints(logdir) or [None])[-1]
-    text = state.read_text("utf-8", errors="replace")
-    match = re.search(r'model_checkpoint_path: "(?:.*[/\\])?([^"/\\]+)"', text)
-    if not match:
+    text = read_file(state, MAX_STATE_BYTES).decode("utf-8", errors="replace")
+    match = re.search(r'^\s*model_checkpoint_path: "([^"\n]*)"', text, re.MULTILINE)
+    name = re.split(r"[/\\]", match[1])[-1] if match else ""
+    if not name:
         raise InputError(f"{state}: names no checkpoint. Delete it, or copy the file again")
-    name = match[1]
     if not (NAME_PATTERN.fullmatch(name) or ORIGINAL_NAME_PATTERN.fullmatch(name)):
         raise InputError(
             f"{state}: names {name!r}, but the name of a checkpoint is like"
@@ -131,7 +140,7 @@ def latest(logdir):
         )
     path = logdir / name
     if not index_exists(path):
-        if state.read_text("utf-8", errors="replace") != text:
+        if read_file(state, MAX_STATE_BYTES).decode("utf-8", errors="replace") != text:
             return latest(logdir)  # training has saved and deleted checkpoints since
         raise InputError(
             f"{state}: names {name}, but there is no {path}.index. Copy that checkpoint again, or"
@@ -229,7 +238,15 @@ def listed_names(logdir) -> set[str]:
 
 @contextlib.contextmanager
 def open_checkpoint(path):
-    """Context manager: TensorFlow's reader of the checkpoint at `path`."""
+    """Context manager: TensorFlow's reader of the checkpoint at `path`.
+
+    The checkpoint may come from someone else. It is checked before, and TensorFlow reads it in
+    no other way.
+
+    Raises:
+      READ_ERRORS: it is damaged, or cannot be read.
+    """
+    check_bundle(path)
     with literal_path(path) as name:
         yield tf.train.load_checkpoint(name)
 
@@ -262,7 +279,7 @@ def read_error(path):
 
 def is_damage(error) -> bool:
     """Whether an error of reading proves that a file is damaged."""
-    return not isinstance(error, OUTSIDE_CAUSES)
+    return isinstance(error, FileNotFoundError) or not isinstance(error, OUTSIDE_CAUSES)
 
 
 def damage_message(path, error) -> str:
@@ -284,7 +301,8 @@ def parameters_digest(paths) -> str:
     """Return a SHA-256 that identifies the parameters of checkpoints."""
     digest = hashlib.sha256()
     for path in paths:
-        digest.update(Path(f"{path}.index").read_bytes())  # holds checksums of the parameters
+        # It holds checksums of the parameters.
+        digest.update(read_file(f"{path}.index", MAX_INDEX_BYTES))
     return digest.hexdigest()
 
 
@@ -298,18 +316,14 @@ def lock(logdir):
     Raises:
       InputError: another one holds the lock.
     """
-    with open(Path(logdir) / "lock", "a+") as file:
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends
-        except BlockingIOError:
-            file.seek(0)
+            stack.enter_context(lock_file(Path(logdir) / "lock", wait=False))
+        except BlockingIOError as error:
             raise InputError(
-                f"{logdir}: another training run writes here (process {file.read().strip()})."
-                " Wait for it, or use a new --logdir"
+                f"{logdir}: another training run writes here (process {error}). Wait for it, or"
+                " use a new --logdir"
             ) from None
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
         delete_files(Path(logdir) / TEMP_NAME)  # left by a run that was killed
         yield
 
@@ -405,7 +419,7 @@ def write(checkpoint, path):
 def delete_files(path):
     """Delete all files of an incomplete checkpoint."""
     for file in path.parent.glob(f"{path.name}*"):
-        shutil.rmtree(file) if file.is_dir() else file.unlink()
+        shutil.rmtree(file) if file.is_dir() and not file.is_symlink() else file.unlink()
 
 
 def delete_orphans(logdir, path):
@@ -473,7 +487,7 @@ def read_dev_scores_file(logdir) -> dict:
     if not path.exists():
         return dict(dev=None, metric=None, scores={}, earlier=[])
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = read_json(path)
         scores = {name: float(score) for name, score in content["scores"].items()}
         earlier = [*content.get("earlier", [])]
         for name in (*scores, *earlier):
@@ -511,15 +525,36 @@ def restore(checkpoint, path):
 
     The file may hold more: one that was saved in training also restores a model alone.
 
+    TensorFlow could do that, but would first follow the graph of objects in the file, which
+    nobody has checked.
+
     Raises:
       InputError: it is damaged, or does not match.
     """
     check_weights_match(checkpoint, path)
+    variables = saved_variables(checkpoint)
     try:
-        with literal_path(path) as name:
-            checkpoint.read(name).assert_existing_objects_matched().expect_partial()
+        with open_checkpoint(path) as reader:
+            shapes = reader.get_variable_to_shape_map()
+            dtypes = reader.get_variable_to_dtype_map()
+            for key, variable in variables.items():
+                if shapes.get(key) != [*variable.shape] or dtypes[key] != variable.dtype:
+                    raise ValueError(f"{key} is missing, or has another shape or type")
+            for key, variable in variables.items():
+                variable.assign(reader.get_tensor(key))
     except READ_ERRORS as error:
         raise restore_error(path, error) from None
+
+
+def saved_variables(checkpoint) -> dict:
+    """Return the variables of a `make_checkpoint` by the keys under which TensorFlow saves them."""
+    variables = {checkpoint_key(name): v for name, v in checkpoint.weights.items()}
+    for part in ("optimizer", "dropout"):
+        for i, variable in enumerate(getattr(checkpoint, part, [])):
+            variables[checkpoint_key(str(i), part)] = variable
+    for name, variable in getattr(checkpoint, "progress", {}).items():
+        variables[checkpoint_key(name, "progress")] = variable
+    return variables
 
 
 def restore_average(model, paths):
@@ -614,10 +649,11 @@ def check_shapes(path, saved, expected, keys):
         )
 
 
-def checkpoint_key(name) -> str:
-    """The key under which TensorFlow saves a variable of the model.
+def checkpoint_key(name, part="weights") -> str:
+    """The key under which TensorFlow saves a variable of the model, or of another part.
 
     >>> checkpoint_key("dense/kernel")
     'weights/dense.Skernel/.ATTRIBUTES/VARIABLE_VALUE'
     """
-    return f"weights/{name.replace('.', '..').replace('/', '.S')}/.ATTRIBUTES/VARIABLE_VALUE"
+    escaped = name.replace(".", "..").replace("/", ".S")
+    return f"{part}/{escaped}/.ATTRIBUTES/VARIABLE_VALUE"

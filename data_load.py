@@ -16,7 +16,15 @@ from tqdm import tqdm
 
 from ids import RaggedIds, RaggedWriter, smallest_dtype
 from runtime.errors import MALFORMED_JSON, InputError
-from runtime.files import durable_replace, fsync, lock_file, split_paths, temp_path
+from runtime.files import (
+    MAX_JSON_BYTES,
+    durable_replace,
+    fsync,
+    lock_file,
+    read_file,
+    split_paths,
+    temp_path,
+)
 from runtime.parallel import map_on_cores
 from text import (
     SentenceFile,
@@ -397,10 +405,15 @@ def check_pairs_left(paths, vocabs, maxlen, encoded):
 def id_files_key(hp, vocabs) -> list:
     """Return everything that the ids of the training text depend on."""
     paths = [path for pair in training_files(hp) for path in pair]
-    files = [os.stat(path) for path in paths]
-    files = [[file.st_size, file.st_mtime_ns] for file in files]
+    files = [[os.stat(path).st_mtime_ns, file_sha256(path)] for path in paths]
     paths = [*map(os.path.abspath, paths)]
     return [paths, files, fingerprints(vocabs), hp.min_cnt, hp.maxlen]
+
+
+def file_sha256(path) -> str:
+    """Return the SHA-256 of a file: a text can be edited without a change of its size and time."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def id_dtype(vocabs):
@@ -412,17 +425,20 @@ def read_id_files(hp, vocabs) -> EncodedText | None:
     """Map the files of `write_id_files` into memory, or return None if they are of another text."""
     path = hp.id_folder / "info.json"
     try:
-        key, text = id_files_key(hp, vocabs), path.read_text()
-        info = json.loads(text)
-        if info["key"] != key:
+        content = read_file(path, MAX_JSON_BYTES)
+        info = json.loads(content)
+        if info["key"] != id_files_key(hp, vocabs):
             return None
-        sides = [RaggedIds.open(hp.id_folder / side, id_dtype(vocabs)) for side in "XY"]
-        if path.read_text() != text:  # another process has replaced the folder in the meantime
+        dtype = id_dtype(vocabs)
+        sides = [RaggedIds.open(hp.id_folder / side, dtype, hp.maxlen) for side in "XY"]
+        if (
+            read_file(path, MAX_JSON_BYTES) != content
+        ):  # another process has replaced the folder in the meantime
             return None
         counts = int(info["total"]), int(info["num_empty"])
         has_words = tuple(map(bool, info["has_words"]))
         skipped = [(int(count), int(first)) for count, first in info["skipped"]]
-    except (OSError, *MALFORMED_JSON):
+    except (OSError, InputError, *MALFORMED_JSON):
         return None  # they are missing or damaged, or the text is missing
     if len(sides[0]) != len(sides[1]) or len(skipped) != 2 * len(training_files(hp)):
         return None

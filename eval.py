@@ -11,7 +11,14 @@ from pathlib import Path
 from hparams import SEARCH_FLAGS, Hyperparams, hparams_path, read_hparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import announce_inputs, atomic_write, check_may_write, keep_copy, make_folder
+from runtime.files import (
+    announce_inputs,
+    atomic_write,
+    check_may_write,
+    check_regular_file,
+    keep_copy,
+    make_folder,
+)
 from runtime.flags import NONE, Flags, flag
 
 
@@ -53,7 +60,7 @@ from inference import (
     make_search,
 )
 from interop.original import is_original
-from runtime.workers import translate_distributed
+from runtime.workers import translate_distributed, worker_rank
 from text import read_lines
 
 SAMPLES = 5  # translations that are printed
@@ -195,9 +202,11 @@ def main(flags):
       InputError: there is no model, or the test set cannot be used.
     """
     options, flags = EvalFlags.split(flags)
+    worker_rank()  # raises the InputError of a wrong TF_CONFIG
     paths, hp, model, vocabs = load_model(flags)
     path = results_path(hp, paths)
     check_may_write(path, "results", hp, flags)
+    check_regular_file(path, "the results are written there. Delete it")
     announce_inputs(hp, flags, "source_test", "target_test")
     test = load_test_data(hp, vocabs)
     others = read_results(options.compare, test) if options.compare != NONE else None

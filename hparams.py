@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from runtime.errors import MALFORMED_JSON, InputError
-from runtime.files import atomic_write, split_paths
+from runtime.files import atomic_write, read_json, split_paths
 from runtime.flags import AUTO, INT32_LIMIT, NONE, WIDTH_LIMIT, Flags, check_value, flag
 
 MAX_INPUT_TOKENS = 1024  # that are read of a sentence, if the model itself has no limit
@@ -980,7 +980,7 @@ def read_hparams(logdir):
     if not path.exists():
         raise InputError(f"{path}: missing. Copy it from the folder in which the model was trained")
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = read_json(path)
         vocab_sha256 = dict(saved.pop("vocab_sha256"))
         hp = Hyperparams(**saved)
         for field in dataclasses.fields(Hyperparams):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from runtime.files import check_regular_file
 from vocab import PAD
 
 SCAN_IDS = 2**22  # ids that a scan of all ids holds in memory at a time
@@ -38,19 +39,26 @@ class RaggedIds:
         return cls(np.concatenate([ragged.ids for ragged in raggeds]), np.cumsum([0, *lengths]))
 
     @classmethod
-    def open(cls, path, dtype):
+    def open(cls, path, dtype, max_length):
         """Map the files of a `RaggedWriter` into memory.
+
+        Args:
+          max_length: tokens in the longest row.
 
         Raises:
           OSError, ValueError: a file is missing or damaged.
+          InputError: a file is a pipe, a device or a folder.
         """
         ids_path, splits_path = file_paths(path)
+        for file in (ids_path, splits_path):
+            check_regular_file(file, "token ids are needed. Delete its folder")
         splits = np.memmap(splits_path, np.int64, "r")
         empty = not ids_path.stat().st_size  # which cannot be mapped
         ids = np.zeros(0, dtype) if empty else np.memmap(ids_path, dtype, "r")
         pieces = (splits[i : i + SCAN_IDS + 1] for i in range(0, len(splits), SCAN_IDS))
-        rising = all((piece[1:] >= piece[:-1]).all() for piece in pieces)
-        if splits[0] != 0 or splits[-1] != len(ids) or not rising:
+        lengths = map(np.diff, pieces)
+        valid = all(((0 <= some) & (some <= max_length)).all() for some in lengths)
+        if splits[0] != 0 or splits[-1] != len(ids) or not valid:
             raise ValueError(f"{path}: the files do not belong together")
         return cls(ids, splits)
 
@@ -87,11 +95,14 @@ class RaggedIds:
         """Count how often each id occurs, (num_tokens,) int64.
 
         Raises:
-          ValueError: an id is `num_tokens` or larger.
+          ValueError: an id is negative, or `num_tokens` or larger.
         """
         total = np.zeros(num_tokens, np.int64)
         for start in range(0, len(self.ids), SCAN_IDS):
-            total += np.bincount(self.ids[start : start + SCAN_IDS], minlength=num_tokens)
+            piece = self.ids[start : start + SCAN_IDS]
+            if piece.max() >= num_tokens:  # bincount would make an array of that size
+                raise ValueError(f"the vocabulary has no id {piece.max()}")
+            total += np.bincount(piece, minlength=num_tokens)
         return total
 
     def pad(self, rows=None, width=None):

@@ -25,6 +25,7 @@ from vocab import BOS, EOS, PAD, fingerprints, load_vocabs, truncate_at_eos
 # The limits of a batch bound the memory. Larger batches are faster.
 MAX_BATCH_SOURCE_TOKENS = 4096  # padding included
 MAX_BATCH_HYPOTHESES = 1024
+NOT_FINITE = "this model gives logits that are NaN or infinite"
 
 # Loading a model ---------------------------------------------------------------
 
@@ -185,7 +186,7 @@ def make_search(model, hp, beam, nbest=1, scored=False, prefixed=False):
         memory = model.encode_memory(x)
         start = tf.fill([N], BOS)
 
-        step, state = model.decode_step, model.initial_cache(memory, beam)
+        step, state = finite_step(model.decode_step), model.initial_cache(memory, beam)
         if prefixed:
             step, state = prefix_step(step), (state, tf.repeat(prefixes, beam, axis=0))
         if beam > 1:
@@ -220,6 +221,29 @@ def make_search(model, hp, beam, nbest=1, scored=False, prefixed=False):
         return preds[:, None], scores[:, None]  # (N, 1, T), (N, 1)
 
     return search
+
+
+def finite_step(step):
+    """Make a step function that raises InvalidArgumentError if a logit is NaN or too large.
+
+    Finite parameters that are too large give such logits. A search would go on with them.
+    """
+
+    def checked_step(ids, state, memory):
+        logits, state = step(ids, state, memory)  # (N * K, V)
+        finite = tf.reduce_all(tf.reduce_max(logits, axis=-1) < np.inf)  # false for NaN, too
+        with tf.control_dependencies([tf.debugging.Assert(finite, [NOT_FINITE])]):
+            return tf.identity(logits), state
+
+    return checked_step
+
+
+def not_finite_error(hp) -> InputError:
+    """Return the error for a model whose logits are not finite."""
+    return InputError(
+        f"{hp.logdir}: {NOT_FINITE}, since its parameters are too large. Copy the model again, or"
+        " train it again with a lower --lr"
+    )
 
 
 def sentence_seeds(ids):
@@ -311,6 +335,8 @@ class Scorer:
         self.truncated += len(truncated)
         for batch in decoding_batches(np.maximum(X.lengths, Y.lengths), width=pad_to):
             logp = self.log_probability(X.pad(batch, pad_to), Y.pad(batch, pad_to)).numpy()
+            if np.isnan(logp).any():
+                raise not_finite_error(self.hp)
             for i, value in zip(batch, logp, strict=True):
                 if rows[i] not in truncated:
                     scores[rows[i]] = LineScore(float(value), int(Y.lengths[i]))
@@ -367,13 +393,21 @@ def decode_all(search, X, hp, quiet=False, prefixes=None):
     Returns:
       list: for each sentence, in the order of X, its translations, best first: pairs of
       ids (T,) and score.
+
+    Raises:
+      InputError: a logit is NaN or infinite.
     """
     translations = [None] * len(X)
     bar = tqdm(desc="translating", total=len(X), leave=False, mininterval=1, disable=quiet)
     with bar:
         for rows in decoding_batches(X.lengths, hp.beam, hp.pad_to):
             more = [] if prefixes is None else [prefixes.pad(rows)]
-            preds, scores = search(X.pad(rows, hp.pad_to), *more)
+            try:
+                preds, scores = search(X.pad(rows, hp.pad_to), *more)
+            except tf.errors.InvalidArgumentError as error:
+                if NOT_FINITE in error.message:
+                    raise not_finite_error(hp) from None
+                raise
             preds, scores = preds.numpy(), scores.numpy()  # (N, nbest, T), (N, nbest)
             max_lengths = hp.max_output_tokens(X.lengths[rows])  # (N,)
             for i, row in enumerate(rows):

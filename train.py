@@ -27,7 +27,7 @@ from hparams import (
 )
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import announce_inputs, check_no_links, check_utf8, make_folder, may_write
+from runtime.files import announce_inputs, check_folder, check_utf8, make_folder, may_write
 from runtime.flags import AUTO, NONE
 from runtime.signals import SignalGuard
 
@@ -57,7 +57,7 @@ from interop import original
 from monitor import summaries, tensorboard_events
 from runtime.workers import worker_rank
 from text import check_text_files
-from trainer import Trainer
+from trainer import Trainer, digest_of
 from vocab import load_vocabs, save_vocabs
 
 # The training step and the loop are in trainer.py, which also says why the loop is not Model.fit.
@@ -80,6 +80,7 @@ def main(flags):
       KeyboardInterrupt: a signal came, and a checkpoint was saved.
       OSError: the disk is full, the memory is too small, or another worker has ended.
     """
+    worker_rank()  # raises the InputError of a wrong TF_CONFIG
     # Before the model is read: if another training saves in the meantime, `own_logdir` notices it.
     logdir = flags.get("logdir", Hyperparams.logdir)
     latest = checkpoint.latest(logdir)
@@ -115,8 +116,9 @@ def main(flags):
         hp = dataclasses.replace(hp, num_epochs=max(hp.num_epochs, num_epochs))
     if hp.deterministic:
         tf.config.experimental.enable_op_determinism()
+    text_digest = digest_of(data) if worker_rank()[1] > 1 else b""
     try:
-        trainer = Trainer(hp, vocabs, path, dev.digest() if dev else "", start_paths)
+        trainer = Trainer(hp, vocabs, path, dev.digest() if dev else "", start_paths, text_digest)
     except tf.errors.ResourceExhaustedError:
         raise OSError(
             f"the model is too large for the memory. Lower --hidden_units ({hp.hidden_units}),"
@@ -240,7 +242,7 @@ def note_other_vocab(hp, vocabs):
     """Print a note if `preprocessed` holds other vocabularies than those of the model."""
     for vocab in dict.fromkeys(vocabs):
         other = Path(hp.preprocessed) / vocab.path.name
-        if other.is_file() and other.read_bytes() != vocab.path.read_bytes():
+        if other.is_file() and other.read_bytes() != vocab.content:
             print(
                 f"{other} is not the vocabulary that this model was trained with. The model keeps"
                 f" its own, {vocab.path}. To use the other one, use a new --logdir"
@@ -290,7 +292,7 @@ def choose_alpha_of_trained(hp, vocabs, flags):
       flags: dict, those of the command line.
     """
     announce_inputs(hp, flags, "source_dev", "target_dev")
-    check_no_links(hp.logdir)
+    check_folder(hp.logdir)
     with checkpoint.lock(hp.logdir), SignalGuard() as guard:
         choose_alpha(hp, load_dev_data(hp, vocabs), guard)
 
@@ -401,7 +403,7 @@ def own_logdir(trainer, latest):
         return
     hp, vocabs = trainer.hp, trainer.vocabs
     make_folder(hp.logdir)
-    check_no_links(hp.logdir)
+    check_folder(hp.logdir)
     with checkpoint.lock(hp.logdir):
         if checkpoint.latest(hp.logdir) != latest:
             raise InputError(

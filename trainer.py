@@ -36,7 +36,7 @@ from modules import divergence_of_halves, smoothed_cross_entropy
 from monitor import summaries
 from optimizer import FusedAdam, GradientSum, InverseSqrtSchedule, clip_gradients
 from runtime.errors import InputError
-from runtime.workers import make_strategy
+from runtime.workers import check_same_settings, make_strategy
 from vocab import PAD, fingerprints
 
 BATCH_SPEC = (tf.TensorSpec([None, None], tf.int32),) * 2  # x and y, (N, T)
@@ -275,6 +275,27 @@ class Progress:
         return np.array(sums) / steps
 
 
+# Fields that may differ between workers: the content of these files is compared, or they have no
+# effect on the training.
+LOCAL_FIELDS = {
+    f"{side}_{part}" for side in ("source", "target") for part in ("train", "dev", "test")
+}
+LOCAL_FIELDS |= {"preprocessed", "logdir", "results", "start_from", "profile_steps"}
+
+
+def describe_parameters(paths) -> str:
+    """Return the names of checkpoints and a digest of their parameters, "none" without any."""
+    if not paths:
+        return "none"
+    names = ", ".join(path.name for path in paths)
+    return f"{names} ({checkpoint.parameters_digest(paths)[:8]})"
+
+
+def digest_of(data) -> bytes:
+    """Return the digest of the token ids of a SentencePairs."""
+    return data.X.digest() + data.Y.digest()
+
+
 def check_same_text(progress, digest, hp, path):
     """Raise InputError if an epoch in progress began on another text.
 
@@ -337,13 +358,18 @@ class Trainer:
       path: the checkpoint to resume from, or None.
       dev_sha256: digest of the development set, "" if there is none.
       start_paths: checkpoints of another model; training starts from the mean of its parameters.
+      text_digest: digest of the training text, with several workers.
+
+    Raises:
+      InputError: a checkpoint does not match, or the workers were started differently.
     """
 
-    def __init__(self, hp, vocabs, path=None, dev_sha256="", start_paths=()):
+    def __init__(self, hp, vocabs, path=None, dev_sha256="", start_paths=(), text_digest=b""):
         keras.utils.set_random_seed(hp.seed)
         self.hp, self.vocabs, self.dev_sha256 = hp, vocabs, dev_sha256
         self.vocab_sha256 = fingerprints(vocabs)
         self.strategy = make_strategy()
+        check_same_settings(self.strategy, self.settings(path, start_paths, text_digest))
         self.chief = self.strategy.extended.should_checkpoint  # false in all workers but one
         self.schedule = InverseSqrtSchedule(hp.peak_lr, hp.warmup_steps)
         with self.strategy.scope():
@@ -392,6 +418,19 @@ class Trainer:
             self.progress.resume(path, scores)
             print(f"Resuming from {path}")
 
+    def settings(self, path, start_paths, text_digest) -> dict:
+        """Return what all workers must share, by name; the arguments are those of the class."""
+        fields = dataclasses.asdict(self.hp)
+        scores = checkpoint.read_dev_scores(self.hp.logdir) if path else {}
+        return {name: v for name, v in fields.items() if name not in LOCAL_FIELDS} | {
+            "the vocabularies": self.vocab_sha256,
+            "the training text": text_digest.hex(),
+            "the development set": self.dev_sha256,
+            "the checkpoint to resume from": describe_parameters([path] if path else []),
+            "the scores in dev_scores.json": scores,
+            "the model to start from": describe_parameters(start_paths),
+        }
+
     def train(self, data, dev, guard):
         """Train for `num_epochs`, up to `max_steps`, or until `patience` runs out.
 
@@ -405,7 +444,7 @@ class Trainer:
           KeyboardInterrupt: a signal came, and a checkpoint was saved.
         """
         hp, progress = self.hp, self.progress
-        digest = data.X.digest() + data.Y.digest()
+        digest = digest_of(data)
         check_same_text(progress, digest, hp, self.path)
         progress.text_digest.assign(digest)
         while progress.epoch <= hp.num_epochs and not self.ends_early():
@@ -508,6 +547,7 @@ class Trainer:
         self.flush_metrics()
         report = "mean_loss {:.3f} acc {:.3f}".format(*self.progress.means())
         if dev:
+            self.check_parameters()  # before the search, which has no name for them
             loss, scores, self.notes = self.evaluate(dev, guard, mid_epoch)
             report += f", dev loss {loss:.3f}"
             report += "".join(f" {METRICS[name]} {score:.2f}" for name, score in scores.items())

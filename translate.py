@@ -435,7 +435,8 @@ def translate_stream(translator, model, options, file, alignment_file):
     bar = tqdm(desc="translating", total=total, disable=no_bar, unit=" lines")
     prefixes = None
     if options.prefix != NONE:
-        check_regular_file(options.source, "with --prefix it is read twice")
+        reason = "with --prefix it is read twice. Write the text to a file"
+        check_regular_file(options.source, reason)
         num_lines = sum(1 for _ in read_lines(options.source, SOURCE_HINT))
         remedy = "Give one line, which may be empty, for each line of the source"
         prefixes = iter(
@@ -506,6 +507,7 @@ def main(flags):
       InputError: there is no model, or the text cannot be read.
     """
     options, flags = TranslateFlags.split(flags)
+    worker_rank()  # raises the InputError of a wrong TF_CONFIG
     if options.score != NONE:
         check_not_given(flags, SEARCH_FLAGS, f"has no effect: {NO_TRANSLATION}")
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for translations only

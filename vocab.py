@@ -3,19 +3,27 @@
 import concurrent.futures
 import functools
 import hashlib
+import io
+import math
+import re
 from pathlib import Path
 
 import numpy as np
 import sentencepiece
+from google.protobuf.message import DecodeError
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from runtime.errors import InputError
-from runtime.files import atomic_write
+from runtime.files import atomic_write, read_file
 from runtime.flags import AUTO
-from text import normalize, read_lines
+from text import decode_utf8, normalize
 
 PAD, UNK, BOS, EOS = range(4)  # ids of the first four tokens of every vocabulary
 SPECIALS = ("<PAD>", "<UNK>", "<S>", "</S>")
 MAX_COUNT_DIGITS = 18  # digits of a word's count, so that it fits into an int64
+MAX_WORDS_BYTES = 2**28  # of a file of words
+MAX_SENTENCEPIECE_BYTES = 2**24
+MAX_REPLACEMENT_BYTES = 256  # of what sentencepiece writes in place of a character
 RUN_PREPRO_HINT = (
     "Run `python prepro.py` first, with the same --recipe, --preprocessed, --source_lang and"
     " --target_lang"
@@ -91,7 +99,9 @@ def check_same_vocab(vocab, trained_with, logdir):
     Raises:
       InputError: it is another one.
     """
-    if trained_with.get(vocab_name(vocab)) != fingerprints([vocab])[vocab_name(vocab)]:
+    # Earlier versions saved the fingerprint of the subwords alone.
+    known = {vocab.fingerprint_bytes(), vocab.fingerprint_bytes(with_options=False)}
+    if trained_with.get(vocab_name(vocab)) not in {sha256(content) for content in known}:
         remedy = "Restore the file, or name its folder with --preprocessed"
         if vocab.path.parent == Path(logdir):
             remedy = (
@@ -105,19 +115,36 @@ def check_same_vocab(vocab, trained_with, logdir):
 
 
 def save_vocabs(vocabs, logdir):
-    """Copy the vocabularies into `logdir`, where `load_vocabs` finds them first."""
+    """Write the vocabularies into `logdir`, where `load_vocabs` finds them first.
+
+    The bytes are those that were loaded: prepro.py may have written others since.
+    """
     for vocab in vocabs:
         copy = Path(logdir) / vocab.path.name
-        content = vocab.path.read_bytes()
-        if not (copy.is_file() and copy.read_bytes() == content):
-            atomic_write(copy, content)
+        if not (copy.is_file() and copy.read_bytes() == vocab.content):
+            atomic_write(copy, vocab.content)
 
 
 def fingerprints(vocabs) -> dict[str, str]:
     """Return the SHA-256 of each vocabulary by its `vocab_name`."""
-    return {
-        vocab_name(vocab): hashlib.sha256(vocab.fingerprint_bytes()).hexdigest() for vocab in vocabs
-    }
+    return {vocab_name(vocab): sha256(vocab.fingerprint_bytes()) for vocab in vocabs}
+
+
+def sha256(content) -> str:
+    """Return the SHA-256 of bytes in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_vocab_file(path, max_bytes) -> bytes:
+    """Read a vocabulary file.
+
+    Raises:
+      InputError: it cannot be read, or is larger than `max_bytes`.
+    """
+    try:
+        return read_file(path, max_bytes)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror.lower()}. {RUN_PREPRO_HINT}") from None
 
 
 def vocab_name(vocab) -> str:
@@ -147,6 +174,10 @@ class WordVocab:
 
     Raises:
       InputError: as `load_vocab`.
+
+    Attributes:
+      content: the bytes of the file.
+      word2cnt: all words of the file and their counts.
     """
 
     token_name = "words"  # for messages
@@ -154,13 +185,15 @@ class WordVocab:
 
     def __init__(self, path, min_cnt):
         self.path = path
-        self.word2idx, self.idx2word = load_vocab(path, min_cnt)
+        self.content = read_vocab_file(path, MAX_WORDS_BYTES)
+        self.word2cnt = parse_counts(path, self.content)
+        self.word2idx, self.idx2word = number_words(path, self.word2cnt, min_cnt)
 
     def __len__(self):
         return len(self.word2idx)
 
-    def fingerprint_bytes(self) -> bytes:
-        """Return the bytes that identify the vocabulary."""
+    def fingerprint_bytes(self, with_options=True) -> bytes:
+        """Return the bytes that identify the vocabulary, which has no options."""
         return "\n".join(self.word2idx).encode()
 
     def encode(self, sentences) -> list[list[int]]:
@@ -185,7 +218,12 @@ def load_vocab(path, min_cnt):
     Raises:
       InputError: as `read_counts`, or no word has such a count.
     """
-    words = [word for word, count in read_counts(path).items() if count >= min_cnt]
+    return number_words(path, read_counts(path), min_cnt)
+
+
+def number_words(path, word2cnt, min_cnt):
+    """Number the words of the file at `path`, as `load_vocab` returns them."""
+    words = [word for word, count in word2cnt.items() if count >= min_cnt]
     if len(words) == len(SPECIALS):
         raise InputError(f"{path}: no word occurs {min_cnt} times or more. Lower --min_cnt")
     return {word: i for i, word in enumerate(words)}, dict(enumerate(words))
@@ -197,10 +235,16 @@ def read_counts(path) -> dict[str, int]:
     Raises:
       InputError: the file cannot be read, or prepro.py did not write it (names the line).
     """
+    return parse_counts(path, read_vocab_file(path, MAX_WORDS_BYTES))
+
+
+def parse_counts(path, content) -> dict[str, int]:
+    """Read the words and counts of the file at `path`, as `read_counts`, from its bytes."""
     counts, previous = {}, None
-    for number, line in enumerate(read_lines(path, RUN_PREPRO_HINT), 1):
+    for number, line in enumerate(decode_utf8(path, io.BytesIO(content)), 1):
         word, tab, count = line.partition("\t")
-        if not word or not tab or word.split() != [word] or not count.isascii():
+        is_word = word.split() == [word] and not re.search(r"[\x00-\x1f\x7f-\x9f]", word)
+        if not is_word or not tab or not count.isascii():
             problem = "is not a word, a tab and a count"
         elif not count.isdigit() or len(count) > MAX_COUNT_DIGITS:
             problem = f"has {count!r} instead of a count"
@@ -242,26 +286,26 @@ class SubwordVocab:
 
     Raises:
       InputError: the file cannot be read, or prepro.py did not write it.
+
+    Attributes:
+      content, proto: the bytes of the file.
+      options: `sentencepiece_options`.
     """
 
     token_name = "subwords"  # for messages
 
     def __init__(self, path):
         self.path = path
+        self.content = self.proto = read_vocab_file(path, MAX_SENTENCEPIECE_BYTES)
         try:
-            self.proto = path.read_bytes()
-        except OSError as error:
-            raise InputError(f"{path}: {error.strerror.lower()}. {RUN_PREPRO_HINT}") from None
-        try:
-            self.processor = sentencepiece.SentencePieceProcessor(model_proto=self.proto)
-            specials = [self.processor.id_to_piece(i) for i in range(len(SPECIALS))]
-        except (RuntimeError, IndexError):
-            specials = None
-        if specials != list(SPECIALS):
+            self.options = sentencepiece_options(parse_sentencepiece(self.content))
+            self.processor = sentencepiece.SentencePieceProcessor(model_proto=self.content)
+        except (ValueError, RuntimeError) as error:
+            reason = str(error).partition("\n")[0]
             raise InputError(
-                f"{path}: not a sentencepiece model that begins with {' '.join(SPECIALS)}."
-                " Write the file again with `python prepro.py`"
-            )
+                f"{path}: not a sentencepiece model that begins with {' '.join(SPECIALS)}"
+                f" ({reason}). Write the file again with `python prepro.py`"
+            ) from None
 
     def __len__(self):
         return self.processor.get_piece_size()
@@ -272,11 +316,14 @@ class SubwordVocab:
         space = self.processor.piece_to_id("▁")
         return None if space == UNK else space
 
-    def fingerprint_bytes(self) -> bytes:
+    def fingerprint_bytes(self, with_options=True) -> bytes:
         """Return the bytes that identify the vocabulary: subwords, their scores and types.
 
         The rest of the file, how the model was trained, differs between versions of
         sentencepiece.
+
+        Args:
+          with_options: whether to include what else decides the ids and the text of a sentence.
         """
         ids, processor = list(range(len(self))), self.processor
         columns = [
@@ -287,7 +334,10 @@ class SubwordVocab:
             processor.is_unused(ids),
             processor.is_byte(ids),
         ]
-        return "\n".join(map(str, zip(*columns, strict=True))).encode()
+        rows = [*zip(*columns, strict=True)]
+        if with_options:
+            rows += self.options
+        return "\n".join(map(str, rows)).encode()
 
     def encode(self, sentences, dropout=0.0, seed=0) -> list[list[int]]:
         """Encode sentences: the ids of the subwords of each, and of `</S>`.
@@ -320,3 +370,84 @@ class SubwordVocab:
         """
         text = self.processor.decode([int(i) for i in truncate_at_eos(ids)])
         return normalize(text.replace("\n", " ").replace("\r", " "))
+
+
+# Sentencepiece's library crashes on some files, so that they are checked before it reads them.
+
+
+def parse_sentencepiece(content) -> ModelProto:
+    """Check the bytes of a sentencepiece model, and return what they describe.
+
+    Raises:
+      ValueError: prepro.py has not written them.
+    """
+    try:
+        model = ModelProto.FromString(content)
+    except DecodeError:
+        raise ValueError("the file is damaged") from None
+    pieces = [piece.piece for piece in model.pieces]
+    if not all(isinstance(piece, str) for piece in pieces):  # else they are bytes
+        raise ValueError("a subword is not UTF-8")
+    if tuple(pieces[: len(SPECIALS)]) != SPECIALS:
+        raise ValueError("the first subwords are others")
+    if len({*pieces}) < len(pieces) or any(not piece or "\0" in piece for piece in pieces):
+        raise ValueError("a subword is empty, has a zero byte, or occurs twice")
+    if not all(math.isfinite(piece.score) for piece in model.pieces):
+        raise ValueError("a score is not finite")
+    kinds = ModelProto.SentencePiece
+    types = [piece.type for piece in model.pieces]
+    if types[: len(SPECIALS)] != [kinds.CONTROL, kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL]:
+        raise ValueError(f"{' '.join(SPECIALS)} have other types")
+    if not {*types[len(SPECIALS) :]} <= {kinds.NORMAL, kinds.USER_DEFINED, kinds.BYTE}:
+        raise ValueError("a subword has another type")
+    trainer = model.trainer_spec
+    names = trainer.pad_piece, trainer.unk_piece, trainer.bos_piece, trainer.eos_piece
+    if names != SPECIALS or len(trainer.unk_surface) > MAX_REPLACEMENT_BYTES:
+        raise ValueError("the special subwords are others")
+    if model.self_test_data.samples:
+        raise ValueError("the file has tests, which could take long")
+    for rules in (model.normalizer_spec, model.denormalizer_spec):
+        check_charsmap(rules.precompiled_charsmap)
+    return model
+
+
+def sentencepiece_options(model) -> list[tuple]:
+    """Return what a `ModelProto` says about ids and text, besides its subwords."""
+    trainer = model.trainer_spec
+    options = [(trainer.model_type, trainer.treat_whitespace_as_suffix, trainer.unk_surface)]
+    options += [tuple(piece.type == piece.USER_DEFINED for piece in model.pieces)]
+    for rules in (model.normalizer_spec, model.denormalizer_spec):
+        spaces = rules.add_dummy_prefix, rules.remove_extra_whitespaces, rules.escape_whitespaces
+        options += [(*spaces, rules.precompiled_charsmap)]
+    return options
+
+
+def check_charsmap(charsmap):
+    """Check the rules by which sentencepiece replaces characters. It follows them unchecked.
+
+    They are the size of a trie, 4 bytes; the trie; and strings that end in a zero byte. The trie
+    is a double array of 4 bytes per node (Darts-clone): the child of a node for a byte is at its
+    own index XOR its offset XOR the byte, and the value of a node without child, at index XOR
+    offset, is where the replacement starts among the strings.
+
+    Raises:
+      ValueError: an index leads out of the trie or of the strings.
+    """
+    if not charsmap:
+        return
+    size = int.from_bytes(charsmap[:4], "little")
+    trie, strings = charsmap[4 : 4 + size], charsmap[4 + size :]
+    # 256 nodes, so that XOR with a byte does not leave the trie.
+    if not size or size % 1024 or not strings.endswith(b"\0"):
+        raise ValueError("the rules of normalization are damaged")
+    nodes = np.frombuffer(trie, "<u4")
+    offsets = (nodes >> 10) << ((nodes & 2**9) >> 6)
+    children = np.arange(len(nodes)) ^ offsets
+    inner, has_value = nodes < 2**31, nodes >> 8 & 1 == 1
+    inner[0] = True  # the search starts there in any case
+    if (children[inner] >= len(nodes)).any():
+        raise ValueError("the rules of normalization lead out of their trie")
+    if (nodes[children[inner & has_value]] & (2**31 - 1) >= len(strings)).any():
+        raise ValueError("the rules of normalization lead out of their strings")
+    if max(map(len, strings.split(b"\0"))) > MAX_REPLACEMENT_BYTES:
+        raise ValueError("the rules of normalization have a long replacement")

@@ -281,7 +281,7 @@ def main(args):
     """
     paths = args.source, args.target
     for path in paths:
-        check_regular_file(path, "it is read twice")
+        check_regular_file(path, "it is read twice. Write the text to a file")
     outputs = output_paths(paths, args.output) if args.output else []
     profile = make_profile(paths)
     if outputs:

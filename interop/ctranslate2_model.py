@@ -43,13 +43,13 @@ def write(hp, model, vocabs, path, quantization="float32"):
     source, target = ([vocab.id_to_token(i) for i in range(len(vocab))] for vocab in vocabs)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
-    if hp.tokenizer == "bpe":
-        for vocab in dict.fromkeys(vocabs):  # of the model; prepro.py may have written others
-            spec.register_file(str(vocab.path), vocab.path.name)
     spec.validate()
     spec.optimize(quantization)
     Path(path).mkdir()
     spec.save(str(path))
+    if hp.tokenizer == "bpe":
+        for vocab in dict.fromkeys(vocabs):
+            (Path(path) / vocab.path.name).write_bytes(vocab.content)
 
 
 def check_convertible(hp):

@@ -24,7 +24,7 @@ from monitor.attention_maps import (
     plot_heads,
 )
 from runtime.files import atomic_write
-from vocab import BOS, SPECIALS, UNK, read_counts, vocab_name
+from vocab import BOS, SPECIALS, UNK, vocab_name
 
 SAMPLES = 10  # sentences of the development set in the table of translations
 MAX_DRAWN_TOKENS = 16  # of the sentence whose attention is drawn, if there is one so short
@@ -95,7 +95,7 @@ def projector_tsv(vocab) -> str:
     tokens = [vocab.id_to_token(i) for i in range(len(vocab))]
     if vocab.path.suffix != ".tsv":
         return "".join(f"{token}\n" for token in tokens)
-    counts = read_counts(vocab.path)
+    counts = vocab.word2cnt
     return "word\tcount\n" + "".join(f"{token}\t{counts[token]}\n" for token in tokens)
 
 

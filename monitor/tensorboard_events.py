@@ -1,37 +1,63 @@
 """TensorBoard's event files in logdir: read the curves, and keep them consistent when resuming."""
 
+import contextlib
 import os
 import sys
 from pathlib import Path
 
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 
-from runtime.files import fsync
+from runtime.files import fsync, make_folder
 
 # Curves with a point every few steps. The others have one per evaluation.
 STEP_TAGS = {"mean_loss", "acc", "lr", "gradient_norm", "tokens_per_second"}
 EARLIER = "earlier_events"  # folder for the event files of earlier training runs
 TEMP_NAME = "truncated.tmp"  # a name that TensorBoard does not read
+HEADER_BYTES = 12  # before the content of a record
+CHECKSUM_BYTES = 4  # after it
+MAX_RECORD_BYTES = 2**28
 
 
 def event_files(logdir):
-    """List the event files, oldest first."""
-    return sorted(Path(logdir).glob("events.out.tfevents.*"))
+    """List the event files, oldest first. Folders, links and pipes of such a name are none."""
+    paths = sorted(Path(logdir).glob("events.out.tfevents.*"))
+    return [path for path in paths if path.is_file() and not path.is_symlink()]
+
+
+def count_framed_records(path) -> int:
+    """Count the records of an event file up to the first one whose length cannot be right.
+
+    TensorFlow believes a length, and crashes if there is not so much memory. A record is its
+    length of 8 bytes, a checksum, its content and another checksum.
+    """
+    count, end = 0, path.stat().st_size
+    with open(path, "rb") as file:
+        while len(header := file.read(HEADER_BYTES)) == HEADER_BYTES:
+            length = int.from_bytes(header[:8], "little")
+            if length > min(MAX_RECORD_BYTES, end - file.tell() - CHECKSUM_BYTES):
+                break
+            file.seek(length + CHECKSUM_BYTES, os.SEEK_CUR)
+            count += 1
+    return count
 
 
 def read_records(path):
-    """Read the records of an event file, up to the first damaged one.
+    """Read the records of an event file, up to the first one that is damaged or is no event.
 
     Returns:
-      (list of bytes, bool): the records, and whether the file is damaged.
+      (list of bytes, bool): the records, and whether the file has more.
     """
     records = []
-    try:
-        for record in tf.data.TFRecordDataset(str(path), buffer_size=2**20):
-            records.append(record.numpy())
-    except tf.errors.DataLossError:
-        return records, True
-    return records, False
+    count = count_framed_records(path)
+    dataset = tf.data.TFRecordDataset(str(path), buffer_size=2**20).take(count)
+    with contextlib.suppress(tf.errors.DataLossError, DecodeError):
+        for record in dataset:
+            content = record.numpy()
+            tf.compat.v1.Event.FromString(content)
+            records.append(content)
+    num_bytes = sum(HEADER_BYTES + len(record) + CHECKSUM_BYTES for record in records)
+    return records, num_bytes < path.stat().st_size
 
 
 def scalars(path):
@@ -52,7 +78,7 @@ def set_aside(logdir):
     """
     folder = Path(logdir) / EARLIER
     for path in event_files(logdir):
-        folder.mkdir(exist_ok=True)
+        make_folder(folder)
         os.replace(path, folder / path.name)
         print(f"{path}: belongs to an earlier training run. Moved it to {folder}", file=sys.stderr)
 
@@ -79,9 +105,12 @@ def truncate(logdir, global_step, evaluated):
     for path in event_files(logdir):
         records, damaged = read_records(path)
         kept = [*filter(keep, records)]
+        if not records:  # nothing that TensorBoard reads; the file may be one of the user's
+            continue
         if damaged or len(kept) < len(records):
             temporary = path.with_name(TEMP_NAME)
             try:
+                temporary.unlink(missing_ok=True)  # it may be a link to another file
                 with tf.io.TFRecordWriter(str(temporary)) as writer:
                     for record in kept:
                         writer.write(record)

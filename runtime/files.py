@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import io
+import json
 import os
 import secrets
 import shutil
@@ -116,20 +117,6 @@ def durable_replace(old, new):
         fsync(Path(new).parent)
 
 
-@contextlib.contextmanager
-def lock_file(path):
-    """Context manager: hold the lock that a file is. Wait while another process holds it."""
-    import fcntl  # Windows has none, and `check_environment` has a message for its users
-
-    with open(path, "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends
-        except BlockingIOError:
-            print(f"{path}: waiting for the process that holds this lock", file=sys.stderr)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def fsync(path):
     """Wait until the content of a file, or the names in a folder, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
@@ -137,6 +124,83 @@ def fsync(path):
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+# Locks -------------------------------------------------------------------------
+
+MAX_HOLDER_BYTES = 20  # of the number of a process, in a lock
+
+
+@contextlib.contextmanager
+def lock_file(path, wait=True):
+    """Context manager: hold the lock that a file is, which holds the number of this process.
+
+    The system releases the lock when the process ends. Some file systems have no locks; this
+    process then goes on, with a message.
+
+    Args:
+      wait: whether to wait while another process holds the lock.
+
+    Raises:
+      InputError: `path` is a link, a pipe or a folder.
+      BlockingIOError: another process holds the lock. Its only argument is that process, a str.
+    """
+    with open_lock(path) as file:
+        content = file.read(MAX_HOLDER_BYTES + 1)
+        try:
+            flock(path, file, wait)
+        except BlockingIOError:
+            holder = content.strip() if is_holder(content) else "?"
+            raise BlockingIOError(holder) from None
+        # The file, or another link to it, may be one of the user's.
+        if is_holder(content) and os.fstat(file.fileno()).st_nlink == 1:
+            file.seek(0)
+            file.truncate()
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+        yield
+
+
+def open_lock(path):
+    """Open a lock to read and write it; create the file unless it exists.
+
+    Raises:
+      InputError: `path` is a link, a pipe or a folder.
+    """
+    if os.path.islink(path) or os.path.exists(path) and not os.path.isfile(path):
+        raise InputError(f"{path}: is not a regular file, and a lock is needed here. Delete it")
+
+    def opener(path, _):
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+
+    return open(path, "r+", encoding="latin-1", opener=opener)
+
+
+def flock(path, file, wait):
+    """Lock an open file. Raise BlockingIOError if another process holds the lock, unless `wait`."""
+    import fcntl  # Windows has none, and `check_environment` has a message for its users
+
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not wait:
+                raise
+            print(f"{path}: waiting for the process that holds this lock", file=sys.stderr)
+            fcntl.flock(file, fcntl.LOCK_EX)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        print(
+            f"{path}: this file system has no locks ({error.strerror.lower()}). Make sure that no"
+            " other training writes to this folder",
+            file=sys.stderr,
+        )
+
+
+def is_holder(content) -> bool:
+    """Whether the content of a lock is the number of a process, or empty."""
+    return content == "" or content.removesuffix("\n").isdecimal()
 
 
 # Folders -----------------------------------------------------------------------
@@ -214,20 +278,24 @@ def check_not_directory(path):
 
 
 def check_regular_file(path, reason):
-    """Check that `path`, if it exists, is a file that can be read twice, and no pipe.
+    """Check that `path`, if it exists, is a regular file: no pipe, device or folder.
 
     Args:
-      reason: why it must be one, for the message.
+      reason: why it must be one, and what to do, for the message.
 
     Raises:
-      InputError: it is a pipe, a device or a folder.
+      InputError: it is something else.
     """
     if os.path.exists(path) and not os.path.isfile(path):
-        raise InputError(f"{path}: not a regular file, and {reason}. Write the text to a file")
+        raise InputError(f"{path}: not a regular file, and {reason}")
 
 
-def check_no_links(folder):
-    """Raise InputError if a symbolic link in `folder`, at any depth, leads out of it."""
+def check_folder(folder):
+    """Check a folder that someone else may have filled, before anything is written to it.
+
+    Raises:
+      InputError: at any depth there is a symbolic link that leads out of it, or a pipe.
+    """
     inside = Path(folder).resolve()
     for path in Path(folder).rglob("*"):  # does not follow links
         if path.is_symlink() and not path.resolve().is_relative_to(inside):
@@ -235,6 +303,43 @@ def check_no_links(folder):
                 f"{path}: is a link out of this folder, and training would write to its target."
                 " Replace it with the file itself, or delete it"
             )
+        if not path.is_dir():
+            check_regular_file(path, "training could write to it. Delete it")
+
+
+# Files that come with a model --------------------------------------------------
+
+MAX_JSON_BYTES = 2**24
+
+
+def read_file(path, max_bytes) -> bytes:
+    """Read a file that someone else may have written.
+
+    Raises:
+      InputError: it is a pipe, a device or a folder, or larger than `max_bytes`.
+      OSError: it cannot be read.
+    """
+    check_regular_file(path, "a file is needed here. Copy the file again")
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(min(size, max_bytes) + 1)
+    if len(content) > max_bytes:
+        raise InputError(
+            f"{path}: larger than {max_bytes:,} bytes, which no such file of this project is. Copy"
+            " the file again"
+        )
+    return content
+
+
+def read_json(path):
+    """Read a JSON file that someone else may have written.
+
+    Raises:
+      InputError: as `read_file`.
+      OSError: it cannot be read.
+      MALFORMED_JSON: it is not JSON.
+    """
+    return json.loads(read_file(path, MAX_JSON_BYTES).decode())
 
 
 # Paths that come with a model --------------------------------------------------

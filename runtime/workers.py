@@ -8,13 +8,21 @@ import contextlib
 import hashlib
 import json
 import os
+import re
+import socket
+import sys
 import time
+from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from runtime.errors import InputError
-from runtime.files import atomic_write
+from runtime.errors import MALFORMED_JSON, InputError
+from runtime.files import atomic_write, read_file
+
+MAX_SHOWN_CHARACTERS = 200  # of TF_CONFIG, in a message
+MAX_SHARD_BYTES = 2**31  # of the translations of a worker
 
 
 def worker_rank():
@@ -26,37 +34,126 @@ def worker_rank():
     Raises:
       InputError: TF_CONFIG is invalid.
     """
+    cluster = read_tf_config()
+    return cluster.rank, max(1, len(cluster.addresses))
+
+
+class Cluster(NamedTuple):
+    """The workers that TF_CONFIG names."""
+
+    rank: int  # of this worker
+    addresses: list[str]  # of all, host:port, in the order of their ranks
+    config: dict  # TF_CONFIG with the defaults of this project, since TensorFlow has none
+
+
+def read_tf_config() -> Cluster:
+    """Read TF_CONFIG; without it there is no address.
+
+    Raises:
+      InputError: TF_CONFIG is invalid.
+    """
+    text = os.environ.get("TF_CONFIG", "{}")
     try:
-        config = json.loads(os.environ.get("TF_CONFIG", "{}"))
+        config = json.loads(text)
         cluster, task = config.get("cluster", {}), config.get("task", {})
-        # A chief has rank 0, as in TensorFlow.
-        jobs = [(job, i) for job in ("chief", "worker") for i in range(len(cluster.get(job, [])))]
-        this_job = task.get("type", "worker"), int(task.get("index", 0))
-        for job, _ in jobs:
-            for address in cluster[job]:
-                host, colon, port = str(address).rpartition(":")
-                if not (host and colon and 0 < int(port) < 2**16):
-                    raise ValueError(address)
-        if cluster.keys() - {"chief", "worker"} or ("cluster" in config and not jobs):
-            raise ValueError("jobs of other kinds")
-        return (jobs.index(this_job), len(jobs)) if jobs else (0, 1)
-    except (ValueError, TypeError, AttributeError):
+        jobs = {job: cluster.get(job, []) for job in ("chief", "worker")}
+        if cluster.keys() - jobs.keys() or not all(isinstance(job, list) for job in jobs.values()):
+            raise ValueError("other jobs, or not lists of addresses")
+        addresses = jobs["chief"] + jobs["worker"]  # a chief has rank 0, as in TensorFlow
+        if "cluster" in config and not addresses or len(jobs["chief"]) > 1:
+            raise ValueError("no worker, or several chiefs")
+        if not all(map(is_address, addresses)) or len({*addresses}) < len(addresses):
+            raise ValueError("an address that is none, or occurs twice")
+        if not addresses:
+            return Cluster(0, [], {})
+        job = task.get("type", "worker")
+        index = str(task.get("index", None if len(jobs[job]) > 1 else 0))
+        if not re.fullmatch(r"[0-9]{1,9}", index):
+            raise ValueError("no index")
+        tasks = [(name, i) for name in jobs for i in range(len(jobs[name]))]
+        config |= dict(task=dict(type=job, index=int(index)))
+        return Cluster(tasks.index((job, int(index))), addresses, config)
+    except MALFORMED_JSON:
+        shown = text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[:MAX_SHOWN_CHARACTERS]}..."
         raise InputError(
-            f"TF_CONFIG is {os.environ['TF_CONFIG']}: it must name all workers as host:port, with"
+            f"TF_CONFIG is {shown}: it must name all workers as host:port, with"
             " no other jobs than worker and chief, and say which of them this is, as in"
             " docs/workers.md. To train on one machine alone, unset it"
         ) from None
 
 
+def is_address(address) -> bool:
+    """Whether an address is host:port."""
+    match = re.fullmatch(r"[!-9;-~]+:([0-9]{1,5})|\[[0-9a-fA-F:.]+\]:([0-9]{1,5})", address)
+    return bool(match) and 0 < int(match[1] or match[2]) < 2**16
+
+
 def make_strategy():
-    """The `tf.distribute.Strategy` for this machine: one device, all its devices, or workers."""
+    """The `tf.distribute.Strategy` for this machine: one device, all its devices, or workers.
+
+    Raises:
+      InputError: TF_CONFIG is invalid, or the port of this worker cannot be used.
+    """
     if "TF_CONFIG" in os.environ:
-        worker_rank()  # which also raises the InputError of a TF_CONFIG that TensorFlow rejects
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        rank, addresses, config = read_tf_config()
+        os.environ["TF_CONFIG"] = json.dumps(config)
+        note_unknown_hosts(addresses)
+        try:
+            return tf.distribute.MultiWorkerMirroredStrategy()
+        except tf.errors.OpError as error:
+            raise InputError(
+                f"{addresses[rank]}: this worker cannot use its address ({error.message}). Another"
+                " program may use the port. Choose another one in the TF_CONFIG of all workers"
+            ) from None
     devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
     if len(devices) > 1:
         return tf.distribute.MirroredStrategy([device.name for device in devices])
     return tf.distribute.get_strategy()
+
+
+def note_unknown_hosts(addresses):
+    """Print a note for each worker whose host has no address yet, since TensorFlow waits for it."""
+    if len(addresses) > 1:
+        print(f"Waiting for {len(addresses)} workers: {', '.join(addresses)}", flush=True)
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        try:
+            socket.getaddrinfo(host.strip("[]"), port)
+        except (OSError, UnicodeError) as error:
+            print(
+                f"{address}: no such host yet ({error}). If TF_CONFIG is wrong, stop all workers",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+def check_same_settings(strategy, settings):
+    """Check that all workers have the same settings, before they compute together.
+
+    Args:
+      strategy: the `tf.distribute.Strategy` of the workers.
+      settings: dict of values that JSON has, by names that are the same at all workers.
+
+    Raises:
+      InputError: some differ. The other workers raise it, too.
+    """
+    rank, num_workers = worker_rank()
+    if num_workers == 1:
+        return
+    texts = [json.dumps(value) for value in settings.values()]
+    digests = [hashlib.sha256(text.encode()).digest()[:8] for text in texts]
+    row = tf.constant(np.frombuffer(b"".join(digests), np.int64)[None])  # (1, settings)
+    rows = strategy.gather(
+        strategy.run(lambda: tf.identity(row)), axis=0
+    ).numpy()  # (replicas, settings)
+    differ = (rows != rows[0]).any(axis=0)
+    names = [name for name, differs in zip(settings, differ, strict=True) if differs]
+    if names:
+        values = (f"{name} {settings[name]}"[:MAX_SHOWN_CHARACTERS] for name in names)
+        raise InputError(
+            f"the workers of TF_CONFIG differ (worker {rank} has {', '.join(values)}). Start all"
+            " of them with the same flags and files"
+        )
 
 
 # Translating together ----------------------------------------------------------
@@ -111,8 +208,8 @@ def wait_for_shard(path, key, deadline):
     """
     with tqdm(desc=f"waiting for {path.name}", leave=False, delay=1) as bar:
         while time.monotonic() < deadline:
-            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-                shard = json.loads(path.read_text("utf-8"))
+            with contextlib.suppress(OSError, InputError, *MALFORMED_JSON):
+                shard = json.loads(read_file(path, MAX_SHARD_BYTES))
                 if shard["key"] == key:  # else it is of an earlier run
                     return shard["got"]
             time.sleep(0.2)

@@ -501,7 +501,10 @@ def test_a_large_text_without_words_is_refused(large):
 
 @pytest.mark.parametrize(
     "change",
-    ["text", "time", "maxlen", "vocabulary", "shorter", "other", "order", "no json", "json", "ids"],
+    [
+        *("text", "time", "same time", "maxlen", "vocabulary", "shorter", "other", "order"),
+        *("no json", "json", "ids", "long row", "pipe"),
+    ],
 )
 def test_files_of_another_text_or_damaged_ones_are_not_used(large, change):
     hp = Hyperparams(**large, min_cnt=1)
@@ -513,6 +516,11 @@ def test_files_of_another_text_or_damaged_ones_are_not_used(large, change):
             file.write("\n")
     elif change == "time":  # another text of the same length
         os.utime(hp.source_train, ns=(0, 0))
+    elif change == "same time":
+        path = Path(hp.source_train)
+        time = path.stat().st_mtime_ns
+        path.write_bytes(path.read_bytes()[:-2] + b"x\n")
+        os.utime(path, ns=(time, time))
     elif change == "maxlen":
         hp = dataclasses.replace(hp, maxlen=9)
     elif change == "vocabulary":
@@ -527,6 +535,15 @@ def test_files_of_another_text_or_damaged_ones_are_not_used(large, change):
         info.write_text("{")
     elif change == "json":
         info.write_text(json.dumps(json.loads(info.read_text()) | dict(total=[])))
+    elif change == "long row":  # a batch of it would need any amount of memory
+        lengths = np.diff(np.fromfile(splits, np.int64))
+        lengths[0] += hp.maxlen
+        np.array([0, *np.cumsum(lengths)], np.int64).tofile(splits)
+        with open(hp.id_folder / "X.ids", "ab") as file:
+            file.write(bytes(2 * hp.maxlen))
+    elif change == "pipe":
+        splits.unlink()
+        os.mkfifo(splits)
     else:
         np.array([0, 5], np.int64).tofile(splits)  # a pair less than in Y
     assert not data_load.read_id_files(hp, vocabs)

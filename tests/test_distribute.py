@@ -5,7 +5,9 @@ import json
 import os
 import re
 import signal
+import socket
 import time
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -16,6 +18,7 @@ import checkpoint
 import eval
 import prepro
 import train
+import translate
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import SentencePairs, get_batch_data, plan_batches
 from hparams import make_hparams
@@ -93,13 +96,17 @@ def losses_of(strategy, recipe, optimizer_name):
 
 def start(task, workers=1):
     """Start a script or a function in a process, or in several that are workers of one cluster."""
-    if workers == 1:
-        return [Forked(task)]
-    cluster = dict(worker=[f"127.0.0.1:{port}" for port in free_ports(workers)])
+    return [Forked(task)] if workers == 1 else start_all([task] * workers)
+
+
+def start_all(tasks):
+    """Start tasks in processes that are workers of one cluster."""
+    cluster = dict(worker=[f"127.0.0.1:{port}" for port in free_ports(len(tasks))])
     configs = [
-        dict(cluster=cluster, task=dict(type="worker", index=index)) for index in range(workers)
+        dict(cluster=cluster, task=dict(type="worker", index=index)) for index in range(len(tasks))
     ]
-    return [Forked(task, env=dict(TF_CONFIG=json.dumps(config))) for config in configs]
+    environments = [dict(TF_CONFIG=json.dumps(config)) for config in configs]
+    return [Forked(task, env=env) for task, env in zip(tasks, environments, strict=True)]
 
 
 @functools.cache
@@ -131,7 +138,7 @@ class Pipeline:
         return make_dataset(self.context)
 
 
-@pytest.mark.parametrize("workers, replicas, skip", [(1, 1, 0), (1, 3, 0), (2, 2, 3), (3, 6, 0)])
+@pytest.mark.parametrize("workers, replicas, skip", [(1, 1, 0), (1, 3, 2), (2, 2, 3), (3, 6, 0)])
 def test_each_worker_reads_only_its_own_rows(workers, replicas, skip):
     """A batch may have fewer rows than there are replicas; the others get no rows."""
     rows = RaggedIds.from_lists([[i + 4] * (1 + i % 7) for i in range(100)])
@@ -253,10 +260,87 @@ def test_each_worker_knows_its_rank(monkeypatch, config, rank, num_workers):
         '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}',
         '{"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"index": 0}}',
         '{"cluster": {"worker": []}, "task": {"index": 0}}',
+        "[" * 100_000,
+        f'{{{WORKERS}, "task": {{"index": 1e999}}}}',
+        f"{{{WORKERS}}}",
+        f'{{{WORKERS}, "task": {{"type": "worker"}}}}',
+        f'{{{WORKERS}, "task": {{"index": 0.5}}}}',
+        f'{{{WORKERS}, "task": {{"index": true}}}}',
+        f'{{{WORKERS}, "task": {{"type": []}}}}',
+        '{"cluster": {"worker": {"a:1": "b:1"}}, "task": {"index": 0}}',
+        '{"cluster": {"worker": "a:1"}, "task": {"index": 0}}',
+        '{"cluster": {"worker": ["a:29_999"]}, "task": {"index": 0}}',
+        '{"cluster": {"worker": ["a:٣"]}, "task": {"index": 0}}',
+        '{"cluster": {"worker": ["a b:1"]}, "task": {"index": 0}}',
+        '{"cluster": {"worker": ["a:1", "a:1"]}, "task": {"index": 0}}',
+        '{"cluster": {"chief": ["a:1", "b:1"]}, "task": {"type": "chief"}}',
     ],
+    ids=lambda config: config[:60],
 )
 def test_an_invalid_cluster_is_an_error(monkeypatch, config):
     monkeypatch.setenv("TF_CONFIG", config)
     for function in (worker_rank, make_strategy):
-        with pytest.raises(InputError, match="TF_CONFIG is .* must name all workers"):
+        with pytest.raises(InputError, match="TF_CONFIG is .* must name all workers") as raised:
             function()
+        assert len(str(raised.value)) < 1000
+
+
+@pytest.mark.parametrize("script", ["train.py", "eval.py", "translate.py"])
+def test_an_invalid_cluster_is_named_before_anything_is_read(monkeypatch, tmp_path, script):
+    monkeypatch.setenv("TF_CONFIG", "[")
+    main = {"train.py": train, "eval.py": eval, "translate.py": translate}[script].main
+    with pytest.raises(InputError, match="TF_CONFIG is"):
+        main(dict(logdir=str(tmp_path / "missing"), source_train="missing"))
+
+
+def test_a_host_that_is_not_known_is_named(monkeypatch, capsys):
+    """TensorFlow waits for it without a message."""
+    config = '{"cluster": {"worker": ["127.0.0.1:1", "unknown.invalid:2"]}, "task": {"index": 0}}'
+    monkeypatch.setenv("TF_CONFIG", config)
+    monkeypatch.setattr(tf.distribute, "MultiWorkerMirroredStrategy", lambda: "strategy")
+    assert make_strategy() == "strategy"
+    printed = capsys.readouterr()
+    assert printed.out == "Waiting for 2 workers: 127.0.0.1:1, unknown.invalid:2\n"
+    assert printed.err.startswith("unknown.invalid:2: no such host yet")
+    assert printed.err.count("\n") == 1
+
+
+def make_strategy_with_a_taken_port():
+    """Print the error of a worker whose port another program uses."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        config = dict(cluster=dict(worker=[address, "127.0.0.1:1"]), task=dict(index=0))
+        os.environ["TF_CONFIG"] = json.dumps(config)
+        try:
+            make_strategy()
+        except InputError as error:
+            print(error)
+
+
+def test_a_port_that_is_taken_is_named():
+    (process,) = start(make_strategy_with_a_taken_port)
+    printed, _ = process.communicate()
+    assert re.search(r"127.0.0.1:\d+: this worker cannot use its address .*Choose another", printed)
+
+
+def test_workers_that_differ_do_not_train(tmp_path):
+    flags = write_corpus(tmp_path, sample_pairs(20)) | SMALL
+    prepro.main(flags)
+    flags |= dict(batch_size=8, num_epochs=1, source_dev=flags["source_test"])
+    flags |= dict(target_dev=flags["target_test"])
+    train.main(flags)
+    for side in ("source", "target"):
+        text = Path(flags[f"{side}_train"]).read_text().splitlines(keepends=True)
+        (tmp_path / side).write_text("".join(text[::-1]))
+    other = dict(logdir=tmp_path / "other", lr=0.5, seed=2, hidden_units=32)
+    other |= dict(source_train=tmp_path / "source", target_train=tmp_path / "target")
+    tasks = [["train.py", *command_line(flags | dict(num_epochs=9) | f)] for f in ({}, other)]
+    processes = start_all(tasks)
+    printed = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [2, 2], printed
+    for rank, (_, err) in enumerate(printed):
+        assert "Traceback" not in err and f"differ (worker {rank} has hidden_units" in err
+        for name in (" lr ", " seed ", "the training text ", "the checkpoint to resume from "):
+            assert name in err
+        assert "beam" not in err and "vocabularies" not in err
+    assert not (tmp_path / "other").exists()

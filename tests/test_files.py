@@ -1,6 +1,8 @@
 """Writing files: completely or not at all, with messages that name the right file."""
 
+import fcntl
 import os
+import stat
 import subprocess
 import sys
 
@@ -8,7 +10,7 @@ import pytest
 
 from conftest import ROOT
 from runtime.errors import InputError
-from runtime.files import atomic_open, atomic_write, make_folder
+from runtime.files import atomic_open, atomic_write, lock_file, make_folder, read_file
 
 
 def test_a_file_is_written_atomically(tmp_path):
@@ -41,6 +43,100 @@ def test_links_and_pipes_are_followed(tmp_path):
     atomic_write(pipe, "text")
     assert os.read(reader, 9) == b"text" and pipe.is_fifo()
     os.close(reader)
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_then_its_name(tmp_path, monkeypatch):
+    """After a loss of power, the old file or the complete new one is there."""
+    events = []
+    fsync, replace = os.fsync, os.replace
+
+    def record_fsync(handle):
+        status = os.fstat(handle)
+        events.append("folder" if stat.S_ISDIR(status.st_mode) else f"{status.st_size} bytes")
+        fsync(handle)
+
+    def record_replace(old, new):
+        events.append("replace")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", record_fsync)
+    monkeypatch.setattr(os, "replace", record_replace)
+    atomic_write(tmp_path / "out", "text")
+    assert events == ["4 bytes", "replace", "folder"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "large", "file"])
+def test_only_a_regular_file_of_limited_size_is_read(tmp_path, kind):
+    path = tmp_path / "file"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.write_text("four" if kind == "file" else "fives")
+    if kind == "file":
+        assert read_file(path, 4) == b"four"
+        return
+    with pytest.raises(InputError, match=f"{path}: (not a regular file|larger than 4 bytes)"):
+        read_file(path, 4)
+
+
+# Locks ---------------------------------------------------------------------------
+
+
+def test_a_lock_names_its_process_and_changes_no_file_of_the_user(tmp_path):
+    mine, lock = tmp_path / "mine", tmp_path / "lock"
+    with lock_file(lock):
+        assert lock.read_text() == f"{os.getpid()}\n"
+        with pytest.raises(BlockingIOError, match=f"^{os.getpid()}$"):
+            with lock_file(lock, wait=False):
+                pass
+    lock.write_text("123456789\n")  # of an earlier run
+    with lock_file(lock):
+        assert lock.read_text() == f"{os.getpid()}\n"
+    for content in ("mine\n", "42\n"):
+        lock.unlink()
+        mine.write_text(content)
+        lock.hardlink_to(mine)
+        with lock_file(lock):
+            assert mine.read_text() == content
+    lock.unlink()
+    lock.write_text("my notes")
+    with lock_file(lock):
+        assert lock.read_text() == "my notes"
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "folder"])
+def test_a_lock_is_a_regular_file(tmp_path, kind):
+    mine, lock = tmp_path / "mine", tmp_path / "lock"
+    if kind == "link":
+        mine.touch()
+    if "link" in kind:
+        lock.symlink_to(mine)
+    elif kind == "pipe":
+        os.mkfifo(lock)
+    else:
+        lock.mkdir()
+    with pytest.raises(InputError, match=f"{lock}: is not a regular file"), lock_file(lock):
+        pass
+    assert mine.exists() == (kind == "link")
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch, capsys):
+    def flock(*_):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with lock_file(tmp_path / "lock", wait=False):
+        pass
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert f"{tmp_path / 'lock'}: this file system has no locks (function not impl" in printed
+
+
+# Streams -------------------------------------------------------------------------
 
 
 def test_standard_output_as_a_path(tmp_path):

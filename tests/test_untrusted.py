@@ -4,19 +4,29 @@ import hashlib
 import json
 import os
 import shutil
+import struct
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tensorflow as tf
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
+from tensorflow.core.framework import types_pb2
+from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
 
 import checkpoint
 import inference
-from hparams import Hyperparams, hparams_path, make_hparams
+from hparams import Hyperparams, hparams_path, make_hparams, read_hparams
+from ids import RaggedIds
+from interop import tensor_bundle
 from model import make_model
+from monitor import tensorboard_events
 from processes import forked
 from runtime.errors import InputError
-from runtime.files import announce_inputs, check_no_links
+from runtime.files import announce_inputs, check_folder
 from text import read_test_sentences
+from vocab import SPECIALS, SubwordVocab, WordVocab, check_same_vocab, fingerprints, save_vocabs
 
 
 @pytest.fixture
@@ -90,6 +100,10 @@ def test_results_follow_no_link_out_of_the_folder(stranger):
     (stranger / "results" / name).symlink_to(home / ".bashrc")
     done = evaluate(stranger)
     assert done.returncode == 2 and "outside the current folder" in done.stderr
+    (stranger / "results" / name).unlink()
+    os.mkfifo(stranger / "results" / name)  # writing to it would never end
+    done = evaluate(stranger)
+    assert done.returncode == 2 and "not a regular file" in done.stderr
     (stranger / "results" / name).unlink()
     (stranger / "results").rmdir()
     (stranger / "results").symlink_to(home)
@@ -229,14 +243,14 @@ def test_dev_scores_that_python_cannot_hold(tmp_path, score):
 def test_a_link_in_a_folder_of_the_model(tmp_path):
     (tmp_path / "model" / "plugins").mkdir(parents=True)
     (tmp_path / "outside").mkdir()
-    check_no_links(tmp_path / "model")
+    check_folder(tmp_path / "model")
     link = tmp_path / "model" / "plugins" / "profile"
     link.symlink_to(tmp_path / "model")  # leads into the folder
-    check_no_links(tmp_path / "model")
+    check_folder(tmp_path / "model")
     link.unlink()
     link.symlink_to(tmp_path / "outside")
     with pytest.raises(InputError, match="profile: is a link out of this folder"):
-        check_no_links(tmp_path / "model")
+        check_folder(tmp_path / "model")
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
@@ -245,6 +259,413 @@ def test_a_score_that_is_not_finite(tmp_path, value):
     (tmp_path / "dev_scores.json").write_text(scores)
     with pytest.raises(InputError, match="dev_scores.json: holds no dev scores"):
         checkpoint.read_dev_scores(tmp_path)
+
+
+# Checkpoints from someone else ----------------------------------------------------------
+
+
+def masked_crc32c(content) -> bytes:
+    """The checksum of TensorFlow's files."""
+    crc = 0xFFFFFFFF
+    for byte in content:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def varint(number) -> bytes:
+    parts = []
+    while number >= 0x80:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*parts, number])
+
+
+def block(pairs, restarts=(0,)) -> bytes:
+    """A block of a table, in which no key shares bytes with the key before it."""
+    entries = [varint(0) + varint(len(k)) + varint(len(v)) + k + v for k, v in pairs]
+    return b"".join(entries) + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
+
+
+def table(pairs, compression=0, **block_args) -> bytes:
+    """A table with one block of pairs, and valid checksums."""
+    content, handles = b"", []
+    for make in (lambda: block(pairs, **block_args), lambda: block([])):
+        body = make()
+        handles.append(varint(len(content)) + varint(len(body)))
+        body += bytes([compression])
+        content += body + masked_crc32c(body)
+    index = block([(b"\x7f", handles[0])])
+    handles.append(varint(len(content)) + varint(len(index)))
+    content += index + b"\0" + masked_crc32c(index + b"\0")
+    return content + (handles[1] + handles[2]).ljust(40, b"\0") + tensor_bundle.MAGIC
+
+
+HEADER = b"", BundleHeaderProto(num_shards=1).SerializeToString()
+
+
+def tensor_entry(dims=(2, 3), dtype=types_pb2.DT_FLOAT, offset=0, size=24, **fields) -> bytes:
+    entry = BundleEntryProto(dtype=dtype, offset=offset, size=size, **fields)
+    for size in dims:
+        entry.shape.dim.add(size=size)
+    return entry.SerializeToString()
+
+
+def write_bundle(folder, pairs, data=bytes(100), **table_args):
+    """Write the files of a checkpoint with some entries, and return its path."""
+    path = folder / "model_epoch_01_gs_1"
+    Path(f"{path}.index").write_bytes(table(pairs, **table_args))
+    Path(f"{path}{checkpoint.SUFFIXES[0]}").write_bytes(data)
+    return path
+
+
+STRING = dict(dims=(), dtype=types_pb2.DT_STRING)
+SHARDS = BundleHeaderProto(num_shards=2).SerializeToString()
+CRAFTED = {
+    "negative dimension": ([(b"a", tensor_entry(dims=(-2, -3)))], "a dimension"),
+    "overflow": ([(b"a", tensor_entry(dims=(2**62, 2**62)))], "a dimension"),
+    "hidden overflow": ([(b"a", tensor_entry(dims=(2**31 - 1,) * 3 + (0,), size=0))], "too large"),
+    "rank": ([(b"a", tensor_entry(dims=(1,) * 300))], "rank"),
+    "no such type": ([(b"a", tensor_entry(dtype=77))], "type 77"),
+    "reference type": ([(b"a", tensor_entry(dtype=101))], "type 101"),
+    "variant": ([(b"a", tensor_entry(dtype=types_pb2.DT_VARIANT))], "type 21"),
+    "size": ([(b"a", tensor_entry(size=28))], "the size does not match"),
+    "negative size": ([(b"a", tensor_entry(size=-24))], "not a whole tensor"),
+    "offset": ([(b"a", tensor_entry(offset=90))], "not within"),
+    "negative offset": ([(b"a", tensor_entry(offset=-8))], "not a whole tensor"),
+    "overlap": ([(b"a", tensor_entry()), (b"b", tensor_entry(offset=4))], "not within"),
+    "other file": ([(b"a", tensor_entry(shard_id=1))], "not a whole tensor"),
+    "garbage": ([(b"a", b"\xff\xff\xff")], "an entry of the index is damaged"),
+    "no name": ([(b"a\x1b[2J", tensor_entry())], "cannot be printed"),
+    "not UTF-8": ([(b"\x7e\xff", tensor_entry())], "utf-8"),
+    "long name": ([(b"a" * 2000, tensor_entry())], "too long"),
+    "order": ([(b"b", tensor_entry()), (b"a", tensor_entry(offset=24))], "out of order"),
+    "twice": ([(b"a", tensor_entry()), (b"a", tensor_entry(offset=24))], "out of order"),
+    "strings": ([(b"a", tensor_entry(dims=(9,), dtype=types_pb2.DT_STRING))], "more than one"),
+    "string": ([(b"a", tensor_entry(**STRING))], "length of the string"),
+    "slices": ([(b"a", tensor_entry(slices=[dict(extent=[dict(start=1)])]))], "not a whole tensor"),
+    "shards": ([(b"", SHARDS)], "one file"),
+}
+
+
+@pytest.mark.parametrize("name", CRAFTED)
+def test_a_crafted_index_is_refused_before_tensorflow_reads_it(tmp_path, name):
+    pairs, problem = CRAFTED[name]
+    path = write_bundle(tmp_path, [*([HEADER] if pairs[0][0] else []), *pairs])
+    assert problem in str(checkpoint.read_error(path))
+    with pytest.raises(InputError, match=f"{path}: this checkpoint is damaged"):
+        checkpoint.latest_readable(tmp_path)
+
+
+def test_a_written_index_is_accepted(tmp_path):
+    data = bytes(32)
+    sums = [int.from_bytes(masked_crc32c(part), "little") for part in (data[:24], data[24:])]
+    pairs = [
+        HEADER,
+        (b"a", tensor_entry(crc32c=sums[0])),
+        (b"b", tensor_entry((), types_pb2.DT_INT64, 24, 8, crc32c=sums[1])),
+    ]
+    path = write_bundle(tmp_path, pairs, data)
+    assert checkpoint.read_error(path) is None
+    assert checkpoint.saved_shapes(path) == {"a": [2, 3], "b": []}
+
+
+@pytest.mark.parametrize(
+    "change, problem",
+    [
+        (dict(compression=1), "compressed"),
+        (dict(restarts=(0, 2)), "a block of the index is damaged"),
+        (dict(restarts=(0, 2**32 - 1)), "a block of the index is damaged"),
+        (dict(restarts=(1,)), "a block of the index is damaged"),
+        (dict(restarts=()), "a block of the index is damaged"),
+    ],
+)
+def test_a_crafted_block_is_refused(tmp_path, change, problem):
+    path = write_bundle(tmp_path, [HEADER, (b"a", tensor_entry())], **change)
+    assert problem in str(checkpoint.read_error(path))
+
+
+@pytest.mark.parametrize("part", ["index", "data", "name"])
+def test_a_checkpoint_is_two_files(stranger, part):
+    path = checkpoint.latest(stranger)
+    if part == "name":  # TensorFlow would read the newest checkpoint within the folder
+        path.mkdir()
+        (path / "checkpoint").write_text('model_checkpoint_path: "../other"')
+    else:
+        file = Path(f"{path}{checkpoint.SUFFIXES[part == 'index']}")
+        file.unlink()
+        os.mkfifo(file)
+    assert "not a regular file" in str(checkpoint.read_error(path))
+
+
+@pytest.mark.parametrize("shape, dtype", [((3,), tf.float32), ((2,), tf.int32)])
+def test_a_variable_of_another_shape_or_type_is_not_restored(tmp_path, shape, dtype):
+    model = make_model(make_hparams(dict(recipe="tiny", hidden_units=16, num_blocks=1)), 30, 30)
+    saved = checkpoint.make_checkpoint(model, progress=dict(a=tf.Variable(np.zeros(2, np.float32))))
+    other = checkpoint.make_checkpoint(model, progress=dict(a=tf.Variable(tf.zeros(shape, dtype))))
+    path = checkpoint.save(saved, tmp_path, 1, 1)
+    checkpoint.restore(saved, path)
+    with pytest.raises(InputError, match="progress/a/.* another shape or type"):
+        checkpoint.restore(other, path)
+
+
+def test_the_digest_of_parameters_is_of_all_checkpoints(tmp_path):
+    paths = [tmp_path / name for name in "ab"]
+    for path in paths:
+        Path(f"{path}.index").write_text(path.name)
+    digests = {checkpoint.parameters_digest(some) for some in (paths, paths[:1], paths[1:])}
+    assert len(digests) == 3
+
+
+@pytest.mark.parametrize("factor", [1e30, np.nan])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_model_without_finite_logits_is_named(factor, beam):
+    flags = dict(recipe="tiny", hidden_units=16, ffn_units=16, num_blocks=1, num_heads=2)
+    hp = make_hparams(flags | dict(logdir="theirs"))
+    model = make_model(hp, 30, 30)
+    X = RaggedIds.from_lists([[4, 5, 3]])
+    search = inference.make_search(model, hp, beam)
+    assert inference.decode_all(search, X, hp)
+    for variable in model.trainable_variables:
+        variable.assign(variable * factor)
+    with pytest.raises(InputError, match="^theirs: this model gives logits that are NaN or inf"):
+        inference.decode_all(search, X, hp)
+
+
+# Other files in logdir --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["pipe", "large"])
+@pytest.mark.parametrize(
+    "name, read",
+    [
+        ("hparams.json", read_hparams),
+        ("dev_scores.json", checkpoint.read_dev_scores),
+        ("bpe.model", lambda folder: SubwordVocab(folder / "bpe.model")),
+        ("de.vocab.tsv", lambda folder: WordVocab(folder / "de.vocab.tsv", 0)),
+    ],
+)
+def test_a_pipe_or_a_file_of_any_size_is_refused(tmp_path, name, read, kind):
+    path = tmp_path / name
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.touch()
+        os.truncate(path, 2**40)  # takes no space on the disk
+    with pytest.raises(InputError, match=str(path)):
+        read(tmp_path)
+
+
+def test_a_pipe_that_training_would_write_to_is_refused(tmp_path):
+    (tmp_path / "below").mkdir()
+    check_folder(tmp_path)
+    os.mkfifo(tmp_path / "below" / "projector_config.pbtxt")
+    with pytest.raises(InputError, match="projector_config.pbtxt: not a regular file"):
+        check_folder(tmp_path)
+
+
+def test_the_file_of_the_newest_checkpoint_is_read_in_linear_time(tmp_path):
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "/' * 30_000)
+    start = time.process_time()
+    with pytest.raises(InputError, match="the name of a checkpoint is like"):
+        checkpoint.latest(tmp_path)
+    assert time.process_time() - start < 5  # 0.01 s; quadratic time would be minutes
+
+
+def event_record(content, length=None) -> bytes:
+    header = struct.pack("<Q", len(content) if length is None else length)
+    return header + masked_crc32c(header) + content + masked_crc32c(content)
+
+
+def event(step, **fields) -> bytes:
+    event = tf.compat.v1.Event(step=step, **fields)
+    return event_record(event.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        event_record(b"", length=2**40),
+        event_record(b"", length=2**64 - 1),
+        event_record(b"\xff\xff no event"),
+        event(1)[:-1],
+        event(1)[:5],
+        b"\0" * 50,
+    ],
+)
+def test_an_event_file_is_read_up_to_what_is_no_event(tmp_path, rest):
+    path = tmp_path / "events.out.tfevents.1"
+    good = event(0, file_version="brain.Event:2") + event(1) + event(2)
+    path.write_bytes(good + rest)
+    records, damaged = tensorboard_events.read_records(path)
+    assert len(records) == 3 and damaged
+    tensorboard_events.truncate(tmp_path, global_step=1, evaluated=True)
+    assert path.read_bytes() == good[: -len(event(2))]
+    assert tensorboard_events.read_records(path)[1] is False
+
+
+def test_what_is_no_event_file_stays(tmp_path):
+    names = [f"events.out.tfevents.{i}" for i in range(4)]
+    (tmp_path / names[0]).mkdir()
+    (tmp_path / names[1]).symlink_to(tmp_path / "missing")
+    os.mkfifo(tmp_path / names[2])
+    (tmp_path / names[3]).write_text("my notes")
+    tensorboard_events.truncate(tmp_path, global_step=1, evaluated=True)
+    assert (tmp_path / names[3]).read_text() == "my notes"
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+
+
+def test_a_truncated_event_file_is_not_written_through_a_link(tmp_path):
+    mine, path = tmp_path / "mine", tmp_path / "events.out.tfevents.1"
+    mine.write_text("mine")
+    (tmp_path / tensorboard_events.TEMP_NAME).hardlink_to(mine)
+    path.write_bytes(event(0, file_version="brain.Event:2") + event(9))
+    tensorboard_events.truncate(tmp_path, global_step=1, evaluated=True)
+    assert mine.read_text() == "mine" and path.read_bytes() == event(
+        0, file_version="brain.Event:2"
+    )
+
+
+# Vocabularies from someone else -----------------------------------------------------------
+
+
+def double_array(**nodes):
+    """Rules of normalization: a trie of 256 nodes that are zero, except for some, and a string."""
+    trie = np.zeros(256, "<u4")
+    for name, node in nodes.items():
+        trie[int(name.removeprefix("n"))] = node
+    return struct.pack("<I", trie.nbytes) + trie.tobytes() + b"x\0"
+
+
+def change_piece(model, index=5, **fields):
+    for name, value in fields.items():
+        setattr(model.pieces[index], name, value)
+
+
+def add_test(model):
+    model.self_test_data.samples.add(input="a", expected="b")
+
+
+def set_charsmap(model, charsmap):
+    model.normalizer_spec.precompiled_charsmap = charsmap
+
+
+@pytest.fixture(scope="module")
+def sentencepiece_model(trained):
+    """The bytes of a model that prepro.py wrote."""
+    return (Path(trained("tiny")["logdir"]) / "bpe.model").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "change, problem",
+    [
+        (lambda model: model.Clear(), "the first subwords are others"),
+        (lambda model: change_piece(model, piece="a\0b", type=4), "zero byte"),
+        (lambda model: change_piece(model, piece=""), "empty"),
+        (lambda model: change_piece(model, piece="<PAD>"), "twice"),
+        (lambda model: change_piece(model, score=float("nan")), "not finite"),
+        (lambda model: change_piece(model, type=5), "another type"),
+        (lambda model: change_piece(model, 0, type=1), "other types"),
+        (lambda model: setattr(model.trainer_spec, "eos_piece", "x"), "special subwords"),
+        (lambda model: setattr(model.trainer_spec, "unk_surface", "x" * 999), "special subwords"),
+        (add_test, "tests"),
+        (lambda model: set_charsmap(model, b"abc"), "damaged"),
+        (lambda model: set_charsmap(model, double_array()[:-1]), "damaged"),
+        (lambda model: set_charsmap(model, double_array(n0=2**31 - 1)), "out of their trie"),
+        (lambda model: set_charsmap(model, double_array(n0=2**32 - 1)), "out of their trie"),
+        (lambda model: set_charsmap(model, double_array(n7=1 << 8 | 1 << 10, n6=1)), None),
+        (lambda model: set_charsmap(model, double_array(n7=1 << 8 | 7)), "out of their strings"),
+        (lambda model: set_charsmap(model, double_array()[:-2] + b"x" * 999 + b"\0"), "long"),
+    ],
+)
+def test_a_crafted_sentencepiece_model(tmp_path, sentencepiece_model, change, problem):
+    model = ModelProto.FromString(sentencepiece_model)
+    change(model)
+    path = tmp_path / "bpe.model"
+    path.write_bytes(model.SerializeToString())
+    if problem is None:
+        assert SubwordVocab(path).encode(["a b"])
+        return
+    with pytest.raises(InputError, match=f"{path}: not a sentencepiece model .*{problem}"):
+        SubwordVocab(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x0a\xff", b"\x0a\x09\x0a\x02\xff\xfe\x15\0\0\0\0"])
+def test_a_file_that_is_no_sentencepiece_model(tmp_path, content):
+    """An empty one ended the process."""
+    path = tmp_path / "bpe.model"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=f"{path}: not a sentencepiece model"):
+        SubwordVocab(path)
+
+
+@pytest.mark.parametrize(
+    "record", ["ein", "\t3", "ein\t", "ein\t²", "ein\t٣", "a\x1b[2J\t1", "a b\t1", "a\x00\t1"]
+)
+def test_an_odd_record_of_words_is_named(tmp_path, record):
+    path = tmp_path / "de.vocab.tsv"
+    path.write_text("".join(f"{word}\t9\n" for word in SPECIALS) + record + "\n")
+    with pytest.raises(InputError, match=f"{path}:5: ") as raised:
+        WordVocab(path, 0)
+    assert "\x1b" not in str(raised.value)
+
+
+# Vocabularies of another run --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: setattr(model.normalizer_spec, "add_dummy_prefix", False),
+        lambda model: setattr(model.normalizer_spec, "remove_extra_whitespaces", False),
+        lambda model: setattr(model.normalizer_spec, "escape_whitespaces", False),
+        lambda model: setattr(model.trainer_spec, "model_type", 1),
+        lambda model: setattr(model.trainer_spec, "treat_whitespace_as_suffix", True),
+        lambda model: set_charsmap(model, b""),
+        lambda model: setattr(model.denormalizer_spec, "precompiled_charsmap", double_array()),
+        lambda model: change_piece(model, score=-0.5),
+        lambda model: change_piece(model, type=4),
+        lambda model: change_piece(model, piece="▁qqq"),
+    ],
+)
+def test_a_vocabulary_that_tokenizes_in_another_way_is_another_one(
+    tmp_path, sentencepiece_model, change
+):
+    paths = [tmp_path / name / "bpe.model" for name in ("one", "two")]
+    for path in paths:
+        path.parent.mkdir()
+        model = ModelProto.FromString(sentencepiece_model)
+        if path == paths[1]:
+            change(model)
+        path.write_bytes(model.SerializeToString())
+    one, two = map(SubwordVocab, paths)
+    check_same_vocab(one, fingerprints([one]), tmp_path)
+    with pytest.raises(InputError, match="not the vocabulary that the model"):
+        check_same_vocab(two, fingerprints([one]), tmp_path)
+
+
+def test_the_fingerprint_of_an_earlier_version_is_known(tmp_path, sentencepiece_model):
+    (tmp_path / "bpe.model").write_bytes(sentencepiece_model)
+    vocab = SubwordVocab(tmp_path / "bpe.model")
+    earlier = hashlib.sha256(vocab.fingerprint_bytes(with_options=False)).hexdigest()
+    check_same_vocab(vocab, dict(bpe=earlier), tmp_path)
+
+
+def test_the_vocabulary_that_was_loaded_is_saved(tmp_path, sentencepiece_model):
+    """prepro.py may write another one while train.py encodes its text."""
+    words = "".join(f"{word}\t9\n" for word in (*SPECIALS, "ein"))
+    contents = {"bpe.model": sentencepiece_model, "de.vocab.tsv": words.encode()}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    vocabs = [SubwordVocab(tmp_path / "bpe.model"), WordVocab(tmp_path / "de.vocab.tsv", 0)]
+    for name in contents:
+        (tmp_path / name).write_text("another")
+    (tmp_path / "logdir").mkdir()
+    save_vocabs(vocabs, tmp_path / "logdir")
+    for name, content in contents.items():
+        assert (tmp_path / "logdir" / name).read_bytes() == content
 
 
 # Text from someone else -----------------------------------------------------------------
