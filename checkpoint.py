@@ -23,10 +23,17 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from hparams import hparams_path
+from hparams import hparams_path, no_checkpoint_error
 from interop.variable_names import kernel_shapes, variables_by_2017_name
 from runtime.errors import MALFORMED_JSON, InputError
-from runtime.files import atomic_write, durable_replace, fsync, is_utf8
+from runtime.files import (
+    LOCK_NAME,
+    atomic_write,
+    durable_replace,
+    fsync,
+    is_utf8,
+    locked_error,
+)
 
 TEMP_NAME = "unfinished_checkpoint"  # name of a checkpoint until both files are complete
 DEV_SCORES_FILE = "dev_scores.json"  # the score of each evaluation on the development set
@@ -168,10 +175,7 @@ def require_latest(logdir) -> Path:
     """Return `latest_readable`, or raise InputError if there is no checkpoint."""
     path = latest_readable(logdir)
     if path is None:
-        raise InputError(
-            f"{logdir}: holds no checkpoint. Train a model with `python train.py`, or name the"
-            " folder of a model with --logdir"
-        )
+        raise no_checkpoint_error(logdir)
     return path
 
 
@@ -276,15 +280,11 @@ def lock(logdir):
     Raises:
       InputError: another one holds the lock.
     """
-    with open(Path(logdir) / "lock", "a+") as file:
+    with open(Path(logdir) / LOCK_NAME, "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends
         except BlockingIOError:
-            file.seek(0)
-            raise InputError(
-                f"{logdir}: another training run writes here (process {file.read().strip()})."
-                " Wait for it, or use a new --logdir"
-            ) from None
+            raise locked_error(logdir, file) from None
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()

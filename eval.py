@@ -7,11 +7,19 @@ import re
 import sys
 from pathlib import Path
 
-from hparams import SEARCH_FLAGS, Hyperparams, hparams_path, read_hparams
+from hparams import SEARCH_FLAGS, Hyperparams, hparams_path, read_hparams, read_trained
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import announce_inputs, atomic_write, check_may_write, keep_copy, make_folder
+from runtime.files import (
+    announce_inputs,
+    atomic_write,
+    check_exists,
+    check_may_write,
+    keep_copy,
+    make_folder,
+)
 from runtime.flags import NONE, Flags, flag
+from text import check_text_files, read_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,11 +30,20 @@ class EvalFlags(Flags):
         NONE,
         "results file of another evaluation of the same test set: show whether the difference may"
         " be chance; none: no comparison",
+        path=True,
     )
 
 
+def check_inputs(flags):
+    """Raise InputError if there is no model or no test set, before TensorFlow is loaded."""
+    if hp := read_trained(flags):
+        check_text_files(hp, "test")
+    if flags.get("compare", NONE) != NONE:
+        check_exists(flags["compare"], "Check the path, which --compare names")
+
+
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
-    flags = parse_flags(__doc__, Hyperparams, EvalFlags, reads_model=True)
+    flags = parse_flags(__doc__, Hyperparams, EvalFlags, reads_model=True, check=check_inputs)
 
 import checkpoint
 from bleu import (
@@ -44,7 +61,6 @@ from data_load import load_test_data
 from inference import decode_all, describe_decoding, detokenize_best, load_model, make_search
 from interop.original import is_original
 from runtime.workers import translate_distributed
-from text import read_lines
 
 SAMPLES = 5  # translations that are printed
 LEFT_OUT = "Left out, numbers of the pairs"

@@ -8,7 +8,7 @@ import asyncio
 import dataclasses
 import signal
 
-from hparams import Hyperparams
+from hparams import Hyperparams, read_trained
 from runtime.cli import parse_flags, run_script
 from runtime.flags import Flags, flag
 
@@ -23,7 +23,7 @@ class ServeFlags(Flags):
 
 
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
-    flags = parse_flags(__doc__, Hyperparams, ServeFlags, reads_model=True)
+    flags = parse_flags(__doc__, Hyperparams, ServeFlags, reads_model=True, check=read_trained)
 
 from inference import Translator, load_model
 from server.app import make_app

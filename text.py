@@ -16,7 +16,7 @@ import regex
 
 from hparams import Hyperparams
 from runtime.errors import InputError
-from runtime.files import split_paths
+from runtime.files import check_exists, split_paths
 
 MISSING_CORPUS_HINT = (
     "The default is the corpus of the 2017 code, IWSLT 2016 German-English, which can no longer be"
@@ -56,12 +56,10 @@ def check_text_files(hp, part):
     for name in (f"source_{part}", f"target_{part}"):
         value = getattr(hp, name)
         for path in split_paths(value) if part == "train" else [value]:
-            if os.path.exists(path):
-                continue
-            hint = f"Check --{name}"
-            if path == getattr(Hyperparams, name):
-                hint = MISSING_TEST_HINT if part == "test" else MISSING_CORPUS_HINT
-            raise InputError(f"{path}: no such file. {hint}")
+            is_default = path == getattr(Hyperparams, name)
+            if part == "test" and is_default and not os.path.exists(path):
+                raise InputError(f"{name} was not given, here or in training. {MISSING_TEST_HINT}")
+            check_exists(path, MISSING_CORPUS_HINT if is_default else f"Check --{name}")
 
 
 def training_files(hp) -> list[tuple[str, str]]:

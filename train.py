@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from hparams import (
     Hyperparams,
+    check_holds_checkpoint,
     choose_schedule,
     count_epochs,
     count_steps,
@@ -21,17 +22,61 @@ from hparams import (
     load_hparams,
     make_hparams,
     make_hparams_from,
+    no_checkpoint_error,
     read_hparams,
     save_hparams,
 )
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import announce_inputs, check_no_links, check_utf8, make_folder, may_write
+from runtime.files import (
+    announce_inputs,
+    check_exists,
+    check_no_links,
+    check_unlocked,
+    check_utf8,
+    make_folder,
+    may_write,
+    split_paths,
+)
 from runtime.flags import AUTO, NONE
 from runtime.signals import SignalGuard
+from text import check_text_files
+from vocab import check_vocabs_exist, load_vocabs, save_vocabs
 
-if __name__ == "__main__":
-    flags = parse_flags(__doc__, Hyperparams)  # before TensorFlow is loaded, which takes seconds
+TEXT_FLAGS = [
+    f"{side}_{part}" for part in ("train", "dev", "test") for side in ("source", "target")
+]
+
+
+def check_start(flags):
+    """Check files and folders before TensorFlow is loaded.
+
+    Args:
+      flags: dict of the command line.
+
+    Raises:
+      InputError: a file is missing, or another training run holds the lock of `logdir`.
+    """
+    logdir = flags.get("logdir", Hyperparams.logdir)
+    start_from = flags.get("start_from", NONE)
+    if "TF_CONFIG" not in os.environ:  # of several workers, one holds the lock
+        check_unlocked(logdir)
+    for name in TEXT_FLAGS:
+        if flags.get(name, NONE) != NONE:
+            for path in split_paths(flags[name]):
+                check_exists(path, f"Check --{name}")
+    if any(Path(logdir).glob("*.index")):
+        return
+    if start_from != NONE:
+        check_holds_checkpoint(start_from, "start_from")
+    else:
+        hp = make_hparams(flags)
+        check_text_files(hp, "train")
+        check_vocabs_exist(hp)
+
+
+if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
+    flags = parse_flags(__doc__, Hyperparams, check=check_start)
 
 import tensorflow as tf
 
@@ -49,9 +94,7 @@ from inference import (
 from interop import original
 from monitor import summaries, tensorboard_events
 from runtime.workers import worker_rank
-from text import check_text_files
 from trainer import Trainer
-from vocab import load_vocabs, save_vocabs
 
 # The training step and the loop are in trainer.py, which also says why the loop is not Model.fit.
 
@@ -194,7 +237,7 @@ def start_from_model(flags) -> Start:
     logdir = flags["start_from"]
     newest = checkpoint.latest_readable(logdir)
     if not newest:
-        raise InputError(f"{logdir}: holds no checkpoint. Name the folder of a model")
+        raise no_checkpoint_error(logdir, "start_from")
     check_not_original(newest, "Name the folder of another model")
     saved, trained_with = load_hparams(dict(logdir=logdir), model_exists=True)
     hp = make_hparams_from(saved, flags)

@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from runtime.cli import Parser, check_environment, run_script
+from runtime.cli import Parser, check_environment, parse_path, run_script
 from runtime.errors import InputError
 from runtime.files import atomic_open, check_regular_file, make_folder
 
@@ -288,6 +288,8 @@ def main(args):
         files = [stack.enter_context(atomic_open(output)) for output in outputs]
         removed = clean_text(paths, files, profile, args.max_chars, args.max_ratio)
     print_table(profile.num_pairs, removed)
+    if outputs:
+        print(f"Written to {outputs[0]} and {outputs[1]}")
 
 
 def parse_args():
@@ -297,9 +299,13 @@ def parse_args():
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("source", help="one sentence per line; .gz is unpacked")
-    parser.add_argument("target", help="the translation of each line")
-    parser.add_argument("--output", help="folder for the cleaned files; none are written without")
+    parser.add_argument("source", type=parse_path, help="one sentence per line; .gz is unpacked")
+    parser.add_argument("target", type=parse_path, help="the translation of each line")
+    parser.add_argument(
+        "--output",
+        type=parse_path,
+        help="folder for the cleaned files; none are written without",
+    )
     parser.add_argument("--max_chars", type=int, default=1000, help="default: %(default)s")
     parser.add_argument("--max_ratio", type=float, default=3.0, help="default: %(default)s")
     args = parser.parse_args()

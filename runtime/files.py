@@ -12,6 +12,8 @@ from pathlib import Path
 from runtime.errors import InputError
 from runtime.flags import NONE
 
+LOCK_NAME = "lock"  # of the file that a training run locks in its logdir
+
 # Atomic writing ----------------------------------------------------------------
 
 
@@ -130,6 +132,30 @@ def lock_file(path):
         yield
 
 
+def check_unlocked(folder):
+    """Raise InputError if a training run holds the lock of a folder. Writes nothing."""
+    import fcntl
+
+    with contextlib.suppress(OSError), open(Path(folder) / LOCK_NAME) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise locked_error(folder, file) from None
+
+
+def locked_error(folder, file) -> InputError:
+    """Return the error for a folder whose lock another process holds.
+
+    Args:
+      file: the lock, open for reading, with the number of the process in it.
+    """
+    file.seek(0)
+    return InputError(
+        f"{folder}: another training run writes here (process {file.read().strip()})."
+        " Wait for it, or use a new --logdir"
+    )
+
+
 def fsync(path):
     """Wait until the content of a file, or the names in a folder, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
@@ -205,6 +231,12 @@ def check_outputs(flags, outputs, inputs):
                     f"{path}: --{names[real]} names this file, too. Choose another --{name}"
                 )
         names[real] = name
+
+
+def check_exists(path, hint):
+    """Raise InputError if there is no file or folder `path`; `hint` says what to do."""
+    if not os.path.exists(path):
+        raise InputError(f"{path}: no such file. {hint}")
 
 
 def check_not_directory(path):
