@@ -26,14 +26,7 @@ import tensorflow as tf
 from hparams import hparams_path, no_checkpoint_error
 from interop.variable_names import kernel_shapes, variables_by_2017_name
 from runtime.errors import MALFORMED_JSON, InputError
-from runtime.files import (
-    LOCK_NAME,
-    atomic_write,
-    durable_replace,
-    fsync,
-    is_utf8,
-    locked_error,
-)
+from runtime.files import atomic_write, durable_replace, fsync, is_utf8
 
 TEMP_NAME = "unfinished_checkpoint"  # name of a checkpoint until both files are complete
 DEV_SCORES_FILE = "dev_scores.json"  # the score of each evaluation on the development set
@@ -280,11 +273,15 @@ def lock(logdir):
     Raises:
       InputError: another one holds the lock.
     """
-    with open(Path(logdir) / LOCK_NAME, "a+") as file:
+    with open(Path(logdir) / "lock", "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when the process ends
         except BlockingIOError:
-            raise locked_error(logdir, file) from None
+            file.seek(0)
+            raise InputError(
+                f"{logdir}: another training run writes here (process {file.read().strip()})."
+                " Wait for it, or use a new --logdir"
+            ) from None
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()

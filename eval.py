@@ -19,7 +19,6 @@ from runtime.files import (
     make_folder,
 )
 from runtime.flags import NONE, Flags, flag
-from text import check_text_files, read_lines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +35,9 @@ class EvalFlags(Flags):
 
 def check_inputs(flags):
     """Raise InputError if there is no model or no test set, before TensorFlow is loaded."""
+    # Here, since `parse_flags` has a message for an environment without packages.
+    from text import check_text_files
+
     if hp := read_trained(flags):
         check_text_files(hp, "test")
     if flags.get("compare", NONE) != NONE:
@@ -55,12 +57,14 @@ from bleu import (
     confidence_intervals,
     corpus_score,
     empty_note,
+    language_notes,
     tokenizer_note,
 )
 from data_load import load_test_data
 from inference import decode_all, describe_decoding, detokenize_best, load_model, make_search
 from interop.original import is_original
 from runtime.workers import translate_distributed
+from text import read_lines
 
 SAMPLES = 5  # translations that are printed
 LEFT_OUT = "Left out, numbers of the pairs"
@@ -215,6 +219,8 @@ def main(flags):
         inputs += f", {hp.num_heads} heads"
     inputs += f", references {references_digest(test)}"
     identity = [f"Decoding = {decoding}", f"Inputs = {inputs}"]
+    for note in language_notes(hp, "test", test.data.Sources, test.data.Targets):
+        print(note, file=sys.stderr)
     if note := tokenizer_note(hp.target_lang, test.references):
         print(note)
     print(f"Translating {len(test.data.X)} sentences: {decoding}")

@@ -512,7 +512,9 @@ class Hyperparams(Flags):
                 raise InputError(
                     f"{name} needs a development set. Give --source_dev and --target_dev"
                 )
-        if self.source_lang == self.target_lang:
+        if self.source_lang == self.target_lang and not (
+            self.tokenizer == "bpe" and self.joint_vocab
+        ):
             raise InputError(
                 f"source_lang and target_lang are both {self.source_lang}, and one vocabulary file"
                 " would overwrite the other. Give each side its own name"

@@ -31,6 +31,7 @@ from runtime.errors import InputError
 from runtime.files import (
     announce_inputs,
     check_exists,
+    check_may_make,
     check_no_links,
     check_unlocked,
     check_utf8,
@@ -40,8 +41,6 @@ from runtime.files import (
 )
 from runtime.flags import AUTO, NONE
 from runtime.signals import SignalGuard
-from text import check_text_files
-from vocab import check_vocabs_exist, load_vocabs, save_vocabs
 
 TEXT_FLAGS = [
     f"{side}_{part}" for part in ("train", "dev", "test") for side in ("source", "target")
@@ -57,10 +56,15 @@ def check_start(flags):
     Raises:
       InputError: a file is missing, or another training run holds the lock of `logdir`.
     """
+    # Here, since `parse_flags` has a message for an environment without packages.
+    from text import check_text_files
+    from vocab import check_vocabs_exist
+
     logdir = flags.get("logdir", Hyperparams.logdir)
     start_from = flags.get("start_from", NONE)
     if "TF_CONFIG" not in os.environ:  # of several workers, one holds the lock
         check_unlocked(logdir)
+        check_may_make(logdir)
     for name in TEXT_FLAGS:
         if flags.get(name, NONE) != NONE:
             for path in split_paths(flags[name]):
@@ -81,7 +85,13 @@ if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
 import tensorflow as tf
 
 import checkpoint
-from bleu import METRICS, corpus_score, tokenizer_note
+from bleu import (
+    METRICS,
+    corpus_score,
+    language_notes,
+    tokenizer_note,
+    training_language_notes,
+)
 from data_load import apply_bpe_dropout, load_test_data, load_train_data, plan_batches
 from inference import (
     choose_checkpoints,
@@ -94,11 +104,14 @@ from inference import (
 from interop import original
 from monitor import summaries, tensorboard_events
 from runtime.workers import worker_rank
+from text import check_text_files
 from trainer import Trainer
+from vocab import load_vocabs, save_vocabs
 
 # The training step and the loop are in trainer.py, which also says why the loop is not Model.fit.
 
 ALPHAS = (0.6, 1.0, 1.4, 1.8)  # --alpha auto chooses among them
+CPU_RATE = 5e10  # parameters times tokens of a batch, per second, on two cores
 EVALUATION_FLAGS = ("logdir", "beam", "length_penalty", "average_checkpoints", "best")
 
 
@@ -124,6 +137,7 @@ def main(flags):
     if path:
         checkpoint.check_sizes(hp, [*map(len, vocabs)], path)
         note_other_vocab(hp, vocabs)
+        note_changes(hp, flags)
         if checkpoint.epochs_done(path) >= hp.num_epochs and not more_steps:
             print(
                 f"{path}: all {hp.num_epochs} epochs of this model (recipe {hp.recipe}) are done."
@@ -136,6 +150,8 @@ def main(flags):
         announce_inputs(hp, flags, "source_train", "target_train", "source_dev", "target_dev")
     if "source_test" in flags or "target_test" in flags:
         check_text_files(hp, "test")  # eval.py reads it, which may be hours later
+    for note in training_language_notes(hp):
+        print(note, file=sys.stderr)
     dev = load_dev_data(hp, vocabs)
     data = load_train_data(hp, vocabs, may_write(hp.id_folder, "preprocessed", flags))
     if not path:
@@ -152,6 +168,8 @@ def main(flags):
             f"the model is too large for the memory. Lower --hidden_units ({hp.hidden_units}),"
             f" --num_blocks ({hp.num_blocks}) or --maxlen ({hp.maxlen})"
         ) from None
+    if not tf.config.list_physical_devices("GPU"):
+        note_slow(hp, data, vocabs, trainer.model.count_params())
     with own_logdir(trainer, latest), SignalGuard() as guard:
         try:
             trainer.train(data, dev, guard)
@@ -280,6 +298,36 @@ def note_other_vocab(hp, vocabs):
             )
 
 
+def note_changes(hp, flags):
+    """Print the flags of the training that differ from those of the run that is resumed."""
+    saved, _ = read_hparams(hp.logdir)
+    for field in dataclasses.fields(Hyperparams):
+        name = field.name
+        if field.metadata["group"] != "training" or name not in flags or name == "profile_steps":
+            continue
+        before, now = getattr(saved, name), getattr(hp, name)
+        if before != now:
+            print(f"{name} is now {now}. It was {before} in the training so far")
+
+
+def note_slow(hp, data, vocabs, num_parameters):
+    """Print how long the training takes on a CPU if a step takes longer than a second.
+
+    Args:
+      data: SentencePairs.
+    """
+    batch_tokens = hp.batch_tokens or hp.batch_size * data.Y.lengths.mean()
+    seconds = num_parameters * batch_tokens * hp.accumulate / CPU_RATE
+    if seconds < 1:
+        return
+    steps = count_steps(hp, count_steps_per_epoch(hp, data, vocabs))
+    print(
+        f"No GPU was found. On two CPU cores, a step takes about {seconds:.0f} s, and {steps} steps"
+        f" take {steps * seconds / 3600:.0f} hours. The recipe tiny is small enough for a CPU",
+        file=sys.stderr,
+    )
+
+
 def check_alpha_auto(hp):
     """Raise InputError if the exponent of the length penalty cannot be chosen."""
     if hp.source_dev == NONE:
@@ -333,6 +381,8 @@ def load_dev_data(hp, vocabs):
     if hp.source_dev == NONE:
         return None
     dev = load_test_data(hp, vocabs, "dev")
+    for note in language_notes(hp, "dev", dev.data.Sources, dev.data.Targets):
+        print(note, file=sys.stderr)
     if note := tokenizer_note(hp.target_lang, dev.references):
         print(note)
     return dev

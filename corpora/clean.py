@@ -289,7 +289,7 @@ def main(args):
         removed = clean_text(paths, files, profile, args.max_chars, args.max_ratio)
     print_table(profile.num_pairs, removed)
     if outputs:
-        print(f"Written to {outputs[0]} and {outputs[1]}")
+        print(f"Written to {outputs[0]} and {outputs[1]}", file=sys.stderr)
 
 
 def parse_args():

@@ -21,6 +21,8 @@ from runtime.errors import InputError
 from runtime.flags import AUTO, check_no_url, expand_path
 from runtime.signals import raise_keyboard_interrupt, termination_signals
 
+ROOT = Path(__file__).resolve().parent.parent  # of the repository, where commands are run
+
 # Flags -------------------------------------------------------------------------
 
 
@@ -157,7 +159,10 @@ def add_flag(group, field, default):
 
 
 def check_environment():
-    """End the program where TensorFlow is not available, or is not installed."""
+    """End the program where TensorFlow is not available, or the current folder is deleted."""
+    folder = None
+    with contextlib.suppress(OSError):
+        folder = os.getcwd()
     if sys.platform in ("win32", "cygwin"):
         message = "Windows is not supported. Run it within WSL2 (https://aka.ms/wsl), as on Linux"
     elif not find_spec("tensorflow"):
@@ -165,6 +170,8 @@ def check_environment():
             f"{sys.executable} has no TensorFlow. Run `make install` and then"
             " `source .venv/bin/activate`, or `pip install -r requirements.txt`"
         )
+    elif folder is None:
+        message = "the current folder was deleted. Change to another one, for example with `cd ~`"
     else:
         return
     print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
@@ -190,7 +197,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message):
         """Print the message and how to list all flags, and end the program."""
         message += "" if message[-1] in ".?" else "."
-        script = sys.argv[0] or self.prog
+        script = Path(os.path.realpath(sys.argv[0]))
+        script = script.relative_to(ROOT) if script.is_relative_to(ROOT) else self.prog
         self.exit(2, f"{self.prog}: {message} `python {script} --help` lists all flags.\n")
 
     def option_strings(self):

@@ -12,8 +12,6 @@ from pathlib import Path
 from runtime.errors import InputError
 from runtime.flags import NONE
 
-LOCK_NAME = "lock"  # of the file that a training run locks in its logdir
-
 # Atomic writing ----------------------------------------------------------------
 
 
@@ -132,30 +130,6 @@ def lock_file(path):
         yield
 
 
-def check_unlocked(folder):
-    """Raise InputError if a training run holds the lock of a folder. Writes nothing."""
-    import fcntl
-
-    with contextlib.suppress(OSError), open(Path(folder) / LOCK_NAME) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise locked_error(folder, file) from None
-
-
-def locked_error(folder, file) -> InputError:
-    """Return the error for a folder whose lock another process holds.
-
-    Args:
-      file: the lock, open for reading, with the number of the process in it.
-    """
-    file.seek(0)
-    return InputError(
-        f"{folder}: another training run writes here (process {file.read().strip()})."
-        " Wait for it, or use a new --logdir"
-    )
-
-
 def fsync(path):
     """Wait until the content of a file, or the names in a folder, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
@@ -187,6 +161,35 @@ def make_folder(folder):
         ) from None
     if not os.access(folder, os.W_OK):
         raise InputError(f"{folder}: this folder cannot be written to. Choose another path")
+
+
+def check_may_make(folder):
+    """Raise InputError if `make_folder` could not create or write to a folder."""
+    existing = Path(folder)
+    while not existing.exists():
+        existing = existing.parent
+    if not os.access(existing, os.W_OK):
+        raise InputError(f"{folder}: this folder cannot be written to. Choose another path")
+
+
+def check_unlocked(folder):
+    """Raise InputError if a training run holds the lock of a folder. Writes nothing."""
+    import fcntl
+
+    try:  # the folder may come from someone else, with a pipe or a link in it
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        handle = os.open(Path(folder) / "lock", flags)
+    except OSError:  # there is none, or training will say what is wrong with it
+        return
+    with open(handle, "rb") as file, contextlib.suppress(OSError):
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            number = "".join(filter(str.isdigit, file.read(20).decode("ascii", "replace")))
+            raise InputError(
+                f"{folder}: another training run writes here (process {number}). Wait for it, or"
+                " use a new --logdir"
+            ) from None
 
 
 def check_utf8(path):
