@@ -914,26 +914,25 @@ def read_trained(flags):
     flags = {name: value for name, value in flags.items() if name in names}
     models = []
     for logdir in split_paths(flags.get("logdir", Hyperparams.logdir)):
-        check_holds_checkpoint(logdir)
+        if not holds_checkpoint(logdir):
+            raise no_checkpoint_error(logdir)
         exists = hparams_path(logdir).exists()
         own = flags | dict(logdir=logdir)
         models.append(load_hparams(own, model_exists=True)[0] if exists else None)
     return models[0]
 
 
-def check_holds_checkpoint(logdir, name="logdir"):
-    """Raise InputError if the folder that the flag `name` gives has no file of a checkpoint."""
-    if not any(Path(logdir).glob("*.index")) and not any(
-        path.is_file() for path in (Path(logdir), Path(logdir) / "checkpoint")
-    ):
-        raise no_checkpoint_error(logdir, name)
+def holds_checkpoint(folder) -> bool:
+    """Whether a folder has a file of a checkpoint. It may be damaged; `checkpoint.py` reads it."""
+    files = Path(folder), Path(folder) / "checkpoint"
+    return any(Path(folder).glob("*.index")) or any(path.is_file() for path in files)
 
 
-def no_checkpoint_error(logdir, name="logdir") -> InputError:
-    """Return the error for a folder without a model, which the flag `name` gives."""
+def no_checkpoint_error(logdir) -> InputError:
+    """Return the error for a folder without a model."""
     return InputError(
         f"{logdir}: holds no checkpoint. Train a model with `python train.py`, or name the folder"
-        f" of a model with --{name}"
+        " of a model with --logdir"
     )
 
 

@@ -14,15 +14,14 @@ from typing import NamedTuple
 
 from hparams import (
     Hyperparams,
-    check_holds_checkpoint,
     choose_schedule,
     count_epochs,
     count_steps,
+    holds_checkpoint,
     hparams_path,
     load_hparams,
     make_hparams,
     make_hparams_from,
-    no_checkpoint_error,
     read_hparams,
     save_hparams,
 )
@@ -72,11 +71,17 @@ def check_start(flags):
     if any(Path(logdir).glob("*.index")):
         return
     if start_from != NONE:
-        check_holds_checkpoint(start_from, "start_from")
+        if not holds_checkpoint(start_from):
+            raise no_model_error(start_from)
     else:
         hp = make_hparams(flags)
         check_text_files(hp, "train")
         check_vocabs_exist(hp)
+
+
+def no_model_error(start_from) -> InputError:
+    """Return the error for a folder to start from that has no model."""
+    return InputError(f"{start_from}: holds no checkpoint. Name the folder of a model")
 
 
 if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
@@ -255,7 +260,7 @@ def start_from_model(flags) -> Start:
     logdir = flags["start_from"]
     newest = checkpoint.latest_readable(logdir)
     if not newest:
-        raise no_checkpoint_error(logdir, "start_from")
+        raise no_model_error(logdir)
     check_not_original(newest, "Name the folder of another model")
     saved, trained_with = load_hparams(dict(logdir=logdir), model_exists=True)
     hp = make_hparams_from(saved, flags)

@@ -488,7 +488,7 @@ def refused_early(words, cwd=ROOT):
         (["export.py", "--logdir", "{logdir}", "--output", "{logdir}"], "already exists"),
         (["rerank.py", "--source", "{source_test}", "--nbest", "no"], "no: no such file. Check t"),
         (["train.py", "--source_dev", "no", "--target_dev", "no"], "no: no such file. Check --sou"),
-        (["train.py", "--start_from", "no"], "no: holds no checkpoint. .* with --start_from"),
+        (["train.py", "--start_from", "no"], "no: holds no checkpoint. Name the folder of"),
         (
             ["train.py", "--source_train", "{source_train}", "--target_train", "{target_train}"]
             + ["--preprocessed", "{preprocessed}", "--recipe", "tiny"],
