@@ -14,7 +14,14 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+if keras.config.backend() != "tensorflow":
+    raise ImportError(
+        f"Keras runs on the backend {keras.config.backend()}, and this project needs TensorFlow."
+        " Set the environment variable KERAS_BACKEND=tensorflow before Python starts"
+    )
+
 MASK_VALUE = -(2.0**32) + 1  # replaces the scores of hidden keys; from the 2017 code
+NORM_EPSILON = 1e-7  # the smallest norm that cosines divide by
 
 
 def dot(Q, K):
@@ -84,7 +91,8 @@ def cosine(Q, K):
     Some texts print cosine[Q^T K] V, without a softmax. `--attention_score cosine` is that reading:
     weights may be negative, and do not sum to 1. `cosine_softmax` has the softmax of the others.
     """
-    return dot(ops.normalize(Q, axis=-1), ops.normalize(K, axis=-1))
+    Q, K = (ops.normalize(vectors, axis=-1, epsilon=NORM_EPSILON) for vectors in (Q, K))
+    return dot(Q, K)
 
 
 class AttentionFunction(NamedTuple):

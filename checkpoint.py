@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from hparams import hparams_path
+from hparams import hparams_path, no_checkpoint_error
 from interop.tensor_bundle import MAX_INDEX_BYTES, check_bundle
 from interop.variable_names import kernel_shapes, variables_by_2017_name
 from runtime.errors import MALFORMED_JSON, InputError
@@ -178,10 +178,7 @@ def require_latest(logdir) -> Path:
     """Return `latest_readable`, or raise InputError if there is no checkpoint."""
     path = latest_readable(logdir)
     if path is None:
-        raise InputError(
-            f"{logdir}: holds no checkpoint. Train a model with `python train.py`, or name the"
-            " folder of a model with --logdir"
-        )
+        raise no_checkpoint_error(logdir)
     return path
 
 

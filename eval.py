@@ -8,12 +8,13 @@ import re
 import sys
 from pathlib import Path
 
-from hparams import SEARCH_FLAGS, Hyperparams, hparams_path, read_hparams
+from hparams import SEARCH_FLAGS, Hyperparams, hparams_path, read_hparams, read_trained
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import (
     announce_inputs,
     atomic_write,
+    check_exists,
     check_may_write,
     check_regular_file,
     keep_copy,
@@ -30,11 +31,23 @@ class EvalFlags(Flags):
         NONE,
         "results file of another evaluation of the same test set: show whether the difference may"
         " be chance; none: no comparison",
+        path=True,
     )
 
 
+def check_inputs(flags):
+    """Raise InputError if there is no model or no test set, before TensorFlow is loaded."""
+    # Here, since `parse_flags` has a message for an environment without packages.
+    from text import check_text_files
+
+    if hp := read_trained(flags):
+        check_text_files(hp, "test")
+    if flags.get("compare", NONE) != NONE:
+        check_exists(flags["compare"], "Check the path, which --compare names")
+
+
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
-    flags = parse_flags(__doc__, Hyperparams, EvalFlags, reads_model=True)
+    flags = parse_flags(__doc__, Hyperparams, EvalFlags, reads_model=True, check=check_inputs)
 
 import checkpoint
 from bleu import (
@@ -46,6 +59,7 @@ from bleu import (
     confidence_intervals,
     corpus_score,
     empty_note,
+    language_notes,
     tokenizer_note,
 )
 from data_load import load_test_data
@@ -218,6 +232,8 @@ def main(flags):
         inputs += f", {hp.num_heads} heads"
     inputs += f", references {references_digest(test)}"
     identity = [f"Decoding = {decoding}", f"Inputs = {inputs}"]
+    for note in language_notes(hp, "test", test.data.Sources, test.data.Targets):
+        print(note, file=sys.stderr)
     if note := tokenizer_note(hp.target_lang, test.references[0]):
         print(note)
     print(f"Translating {len(test.data.X)} sentences: {decoding}")

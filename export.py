@@ -14,7 +14,7 @@ import os
 import shutil
 from pathlib import Path
 
-from hparams import Hyperparams
+from hparams import Hyperparams, read_trained
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import check_utf8, durable_replace, fsync, make_folder, temp_path
@@ -29,7 +29,7 @@ class ExportFlags(Flags):
       InputError: a value outside its range, or flags that contradict each other.
     """
 
-    output: str = flag("exported/1", "folder to write, which must not exist yet")
+    output: str = flag("exported/1", "folder to write, which must not exist yet", path=True)
     format: str = flag(
         "saved_model",
         "format of the exported model",
@@ -45,8 +45,20 @@ class ExportFlags(Flags):
             raise InputError(f"quantization {self.quantization} needs --format ctranslate2")
 
 
+def check_start(flags):
+    """Raise InputError if there is no model or the output exists, before TensorFlow is loaded."""
+    read_trained(flags)
+    check_new(flags.get("output", ExportFlags.output))
+
+
+def check_new(path):
+    """Raise InputError if the output exists, also as a link to a missing file."""
+    if os.path.lexists(path):
+        raise InputError(f"{path}: already exists. Delete it, or choose another --output")
+
+
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
-    flags = parse_flags(__doc__, Hyperparams, ExportFlags, reads_model=True)
+    flags = parse_flags(__doc__, Hyperparams, ExportFlags, reads_model=True, check=check_start)
 
 import tensorflow as tf
 
@@ -72,8 +84,7 @@ def main(flags):
     if options.format == "ctranslate2":
         check_not_given(flags, CTRANSLATE2_FLAGS, "is given to CTranslate2 when it translates")
     output = Path(options.output)
-    if os.path.lexists(output):  # also a link to a missing file
-        raise InputError(f"{output}: already exists. Delete it, or choose another --output")
+    check_new(output)
     check_utf8(output)
     paths, hp, model, vocabs = load_model(flags)
     make_folder(output.parent)

@@ -80,24 +80,34 @@ class Hyperparams(Flags):
         "corpora/train.tags.de-en.de",
         "source side of the training text; if several files, with commas between their names",
         fixed="epoch",
+        path=True,
     )
     target_train: str = data_flag(
-        "corpora/train.tags.de-en.en", "target side of the training text", fixed="epoch"
+        "corpora/train.tags.de-en.en",
+        "target side of the training text",
+        fixed="epoch",
+        path=True,
     )
     source_dev: str = data_flag(
         NONE,
         "source side of the development set, which is translated after each epoch; none: no"
         " development set",
+        path=True,
     )
     target_dev: str = data_flag(
-        NONE, "target side of the development set; several references with commas between them"
+        NONE,
+        "target side of the development set; several references with commas between them",
+        path=True,
     )
     source_test: str = data_flag(
-        "corpora/IWSLT16.TED.tst2014.de-en.de.xml", "source side of the test set"
+        "corpora/IWSLT16.TED.tst2014.de-en.de.xml",
+        "source side of the test set",
+        path=True,
     )
     target_test: str = data_flag(
         "corpora/IWSLT16.TED.tst2014.de-en.en.xml",
         "target side of the test set; several references with commas between them",
+        path=True,
     )
     source_lang: str = data_flag(
         "de", "source language; also the name of its vocabulary file", fixed="model"
@@ -106,14 +116,17 @@ class Hyperparams(Flags):
         "en", "target language; also the name of its vocabulary file", fixed="model"
     )
     preprocessed: str = data_flag(
-        "preprocessed", "folder of the vocabularies that prepro.py writes"
+        "preprocessed",
+        "folder of the vocabularies that prepro.py writes",
+        path=True,
     )
     logdir: str = data_flag(
         "logdir",
         "folder of the checkpoints and of TensorBoard's event files; to translate with several"
         " models together, their folders with commas between them",
+        path=True,
     )
-    results: str = data_flag("results", "folder of the translations that eval.py writes")
+    results: str = data_flag("results", "folder of the translations that eval.py writes", path=True)
     tokenizer: str = data_flag(
         "words",
         "tokens of a sentence: words, as in 2017, or subwords of a byte-pair encoding",
@@ -272,6 +285,7 @@ class Hyperparams(Flags):
         NONE,
         "folder of a model from whose parameters and vocabularies a new training starts; best and"
         " average_checkpoints choose its checkpoints, by default as saved with that model",
+        path=True,
     )
     batch_size: int = training_flag(
         32,
@@ -531,7 +545,9 @@ class Hyperparams(Flags):
                 raise InputError(
                     f"{name} needs a development set. Give --source_dev and --target_dev"
                 )
-        if self.source_lang == self.target_lang:
+        if self.source_lang == self.target_lang and not (
+            self.tokenizer == "bpe" and self.joint_vocab
+        ):
             raise InputError(
                 f"source_lang and target_lang are both {self.source_lang}, and one vocabulary file"
                 " would overwrite the other. Give each side its own name"
@@ -921,6 +937,44 @@ def load_hparams(flags, model_exists, mid_epoch=False):
         check_both_sides(path, saved, flags, part)
     fields = dict(logdir=str(path.parent)) | choose_batch_unit(flags)
     return Hyperparams(**(dataclasses.asdict(saved) | fields)), vocab_sha256
+
+
+def read_trained(flags):
+    """Read the hyperparameters of the model in `logdir`, before TensorFlow is loaded.
+
+    Args:
+      flags: dict of the command line. `logdir` may name several folders with commas.
+
+    Returns:
+      Hyperparams, overridden by the flags, of the first model; None for one of the 2017 code.
+
+    Raises:
+      InputError: a folder holds no checkpoint, or a flag contradicts the model.
+    """
+    names = {field.name for field in dataclasses.fields(Hyperparams)}
+    flags = {name: value for name, value in flags.items() if name in names}
+    models = []
+    for logdir in split_paths(flags.get("logdir", Hyperparams.logdir)):
+        if not holds_checkpoint(logdir):
+            raise no_checkpoint_error(logdir)
+        exists = hparams_path(logdir).exists()
+        own = flags | dict(logdir=logdir)
+        models.append(load_hparams(own, model_exists=True)[0] if exists else None)
+    return models[0]
+
+
+def holds_checkpoint(folder) -> bool:
+    """Whether a folder has a file of a checkpoint. It may be damaged; `checkpoint.py` reads it."""
+    files = Path(folder), Path(folder) / "checkpoint"
+    return any(Path(folder).glob("*.index")) or any(path.is_file() for path in files)
+
+
+def no_checkpoint_error(logdir) -> InputError:
+    """Return the error for a folder without a model."""
+    return InputError(
+        f"{logdir}: holds no checkpoint. Train a model with `python train.py`, or name the folder"
+        " of a model with --logdir"
+    )
 
 
 def check_both_sides(path, saved, flags, part):

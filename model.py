@@ -17,6 +17,7 @@ from modules import (
     Linear,
     MultiheadAttention,
     Normalize,
+    check_model_arguments,
     nonzero_positions,
     shift_right,
 )
@@ -71,7 +72,7 @@ class InputEmbedding(keras.layers.Layer):
         self.tokens = tokens
         self.positions = positions
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy.name)
-        self.word_dropout = Dropout(word_dropout)
+        self.word_dropout = Dropout(word_dropout, dtype="float32")
 
     def get_config(self):
         """Return the arguments of the constructor; Keras records only plain values by itself."""
@@ -106,7 +107,7 @@ class InputEmbedding(keras.layers.Layer):
 
     def drop_words(self, ids):
         """Replace random tokens by `<UNK>`; the special ones stay (Gal and Ghahramani 2016)."""
-        kept = self.word_dropout(ops.ones(ops.shape(ids)), training=True) > 0  # (N, T)
+        kept = self.word_dropout(ops.ones(ops.shape(ids), "float32"), training=True) > 0  # (N, T)
         return ops.where(kept | (ids <= EOS), ids, UNK)
 
     def embed(self, ids, start, state):
@@ -304,6 +305,8 @@ class Transformer(keras.Model):
         self.dropout_on = dropout_on
         self.residual = residual
         self.normalization = normalization
+        model_args = {name: getattr(self, name) for name in MODEL_ARGS}
+        check_model_arguments(source_vocab, target_vocab, **model_args)
 
         dtype = self.dtype_policy.name
         attention, feedforward = self.sublayer_args()
@@ -397,6 +400,8 @@ class Transformer(keras.Model):
 
     def build(self, *_):
         """Create all parameters. Their shapes depend on the constructor's arguments only."""
+        if self.built:
+            return
         ids, units = (None, None), (None, None, self.hidden_units)
         self.enc_input.build(ids)
         for block in self.enc_blocks:

@@ -24,6 +24,7 @@ Why these layers and not those of Keras:
                         that building the graph takes longer.
 """
 
+import numbers
 from typing import NamedTuple
 
 import keras
@@ -32,7 +33,58 @@ import tensorflow as tf
 from keras import ops
 
 from attention import ATTENTION_FUNCTIONS, add_parameters, scores_to_weights, upcast
+from hparams import Hyperparams
+from runtime.errors import InputError
 from vocab import BOS
+
+# Valid arguments of constructors, for `check_arguments`.
+SIZE = "an integer of at least 1"
+COUNT = "an integer of at least 0"
+SHARE = "a number of at least 0 and below 1"
+POSITIVE = "a number above 0"
+BOOLEAN = (False, True)
+NORMALIZATIONS = ("post", "pre", "none")
+
+
+def check_arguments(valid, **arguments):
+    """Raise ValueError unless all arguments of a constructor are valid.
+
+    Args:
+      valid: `SIZE`, `COUNT`, `SHARE` or `POSITIVE`; or a collection of the valid values.
+      arguments: the values by the names of the arguments.
+    """
+    for name, value in arguments.items():
+        if valid in (SIZE, COUNT):
+            is_valid = isinstance(value, numbers.Integral) and value >= (valid == SIZE)
+        elif valid == SHARE:
+            is_valid = isinstance(value, numbers.Real) and 0 <= value < 1
+        elif valid == POSITIVE:
+            is_valid = isinstance(value, numbers.Real) and 0 < value < np.inf
+        else:
+            is_valid = value in [*valid]
+        if not is_valid:
+            expected = valid if isinstance(valid, str) else f"one of {', '.join(map(repr, valid))}"
+            raise ValueError(f"{name} is {value!r}. It must be {expected}")
+
+
+def check_model_arguments(source_vocab, target_vocab, **arguments):
+    """Raise ValueError unless the arguments of a model are valid, each alone and together.
+
+    Args:
+      source_vocab, target_vocab: tokens in the vocabularies.
+      arguments: the others, which are hyperparameters.
+    """
+    check_arguments(SIZE, source_vocab=source_vocab, target_vocab=target_vocab)
+    plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in arguments.items()}
+    try:
+        hp = Hyperparams(tokenizer="bpe", **plain)
+    except InputError as error:
+        raise ValueError(str(error)) from None
+    if hp.tied_embeddings and source_vocab != target_vocab:
+        raise ValueError(
+            f"tied_embeddings needs one vocabulary. source_vocab is {source_vocab}, and"
+            f" target_vocab is {target_vocab}"
+        )
 
 
 @keras.saving.register_keras_serializable("transformer")
@@ -60,6 +112,8 @@ class Embedding(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        check_arguments(SIZE, vocab_size=vocab_size, num_units=num_units)
+        check_arguments(BOOLEAN, zero_pad=zero_pad, scale=scale, pad_logit=pad_logit)
         self.vocab_size = vocab_size
         self.num_units = num_units
         self.zero_pad = zero_pad
@@ -67,6 +121,7 @@ class Embedding(keras.layers.Layer):
         self.pad_logit = pad_logit
         self.initializer = "glorot_uniform"
         if init_stddev is not None:
+            check_arguments(POSITIVE, init_stddev=init_stddev)
             self.initializer = keras.initializers.RandomNormal(stddev=init_stddev)
 
     def build(self, _):
@@ -91,7 +146,7 @@ class Embedding(keras.layers.Layer):
 
     def padded_table(self):
         """Return the table (V, C), with zeros in row 0 if `zero_pad`."""
-        table = ops.convert_to_tensor(self.lookup_table)
+        table = ops.convert_to_tensor(self.lookup_table, self.lookup_table.dtype)
         if not self.zero_pad:
             return table
         return ops.concatenate([ops.zeros_like(table[:1]), table[1:]], axis=0)
@@ -115,6 +170,8 @@ class PositionalEncoding(keras.layers.Layer):
 
     def __init__(self, num_units, paired=False, zero_pad=True, scale=True, **kwargs):
         super().__init__(**kwargs)
+        check_arguments(SIZE, num_units=num_units)
+        check_arguments(BOOLEAN, paired=paired, zero_pad=zero_pad, scale=scale)
         i = np.arange(num_units)
         exponents = (i - i % 2 if paired else 2 * i) / num_units
         self.frequencies = (10000.0**-exponents).astype(np.float32)  # (C,)
@@ -122,6 +179,7 @@ class PositionalEncoding(keras.layers.Layer):
         self.phases = (np.pi / 2 * (i % 2)).astype(np.float32)  # (C,)
         self.zero_pad = zero_pad
         self.scale = num_units**0.5 if scale else 1.0
+        self.built = True  # it has no parameters
 
     def call(self, inputs):
         """Positions (N, T) -> (N, T, C)."""
@@ -159,6 +217,7 @@ class Normalize(keras.layers.Layer):
 
     def __init__(self, epsilon=1e-8, **kwargs):
         super().__init__(**kwargs)
+        check_arguments(POSITIVE, epsilon=epsilon)
         self.epsilon = epsilon
 
     def build(self, input_shape):
@@ -190,10 +249,12 @@ class Dropout(keras.layers.Layer):
 
     def __init__(self, rate, **kwargs):
         super().__init__(**kwargs)
+        check_arguments(SHARE, rate=rate)
         self.rate = rate
         # A unit is zeroed if its random number in [0, 2^16) is below the threshold.
         self.threshold = min(round(rate * 2**16), 2**16 - 1)
         self.seed_generator = keras.random.SeedGenerator() if self.threshold else None
+        self.built = True  # it has no parameters
 
     def call(self, inputs, training=None):
         """(...) -> (...)."""
@@ -227,6 +288,9 @@ class AddAndNorm(keras.layers.Layer):
 
     def __init__(self, dropout_rate=0.0, residual=True, normalization="post", **kwargs):
         super().__init__(**kwargs)
+        check_arguments(SHARE, dropout_rate=dropout_rate)
+        check_arguments(BOOLEAN, residual=residual)
+        check_arguments(NORMALIZATIONS, normalization=normalization)
         dtype = self.dtype_policy.name
         self.residual = residual
         self.dropout = Dropout(dropout_rate, dtype=dtype)
@@ -303,6 +367,14 @@ class MultiheadAttention(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
+        check_arguments(SIZE, num_units=num_units, num_heads=num_heads)
+        check_arguments(SHARE, dropout_rate=dropout_rate)
+        check_arguments(
+            BOOLEAN, relu=relu, output_projection=output_projection, mask_queries=mask_queries
+        )
+        check_arguments(ATTENTION_FUNCTIONS, attention_score=attention_score)
+        if num_units % num_heads:
+            raise ValueError(f"num_units {num_units} is not a multiple of num_heads {num_heads}")
         # A str, because Keras writes get_config for layers with plain arguments only.
         dtype = self.dtype_policy.name
         self.num_units = num_units
@@ -402,7 +474,8 @@ class MultiheadAttention(keras.layers.Layer):
         mask = key_masks[:, None, None, :]  # (N, 1, 1, T_k)
         if causality:
             T_q, T_k = ops.shape(Q)[2], ops.shape(K)[2]
-            mask = mask & (ops.arange(T_k) <= ops.arange(T_q)[:, None])  # (N, 1, T_q, T_k)
+            q, k = (ops.arange(T, dtype="int32") for T in (T_q, T_k))
+            mask = mask & (k <= q[:, None])  # (N, 1, T_q, T_k)
         query_mask = None
         if self.mask_queries:
             query_mask = nonzero_positions(queries)[:, None, :, None]  # (N, 1, T_q, 1)
@@ -441,6 +514,8 @@ class Feedforward(keras.layers.Layer):
 
     def __init__(self, inner_units, num_units, add_norm=None, dropout_rate=0.0, **kwargs):
         super().__init__(**kwargs)
+        check_arguments(SIZE, inner_units=inner_units, num_units=num_units)
+        check_arguments(SHARE, dropout_rate=dropout_rate)
         dtype = self.dtype_policy.name
         self.inner = Linear(inner_units, activation="relu", dtype=dtype)
         self.dropout = Dropout(dropout_rate, dtype=dtype)

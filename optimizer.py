@@ -6,6 +6,8 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from modules import COUNT, POSITIVE, check_arguments
+
 
 @keras.saving.register_keras_serializable("transformer")
 class InverseSqrtSchedule(keras.optimizers.schedules.LearningRateSchedule):
@@ -22,6 +24,8 @@ class InverseSqrtSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, peak, warmup_steps):
+        check_arguments(POSITIVE, peak=peak)
+        check_arguments(COUNT, warmup_steps=warmup_steps)
         self.peak = peak
         self.warmup_steps = warmup_steps
 

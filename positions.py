@@ -23,7 +23,7 @@ import tensorflow as tf
 from keras import ops
 
 from attention import map_heads
-from modules import Embedding, PositionalEncoding
+from modules import BOOLEAN, SIZE, Embedding, PositionalEncoding, check_arguments
 
 
 @keras.saving.register_keras_serializable("transformer")
@@ -41,6 +41,12 @@ class Positions(keras.layers.Layer):
 
     def __init__(self, maxlen, hidden_units, num_heads, causality=False, **kwargs):
         super().__init__(**kwargs)
+        check_arguments(SIZE, maxlen=maxlen, hidden_units=hidden_units, num_heads=num_heads)
+        check_arguments(BOOLEAN, causality=causality)
+        if hidden_units % num_heads:
+            raise ValueError(
+                f"hidden_units {hidden_units} is not a multiple of num_heads {num_heads}"
+            )
         self.maxlen = maxlen
         self.num_units = hidden_units
         self.num_heads = num_heads
@@ -91,7 +97,7 @@ class Positions(keras.layers.Layer):
 
 def token_positions(tokens, start):
     """Return the positions of consecutive tokens (N, T, C), of which the first is `start`: (T,)."""
-    return start + ops.arange(ops.shape(tokens)[1])
+    return start + ops.arange(ops.shape(tokens)[1], dtype="int32")
 
 
 # Absolute positions ---------------------------------------------------------------
@@ -254,6 +260,11 @@ class ComplexPositions(Positions):
     the paper calls word-sharing. Unlike there, the layers after it compute with real numbers.
     """
 
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        if self.num_units % 2:
+            raise ValueError(f"hidden_units is {self.num_units}. It must be even")
+
     def build(self, _=None):
         """Create the frequencies."""
         initial = keras.initializers.Constant(rotation_frequencies(self.num_units))
@@ -267,7 +278,9 @@ class ComplexPositions(Positions):
     def embed(self, tokens, start, state=()):
         """Return the waves at each position."""
         positions = token_positions(tokens, start)  # (T,)
-        return rotate_pairs(tokens, positions, ops.convert_to_tensor(self.frequencies)), state
+        return rotate_pairs(
+            tokens, positions, ops.convert_to_tensor(self.frequencies, "float32")
+        ), state
 
 
 def rotation_frequencies(num_units):
@@ -302,8 +315,8 @@ def distances(T_q, T_k):
     >>> distances(2, 3).numpy().tolist()
     [[-1, 0, 1], [-2, -1, 0]]
     """
-    queries = T_k - T_q + ops.arange(T_q)  # (T_q,)
-    return ops.arange(T_k) - queries[:, None]
+    queries, keys = T_k - T_q + ops.arange(T_q, dtype="int32"), ops.arange(T_k, dtype="int32")
+    return keys - queries[:, None]
 
 
 def select(rows, index):
@@ -374,7 +387,7 @@ class T5Positions(RelativePositions):
         count, first = self.num_buckets, 0
         if not self.causality:  # the second half is for keys that come after
             count //= 2
-            first = ops.where(offsets < 0, count, 0)
+            first = count * ops.cast(offsets < 0, "int32")
             offsets = ops.abs(offsets)
         offsets = ops.maximum(offsets, 0)
         exact = count // 2
@@ -414,7 +427,7 @@ class XLNetPositions(RelativePositions):
         """Add the part of the score that depends on the distance."""
         u, v, kernel = (ops.cast(p, Q.dtype) for p in (self.u, self.v, self.kernel))
         T_q, T_k = ops.shape(Q)[2], ops.shape(K)[2]
-        sinusoids = self.encoding(ops.arange(1 - T_k, T_k))  # (2 T_k - 1, C)
+        sinusoids = self.encoding(ops.arange(1 - T_k, T_k, dtype="int32"))  # (2 T_k - 1, C)
         r = ops.reshape(ops.matmul(sinusoids, kernel), (-1, self.num_heads, self.head_units))
         r = ops.transpose(r, (1, 2, 0))  # (h, d, 2 T_k - 1)
         position_scores = select(map_heads(Q + v, r), distances(T_q, T_k) + T_k - 1)
@@ -467,12 +480,20 @@ class RotaryPositions(RelativePositions):
     absolute and relative positions.
     """
 
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        if self.head_units % 2:
+            raise ValueError(
+                f"hidden_units / num_heads is {self.head_units}. Rotation needs an even number"
+            )
+
     def rotate(self, Q, K):
         """Rotate each query and key by its position."""
         T_q, T_k = ops.shape(Q)[2], ops.shape(K)[2]
         frequencies = rotation_frequencies(self.head_units)  # (d/2,)
-        Q = rotate_pairs(Q, T_k - T_q + ops.arange(T_q), frequencies)  # (N, h, T_q, d)
-        return Q, rotate_pairs(K, ops.arange(T_k), frequencies)
+        positions = ops.arange(T_k, dtype="int32")
+        Q = rotate_pairs(Q, positions[T_k - T_q :], frequencies)  # (N, h, T_q, d)
+        return Q, rotate_pairs(K, positions, frequencies)
 
 
 POSITIONS = dict(

@@ -24,6 +24,7 @@ if __name__ == "__main__":
 import numpy as np
 import sentencepiece
 
+from bleu import training_language_notes
 from text import (
     SentenceFile,
     blocks,
@@ -393,6 +394,8 @@ def main(flags):
                 f"{source}: this file is both sides of the text. A model will learn to copy",
                 file=sys.stderr,
             )
+    for note in training_language_notes(hp):
+        print(note, file=sys.stderr)
     print("Done")
 
 

@@ -14,10 +14,10 @@ import itertools
 import math
 import sys
 
-from hparams import SEARCH_FLAGS, Hyperparams
+from hparams import SEARCH_FLAGS, Hyperparams, read_trained
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import check_outputs, is_shown, open_output
+from runtime.files import check_exists, check_outputs, is_shown, open_output
 from runtime.flags import Flags, check_not_given, flag
 
 
@@ -25,9 +25,9 @@ from runtime.flags import Flags, check_not_given, flag
 class RerankFlags(Flags):
     """The flags of this script."""
 
-    source: str = flag("", "file of the sources, one sentence per line")
-    nbest: str = flag("", "file that translate.py --nbest has written")
-    output: str = flag("-", "file to write the best translations to; -: standard output")
+    source: str = flag("", "file of the sources, one sentence per line", path=True)
+    nbest: str = flag("", "file that translate.py --nbest has written", path=True)
+    output: str = flag("-", "file to write the best translations to; -: standard output", path=True)
     method: str = flag("reverse", "how translations are compared", choices=("reverse", "mbr"))
     weight: float = flag(
         0.5, "for reverse: weight of the reverse model, next to 1 for the score", 0.0, 1000.0
@@ -43,8 +43,16 @@ class RerankFlags(Flags):
             raise InputError("weight is for --method reverse. Leave it out")
 
 
+def check_inputs(flags):
+    """Raise InputError if a file or the model is missing, before TensorFlow is loaded."""
+    for name in ("source", "nbest"):
+        check_exists(flags[name], f"Check the path, which --{name} names")
+    if "logdir" in flags and flags.get("method") != "mbr":
+        read_trained(flags)
+
+
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
-    flags = parse_flags(__doc__, Hyperparams, RerankFlags, reads_model=True)
+    flags = parse_flags(__doc__, Hyperparams, RerankFlags, reads_model=True, check=check_inputs)
 
 import sacrebleu
 from tqdm import tqdm

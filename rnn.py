@@ -23,7 +23,16 @@ import tensorflow as tf
 from keras import ops
 
 from attention import ATTENTION_FUNCTIONS, add_parameters, scores_to_weights
-from modules import Dropout, Embedding, Linear, shift_right
+from modules import (
+    BOOLEAN,
+    SIZE,
+    Dropout,
+    Embedding,
+    Linear,
+    check_arguments,
+    check_model_arguments,
+    shift_right,
+)
 from vocab import PAD
 
 CELLS = dict(
@@ -66,6 +75,11 @@ class RecurrentEncoder(keras.layers.Layer):
 
     def __init__(self, num_units, cell="gru", bidirectional=True, **kwargs):
         super().__init__(**kwargs)
+        check_arguments(SIZE, num_units=num_units)
+        check_arguments(CELLS, cell=cell)
+        check_arguments(BOOLEAN, bidirectional=bidirectional)
+        if bidirectional and num_units % 2:
+            raise ValueError(f"num_units is {num_units}. With bidirectional it must be even")
         dtype = self.dtype_policy.name
         self.num_units = num_units
         directions = 2 if bidirectional else 1
@@ -111,6 +125,10 @@ class RecurrentDecoder(keras.layers.Layer):
         self, num_units, cell="gru", attention=True, attention_score="scaled_dot", **kwargs
     ):
         super().__init__(**kwargs)
+        check_arguments(SIZE, num_units=num_units)
+        check_arguments(CELLS, cell=cell)
+        check_arguments(BOOLEAN, attention=attention)
+        check_arguments(ATTENTION_FUNCTIONS, attention_score=attention_score)
         self.num_units = num_units
         self.cell = CELLS[cell](num_units, dtype=self.dtype_policy.name)
         self.function = ATTENTION_FUNCTIONS[attention_score] if attention else None
@@ -211,15 +229,17 @@ class RecurrentModel(keras.Model):
             tied_embeddings=tied_embeddings,
             pad_logit=pad_logit,
         )
+        rnn_args = {name: self.args[name] for name in RNN_ARGS}
+        check_model_arguments(source_vocab, target_vocab, model="rnn", mask_from="ids", **rnn_args)
         self.hidden_units = hidden_units
         self.tied_embeddings = tied_embeddings
         self.decoder_attention = decoder_attention
-        self.source_tokens, self.target_tokens = (
-            Embedding(size, hidden_units, scale=False, pad_logit=pad_logit, dtype=dtype)
-            for size in (source_vocab, target_vocab)
+        self.source_tokens = Embedding(
+            source_vocab, hidden_units, scale=False, pad_logit=pad_logit, dtype=dtype
         )
-        if tied_embeddings:
-            self.source_tokens = self.target_tokens
+        self.target_tokens = self.source_tokens
+        if not tied_embeddings:
+            self.target_tokens = Embedding(target_vocab, hidden_units, scale=False, dtype=dtype)
         self.encoder = RecurrentEncoder(hidden_units, cell, bidirectional, dtype=dtype)
         self.decoder = RecurrentDecoder(
             hidden_units, cell, decoder_attention, attention_score, dtype=dtype
@@ -235,6 +255,8 @@ class RecurrentModel(keras.Model):
 
     def build(self, *_):
         """Create all parameters. Their shapes depend on the constructor's arguments only."""
+        if self.built:
+            return
         ids, units = (None, None), (None, None, self.hidden_units)
         for layer in (self.source_tokens, self.target_tokens):
             if not layer.built:

@@ -11,7 +11,7 @@ import re
 import signal
 import socket
 
-from hparams import Hyperparams
+from hparams import Hyperparams, read_trained
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.flags import NONE, Flags, flag
@@ -31,7 +31,7 @@ class ServeFlags(Flags):
 
 
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
-    flags = parse_flags(__doc__, Hyperparams, ServeFlags, reads_model=True)
+    flags = parse_flags(__doc__, Hyperparams, ServeFlags, reads_model=True, check=read_trained)
 
 from inference import Translator, load_model
 from server.app import host_name, make_app

@@ -19,7 +19,7 @@ import regex
 
 from hparams import Hyperparams
 from runtime.errors import InputError
-from runtime.files import split_paths
+from runtime.files import check_exists, split_paths
 from segments import (
     REFERENCE,
     ROLES,
@@ -100,12 +100,10 @@ def check_text_files(hp, part):
         value = getattr(hp, name)
         several = part == "train" or name.startswith("target")  # text, or references
         for path in split_paths(value) if several else [value]:
-            if os.path.exists(path):
-                continue
-            hint = f"Check --{name}"
-            if path == getattr(Hyperparams, name):
-                hint = MISSING_TEST_HINT if part == "test" else MISSING_CORPUS_HINT
-            raise InputError(f"{path}: no such file. {hint}")
+            is_default = path == getattr(Hyperparams, name)
+            if part == "test" and is_default and not os.path.exists(path):
+                raise InputError(f"{name} was not given, here or in training. {MISSING_TEST_HINT}")
+            check_exists(path, MISSING_CORPUS_HINT if is_default else f"Check --{name}")
 
 
 def training_files(hp) -> list[tuple[str, str]]:

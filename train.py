@@ -18,6 +18,7 @@ from hparams import (
     choose_schedule,
     count_epochs,
     count_steps,
+    holds_checkpoint,
     hparams_path,
     load_hparams,
     make_hparams,
@@ -27,18 +28,77 @@ from hparams import (
 )
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import announce_inputs, check_folder, check_utf8, make_folder, may_write
+from runtime.files import (
+    announce_inputs,
+    check_exists,
+    check_folder,
+    check_may_make,
+    check_unlocked,
+    check_utf8,
+    make_folder,
+    may_write,
+    split_paths,
+)
 from runtime.flags import AUTO, NONE
 from runtime.signals import SignalGuard
 
-if __name__ == "__main__":
-    flags = parse_flags(__doc__, Hyperparams)  # before TensorFlow is loaded, which takes seconds
+TEXT_FLAGS = [
+    f"{side}_{part}" for part in ("train", "dev", "test") for side in ("source", "target")
+]
+
+
+def check_start(flags):
+    """Check files and folders before TensorFlow is loaded.
+
+    Args:
+      flags: dict of the command line.
+
+    Raises:
+      InputError: a file is missing, or another training run holds the lock of `logdir`.
+    """
+    # Here, since `parse_flags` has a message for an environment without packages.
+    from text import check_text_files
+    from vocab import check_vocabs_exist
+
+    logdir = flags.get("logdir", Hyperparams.logdir)
+    start_from = flags.get("start_from", NONE)
+    if "TF_CONFIG" not in os.environ:  # of several workers, one holds the lock
+        check_unlocked(logdir)
+        check_may_make(logdir)
+    for name in TEXT_FLAGS:
+        if flags.get(name, NONE) != NONE:
+            for path in split_paths(flags[name]):
+                check_exists(path, f"Check --{name}")
+    if any(Path(logdir).glob("*.index")):
+        return
+    if start_from != NONE:
+        if not holds_checkpoint(start_from):
+            raise no_model_error(start_from)
+    else:
+        hp = make_hparams(flags)
+        check_text_files(hp, "train")
+        check_vocabs_exist(hp)
+
+
+def no_model_error(start_from) -> InputError:
+    """Return the error for a folder to start from that has no model."""
+    return InputError(f"{start_from}: holds no checkpoint. Name the folder of a model")
+
+
+if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
+    flags = parse_flags(__doc__, Hyperparams, check=check_start)
 
 import numpy as np
 import tensorflow as tf
 
 import checkpoint
-from bleu import METRICS, corpus_score, tokenizer_note
+from bleu import (
+    METRICS,
+    corpus_score,
+    language_notes,
+    tokenizer_note,
+    training_language_notes,
+)
 from data_load import (
     apply_bpe_dropout,
     load_test_data,
@@ -70,6 +130,7 @@ EVALUATION_FLAGS = (
     *("logdir", "beam", "length_penalty", "average_checkpoints", "best"),
     *("max_output_ratio", "max_output_extra"),
 )
+CPU_RATE = 5e10  # parameters times tokens of a batch, per second, on two cores
 
 
 def main(flags):
@@ -95,6 +156,7 @@ def main(flags):
     if path:
         checkpoint.check_sizes(hp, [*map(len, vocabs)], path)
         note_other_vocab(hp, vocabs)
+        note_changes(hp, flags)
         if checkpoint.epochs_done(path) >= hp.num_epochs and not more_steps:
             print(
                 f"{path}: all {hp.num_epochs} epochs of this model (recipe {hp.recipe}) are done."
@@ -107,6 +169,8 @@ def main(flags):
         announce_inputs(hp, flags, "source_train", "target_train", "source_dev", "target_dev")
     if "source_test" in flags or "target_test" in flags:
         check_text_files(hp, "test")  # eval.py reads it, which may be hours later
+    for note in training_language_notes(hp):
+        print(note, file=sys.stderr)
     dev = load_dev_data(hp, vocabs)
     data = load_train_data(hp, vocabs, may_write(hp.id_folder, "preprocessed", flags))
     if not path:
@@ -124,6 +188,8 @@ def main(flags):
             f"the model is too large for the memory. Lower --hidden_units ({hp.hidden_units}),"
             f" --num_blocks ({hp.num_blocks}) or --maxlen ({hp.maxlen})"
         ) from None
+    if not tf.config.list_physical_devices("GPU"):
+        note_slow(hp, data, vocabs, trainer.model.count_params())
     with own_logdir(trainer, latest), SignalGuard() as guard:
         try:
             trainer.train(data, dev, guard)
@@ -209,7 +275,7 @@ def start_from_model(flags) -> Start:
     logdir = flags["start_from"]
     newest = checkpoint.latest_readable(logdir)
     if not newest:
-        raise InputError(f"{logdir}: holds no checkpoint. Name the folder of a model")
+        raise no_model_error(logdir)
     check_not_original(newest, "Name the folder of another model")
     choice = {name: flags[name] for name in ("best", "average_checkpoints") if name in flags}
     saved, trained_with = load_hparams(choice | dict(logdir=logdir), model_exists=True)
@@ -247,6 +313,36 @@ def note_other_vocab(hp, vocabs):
                 f"{other} is not the vocabulary that this model was trained with. The model keeps"
                 f" its own, {vocab.path}. To use the other one, use a new --logdir"
             )
+
+
+def note_changes(hp, flags):
+    """Print the flags of the training that differ from those of the run that is resumed."""
+    saved, _ = read_hparams(hp.logdir)
+    for field in dataclasses.fields(Hyperparams):
+        name = field.name
+        if field.metadata["group"] != "training" or name not in flags or name == "profile_steps":
+            continue
+        before, now = getattr(saved, name), getattr(hp, name)
+        if before != now:
+            print(f"{name} is now {now}. It was {before} in the training so far")
+
+
+def note_slow(hp, data, vocabs, num_parameters):
+    """Print how long the training takes on a CPU if a step takes longer than a second.
+
+    Args:
+      data: SentencePairs.
+    """
+    batch_tokens = hp.batch_tokens or hp.batch_size * data.Y.lengths.mean()
+    seconds = num_parameters * batch_tokens * hp.accumulate / CPU_RATE
+    if seconds < 1:
+        return
+    steps = count_steps(hp, count_steps_per_epoch(hp, data, vocabs))
+    print(
+        f"No GPU was found. On two CPU cores, a step takes about {seconds:.0f} s, and {steps} steps"
+        f" take {steps * seconds / 3600:.0f} hours. The recipe tiny is small enough for a CPU",
+        file=sys.stderr,
+    )
 
 
 def check_alpha_auto(hp):
@@ -302,6 +398,8 @@ def load_dev_data(hp, vocabs):
     if hp.source_dev == NONE:
         return None
     dev = load_test_data(hp, vocabs, "dev")
+    for note in language_notes(hp, "dev", dev.data.Sources, dev.data.Targets):
+        print(note, file=sys.stderr)
     if note := tokenizer_note(hp.target_lang, dev.references[0]):
         print(note)
     return dev

@@ -16,11 +16,12 @@ import threading
 import time
 from pathlib import Path
 
-from hparams import SEARCH_FLAGS, Hyperparams
+from hparams import SEARCH_FLAGS, Hyperparams, read_trained
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import (
     atomic_open,
+    check_exists,
     check_outputs,
     check_regular_file,
     is_shown,
@@ -41,8 +42,10 @@ class TranslateFlags(Flags):
       InputError: a value outside its range, or flags that contradict each other.
     """
 
-    source: str = flag("-", "file to translate, one sentence per line; -: standard input")
-    output: str = flag("-", "file to write the translations to; -: standard output")
+    source: str = flag(
+        "-", "file to translate, one sentence per line; -: standard input", path=True
+    )
+    output: str = flag("-", "file to write the translations to; -: standard output", path=True)
     nbest: int = flag(
         1,
         "translations per line, at most --beam; if more than 1, the output has a line `number |||"
@@ -54,21 +57,25 @@ class TranslateFlags(Flags):
         NONE,
         "PNG file, for example out.png, that shows the attention of the last translation; none:"
         " no picture",
+        path=True,
     )
     alignments: str = flag(
         NONE,
         "file for the word alignment of each translation: 0-0 1-2 aligns word 0 of the source"
         " with word 0 of the translation, and word 1 with word 2; none: no file",
+        path=True,
     )
     score: str = flag(
         NONE,
         "file with a translation for each line of --source; the output has the log-probability"
         " and the perplexity of each, in place of translations",
+        path=True,
     )
     prefix: str = flag(
         NONE,
         "file with the first words of the translation of each line of --source, which it then"
         " continues; none: no file",
+        path=True,
     )
     replace_unknown: bool = flag(
         False, "replace each <UNK> by the source word that it pays the most attention to"
@@ -107,8 +114,16 @@ class TranslateFlags(Flags):
                 raise InputError(f"{name} has no effect: {NO_TRANSLATION}. Leave it out")
 
 
+def check_inputs(flags):
+    """Raise InputError if there is no model or no text, before TensorFlow is loaded."""
+    read_trained(flags)
+    for name in ("source", "score", "prefix"):
+        if flags.get(name, NONE) not in ("-", NONE):
+            check_exists(flags[name], f"Check the path, which --{name} names")
+
+
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
-    flags = parse_flags(__doc__, Hyperparams, TranslateFlags, reads_model=True)
+    flags = parse_flags(__doc__, Hyperparams, TranslateFlags, reads_model=True, check=check_inputs)
 
 import numpy as np
 from tqdm import tqdm

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from runtime.errors import InputError
-from runtime.files import atomic_write, read_file
+from runtime.files import atomic_write, check_exists, read_file
 from runtime.flags import AUTO
 from text import decode_utf8, normalize
 
@@ -48,11 +48,10 @@ def load_vocabs(hp, trained_with=None):
     Raises:
       InputError: a file is missing or malformed, or not the one the model was trained with.
     """
-    written_paths = hp.sentencepiece_paths
-    if hp.tokenizer == "words":
-        written_paths = [hp.vocab_path(lang) for lang in (hp.source_lang, hp.target_lang)]
     vocabs = []
-    for written_path in written_paths:
+    if not trained_with:
+        check_vocabs_exist(hp)
+    for written_path in written_paths(hp):
         path = Path(hp.logdir) / written_path.name
         if not (trained_with and path.exists()):
             path = written_path
@@ -68,6 +67,26 @@ def load_vocabs(hp, trained_with=None):
             check_prepared_with(vocab, hp, new=not trained_with)
         vocabs.append(vocab)
     return tuple(vocabs * 2 if len(vocabs) == 1 else vocabs)
+
+
+def written_paths(hp) -> list[Path]:
+    """The files that prepro.py writes: one vocabulary, or that of source and that of target."""
+    if hp.tokenizer == "bpe":
+        return hp.sentencepiece_paths
+    return [hp.vocab_path(lang) for lang in (hp.source_lang, hp.target_lang)]
+
+
+def check_vocabs_exist(hp):
+    """Raise InputError if a vocabulary is missing; the message names others that exist."""
+    for path in written_paths(hp):
+        hint = RUN_PREPRO_HINT
+        if others := [*path.parent.glob("bpe*.model"), *path.parent.glob("*.vocab.tsv")]:
+            hint = (
+                f"{min(others)} exists, but this is the recipe {hp.recipe}, from {hp.source_lang}"
+                f" to {hp.target_lang}. Give --recipe, --source_lang and --target_lang as to"
+                " prepro.py, or run it again"
+            )
+        check_exists(path, hint)
 
 
 def check_prepared_with(vocab, hp, new):

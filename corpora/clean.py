@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from runtime.cli import Parser, check_environment, run_script
+from runtime.cli import Parser, check_environment, parse_path, run_script
 from runtime.errors import InputError
 from runtime.files import atomic_open, check_regular_file, make_folder
 
@@ -292,6 +292,8 @@ def main(args):
     print_table(profile.num_pairs, removed)
     if note := skipped_note(paths, profile.skipped):
         print(note)
+    if outputs:
+        print(f"Written to {outputs[0]} and {outputs[1]}", file=sys.stderr)
 
 
 def parse_args():
@@ -301,9 +303,13 @@ def parse_args():
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("source", help="one sentence per line; .gz is unpacked")
-    parser.add_argument("target", help="the translation of each line")
-    parser.add_argument("--output", help="folder for the cleaned files; none are written without")
+    parser.add_argument("source", type=parse_path, help="one sentence per line; .gz is unpacked")
+    parser.add_argument("target", type=parse_path, help="the translation of each line")
+    parser.add_argument(
+        "--output",
+        type=parse_path,
+        help="folder for the cleaned files; none are written without",
+    )
     parser.add_argument("--max_chars", type=int, default=1000, help="default: %(default)s")
     parser.add_argument("--max_ratio", type=float, default=3.0, help="default: %(default)s")
     args = parser.parse_args()

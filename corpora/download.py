@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from runtime.cli import Parser, check_environment, run_script
+from runtime.cli import Parser, check_environment, parse_path, run_script
 from runtime.errors import InputError
 from runtime.files import atomic_open, atomic_write, make_folder
 
@@ -383,7 +383,11 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("corpus", choices=CORPORA, help="the corpus to download")
     parser.add_argument(
-        "--output", metavar="FOLDER", default="corpora", help="folder to write to (corpora)"
+        "--output",
+        metavar="FOLDER",
+        type=parse_path,
+        default="corpora",
+        help="folder to write to (corpora)",
     )
     return parser.parse_args()
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from runtime.cli import Parser, run_script
+from runtime.cli import Parser, parse_path, run_script
 from runtime.errors import InputError
 from runtime.files import atomic_open, make_folder
 
@@ -860,7 +860,9 @@ def main(args):
 def parse_args():
     """Parse the command line."""
     parser = Parser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--output", default="corpora", help="folder to write to (default: corpora)")
+    parser.add_argument(
+        "--output", type=parse_path, default="corpora", help="folder to write to (default: corpora)"
+    )
     parser.add_argument("--train", type=int, default=20_000, help="training pairs")
     parser.add_argument("--dev", type=int, default=200, help="pairs of the development set")
     parser.add_argument("--test", type=int, default=1_000, help="pairs of the test set")

@@ -19,13 +19,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from runtime.errors import InputError
-from runtime.flags import AUTO
+from runtime.flags import AUTO, check_no_url, expand_path
 from runtime.signals import raise_keyboard_interrupt, set_handler, termination_signals
+
+ROOT = Path(__file__).resolve().parent.parent  # of the repository, where commands are run
 
 # Flags -------------------------------------------------------------------------
 
 
-def parse_flags(description, hparams, *extra, reads_model=False) -> dict:
+def parse_flags(description, hparams, *extra, reads_model=False, check=None) -> dict:
     """Parse the command line; the flags that are not given are not in the dict.
 
     Ctrl-C then ends the program without a message, until `run_script` prints one.
@@ -35,9 +37,11 @@ def parse_flags(description, hparams, *extra, reads_model=False) -> dict:
       extra: `Flags` classes of this script alone.
       reads_model: whether the script reads a trained model, whose hyperparameters are the
         defaults then.
+      check: function of the flags that raises InputError, for what a script can check before
+        it loads TensorFlow.
     """
     check_environment()
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's notices
+    settle_environment()
     # Keras would import it for pictures of its own, which takes a third of a second. With None,
     # Python says that it is not installed, until `run_script` removes the None.
     sys.modules.setdefault("matplotlib", None)
@@ -72,6 +76,11 @@ def parse_flags(description, hparams, *extra, reads_model=False) -> dict:
         parser.error(str(error))
     except OSError as error:  # a folder may not be read, or a name is too long
         parser.error(f"{error.filename}: {error.strerror.lower()}. Check the path")
+    try:
+        if check:
+            check(vars(namespace))
+    except (InputError, OSError) as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
     return vars(namespace)
 
 
@@ -94,7 +103,7 @@ def read_flag_files(words) -> list[str]:
         if not word.startswith("@"):
             outputs.append(word)
             continue
-        path = Path(word[1:])
+        path = Path(expand_path(word[1:]))
         try:
             outputs += shlex.split(remove_comments(path.read_text("utf-8-sig")))
         except OSError as error:
@@ -118,7 +127,7 @@ def remove_comments(text) -> str:
 def read_saved(words, hparams) -> dict:
     """Read the hyperparameters of the model in the folder that `--logdir` names; {} if none."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--logdir", default=hparams.logdir)
+    parser.add_argument("--logdir", default=hparams.logdir, type=parse_path)
     try:
         return hparams.saved_in(parser.parse_known_args(words)[0].logdir)
     except (argparse.ArgumentError, OSError):
@@ -144,12 +153,17 @@ def add_flag(group, field, default):
         kind, metavar = dict(type=partial(number_or_auto, field.type)), f"{metavar}|{AUTO}"
     elif field.metadata["choices"]:
         metavar = "|".join(field.metadata["choices"])
+    elif field.metadata["path"]:
+        kind = dict(type=parse_path)
     shown = str(default).replace("%", "%%")  # argparse replaces %(prog)s and the like
     group.add_argument(name, metavar=metavar, help=f"{text} (default: {shown})", **kind)
 
 
 def check_environment():
-    """End the program where TensorFlow is not available, or is not installed."""
+    """End the program where TensorFlow is not available, or the current folder is deleted."""
+    folder = None
+    with contextlib.suppress(OSError):
+        folder = os.getcwd()
     if sys.platform in ("win32", "cygwin"):
         message = "Windows is not supported. Run it within WSL2 (https://aka.ms/wsl), as on Linux"
     elif not find_spec("tensorflow"):
@@ -157,10 +171,25 @@ def check_environment():
             f"{sys.executable} has no TensorFlow. Run `make install` and then"
             " `source .venv/bin/activate`, or `pip install -r requirements.txt`"
         )
+    elif folder is None:
+        message = "the current folder was deleted. Change to another one, for example with `cd ~`"
     else:
         return
     print(f"{Path(sys.argv[0]).name}: {message}", file=sys.stderr)
     sys.exit(2)
+
+
+def settle_environment():
+    """Set the variables of TensorFlow and Keras, before they are loaded.
+
+    The settings of other Keras programs, as in ~/.keras/keras.json, must not change a model.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's notices
+    for name in [name for name in os.environ if name.startswith("KERAS_")]:
+        del os.environ[name]
+    os.environ |= dict(KERAS_BACKEND="tensorflow", KERAS_HOME=os.devnull)  # no keras.json there
+    if not os.environ.get("TF_CONFIG", "").strip():
+        os.environ.pop("TF_CONFIG", None)
 
 
 class Parser(argparse.ArgumentParser):
@@ -169,7 +198,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message):
         """Print the message and how to list all flags, and end the program."""
         message += "" if message[-1] in ".?" else "."
-        self.exit(2, f"{self.prog}: {message} `python {self.prog} --help` lists all flags.\n")
+        script = Path(os.path.realpath(sys.argv[0]))
+        script = script.relative_to(ROOT) if script.is_relative_to(ROOT) else self.prog
+        self.exit(2, f"{self.prog}: {message} `python {script} --help` lists all flags.\n")
 
     def option_strings(self):
         """All flags, with their dashes."""
@@ -208,6 +239,15 @@ def parse_bool(word) -> bool:
         return {"true": True, "1": True, "false": False, "0": False}[word.lower()]
     except KeyError:
         raise argparse.ArgumentTypeError(f"{word} is neither True nor False") from None
+
+
+def parse_path(word) -> str:
+    """Return a path of the command line, as `expand_path` does; a URL is an error."""
+    try:
+        check_no_url(word)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return expand_path(word)
 
 
 def number_or_auto(kind, word):

@@ -227,6 +227,35 @@ def make_folder(folder):
         raise InputError(f"{folder}: this folder cannot be written to. Choose another path")
 
 
+def check_may_make(folder):
+    """Raise InputError if `make_folder` could not create or write to a folder."""
+    existing = Path(folder)
+    while not existing.exists():
+        existing = existing.parent
+    if not os.access(existing, os.W_OK):
+        raise InputError(f"{folder}: this folder cannot be written to. Choose another path")
+
+
+def check_unlocked(folder):
+    """Raise InputError if a training run holds the lock of a folder. Writes nothing."""
+    import fcntl
+
+    try:  # the folder may come from someone else, with a pipe or a link in it
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        handle = os.open(Path(folder) / "lock", flags)
+    except OSError:  # there is none, or training will say what is wrong with it
+        return
+    with open(handle, "rb") as file, contextlib.suppress(OSError):
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            number = "".join(filter(str.isdigit, file.read(20).decode("ascii", "replace")))
+            raise InputError(
+                f"{folder}: another training run writes here (process {number}). Wait for it, or"
+                " use a new --logdir"
+            ) from None
+
+
 def check_utf8(path):
     """Raise InputError if a path is not UTF-8, since TensorFlow cannot write to it."""
     if not is_utf8(os.fspath(path)):
@@ -269,6 +298,12 @@ def check_outputs(flags, outputs, inputs):
                     f"{path}: --{names[real]} names this file, too. Choose another --{name}"
                 )
         names[real] = name
+
+
+def check_exists(path, hint):
+    """Raise InputError if there is no file or folder `path`; `hint` says what to do."""
+    if not os.path.exists(path):
+        raise InputError(f"{path}: no such file. {hint}")
 
 
 def check_not_directory(path):

@@ -5,6 +5,8 @@ imports nothing heavy, so that `--help` answers at once.
 """
 
 import dataclasses
+import os
+import re
 
 from runtime.errors import InputError
 
@@ -12,6 +14,7 @@ INT32_LIMIT = 2**31  # exclusive; TensorFlow counts with 32 bits
 WIDTH_LIMIT = 2**16 + 1  # exclusive; units of a layer
 AUTO = "auto"  # the value of a field that the program chooses
 NONE = "none"  # the value of a field that names a file or folder, if there is none
+URL_PATTERN = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def flag(
@@ -23,6 +26,7 @@ def flag(
     group="",
     fixed=None,
     auto=False,
+    path=False,
 ):
     """Declare a field of a `Flags` dataclass.
 
@@ -34,9 +38,10 @@ def flag(
       fixed: "model" if a trained model depends on the value; "epoch" if changing it in the
         middle of an epoch would change the batches.
       auto: whether the value may be `AUTO`.
+      path: whether it names a file or folder, or several with commas between them.
     """
     metadata = dict(help=description, at_least=at_least, below=below, choices=choices)
-    metadata |= dict(group=group, fixed=fixed, auto=auto)
+    metadata |= dict(group=group, fixed=fixed, auto=auto, path=path)
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -89,3 +94,20 @@ def check_value(field, value):
         # A file that someone else wrote may contain sequences that control the terminal.
         if any(ord(char) < 32 or 127 <= ord(char) < 160 for char in value):
             raise InputError(f"{field.name} is {value!r}. It must not contain control characters")
+    if field.metadata["path"]:
+        check_no_url(value)
+
+
+def check_no_url(value):
+    """Raise InputError if a path is a URL, which Python and TensorFlow read differently."""
+    for path in value.split(","):
+        if URL_PATTERN.match(path):
+            raise InputError(f"{path}: is a URL. Name a file or folder on this machine")
+
+
+def expand_path(value) -> str:
+    """Replace ~ and variables like $HOME, as a shell does, in a path or several with commas.
+
+    No shell has done so in --logdir=~/run and in files of flags.
+    """
+    return ",".join(os.path.expanduser(os.path.expandvars(path)) for path in value.split(","))

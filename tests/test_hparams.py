@@ -1,6 +1,7 @@
 """Hyperparameters: the defaults of the 2017 code, the flags, and hparams.json."""
 
 import dataclasses
+import importlib
 import inspect
 import json
 import subprocess
@@ -15,6 +16,7 @@ from processes import ROOT, run_script
 from rnn import RNN_ARGS, RecurrentModel
 from runtime.cli import parse_flags
 from runtime.errors import InputError
+from runtime.flags import Flags
 
 DEFAULTS_2017 = dict(
     source_train="corpora/train.tags.de-en.de",
@@ -315,3 +317,74 @@ def test_a_damaged_file_is_named(tmp_path, damage):
 
 
 # Files ---------------------------------------------------------------------------
+
+
+# Paths ---------------------------------------------------------------------------
+
+
+def test_home_is_expanded_in_paths_that_no_shell_has_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "my.flags").write_text(
+        "--results ~/results --source_train $HOME/a,~/b --target_lang ~"
+    )
+    monkeypatch.setattr(sys, "argv", ["train.py", "--logdir=~/run,x~", "@~/my.flags"])
+    home = str(tmp_path)
+    assert parse_flags("", Hyperparams) == dict(
+        logdir=f"{home}/run,x~",
+        results=f"{home}/results",
+        source_train=f"{home}/a,{home}/b",
+        target_lang="~",
+    )
+
+
+def path_flags(script):
+    """List the flags of a script whose help says that they name a file or folder."""
+    kinds = [Hyperparams, *(kind for kind in vars(script).values() if is_flags(kind))]
+    words = ("folder", "file", "side of the")
+    return [
+        field.name
+        for kind in dict.fromkeys(kinds)
+        for field in dataclasses.fields(kind)
+        if field.type is str and not field.metadata["choices"]
+        if any(word in field.metadata["help"] for word in words)
+        if field.name not in ("source_lang", "target_lang")
+    ]
+
+
+def is_flags(kind):
+    return isinstance(kind, type) and issubclass(kind, Flags) and dataclasses.is_dataclass(kind)
+
+
+@pytest.mark.parametrize("name", ["train", "eval", "translate", "rerank", "export"])
+def test_a_url_is_refused_in_every_path_flag(name, monkeypatch, capsys):
+    script = importlib.import_module(name)
+    extra = [kind for kind in vars(script).values() if is_flags(kind) and kind is not Hyperparams]
+    extra = [kind for kind in extra if kind is not Flags]
+    names = path_flags(script)
+    assert len(names) >= 10
+    for flag in names:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", f"--{flag}", "a,s3://bucket/run"])
+        with pytest.raises(SystemExit, match="2"):
+            parse_flags("", Hyperparams, *extra)
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "s3://bucket/run: is a URL. Name a file or folder" in line
+    with pytest.raises(InputError, match="file:///x: is a URL"):
+        Hyperparams(logdir="file:///x")
+
+
+@pytest.mark.parametrize("words", [["a", "b", "--output", "gs://x"], ["hdfs://a", "b"]])
+def test_corpora_have_no_urls(words):
+    done = subprocess.run(
+        [sys.executable, "corpora/clean.py", *words], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "is a URL" in done.stderr
+    assert "`python corpora/clean.py --help` lists" in done.stderr and "\n" not in done.stderr[:-1]
+
+
+def test_one_language_on_both_sides_needs_a_joint_vocabulary():
+    same = dict(source_lang="en", target_lang="en")
+    assert make_hparams(same | dict(recipe="tiny")).target_lang == "en"
+    separate = dict(recipe="tiny", joint_vocab=False, tied_embeddings=False)
+    for flags in (same, same | separate):
+        with pytest.raises(InputError, match="are both en"):
+            make_hparams(flags)

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import warnings
 
 import keras
 import numpy as np
@@ -16,6 +17,7 @@ from model import DecoderBlock, EncoderBlock, Transformer, make_model
 from modules import MultiheadAttention, shift_right, smoothed_cross_entropy
 from optimizer import FusedAdam
 from processes import Forked
+from rnn import RecurrentModel
 from search import greedy
 from trainer import make_loss_fn, make_train_step
 from vocab import BOS, load_vocabs
@@ -447,3 +449,117 @@ def test_a_keras_file_holds_the_dtype_policy(tmp_path):
     path.unlink()
     loaded.save(path)  # a loaded model can be saved again
     assert keras.models.load_model(path).get_config() == model.get_config()
+
+
+# The Python interface ------------------------------------------------------------
+
+
+RECURRENT = dict(source_vocab=12, target_vocab=12, hidden_units=8)
+TRANSFORMER = RECURRENT | dict(maxlen=9, num_blocks=1, num_heads=2)
+
+
+@pytest.mark.parametrize(
+    "kind, more, message",
+    [
+        (
+            Transformer,
+            dict(mask_from="id"),
+            "mask_from is id. Choose one of activations, ids, none",
+        ),
+        (Transformer, dict(dropout_on="all"), "dropout_on is all. Choose one of"),
+        (Transformer, dict(positions="alibi"), "positions is alibi. Choose one of"),
+        (Transformer, dict(num_heads=3), "not a multiple of num_heads 3"),
+        (Transformer, dict(num_blocks=0), "num_blocks is 0. It must be at least 1"),
+        (Transformer, dict(word_dropout=1.0), "word_dropout is 1.0"),
+        (Transformer, dict(source_vocab=0), "source_vocab is 0"),
+        (Transformer, dict(tied_embeddings=True, target_vocab=13), "one vocabulary. source_vocab"),
+        (Transformer, dict(positions="t5", attention_score="dot"), "are defined for"),
+        (RecurrentModel, dict(cell="GRU"), "cell is GRU. Choose one of tanh, gru, lstm"),
+        (RecurrentModel, dict(hidden_units=7), "hidden_units 7 is odd"),
+        (RecurrentModel, dict(dropout_rate=-1.0), "dropout_rate is -1.0"),
+    ],
+)
+def test_wrong_arguments_are_refused(kind, more, message):
+    with pytest.raises(ValueError, match=message):
+        kind(**(TRANSFORMER if kind is Transformer else RECURRENT) | more)
+
+
+def test_numbers_of_numpy_are_valid_arguments():
+    Transformer(**TRANSFORMER | dict(num_heads=np.int64(2), dropout_rate=np.float32(0.5)))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        dict(recipe="tiny", num_heads=2, num_blocks=1, positions=positions)
+        for positions in ("t5", "rotary", "recurrent", "paired_sinusoid")
+    ]
+    + [dict(recipe="rnn_attention")],
+)
+def test_the_constructor_builds_all_layers(flags):
+    model = make_model(make_hparams(flags | dict(hidden_units=8, vocab_size=12)), 12, 12)
+    assert all(layer.built for layer in model._flatten_layers())
+    before = model.get_weights()
+    model.build((None, None))
+    model.build([(None, None), (None, None)])
+    assert len(model.get_weights()) == len(before)
+
+
+@pytest.fixture
+def foreign_settings():
+    """Settings of Keras that another program or a cell of a notebook has made."""
+    config = keras.config
+    before = config.floatx(), config.epsilon(), config.dtype_policy()
+
+    def change(floatx, policy):
+        config.set_floatx(floatx)
+        config.set_epsilon(0.5)
+        config.set_dtype_policy(policy)
+
+    yield change
+    config.set_floatx(before[0])
+    config.set_epsilon(before[1])
+    config.set_dtype_policy(before[2])
+
+
+def test_settings_of_keras_change_no_model(foreign_settings):
+    """Neither its dtypes nor its numbers, in training and decoding."""
+    sizes = dict(hidden_units=8, vocab_size=12, seed=1)
+    small = sizes | dict(recipe="tiny", num_heads=2, num_blocks=1, word_dropout=0.3)
+    names = ("learned", "t5", "rotary", "complex")
+    kinds = [small | dict(positions=name) for name in names]
+    kinds += [small | dict(attention_score="cosine"), sizes | dict(recipe="rnn_attention")]
+    x = np.array([[5, 6, 3], [8, 3, 0]], np.int32)
+
+    def compute(flags):
+        keras.utils.set_random_seed(1)
+        model = make_model(make_hparams(flags), 12, 12)
+        return [model(x, x, training=True).numpy(), token_by_token(model, x[:, :2], x[:, :2])]
+
+    expected = [compute(flags) for flags in kinds]
+    foreign_settings("float64", "mixed_bfloat16")
+    for flags, arrays in zip(kinds, expected, strict=True):
+        for array, got in zip(arrays, compute(flags), strict=True):
+            assert got.dtype == np.float32, flags
+            np.testing.assert_array_equal(got, array, err_msg=str(flags))
+
+
+@pytest.mark.parametrize("kind, args", [(Transformer, TRANSFORMER), (RecurrentModel, RECURRENT)])
+def test_a_functional_model_fits_and_predicts(kind, args, tmp_path):
+    """docs/walkthrough.md, section 8. The file of it loads, and quantization may skip layers."""
+    model = kind(**args)
+    inputs = [keras.Input((None,), dtype="int32") for _ in range(2)]
+    functional = keras.Model(inputs, model(*inputs))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
+    functional.compile("adam", loss, run_eagerly=True)
+    x = np.array([[5, 6, 3, 0], [4, 3, 0, 0]], np.int32)
+    history = functional.fit((x, x), x, epochs=3, verbose=0).history["loss"]
+    assert history[-1] < history[0]
+    got = functional.predict((x, x), verbose=0)
+    np.testing.assert_allclose(got, model(x, x), atol=1e-5)
+    functional.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(loaded.predict((x, x), verbose=0), got, atol=1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Keras names each layer that it does not quantize
+        model.quantize("int8")

@@ -1,7 +1,9 @@
 """The scripts as a user runs them, one after the other, and again."""
 
 import dataclasses
+import fcntl
 import json
+import os
 import re
 import shutil
 import signal
@@ -17,8 +19,10 @@ import eval
 import prepro
 import train
 import trainer
+from bleu import training_language_notes
 from conftest import SMALL, needs_bfloat16, sample_pairs, seeds, write_corpus
-from hparams import load_hparams, make_hparams
+from data_load import load_train_data
+from hparams import Hyperparams, load_hparams, make_hparams
 from inference import load_model
 from interop.variable_names import variables_by_2017_name
 from model import make_model
@@ -353,14 +357,18 @@ def test_the_seed_decides_the_initial_parameters(corpus):
     assert not differ(first, again) and differ(first, other)
 
 
-def test_text_and_learning_rate_may_change_between_epochs(corpus):
+def test_text_and_learning_rate_may_change_between_epochs(corpus, capsys):
     flags = corpus | SMALL
     train.main(flags | dict(num_epochs=1))
     before = parameters(flags)
     for side in ("source_train", "target_train"):
         path = Path(flags[side])
         path.write_text(path.read_text("utf-8").split("\n", 40)[40], "utf-8")
+    capsys.readouterr()
     train.main(flags | dict(num_epochs=2, lr=1e-30))
+    printed = capsys.readouterr().out
+    assert "lr is now 1e-30. It was 0.0001 in the training so far" in printed
+    assert "num_epochs is now 2. It was 1" in printed and "seed is now" not in printed
     assert checkpoint.latest(flags["logdir"]).name == "model_epoch_02_gs_4"
     for name, parameter in parameters(flags).items():
         np.testing.assert_array_equal(parameter, before[name])
@@ -430,15 +438,147 @@ def test_ctrl_c_prints_one_line_and_the_same_command_resumes(corpus):
 # What starting loads ---------------------------------------------------------------
 
 
-def test_training_loads_nothing_that_only_other_scripts_need():
+def test_training_loads_nothing_that_only_other_scripts_need_and_no_settings(tmp_path):
+    """Settings of other Keras programs have no effect."""
+    (tmp_path / ".keras").mkdir()
+    (tmp_path / ".keras" / "keras.json").write_text('{"floatx": "float64", "backend": "torch"}')
+    env = os.environ | dict(HOME=str(tmp_path), KERAS_BACKEND="jax", KERAS_MAX_EPOCHS="x")
     code = (
         "import sys; sys.argv = ['train.py'];"
         "from runtime.cli import parse_flags; from hparams import Hyperparams;"
         "parse_flags('', Hyperparams); import train;"
-        "print(*(name for name, module in sys.modules.items() if module))"
+        "print(*(name for name, module in sys.modules.items() if module));"
+        "import keras, os; print(keras.config.backend(), keras.config.floatx());"
+        "print('TF_CONFIG' in os.environ)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-c", code]
+    env |= dict(TF_CONFIG=" ", OMP_NUM_THREADS="x", CUDA_VISIBLE_DEVICES="7,x")
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    loaded = {*done.stdout.split()}
+    names, settings, has_workers = done.stdout.splitlines()
+    assert (settings, has_workers) == ("tensorflow float32", "False")
+    loaded = {*names.split()}
     assert "tensorflow" in loaded
     assert loaded.isdisjoint({"nltk", "aiohttp", "tensorflow_text", "matplotlib"})
+
+
+def refused_early(words, cwd=ROOT):
+    """Check that a script ends with one line before it loads TensorFlow, and return the line."""
+    command = [sys.executable, "-X", "importtime", str(ROOT / words[0]), *words[1:]]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
+    assert done.returncode == 2 and len(lines) == 1, lines
+    assert not any(line.endswith("| tensorflow") for line in done.stderr.splitlines())
+    assert lines[0].startswith(f"{words[0]}: ") and not done.stdout
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["translate.py"], "logdir: holds no checkpoint. Train a model"),
+        (["serve.py", "--logdir", "{logdir},no"], "no: holds no checkpoint"),
+        (
+            ["serve.py", "--logdir", "{logdir}", "--maxlen", "9"],
+            "was trained with --maxlen 15, not",
+        ),
+        (["translate.py", "--logdir", "{logdir}", "--source", "no"], "no: no such file. Check the"),
+        (["eval.py", "--logdir", "{logdir}", "--compare", "no"], "no: no such file. Check the"),
+        (["eval.py", "--logdir", "{logdir}", "--source_test", "a", "--target_test", "b"], "a: no "),
+        (["export.py", "--logdir", "{logdir}", "--output", "{logdir}"], "already exists"),
+        (["rerank.py", "--source", "{source_test}", "--nbest", "no"], "no: no such file. Check t"),
+        (["train.py", "--source_dev", "no", "--target_dev", "no"], "no: no such file. Check --sou"),
+        (["train.py", "--start_from", "no"], "no: holds no checkpoint. Name the folder of"),
+        (
+            ["train.py", "--source_train", "{source_train}", "--target_train", "{target_train}"]
+            + ["--preprocessed", "{preprocessed}", "--recipe", "tiny"],
+            "bpe.model: no such file. .*/de.vocab.tsv exists, but this is the recipe tiny",
+        ),
+    ],
+    ids=lambda value: "-".join(value[:2]) if isinstance(value, list) else "",
+)
+def test_what_needs_no_tensorflow_is_checked_before_it_is_loaded(run, tmp_path, words, message):
+    line = refused_early([word.format(**run[0]) for word in words], cwd=tmp_path)
+    assert re.search(message, line)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_locked_folder_is_found_before_the_text_is_read(run, tmp_path):
+    (tmp_path / "lock").write_text("123\n")
+    with open(tmp_path / "lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        words = ["train.py", "--logdir", str(tmp_path)]
+        assert f"{tmp_path}: another training run writes here (process 123)" in refused_early(words)
+    (tmp_path / "lock").unlink()
+    os.mkfifo(tmp_path / "lock")  # of someone else: must not be waited for
+    assert "no such file" in refused_early([*words, "--source_train", "no"])
+
+
+def test_a_deleted_folder_is_named(tmp_path):
+    code = "import os, runpy, sys; os.rmdir(os.getcwd()); sys.argv = sys.argv[1:];"
+    code += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    command = [sys.executable, "-c", code, str(ROOT / "prepro.py")]
+    env = os.environ | dict(PYTHONPATH=str(ROOT))
+    (tmp_path / "gone").mkdir()
+    done = subprocess.run(command, cwd=tmp_path / "gone", env=env, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "prepro.py: the current folder was deleted. Change" in done.stderr
+
+
+def test_a_model_without_a_test_set_says_so(run, tmp_path):
+    logdir = shutil.copytree(run[0]["logdir"], tmp_path / "logdir")
+    saved = json.loads((logdir / "hparams.json").read_text())
+    names = ("source_test", "target_test")
+    saved |= {name: getattr(Hyperparams, name) for name in names}
+    (logdir / "hparams.json").write_text(json.dumps(saved))
+    line = refused_early(["eval.py", "--logdir", "logdir"], cwd=tmp_path)
+    assert "source_test was not given, here or in training. Name a test set" in line
+    assert "IWSLT" not in line
+
+
+# Notes ------------------------------------------------------------------------------
+
+
+def test_a_text_in_another_script_than_its_language_is_noticed(tmp_path, capsys):
+    pairs = [("犬が走っています。", "A dog is running."), ("猫が寝ています。", "A cat sleeps.")]
+    flags = write_corpus(tmp_path, pairs * 20) | dict(recipe="tiny")
+    prepro.main(flags | dict(source_lang="ja", target_lang="en"))
+    assert "script" not in capsys.readouterr().err
+    prepro.main(flags | dict(source_lang="en", target_lang="jp"))
+    first, second, *_ = capsys.readouterr().err.splitlines()
+    assert first == "--target_lang jp: the code of this language is ja"
+    assert second.startswith(f"{flags['source_train']}: this text is not in the script of --source")
+    prepro.main(flags | dict(source_lang="yue", target_lang="ru"))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "script of --target_lang ru" in line
+
+
+def test_crossed_development_files_are_noticed(tmp_path, capsys):
+    pairs = [("犬が走っています。", "A dog is running."), ("猫が寝ています。", "A cat sleeps.")]
+    flags = write_corpus(tmp_path, pairs * 20, pairs)
+    flags |= dict(recipe="tiny", source_lang="en", target_lang="ja")
+    prepro.main(flags)
+    names = dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
+    hp = make_hparams(flags | names)
+    capsys.readouterr()
+    train.load_dev_data(hp, load_vocabs(hp))
+    printed = capsys.readouterr().err
+    assert printed.count("is not in the script of") == 2 and "--target_lang ja" in printed
+
+
+def test_a_pipe_is_not_read_for_its_script(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    path = str(tmp_path / "pipe")
+    hp = make_hparams(dict(recipe="tiny", source_train=path, target_train=path))
+    assert training_language_notes(hp) == []
+
+
+def test_a_large_model_on_a_cpu_says_how_long_it_takes(corpus, capsys):
+    hp = make_hparams(corpus | SMALL | dict(num_epochs=10))
+    vocabs = load_vocabs(hp)
+    data = load_train_data(hp, vocabs)
+    capsys.readouterr()
+    train.note_slow(hp, data, vocabs, num_parameters=10**6)
+    assert capsys.readouterr().err == ""
+    train.note_slow(hp, data, vocabs, num_parameters=10**12)
+    assert re.search(r"a step takes about \d+ s, and 30 steps take \d+", capsys.readouterr().err)
