@@ -128,32 +128,44 @@ def averaged(tmp_path):
     ]
 
 
-def test_the_last_epochs_are_those_directly_before(averaged, tmp_path):
-    names = [f"model_epoch_{epoch:02d}_gs_{epoch}0" for epoch in (2, 5, 6, 7)]
-    write_files(tmp_path, *names, "model_epoch_07_gs_71_mine", "final")
+def test_only_the_last_third_of_the_training_is_averaged(averaged, tmp_path):
+    names = [f"model_epoch_{epoch:02d}_gs_{epoch}0" for epoch in range(1, 10)]
+    write_files(tmp_path, *names, "model_epoch_09_gs_91_mine", "final")
 
-    assert averaged(names[3], 1) == names[3:]
-    assert averaged(names[3], 2) == names[2:]
-    assert averaged(names[3], 10) == names[1:]  # epochs 3 and 4 are missing
-    assert averaged(names[2], 10) == names[1:3]
+    assert averaged(names[8], 1) == names[8:]
+    assert averaged(names[8], 2) == names[7:]
+    assert averaged(names[8], 10) == names[5:]  # after step 60 of 90
+    assert averaged(names[5], 10) == names[3:6]
+    assert averaged(names[0], 10) == names[:1]
     assert averaged("final", 10) == ["final"]
 
 
-def test_the_last_ones_after_a_training_with_and_one_without_dev_steps(averaged, tmp_path):
-    parts = ["01_gs_5_partial", "01_gs_10", "02_gs_15_partial", "02_gs_20"]
-    names = [f"model_epoch_{part}" for part in [*parts, "03_gs_30", "04_gs_40"]]
-    write_files(tmp_path, *names, "model_epoch_04_gs_35_partial")
+def test_evaluated_checkpoints_within_an_epoch_are_averaged(averaged, tmp_path):
+    parts = ["03_gs_25_partial", "03_gs_30", "04_gs_35_partial", "04_gs_40", "05_gs_44_partial"]
+    names = [f"model_epoch_{part}" for part in [*parts, "05_gs_46_partial"]]
+    write_files(tmp_path, *names)
     scores = dict.fromkeys(names[:4], 1.0)
     checkpoint.write_dev_scores(tmp_path, scores, "bleu", "digest")
 
-    assert averaged(names[5], 3) == names[3:]
-    assert averaged(names[5], 10) == names
-    assert averaged(names[2], 10) == names[:3]
-    (tmp_path / f"{names[2]}.index").unlink()
-    assert averaged(names[5], 10) == names[3:]
+    assert averaged(names[3], 10) == names[1:4]  # step 25 is before two thirds of 40
+    assert averaged(names[4], 10) == names[1:4]  # less than half an epoch after the last one
+    assert averaged(names[5], 10) == [*names[2:4], names[5]]
     last = "model_epoch_999999999_gs_1"  # of someone else: the memory must not hold every epoch
     write_files(tmp_path, last)
-    assert averaged(last, 10) == [last]
+    assert averaged(last, 2**31 - 1)[-1] == last
+
+
+def test_checkpoints_of_a_rolled_back_training_are_not_averaged(saved_objects, averaged, tmp_path):
+    for epoch in (1, 2, 3, 4):
+        checkpoint.save(saved_objects, tmp_path, epoch, 22 * epoch)
+    first = tmp_path / "model_epoch_01_gs_22"
+    state = (tmp_path / "checkpoint").read_text("utf-8")
+    (tmp_path / "checkpoint").write_text(state.replace("04_gs_88", first.name[12:], 1), "utf-8")
+    assert checkpoint.latest(tmp_path) == first
+    second = checkpoint.save(saved_objects, tmp_path, 2, 41, previous=first)
+    third = checkpoint.save(saved_objects, tmp_path, 3, 60, previous=second)
+    assert averaged(third.name, 10) == [second.name, third.name]
+    assert (tmp_path / "model_epoch_02_gs_44.index").exists()  # it is not deleted
 
 
 def test_the_best_is_recorded_with_its_development_set(tmp_path):
@@ -211,7 +223,8 @@ def test_mid_epoch_checkpoints_stay_until_the_epoch_ends(saved_objects, tmp_path
     assert names() == ["01_gs_30"]
     path = checkpoint.save(saved_objects, tmp_path, 2, 40, mid_epoch=True)
     assert names() == ["01_gs_30", "02_gs_40_partial"]
-    assert [other.name[12:] for other in checkpoint.checkpoints_to_average(path, 5)] == names()
+    averaged = checkpoint.checkpoints_to_average(path, 5)  # less than half an epoch since step 30
+    assert [other.name[12:] for other in averaged] == names()[:1]
     checkpoint.save(saved_objects, tmp_path, 2, 50, keep=1)
     assert names() == ["02_gs_50"]
 

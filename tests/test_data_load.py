@@ -17,6 +17,7 @@ import tarfile
 import textwrap
 import time
 import tracemalloc
+import unicodedata
 import weakref
 import zipfile
 from pathlib import Path
@@ -24,10 +25,13 @@ from pathlib import Path
 import loky
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import data_load
 import prepro
 import text
+from bleu import METRICS, bleu_score, corpus_score
 from conftest import GOLDEN, write_corpus
 from data_load import create_data, get_batch_data, load_test_data, load_train_data
 from hparams import Hyperparams, make_hparams
@@ -1191,3 +1195,70 @@ def test_source_and_target_stay_together():
     batches, _ = get_batch_data(data, Hyperparams(batch_size=8, maxlen=3), 1)
     for x, y in batches:
         np.testing.assert_array_equal(x, y)
+
+
+# Normalization -----------------------------------------------------------------------
+
+
+# Each item: texts that look equal.
+EQUAL_TEXTS = {
+    "composed": ("über", "u\u0308ber"),
+    "half-composed Vietnamese": ("tiếng Việt", "ti\u00ea\u0301ng Vi\u00ea\u0323t"),
+    "marks in another order": ("e\u0323\u0301x", "e\u0301\u0323x"),
+    "Arabic marks": ("\u0628\u0651\u064e", "\u0628\u064e\u0651"),
+    "half-composed Hangul": ("각", "가\u11a8"),
+    "Bengali with nukta": ("\u09a1\u09bc", "\u09dc"),
+    "Ångström": ("\u00c5", "\u212b"),
+    "soft hyphen": ("Straße", "Stra\u00adße"),
+    "zero-width space": ("läuft", "\u200bläu\u200bft"),
+    "byte-order mark": ("Hund", "\ufeffHu\ufeffnd"),
+    "marks of direction": ("שלום", "\u200f\u202bשלום\u202c\u2069"),
+    "control characters": ("Hund", "H\0u\x07n\x92d"),
+    "joiner in Latin": ("Auflage", "Auf\u200clage"),
+    "a mark after what is invisible": ("ü", "u\u00ad\u0308"),
+}
+
+
+@pytest.mark.parametrize("texts", EQUAL_TEXTS.values(), ids=EQUAL_TEXTS)
+def test_text_that_looks_equal_is_equal(texts):
+    assert {*map(text.normalize, texts)} == {text.normalize(texts[0])}
+
+
+@pytest.mark.parametrize(
+    "line", ["می\u200cخواهم", "क्\u200dष", "👩\u200d🔬", "ＡＢ½…", "a\tb\u00a0c\u3000d", "26 °C"]
+)
+def test_what_can_be_seen_stays(line):
+    assert text.normalize(line) == line
+
+
+@given(
+    st.text(st.sampled_from("a\u0301\u0323eß\u00ad\u200b\u200c\u200dф가\u11a8\u0651\u064e\ufeff"))
+)
+def test_normalizing_again_changes_nothing(line):
+    once = text.normalize(line)
+    assert text.normalize(once) == once and unicodedata.is_normalized("NFC", once)
+    assert text.normalize_lines([line, "x", line]) == [once, "x", once]
+
+
+@pytest.mark.parametrize("recipe", ["legacy", "tiny"])
+def test_the_form_of_a_text_changes_no_ids_and_no_score(tmp_path, recipe, capsys):
+    words = "Köchin Straße läuft über schöne grüne Bäume früh".split()
+    lines = [" ".join(words[i:] + words[:i]) for i in range(len(words))]
+    forms = dict(NFC=lines, NFD=[unicodedata.normalize("NFD", line) for line in lines])
+    forms["hyphens"] = [line.replace("ß", "\u00adß") for line in lines]
+    vocab_ids, sets = [], {}
+    for name, source in forms.items():
+        flags = write_corpus(tmp_path / name, [*zip(source, source[::-1], strict=True)])
+        flags |= dict(recipe=recipe, min_cnt=1)
+        prepro.main(flags)
+        hp = make_hparams(flags)
+        vocabs = load_vocabs(hp)
+        vocab_ids.append(load_train_data(hp, vocabs).X.ids.tolist())
+        test = sets[name] = load_test_data(hp, vocabs)
+        got = [vocabs[1].decode(ids) for ids in test.data.Y]
+        assert got == lines[::-1]
+        for metric in METRICS:
+            assert corpus_score(metric, test, got, "de")[0] == pytest.approx(100)
+        assert bleu_score(test.data.Targets, got)[0] == pytest.approx(100)
+    assert vocab_ids[0] == vocab_ids[1] == vocab_ids[2]
+    assert capsys.readouterr().out.count("8 of 8 sentences were normalized") == 2

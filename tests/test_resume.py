@@ -20,6 +20,7 @@ import prepro
 import train
 import trainer
 from conftest import sample_pairs, slow, write_corpus
+from hparams import make_hparams
 from processes import Forked, command_line
 from runtime.signals import SignalGuard
 from test_scripts import scalars
@@ -204,6 +205,49 @@ def test_a_full_disk_leaves_the_last_checkpoint(flags, one_epoch):
     assert "no checkpoint can be written" in printed and "Traceback" not in printed
     assert checkpoint.latest_readable(one_epoch) == before
     assert not [*one_epoch.glob("unfinished*")]
+
+
+@pytest.mark.parametrize("stop", [False, True])
+def test_training_continues_when_nobody_reads_what_it_prints(flags, tmp_path, stop):
+    """Both streams are pipes, as with `2>&1 | tee log`, and tee ends."""
+    number = 1 if stop else 2
+    with start(flags, tmp_path, num_epochs=2) as process:
+        process.stdout.close()
+        process.stderr.close()
+        wait_for(process, tmp_path, "model_epoch_01*")
+        if stop:
+            process.send_signal(signal.SIGINT)
+        assert process.wait() == (130 if stop else 0)
+    latest = checkpoint.latest_readable(tmp_path)
+    assert checkpoint.epoch_and_step(latest)[0] >= number
+
+
+def test_training_continues_without_curves_when_their_file_cannot_be_written(
+    flags, tmp_path, monkeypatch, capsys
+):
+    def exhausted(*_):
+        raise tf.errors.ResourceExhaustedError(None, None, "tfevents; Disk quota exceeded\nmore")
+
+    monkeypatch.setattr(tf.summary, "scalar", exhausted)
+    train.main(flags | dict(logdir=str(tmp_path), num_epochs=1, save_steps=0))
+    assert checkpoint.epochs_done(checkpoint.latest(tmp_path)) == 1
+    errors = capsys.readouterr().err
+    message = f"{tmp_path}: TensorBoard's curves end here (tfevents; Disk quota exceeded)"
+    assert errors.count("curves end here") == 1 and message in errors
+
+
+@pytest.mark.parametrize(
+    "message, expected",
+    [
+        ("logdir/x; No space left on device", "the disk is full"),
+        ("logdir/x; Disk quota exceeded", "the disk is full"),
+        ("logdir/x; Too many open files", "Too many open files. Run the command again"),
+        ("OOM when allocating tensor with shape[9,9]", "a batch is too large for the memory"),
+    ],
+)
+def test_an_exhausted_resource_has_the_message_of_its_cause(message, expected):
+    error = tf.errors.ResourceExhaustedError(None, None, message)
+    assert expected in str(train.explain_tf_error(error, make_hparams({})))
 
 
 @pytest.mark.parametrize("lr", [1e20, 3e38] if "SOAK" in os.environ else [1e20])
