@@ -127,9 +127,8 @@ def latest(logdir):
     state = logdir / "checkpoint"
     if not state.is_file():
         return (list_checkpoints(logdir) or [None])[-1]
-    text = read_file(state, MAX_STATE_BYTES).decode("utf-8", errors="replace")
-    match = re.search(r'^\s*model_checkpoint_path: "([^"\n]*)"', text, re.MULTILINE)
-    name = re.split(r"[/\\]", match[1])[-1] if match else ""
+    text = read_state(state)
+    name, *_ = [*names_in_state(text, "model_checkpoint_path"), ""]
     if not name:
         raise InputError(f"{state}: names no checkpoint. Delete it, or copy the file again")
     if not (NAME_PATTERN.fullmatch(name) or ORIGINAL_NAME_PATTERN.fullmatch(name)):
@@ -140,13 +139,28 @@ def latest(logdir):
         )
     path = logdir / name
     if not index_exists(path):
-        if read_file(state, MAX_STATE_BYTES).decode("utf-8", errors="replace") != text:
+        if read_state(state) != text:
             return latest(logdir)  # training has saved and deleted checkpoints since
         raise InputError(
             f"{state}: names {name}, but there is no {path}.index. Copy that checkpoint again, or"
             f" delete {state} to use the newest checkpoint in the folder"
         )
     return path
+
+
+def read_state(path) -> str:
+    """Read the file `checkpoint`. Raise InputError if it is larger than any such file."""
+    return read_file(path, MAX_STATE_BYTES).decode("utf-8", errors="replace")
+
+
+def names_in_state(text, field) -> list[str]:
+    """List the names of the checkpoints that a field of the file `checkpoint` has, in linear time.
+
+    >>> names_in_state('model_checkpoint_path: "/a/model_epoch_01_gs_9"', "model_checkpoint_path")
+    ['model_epoch_01_gs_9']
+    """
+    paths = re.findall(rf'^[ \t]*{field}: "([^"\n]*)"', text, re.MULTILINE)
+    return [re.split(r"[/\\]", path)[-1] for path in paths]
 
 
 def latest_readable(logdir):
@@ -226,8 +240,7 @@ def listed_names(logdir) -> set[str]:
     state = Path(logdir) / "checkpoint"
     if not state.is_file():
         return set()
-    text = state.read_text("utf-8", errors="replace")
-    return set(re.findall(r'all_model_checkpoint_paths: "(?:.*[/\\])?([^"/\\]+)"', text))
+    return set(names_in_state(read_state(state), "all_model_checkpoint_paths"))
 
 
 # Reading -----------------------------------------------------------------------
