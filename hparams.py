@@ -46,7 +46,7 @@ BLOCK_FLAGS = (
 # Flags that choose the translations of a loaded model.
 SEARCH_FLAGS = (
     *("beam", "length_penalty", "alpha", "temperature", "top_k"),
-    *("max_output_ratio", "max_output_extra"),
+    *("max_output_ratio", "max_output_extra", "suppress_unknown", "no_repeat_ngram"),
 )
 
 # Declare a flag of a group in `--help`.
@@ -438,6 +438,13 @@ class Hyperparams(Flags):
         "see max_output_ratio, which has no effect with positions that end at maxlen",
         1,
         INT32_LIMIT // 2,
+    )
+    suppress_unknown: bool = decoding_flag(
+        False,
+        "never choose <UNK>, which a model learns from characters that its vocabulary lacks",
+    )
+    no_repeat_ngram: int = decoding_flag(
+        0, "never repeat so many tokens in sequence; 0: allow repetitions", 0, 1001
     )
     average_checkpoints: int = decoding_flag(
         1,

@@ -19,8 +19,16 @@ from interop import original
 from model import make_model
 from runtime.errors import InputError
 from runtime.files import split_paths
-from search import PENALTIES, beam_search, greedy, prefix_step, sampling_step, suppress
-from vocab import BOS, EOS, PAD, fingerprints, load_vocabs, truncate_at_eos
+from search import (
+    PENALTIES,
+    beam_search,
+    greedy,
+    no_repeat_step,
+    prefix_step,
+    sampling_step,
+    suppress,
+)
+from vocab import BOS, EOS, PAD, UNK, fingerprints, load_vocabs, truncate_at_eos
 
 # The limits of a batch bound the memory. Larger batches are faster.
 MAX_BATCH_SOURCE_TOKENS = 4096  # padding included
@@ -131,6 +139,8 @@ def describe_decoding(hp, paths) -> str:
         search = f"samples{among}, temperature {hp.temperature}, seed {hp.seed}"
     if hp.beam > 1:
         search = f"beam {hp.beam}, length penalty {hp.length_penalty} {hp.alpha}"
+    search += ", no <UNK>" if hp.suppress_unknown else ""
+    search += f", no {hp.no_repeat_ngram} tokens twice" if hp.no_repeat_ngram else ""
     precision = "" if hp.precision == Hyperparams.precision else f", {hp.precision}"
     return f"{search}, {describe_checkpoints(paths)}{precision}"
 
@@ -172,6 +182,7 @@ def make_search(model, hp, beam, nbest=1, scored=False, prefixed=False):
     # As in the 2017 code, greedy search may choose <PAD> if the masks come from activations:
     # the model then treats it as padding.
     suppress_ids = [PAD] if hp.masks_from_ids or beam > 1 else []
+    suppress_ids += [UNK] if hp.suppress_unknown else []
     # CTranslate2 stops when `beam` hypotheses have ended. Without a length penalty it stops when
     # the best one is certain, which is the rule of `beam_search` anyway.
     early_stopping = hp.length_penalty == "ctranslate2" and hp.alpha > 0
@@ -187,6 +198,9 @@ def make_search(model, hp, beam, nbest=1, scored=False, prefixed=False):
         start = tf.fill([N], BOS)
 
         step, state = finite_step(model.decode_step), model.initial_cache(memory, beam)
+        if hp.no_repeat_ngram:
+            step = no_repeat_step(step, hp.no_repeat_ngram)
+            state = state, tf.zeros([N * beam, 0], tf.int32)
         if prefixed:
             step, state = prefix_step(step), (state, tf.repeat(prefixes, beam, axis=0))
         if beam > 1:

@@ -41,7 +41,7 @@ from vocab import BOS, EOS, PAD, SPECIALS, UNK, SubwordVocab
 SPECIAL_COUNT = 1_000_000_000  # count written for the special tokens, above every `min_cnt`
 RARE_COUNT = 10  # a merged subword seen less often is rare
 MAX_RARE_SHARE = 1 / 3  # of the merged subwords; real text with choose_vocab_size has about 0.2
-ALPHABET_SIZE = 100  # characters that choose_vocab_size counts among the subwords
+ALPHABET_SIZE = 128  # characters that choose_vocab_size counts among the subwords
 SPELLED_COUNT = 2  # a character seen so often or less is spelled, if there are bytes for it
 RESERVED = "\u2585"  # sentencepiece leaves out a word with this character, its own mark of <UNK>
 
@@ -230,7 +230,7 @@ def choose_merges(num_characters, alphabet_size) -> int:
       alphabet_size: how many different ones there are, with the special tokens.
 
     >>> [choose_merges(500_000, size) for size in (84, 2004)]
-    [2543, 2527]
+    [2543, 2499]
     """
     size = choose_vocab_size(num_characters)
     return size - min(alphabet_size, ALPHABET_SIZE, size // 2)

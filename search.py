@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 INF = float("inf")
+REPEAT_COST = 1e9  # so low is the logit of a token that would repeat others
 # If at most this share of a batch is unfinished, the finished sentences leave it.
 MAX_UNFINISHED_SHARE = 0.5
 GROUP_TOKENS = 64  # tokens in a group of `top_tokens`
@@ -213,6 +214,34 @@ def prefix_step(step):
         return logits, (inner_state, prefixes[:, 1:])
 
     return forced_step
+
+
+def no_repeat_step(step, n):
+    """Make a step function with which a search never repeats n tokens in sequence.
+
+    Returns:
+      step function. Its state is the state of `step`, and the tokens of each hypothesis so far,
+      (N * K, T) int32, T = 0 at first.
+    """
+
+    def varied_step(ids, state, memory):
+        inner_state, history = state
+        logits, inner_state = step(ids, inner_state, memory)  # (N * K, V)
+        history = tf.concat([history, ids[:, None]], axis=1)  # (N * K, T)
+        T = tf.shape(history)[1]
+        padded = tf.pad(history, [[0, 0], [n - 1, 0]])
+        ngrams = tf.stack([padded[:, i : i + T] for i in range(n)], axis=2)  # (N * K, T, n)
+        newest = padded[:, T:]  # (N * K, n - 1)
+        repeats = tf.reduce_all(ngrams[:, :, :-1] == newest[:, None], axis=2)  # (N * K, T)
+        found = tf.cast(tf.where(repeats), tf.int32)  # (M, 2)
+        tokens = tf.gather_nd(ngrams[:, :, -1], found)  # (M,), each would repeat n tokens
+        indices = tf.stack([found[:, 0], tokens], axis=1)
+        # Finite, since a given beginning may have a repetition.
+        low = tf.fill(tf.shape(tokens), -REPEAT_COST)
+        logits = tf.tensor_scatter_nd_min(tf.cast(logits, tf.float32), indices, low)
+        return logits, (inner_state, history)
+
+    return varied_step
 
 
 class Hypotheses(NamedTuple):

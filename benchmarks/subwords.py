@@ -44,11 +44,11 @@ def make_row(name, pairs, held_out) -> str:
     word2cnt = sum(map(prepro.count_words, sides), Counter())
     proto = prepro.make_subwords(word2cnt, [name], prepro.AUTO)
     processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
-    lengths = [map(len, processor.encode(side)) for side in sides]
+    lengths = [map(len, processor.encode([*side])) for side in sides]
     too_long = sum(max(pair) >= 100 for pair in zip(*lengths, strict=True))  # without </S>
     columns = []
     for side in zip(*held_out, strict=True):
-        ids = [i for row in processor.encode(side) for i in row]
+        ids = [i for row in processor.encode([*side]) for i in row]
         words, chars = (sum(map(len, texts)) for texts in (map(str.split, side), side))
         columns.append((len(ids) / words, len(ids) / chars, ids.count(UNK) / len(ids)))
     per_word, per_char, unknown = zip(*columns, strict=True)

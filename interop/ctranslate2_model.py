@@ -238,6 +238,8 @@ class CTranslate2Decoder:
             beam_size=self.hp.beam,
             num_hypotheses=self.nbest,
             length_penalty=self.hp.alpha if self.hp.beam > 1 else 0,
+            disable_unk=self.hp.suppress_unknown,
+            no_repeat_ngram_size=self.hp.no_repeat_ngram,
             min_decoding_length=0,
             max_decoding_length=int(self.hp.max_output_tokens(length)),
             max_input_length=self.hp.max_input_tokens,

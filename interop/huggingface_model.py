@@ -144,7 +144,10 @@ def model_config(hp, vocab_size) -> dict:
 def generation_config(hp) -> dict:
     """The content of generation_config.json: how `generate` searches by default."""
     config = special_ids() | dict(
-        num_beams=hp.beam, max_length=MAX_GENERATED_TOKENS, bad_words_ids=[[PAD]]
+        num_beams=hp.beam,
+        max_length=MAX_GENERATED_TOKENS,
+        bad_words_ids=[[PAD], [UNK]] if hp.suppress_unknown else [[PAD]],
+        no_repeat_ngram_size=hp.no_repeat_ngram,
     )
     if hp.beam == 1:
         return config

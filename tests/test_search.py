@@ -1,5 +1,6 @@
 """Greedy and beam search: logits that spell words, and comparisons with exhaustive search."""
 
+import dataclasses
 import itertools
 
 import keras
@@ -507,3 +508,48 @@ def test_sampling_contradicts_a_beam():
         make_hparams(dict(recipe="tiny", temperature=1.0))
     with pytest.raises(InputError, match="top_k is for random translations. Add --temperature"):
         make_hparams(dict(top_k=3))
+
+
+# Repetitions and <UNK> -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_no_tokens_are_repeated(beam, n):
+    """A model with random parameters repeats itself at once."""
+    keras.utils.set_random_seed(1)
+    hp = make_hparams(dict(recipe="tiny", hidden_units=16, ffn_units=16, num_blocks=1))
+    model = make_model(hp, 40, 40)
+    x = np.random.default_rng(0).integers(4, 40, (3, 6), np.int32)
+
+    def repeated(**more):
+        preds, _ = make_search(model, dataclasses.replace(hp, **more), beam)(x)
+        rows = [[*inference.truncate_at_eos(row)] for row in preds[:, 0].numpy()]
+        ngrams = [[*zip(*(row[i:] for i in range(n)), strict=False)] for row in rows]
+        return sum(len(grams) - len({*grams}) for grams in ngrams)
+
+    assert repeated() > 0
+    assert repeated(no_repeat_ngram=n) == 0
+
+
+def test_a_given_beginning_may_repeat_itself():
+    keras.utils.set_random_seed(1)
+    hp = make_hparams(dict(recipe="tiny", hidden_units=16, ffn_units=16, num_blocks=1))
+    model = make_model(hp, 40, 40)
+    x, prefixes = np.array([[5, 6, 3]], np.int32), np.array([[7, 7, 7, 7]], np.int32)
+    hp = dataclasses.replace(hp, no_repeat_ngram=2)
+    preds, scores = make_search(model, hp, 3, prefixed=True)(x, prefixes)
+    assert preds[0, 0, :4].numpy().tolist() == [7] * 4 and np.isfinite(scores[0, 0])
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_unknown_tokens_can_be_suppressed(beam):
+    """The bias of the output layer makes <UNK> the most likely token."""
+    hp = make_hparams(dict(hidden_units=16, num_blocks=1, num_heads=2))
+    model = make_model(hp, 12, 12)
+    model.output_layer.bias.assign(10 * np.eye(12)[inference.UNK])
+    x = np.array([[5, 6, 3]], np.int32)
+    preds, _ = make_search(model, hp, beam)(x)
+    assert inference.UNK in preds[0, 0].numpy()
+    preds, _ = make_search(model, dataclasses.replace(hp, suppress_unknown=True), beam)(x)
+    assert inference.UNK not in preds[0, 0].numpy()
