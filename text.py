@@ -19,7 +19,7 @@ import regex
 
 from hparams import Hyperparams
 from runtime.errors import InputError
-from runtime.files import check_exists, split_paths
+from runtime.files import split_paths
 from segments import (
     REFERENCE,
     ROLES,
@@ -103,7 +103,13 @@ def check_text_files(hp, part):
             is_default = path == getattr(Hyperparams, name)
             if part == "test" and is_default and not os.path.exists(path):
                 raise InputError(f"{name} was not given, here or in training. {MISSING_TEST_HINT}")
-            check_exists(path, MISSING_CORPUS_HINT if is_default else f"Check --{name}")
+            check_text_file(path, MISSING_CORPUS_HINT if is_default else f"Check --{name}")
+
+
+def check_text_file(path, hint):
+    """Raise InputError if a text is missing; `hint` says what to do."""
+    if not os.path.exists(path):
+        raise InputError(f"{path}: no such file. {hint}")
 
 
 def training_files(hp) -> list[tuple[str, str]]:

@@ -30,7 +30,6 @@ from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import (
     announce_inputs,
-    check_exists,
     check_folder,
     check_may_make,
     check_unlocked,
@@ -57,7 +56,7 @@ def check_start(flags):
       InputError: a file is missing, or another training run holds the lock of `logdir`.
     """
     # Here, since `parse_flags` has a message for an environment without packages.
-    from text import check_text_files
+    from text import check_text_file, check_text_files
     from vocab import check_vocabs_exist
 
     logdir = flags.get("logdir", Hyperparams.logdir)
@@ -68,7 +67,7 @@ def check_start(flags):
     for name in TEXT_FLAGS:
         if flags.get(name, NONE) != NONE:
             for path in split_paths(flags[name]):
-                check_exists(path, f"Check --{name}")
+                check_text_file(path, f"Check --{name}")
     if any(Path(logdir).glob("*.index")):
         return
     if start_from != NONE:

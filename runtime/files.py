@@ -303,7 +303,7 @@ def check_outputs(flags, outputs, inputs):
 def check_exists(path, hint):
     """Raise InputError if there is no file or folder `path`; `hint` says what to do."""
     if not os.path.exists(path):
-        raise InputError(f"{path}: no such file. {hint}")
+        raise InputError(f"{path}: no such file or directory. {hint}")
 
 
 def check_not_directory(path):

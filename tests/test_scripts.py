@@ -482,17 +482,26 @@ def refused_early(words, cwd=ROOT):
             ["serve.py", "--logdir", "{logdir}", "--maxlen", "9"],
             "was trained with --maxlen 15, not",
         ),
-        (["translate.py", "--logdir", "{logdir}", "--source", "no"], "no: no such file. Check the"),
-        (["eval.py", "--logdir", "{logdir}", "--compare", "no"], "no: no such file. Check the"),
+        (
+            ["translate.py", "--logdir", "{logdir}", "--source", "no"],
+            "no: no such file or directory. Check",
+        ),
+        (
+            ["eval.py", "--logdir", "{logdir}", "--compare", "no"],
+            "no: no such file or directory. Check",
+        ),
         (["eval.py", "--logdir", "{logdir}", "--source_test", "a", "--target_test", "b"], "a: no "),
         (["export.py", "--logdir", "{logdir}", "--output", "{logdir}"], "already exists"),
-        (["rerank.py", "--source", "{source_test}", "--nbest", "no"], "no: no such file. Check t"),
+        (
+            ["rerank.py", "--source", "{source_test}", "--nbest", "no"],
+            "no: no such file or directory. Ch",
+        ),
         (["train.py", "--source_dev", "no", "--target_dev", "no"], "no: no such file. Check --sou"),
         (["train.py", "--start_from", "no"], "no: holds no checkpoint. Name the folder of"),
         (
             ["train.py", "--source_train", "{source_train}", "--target_train", "{target_train}"]
             + ["--preprocessed", "{preprocessed}", "--recipe", "tiny"],
-            "bpe.model: no such file. .*/de.vocab.tsv exists, but this is the recipe tiny",
+            "bpe.model: no such file .*/de.vocab.tsv exists, but this is the recipe tiny",
         ),
     ],
     ids=lambda value: "-".join(value[:2]) if isinstance(value, list) else "",
