@@ -498,11 +498,12 @@ class Translator:
       truncated: how many of all lines so far were truncated to `hp.max_input_tokens`.
       at_limit: how many of their translations ended at the limit of their length.
       translated: how many lines were translated.
+      with_unknown: in how many lines there is `<UNK>`.
     """
 
     def __init__(self, hp, model, vocabs, nbest=1, decode=None):
         self.hp, self.model, self.vocabs, self.nbest = hp, model, vocabs, nbest
-        self.truncated = self.at_limit = self.translated = 0
+        self.truncated = self.at_limit = self.translated = self.with_unknown = 0
         if decode is None:
             search = make_search(model, hp, hp.beam, nbest)
             decode = functools.partial(decode_all, search, hp=hp, quiet=True)
@@ -527,6 +528,7 @@ class Translator:
         """
         X, rows, truncated = encode_lines(lines, self.vocabs[0], self.hp)
         self.truncated += len(truncated)
+        self.with_unknown += sum(UNK in ids for ids in X)
         if prefixes is not None:
             prefixes = [prefixes[row] for row in rows]
             translate_fn = functools.partial(self.continue_prefixes, prefixes)

@@ -27,6 +27,7 @@ from inference import (
     decoding_batches,
     detokenize_best,
     find_at_limit,
+    limit_hint,
     limit_note,
     make_search,
 )
@@ -408,7 +409,7 @@ class Trainer:
         print(f"{self.model.count_params():,} parameters on {count} {kind}")
         print("Building the graph of a training step takes some seconds", flush=True)
         self.events = summaries.EventFile()
-        self.notes = []  # on the last translations of the development set
+        self.notes = {}  # on the last translations of the development set
         self.path = path  # the last checkpoint
         if start_paths:
             checkpoint.restore_average(self.model, start_paths)
@@ -447,6 +448,7 @@ class Trainer:
         digest = digest_of(data)
         check_same_text(progress, digest, hp, self.path)
         progress.text_digest.assign(digest)
+        self.start = time.monotonic(), progress.global_step  # of this run
         while progress.epoch <= hp.num_epochs and not self.ends_early():
             if self.train_epoch(data, dev, guard):
                 self.evaluate_and_save(dev, guard)
@@ -458,8 +460,9 @@ class Trainer:
             unit = "evaluations" if hp.dev_steps else "epochs"
             metric = METRICS[hp.metric]
             print(f"No better dev {metric} than {best:.2f} in {hp.patience} {unit}: stopping")
-        if self.notes and self.chief:
-            print(f"{'. '.join(self.notes)}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
+        for note, hint in self.notes.items():
+            if note and self.chief:
+                print(f"{note}. {hint}", file=sys.stderr)
 
     def ends_early(self) -> bool:
         """Whether no epoch is continued: no patience is left, or all steps are done."""
@@ -551,21 +554,33 @@ class Trainer:
             loss, scores, self.notes = self.evaluate(dev, guard, mid_epoch)
             report += f", dev loss {loss:.3f}"
             report += "".join(f" {METRICS[name]} {score:.2f}" for name, score in scores.items())
-            if self.notes:
-                report += f" ({'; '.join(self.notes)}; usual in the first epochs)"
+            if notes := [*filter(None, self.notes)]:
+                report += f" ({'; '.join(notes)}; usual in the first epochs)"
         self.save(mid_epoch)
         if self.chief:
             seconds = time.monotonic() - self.report_start
-            tqdm.write(f"{self.path}: {report}, {seconds:.0f} s")
+            report += f", {seconds:.0f} s{'' if mid_epoch else self.time_left()}"
+            tqdm.write(f"{self.path}: {report}")
             sys.stdout.flush()
         self.report_start = time.monotonic()
+
+    def time_left(self) -> str:
+        """Describe how long the remaining steps take at the mean speed of this run."""
+        hp, progress = self.hp, self.progress
+        steps = (hp.num_epochs - progress.epoch) * progress.steps
+        if hp.max_steps:
+            steps = min(steps, hp.max_steps - progress.global_step)
+        start_time, start_step = self.start
+        seconds = (time.monotonic() - start_time) / max(1, progress.global_step - start_step)
+        minutes = math.ceil(steps * seconds / 60)
+        return f", {minutes} min left" if minutes > 0 else ""
 
     def evaluate(self, dev, guard, mid_epoch=False):
         """Evaluate on the development set, and record its score.
 
         Returns:
-          (float, dict, list of str): loss, the scores by the names of METRICS, and notes if most
-          translations are empty, or some ended at the limit of their length.
+          (float, dict, dict): loss; the scores by the names of METRICS; and notes, "" if there is
+          nothing to say, with what to do about them.
         """
         hp, progress = self.hp, self.progress
         try:
@@ -586,7 +601,11 @@ class Trainer:
                 summaries.write_attention(self.model, dev, self.vocabs, hp, progress.global_step)
         if self.chief:  # before the checkpoint is saved, so that each one has its score
             checkpoint.write_dev_scores(hp.logdir, progress.dev_scores, hp.metric, self.dev_sha256)
-        return loss, scores, [*filter(None, [empty_note(got), limit_note(at_limit, len(got), hp)])]
+        notes = {
+            empty_note(got): LITTLE_LEARNED_HINT,
+            limit_note(at_limit, len(got), hp): limit_hint(hp),
+        }
+        return loss, scores, notes
 
     def flush_metrics(self) -> StepMetrics:
         """Add the pending metrics to the progress; returns them, (steps,).

@@ -555,6 +555,9 @@ def main(flags):
     if count := translator.truncated:
         lines = "1 line was" if count == 1 else f"{count} lines were"
         print(f"{lines} truncated to {hp.max_input_tokens - 1} tokens", file=sys.stderr)
+    if (count := translator.with_unknown) and hp.tokenizer == "bpe":
+        lines = "1 line has" if count == 1 else f"{count} lines have"
+        print(f"{lines} characters that the vocabulary lacks", file=sys.stderr)
     if note := limit_note(translator.at_limit, translator.translated, hp):
         print(f"{note}. {limit_hint(hp)}", file=sys.stderr)
 

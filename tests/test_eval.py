@@ -1,3 +1,4 @@
+import math
 """BLEU scores, and the summary of eval.py."""
 
 import random
@@ -42,6 +43,12 @@ def test_bleu_counts_pairs_of_more_than_three_words_on_both_sides():
     assert scored == 2
     refs = [[LONG.split()], ["a b c d".split()]]
     assert score == 100 * nltk_bleu.corpus_bleu(refs, [LONG.split(), "a b c e".split()])
+
+
+def test_bleu_punishes_a_translation_that_is_too_short():
+    """All its n-grams are right, so the score is exp(1 - 8 / 4)."""
+    score, _ = bleu_score(["a b c d e f g h"], ["a b c d"])
+    assert score == pytest.approx(100 * math.exp(-1))
 
 
 def test_bleu_without_pairs_or_matches_is_zero():
