@@ -212,7 +212,7 @@ def checkpoints_to_average(path, count):
         other
         for other in list_training(path)
         if (not is_mid_epoch(other) or other.name in evaluated)
-        and epoch_and_step(other)[1] >= (1 - RECENT_SHARE) * newest_step
+        and newest_step - epoch_and_step(other)[1] <= RECENT_SHARE * newest_step
     ]
     if members and path not in members:
         epoch, step = epoch_and_step(members[-1])

@@ -1,6 +1,6 @@
-import math
 """BLEU scores, and the summary of eval.py."""
 
+import math
 import random
 import re
 import warnings

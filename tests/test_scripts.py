@@ -2,6 +2,7 @@
 
 import dataclasses
 import fcntl
+import io
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +30,9 @@ from interop.variable_names import variables_by_2017_name
 from model import make_model
 from monitor import tensorboard_events
 from processes import ROOT, Forked, command_line, forked, forked_script
+from runtime.cli import run_script
 from runtime.errors import InputError
+from runtime.signals import SignalGuard
 from vocab import load_vocabs
 
 TRAINING = SMALL | dict(batch_size=32, num_epochs=2, lr=0.003)
@@ -433,6 +437,62 @@ def test_ctrl_c_prints_one_line_and_the_same_command_resumes(corpus):
     done = forked_script("train.py", **flags | dict(num_epochs=epoch + 1))
     assert done.returncode == 0, done.stderr
     assert checkpoint.epoch_and_step(checkpoint.latest(flags["logdir"]))[0] == epoch + 1
+
+
+class NotebookStream(io.StringIO):
+    """A stream as those of notebooks: it has no encoding to change, and no descriptor."""
+
+
+def test_scripts_run_in_a_notebook_and_outside_of_the_main_thread(monkeypatch):
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, NotebookStream())
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    def fail(flags):
+        print("report")
+        raise InputError("wrong input")
+
+    def run():
+        with pytest.raises(SystemExit) as ended, SignalGuard():
+            run_script(fail, {})
+        codes.append(ended.value.code)
+
+    codes = []
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        run()
+    finally:
+        signal.signal(signal.SIGTERM, handlers[1])
+    assert codes == [2, 2]
+    assert sys.stdout.getvalue() == "report\n" * 2
+    assert sys.stderr.getvalue().count("wrong input\n") == 2
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_report_that_cannot_be_written_does_not_end_the_work(full):
+    """The pipe is closed, or the disk is full. Python itself reports nothing at exit either."""
+    code = """
+import sys
+from runtime.cli import run_script
+run_script(lambda flags: [print("x" * 999, flush=True) for _ in range(99)] and done(), {})
+"""
+    code = code.replace("done()", "print('done', file=sys.stderr)")
+    output = open("/dev/full", "w") if full else subprocess.PIPE
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=output, stderr=subprocess.PIPE, text=True
+    )
+    if full:
+        output.close()
+    else:
+        process.stdout.close()
+    printed = process.stderr.read()
+    process.stderr.close()
+    message = "-c: the report could not be written: No space left on device\n"
+    assert printed == "done\n" + (message if full else "")
+    assert process.wait() == (1 if full else 0)
 
 
 # What starting loads ---------------------------------------------------------------

@@ -5,6 +5,7 @@ import functools
 import itertools
 import json
 import random
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -12,18 +13,21 @@ import numpy as np
 import pytest
 import sentencepiece
 
+import eval
 import prepro
+import train
 from bleu import choose_tokenizer, empty_note
 from conftest import sample_pairs, write_corpus
-from data_load import SentencePairs
+from data_load import SentencePairs, load_train_data
 from hparams import choose_schedule, choose_vocab_size, hparams_path, load_hparams, make_hparams
 from ids import RaggedIds
+from inference import find_at_limit, limit_note
 from processes import ROOT, forked_script
 from runtime.errors import InputError
 from runtime.flags import AUTO
 from test_scripts import scalars
 from train import count_steps_per_epoch
-from vocab import load_vocabs
+from vocab import EOS, load_vocabs
 
 TINY = dict(recipe="tiny", hidden_units=16, ffn_units=16, num_blocks=1, num_heads=2)
 
@@ -285,3 +289,48 @@ def test_the_generated_japanese_corpus(monkeypatch):
     assert ("The doctor read a magazine this morning.", "今朝医者は雑誌を読みました。") in pairs
     assert len({english for english, _ in pairs}) == 500
     assert pairs == [*itertools.islice(english_japanese(0), 500)]
+
+
+# Lengths -----------------------------------------------------------------------------
+
+
+def test_a_translation_may_be_as_long_as_in_the_training_text(tmp_path, capsys):
+    """Sources of two words have translations of twenty."""
+    words = "a person dressed in blue sits on the old red bench near some tall green trees and eats"
+    pairs = [(f"Bild {i}", f"{words} an apple {i}") for i in range(60)]
+    flags = write_corpus(tmp_path, pairs, pairs[:8]) | dict(recipe="tiny", hidden_units=16)
+    flags |= dict(ffn_units=16, num_blocks=1, num_heads=2, max_steps=2, average_checkpoints=1)
+    prepro.main(flags)
+    train.main(flags)
+    assert "since the training text has" in capsys.readouterr().out
+    hp, _ = load_hparams(dict(logdir=flags["logdir"]), model_exists=True)
+    vocabs = load_vocabs(hp)
+    data = load_train_data(hp, vocabs)
+    assert (hp.max_output_tokens(data.X.lengths) > data.Y.lengths).all()
+    eval.main(dict(logdir=flags["logdir"], results=flags["results"], max_output_extra=9))
+    printed = capsys.readouterr()
+    limit = f"{hp.max_output_ratio:g} * source tokens + 9"
+    count = int(re.search(r"Ended at the limit = (\d) of 8 \((.*)\)", printed.out)[1])
+    assert limit in printed.out
+    assert (f"{count} of 8 translations ended at their limit of {limit}" in printed.err) == (
+        count > 0
+    )
+
+
+def test_translations_that_fill_their_limit_are_counted():
+    hp = make_hparams(dict(recipe="tiny", max_output_ratio=1.0, max_output_extra=2))
+    X = RaggedIds.from_lists([[5, 6, EOS]] * 3)
+    rows = [[7, 7, 7, 7, EOS], [7, 7, 7, 7, 7], [7, 7, EOS, 0, 0]]  # of at most 5 tokens
+    translations = [[(np.array(row), 0.0)] for row in rows]
+    assert find_at_limit(translations, X, hp) == [False, True, False]
+    assert limit_note(1, 3, hp).startswith("1 of 3 translations ended at their limit of 1 * source")
+    assert limit_note(0, 3, hp) == ""
+    assert "maxlen, 10 tokens" in limit_note(1, 3, make_hparams({}))  # of the 2017 code
+
+
+def test_given_limits_stay(tmp_path):
+    X, Y = (RaggedIds.from_lists([[4] * n] * 9) for n in (2, 40))
+    data, flags = SentencePairs(X, Y, [], [], []), dict(max_output_ratio=3.0, max_output_extra=4)
+    hp = make_hparams(dict(recipe="tiny") | flags)
+    assert train.choose_output_limit(hp, flags, data) == hp
+    assert hp.max_output_tokens(np.array([2, 100])).tolist() == [10, 304]
