@@ -291,7 +291,8 @@ def draw_attention(translator, model, line, prefix, path):
     figure = plot_heads(weights[None, : len(y_labels), : len(x_labels)], x_labels, y_labels)
     with atomic_open(path) as file:
         save_png(figure, file)
-    print(f"{path}: attention of the last translation", file=sys.stderr)
+    part = f", {MAX_PICTURE_TOKENS} tokens" if max(len(x), len(y)) > MAX_PICTURE_TOKENS else ""
+    print(f"{path}: attention of the last translation{part}", file=sys.stderr)
 
 
 def replace_unknown(model, hp, vocabs, lines, texts):
