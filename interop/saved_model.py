@@ -21,7 +21,7 @@ INVISIBLE_RE2, JOINERS_RE2 = (
 
 
 def import_tensorflow_text():
-    """Import the package tensorflow_text, which only a SavedModel of a subword model needs.
+    """Import the package tensorflow_text, which only a SavedModel needs.
 
     Raises:
       InputError: it is not installed; it has no release for some systems.
@@ -30,13 +30,28 @@ def import_tensorflow_text():
         import tensorflow_text
     except ImportError as error:
         raise InputError(
-            f"tensorflow-text cannot be imported ({error}), and a SavedModel of this model needs"
-            " it. Install it with `pip install tensorflow-text`, or use --format ctranslate2"
+            f"tensorflow-text cannot be imported ({error}), and a SavedModel needs it."
+            " Install it with `pip install tensorflow-text`, or use --format ctranslate2"
         ) from None
     return tensorflow_text
 
 
-class SubwordOps(tf.Module):
+class TextOps(tf.Module):
+    """Normalizes text with TensorFlow ops."""
+
+    def __init__(self):
+        super().__init__()
+        self.compose = partial(import_tensorflow_text().normalize_utf8, normalization_form="NFC")
+
+    def normalize(self, lines):
+        """Normalize sentences (N,) as `text.normalize` does."""
+        lines = tf.strings.regex_replace(lines, f"[{INVISIBLE_RE2}]+", "")
+        joined = f"([{UNJOINED}]\\pM*)[{JOINERS_RE2}]+"  # a joiner, in scripts without them
+        lines = tf.strings.regex_replace(lines, joined, r"\1")
+        return self.compose(lines)  # (N,)
+
+
+class SubwordOps(TextOps):
     """Tokenize as `SubwordVocab` does, with TensorFlow ops.
 
     Args:
@@ -46,7 +61,6 @@ class SubwordOps(tf.Module):
     def __init__(self, source, target):
         super().__init__()
         make_tokenizer = import_tensorflow_text().SentencepieceTokenizer
-        self.compose = partial(import_tensorflow_text().normalize_utf8, normalization_form="NFC")
         # With names: a program that loads the model would give both tokenizers one resource.
         self.source = make_tokenizer(source.proto, tf.int32, add_eos=True, name="source")
         self.target = make_tokenizer(target.proto, name="target")
@@ -60,15 +74,8 @@ class SubwordOps(tf.Module):
         lines = tf.strings.regex_replace(self.target.detokenize(ids), "[\r\n]", " ")
         return self.normalize(lines)  # (N,)
 
-    def normalize(self, lines):
-        """Normalize sentences (N,) as `text.normalize` does."""
-        lines = tf.strings.regex_replace(lines, f"[{INVISIBLE_RE2}]+", "")
-        joined = f"([{UNJOINED}]\\pM*)[{JOINERS_RE2}]+"  # a joiner, in scripts without them
-        lines = tf.strings.regex_replace(lines, joined, r"\1")
-        return self.compose(lines)  # (N,)
 
-
-class WordOps(tf.Module):
+class WordOps(TextOps):
     """Clean as `text.clean` and tokenize as `WordVocab`, with TensorFlow ops.
 
     Args:
@@ -88,6 +95,7 @@ class WordOps(tf.Module):
 
     def encode(self, lines):
         """Convert sentences (N,) to ids (N, T), a RaggedTensor, with `</S>` at the end of each."""
+        lines = self.normalize(lines)  # (N,)
         cleaned = tf.strings.regex_replace(lines, f"[^{self.kept_chars}]", "")  # (N,)
         spaced = tf.strings.regex_replace(cleaned, f"[{self.space_chars}]", " ")  # (N,)
         ids = self.ids.lookup(tf.strings.split(spaced))  # (N, T)

@@ -121,7 +121,7 @@ def test_the_scripts_use_several_models(two, tmp_path):
     logdir, results = two["logdir"], tmp_path / "results"
     done = forked_script("eval.py", logdir=logdir, results=results)
     assert done.returncode == 0, done.stderr
-    mean = "mean of 6 checkpoints to model_epoch_06_gs_54"
+    mean = "mean of 3 checkpoints to model_epoch_06_gs_54"
     assert f", 2 models (first: {mean}; second: {mean})\n" in done.stdout
     source = tmp_path / "in"
     lines = read_test_sentences(two["source_test"]).raw
@@ -170,7 +170,7 @@ def load_both(monkeypatch):
 
     def load(flags, base=None):
         hps = dict(a=make_hparams(base or {}), b=make_hparams((base or {}) | flags))
-        monkeypatch.setattr(inference, "load_model", lambda f: ([], hps[f["logdir"]], None, None))
+        monkeypatch.setattr(inference, "load_single", lambda f: ([], hps[f["logdir"]], None, None))
         return inference.load_ensemble({}, ["a", "b"])
 
     monkeypatch.setattr(inference, "fingerprints", lambda _: {})

@@ -71,16 +71,14 @@ def test_search_flags_for_ctranslate2_are_refused_except_temperature(tmp_path):
         export.main(flags | dict(temperature=0.0))
 
 
-def test_without_tensorflow_text(trained, tmp_path, monkeypatch):
-    """Only a SavedModel of a subword model needs it."""
+@pytest.mark.parametrize("recipe", ["legacy", "tiny"])
+def test_without_tensorflow_text(trained, tmp_path, monkeypatch, recipe):
     monkeypatch.setitem(sys.modules, "tensorflow_text", None)
     output = tmp_path / "model"
-    given = dict(logdir=trained("tiny")["logdir"], output=str(output))
+    given = dict(logdir=trained(recipe)["logdir"], output=str(output))
     with pytest.raises(InputError, match="tensorflow-text cannot be imported .* `pip install"):
         export.main(given)
     assert not output.exists()
-    export.main(given | dict(logdir=trained("legacy")["logdir"]))
-    assert output.exists()
 
 
 @slow
