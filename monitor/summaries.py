@@ -35,7 +35,7 @@ class EventFile:
     """TensorBoard's event file. When it cannot be written, training continues without it."""
 
     def __init__(self):
-        self.writer = tf.summary.create_noop_writer()
+        self.writer, self.ended = tf.summary.create_noop_writer(), False
 
     def open(self, logdir, prepare):
         """Open a new file in `logdir`, after calling the function `prepare`."""
@@ -56,12 +56,13 @@ class EventFile:
         try:
             yield
         except (OSError, tf.errors.OpError) as error:
-            self.writer = tf.summary.create_noop_writer()
-            reason = str(error).partition("\n")[0]
-            print(
-                f"{self.logdir}: TensorBoard's curves end here ({reason}). Training continues",
-                file=sys.stderr,
-            )
+            if not self.ended:
+                reason = str(error).partition("\n")[0]
+                print(
+                    f"{self.logdir}: TensorBoard's curves end here ({reason}). Training continues",
+                    file=sys.stderr,
+                )
+            self.writer, self.ended = tf.summary.create_noop_writer(), True
 
 
 def write_hparams_and_graph(hp, graph):

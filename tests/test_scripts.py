@@ -89,7 +89,9 @@ def test_results_have_the_format_of_the_2017_code(run):
     assert len(records) == 21
     for record in records:
         assert re.fullmatch(r"- source: .+\n- expected: .+\n- got: .*", record)
-    decoding, inputs, left_out, numbers, *sacrebleu, intervals, scored, bleu = closing.splitlines()
+    decoding, inputs, at_limit, left_out, numbers, *scores = closing.splitlines()
+    *sacrebleu, intervals, scored, bleu = scores
+    assert re.fullmatch(r"Ended at the limit = \d+ of 21 \(maxlen, 15 tokens\)", at_limit)
     assert decoding == "Decoding = greedy search, model_epoch_02_gs_6"
     assert re.fullmatch(r"Inputs = weights \w{16}, test set \w{16}, references \w{16}", inputs)
     assert left_out.startswith("Left out = 2 of 23 (1 longer than 14 words, 1 with an empty line")
@@ -344,7 +346,7 @@ def test_decoding_retries_if_training_deletes_a_checkpoint(trained, tmp_path, mo
 
     monkeypatch.setattr(checkpoint, "restore_average", delete_first)
     paths, *_ = load_model(dict(logdir=str(logdir), average_checkpoints=3))
-    assert calls == [3, 2] and len(paths) == 2
+    assert calls == [3, 3] and len(paths) == 3  # the one before it takes its place
 
 
 def test_the_seed_decides_the_initial_parameters(corpus):
