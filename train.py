@@ -456,13 +456,6 @@ def choose_output_limit(hp, flags, data) -> Hyperparams:
     Args:
       flags: dict, those of the command line, whose values stay.
       data: SentencePairs, the training text.
-
-    >>> hp = make_hparams(dict(recipe="tiny"))
-    >>> X, Y = (RaggedIds.from_lists([[4] * n for n in lengths]) for lengths in ([3, 4], [31, 29]))
-    >>> chosen = choose_output_limit(hp, {}, SentencePairs(X, Y, [], [], []))  # doctest: +ELLIPSIS
-    Translations may have 12.9 * source tokens + 10, since ...
-    >>> chosen.max_output_ratio, chosen.max_output_extra
-    (12.9, 10)
     """
     count = min(len(data.X), LENGTH_SAMPLES)
     rows = np.linspace(0, len(data.X) - 1, count).astype(np.int64)

@@ -328,7 +328,19 @@ def test_translations_that_fill_their_limit_are_counted():
     assert "maxlen, 10 tokens" in limit_note(1, 3, make_hparams({}))  # of the 2017 code
 
 
-def test_given_limits_stay(tmp_path):
+def test_the_limits_follow_from_the_training_text():
+    hp = make_hparams(dict(recipe="tiny"))
+    lengths = np.array([[20, 25]] * 9990 + [[3, 20]] * 10 + [[20, 100]])  # the last one is noise
+    X, Y = (RaggedIds.from_lists([[4] * n for n in side]) for side in lengths.T)
+    chosen = train.choose_output_limit(hp, {}, SentencePairs(X, Y, [], [], []))
+    assert (chosen.max_output_ratio, chosen.max_output_extra) == (2.0, 21)  # 1.5 * (20 - 2 * 3)
+    short, long = (RaggedIds.from_lists([[4] * n] * 9) for n in (2, 40))
+    chosen = train.choose_output_limit(hp, {}, SentencePairs(short, long, [], [], []))
+    assert (chosen.max_output_ratio, chosen.max_output_extra) == (30.0, 10)
+    assert train.choose_output_limit(hp, {}, SentencePairs(long, long, [], [], [])) == hp
+
+
+def test_given_limits_stay():
     X, Y = (RaggedIds.from_lists([[4] * n] * 9) for n in (2, 40))
     data, flags = SentencePairs(X, Y, [], [], []), dict(max_output_ratio=3.0, max_output_extra=4)
     hp = make_hparams(dict(recipe="tiny") | flags)

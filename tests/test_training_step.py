@@ -310,13 +310,13 @@ def test_the_dev_loss_is_the_mean_over_all_tokens(run, monkeypatch):
     """It is near that of equal probabilities before training, and not an integer."""
     monkeypatch.setattr(inference, "MAX_BATCH_SOURCE_TOKENS", 45)  # three sentences
     dev = load_test_data(run.hp, run.vocabs)
-    loss, scores, got = trainer.evaluate_dev(run.search, run.loss_fn, dev, run.hp, run.vocabs[1])
+    loss, scores, got, _ = trainer.evaluate_dev(run.search, run.loss_fn, dev, run.hp, run.vocabs[1])
     total, count = run.loss_fn(dev.data.X.pad(width=15), dev.data.Y.pad(width=15))
     assert loss == pytest.approx(float(total / tf.cast(count, tf.float32)), rel=1e-5)
     assert abs(loss - round(loss)) > 1e-3 and len(got) == len(dev.data.X)
     assert scores == {n: corpus_score(n, dev, got, run.hp.target_lang)[0] for n in ("bleu", "chrf")}
     monkeypatch.setattr(trainer, "corpus_score", lambda name, dev, got, lang: (lang, ""))
-    _, langs, _ = trainer.evaluate_dev(run.search, run.loss_fn, dev, run.hp, run.vocabs[1])
+    _, langs, *_ = trainer.evaluate_dev(run.search, run.loss_fn, dev, run.hp, run.vocabs[1])
     assert langs == dict(bleu="en", chrf="en")
 
 
@@ -328,7 +328,7 @@ def test_the_best_checkpoint_follows_the_metric(flags, monkeypatch):
 
     def evaluate_dev(search, loss_fn, dev, hp, vocab):
         assert vocab.path.name == "en.vocab.tsv"  # that of the target
-        return np.float32(5), dict(bleu=10.0, chrf=next(chrf)), [""] * len(dev.data.X)
+        return np.float32(5), dict(bleu=10.0, chrf=next(chrf)), [""] * len(dev.data.X), 0
 
     monkeypatch.setattr(trainer, "evaluate_dev", evaluate_dev)
     train.main(flags | dict(num_epochs=2, metric="chrf"))
