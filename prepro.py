@@ -179,7 +179,7 @@ def make_subwords(
             continue
         if merges <= 1 or rare_share(proto, word2cnt) <= MAX_RARE_SHARE:
             return proto
-        merges = round(0.8 * merges)
+        merges = int(0.8 * merges)
 
 
 def split_reserved(word2cnt) -> Counter:
