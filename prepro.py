@@ -237,10 +237,11 @@ def choose_merges(num_characters, alphabet_size) -> int:
 
 
 def rare_share(proto, word2cnt) -> float:
-    """The share of the merged subwords that the text has less than `RARE_COUNT` times.
+    """The share of the merged subwords in a text that it has less than `RARE_COUNT` times.
 
     A text that repeats its phrases, in a script without spaces, has subwords that are complete
-    phrases. A model meets each of them too seldom to learn it.
+    phrases. A model meets each of them too seldom to learn it. Merges that the text has only
+    within larger ones do not count.
 
     Args:
       proto: sentencepiece model, bytes.
@@ -251,8 +252,9 @@ def rare_share(proto, word2cnt) -> float:
     tokenized = processor.encode([*word2cnt])
     for ids, count in zip(tokenized, word2cnt.values(), strict=True):
         np.add.at(counts, ids, count)
-    merged = [i for i in range(len(counts)) if is_merged(processor, i)]
-    return float(np.mean(counts[merged] < RARE_COUNT)) if merged else 0.0
+    merged = np.array([is_merged(processor, i) for i in range(len(counts))])
+    counts = counts[merged & (counts > 0)]
+    return float(np.mean(counts < RARE_COUNT)) if len(counts) else 0.0
 
 
 def is_merged(processor, i) -> bool:

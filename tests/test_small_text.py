@@ -136,7 +136,7 @@ def han_text(pairs):
     return source, target
 
 
-@pytest.mark.parametrize("pairs", [300, 3000, 30_000])
+@pytest.mark.parametrize("pairs", [300, 3000])
 def test_a_text_of_many_characters_has_merges_for_both_sides(pairs):
     source, target = han_text(pairs)
     word2cnt = prepro.count_words(source) + prepro.count_words(target)
