@@ -41,7 +41,7 @@ SUFFIXES = (".data-00000-of-00001", ".index")  # in the order in which they are 
 NAME_PATTERN = re.compile(r"model_epoch_([0-9]{1,9})_gs_([0-9]{1,18})(_partial)?")
 # The 2017 code used names of the same form, or let TensorFlow 1 choose them.
 ORIGINAL_NAME_PATTERN = re.compile(r"model\.ckpt(-[0-9]+)?")
-RECENT_SHARE = 1 / 3  # of the steps of a training, whose checkpoints are averaged by default
+RECENT_SHARE = 1 / 4  # of the steps of a training, whose checkpoints are averaged
 MAX_STATE_BYTES = 2**20  # of the file `checkpoint`
 READ_ERRORS = (tf.errors.OpError, ValueError, OSError, InputError)
 # Errors of reading that do not prove that a file is damaged.
@@ -212,7 +212,7 @@ def checkpoints_to_average(path, count):
         other
         for other in list_training(path)
         if (not is_mid_epoch(other) or other.name in evaluated)
-        and newest_step - epoch_and_step(other)[1] <= RECENT_SHARE * newest_step
+        and newest_step - epoch_and_step(other)[1] < RECENT_SHARE * newest_step
     ]
     if members and path not in members:
         epoch, step = epoch_and_step(members[-1])

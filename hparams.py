@@ -448,7 +448,7 @@ class Hyperparams(Flags):
     )
     average_checkpoints: int = decoding_flag(
         1,
-        "use the mean of this many newest checkpoints, as far as they belong to the last third of"
+        "use the mean of this many newest checkpoints, as far as they belong to the last quarter of"
         " the training",
         1,
         INT32_LIMIT,

@@ -58,7 +58,7 @@ def load_model(flags):
     print(f"Loaded {describe_checkpoints(paths)}", file=sys.stderr)
     if len(paths) < hp.average_checkpoints and not hp.best:
         print(
-            f"average_checkpoints is {hp.average_checkpoints}, but the last third of this training"
+            f"average_checkpoints is {hp.average_checkpoints}, but the last quarter of this training"
             f" has no more than {len(paths)}",
             file=sys.stderr,
         )

@@ -128,14 +128,15 @@ def averaged(tmp_path):
     ]
 
 
-def test_only_the_last_third_of_the_training_is_averaged(averaged, tmp_path):
+def test_only_the_last_quarter_of_the_training_is_averaged(averaged, tmp_path):
     names = [f"model_epoch_{epoch:02d}_gs_{epoch}0" for epoch in range(1, 10)]
     write_files(tmp_path, *names, "model_epoch_09_gs_91_mine", "final")
 
     assert averaged(names[8], 1) == names[8:]
     assert averaged(names[8], 2) == names[7:]
-    assert averaged(names[8], 10) == names[5:]  # after step 60 of 90
-    assert averaged(names[5], 10) == names[3:6]
+    assert averaged(names[8], 10) == names[6:]  # after step 67.5 of 90
+    assert averaged(names[5], 10) == names[4:6]
+    assert averaged(names[3], 10) == names[3:4]  # step 30 is at three quarters
     assert averaged(names[0], 10) == names[:1]
     assert averaged("final", 10) == ["final"]
 
@@ -147,8 +148,8 @@ def test_evaluated_checkpoints_within_an_epoch_are_averaged(averaged, tmp_path):
     scores = dict.fromkeys(names[:4], 1.0)
     checkpoint.write_dev_scores(tmp_path, scores, "bleu", "digest")
 
-    assert averaged(names[3], 10) == names[1:4]  # step 25 is before two thirds of 40
-    assert averaged(names[4], 10) == names[1:4]  # less than half an epoch after the last one
+    assert averaged(names[3], 10) == names[2:4]  # step 30 is at three quarters of 40
+    assert averaged(names[4], 10) == names[2:4]  # less than half an epoch after the last one
     assert averaged(names[5], 10) == [*names[2:4], names[5]]
     last = "model_epoch_999999999_gs_1"  # of someone else: the memory must not hold every epoch
     write_files(tmp_path, last)
@@ -163,7 +164,7 @@ def test_checkpoints_of_a_rolled_back_training_are_not_averaged(saved_objects, a
     (tmp_path / "checkpoint").write_text(state.replace("04_gs_88", first.name[12:], 1), "utf-8")
     assert checkpoint.latest(tmp_path) == first
     second = checkpoint.save(saved_objects, tmp_path, 2, 41, previous=first)
-    third = checkpoint.save(saved_objects, tmp_path, 3, 60, previous=second)
+    third = checkpoint.save(saved_objects, tmp_path, 3, 50, previous=second)
     assert averaged(third.name, 10) == [second.name, third.name]
     assert (tmp_path / "model_epoch_02_gs_44.index").exists()  # it is not deleted
 

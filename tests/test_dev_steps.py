@@ -71,7 +71,7 @@ def test_it_is_evaluated_within_and_at_the_end_of_each_epoch(uninterrupted):
 def test_the_mean_is_that_of_the_evaluated_checkpoints(uninterrupted):
     logdir, _ = uninterrupted
     paths, *_ = load_model(dict(logdir=str(logdir), average_checkpoints=4))
-    assert [path.name for path in paths] == NAMES[4:]  # of the last third of 24 steps
+    assert [path.name for path in paths] == NAMES[4:]  # of the last quarter of 24 steps
     paths = checkpoint.checkpoints_to_average(logdir / NAMES[3], 2)
     assert [path.name for path in paths] == NAMES[2:4]
 

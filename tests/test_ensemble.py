@@ -121,7 +121,7 @@ def test_the_scripts_use_several_models(two, tmp_path):
     logdir, results = two["logdir"], tmp_path / "results"
     done = forked_script("eval.py", logdir=logdir, results=results)
     assert done.returncode == 0, done.stderr
-    mean = "mean of 3 checkpoints to model_epoch_06_gs_54"
+    mean = "mean of 2 checkpoints to model_epoch_06_gs_54"
     assert f", 2 models (first: {mean}; second: {mean})\n" in done.stdout
     source = tmp_path / "in"
     lines = read_test_sentences(two["source_test"]).raw
