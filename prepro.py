@@ -291,7 +291,8 @@ def train_sentencepiece(word2cnt, vocab_size, sources, **more) -> bytes:
                 **dict(zip(names, SPECIALS, strict=True)) | more,
             )
     except RuntimeError as error:
-        raise explain_trainer_error(str(error), vocab_size, sources) from None
+        coverage = more.get("character_coverage", 1.0)
+        raise explain_trainer_error(str(error), vocab_size, sources, coverage) from None
     return model.getvalue()
 
 
@@ -344,7 +345,7 @@ class SizeError(InputError):
         self.possible_size = possible_size
 
 
-def explain_trainer_error(message, vocab_size, sources) -> InputError:
+def explain_trainer_error(message, vocab_size, sources, coverage) -> InputError:
     """Return the error that explains a message of sentencepiece's trainer, with a remedy."""
     paths = " and ".join(sources)
     if match := re.search(r"<= (\d+)", message):
@@ -356,7 +357,10 @@ def explain_trainer_error(message, vocab_size, sources) -> InputError:
             f"{paths}: sentencepiece cannot make subwords of this text ({message}). Check the files"
         )
     size = int(match[1])
-    fewer = ", or --character_coverage 0.9995 to leave out the rarest" if bound == "more" else ""
+    lower = min(0.9995, 1 - 2 * (1 - coverage))
+    fewer = ""
+    if bound == "more" and lower >= MIN_COVERAGE:
+        fewer = f", or --character_coverage {lower:.4g} to leave out the rarest characters"
     return SizeError(
         f"{paths}: {problem.format(size)}, and vocab_size is {vocab_size}. Use --vocab_size {size}"
         f" or {bound}, or --vocab_size {AUTO}{fewer}",

@@ -568,6 +568,8 @@ def test_rare_characters_can_be_left_out(tmp_path, size, more):
     flags = write_corpus(tmp_path, pairs) | dict(recipe="tiny", vocab_size=size)
     with pytest.raises(InputError, match="--character_coverage 0.9995 to leave out the rarest"):
         prepro.main(flags)
+    with pytest.raises(InputError, match="--character_coverage 0.996 to leave out the rarest"):
+        prepro.main(flags | dict(vocab_size=40, character_coverage=0.998))
     prepro.main(flags | more)
     vocab = SubwordVocab(make_hparams(flags).sentencepiece_paths[0])
     ids = vocab.encode(["一好人"])[0]
