@@ -13,6 +13,7 @@ The letters that name the axes of tensors throughout the project:
 import dataclasses
 import json
 import math
+import unicodedata
 from functools import partial
 from pathlib import Path
 
@@ -565,8 +566,9 @@ class Hyperparams(Flags):
 
     @property
     def symbol_list(self) -> list[str]:
-        """The words in `symbols`."""
-        return [] if self.symbols == NONE else self.symbols.split(",")
+        """The words in `symbols`, composed as those of the text are."""
+        symbols = unicodedata.normalize("NFC", self.symbols)
+        return [] if symbols == NONE else symbols.split(",")
 
     @property
     def masks_from_ids(self) -> bool:

@@ -4,6 +4,7 @@ import functools
 import itertools
 import math
 import sys
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ from search import (
     sampling_step,
     suppress,
 )
+from text import normalize
 from vocab import BOS, EOS, PAD, UNK, fingerprints, load_vocabs, truncate_at_eos
 
 # The limits of a batch bound the memory. Larger batches are faster.
@@ -56,12 +58,13 @@ def load_model(flags):
     loaded = load_ensemble(flags, logdirs) if len(logdirs) > 1 else load_single(flags)
     paths, hp, *_ = loaded
     print(f"Loaded {describe_checkpoints(paths)}", file=sys.stderr)
-    if len(paths) < hp.average_checkpoints and not hp.best:
-        print(
-            f"average_checkpoints is {hp.average_checkpoints}, but the last quarter of this training"
-            f" has no more than {len(paths)}",
-            file=sys.stderr,
-        )
+    for folder, count in Counter(path.parent for path in paths).items():
+        if count < hp.average_checkpoints and not hp.best:
+            print(
+                f"{folder}: average_checkpoints is {hp.average_checkpoints}, but the last quarter"
+                f" of this training has no more than {count}",
+                file=sys.stderr,
+            )
     return loaded
 
 
@@ -585,7 +588,7 @@ class Translator:
 
 
 def restore_prefix(text, prefix, decoded) -> str:
-    """Return a translation with its first words as they were given.
+    """Return a translation with its first words as they were given, but normalized.
 
     Args:
       decoded: the first words as the vocabulary writes them.
@@ -595,4 +598,4 @@ def restore_prefix(text, prefix, decoded) -> str:
     """
     if not text.startswith(decoded):  # the longest possible translation ends within it
         return text
-    return prefix.strip() + text[len(decoded) :]
+    return normalize(prefix).strip() + text[len(decoded) :]

@@ -104,6 +104,8 @@ def check_symbols(symbols):
         problem = None
         if symbol.split() != [symbol] or "▁" in symbol:
             problem = "is empty, or has a space or ▁ in it"
+        elif symbol != normalize(symbol):
+            problem = "has invisible characters in it, which are removed from text"
         elif symbol in SPECIALS:
             problem = "is a special token already"
         elif re.fullmatch("<0x[0-9A-F]{2}>", symbol):
@@ -177,7 +179,7 @@ def make_subwords(
         except SizeError as error:  # there are fewer different pairs to merge
             merges = error.possible_size - obligatory
             continue
-        if merges <= 1 or rare_share(proto, word2cnt) <= MAX_RARE_SHARE:
+        if merges <= 1 or rare_share(proto, word2cnt, symbols) <= MAX_RARE_SHARE:
             return proto
         merges = int(0.8 * merges)
 
@@ -236,7 +238,7 @@ def choose_merges(num_characters, alphabet_size) -> int:
     return size - min(alphabet_size, ALPHABET_SIZE, size // 2)
 
 
-def rare_share(proto, word2cnt) -> float:
+def rare_share(proto, word2cnt, symbols=()) -> float:
     """The share of the merged subwords in a text that it has less than `RARE_COUNT` times.
 
     A text that repeats its phrases, in a script without spaces, has subwords that are complete
@@ -246,19 +248,21 @@ def rare_share(proto, word2cnt) -> float:
     Args:
       proto: sentencepiece model, bytes.
       word2cnt: the words of the text with their counts.
+      symbols: subwords that are no merges, as in `make_subwords`.
     """
     processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
     counts = np.zeros(processor.get_piece_size(), np.int64)
     tokenized = processor.encode([*word2cnt])
     for ids, count in zip(tokenized, word2cnt.values(), strict=True):
         np.add.at(counts, ids, count)
-    merged = np.array([is_merged(processor, i) for i in range(len(counts))])
-    counts = counts[merged & (counts > 0)]
+    special = {processor.piece_to_id(symbol) for symbol in symbols}
+    merged = [i for i in range(len(counts)) if is_merged(processor, i) and i not in special]
+    counts = counts[merged][counts[merged] > 0]
     return float(np.mean(counts < RARE_COUNT)) if len(counts) else 0.0
 
 
 def is_merged(processor, i) -> bool:
-    """Whether a subword is a merge of two others, and no character, symbol or byte."""
+    """Whether a subword is longer than a character, and no special token or byte."""
     special = processor.is_control(i) or processor.is_unknown(i) or processor.is_byte(i)
     return not special and len(processor.id_to_piece(i)) > 1
 
@@ -289,7 +293,8 @@ def train_sentencepiece(word2cnt, vocab_size, sources, **more) -> bytes:
                 **dict(zip(names, SPECIALS, strict=True)) | more,
             )
     except RuntimeError as error:
-        raise explain_trainer_error(str(error), vocab_size, sources) from None
+        coverage = more.get("character_coverage", 1.0)
+        raise explain_trainer_error(str(error), vocab_size, sources, coverage) from None
     return model.getvalue()
 
 
@@ -318,6 +323,8 @@ def normalization_rules() -> str:
     pairs = []
     for char in map(chr, range(1, sys.maxunicode + 1)):  # sentencepiece cannot replace U+0000
         decomposed, normalized = unicodedata.normalize("NFD", char), normalize(char)
+        if char in "\u200c\u200d":  # joiners; what is next to them decides
+            continue
         if char.isspace() and char != " ":
             pairs.append((char, " "))
         elif char != normalized:
@@ -340,7 +347,7 @@ class SizeError(InputError):
         self.possible_size = possible_size
 
 
-def explain_trainer_error(message, vocab_size, sources) -> InputError:
+def explain_trainer_error(message, vocab_size, sources, coverage) -> InputError:
     """Return the error that explains a message of sentencepiece's trainer, with a remedy."""
     paths = " and ".join(sources)
     if match := re.search(r"<= (\d+)", message):
@@ -352,7 +359,10 @@ def explain_trainer_error(message, vocab_size, sources) -> InputError:
             f"{paths}: sentencepiece cannot make subwords of this text ({message}). Check the files"
         )
     size = int(match[1])
-    fewer = ", or --character_coverage 0.9995 to leave out the rarest" if bound == "more" else ""
+    lower = min(0.9995, 1 - 2 * (1 - coverage))
+    fewer = ""
+    if bound == "more" and lower >= MIN_COVERAGE:
+        fewer = f", or --character_coverage {lower:.4g} to leave out the rarest characters"
     return SizeError(
         f"{paths}: {problem.format(size)}, and vocab_size is {vocab_size}. Use --vocab_size {size}"
         f" or {bound}, or --vocab_size {AUTO}{fewer}",

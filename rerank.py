@@ -58,7 +58,7 @@ import sacrebleu
 from tqdm import tqdm
 
 from inference import Scorer, load_model
-from text import blocks, read_lines
+from text import blocks, normalize, read_lines
 
 SCORED_LINES = 100  # lines whose lists are scored together
 MODEL_FLAGS = ("logdir", "best", "average_checkpoints")
@@ -88,7 +88,7 @@ def read_nbest(path, num_lines) -> list[list[tuple[str, float]]]:
                 f"{path}:{row}: is of line {number}, but the source has {num_lines} lines, counted"
                 " from 0. Give the --source that was translated"
             )
-        lists[int(number)].append((text, value))
+        lists[int(number)].append((normalize(text), value))
     for number, best in enumerate(lists):
         if not best:
             raise InputError(
@@ -183,6 +183,12 @@ def main(flags):
             changed += best[index][0] != best[0][0]
             file.write(f"{best[index][0]}\n".encode())
     print(f"{changed} of {len(lines)} translations have changed", file=sys.stderr)
+    if options.method == "reverse" and scorer.truncated:
+        print(
+            f"{scorer.truncated} translations have no score, since they or their source have more"
+            f" than {hp.max_input_tokens - 1} {vocabs[0].token_name}",
+            file=sys.stderr,
+        )
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def opens_segment(line, names="seg") -> bool:
     (True, False)
     """
     match = regex.search(rf"<(?:{names})\b", line, regex.IGNORECASE)
-    return bool(match and regex.fullmatch(r"(?:\s|<[^>]*+>)*+", line[: match.start()]))
+    return bool(match and regex.fullmatch(r"(?:[\s\ufeff]|<[^>]*+>)*+", line[: match.start()]))
 
 
 def replace_spans(text, opening, closing, change) -> str:
@@ -232,6 +232,7 @@ class XmlSegments:
         self.sides = {}  # (role, language, translator): (sentences, segments)
         self.side = None, None, None
         self.doc, self.unit = None, 0
+        self.variants = Counter()  # how often the open <tu> had each language
         self.segment, self.text = None, []
         self.codes = 0  # how many elements of CODES are open
 
@@ -268,8 +269,12 @@ class XmlSegments:
             self.doc = attrs.get("id")
         elif name == "tu":
             self.unit += 1
+            self.variants.clear()
         elif name == "tuv":
-            self.side = None, attrs.get("xml:lang") or attrs.get("lang"), None
+            lang = attrs.get("xml:lang") or attrs.get("lang")
+            lang = lang and lang.lower().replace("_", "-")  # a memory may have both en-US and EN_us
+            self.variants[lang] += 1
+            self.side = None, lang, self.variants[lang]
         elif name == "seg":
             id = str(self.unit) if self.unit else attrs.get("id")
             self.segment = Segment(self.parser.CurrentLineNumber, id, self.doc)

@@ -192,17 +192,22 @@ def decode_utf8(name, file):
 
 
 # Character classes of what nobody sees: control characters, soft hyphens, zero-width spaces, marks
-# of direction, byte-order marks; and joiners, which in many scripts change how letters look, but
-# keep only ligatures apart in the scripts UNJOINED.
+# of direction, byte-order marks; and joiners, which in many scripts change how letters look. They
+# change nothing after the characters UNJOINED, and a non-joiner nothing before a space.
 INVISIBLE = (
-    r"\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u061c\u200b\u200e\u200f\u202a-\u202e"
-    r"\u2060-\u206f\ufeff\ufff9-\ufffb"
+    r"\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u034f\u061c\u17b4\u17b5\u200b\u200e\u200f"
+    r"\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
 )
 JOINERS = r"\u200c\u200d"
-UNJOINED = r"\p{Latin}\p{Greek}\p{Cyrillic}"
+UNJOINED = (
+    r"\p{Latin}\p{Greek}\p{Cyrillic}\p{Armenian}\p{Georgian}\p{Hebrew}\p{Ethiopic}\p{Thai}\p{Lao}"
+    r"\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{N}\p{P}\p{Sc}\p{Sm}\p{Z}\s"
+)
+LOOSE_NON_JOINER = r"\u200c+([\p{Z}\s]|$)"
 INVISIBLE_PATTERN = regex.compile(rf"[{INVISIBLE}]+")
 JOINERS_PATTERN = regex.compile(rf"[{JOINERS}]+")
-UNJOINED_PATTERN = regex.compile(rf"[{UNJOINED}][\p{{M}}{JOINERS}]+")
+UNJOINED_PATTERN = regex.compile(rf"(?:^|[{UNJOINED}])[\p{{M}}{JOINERS}]+")
+LOOSE_PATTERN = regex.compile(LOOSE_NON_JOINER, regex.MULTILINE)
 
 
 def normalize(text) -> str:
@@ -219,6 +224,7 @@ def normalize(text) -> str:
     text = INVISIBLE_PATTERN.sub("", text)
     if JOINERS_PATTERN.search(text):
         text = UNJOINED_PATTERN.sub(lambda match: JOINERS_PATTERN.sub("", match[0]), text)
+        text = LOOSE_PATTERN.sub(r"\1", text)
     return unicodedata.normalize("NFC", text)
 
 
@@ -309,7 +315,7 @@ def is_tag_line(line) -> bool:
     >>> [is_tag_line(line) for line in lines]
     [True, True, True, False, False]
     """
-    return line.lstrip().startswith("<") and bool(TAG_LINE.fullmatch(line))
+    return "<" in line and bool(TAG_LINE.fullmatch(INVISIBLE_PATTERN.sub("", line)))
 
 
 def starts_with_tag(line) -> bool:
@@ -699,10 +705,10 @@ def choose_sides(sides, role, lang, other_lang, has_both) -> list[EvalSentences]
     langs = {side.lang for side in sides}
     if len(langs) > 1:
         langs = {name for name in langs if same_language(name, lang)}
-        if lang in langs:
-            langs = {lang}
+        tag = lang.lower().replace("_", "-")
+        langs = {name for name in langs if name.lower().replace("_", "-") == tag} or langs
         if len(langs) != 1:
-            found = ", ".join(sorted(str(side.lang) for side in sides))
+            found = ", ".join(sorted({str(side.lang) for side in sides}))
             raise InputError(
                 f"{path}: holds the languages {found}, and {'several of them' if langs else 'none'}"
                 f" match {lang}, the {role} language of the model. Write the text of each side to"

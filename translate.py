@@ -130,7 +130,7 @@ from tqdm import tqdm
 
 import checkpoint
 from bleu import LITTLE_LEARNED_HINT, empty_note
-from data_load import encode_lines
+from data_load import encode_lines, prepare_sentences
 from ids import RaggedIds
 from inference import (
     LineScore,
@@ -151,7 +151,7 @@ from monitor.attention_maps import (
     word_alignments,
 )
 from runtime.workers import translate_distributed, worker_rank
-from text import GZIP_MAGIC, blocks, clean, decode_utf8, read_lines
+from text import GZIP_MAGIC, blocks, decode_utf8, read_lines
 from vocab import SPECIALS, UNK
 
 MAX_BATCH_LINES = 1000  # lines that are translated together, sorted by length
@@ -312,7 +312,7 @@ def replace_unknown(model, hp, vocabs, lines, texts):
     ids = vocabs[1].encode(texts[row] for row in rows)
     Y = RaggedIds.from_lists([append_eos(y, hp) for y in ids])
     for row, weights in zip(rows, alignments(model, hp, X, Y), strict=True):
-        source_words = clean(lines[row]).split()
+        source_words = prepare_sentences(hp, [lines[row]])[0].split()
         indices = np.argmax(weights[:, :-1], axis=1)  # (T_y,), not that of </S>
         words = texts[row].split()
         # One index more than words, for </S>; fewer if a --prefix has words that are no tokens.

@@ -11,12 +11,13 @@ import tensorflow as tf
 
 from inference import make_search, truncate_at_eos_tf
 from runtime.errors import InputError
-from text import INVISIBLE, JOINERS, UNJOINED, clean
+from text import INVISIBLE, JOINERS, LOOSE_NON_JOINER, UNJOINED, clean
 from vocab import EOS, UNK
 
 # RE2 writes \u200b as \x{200b}.
-INVISIBLE_RE2, JOINERS_RE2 = (
-    re.sub(r"\\[ux](\w+)", r"\\x{\1}", pattern) for pattern in (INVISIBLE, JOINERS)
+INVISIBLE_RE2, JOINERS_RE2, LOOSE_RE2 = (
+    re.sub(r"\\[ux](\w+)", r"\\x{\1}", pattern)
+    for pattern in (INVISIBLE, JOINERS, LOOSE_NON_JOINER)
 )
 
 
@@ -46,8 +47,9 @@ class TextOps(tf.Module):
     def normalize(self, lines):
         """Normalize sentences (N,) as `text.normalize` does."""
         lines = tf.strings.regex_replace(lines, f"[{INVISIBLE_RE2}]+", "")
-        joined = f"([{UNJOINED}]\\pM*)[{JOINERS_RE2}]+"  # a joiner, in scripts without them
+        joined = f"((?:^|[{UNJOINED}])\\pM*)[{JOINERS_RE2}]+"  # joiners that change nothing
         lines = tf.strings.regex_replace(lines, joined, r"\1")
+        lines = tf.strings.regex_replace(lines, LOOSE_RE2, r"\1")
         return self.compose(lines)  # (N,)
 
 
@@ -104,7 +106,7 @@ class WordOps(TextOps):
     def decode(self, ids):
         """Convert ids (N, T), a RaggedTensor without `</S>`, to sentences (N,)."""
         words = tf.ragged.map_flat_values(lambda flat: tf.gather(self.words, flat), ids)  # (N, T)
-        return tf.strings.reduce_join(words, axis=1, separator=" ")  # (N,)
+        return self.normalize(tf.strings.reduce_join(words, axis=1, separator=" "))  # (N,)
 
 
 def char_class(chars) -> str:

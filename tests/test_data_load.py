@@ -334,6 +334,7 @@ MARKUP = [
 def test_a_line_is_markup_only_if_all_of_it_is_a_tag_of_a_known_format(tmp_path):
     """For subwords, and for test sets of all models."""
     assert all(map(text.is_tag_line, MARKUP))
+    assert text.is_tag_line("\ufeff<doc docid='2'>")  # the second of two joined files
     pairs = [*UI_STRINGS, ("x", "y")]
     flags = write_corpus(tmp_path, pairs) | dict(tokenizer="bpe", vocab_size=60)
     (tmp_path / "train.source").write_text(
@@ -696,6 +697,7 @@ def test_test_sets_may_be_xml_or_plain(tmp_path):
 @pytest.mark.parametrize(
     "text, segments",
     [
+        ('\ufeff\ufeff<seg id="1">a</seg>', [("a", 1, "1")]),
         ('<seg id="1"> a <b>c</b> </seg><seg>d</seg>', [("a c", 1, "1"), ("d", 1, None)]),
         ("x\n<seg id=7>\n a\n  b c\n</seg>\n<seg></seg>", [("a b c", 2, "7"), ("", 6, None)]),
         ("<segment>no</segment>\n <seg>a &lt; b</seg>", [("a < b", 2, None)]),
@@ -794,6 +796,19 @@ def test_a_file_of_wmt_has_a_source_and_several_references(tmp_path, capsys, cha
     assert "Left out: 1 segments of" in capsys.readouterr().out
 
 
+def test_a_unit_of_tmx_with_several_translations_has_several_references(tmp_path):
+    more = '<tuv xml:lang="ga_ie"><seg>Cuidiú</seg></tuv></tu>\n</body>'
+    content = TMX.replace('"GA"', '"ga-IE"').replace("</tu>\n</body>", more)
+    source, references = read_both(tmp_path, content, langs=("en", "ga"))
+    assert source == ["Open the file", "Help"]
+    assert references == [["Oscail an comhad", "Cabhair"], ["Oscail an comhad", "Cuidiú"]]
+    with pytest.raises(InputError, match="2 versions of a document as the source"):
+        read_both(tmp_path, content, langs=("ga", "en"))
+    content = content.replace("ga_ie", "ga-GB")
+    _, references = read_both(tmp_path, content, langs=("en", "ga_IE"))
+    assert references == [["Oscail an comhad", "Cabhair"]]
+
+
 def test_the_languages_of_tmx_decide(tmp_path, capsys):
     english, irish = ["Open the file", "Help"], ["Oscail an comhad", "Cabhair"]
     assert read_both(tmp_path, TMX, langs=("ga", "en")) == (irish, [english])
@@ -867,7 +882,7 @@ def test_documents_are_paired_by_their_ids(tmp_path, capsys):
         (WMT.replace("src", "hyp"), "holds no source"),
         (WMT.replace('"2">cat B', '"3">cat B'), None),
         (WMT.replace('"1">he A', '"2">he A'), "segment 1 of document d1 is paired with segment 2"),
-        (TMX.replace("GA", "de"), "holds the languages de, en-US, and none match ja"),
+        (TMX.replace("GA", "de"), "holds the languages de, en-us, and none match ja"),
         (
             TMX.replace("GA", "ja").replace("Help", "&nbsp;"),
             "the entity nbsp is not one of XML's own",
@@ -1216,6 +1231,11 @@ EQUAL_TEXTS = {
     "control characters": ("Hund", "H\0u\x07n\x92d"),
     "joiner in Latin": ("Auflage", "Auf\u200clage"),
     "a mark after what is invisible": ("ü", "u\u00ad\u0308"),
+    "non-joiner at the end of Persian words": ("می خواهم", "می\u200c خواهم\u200c"),
+    "joiners after a comma, a digit and at the beginning": ("\u060cا5ا", "\u060c\u200cا5\u200dا"),
+    "joiners in Thai, Han and Hebrew": ("ไทย我爱ה", "\u200dไท\u200cย我\u200d爱ה\u200c"),
+    "grapheme joiner and vowels of Khmer without a form": ("កកb", "ក\u17b4ក\u17b5b\u034f"),
+    "nothing but joiners": ("", "\u200c\u200d"),
 }
 
 
@@ -1225,7 +1245,17 @@ def test_text_that_looks_equal_is_equal(texts):
 
 
 @pytest.mark.parametrize(
-    "line", ["می\u200cخواهم", "क्\u200dष", "👩\u200d🔬", "ＡＢ½…", "a\tb\u00a0c\u3000d", "26 °C"]
+    "line",
+    [
+        "می\u200cخواهم",
+        "क्\u200dष",
+        "ന്\u200d ",
+        "👩\u200d🔬",
+        "🏃🏽\u200d♂️",
+        "ＡＢ½…",
+        "a\tb\u00a0c\u3000d",
+        "26 °C",
+    ],
 )
 def test_what_can_be_seen_stays(line):
     assert text.normalize(line) == line

@@ -8,9 +8,11 @@ import prepro
 import rerank
 import train
 from conftest import SMALL, sample_pairs, write_corpus
+from hparams import Hyperparams
 from inference import LineScore
 from processes import forked_script
 from runtime.errors import InputError
+from vocab import WordVocab
 
 
 def write_nbest(path, lists):
@@ -136,17 +138,22 @@ def test_standard_output_has_translations_only(tmp_path, monkeypatch, capsysbina
 
     def load_model(_):
         print("assuming num_heads 8")
-        return None, None, None, None
+        return None, Hyperparams(maxlen=20), None, [WordVocab, WordVocab]
 
+    def scorer(texts, _):
+        return [LineScore(-1.0, 1)] * 2
+
+    scorer.truncated = 3
     monkeypatch.setattr(rerank, "load_model", load_model)
-    monkeypatch.setattr(rerank, "Scorer", lambda *_: lambda texts, _: [LineScore(-1.0, 1)] * 2)
+    monkeypatch.setattr(rerank, "Scorer", lambda *_: scorer)
     monkeypatch.setattr(rerank, "SCORED_LINES", 1)
     (tmp_path / "in").write_text("x\ny\n")
-    write_nbest(tmp_path / "nbest", [[("a", -2.0), ("b", -1.0)], [("c", -1.0), ("d", -2.0)]])
+    write_nbest(tmp_path / "nbest", [[("a", -2.0), ("b\u200b", -1.0)], [("c", -1.0), ("d", -2.0)]])
     flags = {name: str(tmp_path / path) for name, path in (("source", "in"), ("nbest", "nbest"))}
     rerank.main(flags | dict(logdir="reverse"))
     got = capsysbinary.readouterr()
     assert got.out == b"b\nc\n" and b"assuming num_heads 8" in got.err
+    assert b"3 translations have no score, since they or their source have more than" in got.err
 
 
 def test_flags_that_are_missing_or_wrong(tmp_path):

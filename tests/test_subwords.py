@@ -523,6 +523,8 @@ def test_a_flag_that_prepro_did_not_have_is_refused(tmp_path, change):
         ("<S>,x", "'<S>' is a special token already"),
         ("<0x41>", "'<0x41>' is the name of a byte"),
         ("x,y,x", "'x' is there twice"),
+        ("e\u0301,é", "'é' is there twice"),
+        ("a\u200bb", "has invisible characters"),
     ],
 )
 def test_symbols_that_cannot_be_are_refused(tmp_path, symbols, problem):
@@ -565,6 +567,8 @@ def test_rare_characters_can_be_left_out(tmp_path, size, more):
     flags = write_corpus(tmp_path, pairs) | dict(recipe="tiny", vocab_size=size)
     with pytest.raises(InputError, match="--character_coverage 0.9995 to leave out the rarest"):
         prepro.main(flags)
+    with pytest.raises(InputError, match="--character_coverage 0.996 to leave out the rarest"):
+        prepro.main(flags | dict(vocab_size=40, character_coverage=0.998))
     prepro.main(flags | more)
     vocab = SubwordVocab(make_hparams(flags).sentencepiece_paths[0])
     ids = vocab.encode(["一好人"])[0]

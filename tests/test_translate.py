@@ -18,7 +18,7 @@ from conftest import sample_pairs
 from data_load import encode_lines
 from hparams import make_hparams
 from ids import RaggedIds
-from inference import load_model
+from inference import load_model, restore_prefix
 from model import make_model
 from monitor.attention_maps import alignments
 from processes import ROOT, Forked, command_line, forked, forked_script
@@ -259,7 +259,7 @@ def test_bad_input_is_refused(tiny, tmp_path):
 def test_unknown_words_are_replaced_by_the_attended_source_words(trained, tmp_path):
     flags = trained("legacy")
     _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"]))
-    lines = ["Der Xylograph schläft, Zebulon!", "", "Der Hund schläft"]
+    lines = ["Der Xylograph schla\u0308ft, Zebulon!", "", "Der Hund schläft"]
     X, _, _ = encode_lines(lines, vocabs[0], hp)
     Y = RaggedIds.from_lists(
         [vocabs[1].encode([text])[0] for text in ("The <UNK> <UNK>", "The dog")]
@@ -278,6 +278,11 @@ def test_unknown_words_are_replaced_by_the_attended_source_words(trained, tmp_pa
         outputs.append(output.read_text("utf-8").splitlines())
     assert len(outputs[1]) == 30 and "<UNK>" not in "".join(outputs[1])
     assert outputs[1][:3] == replace_unknown(model, hp, vocabs, lines, outputs[0][:3])
+
+
+def test_a_prefix_is_normalized():
+    assert restore_prefix("u dogs", "u\u0308\u200b ", "u") == "ü dogs"
+    assert restore_prefix("A dog", "\u200b", "") == "A dog"
 
 
 def test_words_beyond_the_maximum_length_stay():
