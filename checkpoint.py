@@ -27,6 +27,7 @@ from interop.variable_names import kernel_shapes, variables_by_2017_name
 from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import (
     atomic_write,
+    check_not_directory,
     durable_replace,
     fsync,
     is_utf8,
@@ -324,8 +325,11 @@ def lock(logdir):
     """Context manager: keep other training runs out of `logdir`.
 
     Raises:
-      InputError: another one holds the lock.
+      InputError: another one holds the lock, or a folder has the name of a file to write.
     """
+    files = [Path(logdir) / name for name in ("checkpoint", DEV_SCORES_FILE)]
+    for path in [*files, *(path for end in SUFFIXES for path in Path(logdir).glob(f"*{end}"))]:
+        check_not_directory(path)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(lock_file(Path(logdir) / "lock", wait=False))
@@ -419,7 +423,8 @@ def write(checkpoint, path):
         for suffix in SUFFIXES:
             fsync(f"{path}{suffix}")
     except (OSError, tf.errors.OpError) as error:
-        delete_files(path)
+        with contextlib.suppress(OSError):
+            delete_files(path)
         reason = str(error).partition("\n")[0]
         raise OSError(
             f"{path.parent}: no checkpoint can be written ({reason}). The last one is unchanged"

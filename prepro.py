@@ -14,7 +14,7 @@ from pathlib import Path
 from hparams import MIN_COVERAGE, Hyperparams, choose_vocab_size, make_hparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import atomic_write, check_not_directory, keep_copy
+from runtime.files import atomic_write, check_not_directory, keep_copy, write_error
 from runtime.flags import AUTO
 from runtime.parallel import map_on_cores
 
@@ -307,7 +307,10 @@ def normalization_file():
     the context lasts.
     """
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        Path("rules.tsv").write_text(normalization_rules())
+        try:
+            Path("rules.tsv").write_text(normalization_rules())
+        except OSError as error:
+            raise write_error(f"{folder}/rules.tsv", error) from None
         yield "rules.tsv"
 
 

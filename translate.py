@@ -323,9 +323,36 @@ def replace_unknown(model, hp, vocabs, lines, texts):
     return texts
 
 
+class AlignmentFile:
+    """A file of bytes. An error of writing does not end the translation.
+
+    Attributes:
+      error: the first error of writing, or None.
+    """
+
+    def __init__(self, file):
+        self.file, self.error = file, None
+
+    def write(self, content):
+        """Write bytes. After an error, do nothing."""
+        if not self.error:
+            try:
+                self.file.write(content)
+            except OSError as error:
+                self.error = error
+
+
+@contextlib.contextmanager
 def open_alignments(path):
-    """Context manager: the file for word alignments, or None."""
-    return contextlib.nullcontext() if path == NONE else atomic_open(path)
+    """Context manager: the `AlignmentFile`, or None. It raises the error of writing at its end."""
+    if path == NONE:
+        yield None
+        return
+    with atomic_open(path) as file:
+        alignment_file = AlignmentFile(file)
+        yield alignment_file
+        if alignment_file.error:
+            raise alignment_file.error
 
 
 def write_alignments(file, model, hp, vocabs, lines, texts):
@@ -365,12 +392,13 @@ def score_file(options, hp, model, vocabs):
     translations = read_other_side(options.source, len(lines), options.score, "score", remedy)
     scorer = Scorer(hp, model, vocabs)
     logp = num_tokens = num_scored = 0
-    files = open_output(options.output), open_alignments(options.alignments)
+    # The output has its name before an error of the alignments is raised.
+    files = open_alignments(options.alignments), open_output(options.output)
     no_bar = is_shown(options.output)
     bar = tqdm(
         desc="scoring", total=len(lines), disable=no_bar, leave=False, delay=1, unit=" lines"
     )
-    with files[0] as file, files[1] as alignment_file, bar:
+    with files[0] as alignment_file, files[1] as file, bar:
         for pairs in blocks(zip(lines, translations, strict=True), MAX_BATCH_LINES):
             texts = [*zip(*pairs, strict=True)]
             for score in scorer(*texts):
@@ -439,7 +467,7 @@ def translate_stream(translator, model, options, file, alignment_file):
 
     Args:
       file: file of bytes to write the translations to.
-      alignment_file: file of bytes for word alignments, or None.
+      alignment_file: AlignmentFile, or None.
 
     Returns:
       The last line that is not empty and the first words of its translation, if `--attention` is
@@ -548,8 +576,9 @@ def main(flags):
     else:
         if options.attention != NONE:  # before the work of hours
             make_folder(Path(options.attention).parent)
-        files = open_output(options.output), open_alignments(options.alignments)
-        with files[0] as file, files[1] as alignment_file:
+        # The output has its name before an error of the alignments is raised.
+        files = open_alignments(options.alignments), open_output(options.output)
+        with files[0] as alignment_file, files[1] as file:
             last = translate_stream(translator, model, options, file, alignment_file)
         if last:  # not before both files have their names: the picture may fail
             draw_attention(translator, model, *last, options.attention)

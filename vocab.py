@@ -28,6 +28,8 @@ RUN_PREPRO_HINT = (
     "Run `python prepro.py` first, with the same --recipe, --preprocessed, --source_lang and"
     " --target_lang"
 )
+REWRITE_HINT = "Write the file again with `python prepro.py`"
+RESTORE_HINT = "Copy the file again from the folder in which the model was trained"
 
 
 # Loading -----------------------------------------------------------------------
@@ -60,7 +62,12 @@ def load_vocabs(hp, trained_with=None):
                 f"{path}: no such file, nor a copy in {hp.logdir}. The model there needs the"
                 " vocabulary that it was trained with. Copy the file to one of the two folders"
             )
-        vocab = SubwordVocab(path) if hp.tokenizer == "bpe" else WordVocab(path, hp.min_cnt)
+        # prepro.py cannot write a file in `logdir`, nor the same one after a change of the text.
+        remedy = RESTORE_HINT if trained_with else REWRITE_HINT
+        if hp.tokenizer == "bpe":
+            vocab = SubwordVocab(path, remedy)
+        else:
+            vocab = WordVocab(path, hp.min_cnt, remedy)
         if trained_with:
             check_same_vocab(vocab, trained_with, hp.logdir)
         if hp.tokenizer == "bpe":
@@ -163,7 +170,8 @@ def read_vocab_file(path, max_bytes) -> bytes:
     try:
         return read_file(path, max_bytes)
     except OSError as error:
-        raise InputError(f"{path}: {error.strerror.lower()}. {RUN_PREPRO_HINT}") from None
+        hint = RUN_PREPRO_HINT if isinstance(error, FileNotFoundError) else "Check its permissions"
+        raise InputError(f"{path}: {error.strerror.lower()}. {hint}") from None
 
 
 def vocab_name(vocab) -> str:
@@ -190,6 +198,7 @@ class WordVocab:
     Args:
       path: the vocabulary file.
       min_cnt: words seen less often become `<UNK>`.
+      remedy: what to do if the file is damaged, for the message.
 
     Raises:
       InputError: as `load_vocab`.
@@ -202,10 +211,10 @@ class WordVocab:
     token_name = "words"  # for messages
     space_id = None  # no word is a space
 
-    def __init__(self, path, min_cnt):
+    def __init__(self, path, min_cnt, remedy=REWRITE_HINT):
         self.path = path
         self.content = read_vocab_file(path, MAX_WORDS_BYTES)
-        self.word2cnt = parse_counts(path, self.content)
+        self.word2cnt = parse_counts(path, self.content, remedy)
         self.word2idx, self.idx2word = number_words(path, self.word2cnt, min_cnt)
 
     def __len__(self):
@@ -257,7 +266,7 @@ def read_counts(path) -> dict[str, int]:
     return parse_counts(path, read_vocab_file(path, MAX_WORDS_BYTES))
 
 
-def parse_counts(path, content) -> dict[str, int]:
+def parse_counts(path, content, remedy=REWRITE_HINT) -> dict[str, int]:
     """Read the words and counts of the file at `path`, as `read_counts`, from its bytes."""
     counts, previous = {}, None
     for number, line in enumerate(decode_utf8(path, io.BytesIO(content)), 1):
@@ -274,15 +283,16 @@ def parse_counts(path, content) -> dict[str, int]:
         else:
             counts[word] = previous = int(count)
             continue
-        raise vocab_error(path, number, f"this line {problem}")
+        raise vocab_error(path, number, f"this line {problem}", remedy)
     if tuple(counts)[:4] != SPECIALS:
-        raise vocab_error(path, 1, f"the first four words are not {' '.join(SPECIALS)}")
+        problem = f"the first four words are not {' '.join(SPECIALS)}"
+        raise vocab_error(path, 1, problem, remedy)
     return counts
 
 
-def vocab_error(path, number, problem) -> InputError:
+def vocab_error(path, number, problem, remedy) -> InputError:
     """Return the error for a line of a vocabulary file."""
-    return InputError(f"{path}:{number}: {problem}. Write the file again with `python prepro.py`")
+    return InputError(f"{path}:{number}: {problem}. {remedy}")
 
 
 def encode_words(sentence, word2idx) -> list[int]:
@@ -302,6 +312,7 @@ class SubwordVocab:
 
     Args:
       path: the sentencepiece model.
+      remedy: what to do if the file is damaged, for the message.
 
     Raises:
       InputError: the file cannot be read, or prepro.py did not write it.
@@ -313,7 +324,7 @@ class SubwordVocab:
 
     token_name = "subwords"  # for messages
 
-    def __init__(self, path):
+    def __init__(self, path, remedy=REWRITE_HINT):
         self.path = path
         self.content = self.proto = read_vocab_file(path, MAX_SENTENCEPIECE_BYTES)
         try:
@@ -323,7 +334,7 @@ class SubwordVocab:
             reason = str(error).partition("\n")[0]
             raise InputError(
                 f"{path}: not a sentencepiece model that begins with {' '.join(SPECIALS)}"
-                f" ({reason}). Write the file again with `python prepro.py`"
+                f" ({reason}). {remedy}"
             ) from None
 
     def __len__(self):

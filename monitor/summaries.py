@@ -55,9 +55,11 @@ class EventFile:
         """Context manager: an error ends the file, and what is written inside, but nothing else."""
         try:
             yield
-        except (OSError, tf.errors.OpError) as error:
+        except Exception as error:
+            if isinstance(error.__context__, KeyboardInterrupt):  # closing the file failed, too
+                raise error.__context__ from None
             if not self.ended:
-                reason = str(error).partition("\n")[0]
+                reason = describe(error)
                 print(
                     f"{self.logdir}: TensorBoard's curves end here ({reason}). Training continues",
                     file=sys.stderr,
@@ -185,8 +187,7 @@ class Profiler:
         batches = iter(batches)
         while True:
             if self.count and self.steps == PROFILE_SKIP_STEPS and not self.running:
-                tf.profiler.experimental.start(os.fspath(self.logdir))
-                self.running = True
+                self.start()
             if self.steps == PROFILE_SKIP_STEPS + self.count:
                 self.stop()
             global_step += 1
@@ -197,11 +198,32 @@ class Profiler:
                 self.steps += 1
                 yield batch
 
+    def start(self):
+        """Start the profile."""
+        with self.errors_end_it():
+            self.running = True
+            tf.profiler.experimental.start(os.fspath(self.logdir))
+
     def stop(self):
         """Stop the profile if it is running, and write it."""
         if self.running:
             self.running = False
-            try:
+            with self.errors_end_it():
                 tf.profiler.experimental.stop()
-            except (OSError, tf.errors.OpError) as error:
-                print(f"{self.logdir}: the profile cannot be written ({error})", file=sys.stderr)
+
+    @contextlib.contextmanager
+    def errors_end_it(self):
+        """Context manager: an error ends the profile, but nothing else."""
+        try:
+            yield
+        except Exception as error:
+            print(
+                f"{self.logdir}: no profile is written ({describe(error)}). Training continues",
+                file=sys.stderr,
+            )
+            self.count, self.running = 0, False
+
+
+def describe(error) -> str:
+    """Return the first line of the message of an error, or without a message its class."""
+    return str(error).partition("\n")[0] or type(error).__name__

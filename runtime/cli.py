@@ -42,10 +42,7 @@ def parse_flags(description, hparams, *extra, reads_model=False, check=None) -> 
     """
     check_environment()
     settle_environment()
-    # Keras would import it for pictures of its own, which takes a third of a second. With None,
-    # Python says that it is not installed, until `run_script` removes the None.
-    sys.modules.setdefault("matplotlib", None)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    begin_loading()
     parser = Parser(
         usage="%(prog)s [--FLAG VALUE | @FILE] ...",
         description=f"{description}\n{FLAG_FILE_NOTE}",
@@ -192,8 +189,30 @@ def settle_environment():
         os.environ.pop("TF_CONFIG", None)
 
 
+def begin_loading():
+    """Prepare to load TensorFlow: Ctrl-C ends the program at once, and matplotlib is hidden.
+
+    Keras would import matplotlib for pictures of its own, which takes a third of a second. With
+    None, Python says that it is not installed.
+    """
+    sys.modules.setdefault("matplotlib", None)
+    set_handler(signal.SIGINT, signal.SIG_DFL)
+
+
+def end_loading():
+    """Undo `begin_loading`. A notebook goes on after a script that has ended."""
+    if sys.modules.get("matplotlib", "") is None:
+        del sys.modules["matplotlib"]
+    set_handler(signal.SIGINT, signal.default_int_handler)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, with exit code 2."""
+
+    def exit(self, status=0, message=None):
+        """End the program, which loads nothing."""
+        end_loading()
+        super().exit(status, message)
 
     def error(self, message):
         """Print the message and how to list all flags, and end the program."""
@@ -269,9 +288,10 @@ class ReportStream(io.TextIOWrapper):
 
     Attributes:
       error: the first error of writing, or None.
+      earlier: the stream in whose place this one is.
     """
 
-    error = None
+    error = earlier = None
 
     def write(self, text):
         """Write text."""
@@ -315,7 +335,11 @@ def prepare_streams():
         else:
             buffering = dict(line_buffering=stream.line_buffering)
             buffering |= dict(write_through=stream.write_through)
-            report = ReportStream(stream.detach(), "utf-8", errors, **buffering)
+            with contextlib.suppress(OSError):
+                stream.flush()
+            # The buffer is not detached: the loggers of TensorFlow still write to `stream`.
+            report = ReportStream(stream.buffer, "utf-8", errors, **buffering)
+            report.earlier = stream  # without a reference, it would close the buffer
             setattr(sys, name, report)
 
 
@@ -329,10 +353,8 @@ def run_script(main, flags, interrupted_message="stopped"):
         arguments are a signal and a message prints that message instead.
     """
     program = Path(sys.argv[0]).name
-    if sys.modules.get("matplotlib", "") is None:  # see parse_flags
-        del sys.modules["matplotlib"]
+    end_loading()
     prepare_streams()
-    set_handler(signal.SIGINT, signal.default_int_handler)
     for number in termination_signals():
         set_handler(number, raise_keyboard_interrupt)
     try:

@@ -72,7 +72,8 @@ def atomic_open(path, follow_links=True):
             shutil.copymode(path, temporary)
         durable_replace(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # else the first error would be lost
+            temporary.unlink()
 
 
 @contextlib.contextmanager
@@ -215,10 +216,7 @@ def make_folder(folder):
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        raise InputError(
-            f"{folder}: is a file, and a folder is needed here. Choose another path, or move the"
-            " file away"
-        ) from None
+        raise no_folder_error(folder) from None
     except OSError as error:
         raise InputError(
             f"{folder}: the folder cannot be created: {error.strerror.lower()}. Choose another path"
@@ -227,11 +225,21 @@ def make_folder(folder):
         raise InputError(f"{folder}: this folder cannot be written to. Choose another path")
 
 
+def no_folder_error(path) -> InputError:
+    """Return the error for a file in place of a folder."""
+    return InputError(
+        f"{path}: is a file, and a folder is needed here. Choose another path, or move the file"
+        " away"
+    )
+
+
 def check_may_make(folder):
     """Raise InputError if `make_folder` could not create or write to a folder."""
     existing = Path(folder)
-    while not existing.exists():
+    while not os.path.lexists(existing):
         existing = existing.parent
+    if not existing.is_dir():
+        raise no_folder_error(existing)
     if not os.access(existing, os.W_OK):
         raise InputError(f"{folder}: this folder cannot be written to. Choose another path")
 
@@ -300,6 +308,11 @@ def check_outputs(flags, outputs, inputs):
         names[real] = name
 
 
+def real_path(path) -> Path:
+    """Follow links. Unlike `Path.resolve`, it does not fail where a link leads to itself."""
+    return Path(os.path.realpath(path))
+
+
 def check_exists(path, hint):
     """Raise InputError if there is no file or folder `path`; `hint` says what to do."""
     if not os.path.exists(path):
@@ -331,9 +344,9 @@ def check_folder(folder):
     Raises:
       InputError: at any depth there is a symbolic link that leads out of it, or a pipe.
     """
-    inside = Path(folder).resolve()
+    inside = real_path(folder)
     for path in Path(folder).rglob("*"):  # does not follow links
-        if path.is_symlink() and not path.resolve().is_relative_to(inside):
+        if path.is_symlink() and not real_path(path).is_relative_to(inside):
             raise InputError(
                 f"{path}: is a link out of this folder, and training would write to its target."
                 " Replace it with the file itself, or delete it"
@@ -389,7 +402,7 @@ def may_write(path, name, flags):
     Args:
       flags: dict, those of the command line.
     """
-    return name in flags or Path(path).resolve().is_relative_to(Path.cwd().resolve())
+    return name in flags or real_path(path).is_relative_to(real_path("."))
 
 
 def check_may_write(path, name, hp, flags):

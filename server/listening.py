@@ -8,7 +8,7 @@ import math
 import sys
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError, LineTooLong
 
 from runtime.errors import InputError
 from runtime.signals import termination_signals
@@ -51,6 +51,8 @@ class Connection(web.RequestHandler):
         reason = application.SERVER_FAILED
         if isinstance(exc, LineTooLong):
             reason = "The address or a header is too long. Send a long text in the body."
+        elif isinstance(exc, ContentEncodingError):
+            reason = "This Content-Encoding is not supported. Use gzip, or send the text as it is."
         elif isinstance(exc, HttpProcessingError):
             reason = "This is not valid HTTP. An address has ASCII only: write others as %C3%A4."
         response = application.error_response(status, reason)

@@ -370,6 +370,23 @@ def test_an_unfinished_checkpoint_of_a_killed_run_is_deleted(tmp_path):
         assert not file.exists()
 
 
+@pytest.mark.parametrize("name", ["checkpoint", "dev_scores.json", "model_epoch_01_gs_1.index"])
+def test_a_folder_in_place_of_a_file_is_noticed_before_training(tmp_path, name):
+    (tmp_path / name).mkdir()
+    with pytest.raises(InputError, match=f"{name}: is a folder"), checkpoint.lock(tmp_path):
+        pass
+
+
+def test_an_error_of_cleaning_up_does_not_hide_that_of_writing(tmp_path, monkeypatch):
+    def denied(*_):
+        raise PermissionError("clean-up")
+
+    monkeypatch.setattr(checkpoint, "delete_files", denied)
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="no checkpoint can be written"):
+        checkpoint.write(tf.train.Checkpoint(v=tf.Variable(1.0)), tmp_path / "file" / "model")
+
+
 def test_one_training_run_at_a_time(tmp_path):
     with checkpoint.lock(tmp_path):
         message = f"another training run writes here .process {os.getpid()}"

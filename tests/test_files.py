@@ -10,7 +10,14 @@ import pytest
 
 from conftest import ROOT
 from runtime.errors import InputError
-from runtime.files import atomic_open, atomic_write, lock_file, make_folder, read_file
+from runtime.files import (
+    atomic_open,
+    atomic_write,
+    check_may_make,
+    lock_file,
+    make_folder,
+    read_file,
+)
 
 
 def test_a_file_is_written_atomically(tmp_path):
@@ -204,6 +211,17 @@ def test_a_file_in_place_of_a_folder(tmp_path):
     for folder in (path, path / "below"):
         with pytest.raises(InputError, match="file.*Choose another path"):
             make_folder(folder)
+        with pytest.raises(InputError, match="file.*Choose another path"):
+            check_may_make(folder)
+
+
+def test_an_error_of_cleaning_up_does_not_hide_the_first_one(tmp_path, monkeypatch):
+    def denied(*_):
+        raise PermissionError("clean-up")
+
+    monkeypatch.setattr("pathlib.Path.unlink", denied)
+    with pytest.raises(ZeroDivisionError), atomic_open(tmp_path / "out"):
+        raise ZeroDivisionError
 
 
 def test_an_error_does_not_lose_the_lines_before_it():

@@ -21,7 +21,9 @@ import train
 import trainer
 from conftest import sample_pairs, slow, write_corpus
 from hparams import make_hparams
+from monitor.summaries import EventFile, Profiler
 from processes import Forked, command_line
+from runtime.errors import InputError
 from runtime.signals import SignalGuard
 from test_scripts import scalars
 from test_tensorboard import values
@@ -234,6 +236,35 @@ def test_training_continues_without_curves_when_their_file_cannot_be_written(
     errors = capsys.readouterr().err
     message = f"{tmp_path}: TensorBoard's curves end here (tfevents; Disk quota exceeded)"
     assert errors.count("curves end here") == 1 and message in errors
+
+
+def test_monitoring_that_fails_ends_neither_the_training_nor_its_interruption(tmp_path, capsys):
+    for error in (ModuleNotFoundError("No module named 'matplotlib'"), InputError("a file")):
+        events = EventFile()
+
+        def fail(error=error):
+            raise error
+
+        events.open(tmp_path, fail)
+        assert f"{tmp_path}: TensorBoard's curves end here ({error})" in capsys.readouterr().err
+    with pytest.raises(KeyboardInterrupt), events.errors_end_it():
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise OSError("the disk is full")
+
+
+@pytest.mark.parametrize("name", ["start", "stop"])
+def test_a_profile_that_fails_does_not_end_the_training(tmp_path, capsys, monkeypatch, name):
+    def fail(*_):
+        raise tf.errors.AlreadyExistsError(None, None, "Another profiler is running.\nmore")
+
+    for other in ("start", "stop"):
+        monkeypatch.setattr(tf.profiler.experimental, other, fail if other == name else print)
+    with Profiler(tmp_path, 5) as profiler:
+        assert [*profiler.trace(range(100), 0)] == [*range(100)]
+    message = f"{tmp_path}: no profile is written (Another profiler is running.)."
+    assert capsys.readouterr().err.count(message) == 1
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from interop.variable_names import variables_by_2017_name
 from model import make_model
 from monitor import tensorboard_events
 from processes import ROOT, Forked, command_line, forked, forked_script
-from runtime.cli import run_script
+from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.signals import SignalGuard
 from vocab import load_vocabs
@@ -471,6 +471,40 @@ def test_scripts_run_in_a_notebook_and_outside_of_the_main_thread(monkeypatch):
     assert codes == [2, 2]
     assert sys.stdout.getvalue() == "report\n" * 2
     assert sys.stderr.getvalue().count("wrong input\n") == 2
+
+
+def test_a_logger_that_was_made_before_the_script_writes_its_messages():
+    """TensorFlow makes its loggers when it is imported."""
+    code = """
+import logging
+from runtime.cli import run_script
+logging.basicConfig(format="%(message)s")
+run_script(lambda flags: [print("report"), logging.warning("a warning of TensorFlow")], {})
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("report\n", "a warning of TensorFlow\n")
+    assert done.returncode == 0
+
+
+def test_a_wrong_flag_in_a_notebook_leaves_it_as_it_was(monkeypatch):
+    """A notebook goes on: it imports matplotlib, and its stop button sends the signal of Ctrl-C."""
+    monkeypatch.setattr(sys, "argv", ["train.py", "--no_such_flag"])
+    monkeypatch.setattr("runtime.cli.settle_environment", lambda: None)
+    monkeypatch.delitem(sys.modules, "matplotlib", raising=False)
+    codes = []
+
+    def run():
+        with pytest.raises(SystemExit) as ended:
+            parse_flags("", Hyperparams)
+        codes.append(ended.value.code)
+
+    handler = signal.getsignal(signal.SIGINT)
+    run()
+    assert "matplotlib" not in sys.modules and signal.getsignal(signal.SIGINT) == handler
+    thread = threading.Thread(target=run)  # where Python allows no signal handlers
+    thread.start()
+    thread.join()
+    assert codes == [2, 2]
 
 
 @pytest.mark.parametrize("full", [False, True])

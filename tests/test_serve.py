@@ -18,6 +18,7 @@ import urllib.request
 
 import numpy as np
 import pytest
+from aiohttp.compression_utils import HAS_BROTLI
 from aiohttp.test_utils import TestClient, TestServer
 
 from browser import chromium, wait_for, wait_for_text
@@ -557,6 +558,11 @@ def test_malformed_requests_and_a_stop_during_one_print_no_traceback(flags):
             with connect() as client:
                 client.sendall(request)
                 assert b"400" in client.recv(1000)
+        if not HAS_BROTLI:
+            with connect() as client:
+                head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
+                client.sendall(head + b"Content-Encoding: br\r\n\r\nxx")
+                assert b"This Content-Encoding is not supported" in client.recv(1000)
         body = sentence("Hund " * 400)
         with connect() as client:
             head = f"POST /translate HTTP/1.1\r\nHost: {address[7:]}\r\n"

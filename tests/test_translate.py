@@ -27,7 +27,7 @@ from runtime.workers import wait_for_shard
 from test_bad_input import refused
 from test_distribute import start
 from text import read_test_sentences
-from translate import main, replace_unknown
+from translate import main, open_alignments, replace_unknown
 from vocab import SPECIALS, WordVocab
 
 ODD_LINES = [
@@ -457,6 +457,22 @@ def test_a_picture_that_cannot_be_written_loses_no_translation(trained, tmp_path
     count = len(read_test_sentences(flags["source_test"]).raw)
     for path in paths.values():
         assert len(path.read_text("utf-8").splitlines()) >= count
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full: a test for Linux")
+def test_alignments_that_cannot_be_written_lose_no_translation(trained, tmp_path):
+    with pytest.raises(OSError, match="/dev/full: cannot be written"):
+        with open_alignments("/dev/full") as file:
+            for _ in range(3):
+                file.write(b"0-0\n" * 10_000)  # more than the buffer has
+            output = "complete"
+    assert output == "complete"
+    flags, path = trained("tiny"), tmp_path / "output"
+    files = dict(source=flags["source_test"], output=path, alignments="/dev/full")
+    done = forked_script("translate.py", logdir=flags["logdir"], **files)
+    assert done.returncode == 1 and "/dev/full: cannot be written: No space" in done.stderr
+    count = len(read_test_sentences(flags["source_test"]).raw)
+    assert len(path.read_text("utf-8").splitlines()) >= count
 
 
 def test_a_source_that_cannot_be_opened(trained, monkeypatch, tmp_path):

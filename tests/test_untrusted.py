@@ -24,9 +24,18 @@ from model import make_model
 from monitor import tensorboard_events
 from processes import forked
 from runtime.errors import InputError
-from runtime.files import announce_inputs, check_folder
+from runtime.files import announce_inputs, check_folder, may_write
 from text import read_test_sentences
-from vocab import SPECIALS, SubwordVocab, WordVocab, check_same_vocab, fingerprints, save_vocabs
+from vocab import (
+    RESTORE_HINT,
+    REWRITE_HINT,
+    SPECIALS,
+    SubwordVocab,
+    WordVocab,
+    check_same_vocab,
+    fingerprints,
+    save_vocabs,
+)
 
 
 @pytest.fixture
@@ -251,6 +260,10 @@ def test_a_link_in_a_folder_of_the_model(tmp_path):
     link.symlink_to(tmp_path / "outside")
     with pytest.raises(InputError, match="profile: is a link out of this folder"):
         check_folder(tmp_path / "model")
+    link.unlink()
+    link.symlink_to("profile")  # leads to itself
+    check_folder(tmp_path / "model")
+    assert may_write(link, "results", {}) == may_write(tmp_path, "results", {})
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
@@ -614,6 +627,30 @@ def test_an_odd_record_of_words_is_named(tmp_path, record):
     with pytest.raises(InputError, match=f"{path}:5: ") as raised:
         WordVocab(path, 0)
     assert "\x1b" not in str(raised.value)
+
+
+@pytest.mark.parametrize("vocab", [WordVocab, SubwordVocab])
+def test_what_to_do_about_a_vocabulary_that_cannot_be_read(tmp_path, monkeypatch, vocab):
+    path = tmp_path / "de.vocab.tsv"
+    path.write_bytes(b"no vocabulary")
+    args = (path, 0) if vocab is WordVocab else (path,)
+    for remedy in (REWRITE_HINT, RESTORE_HINT):
+        with pytest.raises(InputError, match=f"{remedy}$"):
+            vocab(*args, remedy)
+
+    def denied(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("vocab.read_file", denied)
+    with pytest.raises(InputError, match="permission denied. Check its permissions"):
+        vocab(*args)
+
+
+def test_a_damaged_vocabulary_of_a_model_is_not_to_be_written_again(stranger):
+    """prepro.py would write another one, to another folder."""
+    (stranger / "bpe.model").write_bytes(b"damaged")
+    error = evaluate(stranger, script="translate.py").stderr
+    assert "bpe.model: not a sentencepiece model" in error and RESTORE_HINT in error
 
 
 # Vocabularies of another run --------------------------------------------------------------
