@@ -275,7 +275,7 @@ def test_a_file_in_place_of_a_folder(flags, model, tmp_path):
         "is a file, and a folder is needed",
         **flags | dict(preprocessed=file),
     )
-    refused("train.py", file, "is a file. --logdir names a folder", **flags | dict(logdir=file))
+    refused("train.py", file, "is a file, and a folder is needed", **flags | dict(logdir=file))
     refused("eval.py", file, "is a file, and a folder is needed", **model | dict(results=file))
     assert file.read_text() == "mine"
 
