@@ -42,6 +42,7 @@ SPECIAL_COUNT = 1_000_000_000  # count written for the special tokens, above eve
 RARE_COUNT = 10  # a merged subword seen less often is rare
 MAX_RARE_SHARE = 1 / 3  # of the merged subwords; real text with choose_vocab_size has about 0.2
 ALPHABET_SIZE = 128  # characters that choose_vocab_size counts among the subwords
+FEW_MERGES = 1 / 20  # of the subwords; with so few merges, a note says so
 SPELLED_COUNT = 2  # a character seen so often or less is spelled, if there are bytes for it
 RESERVED = "\u2585"  # sentencepiece leaves out a word with this character, its own mark of <UNK>
 
@@ -434,10 +435,18 @@ def write_subwords(hp, pairs):
     ]
     for path, model in zip(hp.sentencepiece_paths, models, strict=True):
         replace_vocab(path, model)
-        size = f"{len(SubwordVocab(path))} subwords"
+        vocab = SubwordVocab(path)
+        merges = sum(is_merged(vocab.processor, i) for i in range(len(vocab)))
+        size = f"{len(vocab)} subwords, {merges} of them merges"
         if hp.vocab_size == AUTO:
             size += " (chosen from the size of the text; --vocab_size sets the number)"
         print(f"{path}: {size}")
+        if hp.vocab_size != AUTO and merges < FEW_MERGES * len(vocab):
+            print(
+                f"{path}: nearly all subwords are characters, which spell each word. Raise"
+                f" --vocab_size, or use --vocab_size {AUTO}",
+                file=sys.stderr,
+            )
 
 
 def write_words(hp, pairs):

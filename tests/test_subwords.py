@@ -111,10 +111,11 @@ def size_named(flags, bound, **more):
     return int(re.search(rf"--vocab_size (\d+) or {bound}", str(raised.value))[1])
 
 
-def test_a_vocabulary_too_small_for_the_characters_names_the_smallest(flags, tmp_path):
+def test_a_vocabulary_too_small_for_the_characters_names_the_smallest(flags, tmp_path, capsys):
     more = dict(preprocessed=str(tmp_path))
     smallest = size_named(flags, "more", **more, vocab_size=10)
     prepro.main(flags | more | dict(vocab_size=smallest))
+    assert "nearly all subwords are characters" in capsys.readouterr().err
     assert len(SubwordVocab(tmp_path / "bpe.model")) == smallest
     assert size_named(flags, "more", **more, vocab_size=smallest - 1) == smallest
 
