@@ -243,7 +243,7 @@ def make_search(model, hp, beam, nbest=1, scored=False, prefixed=False):
 def finite_step(step):
     """Make a step function that raises InvalidArgumentError if a logit is NaN or too large.
 
-    Finite parameters that are too large give such logits. A search would go on with them.
+    Finite parameters that are too large give such logits. A search would continue with them.
     """
 
     def checked_step(ids, state, memory):

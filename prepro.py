@@ -206,7 +206,7 @@ def count_characters(word2cnt) -> Counter:
 def coverage_without_rare(counts) -> float:
     """Return the share of the characters that occur more than `SPELLED_COUNT` times."""
     covered = sum(count for count in counts.values() if count > SPELLED_COUNT)
-    # A little less, since sentencepiece goes on to the next character below this share.
+    # A little less, since sentencepiece takes the next character below this share.
     return max(MIN_COVERAGE, (covered - 0.5) / counts.total())
 
 

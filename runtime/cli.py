@@ -200,7 +200,7 @@ def begin_loading():
 
 
 def end_loading():
-    """Undo `begin_loading`. A notebook goes on after a script that has ended."""
+    """Undo `begin_loading`. A notebook continues after a script."""
     if sys.modules.get("matplotlib", "") is None:
         del sys.modules["matplotlib"]
     set_handler(signal.SIGINT, signal.default_int_handler)

@@ -137,7 +137,7 @@ def lock_file(path, wait=True):
     """Context manager: hold the lock that a file is, which holds the number of this process.
 
     The system releases the lock when the process ends. Some file systems have no locks; this
-    process then goes on, with a message.
+    process then continues, with a message.
 
     Args:
       wait: whether to wait while another process holds the lock.
