@@ -52,7 +52,7 @@ def test_translations_and_scores_are_equal(flags, search):
     for [(ids, score)], [(their_ids, their_score)] in zip(ours, theirs, strict=True):
         assert truncate_at_eos(ids).tolist() == their_ids.tolist()
         assert hp.beam == 1 or score == pytest.approx(their_score, abs=1e-4)
-    assert len({tuple(ids) for [(ids, _)] in theirs}) > 3
+    assert len({tuple(ids) for [(ids, _)] in theirs}) > 1  # a small model may repeat itself
 
 
 def log_probability_differences(hp, model, vocabs, X, path, quantization="float32"):
