@@ -32,6 +32,7 @@ from runtime.files import (
     fsync,
     is_utf8,
     lock_file,
+    locked_error,
     read_file,
     read_json,
 )
@@ -334,10 +335,7 @@ def lock(logdir):
         try:
             stack.enter_context(lock_file(Path(logdir) / "lock", wait=False))
         except BlockingIOError as error:
-            raise InputError(
-                f"{logdir}: another training run writes here (process {error}). Wait for it, or"
-                " use a new --logdir"
-            ) from None
+            raise locked_error(logdir, error) from None
         delete_files(Path(logdir) / TEMP_NAME)  # left by a run that was killed
         yield
 

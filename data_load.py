@@ -431,9 +431,7 @@ def read_id_files(hp, vocabs) -> EncodedText | None:
             return None
         dtype = id_dtype(vocabs)
         sides = [RaggedIds.open(hp.id_folder / side, dtype, hp.maxlen) for side in "XY"]
-        if (
-            read_file(path, MAX_JSON_BYTES) != content
-        ):  # another process has replaced the folder in the meantime
+        if read_file(path, MAX_JSON_BYTES) != content:  # another process has replaced the folder
             return None
         counts = int(info["total"]), int(info["num_empty"])
         has_words = tuple(map(bool, info["has_words"]))

@@ -44,6 +44,10 @@ BLOCK_FLAGS = (
     *("attention_dropout", "ffn_dropout", "word_dropout"),
 )
 
+TEXT_FIELDS = [
+    f"{side}_{part}" for part in ("train", "dev", "test") for side in ("source", "target")
+]
+
 # Flags that choose the translations of a loaded model.
 SEARCH_FLAGS = (
     *("beam", "length_penalty", "alpha", "temperature", "top_k"),
@@ -429,7 +433,7 @@ class Hyperparams(Flags):
     )
     max_output_ratio: float = decoding_flag(
         2.0,
-        "a translation has at most this many tokens per token of its source, plus"
+        "a translation has at most this many tokens per token of its source, in steps of 0.1, plus"
         " max_output_extra; without this flag, train.py raises it if the training text needs more",
         0.1,
         1000.0,

@@ -473,7 +473,7 @@ def limit_note(count, total, hp) -> str:
 
 
 def limit_hint(hp) -> str:
-    """Return what to do about `limit_note`."""
+    """Return the remedy for `limit_note`."""
     if not hp.unbounded_length:
         return "Train with a larger --maxlen"
     return "If they do not just repeat words, raise --max_output_ratio or --max_output_extra"

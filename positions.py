@@ -278,9 +278,8 @@ class ComplexPositions(Positions):
     def embed(self, tokens, start, state=()):
         """Return the waves at each position."""
         positions = token_positions(tokens, start)  # (T,)
-        return rotate_pairs(
-            tokens, positions, ops.convert_to_tensor(self.frequencies, "float32")
-        ), state
+        frequencies = ops.convert_to_tensor(self.frequencies, "float32")
+        return rotate_pairs(tokens, positions, frequencies), state
 
 
 def rotation_frequencies(num_units):

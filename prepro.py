@@ -173,7 +173,8 @@ def make_subwords(
         return train_sentencepiece(word2cnt, vocab_size, sources, **more)
     alphabet_size = len(SPECIALS) + count_covered(counts, character_coverage)
     obligatory = alphabet_size + len(symbols) + (256 if byte_fallback else 0)
-    merges = choose_merges(sum(len(word) * n for word, n in word2cnt.items()), alphabet_size)
+    # A space before each word is among the counts.
+    merges = choose_merges(counts.total() - word2cnt.total(), alphabet_size)
     while True:
         try:
             proto = train_sentencepiece(word2cnt, obligatory + merges, sources, **more)
@@ -327,7 +328,7 @@ def normalization_rules() -> str:
     pairs = []
     for char in map(chr, range(1, sys.maxunicode + 1)):  # sentencepiece cannot replace U+0000
         decomposed, normalized = unicodedata.normalize("NFD", char), normalize(char)
-        if char in "\u200c\u200d":  # joiners; what is next to them decides
+        if char in "\u200c\u200d":  # joiners; the characters next to them decide
             continue
         if char.isspace() and char != " ":
             pairs.append((char, " "))

@@ -276,8 +276,8 @@ class XmlSegments:
             self.variants[lang] += 1
             self.side = None, lang, self.variants[lang]
         elif name == "seg":
-            id = str(self.unit) if self.unit else attrs.get("id")
-            self.segment = Segment(self.parser.CurrentLineNumber, id, self.doc)
+            segment_id = str(self.unit) if self.unit else attrs.get("id")
+            self.segment = Segment(self.parser.CurrentLineNumber, segment_id, self.doc)
             self.text = []
         elif name in self.CODES:
             self.codes += 1

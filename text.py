@@ -46,7 +46,8 @@ MISSING_TEST_HINT = "Name a test set with --source_test and --target_test"
 GZIP_MAGIC = b"\x1f\x8b"  # the first two bytes of a compressed file
 BLOCK_LINES = 10_000  # lines in memory as text at a time: strings take far more room than ids
 MAX_LINE_BYTES = 2**25  # a longer line is no sentence, and a small gzip file can hold gigabytes
-# The first bytes of files that are not text: what they are, and a command that unpacks them.
+# The first bytes of files that are not text: the name of their format, and a command that unpacks
+# them.
 PACKED = {
     rb"\x1f\x8b": ("compressed with gzip", "gunzip"),
     rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": ("compressed with bzip2", "bunzip2"),
@@ -191,9 +192,9 @@ def decode_utf8(name, file):
         yield text.removeprefix("\ufeff" if number == 1 else "").rstrip("\r\n")
 
 
-# Character classes of what nobody sees: control characters, soft hyphens, zero-width spaces, marks
-# of direction, byte-order marks; and joiners, which in many scripts change how letters look. They
-# change nothing after the characters UNJOINED, and a non-joiner nothing before a space.
+# Character classes of invisible characters: control characters, soft hyphens, zero-width spaces,
+# marks of direction, byte-order marks; and joiners, which in many scripts change how letters look.
+# They have no effect after the characters UNJOINED, nor has a non-joiner before a space.
 INVISIBLE = (
     r"\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u034f\u061c\u17b4\u17b5\u200b\u200e\u200f"
     r"\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
@@ -214,7 +215,7 @@ def normalize(text) -> str:
     """Bring text to the one form in which it is encoded, returned and scored.
 
     It removes invisible characters, and composes the rest (Unicode's NFC), so that text that looks
-    equal is equal. Normalizing again changes nothing.
+    equal is equal. Normalizing twice gives the same as once.
 
     >>> normalize("Stra\\u00ADße") == "Straße", normalize("u\\u0308ber") == "über"
     (True, True)
@@ -323,11 +324,16 @@ def starts_with_tag(line) -> bool:
     return line.startswith("<")
 
 
+def count_skipped(markup_lines) -> tuple[int, int]:
+    """Count the lines of markup, given by their numbers; returns also the first number, or 0."""
+    return len(markup_lines), next(iter(markup_lines), 0)
+
+
 def skipped_note(paths, skipped) -> str:
     """Return a note on the lines that are left out as markup, or an empty string.
 
     Args:
-      skipped: for each path, the number of such lines, and the first one, counted from 1.
+      skipped: the `count_skipped` of each path.
 
     >>> skipped_note(["a.de", "a.en"], [(2, 7), (0, 0)])
     'Skipped as markup: 2 lines of a.de (first: line 7)'
@@ -485,8 +491,8 @@ class SentenceFile:
 
     @property
     def skipped(self) -> tuple[int, int]:
-        """How many lines of markup there are, and the number of the first one, or 0."""
-        return len(self.markup_lines), next(iter(self.markup_lines), 0)
+        """The `count_skipped` of the lines read so far."""
+        return count_skipped(self.markup_lines)
 
 
 def empty_text_error(path, num_sentences) -> InputError:
@@ -557,8 +563,8 @@ class EvalSentences(NamedTuple):
 
     @property
     def skipped(self) -> tuple[int, int]:
-        """How many lines are skipped, and the number of the first one, or 0."""
-        return len(self.markup_lines), next(iter(self.markup_lines), 0)
+        """The `count_skipped` of the file."""
+        return count_skipped(self.markup_lines)
 
 
 def read_test_set(source_path, target_paths, source_lang, target_lang):
@@ -773,7 +779,7 @@ def align(source, target, same_file) -> list[int | None]:
       InputError: the sides do not belong together.
     """
     keys = [[(segment.doc, segment.id) for segment in side.segments] for side in (source, target)]
-    unique = all(len({*side}) == len(side) and all(id for _, id in side) for side in keys)
+    unique = all(len({*side}) == len(side) and all(key[1] for key in side) for side in keys)
     if unique and keys[0] and keys[1] and (same_file or {*keys[0]} == {*keys[1]}):
         index = {key: row for row, key in enumerate(keys[1])}
         return [index.get(key) for key in keys[0]]

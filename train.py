@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hparams import (
+    TEXT_FIELDS,
     Hyperparams,
     choose_schedule,
     count_epochs,
@@ -41,10 +42,6 @@ from runtime.files import (
 from runtime.flags import AUTO, NONE
 from runtime.signals import SignalGuard
 
-TEXT_FLAGS = [
-    f"{side}_{part}" for part in ("train", "dev", "test") for side in ("source", "target")
-]
-
 
 def check_start(flags):
     """Check files and folders before TensorFlow is loaded.
@@ -64,7 +61,7 @@ def check_start(flags):
     if "TF_CONFIG" not in os.environ:  # of several workers, one holds the lock
         check_unlocked(logdir)
         check_may_make(logdir)
-    for name in TEXT_FLAGS:
+    for name in TEXT_FIELDS:
         if flags.get(name, NONE) != NONE:
             for path in split_paths(flags[name]):
                 check_text_file(path, f"Check --{name}")

@@ -21,7 +21,7 @@ from tqdm import tqdm
 import checkpoint
 from bleu import LITTLE_LEARNED_HINT, METRICS, corpus_score, empty_note
 from data_load import apply_bpe_dropout, get_batch_data
-from hparams import save_hparams
+from hparams import TEXT_FIELDS, save_hparams
 from inference import (
     decode_all,
     decoding_batches,
@@ -278,10 +278,7 @@ class Progress:
 
 # Fields that may differ between workers: the content of these files is compared, or they have no
 # effect on the training.
-LOCAL_FIELDS = {
-    f"{side}_{part}" for side in ("source", "target") for part in ("train", "dev", "test")
-}
-LOCAL_FIELDS |= {"preprocessed", "logdir", "results", "start_from", "profile_steps"}
+LOCAL_FIELDS = {*TEXT_FIELDS, "preprocessed", "logdir", "results", "start_from", "profile_steps"}
 
 
 def describe_parameters(paths) -> str:
@@ -579,8 +576,8 @@ class Trainer:
         """Evaluate on the development set, and record its score.
 
         Returns:
-          (float, dict, dict): loss; the scores by the names of METRICS; and notes, "" if there is
-          nothing to say, with what to do about them.
+          (float, dict, dict): loss; the scores by the names of METRICS; and the notes, of which
+          some may be "", with the remedy of each.
         """
         hp, progress = self.hp, self.progress
         try:

@@ -334,7 +334,7 @@ class AlignmentFile:
         self.file, self.error = file, None
 
     def write(self, content):
-        """Write bytes. After an error, do nothing."""
+        """Write bytes, unless there was an error."""
         if not self.error:
             try:
                 self.file.write(content)

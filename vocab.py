@@ -406,7 +406,7 @@ class SubwordVocab:
 
 
 def parse_sentencepiece(content) -> ModelProto:
-    """Check the bytes of a sentencepiece model, and return what they describe.
+    """Check the bytes of a sentencepiece model, and parse them.
 
     Raises:
       ValueError: prepro.py has not written them.
@@ -442,7 +442,7 @@ def parse_sentencepiece(content) -> ModelProto:
 
 
 def sentencepiece_options(model) -> list[tuple]:
-    """Return what a `ModelProto` says about ids and text, besides its subwords."""
+    """Return the options of a `ModelProto` that decide how it tokenizes, without its subwords."""
     trainer = model.trainer_spec
     options = [(trainer.model_type, trainer.treat_whitespace_as_suffix, trainer.unk_surface)]
     options += [tuple(piece.type == piece.USER_DEFINED for piece in model.pieces)]

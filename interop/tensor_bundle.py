@@ -37,7 +37,7 @@ MAX_RANK = 8
 MAX_DIMENSION = 2**31 - 1
 MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
 FOOTER_BYTES = 48
-TRAILER_BYTES = 5  # behind a block: its compression, and a checksum
+TRAILER_BYTES = 5  # after a block: its compression, and a checksum
 MAX_VARINT_BYTES = 10
 STRING_CHECKSUM_BYTES = 4  # between the length of a string and the string
 ITEM_BYTES = {
@@ -109,7 +109,7 @@ def read_name(key) -> str:
 
 
 def check_entry(key, entry):
-    """Raise ValueError unless an entry describes one whole tensor of a known type."""
+    """Raise ValueError unless an entry describes one complete tensor of a known type."""
     dimensions = [dimension.size for dimension in entry.shape.dim]
     if entry.shape.unknown_rank or len(dimensions) > MAX_RANK:
         raise ValueError(f"{key}: the shape has no rank, or more than {MAX_RANK} dimensions")

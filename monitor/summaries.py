@@ -40,31 +40,27 @@ class EventFile:
     def open(self, logdir, prepare):
         """Open a new file in `logdir`, after calling the function `prepare`."""
         self.logdir = logdir
-        with self.errors_end_it():
+        with errors_end(self):
             prepare()
             self.writer = tf.summary.create_file_writer(os.fspath(logdir))
 
     @contextlib.contextmanager
     def recording(self):
-        """Context manager: what is written inside is in the file afterwards."""
-        with self.errors_end_it(), self.writer.as_default():  # which flushes at its end
+        """Context manager: the summaries written inside are in the file afterwards."""
+        with errors_end(self), self.writer.as_default():  # which flushes at its end
             yield
 
-    @contextlib.contextmanager
-    def errors_end_it(self):
-        """Context manager: an error ends the file, and what is written inside, but nothing else."""
-        try:
-            yield
-        except Exception as error:
-            if isinstance(error.__context__, KeyboardInterrupt):  # closing the file failed, too
-                raise error.__context__ from None
-            if not self.ended:
-                reason = describe(error)
-                print(
-                    f"{self.logdir}: TensorBoard's curves end here ({reason}). Training continues",
-                    file=sys.stderr,
-                )
-            self.writer, self.ended = tf.summary.create_noop_writer(), True
+    def end(self, error):
+        """Write no more, and print why."""
+        if isinstance(error.__context__, KeyboardInterrupt):  # closing the file failed, too
+            raise error.__context__ from None
+        if not self.ended:
+            reason = describe(error)
+            print(
+                f"{self.logdir}: TensorBoard's curves end here ({reason}). Training continues",
+                file=sys.stderr,
+            )
+        self.writer, self.ended = tf.summary.create_noop_writer(), True
 
 
 def write_hparams_and_graph(hp, graph):
@@ -200,7 +196,7 @@ class Profiler:
 
     def start(self):
         """Start the profile."""
-        with self.errors_end_it():
+        with errors_end(self):
             self.running = True
             tf.profiler.experimental.start(os.fspath(self.logdir))
 
@@ -208,20 +204,25 @@ class Profiler:
         """Stop the profile if it is running, and write it."""
         if self.running:
             self.running = False
-            with self.errors_end_it():
+            with errors_end(self):
                 tf.profiler.experimental.stop()
 
-    @contextlib.contextmanager
-    def errors_end_it(self):
-        """Context manager: an error ends the profile, but nothing else."""
-        try:
-            yield
-        except Exception as error:
-            print(
-                f"{self.logdir}: no profile is written ({describe(error)}). Training continues",
-                file=sys.stderr,
-            )
-            self.count, self.running = 0, False
+    def end(self, error):
+        """Profile no more, and print why."""
+        print(
+            f"{self.logdir}: no profile is written ({describe(error)}). Training continues",
+            file=sys.stderr,
+        )
+        self.count, self.running = 0, False
+
+
+@contextlib.contextmanager
+def errors_end(part):
+    """Context manager: an error ends an `EventFile` or a `Profiler`, and not the training."""
+    try:
+        yield
+    except Exception as error:
+        part.end(error)
 
 
 def describe(error) -> str:

@@ -20,7 +20,12 @@ from pathlib import Path
 
 from runtime.errors import InputError
 from runtime.flags import AUTO, check_no_url, expand_path
-from runtime.signals import raise_keyboard_interrupt, set_handler, termination_signals
+from runtime.signals import (
+    raise_keyboard_interrupt,
+    set_handler,
+    silence,
+    termination_signals,
+)
 
 ROOT = Path(__file__).resolve().parent.parent  # of the repository, where commands are run
 
@@ -37,8 +42,8 @@ def parse_flags(description, hparams, *extra, reads_model=False, check=None) -> 
       extra: `Flags` classes of this script alone.
       reads_model: whether the script reads a trained model, whose hyperparameters are the
         defaults then.
-      check: function of the flags that raises InputError, for what a script can check before
-        it loads TensorFlow.
+      check: function of the flags that raises InputError, for the checks of a script that need
+        no TensorFlow.
     """
     check_environment()
     settle_environment()
@@ -210,7 +215,7 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, with exit code 2."""
 
     def exit(self, status=0, message=None):
-        """End the program, which loads nothing."""
+        """End the program before TensorFlow is loaded."""
         end_loading()
         super().exit(status, message)
 
@@ -284,7 +289,7 @@ class ReportStream(io.TextIOWrapper):
     """A stream for messages and progress, whose errors do not end the program.
 
     The other end of a pipe may be closed, as when the connection to a terminal is lost, or the
-    disk may be full. What is written from then on is lost.
+    disk may be full. Later output is lost.
 
     Attributes:
       error: the first error of writing, or None.
@@ -302,17 +307,22 @@ class ReportStream(io.TextIOWrapper):
             return len(text)
 
     def flush(self):
-        """Write what is buffered."""
+        """Write the buffered text."""
         try:
             super().flush()
         except OSError as error:
             self.discard(error)
 
     def discard(self, error):
-        """Let the rest vanish. Else each later write, and Python at exit, would fail again."""
+        """Discard the rest. Else each later write, and Python at exit, would fail again."""
         self.error = self.error or error
-        with contextlib.suppress(OSError), open(os.devnull, "wb") as devnull:
-            os.dup2(devnull.fileno(), self.fileno())
+        silence_stream(self)
+
+
+def silence_stream(stream):
+    """Discard the output of a stream, also the buffered one. A notebook's stream stays."""
+    with contextlib.suppress(OSError):
+        silence([stream.fileno()])
 
 
 def prepare_streams():
@@ -366,8 +376,8 @@ def run_script(main, flags, interrupted_message="stopped"):
     except OSError as error:
         if not isinstance(error, BrokenPipeError):  # the reader closed the pipe, as `head` does
             print(f"{program}: {error}", file=sys.stderr)
-        sys.stdout.flush()  # what was printed before the error
-        discard_stdout()
+        sys.stdout.flush()  # the lines printed before the error
+        silence_stream(sys.stdout)  # else Python would fail once more at exit
         sys.exit(1)
     except KeyboardInterrupt as interrupt:
         defaults = signal.SIGINT, interrupted_message
@@ -378,10 +388,3 @@ def run_script(main, flags, interrupted_message="stopped"):
     if error and not isinstance(error, BrokenPipeError):
         print(f"{program}: the report could not be written: {error.strerror}", file=sys.stderr)
         sys.exit(1)
-
-
-def discard_stdout():
-    """Discard what standard output holds. Else Python would fail once more at exit."""
-    with contextlib.suppress(OSError, io.UnsupportedOperation):
-        with open(os.devnull, "wb") as devnull:
-            os.dup2(devnull.fileno(), sys.stdout.fileno())

@@ -151,8 +151,7 @@ def lock_file(path, wait=True):
         try:
             flock(path, file, wait)
         except BlockingIOError:
-            holder = content.strip() if is_holder(content) else "?"
-            raise BlockingIOError(holder) from None
+            raise BlockingIOError(holder_in(content)) from None
         # The file, or another link to it, may be one of the user's.
         if is_holder(content) and os.fstat(file.fileno()).st_nlink == 1:
             file.seek(0)
@@ -204,6 +203,19 @@ def is_holder(content) -> bool:
     return content == "" or content.removesuffix("\n").isdecimal()
 
 
+def holder_in(content) -> str:
+    """Return the number of the process in a lock, "?" if it has other content."""
+    return content.strip() if is_holder(content) else "?"
+
+
+def locked_error(folder, holder) -> InputError:
+    """Return the error for a folder that another training run has locked."""
+    return InputError(
+        f"{folder}: another training run writes here (process {holder}). Wait for it, or use a new"
+        " --logdir"
+    )
+
+
 # Folders -----------------------------------------------------------------------
 
 
@@ -245,23 +257,20 @@ def check_may_make(folder):
 
 
 def check_unlocked(folder):
-    """Raise InputError if a training run holds the lock of a folder. Writes nothing."""
+    """Raise InputError if a training run holds the lock of a folder. No file is written."""
     import fcntl
 
     try:  # the folder may come from someone else, with a pipe or a link in it
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         handle = os.open(Path(folder) / "lock", flags)
-    except OSError:  # there is none, or training will say what is wrong with it
+    except OSError:  # there is none, or training will report the problem
         return
     with open(handle, "rb") as file, contextlib.suppress(OSError):
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            number = "".join(filter(str.isdigit, file.read(20).decode("ascii", "replace")))
-            raise InputError(
-                f"{folder}: another training run writes here (process {number}). Wait for it, or"
-                " use a new --logdir"
-            ) from None
+            content = file.read(MAX_HOLDER_BYTES + 1).decode("latin-1")
+            raise locked_error(folder, holder_in(content)) from None
 
 
 def check_utf8(path):

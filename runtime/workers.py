@@ -143,9 +143,8 @@ def check_same_settings(strategy, settings):
     texts = [json.dumps(value) for value in settings.values()]
     digests = [hashlib.sha256(text.encode()).digest()[:8] for text in texts]
     row = tf.constant(np.frombuffer(b"".join(digests), np.int64)[None])  # (1, settings)
-    rows = strategy.gather(
-        strategy.run(lambda: tf.identity(row)), axis=0
-    ).numpy()  # (replicas, settings)
+    row_of_each = strategy.run(lambda: tf.identity(row))
+    rows = strategy.gather(row_of_each, axis=0).numpy()  # (replicas, settings)
     differ = (rows != rows[0]).any(axis=0)
     names = [name for name, differs in zip(settings, differ, strict=True) if differs]
     if names:

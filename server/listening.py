@@ -118,8 +118,8 @@ async def listen(app, host, port):
     try:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(make_exception_handler())
-        # The garbage collector leaves out what was loaded until now. It would take most of the time
-        # of reading a large request.
+        # The garbage collector leaves out the objects that exist now. It would take most of the
+        # time of reading a large request.
         gc.freeze()
         # The handler of `run_script` would raise an exception in the middle of a request.
         for number in termination_signals():

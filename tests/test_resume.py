@@ -21,7 +21,7 @@ import train
 import trainer
 from conftest import sample_pairs, slow, write_corpus
 from hparams import make_hparams
-from monitor.summaries import EventFile, Profiler
+from monitor.summaries import EventFile, Profiler, errors_end
 from processes import Forked, command_line
 from runtime.errors import InputError
 from runtime.signals import SignalGuard
@@ -247,7 +247,7 @@ def test_monitoring_that_fails_ends_neither_the_training_nor_its_interruption(tm
 
         events.open(tmp_path, fail)
         assert f"{tmp_path}: TensorBoard's curves end here ({error})" in capsys.readouterr().err
-    with pytest.raises(KeyboardInterrupt), events.errors_end_it():
+    with pytest.raises(KeyboardInterrupt), errors_end(events):
         try:
             raise KeyboardInterrupt
         finally:
