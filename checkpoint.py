@@ -69,9 +69,6 @@ def epoch_and_step(path):
 
     >>> epoch_and_step("logdir/model_epoch_03_gs_1290")
     (3, 1290)
-
-    Raises:
-      InputError: the name has another form.
     """
     match = NAME_PATTERN.fullmatch(Path(path).name)
     if not match:
@@ -119,9 +116,6 @@ def latest(logdir):
     the last part of the path in `checkpoint` counts. It must be the name of a checkpoint in
     `logdir`, since the file may come from another machine or from someone else.
     (tf.train.get_checkpoint_state would return the path that was valid during training.)
-
-    Raises:
-      InputError: `logdir` is a file, or `checkpoint` names no checkpoint, or a missing one.
     """
     logdir = Path(logdir)
     if logdir.is_file() or not logdir.exists() and index_exists(logdir):
@@ -170,9 +164,6 @@ def latest_readable(logdir):
 
     Prints a message for each damaged checkpoint. Training may delete a checkpoint while it is
     read here. It has saved a newer one before, which is then returned.
-
-    Raises:
-      InputError: there are checkpoints, but none can be read.
     """
     path = latest(logdir)
     if path is None:
@@ -323,11 +314,7 @@ def parameters_digest(paths) -> str:
 
 @contextlib.contextmanager
 def lock(logdir):
-    """Context manager: keep other training runs out of `logdir`.
-
-    Raises:
-      InputError: another one holds the lock, or a folder has the name of a file to write.
-    """
+    """Context manager: keep other training runs out of `logdir`."""
     files = [Path(logdir) / name for name in ("checkpoint", DEV_SCORES_FILE)]
     for path in [*files, *(path for end in SUFFIXES for path in Path(logdir).glob(f"*{end}"))]:
         check_not_directory(path)
@@ -471,9 +458,6 @@ def read_dev_scores(logdir, metric=None, dev_sha256=None) -> dict:
       metric: the metric of the scores. Those of another metric are not returned. None accepts any.
       dev_sha256: digest of the development set. The scores of another set are not returned.
         None accepts any set.
-
-    Raises:
-      InputError: the file is damaged.
     """
     content = read_dev_scores_file(logdir)
     same = metric in (None, content["metric"]) and dev_sha256 in (None, content["dev"])
@@ -481,21 +465,13 @@ def read_dev_scores(logdir, metric=None, dev_sha256=None) -> dict:
 
 
 def evaluated_names(logdir) -> list[str]:
-    """List the names of the checkpoints that were evaluated with any metric and set.
-
-    Raises:
-      InputError: the file of the scores is damaged.
-    """
+    """List the names of the checkpoints that were evaluated with any metric and set."""
     content = read_dev_scores_file(logdir)
     return [*content["earlier"], *content["scores"]]
 
 
 def read_dev_scores_file(logdir) -> dict:
-    """Read what `write_dev_scores` wrote; without the file, there are no scores.
-
-    Raises:
-      InputError: the file is damaged.
-    """
+    """Read what `write_dev_scores` wrote; without the file, there are no scores."""
     path = Path(logdir) / DEV_SCORES_FILE
     if not path.exists():
         return dict(dev=None, metric=None, scores={}, earlier=[])
@@ -540,9 +516,6 @@ def restore(checkpoint, path):
 
     TensorFlow could do that, but would first follow the graph of objects in the file, which
     nobody has checked.
-
-    Raises:
-      InputError: it is damaged, or does not match.
     """
     check_weights_match(checkpoint, path)
     variables = saved_variables(checkpoint)
@@ -571,11 +544,7 @@ def saved_variables(checkpoint) -> dict:
 
 
 def restore_average(model, paths):
-    """Set the parameters of a built model to the mean of those at `paths`.
-
-    Raises:
-      InputError: a checkpoint is damaged, or does not match.
-    """
+    """Set the parameters of a built model to the mean of those at `paths`."""
     checkpoint, variables = make_checkpoint(model), model.trainable_variables
     sums = [np.zeros(variable.shape, variable.dtype) for variable in variables]
     for path in paths:
@@ -603,9 +572,6 @@ def check_sizes(hp, vocab_sizes, path):
 
     Args:
       vocab_sizes: (int, int), of source and target.
-
-    Raises:
-      InputError: the checkpoint at `path` has other sizes, or cannot be read.
     """
     source_vocab, target_vocab = vocab_sizes
     if hp.tied_embeddings:
@@ -628,11 +594,7 @@ def check_sizes(hp, vocab_sizes, path):
 
 
 def saved_shapes(path) -> dict:
-    """Read the shapes of the variables in a checkpoint, by their keys.
-
-    Raises:
-      InputError: it cannot be read.
-    """
+    """Read the shapes of the variables in a checkpoint, by their keys."""
     try:
         with open_checkpoint(path) as reader:
             return reader.get_variable_to_shape_map()
@@ -646,9 +608,6 @@ def check_shapes(path, saved, expected, keys):
     Args:
       saved, expected: dicts, for the checkpoint and for the model.
       keys: which of them to compare.
-
-    Raises:
-      InputError: they differ.
     """
     mismatched = sorted(key for key in keys if saved.get(key) != expected.get(key))
     if mismatched:

@@ -160,9 +160,6 @@ def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
 
     Args:
       write_files: whether these files may be written.
-
-    Raises:
-      InputError: a file cannot be read, the sides differ in length, or no pair is left.
     """
     check_text_files(hp, "train")
     paths = hp.source_train, hp.target_train
@@ -198,11 +195,7 @@ def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
 
 
 def encode_training_text(hp, vocabs, write_files) -> EncodedText:
-    """Encode the training text into memory, or into files if it is large and they may be written.
-
-    Raises:
-      InputError: a file cannot be read, or the sides differ in length.
-    """
+    """Encode the training text into memory, or into files if it is large."""
     files = [SentenceFile(path, hp.tokenizer) for pair in training_files(hp) for path in pair]
 
     def encoded_blocks():
@@ -256,9 +249,6 @@ def load_test_data(hp, vocabs, part="test") -> EvalSet:
     """Load and encode the test set, or the development set if `part` is "dev".
 
     The first reference of a pair is its target.
-
-    Raises:
-      InputError: a file cannot be read, the sides differ in length, or no pair is left.
     """
     check_text_files(hp, part)
     paths = getattr(hp, f"source_{part}"), getattr(hp, f"target_{part}")
@@ -294,11 +284,7 @@ def encode_lines(lines, vocab, hp, max_tokens=None):
 
 
 def read_pair_blocks(*files):
-    """Yield the training pairs of two `SentenceFile` in blocks: two lists of sentences.
-
-    Raises:
-      InputError: a file cannot be read, or the sides differ in length.
-    """
+    """Yield the training pairs of two `SentenceFile` in blocks: two lists of sentences."""
     sides = [blocks(file.sentences()) for file in files]
     with tqdm(desc="reading", unit=" pairs", leave=False, mininterval=1, delay=1) as bar:
         for block in itertools.zip_longest(*sides, fillvalue=[]):
@@ -372,9 +358,6 @@ def check_pairs_left(paths, vocabs, maxlen, encoded):
       paths: the files of source and target, for messages.
       vocabs, maxlen: as in `encode_block`.
       encoded: EncodedText.
-
-    Raises:
-      InputError: no pair is left. The message says why.
     """
     if not encoded.total:
         raise empty_text_error(split_paths(paths[0])[0], num_sentences=0)
@@ -452,9 +435,6 @@ def write_id_files(hp, vocabs, encoded_blocks, files):
     Args:
       encoded_blocks: iterator over `EncodedText`.
       files: list of the `SentenceFile` that these blocks come from.
-
-    Raises:
-      InputError: the text changes while it is read.
     """
     hp.id_folder.parent.mkdir(parents=True, exist_ok=True)
     with lock_file(hp.id_folder.with_suffix(".lock")):

@@ -156,11 +156,7 @@ def describe_scores(test, got, hp, token_name) -> list[str]:
 
 
 def read_results(path, test) -> list[str]:
-    """Read the translations of another evaluation, one per pair of the test set.
-
-    Raises:
-      InputError: the file cannot be read, or is of another test set.
-    """
+    """Read the translations of another evaluation, one per pair of the test set."""
     text = "\n".join(read_lines(path, "Check the path, which --compare names"))
     got = re.findall("^- got: (.*)$", text, re.MULTILINE)
     left_out = re.search(f"^{LEFT_OUT} = ([0-9 ]+|-)$", text, re.MULTILINE)
@@ -211,9 +207,6 @@ def main(flags):
 
     Args:
       flags: dict that `parse_flags` returned.
-
-    Raises:
-      InputError: there is no model, or the test set cannot be used.
     """
     options, flags = EvalFlags.split(flags)
     worker_rank()  # raises the InputError of a wrong TF_CONFIG

@@ -23,11 +23,7 @@ from runtime.flags import Flags, check_not_given, flag
 
 @dataclasses.dataclass(frozen=True)
 class ExportFlags(Flags):
-    """The flags of this script.
-
-    Raises:
-      InputError: a value outside its range, or flags that contradict each other.
-    """
+    """The flags of this script."""
 
     output: str = flag("exported/1", "folder to write, which must not exist yet", path=True)
     format: str = flag(
@@ -77,7 +73,6 @@ def main(flags):
       flags: dict that `parse_flags` returned.
 
     Raises:
-      InputError: there is no model, the format cannot hold it, or the output exists already.
       OSError: the output cannot be written.
     """
     options, flags = ExportFlags.split(flags)

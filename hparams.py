@@ -66,9 +66,6 @@ class Hyperparams(Flags):
 
     Fields with fixed="model" belong to a trained model: they are read from `logdir`, and a flag
     that contradicts them is an error.
-
-    Raises:
-      InputError: a value outside its range, or fields that contradict each other.
     """
 
     recipe: str = model_flag(
@@ -667,9 +664,6 @@ class Hyperparams(Flags):
 
         Args:
           flags: dict, those of the command line.
-
-        Raises:
-          InputError: a value outside its range, or flags that contradict each other.
         """
         for field in dataclasses.fields(cls):
             if field.name in flags:
@@ -783,9 +777,6 @@ def make_hparams(flags, model_fields=None) -> Hyperparams:
 
     Args:
       model_fields: dict, fields that come from another model; they replace those of the recipe.
-
-    Raises:
-      InputError: flags contradict each other, or are for another kind of model.
     """
     if flags.get("alpha") == AUTO:  # until train.py has chosen it
         flags = {name: value for name, value in flags.items() if name != "alpha"}
@@ -825,11 +816,7 @@ def check_model_flags(fields, flags):
 
 
 def choose_batch_unit(flags) -> dict:
-    """Switch `batch_tokens` off if only `batch_size` is given.
-
-    Raises:
-      InputError: both are given.
-    """
+    """Switch `batch_tokens` off if only `batch_size` is given."""
     if "batch_size" not in flags:
         return flags
     if flags.get("batch_tokens"):
@@ -922,9 +909,6 @@ def load_hparams(flags, model_exists, mid_epoch=False):
     Returns:
       (Hyperparams, dict): the dict holds the fingerprints of the model's vocabularies, and is
       empty without a model.
-
-    Raises:
-      InputError: a flag contradicts the model, or its file is damaged or missing.
     """
     if not model_exists:
         return make_hparams(flags), {}
@@ -960,9 +944,6 @@ def read_trained(flags):
 
     Returns:
       Hyperparams, overridden by the flags, of the first model; None for one of the 2017 code.
-
-    Raises:
-      InputError: a folder holds no checkpoint, or a flag contradicts the model.
     """
     names = {field.name for field in dataclasses.fields(Hyperparams)}
     flags = {name: value for name, value in flags.items() if name in names}
@@ -1016,9 +997,6 @@ def make_hparams_from(saved, flags) -> Hyperparams:
     Args:
       saved: Hyperparams of the other model.
       flags: dict, with start_from.
-
-    Raises:
-      InputError: a flag contradicts the other model.
     """
     fixed = [f.name for f in dataclasses.fields(Hyperparams) if f.metadata["fixed"] == "model"]
     may_change = {"dropout_rate", "attention_dropout", "ffn_dropout", "word_dropout"}
@@ -1039,9 +1017,6 @@ def read_hparams(logdir):
 
     Returns:
       (Hyperparams, dict): the dict holds the fingerprints of the vocabularies by their names.
-
-    Raises:
-      InputError: the file is damaged or missing.
     """
     path = hparams_path(logdir)
     if not path.exists():

@@ -47,7 +47,6 @@ class RaggedIds:
 
         Raises:
           OSError, ValueError: a file is missing or damaged.
-          InputError: a file is a pipe, a device or a folder.
         """
         ids_path, splits_path = file_paths(path)
         for file in (ids_path, splits_path):

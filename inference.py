@@ -50,9 +50,6 @@ def load_model(flags):
     Returns:
       (list of Path, Hyperparams, model, tuple): the checkpoints whose average the
       model is, oldest first, mostly one; the hyperparameters; the model; its two vocabularies.
-
-    Raises:
-      InputError: there is no model, it is damaged, or a flag contradicts it.
     """
     logdirs = split_paths(flags.get("logdir", Hyperparams.logdir))
     loaded = load_ensemble(flags, logdirs) if len(logdirs) > 1 else load_single(flags)
@@ -69,11 +66,7 @@ def load_model(flags):
 
 
 def load_single(flags):
-    """Load the model in one folder; returns as `load_model`.
-
-    Raises:
-      InputError: as `load_model`.
-    """
+    """Load the model in one folder; returns as `load_model`."""
     logdir = flags.get("logdir", Hyperparams.logdir)
     path = checkpoint.require_latest(logdir)
     if original.is_original(path):
@@ -94,11 +87,7 @@ def load_single(flags):
 
 
 def load_ensemble(flags, logdirs):
-    """Load several models; returns as `load_model`, with the hyperparameters of the first.
-
-    Raises:
-      InputError: as `load_model`, or the models do not read the same tokens.
-    """
+    """Load several models; returns as `load_model`, with the hyperparameters of the first."""
     loaded = [load_single(flags | dict(logdir=logdir)) for logdir in logdirs]
     paths, hps, models, vocabs = zip(*loaded, strict=True)
     for logdir, hp, own_vocabs in zip(logdirs, hps, vocabs, strict=True):
@@ -410,9 +399,6 @@ def decode_all(search, X, hp, quiet=False, prefixes=None):
     Returns:
       list: for each sentence, in the order of X, its translations, best first: pairs of
       ids (T,) and score.
-
-    Raises:
-      InputError: a logit is NaN or infinite.
     """
     translations = [None] * len(X)
     bar = tqdm(desc="translating", total=len(X), leave=False, mininterval=1, disable=quiet)

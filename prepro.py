@@ -75,9 +75,6 @@ def make_vocab(files) -> str:
 
     Args:
       files: list of `SentenceFile`, which this function reads to their ends.
-
-    Raises:
-      InputError: a file cannot be read, or has no word of Latin letters.
     """
     word2cnt = Counter()
     for file in files:
@@ -125,9 +122,6 @@ def count_subword_text(files) -> Counter:
 
     Args:
       files: list of `SentenceFile`, which this function reads to their ends.
-
-    Raises:
-      InputError: a file cannot be read or has no text.
     """
     word2cnt = Counter()
     for file in files:
@@ -156,9 +150,6 @@ def make_subwords(
         is a subword, in place of `<UNK>`.
       character_coverage: share of the characters of the text, counted with repetitions, that are
         subwords. 1: all, or with `byte_fallback` all that occur more than `SPELLED_COUNT` times.
-
-    Raises:
-      InputError: the text has too few words for `vocab_size` subwords, or too many characters.
     """
     word2cnt = split_reserved(word2cnt)
     counts = count_characters(word2cnt)
@@ -390,9 +381,6 @@ def main(flags):
 
     Args:
       flags: dict, as `parse_flags` returns them.
-
-    Raises:
-      InputError: a text cannot be read, or it is too small.
     """
     hp = make_hparams(flags)
     check_text_files(hp, "train")

@@ -65,11 +65,7 @@ MODEL_FLAGS = ("logdir", "best", "average_checkpoints")
 
 
 def read_nbest(path, num_lines) -> list[list[tuple[str, float]]]:
-    """Read lists of translations, best first: for each line pairs of text and score.
-
-    Raises:
-      InputError: a line has another form, or the numbers are not those of the source.
-    """
+    """Read lists of translations, best first: for each line pairs of text and score."""
     lists = [[] for _ in range(num_lines)]
     for row, line in enumerate(read_lines(path, "Check the path, which --nbest names"), 1):
         number, _, rest = line.partition(" ||| ")
@@ -146,9 +142,6 @@ def main(flags):
 
     Args:
       flags: dict that `parse_flags` returned.
-
-    Raises:
-      InputError: a file cannot be read, there is no model, or the files do not fit together.
     """
     options, flags = RerankFlags.split(flags)
     check_not_given(flags, SEARCH_FLAGS, "has no effect: nothing is translated")

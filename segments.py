@@ -142,9 +142,6 @@ def parse_segments(path, lines):
 
     Returns:
       (list of Side, list of int): the sides, and the numbers of the lines without a segment.
-
-    Raises:
-      InputError: a segment is not opened or not closed (names the line).
     """
     text = replace_spans("\n".join(lines), "<!--", "-->", lambda comment: "")
     text = replace_spans(text, "<![CDATA[", "]]>", lambda data: html.escape(data, quote=False))
@@ -202,11 +199,7 @@ def unclosed_segment_error(path, segment) -> InputError:
 
 
 def parse_xml(path, text) -> list[Side]:
-    """Read the sides of a file of WMT since 2021, or of TMX.
-
-    Raises:
-      InputError: the file is not well-formed, or declares entities, which may expand to gigabytes.
-    """
+    """Read the sides of a file of WMT since 2021, or of TMX."""
     return XmlSegments(path).parse(text)
 
 

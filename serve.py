@@ -57,9 +57,6 @@ def accepted_hosts(options) -> tuple[str, ...]:
 
     Args:
       options: ServeFlags.
-
-    Raises:
-      InputError: `allowed_hosts` has something else than host names.
     """
     names = [] if options.allowed_hosts == NONE else options.allowed_hosts.split(",")
     if not names and not is_loopback(options.host):
@@ -82,7 +79,6 @@ def main(flags):
       flags: dict that `parse_flags` returned.
 
     Raises:
-      InputError: there is no model, or the address or a host name cannot be used.
       KeyboardInterrupt: a signal came.
     """
     options, flags = ServeFlags.split(flags)

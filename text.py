@@ -93,9 +93,6 @@ def check_text_files(hp, part):
 
     Args:
       part: "train", "dev" or "test".
-
-    Raises:
-      InputError: a file is missing. The message depends on whether the user named it.
     """
     for name in (f"source_{part}", f"target_{part}"):
         value = getattr(hp, name)
@@ -117,9 +114,6 @@ def training_files(hp) -> list[tuple[str, str]]:
     """List the paths of the training text: pairs of source and target.
 
     A pair that the flags name twice is in the list twice.
-
-    Raises:
-      InputError: the sides have different numbers of files.
     """
     sources, targets = split_paths(hp.source_train), split_paths(hp.target_train)
     if len(sources) != len(targets):
@@ -137,9 +131,6 @@ def read_lines(path, hint="Check the path"):
 
     Args:
       hint: what the user can do if the file cannot be opened.
-
-    Raises:
-      InputError: the file cannot be opened or unpacked, or as `decode_utf8`.
     """
     try:
         file = open(path, "rb")
@@ -160,9 +151,6 @@ def decode_utf8(name, file):
 
     Args:
       name: that of the file, for messages.
-
-    Raises:
-      InputError: the file is not text, or a line is not UTF-8 or is too long (names the line).
     """
     not_ascii = 0  # number of the last line that is UTF-8 and not ASCII
     for number in itertools.count(1):
@@ -382,9 +370,6 @@ def check_sentences(path, head):
 
     Args:
       head: the first lines of the file.
-
-    Raises:
-      InputError: it has columns, or is XML or JSON.
     """
     if root := root_element(head):
         raise InputError(
@@ -464,11 +449,7 @@ class SentenceFile:
         self.markup_lines = []
 
     def marked_lines(self):
-        """Yield each line, and whether it is markup.
-
-        Raises:
-          InputError: as `read_lines` and `check_sentences`.
-        """
+        """Yield each line, and whether it is markup."""
         self.num_sentences, self.markup_lines = 0, []
         lines = read_lines(self.path)
         head = list(itertools.islice(lines, FORMAT_LINES))
@@ -516,10 +497,6 @@ def check_same_length(source, target):
 
     Args:
       source, target: `SentenceFile`, read to its end, or `EvalSentences`.
-
-    Raises:
-      InputError: the numbers differ, or the same number of lines is skipped on each side, but
-        not the same lines.
     """
     unpaired = min(set(source.markup_lines) ^ set(target.markup_lines), default=None)
     skipped = f"line {unpaired} is skipped as markup in only one file"
@@ -579,9 +556,6 @@ def read_test_set(source_path, target_paths, source_lang, target_lang):
       (EvalSentences, list of EvalSentences): the source, and the references, which have the same
       length. A sentence with fewer references than others repeats its first one, which changes no
       score.
-
-    Raises:
-      InputError: as `read_test_file`, or the sides do not belong together.
     """
     source_sides = read_test_file(source_path)
     has_both = any(os.path.samefile(path, source_path) for path in target_paths)
@@ -641,9 +615,6 @@ def read_test_file(path) -> list[EvalSentences]:
     """Read a test file: its sides, of which most files have one.
 
     In XML, a sentence is the text of a `<seg>`. Otherwise it is a line.
-
-    Raises:
-      InputError: as `read_lines`, `check_sentences`, `parse_segments` and `parse_xml`.
     """
     lines, chars = [], 0
     for line in read_lines(path):
@@ -697,9 +668,6 @@ def choose_sides(sides, role, lang, other_lang, has_both) -> list[EvalSentences]
 
     Returns:
       One for the source, and one or several for the references.
-
-    Raises:
-      InputError: there is none, or a language does not fit.
     """
     path = sides[0].path
     roles = {side.role for side in sides}
@@ -746,12 +714,7 @@ def same_language(name, other) -> bool:
 
 
 def check_not_source(source, target):
-    """Check that the references are not the source itself.
-
-    Raises:
-      InputError: they are the same text of an XML file. If they are the same lines, only print a
-        warning, since a model may learn to copy.
-    """
+    """Check that the references are not the source itself."""
     if source.raw != target.raw:
         return
     if source.segments and source.segments == target.segments:
@@ -774,9 +737,6 @@ def align(source, target, same_file) -> list[int | None]:
       source, target: EvalSentences.
       same_file: whether they come from one file, in which a segment may lack a side. Its index is
         None then.
-
-    Raises:
-      InputError: the sides do not belong together.
     """
     keys = [[(segment.doc, segment.id) for segment in side.segments] for side in (source, target)]
     unique = all(len({*side}) == len(side) and all(key[1] for key in side) for side in keys)
@@ -795,9 +755,6 @@ def check_same_segments(source, target):
 
     Args:
       source, target: `EvalSentences`.
-
-    Raises:
-      InputError: two ids differ, or a file has more segments.
     """
     docs = [{segment.doc for segment in side.segments} - {None} for side in (source, target)]
     for one, other in zip(source.segments, target.segments, strict=False):

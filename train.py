@@ -48,9 +48,6 @@ def check_start(flags):
 
     Args:
       flags: dict of the command line.
-
-    Raises:
-      InputError: a file is missing, or another training run holds the lock of `logdir`.
     """
     # Here, since `parse_flags` has a message for an environment without packages.
     from text import check_text_file, check_text_files
@@ -133,7 +130,6 @@ def main(flags):
     """Train, or resume; `flags` as `parse_flags` returns them.
 
     Raises:
-      InputError: the flags or the files do not fit together, or training diverged.
       KeyboardInterrupt: a signal came, and a checkpoint was saved.
       OSError: the disk is full, the memory is too small, or another worker has ended.
     """
@@ -212,11 +208,7 @@ class Start(NamedTuple):
 
 
 def find_start(flags) -> Start:
-    """Decide whether to resume, or to start from another model or from random parameters.
-
-    Raises:
-      InputError: the model in `logdir`, or the other one, cannot be trained with these flags.
-    """
+    """Decide whether to resume, or to start from another model or from random parameters."""
     logdir = flags.get("logdir", Hyperparams.logdir)
     path = checkpoint.latest_readable(logdir)
     if path:
@@ -232,11 +224,7 @@ def find_start(flags) -> Start:
 
 
 def check_same_start(flags, path):
-    """Check that a training that is to be resumed started from the model `start_from`.
-
-    Raises:
-      InputError: it started from another one, or from random parameters.
-    """
+    """Check that a training that is to be resumed started from the model `start_from`."""
     given = flags.get("start_from", NONE)
     if given != NONE and hparams_path(path.parent).exists():
         saved, _ = read_hparams(path.parent)
@@ -248,11 +236,7 @@ def check_same_start(flags, path):
 
 
 def load_resumed_hparams(flags, path):
-    """Load the hyperparameters of the model at `path`, as `load_hparams` does.
-
-    Raises:
-      InputError: the model cannot be trained with these flags.
-    """
+    """Load the hyperparameters of the model at `path`, as `load_hparams` does."""
     check_not_original(path, "To train a model, use a new --logdir")
     hp, trained_with = load_hparams(
         flags, model_exists=True, mid_epoch=checkpoint.is_mid_epoch(path)
@@ -481,9 +465,6 @@ def own_logdir(trainer, latest):
 
     Args:
       latest: the newest checkpoint when this run decided where to resume, or None.
-
-    Raises:
-      InputError: another training run writes there, or has written there since.
     """
     if not trainer.chief:
         yield

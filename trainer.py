@@ -357,9 +357,6 @@ class Trainer:
       dev_sha256: digest of the development set, "" if there is none.
       start_paths: checkpoints of another model; training starts from the mean of its parameters.
       text_digest: digest of the training text, with several workers.
-
-    Raises:
-      InputError: a checkpoint does not match, or the workers were started differently.
     """
 
     def __init__(self, hp, vocabs, path=None, dev_sha256="", start_paths=(), text_digest=b""):
@@ -438,7 +435,6 @@ class Trainer:
           guard: SignalGuard.
 
         Raises:
-          InputError: training diverged, or the text has changed since a mid-epoch checkpoint.
           KeyboardInterrupt: a signal came, and a checkpoint was saved.
         """
         hp, progress = self.hp, self.progress
@@ -605,11 +601,7 @@ class Trainer:
         return loss, scores, notes
 
     def flush_metrics(self) -> StepMetrics:
-        """Add the pending metrics to the progress; returns them, (steps,).
-
-        Raises:
-          InputError: a mean_loss is NaN or infinite.
-        """
+        """Add the pending metrics to the progress; returns them, (steps,)."""
         metrics = self.metric_log.flush()
         (bad_steps,) = np.nonzero(~np.isfinite(metrics.mean_loss))
         if len(bad_steps):
@@ -628,11 +620,7 @@ class Trainer:
         return f"mean_loss {metrics.mean_loss[-1]:.3f} acc {metrics.acc[-1]:.3f}"
 
     def save(self, mid_epoch=False):
-        """Save a checkpoint.
-
-        Raises:
-          InputError: training diverged.
-        """
+        """Save a checkpoint."""
         self.flush_metrics()
         self.check_loss()
         if self.chief:

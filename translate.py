@@ -36,11 +36,7 @@ NO_TRANSLATION = "with --score nothing is translated"
 
 @dataclasses.dataclass(frozen=True)
 class TranslateFlags(Flags):
-    """The flags of this script.
-
-    Raises:
-      InputError: a value outside its range, or flags that contradict each other.
-    """
+    """The flags of this script."""
 
     source: str = flag(
         "-", "file to translate, one sentence per line; -: standard input", path=True
@@ -368,9 +364,6 @@ def read_other_side(source, num_lines, path, name, remedy) -> list[str]:
       source: the path of the source, which has `num_lines` lines.
       path: the value of the flag `name`.
       remedy: the end of the message if the files differ in length.
-
-    Raises:
-      InputError: it has more or fewer lines, or cannot be read.
     """
     lines = list(read_lines(path, f"Check the path, which --{name} names"))
     if len(lines) != num_lines:
@@ -382,11 +375,7 @@ def read_other_side(source, num_lines, path, name, remedy) -> list[str]:
 
 
 def score_file(options, hp, model, vocabs):
-    """Score the translations in a file, and align them if the flags say so.
-
-    Raises:
-      InputError: the file has not as many lines as that of the sources.
-    """
+    """Score the translations in a file, and align them if the flags say so."""
     lines = list(read_lines(options.source, SOURCE_HINT))
     remedy = "Make line n of one file the translation of line n of the other"
     translations = read_other_side(options.source, len(lines), options.score, "score", remedy)
@@ -546,9 +535,6 @@ def main(flags):
 
     Args:
       flags: dict that `parse_flags` returned.
-
-    Raises:
-      InputError: there is no model, or the text cannot be read.
     """
     options, flags = TranslateFlags.split(flags)
     worker_rank()  # raises the InputError of a wrong TF_CONFIG

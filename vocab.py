@@ -46,9 +46,6 @@ def load_vocabs(hp, trained_with=None):
 
     Returns:
       (WordVocab, WordVocab), or (SubwordVocab, SubwordVocab).
-
-    Raises:
-      InputError: a file is missing or malformed, or not the one the model was trained with.
     """
     vocabs = []
     if not trained_with:
@@ -121,9 +118,6 @@ def check_same_vocab(vocab, trained_with, logdir):
 
     Args:
       trained_with: the model's `fingerprints`.
-
-    Raises:
-      InputError: it is another one.
     """
     # Earlier versions saved the fingerprint of the subwords alone.
     known = {vocab.fingerprint_bytes(), vocab.fingerprint_bytes(with_options=False)}
@@ -162,11 +156,7 @@ def sha256(content) -> str:
 
 
 def read_vocab_file(path, max_bytes) -> bytes:
-    """Read a vocabulary file.
-
-    Raises:
-      InputError: it cannot be read, or is larger than `max_bytes`.
-    """
+    """Read a vocabulary file."""
     try:
         return read_file(path, max_bytes)
     except OSError as error:
@@ -199,9 +189,6 @@ class WordVocab:
       path: the vocabulary file.
       min_cnt: words seen less often become `<UNK>`.
       remedy: what to do if the file is damaged, for the message.
-
-    Raises:
-      InputError: as `load_vocab`.
 
     Attributes:
       content: the bytes of the file.
@@ -242,9 +229,6 @@ def load_vocab(path, min_cnt):
 
     Returns:
       (dict, dict): word to id, and id to word.
-
-    Raises:
-      InputError: as `read_counts`, or no word has such a count.
     """
     return number_words(path, read_counts(path), min_cnt)
 
@@ -258,11 +242,7 @@ def number_words(path, word2cnt, min_cnt):
 
 
 def read_counts(path) -> dict[str, int]:
-    """Read the words of a vocabulary file and their counts, in the order of the file.
-
-    Raises:
-      InputError: the file cannot be read, or prepro.py did not write it (names the line).
-    """
+    """Read the words of a vocabulary file and their counts, in the order of the file."""
     return parse_counts(path, read_vocab_file(path, MAX_WORDS_BYTES))
 
 
@@ -313,9 +293,6 @@ class SubwordVocab:
     Args:
       path: the sentencepiece model.
       remedy: what to do if the file is damaged, for the message.
-
-    Raises:
-      InputError: the file cannot be read, or prepro.py did not write it.
 
     Attributes:
       content, proto: the bytes of the file.

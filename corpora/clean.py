@@ -108,11 +108,7 @@ class Profile(NamedTuple):
 
 
 def read_pairs(files, description):
-    """Yield the pairs of two `SentenceFile`, with a progress bar.
-
-    Raises:
-      InputError: a file cannot be read, or they differ in length.
-    """
+    """Yield the pairs of two `SentenceFile`, with a progress bar."""
     sides = [file.sentences() for file in files]
     yield from tqdm(
         zip(*sides, strict=False), desc=description, unit=" pairs", leave=False, delay=1
@@ -123,11 +119,7 @@ def read_pairs(files, description):
 
 
 def make_profile(paths) -> Profile:
-    """Read a text for the first time.
-
-    Raises:
-      InputError: a file cannot be read, the files differ in length, or there is no text.
-    """
+    """Read a text for the first time."""
     digests, lengths, scripts = array("Q"), [0, 0], [Counter(), Counter()]
     files = [SentenceFile(path) for path in paths]
     for pair in read_pairs(files, "first pass"):
@@ -259,11 +251,7 @@ def shorten(sentence) -> str:
 
 
 def output_paths(paths, folder) -> list[Path]:
-    """Return the paths of the cleaned files.
-
-    Raises:
-      InputError: they have one name, or exist already.
-    """
+    """Return the paths of the cleaned files."""
     outputs = [Path(folder) / Path(path).name.removesuffix(".gz") for path in paths]
     if outputs[0] == outputs[1]:
         raise InputError(f"{outputs[0]}: both sides have this name. Rename one of the files")
@@ -274,11 +262,7 @@ def output_paths(paths, folder) -> list[Path]:
 
 
 def main(args):
-    """Clean the text that the flags name.
-
-    Raises:
-      InputError: a file cannot be read or written, or the files do not belong together.
-    """
+    """Clean the text that the flags name."""
     paths = args.source, args.target
     for path in paths:
         check_regular_file(path, "it is read twice. Write the text to a file")

@@ -326,9 +326,6 @@ def missing_names(download, folder, checksums) -> list:
 
     Args:
       checksums: {path: SHA-256} of those that the catalogue does not have.
-
-    Raises:
-      InputError: a file exists with other content.
     """
     missing = []
     for name, file in download.files.items():
@@ -349,7 +346,6 @@ def fetch_corpus(name, folder) -> list:
     """Download and unpack the files of a corpus that do not exist, and return all paths.
 
     Raises:
-      InputError: a file exists with other content, or a download is not the expected one.
       NetworkError: a file cannot be downloaded.
     """
     checksums_path = folder / f"{name}.sha256"
@@ -396,7 +392,6 @@ def main(arguments):
     """Download the corpus that the command line names.
 
     Raises:
-      InputError: a wrong checksum, an existing file, or no space.
       OSError: a network error.
     """
     print(f"Licence of {arguments.corpus}: {CORPORA[arguments.corpus].licence}", flush=True)

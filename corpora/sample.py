@@ -822,7 +822,6 @@ def write_corpus(output, train, dev, test, seed):
     their names when all six are complete.
 
     Raises:
-      InputError: a file exists and was not written by this script.
       OSError: a file cannot be written.
     """
     folder = Path(output)

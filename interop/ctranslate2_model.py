@@ -32,9 +32,6 @@ def write(hp, model, vocabs, path, quantization="float32"):
       hp, model, vocabs: as `load_model` returns them.
       path: folder that does not exist yet.
       quantization: type of the matrices, "float32" or "int8".
-
-    Raises:
-      InputError: CTranslate2 is not installed, or it lacks a layer of the model.
     """
     check_single_model(model, "CTranslate2")
     check_convertible(hp)
@@ -188,9 +185,6 @@ class CTranslate2Decoder:
     Args:
       hp, model, vocabs, quantization: as in `write`.
       nbest: translations per sentence, `hp.beam` at most.
-
-    Raises:
-      InputError: as `write`, or CTranslate2 lacks the length penalty.
     """
 
     def __init__(self, hp, model, vocabs, nbest, quantization):

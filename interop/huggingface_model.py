@@ -28,9 +28,6 @@ def write(hp, model, vocabs, path):
     Args:
       hp, model, vocabs: as `load_model` returns them.
       path: folder that does not exist yet.
-
-    Raises:
-      InputError: safetensors is not installed, or Marian's class lacks a layer of the model.
     """
     check_single_model(model, "Hugging Face transformers")
     check_convertible(hp)

@@ -6,11 +6,7 @@ from runtime.errors import InputError
 
 
 def import_optional(module):
-    """Import a module of a package that has the same name as its first part.
-
-    Raises:
-      InputError: the package is not installed.
-    """
+    """Import a module of a package that has the same name as its first part."""
     package = module.partition(".")[0]
     try:
         return importlib.import_module(module)

@@ -17,10 +17,6 @@ def load_original(path, flags):
 
     Returns:
       (Hyperparams, Transformer, tuple): the tuple is that of `load_vocabs`.
-
-    Raises:
-      InputError: the checkpoint is damaged, the vocabularies are not those of the model, or a
-        flag contradicts it.
     """
     arrays = read_original(path)
     try:
@@ -46,11 +42,7 @@ def load_original(path, flags):
 
 
 def is_original(path) -> bool:
-    """Whether a checkpoint was saved by the 2017 code: it has the names of TensorFlow 1.
-
-    Raises:
-      InputError: it cannot be read.
-    """
+    """Whether a checkpoint was saved by the 2017 code: it has the names of TensorFlow 1."""
     try:
         with open_checkpoint(path) as reader:
             return reader.has_tensor("encoder/enc_embed/lookup_table")
@@ -59,11 +51,7 @@ def is_original(path) -> bool:
 
 
 def read_original(path) -> dict:
-    """Read the arrays of a checkpoint of the 2017 code by name, without Adam's state.
-
-    Raises:
-      InputError: it cannot be read, or has no decoder.
-    """
+    """Read the arrays of a checkpoint of the 2017 code by name, without Adam's state."""
     try:
         with open_checkpoint(path) as reader:
             names = [name for name in reader.get_variable_to_shape_map() if "Adam" not in name]
@@ -123,9 +111,6 @@ def assign_original(model, arrays, source="the 2017 model"):
 
     Args:
       source: path of the checkpoint, for messages.
-
-    Raises:
-      InputError: an array is missing or not finite, or its shape does not match the others.
     """
     remedy = "Copy the checkpoint again"
     for name, variable in variables_by_2017_name(model).items():
@@ -148,9 +133,6 @@ def find_min_cnt(paths, vocab_sizes, min_cnt=None) -> int:
 
     Args:
       min_cnt: the only candidate, if the user gave one.
-
-    Raises:
-      InputError: there is none, so the model was trained with other files.
     """
     counts = [np.array(list(read_counts(path).values())) for path in paths]
     candidates = np.unique(np.concatenate(counts))[::-1] if min_cnt is None else [min_cnt]

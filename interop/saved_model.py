@@ -22,11 +22,7 @@ INVISIBLE_RE2, JOINERS_RE2, LOOSE_RE2 = (
 
 
 def import_tensorflow_text():
-    """Import the package tensorflow_text, which only a SavedModel needs.
-
-    Raises:
-      InputError: it is not installed; it has no release for some systems.
-    """
+    """Import the package tensorflow_text, which only a SavedModel needs."""
     try:
         import tensorflow_text
     except ImportError as error:

@@ -60,7 +60,6 @@ def check_bundle(path):
 
     Raises:
       ValueError: the index is not one that TensorFlow wrote for a checkpoint of this project.
-      InputError: a file is a pipe, a device or a folder, or too large.
       OSError: a file cannot be read.
     """
     data = Path(f"{path}.data-00000-of-00001")

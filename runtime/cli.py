@@ -95,11 +95,7 @@ MODEL_EPILOG = (
 
 
 def read_flag_files(words) -> list[str]:
-    """Replace each word @FILE by the words in that file, separated as in a shell.
-
-    Raises:
-      InputError: a file cannot be read.
-    """
+    """Replace each word @FILE by the words in that file, separated as in a shell."""
     outputs = []
     for word in words:
         if not word.startswith("@"):

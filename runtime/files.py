@@ -47,9 +47,6 @@ def atomic_open(path, follow_links=True):
     Args:
       follow_links: whether a symbolic link stays, and the file that it leads to is written; else
         the new file replaces the link.
-
-    Raises:
-      InputError: `path` is a folder, or its folder cannot be written to.
     """
     check_not_directory(path)
     path = Path(path)
@@ -143,7 +140,6 @@ def lock_file(path, wait=True):
       wait: whether to wait while another process holds the lock.
 
     Raises:
-      InputError: `path` is a link, a pipe or a folder.
       BlockingIOError: another process holds the lock. Its only argument is that process, a str.
     """
     with open_lock(path) as file:
@@ -162,11 +158,7 @@ def lock_file(path, wait=True):
 
 
 def open_lock(path):
-    """Open a lock to read and write it; create the file unless it exists.
-
-    Raises:
-      InputError: `path` is a link, a pipe or a folder.
-    """
+    """Open a lock to read and write it; create the file unless it exists."""
     if os.path.islink(path) or os.path.exists(path) and not os.path.isfile(path):
         raise InputError(f"{path}: is not a regular file, and a lock is needed here. Delete it")
 
@@ -220,11 +212,7 @@ def locked_error(folder, holder) -> InputError:
 
 
 def make_folder(folder):
-    """Create a folder unless it exists.
-
-    Raises:
-      InputError: it cannot be created or written to.
-    """
+    """Create a folder unless it exists."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except FileExistsError:
@@ -297,9 +285,6 @@ def check_outputs(flags, outputs, inputs):
     Args:
       flags: `Flags`.
       outputs, inputs: the fields that name files to write and to read; "-" and `NONE` name none.
-
-    Raises:
-      InputError: one is a folder, or also the path of another file.
     """
     names = {}  # by the real paths
     for name in (*inputs, *outputs):
@@ -339,20 +324,13 @@ def check_regular_file(path, reason):
 
     Args:
       reason: why it must be one, and what to do, for the message.
-
-    Raises:
-      InputError: it is something else.
     """
     if os.path.exists(path) and not os.path.isfile(path):
         raise InputError(f"{path}: not a regular file, and {reason}")
 
 
 def check_folder(folder):
-    """Check a folder that someone else may have filled, before anything is written to it.
-
-    Raises:
-      InputError: at any depth there is a symbolic link that leads out of it, or a pipe.
-    """
+    """Check a folder that someone else may have filled, before anything is written to it."""
     inside = real_path(folder)
     for path in Path(folder).rglob("*"):  # does not follow links
         if path.is_symlink() and not real_path(path).is_relative_to(inside):
@@ -373,7 +351,6 @@ def read_file(path, max_bytes) -> bytes:
     """Read a file that someone else may have written.
 
     Raises:
-      InputError: it is a pipe, a device or a folder, or larger than `max_bytes`.
       OSError: it cannot be read.
     """
     check_regular_file(path, "a file is needed here. Copy the file again")
@@ -392,7 +369,6 @@ def read_json(path):
     """Read a JSON file that someone else may have written.
 
     Raises:
-      InputError: as `read_file`.
       OSError: it cannot be read.
       MALFORMED_JSON: it is not JSON.
     """
@@ -428,9 +404,6 @@ def split_paths(value) -> list[str]:
 
     >>> split_paths("news.de,talks.de")
     ['news.de', 'talks.de']
-
-    Raises:
-      InputError: one of several names is empty.
     """
     if os.path.exists(value):
         return [value]

@@ -46,11 +46,7 @@ def flag(
 
 
 class Flags:
-    """Base of the dataclasses whose fields are declared with `flag`.
-
-    Raises:
-      InputError: a value outside its range.
-    """
+    """Base of the dataclasses whose fields are declared with `flag`."""
 
     def __post_init__(self):
         for field in dataclasses.fields(self):

@@ -30,9 +30,6 @@ def worker_rank():
 
     Returns:
       (int, int): (0, 1) without TF_CONFIG.
-
-    Raises:
-      InputError: TF_CONFIG is invalid.
     """
     cluster = read_tf_config()
     return cluster.rank, max(1, len(cluster.addresses))
@@ -47,11 +44,7 @@ class Cluster(NamedTuple):
 
 
 def read_tf_config() -> Cluster:
-    """Read TF_CONFIG; without it there is no address.
-
-    Raises:
-      InputError: TF_CONFIG is invalid.
-    """
+    """Read TF_CONFIG; without it there is no address."""
     text = os.environ.get("TF_CONFIG", "{}")
     try:
         config = json.loads(text)
@@ -89,11 +82,7 @@ def is_address(address) -> bool:
 
 
 def make_strategy():
-    """The `tf.distribute.Strategy` for this machine: one device, all its devices, or workers.
-
-    Raises:
-      InputError: TF_CONFIG is invalid, or the port of this worker cannot be used.
-    """
+    """The `tf.distribute.Strategy` for this machine: one device, all its devices, or workers."""
     if "TF_CONFIG" in os.environ:
         rank, addresses, config = read_tf_config()
         os.environ["TF_CONFIG"] = json.dumps(config)
@@ -133,9 +122,6 @@ def check_same_settings(strategy, settings):
     Args:
       strategy: the `tf.distribute.Strategy` of the workers.
       settings: dict of values that JSON has, by names that are the same at all workers.
-
-    Raises:
-      InputError: some differ. The other workers raise it, too.
     """
     rank, num_workers = worker_rank()
     if num_workers == 1:

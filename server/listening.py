@@ -107,11 +107,7 @@ def make_exception_handler():
 
 
 async def listen(app, host, port):
-    """Print the address and serve until SIGTERM or SIGHUP comes. Ctrl-C cancels the task.
-
-    Raises:
-      InputError: the address cannot be used.
-    """
+    """Print the address and serve until SIGTERM or SIGHUP comes. Ctrl-C cancels the task."""
     runner = make_runner(app)
     await runner.setup()
     server, stopped = None, asyncio.Event()
