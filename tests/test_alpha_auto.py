@@ -9,10 +9,10 @@ import pytest
 
 import checkpoint
 import train
+from helpers import refused
 from hparams import hparams_path, load_hparams, make_hparams
 from inference import load_model
 from processes import forked_script
-from test_bad_input import refused
 
 
 @pytest.fixture

@@ -17,23 +17,13 @@ import tensorflow as tf
 import prepro
 import train
 from conftest import SMALL, sample_pairs, write_corpus
+from helpers import refused
 from hparams import Hyperparams, load_hparams, make_hparams, save_hparams
 from processes import ROOT, forked, forked_script, run_script
 from runtime.errors import InputError
 from text import clean
 
 PAIRS = sample_pairs(40)
-
-
-def refused(script, *needles, prepare=None, **flags):
-    """Check that a script refuses its input, with one line that contains every needle."""
-    done = forked_script(script, prepare, **flags)
-    assert done.returncode == 2, (done.stdout, done.stderr)
-    assert "Traceback" not in done.stderr
-    message = [line for line in done.stderr.splitlines() if line.startswith(f"{script}: ")]
-    assert len(message) == 1, done.stderr
-    for needle in needles:
-        assert str(needle) in message[0]
 
 
 @pytest.fixture

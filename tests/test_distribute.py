@@ -21,15 +21,15 @@ import train
 import translate
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import SentencePairs, get_batch_data, plan_batches
+from helpers import scalars
 from hparams import make_hparams
 from ids import RaggedIds
 from model import make_model
 from modules import Dropout
 from optimizer import FusedAdam, GradientSum
-from processes import Forked, command_line, free_ports
+from processes import command_line, start, start_all
 from runtime.errors import InputError
 from runtime.workers import make_strategy, worker_rank
-from test_scripts import scalars
 from trainer import make_accumulate_step, make_train_step
 
 # Plain gradient descent is compared closely. Adam divides each gradient by its size. If the true
@@ -92,21 +92,6 @@ def losses_of(strategy, recipe, optimizer_name):
     losses = [float(train_step(x, y).mean_loss) for x, y in batches]
     assert len(losses) == count
     return losses + ([float(optimizer.gradient_norm())] if optimizer_name == "Adam" else [])
-
-
-def start(task, workers=1):
-    """Start a script or a function in a process, or in several that are workers of one cluster."""
-    return [Forked(task)] if workers == 1 else start_all([task] * workers)
-
-
-def start_all(tasks):
-    """Start tasks in processes that are workers of one cluster."""
-    cluster = dict(worker=[f"127.0.0.1:{port}" for port in free_ports(len(tasks))])
-    configs = [
-        dict(cluster=cluster, task=dict(type="worker", index=index)) for index in range(len(tasks))
-    ]
-    environments = [dict(TF_CONFIG=json.dumps(config)) for config in configs]
-    return [Forked(task, env=env) for task, env in zip(tasks, environments, strict=True)]
 
 
 @functools.cache

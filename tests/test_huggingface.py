@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 import prepro
 from conftest import sample_pairs, slow, write_corpus
 from data_load import encode_lines
+from helpers import ODD_LINES, refused
 from hparams import make_hparams
 from inference import Translator, load_model
 from interop import huggingface_model
@@ -24,8 +25,6 @@ from processes import forked_script
 from runtime.errors import InputError
 from runtime.flags import AUTO
 from search import suppress
-from test_bad_input import refused
-from test_translate import ODD_LINES
 from text import read_lines, read_test_sentences
 from vocab import BOS, PAD, SubwordVocab, load_vocabs
 

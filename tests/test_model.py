@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import trainer
 from conftest import SMALL, decoder, model_args, needs_bfloat16, token_by_token
+from helpers import SIZES, X, Y
 from hparams import RECIPES, make_hparams
 from interop.variable_names import variables_by_2017_name
 from model import DecoderBlock, EncoderBlock, Transformer, make_model
@@ -122,10 +123,6 @@ def test_greedy_decoding_is_that_of_2017(golden):
 
 # Properties ----------------------------------------------------------------------
 
-X = np.array([[5, 6, 7, 8, 3, 0], [9, 10, 3, 0, 0, 0]], np.int32)  # (N, T)
-Y = np.array([[11, 5, 6, 3, 0, 0], [7, 8, 9, 10, 11, 3]], np.int32)
-
-
 SETTINGS = dict(
     learned={},
     sinusoid=dict(sinusoid=True),
@@ -134,7 +131,6 @@ SETTINGS = dict(
     unmasked=model_args("legacy") | dict(mask_from="none"),
 )
 FROM_IDS = ["updated", "paper", "tiny", "pre_norm"]
-SIZES = dict(maxlen=6, hidden_units=16, ffn_units=32, num_blocks=2, num_heads=4)
 
 
 @pytest.fixture(params=SETTINGS)

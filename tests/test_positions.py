@@ -7,27 +7,17 @@ import tensorflow as tf
 from keras import ops
 
 from conftest import beam_and_model_scores, model_args, needs_bfloat16, token_by_token
+from helpers import SIZES, X, Y, random
 from hparams import BOUNDED_POSITIONS, POSITION_ENCODINGS, RELATIVE_POSITIONS, make_hparams
 from interop.variable_names import variables_by_2017_name
 from model import InputEmbedding, Transformer
 from modules import Embedding, MultiheadAttention
 from positions import POSITIONS
 from runtime.errors import InputError
-from test_model import SIZES, X, Y
 
-RNG = np.random.default_rng(0)
+pytestmark = pytest.mark.usefixtures("seed")
 N, h, T, d = 2, 4, 6, 4
 C = h * d
-
-
-def random(*shape):
-    return RNG.normal(size=shape).astype("float32")
-
-
-@pytest.fixture(autouse=True)
-def seed():
-    """Every test draws the same numbers, whichever test ran before it."""
-    RNG.bit_generator.state = np.random.default_rng(1).bit_generator.state
 
 
 def make(name, causality=False, maxlen=T):

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from conftest import sample_pairs, slow
+from helpers import FOLDERS
 from processes import ROOT, Forked, forked
 
 DOCUMENTS = {
     path.name: path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 }
-FOLDERS = [ROOT / name for name in ("runtime", "monitor", "interop", "server")]
 # Added to the flags of the documents to make everything small.
 VOCAB = "--vocab_size 300 --min_cnt 1"
 SMALL = {

@@ -20,13 +20,12 @@ import prepro
 import train
 import trainer
 from conftest import sample_pairs, slow, write_corpus
+from helpers import event_values, scalars
 from hparams import make_hparams
 from monitor.summaries import EventFile, Profiler, errors_end
 from processes import Forked, command_line
 from runtime.errors import InputError
 from runtime.signals import SignalGuard
-from test_scripts import scalars
-from test_tensorboard import values
 
 KILLS = int(os.environ.get("KILLS", "3"))  # in the slow test
 RECIPE = dict(recipe="tiny", vocab_size=300, hidden_units=32, num_blocks=1, num_heads=2)
@@ -86,7 +85,7 @@ def curves(logdir):
     """Read TensorBoard's curves; of the speed, which always differs, only the steps."""
     points = scalars(logdir)
     speed = points.pop("tokens_per_second")
-    return points, [*speed], [(name, step) for name, step, _ in values(logdir)]
+    return points, [*speed], [(name, step) for name, step, _ in event_values(logdir)]
 
 
 def names(logdir):

@@ -17,6 +17,7 @@ from conftest import (
     token_by_token,
     write_corpus,
 )
+from helpers import X, Y, refused
 from hparams import ATTENTION_SCORES, make_hparams
 from ids import RaggedIds
 from inference import load_model
@@ -28,8 +29,6 @@ from optimizer import FusedAdam
 from processes import Forked, forked_script
 from rnn import CELLS, LAYERS, RecurrentModel
 from runtime.errors import InputError
-from test_bad_input import refused
-from test_model import X, Y
 from text import read_test_sentences
 from trainer import make_train_step
 

@@ -24,10 +24,9 @@ import trainer
 from bleu import training_language_notes
 from conftest import SMALL, needs_bfloat16, sample_pairs, seeds, write_corpus
 from data_load import load_train_data
-from hparams import Hyperparams, load_hparams, make_hparams
+from helpers import parameters, scalars
+from hparams import Hyperparams, make_hparams
 from inference import load_model
-from interop.variable_names import variables_by_2017_name
-from model import make_model
 from monitor import tensorboard_events
 from processes import ROOT, Forked, command_line, forked, forked_script
 from runtime.cli import parse_flags, run_script
@@ -61,16 +60,6 @@ def test_training_saves_one_checkpoint_per_epoch(run):
     assert names == ["model_epoch_01_gs_3", "model_epoch_02_gs_6"]
     assert "Training on 100 of 100 pairs" in printed["train"].stdout
     assert "epoch 2/2" in printed["train"].stderr  # the progress bar
-
-
-def scalars(logdir):
-    """Read TensorBoard's curves, {name: {step: value}}."""
-    curves = {}
-    for path in tensorboard_events.event_files(logdir):
-        for name, step, value, _ in tensorboard_events.scalars(path):
-            assert step not in curves.setdefault(name, {})
-            curves[name][step] = value
-    return curves
 
 
 def test_tensorboard_gets_loss_and_accuracy(run):
@@ -259,24 +248,15 @@ def test_results_of_another_test_set_of_the_same_name_are_kept(run, tmp_path):
 # In this process, which has loaded TensorFlow already ------------------------------
 
 
-def parameters(flags):
-    """Read the parameters of the latest checkpoint, by name."""
-    hp, trained_with = load_hparams({"logdir": flags["logdir"]}, model_exists=True)
-    vocabs = load_vocabs(hp, trained_with)
-    model = make_model(hp, *map(len, vocabs))
-    checkpoint.restore(checkpoint.make_checkpoint(model), checkpoint.latest(flags["logdir"]))
-    return {name: v.numpy() for name, v in variables_by_2017_name(model).items()}
-
-
 def test_training_in_two_runs_equals_training_in_one(corpus, tmp_path):
     """Parameters, optimizer, dropout and the order of the data are resumed."""
     flags = corpus | SMALL | dict(batch_size=32, lr=0.003, dropout_rate=0.3)
     train.main(flags | dict(num_epochs=4))
-    expected = parameters(flags)
+    expected = parameters(flags["logdir"])
     resumed = flags | dict(logdir=str(tmp_path / "resumed"))
     train.main(resumed | dict(num_epochs=1))
     train.main(resumed | dict(num_epochs=4))
-    for name, parameter in parameters(resumed).items():
+    for name, parameter in parameters(resumed["logdir"]).items():
         np.testing.assert_allclose(parameter, expected[name], atol=1e-5, err_msg=name)
     assert sorted(scalars(resumed["logdir"])["mean_loss"]) == [3, 6, 9, 10, 12]
 
@@ -366,7 +346,7 @@ def test_the_seed_decides_the_initial_parameters(corpus):
 def test_text_and_learning_rate_may_change_between_epochs(corpus, capsys):
     flags = corpus | SMALL
     train.main(flags | dict(num_epochs=1))
-    before = parameters(flags)
+    before = parameters(flags["logdir"])
     for side in ("source_train", "target_train"):
         path = Path(flags[side])
         path.write_text(path.read_text("utf-8").split("\n", 40)[40], "utf-8")
@@ -376,7 +356,7 @@ def test_text_and_learning_rate_may_change_between_epochs(corpus, capsys):
     assert "lr is now 1e-30. It was 0.0001 in the training so far" in printed
     assert "num_epochs is now 2. It was 1" in printed and "seed is now" not in printed
     assert checkpoint.latest(flags["logdir"]).name == "model_epoch_02_gs_4"
-    for name, parameter in parameters(flags).items():
+    for name, parameter in parameters(flags["logdir"]).items():
         np.testing.assert_array_equal(parameter, before[name])
 
 

@@ -23,6 +23,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from browser import chromium, wait_for, wait_for_text
 from data_load import encode_lines
+from helpers import refused
 from ids import RaggedIds
 from inference import Translator, load_model, token_log_probs
 from monitor.attention_maps import append_eos
@@ -38,7 +39,6 @@ from server.listening import (
     make_runner,
 )
 from server.translating import Batcher
-from test_bad_input import refused
 from text import read_test_sentences
 
 

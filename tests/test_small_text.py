@@ -19,13 +19,13 @@ import train
 from bleu import choose_tokenizer, empty_note
 from conftest import sample_pairs, write_corpus
 from data_load import SentencePairs, load_train_data
+from helpers import scalars
 from hparams import choose_schedule, choose_vocab_size, hparams_path, load_hparams, make_hparams
 from ids import RaggedIds
 from inference import find_at_limit, limit_note
 from processes import ROOT, forked_script
 from runtime.errors import InputError
 from runtime.flags import AUTO
-from test_scripts import scalars
 from train import count_steps_per_epoch
 from vocab import EOS, load_vocabs
 

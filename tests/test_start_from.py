@@ -12,11 +12,11 @@ import checkpoint
 import prepro
 import train
 from conftest import sample_pairs, write_corpus
+from helpers import scalars
 from hparams import load_hparams, read_hparams
 from inference import load_model
 from processes import forked_script
 from runtime.errors import InputError
-from test_scripts import scalars
 
 NO_CHANGE = dict(lr=1e-30, warmup_steps=0, num_epochs=1)
 

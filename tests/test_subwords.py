@@ -20,6 +20,7 @@ import train
 import trainer
 from conftest import sample_pairs, seeds, write_corpus
 from data_load import apply_bpe_dropout, load_test_data, load_train_data
+from helpers import scalars
 from hparams import load_hparams, make_hparams
 from ids import RaggedIds
 from inference import decode_all, detokenize_best, load_model, make_search
@@ -28,7 +29,6 @@ from monitor import tensorboard_events
 from processes import ROOT, forked_script
 from runtime.errors import InputError
 from search import paper_penalty
-from test_scripts import scalars
 from text import SentenceFile, read_test_sentences
 from vocab import EOS, PAD, SPECIALS, UNK, SubwordVocab, fingerprints, load_vocabs
 

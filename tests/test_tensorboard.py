@@ -14,6 +14,7 @@ import train
 from browser import chromium, image_widths, page_text, wait_for, wait_for_text
 from conftest import INSTALL_EXTRAS, Golden, sample_pairs, write_corpus
 from data_load import SentencePairs
+from helpers import event_values, scalars
 from hparams import make_hparams
 from ids import RaggedIds
 from inference import load_model
@@ -23,7 +24,6 @@ from monitor.attention_maps import attention_maps, figure_to_array, plot_heads
 from monitor.summaries import Profiler, choose_example, escape_markdown, projector_tsv
 from optimizer import FusedAdam
 from processes import forked_script, free_ports
-from test_scripts import scalars
 from train import load_dev_data
 from trainer import make_train_step
 from vocab import UNK, load_vocabs
@@ -46,20 +46,6 @@ def runs(tmp_path_factory):
         done = forked_script("train.py", **flags, **more)
         assert done.returncode == 0, done.stderr
     return folder / "logs", flags
-
-
-def values(logdir):
-    """Everything in the event files except the curves: [(tag, step, value)]."""
-    found = []
-    for path in tensorboard_events.event_files(logdir):
-        for record in tensorboard_events.read_records(path)[0]:
-            event = tf.compat.v1.Event.FromString(record)
-            if event.graph_def:
-                found.append(("graph", event.step, event.graph_def))
-            for value in event.summary.value:
-                if value.metadata.plugin_data.plugin_name != "scalars":
-                    found.append((value.tag, event.step, value.tensor))
-    return found
 
 
 # Event files -----------------------------------------------------------------------
@@ -92,7 +78,7 @@ def test_events_of_an_earlier_training_are_kept_in_another_folder(runs, tmp_path
 
 
 def test_each_epoch_writes_pictures_and_a_table(runs):
-    found = values(runs[0] / "second")
+    found = event_values(runs[0] / "second")
     per_run = ["graph", "_hparams_/session_start_info"]
     per_epoch = ["attention/cross", "attention/decoder", "attention/encoder", "dev_samples"]
     assert sorted(tag for tag, *_ in found) == sorted(per_run + 2 * per_epoch)
