@@ -271,7 +271,7 @@ def test_heads_are_joined_as_they_were_split():
 def test_dropout_zeroes_its_share_and_keeps_the_mean(rate, dtype):
     keras.utils.set_random_seed(0)
     layer, inputs = Dropout(rate, dtype=dtype), tf.ones([999, 1001])
-    first, second = (np.array(layer(inputs, training=True), "f") for _ in range(2))
+    first, second = (layer(inputs, training=True).numpy().astype("f") for _ in range(2))
     assert first.shape == inputs.shape and (first != second).any()
     deviation = (rate * (1 - rate) / first.size) ** 0.5
     assert np.mean(first == 0) == pytest.approx(rate, abs=5 * deviation + 2**-15)
