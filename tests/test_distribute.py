@@ -105,6 +105,7 @@ def losses(devices=1, workers=1):
     return dict(zip(CASES, results[0], strict=True))
 
 
+@slow
 @pytest.mark.parametrize("several", [dict(devices=2), dict(workers=2)])
 @pytest.mark.parametrize("case", CASES)
 def test_several_devices_or_workers_compute_the_same(case, several):
@@ -197,6 +198,7 @@ def test_a_killed_worker_ends_the_others_and_all_can_resume(tmp_path, killed):
     assert steps == sorted(steps)
 
 
+@slow
 def test_workers_share_a_test_set(tmp_path):
     flags = write_corpus(tmp_path, sample_pairs(40), sample_pairs(23, seed=1)) | SMALL
     prepro.main(flags)

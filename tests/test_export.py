@@ -13,6 +13,7 @@ from runtime.errors import InputError
 from text import read_test_sentences
 
 
+@slow
 def test_saved_models_translate_as_translate_does(trained, tmp_path):
     models = {trained("legacy")["logdir"]: 1, trained("tiny")["logdir"]: 4}
     paths = [tmp_path / "models" / str(beam) for beam in models.values()]

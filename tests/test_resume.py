@@ -170,6 +170,7 @@ def print_to_terminal(path):
     os.dup2(terminal, 2)
 
 
+@slow
 def test_a_closed_terminal_saves_and_nohup_trains_on(flags, uninterrupted, tmp_path):
     """SIGHUP comes twice, and what is written to the terminal after it is an error."""
     display, terminal = os.openpty()
@@ -208,6 +209,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(flags, one_epoch):
     assert not [*one_epoch.glob("unfinished*")]
 
 
+@slow
 @pytest.mark.parametrize("stop", [False, True])
 def test_training_continues_when_nobody_reads_what_it_prints(flags, tmp_path, stop):
     """Both streams are pipes, as with `2>&1 | tee log`, and tee ends."""
@@ -223,6 +225,7 @@ def test_training_continues_when_nobody_reads_what_it_prints(flags, tmp_path, st
     assert checkpoint.epoch_and_step(latest)[0] >= number
 
 
+@slow
 def test_training_continues_without_curves_when_their_file_cannot_be_written(
     flags, tmp_path, monkeypatch, capsys
 ):
@@ -297,6 +300,7 @@ def test_training_that_diverges_ends_with_a_message(flags, one_epoch, lr):
             assert np.isfinite(reader.get_tensor(name)).all()
 
 
+@slow
 def test_ctrl_c_while_the_development_set_is_translated(flags, tmp_path, monkeypatch):
     """All steps of the epoch are done and saved. Only the BLEU is missing."""
     flags = flags | dict(logdir=str(tmp_path), num_epochs=1, save_steps=0, deterministic=False)

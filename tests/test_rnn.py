@@ -14,6 +14,7 @@ from conftest import (
     GOLDEN,
     beam_and_model_scores,
     sample_pairs,
+    slow,
     token_by_token,
     write_corpus,
 )
@@ -237,6 +238,7 @@ def test_token_by_token_equals_all_at_once(cell, score):
     assert len(named) == len(model.trainable_variables)
 
 
+@slow
 def test_training_steps_do_not_crash():
     """With the threads of a real training run, oneDNN has crashed in a product of additive."""
     task = functools.partial(train_two_steps, "additive")
@@ -338,6 +340,7 @@ def test_flags_of_another_kind_of_model_are_refused():
 # The scripts -----------------------------------------------------------------------------
 
 
+@slow
 def test_training_resumes_and_gives_the_same(tmp_path):
     """An interrupted and an uninterrupted run have equal parameters.
 
@@ -361,6 +364,7 @@ def test_training_resumes_and_gives_the_same(tmp_path):
         np.testing.assert_array_equal(one, other, err_msg=one.path)
 
 
+@slow
 def test_a_trained_model_is_used_like_a_transformer(trained, tmp_path):
     """eval.py, translate.py, attention, SavedModel; CTranslate2 is refused."""
     flags = trained("rnn_attention")

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import train
 from browser import chromium, image_widths, page_text, wait_for, wait_for_text
-from conftest import INSTALL_EXTRAS, Golden, sample_pairs, write_corpus
+from conftest import INSTALL_EXTRAS, Golden, sample_pairs, slow, write_corpus
 from data_load import SentencePairs
 from helpers import event_values, scalars
 from hparams import make_hparams
@@ -63,6 +63,7 @@ def test_curves(runs):
         assert all(value > 0 for value in points[name].values())
 
 
+@slow
 def test_events_of_an_earlier_training_are_kept_in_another_folder(runs, tmp_path, capsys):
     logdir = shutil.copytree(runs[0] / "first", tmp_path / "logdir")
     for path in logdir.glob("model_epoch_*"):
@@ -227,17 +228,20 @@ def page(runs):
             server.wait()
 
 
+@slow
 def test_page_of_curves(page):
     wait_for_text(
         page("timeseries"), "first", "second", "mean_loss", "tokens_per_second", "dev_bleu"
     )
 
 
+@slow
 def test_page_of_samples(page):
     (source, target), *_ = sample_pairs(20, seed=1)
     wait_for_text(page("text"), "dev_samples", "reference", source, target)
 
 
+@slow
 def test_page_of_attention(page):
     driver = page("images")
     wait_for_text(driver, "attention/cross", "attention/encoder", "attention/decoder")
@@ -245,20 +249,24 @@ def test_page_of_attention(page):
     assert min(image_widths(driver)) > 300
 
 
+@slow
 def test_page_of_hyperparameters(page):
     wait_for_text(
         page("hparams"), "first", "second", "batch_tokens", "0.0010000", "0.0020000", "dev_bleu"
     )
 
 
+@slow
 def test_page_of_the_graph(page):
     wait_for_text(page("graphs"), "Main Graph", "transformer", "mean_loss", "adam")
 
 
+@slow
 def test_page_of_embeddings(page):
     wait_for_text(page("projector"), "Points: 300", "Dimension: 32", "bpe.metadata.tsv")
 
 
+@slow
 def test_page_of_the_profile(page):
     pytest.importorskip("xprof", reason=INSTALL_EXTRAS)
     driver = page("profile")

@@ -18,7 +18,7 @@ import prepro
 import train
 import trainer
 from bleu import corpus_score
-from conftest import SMALL, sample_pairs, write_corpus
+from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import load_test_data, load_train_data
 from helpers import parameters, scalars
 from hparams import make_hparams
@@ -182,6 +182,7 @@ def train_interrupted(flags):
     train.main(flags)
 
 
+@slow
 def test_a_run_that_accumulates_is_resumed_at_an_update(flags, tmp_path):
     """12 batches per epoch are 3 steps: of 5 batches, of 5, and of the last 2."""
     flags |= dict(accumulate=5, clip_norm=0.5)
@@ -313,6 +314,7 @@ def test_the_dev_loss_is_the_mean_over_all_tokens(run, monkeypatch):
     assert langs == dict(bleu="en", chrf="en")
 
 
+@slow
 def test_the_best_checkpoint_follows_the_metric(flags, monkeypatch):
     """The scores of another metric are not compared with its scores."""
     sides = {f"{side}_dev": flags[f"{side}_test"] for side in ("source", "target")}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import sample_pairs
+from conftest import sample_pairs, slow
 from data_load import encode_lines
 from helpers import ODD_LINES, refused, run_translate, translate_command
 from hparams import make_hparams
@@ -139,6 +139,7 @@ def test_a_file_of_several_batches(tiny, tmp_path, monkeypatch):
     assert all(text.startswith(prefixes[int(number)]) for number, text, _ in rows)
 
 
+@slow
 def test_a_terminal_is_asked_for_sentences(tiny):
     terminal, program_side = pty.openpty()
     locale = dict(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
@@ -157,6 +158,7 @@ def test_a_terminal_is_asked_for_sentences(tiny):
     assert out.decode().split("\n")[:2] == [expected.strip(), ""]
 
 
+@slow
 def test_workers_share_a_file(tiny, tmp_path):
     source, outputs = tmp_path / "in", [tmp_path / "alone", tmp_path / "shared"]
     source.write_text("".join(f"{line}\n" for line in ODD_LINES), "utf-8")
@@ -326,6 +328,7 @@ def test_these_flags_need_a_single_process(trained, tmp_path, monkeypatch, name)
 # Prefixes ----------------------------------------------------------------------
 
 
+@slow
 @pytest.mark.parametrize("recipe", ["tiny", "legacy", "rnn"])
 def test_translations_continue_the_words_of_a_file(trained, tmp_path, recipe):
     flags = dict(logdir=trained(recipe)["logdir"], source=tmp_path / "in", output=tmp_path / "out")
@@ -352,6 +355,7 @@ def test_translations_continue_the_words_of_a_file(trained, tmp_path, recipe):
             assert prefix or text == line
 
 
+@slow
 def test_a_prefix_works_with_the_other_flags(trained, tmp_path):
     flags = dict(logdir=trained("tiny")["logdir"], source=tmp_path / "in", prefix=tmp_path / "p")
     flags["source"].write_text("Der Hund schläft.\nDie Katze läuft.\n", "utf-8")
@@ -392,6 +396,7 @@ def test_a_prefix_that_cannot_be_used(trained, tmp_path):
 # Random translations -------------------------------------------------------------
 
 
+@slow
 def test_random_translations(trained, tmp_path):
     flags = trained("tiny")
     text = "".join(f"{line}\n" for line in read_test_sentences(flags["source_test"]).raw).encode()
