@@ -20,9 +20,8 @@ os.environ["no_proxy"] = os.environ["NO_PROXY"] = "127.0.0.1,localhost"
 import numpy as np
 import pytest
 
+# No TensorFlow: pytest-xdist imports this file in one process more, which runs no test.
 from helpers import RNG
-from interop import original
-from modules import Dropout
 from processes import ROOT
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -96,6 +95,7 @@ class Golden:
 
     def model(self):
         """Build the model with these parameters."""
+        from interop import original
         from model import Transformer
 
         names = ("maxlen", "hidden_units", "num_blocks", "num_heads")
@@ -246,6 +246,8 @@ def seed():
 @pytest.fixture
 def dropout_inputs(monkeypatch):
     """The inputs of all dropout in training, in order. Nothing is dropped."""
+    from modules import Dropout
+
     recorded = []
 
     def call(self, inputs, training=None):

@@ -308,9 +308,10 @@ def test_sinusoids_of_a_later_position_are_a_linear_map_of_those_before():
         np.testing.assert_allclose(pairs[:-k] @ rotation, pairs[k:], atol=1e-4)
 
 
-def small_model(name, recipe="tiny"):
+def small_model(name, recipe="tiny", **sizes):
     keras.utils.set_random_seed(1)
-    model = Transformer(13, 13, **model_args(recipe) | SIZES | dict(maxlen=9), positions=name)
+    sizes = SIZES | dict(maxlen=9) | sizes
+    model = Transformer(13, 13, **model_args(recipe) | sizes, positions=name)
     for variable in model.trainable_variables:  # as after training: no bias is zero
         variable.assign_add(np.random.normal(scale=0.1, size=variable.shape))
     return model
@@ -351,7 +352,7 @@ def test_a_model_with_each_encoding(name, recipe):
     """All its parameters get a gradient. It is causal, and the same token by token, and with more
     padding where masks are from ids.
     """
-    model = small_model(name, recipe)
+    model = small_model(name, recipe, num_blocks=1)
     layers = [model.enc_input.positions, model.dec_input.positions]
     layers += [*filter(None, model.enc_positions + model.dec_positions)]
     variables = [variable for layer in layers for variable in layer.trainable_variables]
