@@ -10,7 +10,7 @@ import tensorflow as tf
 import inference
 import prepro
 import train
-from conftest import SMALL, sample_pairs, write_corpus
+from conftest import SMALL, sample_pairs, slow, write_corpus
 from ensemble import Ensemble, mean_log_probs
 from hparams import make_hparams
 from inference import Scorer, Translator, load_model, make_search
@@ -136,6 +136,7 @@ def test_the_scripts_use_several_models(two, tmp_path):
     assert len(Scorer(hp, model, vocabs)(lines, got)) == len(lines)
 
 
+@slow
 def test_an_ensemble_is_exported(two, tmp_path):
     done = forked_script("export.py", logdir=two["logdir"], output=tmp_path / "exported")
     assert done.returncode == 0, done.stderr
@@ -203,6 +204,7 @@ def test_models_with_other_positions_but_equal_lengths_translate_together(load_b
     assert load_both(dict(sinusoid=True))[2] == (None, None)
 
 
+@slow
 def test_models_that_cannot_translate_together(two, trained, tmp_path):
     first = two["logdir"].split(",")[0]
     for other, message in (

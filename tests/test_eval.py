@@ -11,6 +11,7 @@ import sacrebleu
 
 import eval
 from bleu import bleu_score, compare_systems, confidence_intervals, corpus_score
+from conftest import slow
 from data_load import EvalSet, SentencePairs
 from eval import (
     EvalFlags,
@@ -247,6 +248,7 @@ def test_results_that_cannot_be_compared(references, tmp_path):
     assert EvalFlags().compare == "none"
 
 
+@slow
 def test_eval_compares_two_evaluations_of_a_model(trained, tmp_path):
     flags = trained("tiny")
     flags = {name: flags[name] for name in ("logdir", "source_test", "target_test")}

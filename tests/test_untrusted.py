@@ -17,6 +17,7 @@ from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleH
 
 import checkpoint
 import inference
+from conftest import slow
 from hparams import Hyperparams, hparams_path, make_hparams, read_hparams
 from ids import RaggedIds
 from interop import tensor_bundle
@@ -101,6 +102,7 @@ def test_results_are_written_where_the_user_says(stranger):
     assert evaluate(stranger).returncode == 2
 
 
+@slow
 def test_results_follow_no_link_out_of_the_folder(stranger):
     home = stranger.parent.parent / "home"
     name = checkpoint.latest(stranger).name
