@@ -115,7 +115,7 @@ def test_training_resumes_with_the_same_vocabularies(flags, tmp_path, capsys):
     "fields, message",
     [
         (dict(recipe="tiny"), "tied_embeddings needs one vocabulary"),
-        (dict(recipe="legacy"), "joint_vocab is for --tokenizer bpe"),
+        (dict(recipe="legacy"), "joint_vocab False needs --tokenizer bpe"),
     ],
 )
 def test_flags_that_contradict_each_other(fields, message):
