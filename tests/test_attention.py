@@ -8,22 +8,10 @@ import tensorflow as tf
 from attention import additive, attention_function, map_heads, scores_to_weights
 from choices import ATTENTION_SCORES
 from conftest import model_args, recurrent_model, token_by_token, transformer
+from helpers import RNG, SIZES, X, Y, random
 from modules import MultiheadAttention
-from test_model import SIZES, X, Y
 
-RNG = np.random.default_rng(0)
-
-
-def random(*shape):
-    return RNG.normal(size=shape).astype("float32")
-
-
-@pytest.fixture(autouse=True)
-def seed():
-    """Every test draws the same numbers, whichever test ran before it."""
-    RNG.bit_generator.state = np.random.default_rng(1).bit_generator.state
-
-
+pytestmark = pytest.mark.usefixtures("seed")
 Q, K, V = random(2, 3, 4, 5), random(2, 3, 6, 5), random(2, 3, 6, 5)  # (N, h, T, d)
 W_q, W_k, W = (random(3, 5, 5) for _ in range(3))
 OMEGA = random(3, 5)

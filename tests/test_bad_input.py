@@ -16,24 +16,14 @@ import tensorflow as tf
 
 import prepro
 import train
-from conftest import SMALL, sample_pairs, write_corpus
+from conftest import SMALL, sample_pairs, slow, write_corpus
+from helpers import refused
 from hparams import Hyperparams, load_hparams, make_hparams, save_hparams
 from processes import ROOT, forked, forked_script, run_script
 from runtime.errors import InputError
 from text import clean
 
 PAIRS = sample_pairs(40)
-
-
-def refused(script, *needles, prepare=None, **flags):
-    """Check that a script refuses its input, with one line that contains every needle."""
-    done = forked_script(script, prepare, **flags)
-    assert done.returncode == 2, (done.stdout, done.stderr)
-    assert "Traceback" not in done.stderr
-    message = [line for line in done.stderr.splitlines() if line.startswith(f"{script}: ")]
-    assert len(message) == 1, done.stderr
-    for needle in needles:
-        assert str(needle) in message[0]
 
 
 @pytest.fixture
@@ -212,6 +202,7 @@ def test_a_broken_test_set(model):
     assert not Path(model["results"]).exists()
 
 
+@slow
 def test_a_batch_too_large_for_the_memory(flags):
     """Its attention weights would take 336 TB, more than an address of 48 bits can name."""
     for name in ("source_train", "target_train"):  # 5,000 pairs
@@ -549,6 +540,7 @@ def test_a_full_standard_output(model, script):
     assert done.stderr.splitlines()[-1].startswith(f"{script}: ") and "space" in done.stderr
 
 
+@slow
 def test_a_locale_without_umlauts_and_a_folder_with_them(tmp_path):
     folder = tmp_path / "ein Ordner mit Ümläuten"
     flags = {

@@ -11,7 +11,7 @@ import tensorflow as tf
 import checkpoint
 import eval
 import train
-from conftest import decoder, transformer, write_corpus
+from conftest import decoder, slow, transformer, write_corpus
 from eval import bleu_score
 from interop import original
 from interop.variable_names import variables_by_2017_name
@@ -494,6 +494,7 @@ def test_an_original_with_other_shapes_is_refused_before_a_model_is_built(
         original.load_original(Path("x"), {})
 
 
+@slow
 def test_eval_infers_sizes_and_min_cnt_from_an_original_checkpoint(golden, tmp_path, capsys):
     logdir, flags = tmp_path / "logdir", write_corpus(tmp_path, [("wda wf", "wca wg")])
     logdir.mkdir()

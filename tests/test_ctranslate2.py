@@ -11,6 +11,7 @@ import tensorflow as tf
 from conftest import INSTALL_EXTRAS
 from data_load import encode_lines
 from export import ExportFlags
+from helpers import ODD_LINES, refused, run_translate
 from hparams import make_hparams
 from inference import Translator, decode_all, load_model, make_search
 from interop import ctranslate2_model
@@ -19,9 +20,6 @@ from model import make_model
 from processes import forked_script
 from runtime.errors import InputError
 from search import suppress
-from test_bad_input import refused
-from test_translate import ODD_LINES
-from test_translate import translate as run_translate
 from text import read_test_sentences
 from translate import TranslateFlags
 from vocab import PAD, truncate_at_eos

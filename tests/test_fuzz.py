@@ -246,12 +246,14 @@ RNNS = st.fixed_dictionaries(
 
 
 # The first example of Hypothesis is the simplest one.
+@slow
 @examples(2, 4, shrink=False)
 @given(MODELS)
 def test_models_train_resume_translate_and_export(words, subwords, flags):
     check_export(*train_resume_and_translate(flags, words, subwords))
 
 
+@slow
 @examples(2, 4, shrink=False)
 @given(RNNS)
 def test_recurrent_models_train_resume_translate_and_export(words, subwords, flags):

@@ -16,6 +16,7 @@ import prepro
 from conftest import sample_pairs, slow, write_corpus
 from data_load import encode_lines
 from export import ExportFlags
+from helpers import ODD_LINES, refused
 from hparams import make_hparams
 from inference import Translator, load_model
 from interop import huggingface_model
@@ -25,8 +26,6 @@ from processes import forked_script
 from runtime.errors import InputError
 from runtime.flags import AUTO
 from search import suppress
-from test_bad_input import refused
-from test_translate import ODD_LINES
 from text import read_lines, read_test_sentences
 from vocab import BOS, PAD, SubwordVocab, load_vocabs
 

@@ -19,6 +19,7 @@ from conftest import (
     token_by_token,
     transformer,
 )
+from helpers import SIZES, X, Y
 from hparams import RECIPES, make_hparams
 from interop.variable_names import variables_by_2017_name
 from model import DecoderBlock, EncoderBlock, Transformer, make_model
@@ -130,10 +131,6 @@ def test_greedy_decoding_is_that_of_2017(golden):
 
 # Properties ----------------------------------------------------------------------
 
-X = np.array([[5, 6, 7, 8, 3, 0], [9, 10, 3, 0, 0, 0]], np.int32)  # (N, T)
-Y = np.array([[11, 5, 6, 3, 0, 0], [7, 8, 9, 10, 11, 3]], np.int32)
-
-
 SETTINGS = dict(
     learned={},
     sinusoid=dict(positions="sinusoid"),
@@ -142,7 +139,6 @@ SETTINGS = dict(
     unmasked=model_args("legacy") | dict(mask_from="none"),
 )
 FROM_IDS = ["updated", "paper", "tiny", "pre_norm"]
-SIZES = dict(maxlen=6, hidden_units=16, ffn_units=32, num_blocks=2, num_heads=4)
 ONE_BLOCK = dict(maxlen=6, hidden_units=16, num_blocks=1, num_heads=2)
 
 

@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from conftest import slow
+from helpers import FOLDERS
 from processes import ROOT
-from test_readme import FOLDERS
 
 NOTEBOOK = ROOT / "tutorial.ipynb"
 MAX_BYTES = 150_000

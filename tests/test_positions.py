@@ -8,27 +8,17 @@ from keras import ops
 
 from choices import POSITIONS
 from conftest import beam_and_model_scores, model_args, needs_bfloat16, token_by_token, transformer
+from helpers import SIZES, X, Y, random
 from hparams import make_hparams
 from interop.variable_names import variables_by_2017_name
 from model import InputEmbedding
 from modules import Embedding, MultiheadAttention
 from runtime.errors import InputError
-from test_model import SIZES, X, Y
 
-RNG = np.random.default_rng(0)
+pytestmark = pytest.mark.usefixtures("seed")
 N, h, T, d = 2, 4, 6, 4
 C = h * d
 RELATIVE = [name for name, row in POSITIONS.items() if row.relative]
-
-
-def random(*shape):
-    return RNG.normal(size=shape).astype("float32")
-
-
-@pytest.fixture(autouse=True)
-def seed():
-    """Every test draws the same numbers, whichever test ran before it."""
-    RNG.bit_generator.state = np.random.default_rng(1).bit_generator.state
 
 
 def make(name, causality=False, maxlen=T):

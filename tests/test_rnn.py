@@ -16,9 +16,11 @@ from conftest import (
     beam_and_model_scores,
     recurrent_model,
     sample_pairs,
+    slow,
     token_by_token,
     write_corpus,
 )
+from helpers import X, Y, refused
 from hparams import make_hparams
 from ids import RaggedIds
 from inference import load_model
@@ -30,8 +32,6 @@ from optimizer import FusedAdam
 from processes import Forked, forked_script
 from rnn import CELLS, LAYERS
 from runtime.errors import InputError
-from test_bad_input import refused
-from test_model import X, Y
 from text import read_test_sentences
 from trainer import make_train_step
 
@@ -240,6 +240,7 @@ def test_token_by_token_equals_all_at_once(cell, score):
     assert len(named) == len(model.trainable_variables)
 
 
+@slow
 def test_training_steps_do_not_crash():
     """With the threads of a real training run, oneDNN has crashed in a product of additive."""
     task = functools.partial(train_two_steps, "additive")
@@ -344,6 +345,7 @@ def test_flags_of_another_kind_of_model_are_refused():
 # The scripts -----------------------------------------------------------------------------
 
 
+@slow
 def test_training_resumes_and_gives_the_same(tmp_path):
     """An interrupted and an uninterrupted run have equal parameters.
 
@@ -367,6 +369,7 @@ def test_training_resumes_and_gives_the_same(tmp_path):
         np.testing.assert_array_equal(one, other, err_msg=one.path)
 
 
+@slow
 def test_a_trained_model_is_used_like_a_transformer(trained, tmp_path):
     """eval.py, translate.py, attention, SavedModel; CTranslate2 is refused."""
     flags = trained("rnn_attention")

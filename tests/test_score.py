@@ -8,11 +8,11 @@ import pytest
 
 import translate
 from data_load import encode_lines
+from helpers import refused
 from inference import LineScore, Scorer, load_model
 from monitor import attention_maps
 from monitor.attention_maps import word_alignments, word_indices
 from processes import forked_script
-from test_bad_input import refused
 from text import read_test_sentences
 
 

@@ -18,8 +18,9 @@ import inference
 import prepro
 import train
 import trainer
-from conftest import sample_pairs, seeds, write_corpus
+from conftest import sample_pairs, seeds, slow, write_corpus
 from data_load import apply_bpe_dropout, load_test_data, load_train_data
+from helpers import scalars
 from hparams import load_hparams, make_hparams
 from ids import RaggedIds
 from inference import decode_all, detokenize_best, load_model, make_search
@@ -28,7 +29,6 @@ from monitor import tensorboard_events
 from processes import ROOT, forked_script
 from runtime.errors import InputError
 from search import paper_penalty
-from test_scripts import scalars
 from text import SentenceFile, read_test_sentences
 from vocab import EOS, PAD, SPECIALS, UNK, SubwordVocab, fingerprints, load_vocabs
 
@@ -181,6 +181,7 @@ def test_the_fingerprint_is_of_the_subwords(flags, vocab, tmp_path):
     assert fingerprints(load_vocabs(make_hparams(other))) != fingerprints([vocab])
 
 
+@slow
 def test_without_a_flag_training_takes_the_size_from_the_file(flags, tmp_path, capsys):
     """Even if the recipe has another vocab_size."""
     del (free := dict(flags))["vocab_size"]
@@ -305,6 +306,7 @@ def test_the_dev_bleu_is_what_eval_gives_the_best_checkpoint(run):
     assert f"sacreBLEU = {bleu:.2f} " in done.stdout
 
 
+@slow
 @pytest.mark.parametrize(
     "decoding", [dict(), dict(beam=1, average_checkpoints=1), dict(best=True, beam=3)]
 )
@@ -328,6 +330,7 @@ def test_eval_writes_plain_text_for_each_line(run, decoding):
     assert "Left out = 0 of 30" in summary
 
 
+@slow
 def test_a_sentence_longer_than_any_in_training_is_translated(run, tmp_path):
     flags, _ = run
     long = " ".join(read_test_sentences(flags["source_test"])[1])
@@ -391,6 +394,7 @@ def test_average_checkpoints_is_the_mean_of_the_last_ones(run):
         assert np.any(two[0] != two[1])
 
 
+@slow
 def test_training_stops_when_the_dev_bleu_does_not_improve(flags, tmp_path, capsys):
     """With a learning rate of almost 0 the first epoch remains the best."""
     still = flags | dict(
@@ -433,6 +437,7 @@ def test_scores_after_the_resumed_checkpoint_are_ignored(run, tmp_path):
     assert trainer.Trainer(hp, vocabs, tmp_path / names[1], other).progress.dev_scores == {}
 
 
+@slow
 @seeds
 def test_it_learns_to_copy_text_with_digits_and_punctuation(seed, tmp_path, record_property):
     """Train the recipe tiny until it copies sentences, with the mean of its last checkpoints.
