@@ -31,7 +31,6 @@ from text import (
     blocks,
     check_same_length,
     check_text_files,
-    clean,
     empty_text_error,
     normalize_lines,
     read_test_set,
@@ -119,8 +118,8 @@ def create_data(source_sents, target_sents, source_vocab, target_vocab, maxlen=N
     """Encode the pairs that have at most `maxlen` tokens on both sides.
 
     Args:
-      source_sents, target_sents: lists of sentences of the same length; cleaned ones for words.
-      source_vocab, target_vocab: `WordVocab` or `SubwordVocab`.
+      source_sents, target_sents: prepared sentences, lists of the same length.
+      source_vocab, target_vocab: `Vocab`.
       maxlen: T, tokens in a sentence, `</S>` included; None for any number.
 
     Returns:
@@ -185,18 +184,18 @@ def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
     print(f"Unknown {token_name}: {shares[0]:.0%} of the source, {shares[1]:.0%} of the target")
     for (path, _, vocab), share in zip(sides, shares, strict=True):
         if share > MAX_UNKNOWN_SHARE:
-            remedy = " or lower --min_cnt" if hp.tokenizer == "words" else ""
             raise InputError(
                 f"{path}: {share:.0%} of its {token_name} are not in {vocab.path}, so the model"
                 " could not learn anything. Check --source_lang, --target_lang and --preprocessed,"
-                f" run prepro.py with this text{remedy}"
+                f" run prepro.py with this text{vocab.more_tokens}"
             )
     return data
 
 
 def encode_training_text(hp, vocabs, write_files) -> EncodedText:
     """Encode the training text into memory, or into files if it is large."""
-    files = [SentenceFile(path, hp.tokenizer) for pair in training_files(hp) for path in pair]
+    is_markup = vocabs[0].is_markup
+    files = [SentenceFile(path, is_markup) for pair in training_files(hp) for path in pair]
 
     def encoded_blocks():
         sides = map(read_pair_blocks, files[::2], files[1::2])
@@ -257,7 +256,7 @@ def load_test_data(hp, vocabs, part="test") -> EvalSet:
     )
     target = references[0]
     sides = source.raw, target.raw
-    prepared = (source.cleaned, target.cleaned) if hp.tokenizer == "words" else sides
+    prepared = [vocab.of_test(side) for vocab, side in zip(vocabs, (source, target), strict=True)]
     encoded = encode_block(sides, prepared, vocabs, hp.max_input_tokens)
     check_pairs_left(paths, vocabs, hp.max_input_tokens, encoded)
     warn_unknown(encoded.data.X, paths[0], vocabs[0])
@@ -274,7 +273,7 @@ def encode_lines(lines, vocab, hp, max_tokens=None):
       (RaggedIds, list, list): the ids of the lines that are not empty; the indices of these
       lines; and the indices of the truncated lines.
     """
-    ids = vocab.encode(prepare_sentences(hp, lines))
+    ids = vocab.encode(vocab.prepare(lines))
     nonempty = [row for row, sentence in enumerate(ids) if len(sentence) > 1]  # not only </S>
     max_tokens = max_tokens or hp.max_input_tokens
     truncated = [row for row in nonempty if len(ids[row]) > max_tokens]
@@ -297,22 +296,10 @@ def read_pair_blocks(*files):
     check_same_length(*files)
 
 
-def prepare_sentences(hp, sentences):
-    """Normalize sentences, and clean them for the word vocabulary."""
-    return clean_sentences(hp, normalize_lines(sentences))
-
-
-def clean_sentences(hp, sentences):
-    """Clean normalized sentences for the word vocabulary. Subwords need no cleaning."""
-    if hp.tokenizer == "bpe" or not sentences:
-        return sentences
-    return clean("\n".join(sentences)).split("\n")
-
-
 def encode_training_block(hp, vocabs, sides) -> EncodedText:
     """Encode a block that `read_pair_blocks` yields. Only BPE-dropout needs its text again."""
     sides = [*map(normalize_lines, sides)]
-    prepared = [clean_sentences(hp, side) for side in sides]
+    prepared = [vocab.clean(side) for vocab, side in zip(vocabs, sides, strict=True)]
     return encode_block(sides, prepared, vocabs, hp.maxlen, with_text=hp.bpe_dropout > 0)
 
 

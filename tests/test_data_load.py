@@ -41,7 +41,7 @@ from processes import ROOT, Forked
 from runtime import parallel
 from runtime.errors import InputError
 from text import read_lines, read_test_sentences, read_test_set
-from vocab import EOS, WordVocab, fingerprints, load_vocab, load_vocabs
+from vocab import EOS, TOKENIZERS, WordVocab, fingerprints, load_vocabs
 
 VOCAB_SHA256 = {
     "de": "94240fde34b7dd1cd00fad21c28bff16083c2ae29c213cdf0b04157c680fc317",
@@ -67,7 +67,7 @@ def iwslt16(real_text, tmp_path_factory):
 
 @pytest.mark.parametrize("lang", ["de", "en"])
 def test_vocabularies_equal_those_of_2017_byte_for_byte(iwslt16, lang):
-    path = Hyperparams(**iwslt16).vocab_path(lang)
+    path = Path(iwslt16["preprocessed"]) / f"{lang}.vocab.tsv"
     assert sha256(path.read_bytes()) == VOCAB_SHA256[lang]
 
 
@@ -78,7 +78,7 @@ def test_a_vocabulary_file_of_words(tmp_path):
     prepro.main(flags)
     specials = ["<PAD>", "<UNK>", "<S>", "</S>"]
     lines = [f"{special}\t1000000000" for special in specials] + ["b\t2", "urlaburl\t1", "a\t1"]
-    path = Hyperparams(**flags).vocab_path("de")
+    path = tmp_path / "preprocessed" / "de.vocab.tsv"
     assert path.read_text() == "".join(f"{line}\n" for line in lines)
 
 
@@ -249,9 +249,9 @@ def test_a_file_with_several_columns_is_refused(tmp_path, name, line, message):
     path, plain = tmp_path / name, tmp_path / "plain"
     path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     plain.write_text("x\n" * 6)
-    for tokenizer in ("words", "bpe"):
+    for tokenizer in TOKENIZERS.values():
         with pytest.raises(InputError, match=message):
-            list(text.SentenceFile(path, tokenizer).sentences())
+            list(text.SentenceFile(path, tokenizer.is_markup).sentences())
     if "<seg" not in line:
         with pytest.raises(InputError, match=message):
             read_test_sentences(path)
@@ -625,7 +625,7 @@ def test_vocabularies_and_ids_of_two_processes_are_those_of_one(tokenizer, tmp_p
     def read_text():
         prepro.main(flags)
         hp = make_hparams(flags)
-        files = [path.read_bytes() for path in sorted(hp.vocab_path("de").parent.glob("*.*"))]
+        files = [path.read_bytes() for path in sorted(Path(hp.preprocessed).glob("*.*"))]
         data = load_train_data(hp, load_vocabs(hp))
         return files, *(
             array.tolist() for side in (data.X, data.Y) for array in (side.ids, side.splits)
@@ -971,14 +971,15 @@ GOOD = "<PAD>\t9\n<UNK>\t9\n<S>\t9\n</S>\t9\nein\t3\nHund\t1\n"
 
 def test_language_names_may_contain_a_dot(tmp_path):
     hp = Hyperparams(preprocessed=str(tmp_path), source_lang="x.de", target_lang="x.en", min_cnt=1)
-    for lang in (hp.source_lang, hp.target_lang):
-        hp.vocab_path(lang).write_text(GOOD)
+    paths = WordVocab.paths(hp)
+    for path in paths:
+        path.write_text(GOOD)
     trained_with = fingerprints(load_vocabs(hp))
     assert set(trained_with) == {"x.de", "x.en"}
     del (without := dict(trained_with))["x.en"]
     with pytest.raises(InputError, match="x.en.vocab.tsv: not the vocabulary"):
         load_vocabs(hp, without)
-    hp.vocab_path("x.de").write_text(GOOD.replace("ein", "kein"))
+    paths[0].write_text(GOOD.replace("ein", "kein"))
     with pytest.raises(InputError, match="x.de.vocab.tsv: not the vocabulary"):
         load_vocabs(hp, trained_with)
 
@@ -986,11 +987,11 @@ def test_language_names_may_contain_a_dot(tmp_path):
 def test_rare_words_are_left_out(tmp_path):
     path = tmp_path / "de.vocab.tsv"
     path.write_text(GOOD)
-    word2idx, idx2word = load_vocab(path, min_cnt=2)
-    assert word2idx == {"<PAD>": 0, "<UNK>": 1, "<S>": 2, "</S>": 3, "ein": 4}
-    assert idx2word[4] == "ein"
+    vocab = WordVocab(path, min_cnt=2)
+    assert vocab.word2idx == {"<PAD>": 0, "<UNK>": 1, "<S>": 2, "</S>": 3, "ein": 4}
+    assert vocab.idx2word[4] == "ein"
     with pytest.raises(InputError, match="no word occurs 5 times or more"):
-        load_vocab(path, min_cnt=5)
+        WordVocab(path, min_cnt=5)
 
 
 @pytest.mark.parametrize(
@@ -1011,7 +1012,7 @@ def test_a_malformed_vocabulary_is_named_with_its_line(tmp_path, text, line, pro
     path = tmp_path / "de.vocab.tsv"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError) as raised:
-        load_vocab(path, min_cnt=1)
+        WordVocab(path, min_cnt=1)
     assert f"{path}:{line}: " in str(raised.value) and problem in str(raised.value)
 
 
