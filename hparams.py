@@ -649,21 +649,9 @@ class Hyperparams(ModelHparams):
         return hparams_path(self.logdir)
 
     @property
-    def sentencepiece_paths(self) -> list[Path]:
-        """The sentencepiece model of both languages, or that of source and that of target."""
-        names = ["bpe.model"]
-        if not self.joint_vocab:
-            names = [f"bpe.{lang}.model" for lang in (self.source_lang, self.target_lang)]
-        return [Path(self.preprocessed) / name for name in names]
-
-    @property
     def id_folder(self) -> Path:
         """The folder for the token ids of a large training text."""
         return Path(self.preprocessed) / "train_ids"
-
-    def vocab_path(self, lang) -> Path:
-        """The word vocabulary of a language."""
-        return Path(self.preprocessed) / f"{lang}.vocab.tsv"
 
     @classmethod
     def check_given(cls, flags):

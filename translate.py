@@ -129,7 +129,7 @@ from tqdm import tqdm
 
 import checkpoint
 from bleu import LITTLE_LEARNED_HINT, empty_note
-from data_load import encode_lines, prepare_sentences
+from data_load import encode_lines
 from ids import RaggedIds
 from inference import (
     LineScore,
@@ -311,7 +311,7 @@ def replace_unknown(model, hp, vocabs, lines, texts):
     ids = vocabs[1].encode(texts[row] for row in rows)
     Y = RaggedIds.from_lists([append_eos(y, hp) for y in ids])
     for row, weights in zip(rows, alignments(model, hp, X, Y), strict=True):
-        source_words = prepare_sentences(hp, [lines[row]])[0].split()
+        source_words = vocabs[0].prepare([lines[row]])[0].split()
         indices = np.argmax(weights[:, :-1], axis=1)  # (T_y,), not that of </S>
         words = texts[row].split()
         # One index more than words, for </S>; fewer if a --prefix has words that are no tokens.
@@ -570,9 +570,9 @@ def main(flags):
     if count := translator.truncated:
         lines = "1 line was" if count == 1 else f"{count} lines were"
         print(f"{lines} truncated to {hp.max_input_tokens - 1} tokens", file=sys.stderr)
-    if (count := translator.with_unknown) and hp.tokenizer == "bpe":
+    if (count := translator.with_unknown) and (lacks := vocabs[0].lacks):
         lines = "1 line has" if count == 1 else f"{count} lines have"
-        print(f"{lines} characters that the vocabulary lacks", file=sys.stderr)
+        print(f"{lines} {lacks} that the vocabulary lacks", file=sys.stderr)
     if note := limit_note(translator.at_limit, translator.translated, hp):
         print(f"{note}. {limit_hint(hp)}", file=sys.stderr)
 

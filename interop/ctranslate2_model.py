@@ -36,15 +36,15 @@ def write(hp, model, vocabs, path, quantization="float32"):
     check_single_model(model, "CTranslate2")
     import_optional("ctranslate2")
     spec = make_spec(hp, model)
-    source, target = ([vocab.id_to_token(i) for i in range(len(vocab))] for vocab in vocabs)
+    source, target = (vocab.tokens() for vocab in vocabs)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     spec.validate()
     spec.optimize(quantization)
     Path(path).mkdir()
     spec.save(str(path))
-    if hp.tokenizer == "bpe":
-        for vocab in dict.fromkeys(vocabs):
+    for vocab in dict.fromkeys(vocabs):
+        if not vocab.tokens_suffice:
             (Path(path) / vocab.path.name).write_bytes(vocab.content)
 
 
@@ -164,7 +164,7 @@ class CTranslate2Decoder:
                 " --length_penalty ctranslate2 with --alpha (1 is usual), or --beam 1"
             )
         self.hp, self.nbest, (self.source, self.target) = hp, nbest, vocabs
-        self.token_to_id = {self.target.id_to_token(i): i for i in range(len(self.target))}
+        self.token_to_id = {token: i for i, token in enumerate(self.target.tokens())}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model"
             write(hp, model, vocabs, path, quantization)

@@ -38,12 +38,12 @@ def write(hp, model, vocabs, path):
     content = safetensors.save(tensors, metadata={"format": "pt"})
     (path / "model.safetensors").write_bytes(content)
     for name in ("source.spm", "target.spm"):
-        (path / name).write_bytes(vocab.proto)
+        (path / name).write_bytes(vocab.content)
     files = {
         "config.json": model_config(hp, len(vocab)),
         "generation_config.json": generation_config(hp),
         "tokenizer_config.json": tokenizer_config(hp),
-        "vocab.json": {vocab.id_to_token(i): i for i in range(len(vocab))},
+        "vocab.json": {token: i for i, token in enumerate(vocab.tokens())},
     }
     for name, content in files.items():
         text = json.dumps(content, ensure_ascii=False, indent=2)
@@ -56,7 +56,7 @@ def check_no_symbols(vocab):
     Marian's tokenizer takes a word like >>de<< out of the text, and puts it first, without the
     subword of the space before it.
     """
-    proto = sentencepiece_model_pb2.ModelProto.FromString(vocab.proto)
+    proto = sentencepiece_model_pb2.ModelProto.FromString(vocab.content)
     symbols = [piece.piece for piece in proto.pieces if piece.type == piece.USER_DEFINED]
     if symbols:
         raise InputError(

@@ -9,7 +9,7 @@ from hparams import Hyperparams, check_matches_model, make_hparams
 from interop.variable_names import kernel_shapes, variables_by_2017_name
 from model import make_model
 from runtime.errors import InputError
-from vocab import load_vocabs, read_counts
+from vocab import WordVocab, load_vocabs
 
 
 def load_original(path, flags):
@@ -28,8 +28,7 @@ def load_original(path, flags):
     for name, value in original_hparams(model_args).items():
         check_matches_model(path, name, value, flags)
     hp = make_hparams(flags | model_args)
-    vocab_paths = [hp.vocab_path(lang) for lang in (hp.source_lang, hp.target_lang)]
-    min_cnt = find_min_cnt(vocab_paths, vocab_sizes, flags.get("min_cnt"))
+    min_cnt = find_min_cnt(WordVocab.paths(hp), vocab_sizes, flags.get("min_cnt"))
     hp = dataclasses.replace(hp, min_cnt=min_cnt)
     if "num_heads" not in flags:
         print(
@@ -138,7 +137,7 @@ def find_min_cnt(paths, vocab_sizes, min_cnt=None) -> int:
     Args:
       min_cnt: the only candidate, if the user gave one.
     """
-    counts = [np.array(list(read_counts(path).values())) for path in paths]
+    counts = [np.array([*WordVocab(path, min_cnt=0).word2cnt.values()]) for path in paths]
     candidates = np.unique(np.concatenate(counts))[::-1] if min_cnt is None else [min_cnt]
     for candidate in candidates:
         if [(side >= candidate).sum() for side in counts] == list(vocab_sizes):

@@ -31,7 +31,7 @@ from optimizer import FusedAdam
 from runtime.errors import InputError
 from text import SentenceFile, blocks, clean, normalize, read_lines, read_test_sentences
 from trainer import make_train_step
-from vocab import EOS, SPECIALS, UNK, SubwordVocab, WordVocab, load_vocabs, read_counts
+from vocab import EOS, SPECIALS, UNK, WordVocab, load_vocabs
 
 SOAK = "SOAK" in os.environ
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -112,7 +112,7 @@ def test_words_come_back_from_their_ids(tmp_path, lines):
         assert not clean(" ".join(lines)).split()
         return
     vocab = WordVocab(path, 0)
-    assert sum([*read_counts(path).values()][4:]) == len(clean(" ".join(lines)).split())
+    assert sum([*vocab.word2cnt.values()][4:]) == len(clean(" ".join(lines)).split())
     for line in map(clean, lines):
         assert vocab.decode(vocab.encode([line])[0]) == " ".join(line.split())
 
@@ -123,7 +123,7 @@ def subwords(tmp_path_factory):
     flags = write_corpus(tmp_path_factory.mktemp("subwords"), sample_pairs(200))
     hp = make_hparams(flags | dict(recipe="tiny", vocab_size=300))
     prepro.main(flags | dict(recipe="tiny", vocab_size=300))
-    return SubwordVocab(hp.sentencepiece_paths[0])
+    return load_vocabs(hp)[0]
 
 
 @examples(100, 20_000)

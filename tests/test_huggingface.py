@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -153,7 +154,7 @@ def test_the_settings_are_those_of_the_model(exported):
     assert all(vocab.id_to_token(i) == token for token, i in ids.items())
     assert generation["num_beams"] == 1 and generation["bad_words_ids"] == [[PAD]]
     assert (tokenizer["source_lang"], tokenizer["target_lang"]) == ("de", "en")
-    assert (path / "source.spm").read_bytes() == (path / "target.spm").read_bytes() == vocab.proto
+    assert (path / "source.spm").read_bytes() == (path / "target.spm").read_bytes() == vocab.content
 
 
 @pytest.mark.parametrize("on, on_weights", [("sublayers", 0.3), ("both", 0.2)])
@@ -189,7 +190,7 @@ def test_models_that_marian_does_not_have_are_refused(change):
 def test_symbols_are_refused(tmp_path):
     flags = write_corpus(tmp_path, sample_pairs(90)) | dict(recipe="tiny", vocab_size=200)
     prepro.main(flags | dict(symbols=">>de<<"))
-    vocab = SubwordVocab(make_hparams(flags).sentencepiece_paths[0])
+    vocab = SubwordVocab(Path(flags["preprocessed"]) / "bpe.model")
     with pytest.raises(InputError, match="bpe.model: has the symbols >>de<<, .* --format"):
         huggingface_model.write(make_hparams(flags), None, (vocab, vocab), tmp_path / "out")
     assert not (tmp_path / "out").exists()

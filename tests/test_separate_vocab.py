@@ -31,7 +31,7 @@ def flags(tmp_path_factory):
 
 def test_each_language_has_its_own_subwords(flags):
     assert {path.name for path in Path(flags["preprocessed"]).iterdir()} == {
-        *("bpe.de.model", "bpe.en.model")
+        *("bpe.de.model", "bpe.en.model", "train_ids", "train_ids.lock")
     }
     source, target = load_vocabs(make_hparams(flags))
     assert len(source) != len(target)
