@@ -1,5 +1,6 @@
 """Shared by the tests: golden numbers, real text, small corpora, trained models."""
 
+import dataclasses
 import fcntl
 import hashlib
 import itertools
@@ -96,20 +97,37 @@ class Golden:
     def model(self):
         """Build the model with these parameters."""
         from interop import original
-        from model import Transformer
 
         names = ("maxlen", "hidden_units", "num_blocks", "num_heads")
-        model = Transformer(*self.vocab_sizes, *(self.hparams[name] for name in names))
+        model = transformer(*self.vocab_sizes, **{name: self.hparams[name] for name in names})
         original.assign_original(model, self.group("w"))
         return model
 
 
 def model_args(recipe):
-    """Return the fields of a recipe that are arguments of the model."""
-    from hparams import RECIPES
-    from model import MODEL_ARGS
+    """Return the fields of a recipe that describe the model."""
+    from hparams import RECIPES, ModelHparams
 
-    return {name: value for name, value in RECIPES[recipe].items() if name in MODEL_ARGS}
+    names = {field.name for field in dataclasses.fields(ModelHparams)}
+    return {name: value for name, value in RECIPES[recipe].items() if name in names}
+
+
+def transformer(source_vocab, target_vocab, dtype=None, **fields):
+    """Make a Transformer with these fields of `ModelHparams`."""
+    from hparams import ModelHparams
+    from model import Transformer
+
+    hp = ModelHparams(**dict(dropout_rate=0.0) | fields)
+    return Transformer(hp, source_vocab, target_vocab, dtype=dtype)
+
+
+def recurrent_model(source_vocab, target_vocab, dtype=None, **fields):
+    """Make a recurrent model with these fields of `ModelHparams`."""
+    from hparams import ModelHparams
+    from rnn import RecurrentModel
+
+    hp = ModelHparams(**dict(model="rnn", mask_from="ids", dropout_rate=0.0) | fields)
+    return RecurrentModel(hp, source_vocab, target_vocab, dtype=dtype)
 
 
 def decoder(model, x, beam=1):

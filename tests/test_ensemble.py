@@ -201,7 +201,7 @@ def test_models_of_different_directions(load_both, languages):
 
 
 def test_models_with_other_positions_but_equal_lengths_translate_together(load_both):
-    assert load_both(dict(sinusoid=True))[2] == (None, None)
+    assert load_both(dict(positions="sinusoid"))[2] == (None, None)
 
 
 @slow

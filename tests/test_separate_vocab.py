@@ -31,7 +31,7 @@ def flags(tmp_path_factory):
 
 def test_each_language_has_its_own_subwords(flags):
     assert {path.name for path in Path(flags["preprocessed"]).iterdir()} == {
-        *("bpe.de.model", "bpe.en.model")
+        *("bpe.de.model", "bpe.en.model", "train_ids", "train_ids.lock")
     }
     source, target = load_vocabs(make_hparams(flags))
     assert len(source) != len(target)
@@ -118,7 +118,7 @@ def test_training_resumes_with_the_same_vocabularies(flags, tmp_path, capsys):
     "fields, message",
     [
         (dict(recipe="tiny"), "tied_embeddings needs one vocabulary"),
-        (dict(recipe="legacy"), "joint_vocab is for --tokenizer bpe"),
+        (dict(recipe="legacy"), "joint_vocab False needs --tokenizer bpe"),
     ],
 )
 def test_flags_that_contradict_each_other(fields, message):

@@ -193,7 +193,7 @@ def test_a_text_that_repeats_its_phrases_has_no_phrases_as_subwords():
 
 
 def test_words_have_no_automatic_size():
-    with pytest.raises(InputError, match="vocab_size auto is for --tokenizer bpe"):
+    with pytest.raises(InputError, match="vocab_size auto needs --tokenizer bpe"):
         make_hparams(dict(vocab_size=AUTO))
 
 

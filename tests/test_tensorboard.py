@@ -21,7 +21,7 @@ from inference import load_model
 from modules import MultiheadAttention
 from monitor import tensorboard_events
 from monitor.attention_maps import attention_maps, figure_to_array, plot_heads
-from monitor.summaries import Profiler, choose_example, escape_markdown, projector_tsv
+from monitor.summaries import Profiler, choose_example, escape_markdown
 from optimizer import FusedAdam
 from processes import forked_script, free_ports
 from train import load_dev_data
@@ -101,7 +101,7 @@ def test_the_projector_has_the_tokens_of_the_embedding(runs):
 
 def test_the_projector_has_the_counts_of_words(corpus):
     vocab, _ = load_vocabs(make_hparams(corpus | dict(min_cnt=2)))
-    first, *rows = projector_tsv(vocab).splitlines()
+    first, *rows = vocab.table().splitlines()
     assert first == "word\tcount" and len(rows) == len(vocab)
     listed = vocab.path.read_text("utf-8").splitlines()
     assert rows == listed[: len(rows)]

@@ -221,10 +221,10 @@ def test_bad_input_is_refused(tiny, tmp_path):
         "nbest is 9, but beam is 2, .* --beam 9": dict(nbest=9, beam=2),
         "nbest is 0": dict(nbest=0),
         "attention out.pdf: .* PNG": dict(attention="out.pdf"),
-        "quantization int8 needs --engine": dict(quantization="int8"),
+        "quantization has an effect only with --engine": dict(quantization="int8"),
         f"{tmp_path}: is a folder": dict(output=str(tmp_path)),
         "no checkpoint": dict(logdir=str(tmp_path)),
-        "replace_unknown needs a model with --tokenizer words": dict(replace_unknown=True),
+        "replace_unknown needs --tokenizer words": dict(replace_unknown=True),
     }.items():
         with pytest.raises(InputError, match=message):
             main({name: str(value) for name, value in given.items()} | wrong)
@@ -383,10 +383,10 @@ def test_a_prefix_that_cannot_be_used(trained, tmp_path):
     for more, message in (
         ({}, f"{source}: 2 lines, but {prefix} has 1"),
         (dict(prefix=tmp_path / "missing"), "missing: no such file or directory. Check the path"),
-        (dict(source="-"), "prefix needs the file of the sources. Give --source"),
+        (dict(source="-"), "needs the file of the sources, --source. Give --source"),
         (dict(source=tmp_path / "pipe"), "pipe: not a regular file, and with --prefix"),
-        (dict(engine="ctranslate2"), "prefix needs --engine tensorflow"),
-        (dict(score=source), "prefix has no effect: with --score nothing is translated"),
+        (dict(engine="ctranslate2"), "needs --engine tensorflow, and it is ctranslate2"),
+        (dict(score=source), "prefix has an effect only with translations, and --score"),
     ):
         done = forked_script("translate.py", **flags | more)
         assert done.returncode == 2 and message in done.stderr, done.stderr
@@ -412,7 +412,7 @@ def test_random_translations(trained, tmp_path):
     assert "samples from the 3 most likely tokens, temperature 1.0, seed 7" in done.stdout
     (path,) = tmp_path.iterdir()
     assert all(part in path.name for part in ("beam-1", "temperature-1.0", "top_k-3", "seed-7"))
-    message = "temperature needs --engine tensorflow"
+    message = "engine ctranslate2 needs --temperature 0.0, and it is 1.0"
     refused("translate.py", message, logdir=flags["logdir"], engine="ctranslate2", **drawn)
 
 
