@@ -585,7 +585,7 @@ def check_sizes(hp, vocab_sizes, path):
         gates = dict(tanh=1, gru=3, lstm=4)[hp.cell]
         shapes["decoder/cell/recurrent_kernel"] = [hp.hidden_units, gates * hp.hidden_units]
     else:
-        if hp.position_encoding in ("learned", "product", "hierarchical"):
+        if hp.positions in ("learned", "product", "hierarchical"):
             shapes["encoder/enc_pe/lookup_table"] = [hp.maxlen, hp.hidden_units]
         ffn_units = hp.ffn_units or 4 * hp.hidden_units
         shapes |= kernel_shapes(hp.num_blocks, hp.hidden_units, ffn_units)

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 import checkpoint
-from data_load import encode_lines, prepare_sentences
+from data_load import encode_lines
 from ensemble import Ensemble
 from hparams import Hyperparams, load_hparams
 from ids import RaggedIds
@@ -547,7 +547,7 @@ class Translator:
         These words are returned as they were given, also where the vocabulary lacks a character.
         """
         vocab = self.loaded.vocabs[1]
-        ids = vocab.encode(prepare_sentences(self.loaded.hp, prefixes))
+        ids = vocab.encode(vocab.prepare(prefixes))
         ids = [sentence[:-1] for sentence in ids]  # without </S>
         found = self.decode(X, RaggedIds.from_lists(ids))
         return [
@@ -559,13 +559,13 @@ class Translator:
 
     def notes(self) -> list[str]:
         """Describe what the translations of all lines so far may lack."""
-        hp, notes = self.loaded.hp, []
+        hp, vocab, notes = self.loaded.hp, self.loaded.vocabs[0], []
         if count := self.truncated:
             lines = "1 line was" if count == 1 else f"{count} lines were"
             notes.append(f"{lines} truncated to {self.max_tokens - 1} tokens")
-        if (count := self.with_unknown) and hp.tokenizer == "bpe":
+        if (count := self.with_unknown) and vocab.lacks:
             lines = "1 line has" if count == 1 else f"{count} lines have"
-            notes.append(f"{lines} characters that the vocabulary lacks")
+            notes.append(f"{lines} {vocab.lacks} that the vocabulary lacks")
         if note := limit_note(self.at_limit, self.translated, hp):
             notes.append(f"{note}. {limit_hint(hp)}")
         return notes

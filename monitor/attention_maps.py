@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from data_load import prepare_sentences
 from ensemble import Ensemble
 from ids import RaggedIds
 from inference import decoding_batches
@@ -62,7 +61,7 @@ def attention_maps(model, x, y) -> AttentionMaps:
         model = model.models[0]
     maps = AttentionMaps([], [], [])
     if isinstance(model, RecurrentModel):
-        if model.decoder_attention:
+        if model.hp.decoder_attention:
             maps.cross.append(model.cross_attention(x, y))
         return maps
     masks, inputs = model.padding_masks(x), shift_right(y)
@@ -197,7 +196,7 @@ def replace_unknown(loaded, translations) -> list:
     X = RaggedIds.from_lists([translations[row].ids for row, _ in places])
     Y = [hypotheses[row][i].ids for row, i in places]
     for (row, i), y, weights in zip(places, Y, alignments(loaded, X, Y), strict=True):
-        source_words = prepare_sentences(loaded.hp, [translations[row].line])[0].split()
+        source_words = loaded.vocabs[0].prepare([translations[row].line])[0].split()
         attended = weights[: len(y), :-1].argmax(axis=1)  # (T_y,), not that of </S>
         words = hypotheses[row][i].text.split()
         # From the end, since a --prefix may have words that are no tokens.
@@ -212,10 +211,8 @@ def replace_unknown(loaded, translations) -> list:
 
 
 def word_indices(ids, vocab) -> list[int]:
-    """Return for each token the index of its word: a subword that begins with ▁ begins one."""
-    if isinstance(vocab, WordVocab):
-        return [*range(len(ids))]
-    begins = [vocab.id_to_token(i).startswith("▁") for i in ids]
+    """Return for each token the index of its word."""
+    begins = [*map(vocab.starts_word, ids)]
     begins[0] = True
     return [count - 1 for count in itertools.accumulate(begins)]
 

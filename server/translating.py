@@ -72,7 +72,7 @@ class InspectedTranslator:
         """Return the answer for a `Translation`, without what `inspect` adds."""
         hypotheses = translation.hypotheses if len(translation.ids) else []
         return dict(
-            source=self.display_tokens(translation.ids[:-1], self.loaded.vocabs[0]),
+            source=[*map(self.loaded.vocabs[0].display, translation.ids[:-1])],
             translations=[
                 dict(text=own.text, score=round(own.score, 4), truncated=own.at_limit)
                 for own in hypotheses
@@ -94,16 +94,9 @@ class InspectedTranslator:
             for row, weights, probabilities in zip(rows, *map(np.asarray, batch), strict=True):
                 _, ids, answer = hypotheses[row]
                 T_y, T_x = len(ids), X.lengths[row] - 1  # without </S>
-                answer["tokens"] = self.display_tokens(ids, vocab)
+                answer["tokens"] = [*map(vocab.display, ids)]
                 answer["probabilities"] = probabilities[:T_y].astype(float).round(3).tolist()
                 answer["attention"] = weights[:T_y, :T_x].astype(float).round(3).tolist()
-
-    def display_tokens(self, ids, vocab) -> list[str]:
-        """Convert ids to tokens as they look in a sentence, with a space before each new word."""
-        tokens = map(vocab.id_to_token, ids)
-        if self.loaded.hp.tokenizer == "words":
-            return [f" {token}" for token in tokens]
-        return [token.replace("▁", " ") for token in tokens]
 
 
 class Batcher:

@@ -18,8 +18,9 @@ import prepro
 import train
 import trainer
 from bleu import corpus_score
-from conftest import SMALL, sample_pairs, write_corpus
+from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import load_test_data, load_train_data
+from helpers import parameters, scalars
 from hparams import make_hparams
 from ids import RaggedIds
 from model import make_model
@@ -27,7 +28,6 @@ from modules import divergence_of_halves
 from optimizer import GradientSum
 from processes import Forked
 from runtime.errors import InputError
-from test_scripts import scalars
 from trainer import StepMetrics, make_accumulate_step, make_train_step
 from vocab import load_vocabs
 
@@ -182,6 +182,7 @@ def train_interrupted(flags):
     train.main(flags)
 
 
+@slow
 def test_a_run_that_accumulates_is_resumed_at_an_update(flags, tmp_path):
     """12 batches per epoch are 3 steps: of 5 batches, of 5, and of the last 2."""
     flags |= dict(accumulate=5, clip_norm=0.5)
@@ -196,15 +197,8 @@ def test_a_run_that_accumulates_is_resumed_at_an_update(flags, tmp_path):
     assert checkpoint.latest(resumed["logdir"]).name == "model_epoch_01_gs_2_partial"
     with Forked(functools.partial(train.main, resumed)) as process:
         assert process.wait() == 0, process.stderr.read()
-    assert parameters(uninterrupted["logdir"]) == parameters(resumed["logdir"])
+    np.testing.assert_equal(*(parameters(run["logdir"]) for run in (uninterrupted, resumed)))
     assert scalars(uninterrupted["logdir"])["mean_loss"] == scalars(resumed["logdir"])["mean_loss"]
-
-
-def parameters(logdir):
-    """Read the parameters of the latest checkpoint: bytes by the keys of its variables."""
-    reader = tf.train.load_checkpoint(str(checkpoint.latest(logdir)))
-    names = [name for name in reader.get_variable_to_shape_map() if name.startswith("weights")]
-    return {name: reader.get_tensor(name).tobytes() for name in names}
 
 
 @pytest.fixture
@@ -322,6 +316,7 @@ def test_the_dev_loss_is_the_mean_over_all_tokens(run, monkeypatch):
     assert langs == dict(bleu="en", chrf="en")
 
 
+@slow
 def test_the_best_checkpoint_follows_the_metric(flags, monkeypatch):
     """The scores of another metric are not compared with its scores."""
     sides = {f"{side}_dev": flags[f"{side}_test"] for side in ("source", "target")}

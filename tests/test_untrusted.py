@@ -690,13 +690,6 @@ def test_a_vocabulary_that_tokenizes_in_another_way_is_another_one(
         check_same_vocab(two, fingerprints([one]), tmp_path)
 
 
-def test_the_fingerprint_of_an_earlier_version_is_known(tmp_path, sentencepiece_model):
-    (tmp_path / "bpe.model").write_bytes(sentencepiece_model)
-    vocab = SubwordVocab(tmp_path / "bpe.model")
-    earlier = hashlib.sha256(vocab.fingerprint_bytes(with_options=False)).hexdigest()
-    check_same_vocab(vocab, dict(bpe=earlier), tmp_path)
-
-
 def test_the_vocabulary_that_was_loaded_is_saved(tmp_path, sentencepiece_model):
     """prepro.py may write another one while train.py encodes its text."""
     words = "".join(f"{word}\t9\n" for word in (*SPECIALS, "ein"))
