@@ -8,8 +8,8 @@ from runtime.errors import InputError
 class Ensemble:
     """Models whose log-probabilities are averaged.
 
-    It has the methods of a model that a search calls, so that a search needs no change. The
-    models may differ in size and kind, but not in their vocabularies.
+    It is a `StepModel` itself, so that a search needs no change. The models may differ in size and
+    kind, but not in their vocabularies.
 
     Args:
       models: list of `Transformer` or `RecurrentModel`.
@@ -26,24 +26,20 @@ class Ensemble:
         return [variable for model in self.models for variable in model.variables]
 
     def __call__(self, x, y):
-        """Compute the mean log-probabilities of the targets, as `Transformer.call`: (N, T, V)."""
+        """Compute the mean log-probabilities, in place of logits."""
         return mean_log_probs([model(x, y) for model in self.models])
 
     def encode_memory(self, x):
-        """Encode source ids (N, T); returns what each model's `encode_memory` returns."""
+        """List the memories of the models."""
         return [model.encode_memory(x) for model in self.models]
 
     def initial_cache(self, memory, beam=1):
-        """Return the caches of all models before the first token."""
+        """List the first caches of the models."""
         pairs = zip(self.models, memory, strict=True)
         return [model.initial_cache(own, beam) for model, own in pairs]
 
     def decode_step(self, ids, cache, memory):
-        """Read the newest tokens (N * beam,) with all models.
-
-        Returns:
-          ((N * beam, V), list): mean log-probabilities of the next tokens, and the new caches.
-        """
+        """Read the newest tokens with all models; returns mean log-probabilities, and caches."""
         steps = zip(self.models, cache, memory, strict=True)
         logits, cache = zip(
             *(model.decode_step(ids, own, memory) for model, own, memory in steps), strict=True

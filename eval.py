@@ -64,17 +64,15 @@ from bleu import (
 )
 from data_load import load_test_data
 from inference import (
-    decode_all,
+    SearchDecoder,
+    SharedDecoder,
     describe_decoding,
-    detokenize_best,
-    find_at_limit,
     limit_hint,
     limit_note,
     load_model,
-    make_search,
 )
 from interop.original import is_original
-from runtime.workers import translate_distributed, worker_rank
+from runtime.workers import worker_rank
 from text import read_lines
 
 SAMPLES = 5  # translations that are printed
@@ -85,16 +83,14 @@ MAX_NAME_CHARS = 200  # of a results file
 NAMING_FLAGS = ("source_test", *SEARCH_FLAGS, "seed", "average_checkpoints", "best")
 
 
-def results_path(hp, paths) -> Path:
+def results_path(loaded) -> Path:
     """Return the path of the results file of this evaluation.
 
     It is named after the checkpoint, as in the 2017 code. The name of logdir follows unless it
     is the default, or the names of an ensemble, and then the flags that differ from those of
     training, so that evaluations do not overwrite each other: model_epoch_03_gs_66.ja-zh.beam-1
-
-    Args:
-      paths: the checkpoints of the model.
     """
+    hp, paths = loaded.hp, loaded.paths
     parts = [paths[-1].name]
     folders = [*dict.fromkeys(path.parent for path in paths)]
     named = folders != [Path(Hyperparams.logdir)] and hp.results == Hyperparams.results
@@ -197,6 +193,20 @@ def describe_comparison(path, test, got, others, lang) -> list[str]:
     ]
 
 
+def describe_identity(loaded, decoding, digest, test) -> list[str]:
+    """Return the lines of a results file that say of which evaluation it is.
+
+    Args:
+      decoding: what `describe_decoding` returned.
+      digest: that of the parameters.
+    """
+    inputs = f"weights {digest[:16]}, test set {test.digest()[:16]}"
+    if is_original(loaded.paths[-1]):  # its checkpoint does not record the number of heads
+        inputs += f", {loaded.hp.num_heads} heads"
+    inputs += f", references {references_digest(test)}"
+    return [f"Decoding = {decoding}", f"Inputs = {inputs}"]
+
+
 def is_long_list(line) -> bool:
     """Whether a line of the summary is a long list of pairs, which only the file shows."""
     return line.startswith(LEFT_OUT) and len(line) >= MAX_PRINTED_CHARS
@@ -209,46 +219,37 @@ def main(flags):
       flags: dict that `parse_flags` returned.
     """
     options, flags = EvalFlags.split(flags)
-    worker_rank()  # raises the InputError of a wrong TF_CONFIG
-    paths, hp, model, vocabs = load_model(flags)
-    path = results_path(hp, paths)
+    rank, _ = worker_rank()  # raises the InputError of a wrong TF_CONFIG
+    loaded = load_model(flags)
+    hp, paths, vocabs = loaded.hp, loaded.paths, loaded.vocabs
+    path = results_path(loaded)
     check_may_write(path, "results", hp, flags)
     check_regular_file(path, "the results are written there. Delete it")
     announce_inputs(hp, flags, "source_test", "target_test")
     test = load_test_data(hp, vocabs)
     others = read_results(options.compare, test) if options.compare != NONE else None
     make_folder(hp.results)
-    decoding = describe_decoding(hp, paths)
+    decoding = describe_decoding(loaded)
     digest = checkpoint.parameters_digest(paths)
-    inputs = f"weights {digest[:16]}, test set {test.digest()[:16]}"
-    if is_original(paths[-1]):  # its checkpoint does not record the number of heads
-        inputs += f", {hp.num_heads} heads"
-    inputs += f", references {references_digest(test)}"
-    identity = [f"Decoding = {decoding}", f"Inputs = {inputs}"]
+    identity = describe_identity(loaded, decoding, digest, test)
     for note in language_notes(hp, "test", test.data.Sources, test.data.Targets):
         print(note, file=sys.stderr)
     if note := tokenizer_note(hp.target_lang, test.references[0]):
         print(note)
     print(f"Translating {len(test.data.X)} sentences: {decoding}")
-    search = make_search(model, hp, hp.beam)
-
-    def translate(X):
-        """Return a pair for each sentence: its translation, and whether it ended at the limit."""
-        translations = decode_all(search, X, hp)
-        texts = detokenize_best(translations, vocabs[1])
-        return [*zip(texts, find_at_limit(translations, X, hp), strict=True)]
-
-    pairs = translate_distributed(translate, test.data.X, path, settings=f"{decoding}, {digest}")
-    if pairs is None:
+    search = SearchDecoder(loaded, show_progress=True)
+    found = SharedDecoder(search, path, settings=f"{decoding}, {digest}")(test.data.X)
+    if rank:
         print("Done: worker 0 collects the results")
         return
 
-    got, at_limit = zip(*pairs, strict=True)
+    got = [best.text for best, *_ in found]
+    at_limit = sum(best.at_limit for best, *_ in found)
     columns = zip(test.data.Sources, test.data.Targets, got, strict=True)
     records = [f"- source: {s}\n- expected: {e}\n- got: {g}\n" for s, e, g in columns]
     summary = [
         *identity,
-        f"Ended at the limit = {sum(at_limit)} of {len(got)} ({hp.describe_output_limit()})",
+        f"Ended at the limit = {at_limit} of {len(got)} ({hp.describe_output_limit()})",
         *describe_scores(test, got, hp, vocabs[0].token_name),
     ]
     if others:
@@ -262,7 +263,7 @@ def main(flags):
     print(f"Full results: {path}")
     if note := empty_note(got):
         print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
-    if note := limit_note(sum(at_limit), len(got), hp):
+    if note := limit_note(at_limit, len(got), hp):
         print(f"{note}. {limit_hint(hp)}", file=sys.stderr)
 
 

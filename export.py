@@ -78,20 +78,20 @@ def main(flags):
     output = Path(options.output)
     check_new(output)
     check_utf8(output)
-    paths, hp, model, vocabs = load_model(flags)
-    options.check_needs(hp)
+    loaded = load_model(flags)
+    options.check_needs(loaded.hp)
     make_folder(output.parent)
     temporary = temp_path(output)
     try:
         if options.format == "saved_model":
-            write_saved_model(hp, model, vocabs, temporary)
-            description = describe_decoding(hp, paths)
+            write_saved_model(loaded, temporary)
+            description = describe_decoding(loaded)
         elif options.format == "ctranslate2":
-            ctranslate2_model.write(hp, model, vocabs, temporary, options.quantization)
-            description = f"{describe_checkpoints(paths)}, {options.quantization}"
+            ctranslate2_model.write(loaded, temporary, options.quantization)
+            description = f"{describe_checkpoints(loaded.paths)}, {options.quantization}"
         else:
-            huggingface_model.write(hp, model, vocabs, temporary)
-            description = describe_checkpoints(paths)
+            huggingface_model.write(loaded, temporary)
+            description = describe_checkpoints(loaded.paths)
         for path in filter(Path.is_file, temporary.rglob("*")):
             fsync(path)
         durable_replace(temporary, output)

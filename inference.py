@@ -1,11 +1,12 @@
 """Load a trained model, and translate sentences with it."""
 
+import dataclasses
 import functools
 import itertools
-import math
 import sys
 from collections import Counter
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -20,8 +21,10 @@ from interop import original
 from model import make_model
 from runtime.errors import InputError
 from runtime.files import split_paths
+from runtime.workers import translate_distributed
 from search import (
     PENALTIES,
+    StepModel,
     beam_search,
     greedy,
     no_repeat_step,
@@ -40,22 +43,31 @@ NOT_FINITE = "this model gives logits that are NaN or infinite"
 # Loading a model ---------------------------------------------------------------
 
 
-def load_model(flags):
+class LoadedModel(NamedTuple):
+    """A model, and what is needed to translate text with it."""
+
+    paths: list[Path]  # the checkpoints whose mean it is, oldest first, mostly one
+    hp: Hyperparams
+    model: StepModel
+    vocabs: tuple  # of source and target, as `load_vocabs` returns them
+
+    def with_hp(self, **changes):
+        """Return the same model with other hyperparameters, for example of the search."""
+        return self._replace(hp=dataclasses.replace(self.hp, **changes))
+
+
+def load_model(flags) -> LoadedModel:
     """Load the model in `logdir`, and print from which checkpoints.
 
     Args:
       flags: dict, those of the command line. `logdir` may name several folders, with commas
         between them: their models become an `Ensemble`.
-
-    Returns:
-      (list of Path, Hyperparams, model, tuple): the checkpoints whose average the
-      model is, oldest first, mostly one; the hyperparameters; the model; its two vocabularies.
     """
     logdirs = split_paths(flags.get("logdir", Hyperparams.logdir))
     loaded = load_ensemble(flags, logdirs) if len(logdirs) > 1 else load_single(flags)
-    paths, hp, *_ = loaded
-    print(f"Loaded {describe_checkpoints(paths)}", file=sys.stderr)
-    for folder, count in Counter(path.parent for path in paths).items():
+    hp = loaded.hp
+    print(f"Loaded {describe_checkpoints(loaded.paths)}", file=sys.stderr)
+    for folder, count in Counter(path.parent for path in loaded.paths).items():
         if count < hp.average_checkpoints and not hp.best:
             print(
                 f"{folder}: average_checkpoints is {hp.average_checkpoints}, but the last quarter"
@@ -65,12 +77,12 @@ def load_model(flags):
     return loaded
 
 
-def load_single(flags):
-    """Load the model in one folder; returns as `load_model`."""
+def load_single(flags) -> LoadedModel:
+    """Load the model in one folder."""
     logdir = flags.get("logdir", Hyperparams.logdir)
     path = checkpoint.require_latest(logdir)
     if original.is_original(path):
-        return [path], *original.load_original(path, flags)
+        return LoadedModel([path], *original.load_original(path, flags))
     # After training in bfloat16, too: the parameters are float32 and decode best in float32.
     hp, trained_with = load_hparams({"precision": "float32"} | flags, model_exists=True)
     vocabs = load_vocabs(hp, trained_with)
@@ -83,11 +95,11 @@ def load_single(flags):
         if all(map(checkpoint.index_exists, [path, *paths])):
             raise
         return load_single(flags)  # a training run has deleted one of them in the meantime
-    return paths, hp, model, vocabs
+    return LoadedModel(paths, hp, model, vocabs)
 
 
-def load_ensemble(flags, logdirs):
-    """Load several models; returns as `load_model`, with the hyperparameters of the first."""
+def load_ensemble(flags, logdirs) -> LoadedModel:
+    """Load several models as an `Ensemble`, with the hyperparameters of the first."""
     loaded = [load_single(flags | dict(logdir=logdir)) for logdir in logdirs]
     paths, hps, models, vocabs = zip(*loaded, strict=True)
     for logdir, hp, own_vocabs in zip(logdirs, hps, vocabs, strict=True):
@@ -108,7 +120,7 @@ def load_ensemble(flags, logdirs):
                     f"{logdir}: reads sentences in another way than {logdirs[0]} (maxlen,"
                     " position encodings or masks differ). Choose models of similar recipes"
                 )
-    return [*itertools.chain(*paths)], hps[0], Ensemble(models), vocabs[0]
+    return LoadedModel([*itertools.chain(*paths)], hps[0], Ensemble(models), vocabs[0])
 
 
 def choose_checkpoints(newest, hp):
@@ -123,8 +135,9 @@ def choose_checkpoints(newest, hp):
     return checkpoint.checkpoints_to_average(newest, hp.average_checkpoints)
 
 
-def describe_decoding(hp, paths) -> str:
+def describe_decoding(loaded) -> str:
     """Describe how translations are made: the search, the checkpoints, the compute type."""
+    hp = loaded.hp
     search = "greedy search"
     if hp.temperature:
         among = f" from the {hp.top_k} most likely tokens" if hp.top_k else ""
@@ -134,7 +147,7 @@ def describe_decoding(hp, paths) -> str:
     search += ", no <UNK>" if hp.suppress_unknown else ""
     search += f", no {hp.no_repeat_ngram} tokens twice" if hp.no_repeat_ngram else ""
     precision = "" if hp.precision == Hyperparams.precision else f", {hp.precision}"
-    return f"{search}, {describe_checkpoints(paths)}{precision}"
+    return f"{search}, {describe_checkpoints(loaded.paths)}{precision}"
 
 
 def describe_checkpoints(paths) -> str:
@@ -161,6 +174,7 @@ def make_search(model, hp, beam, nbest=1, scored=False, prefixed=False):
     A translation has at most `hp.max_output_tokens` tokens.
 
     Args:
+      model: StepModel.
       nbest: translations per sentence, `beam` at most.
       scored: whether greedy search also computes scores; else they are 0.
       prefixed: whether the function also takes the first ids of the translations, (N, P) int32,
@@ -296,75 +310,6 @@ def token_log_probs(model, x, preds, suppress_ids=()):
     return tf.gather(logp, preds, batch_dims=2)
 
 
-class LineScore(NamedTuple):
-    """How likely a model finds a given translation of a line."""
-
-    logp: float  # natural logarithm of its probability, `</S>` included
-    num_tokens: int  # `</S>` included
-
-    @property
-    def perplexity(self) -> float:
-        """The inverse of the mean probability of a token (geometric mean)."""
-        return float(np.exp(-self.logp / self.num_tokens)) if self.num_tokens else math.nan
-
-
-class Scorer:
-    """Scores given translations.
-
-    Args:
-      hp, model, vocabs: as `load_model` returns them.
-
-    Attributes:
-      truncated: how many pairs so far had a side of more than `hp.max_input_tokens`.
-    """
-
-    def __init__(self, hp, model, vocabs):
-        self.hp, self.vocabs = hp, vocabs
-        self.truncated = 0
-
-        @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2, autograph=False)
-        def log_probability(x, y):
-            any_length = tf.fill([tf.shape(y)[0]], tf.shape(y)[1])
-            # Without <PAD>, as in beam search.
-            return sequence_scores(model, x, y, any_length, tf.ones_like, suppress_ids=[PAD])
-
-        self.log_probability = log_probability
-
-    def __call__(self, lines, translations) -> list[LineScore]:
-        """Score the translations of lines, both lists of str.
-
-        The score is NaN if one of the two sides is empty, or too long for the model.
-        """
-        pad_to = self.hp.pad_to
-        scores = [LineScore(math.nan, 0)] * len(lines)
-        X, Y, rows, truncated = encode_both(self.hp, self.vocabs, lines, translations)
-        self.truncated += len(truncated)
-        for batch in decoding_batches(np.maximum(X.lengths, Y.lengths), width=pad_to):
-            logp = self.log_probability(X.pad(batch, pad_to), Y.pad(batch, pad_to)).numpy()
-            if np.isnan(logp).any():
-                raise not_finite_error(self.hp)
-            for i, value in zip(batch, logp, strict=True):
-                if rows[i] not in truncated:
-                    scores[rows[i]] = LineScore(float(value), int(Y.lengths[i]))
-        return scores
-
-
-def encode_both(hp, vocabs, lines, translations):
-    """Encode lines and their translations, without those that are empty on a side.
-
-    Returns:
-      (RaggedIds, RaggedIds, list of int, set of int): the ids; the indices of the lines; and of
-      those that were truncated on a side.
-    """
-    X, source_rows, long_sources = encode_lines(lines, vocabs[0], hp)
-    Y, target_rows, long_targets = encode_lines(translations, vocabs[1], hp)
-    rows = np.intersect1d(source_rows, target_rows)
-    X = X.select(np.searchsorted(source_rows, rows))
-    Y = Y.select(np.searchsorted(target_rows, rows))
-    rows = rows.astype(int).tolist()
-    return X, Y, rows, {*long_sources, *long_targets}.intersection(rows)
-
-
 def truncate_at_eos_tf(ids, max_lengths):
     """Truncate each row before its first `</S>`, and to its maximum length.
 
@@ -384,40 +329,120 @@ def truncate_at_eos_tf(ids, max_lengths):
     return tf.RaggedTensor.from_tensor(ids, tf.minimum(lengths, max_lengths))
 
 
-# Translating -------------------------------------------------------------------
+# Decoding ----------------------------------------------------------------------
 
 
-def decode_all(search, X, hp, quiet=False, prefixes=None):
-    """Search for the translations of all sentences, in batches of similar length.
+class Hypothesis(NamedTuple):
+    """A translation of a sentence. Its types are those of JSON."""
+
+    text: str
+    ids: list[int]  # without `</S>`
+    score: float  # log-probability / length penalty; greedy search does not compute it: 0
+    at_limit: bool  # whether it has as many tokens as it may have: its end may be missing
+
+    @classmethod
+    def from_ids(cls, ids, score, vocab, max_tokens):
+        """Make a hypothesis from the ids (T,) that a search found.
+
+        Args:
+          ids: those after `</S>`, or after `max_tokens`, are padding.
+          vocab: that of the target.
+          max_tokens: tokens that the translation may have, `</S>` included.
+        """
+        ids = truncate_at_eos(ids[:max_tokens]).tolist()
+        return cls(vocab.decode(ids), ids, float(score), at_limit=len(ids) >= max_tokens)
+
+
+class Decoder(Protocol):
+    """What finds translations: a `SearchDecoder`, `CTranslate2Decoder` or `SharedDecoder`."""
+
+    def __call__(self, X, prefixes=None) -> list[list[Hypothesis]]:
+        """Translate sentences: for each one its hypotheses, best first, at least one.
+
+        Args:
+          X: RaggedIds, the source ids.
+          prefixes: RaggedIds, the first ids of each translation; None for none. Only a
+            `SearchDecoder` takes them.
+        """
+
+
+class SearchDecoder:
+    """The `Decoder` that searches with the model, in batches of similar length.
 
     Args:
-      search: function that `make_search` returned.
-      X: RaggedIds, the source ids.
-      quiet: whether to hide the progress bar.
-      prefixes: RaggedIds, the first ids of the translations, if `search` takes them.
-
-    Returns:
-      list: for each sentence, in the order of X, its translations, best first: pairs of
-      ids (T,) and score.
+      loaded: LoadedModel.
+      nbest: hypotheses per sentence, `hp.beam` at most.
+      show_progress: whether to show a progress bar.
     """
-    translations = [None] * len(X)
-    bar = tqdm(desc="translating", total=len(X), leave=False, mininterval=1, disable=quiet)
-    with bar:
-        for rows in decoding_batches(X.lengths, hp.beam, hp.pad_to):
-            more = [] if prefixes is None else [prefixes.pad(rows)]
-            try:
-                preds, scores = search(X.pad(rows, hp.pad_to), *more)
-            except tf.errors.InvalidArgumentError as error:
-                if NOT_FINITE in error.message:
-                    raise not_finite_error(hp) from None
-                raise
-            preds, scores = preds.numpy(), scores.numpy()  # (N, nbest, T), (N, nbest)
-            max_lengths = hp.max_output_tokens(X.lengths[rows])  # (N,)
-            for i, row in enumerate(rows):
-                # Longer sentences of the batch may have more tokens.
-                translations[row] = [*zip(preds[i, :, : max_lengths[i]], scores[i], strict=True)]
-            bar.update(len(rows))
-    return translations
+
+    def __init__(self, loaded, nbest=1, show_progress=False):
+        self.loaded, self.nbest, self.show_progress = loaded, nbest, show_progress
+        self.search = make_search(loaded.model, loaded.hp, loaded.hp.beam, nbest)
+
+    @functools.cached_property
+    def prefix_search(self):
+        """The search that continues given beginnings of translations."""
+        loaded = self.loaded
+        return make_search(loaded.model, loaded.hp, loaded.hp.beam, self.nbest, prefixed=True)
+
+    def __call__(self, X, prefixes=None):
+        """Translate sentences, as `Decoder`."""
+        hp, vocab, lengths = self.loaded.hp, self.loaded.vocabs[1], X.lengths
+        found = [None] * len(X)
+        with tqdm(
+            desc="translating",
+            total=len(X),
+            leave=False,
+            mininterval=1,
+            disable=not self.show_progress,
+        ) as bar:
+            for rows in decoding_batches(lengths, hp.beam, hp.pad_to):
+                first_ids = None if prefixes is None else prefixes.pad(rows)
+                preds, scores = self.decode_batch(X.pad(rows, hp.pad_to), first_ids)
+                limits = hp.max_output_tokens(lengths[rows]).tolist()  # N
+                for row, *pairs, limit in zip(rows, preds, scores, limits, strict=True):
+                    # Beam search may find fewer than `nbest`; the others have the score -inf.
+                    found[row] = [
+                        Hypothesis.from_ids(ids, score, vocab, limit)
+                        for ids, score in zip(*pairs, strict=True)
+                        if score > -np.inf
+                    ]
+                bar.update(len(rows))
+        return found
+
+    def decode_batch(self, x, first_ids=None):
+        """Translate a batch of source ids (N, T_x): ids (N, nbest, T) and scores (N, nbest).
+
+        Args:
+          first_ids: (N, P), those of the translations, with zeros after them; None for none.
+        """
+        try:
+            found = self.search(x) if first_ids is None else self.prefix_search(x, first_ids)
+        except tf.errors.InvalidArgumentError as error:
+            if NOT_FINITE in error.message:
+                raise not_finite_error(self.loaded.hp) from None
+            raise
+        return [tensor.numpy() for tensor in found]
+
+
+class SharedDecoder:
+    """The `Decoder` that translates a share of the sentences, as one of several workers.
+
+    The worker with rank 0 returns the hypotheses of all sentences, the others only their own: the
+    lists of the other sentences are empty. Without TF_CONFIG there is one worker.
+
+    Args:
+      decode: Decoder.
+      results, settings: as in `translate_distributed`.
+    """
+
+    def __init__(self, decode, results, settings):
+        self.decode, self.results, self.settings = decode, results, settings
+
+    def __call__(self, X):
+        """Translate sentences, as `Decoder`."""
+        found = translate_distributed(self.decode, X, self.results, self.settings)
+        return [[Hypothesis(*fields) for fields in hypotheses] for hypotheses in found]
 
 
 def decoding_batches(lengths, beam=1, width=None):
@@ -438,16 +463,6 @@ def decoding_batch_size(longest, beam) -> int:
     return max(1, min(MAX_BATCH_SOURCE_TOKENS // longest, MAX_BATCH_HYPOTHESES // beam))
 
 
-def find_at_limit(translations, X, hp) -> list[bool]:
-    """Find out which translations have as many tokens as they may have: their end may be missing.
-
-    Args:
-      translations: list that `decode_all` returned for the source ids X, RaggedIds.
-    """
-    lengths = [len(truncate_at_eos(best[0])) for best, *_ in translations]
-    return (np.array(lengths, int) >= hp.max_output_tokens(X.lengths)).tolist()
-
-
 def limit_note(count, total, hp) -> str:
     """Return a note if translations ended at the limit of their length, else an empty string."""
     if not count:
@@ -465,112 +480,95 @@ def limit_hint(hp) -> str:
     return "If they do not just repeat words, raise --max_output_ratio or --max_output_extra"
 
 
-def detokenize_best(translations, vocab) -> list[str]:
-    """Return the text of the best translation of each sentence.
+# Translating -------------------------------------------------------------------
 
-    Args:
-      translations: list that `decode_all` returned.
-    """
-    return [vocab.decode(best[0]) for best, *_ in translations]
+
+class Translation(NamedTuple):
+    """A line and its translations."""
+
+    line: str
+    ids: np.ndarray  # of the line, (T,) int32 with `</S>`; none if it has no tokens
+    hypotheses: list[Hypothesis]  # best first, at least one
+    truncated: bool  # whether the line has more tokens than the ids
+
+    @property
+    def text(self) -> str:
+        """The best translation."""
+        return self.hypotheses[0].text
 
 
 class Translator:
-    """Translate lines of text with a trained model.
+    """Translate lines of text: encode them, decode, and bring the results in their order.
 
     Args:
-      hp, model, vocabs: as `load_model` returns them.
-      nbest: translations per line, `hp.beam` at most.
-      decode: function from source ids, RaggedIds, to translations as `decode_all` returns
-        them; None to search with the model.
+      loaded: LoadedModel.
+      decode: Decoder; None for a `SearchDecoder`.
+      max_tokens: tokens of a line that are read, `</S>` included; None for
+        `hp.max_input_tokens`.
 
     Attributes:
-      truncated: how many of all lines so far were truncated to `hp.max_input_tokens`.
-      at_limit: how many of their translations ended at the limit of their length.
+      truncated: how many of all lines so far were truncated to `max_tokens`.
+      at_limit: how many of their best translations ended at the limit of their length.
       translated: how many lines were translated.
       with_unknown: in how many lines there is `<UNK>`.
     """
 
-    def __init__(self, hp, model, vocabs, nbest=1, decode=None):
-        self.hp, self.model, self.vocabs, self.nbest = hp, model, vocabs, nbest
+    def __init__(self, loaded, decode=None, max_tokens=None):
+        self.loaded, self.decode = loaded, decode or SearchDecoder(loaded)
+        self.max_tokens = max_tokens or loaded.hp.max_input_tokens
         self.truncated = self.at_limit = self.translated = self.with_unknown = 0
-        if decode is None:
-            search = make_search(model, hp, hp.beam, nbest)
-            decode = functools.partial(decode_all, search, hp=hp, quiet=True)
-        self.decode = decode
 
-    @functools.cached_property
-    def prefix_search(self):
-        """The search that continues given beginnings of translations."""
-        return make_search(self.model, self.hp, self.hp.beam, self.nbest, prefixed=True)
-
-    def __call__(self, lines, translate_fn=None, prefixes=None):
-        """Translate lines.
+    def __call__(self, lines, prefixes=None) -> list[Translation]:
+        """Translate lines, a list of str. An empty line has an empty translation.
 
         Args:
-          lines: list of str.
-          translate_fn: function to call in place of `translate_ids`.
           prefixes: list of str, the first words of each translation; None for none.
-
-        Returns:
-          list: for each line its translations, best first: pairs of text and score. None if
-          `translate_fn` returns None.
         """
-        X, rows, truncated = encode_lines(lines, self.vocabs[0], self.hp)
+        hp, (vocab, _) = self.loaded.hp, self.loaded.vocabs
+        X, rows, truncated = encode_lines(lines, vocab, hp, self.max_tokens)
+        if prefixes is None:
+            found = self.decode(X)
+        else:
+            found = self.continue_prefixes(X, [prefixes[row] for row in rows])
+        self.translated += len(X)
         self.truncated += len(truncated)
         self.with_unknown += sum(UNK in ids for ids in X)
-        if prefixes is not None:
-            prefixes = [prefixes[row] for row in rows]
-            translate_fn = functools.partial(self.continue_prefixes, prefixes)
-        translations = (translate_fn or self.translate_ids)(X)
-        if translations is None:
-            return None
-        results = [[("", 0.0)]] * len(lines)  # empty lines stay empty
-        for row, hypotheses in zip(rows, translations, strict=True):
-            results[row] = hypotheses
-        return results
+        self.at_limit += sum(best.at_limit for hypotheses in found for best in hypotheses[:1])
+        truncated = {*truncated}
+        no_ids, empty = np.zeros(0, np.int32), Hypothesis("", [], 0.0, at_limit=False)
+        translations = [Translation(line, no_ids, [empty], truncated=False) for line in lines]
+        for row, ids, hypotheses in zip(rows, X, found, strict=True):
+            translations[row] = Translation(lines[row], ids, hypotheses, row in truncated)
+        return translations
 
-    def encode_prefixes(self, prefixes):
-        """Encode the first words of translations, a list of str -> RaggedIds."""
-        ids = self.vocabs[1].encode(self.vocabs[1].prepare(prefixes))
-        return RaggedIds.from_lists([sentence[:-1] for sentence in ids])  # without </S>
-
-    def translate_ids(self, X, prefixes=None):
-        """Translate source ids: for each sentence a list of pairs of text and score.
-
-        Args:
-          X: RaggedIds.
-          prefixes: what `encode_prefixes` returned, or None.
-        """
-        detokenize = self.vocabs[1].decode
-        return [
-            [(detokenize(ids), float(score)) for ids, score in hypotheses]
-            for hypotheses in self.decode_ids(X, prefixes)
-        ]
-
-    def continue_prefixes(self, prefixes, X):
-        """Translate source ids: as `translate_ids`, with given first words.
+    def continue_prefixes(self, X, prefixes):
+        """Decode source ids with given first words, a list of str.
 
         These words are returned as they were given, also where the vocabulary lacks a character.
         """
-        encoded, detokenize = self.encode_prefixes(prefixes), self.vocabs[1].decode
-        translations = self.translate_ids(X, encoded)
+        vocab = self.loaded.vocabs[1]
+        ids = vocab.encode(vocab.prepare(prefixes))
+        ids = [sentence[:-1] for sentence in ids]  # without </S>
+        found = self.decode(X, RaggedIds.from_lists(ids))
         return [
-            [(restore_prefix(text, prefix, detokenize(ids)), score) for text, score in hypotheses]
-            for prefix, ids, hypotheses in zip(prefixes, encoded, translations, strict=True)
+            [best._replace(text=restore_prefix(best.text, prefix, decoded)) for best in hypotheses]
+            for prefix, decoded, hypotheses in zip(
+                prefixes, map(vocab.decode, ids), found, strict=True
+            )
         ]
 
-    def decode_ids(self, X, prefixes=None):
-        """Translate source ids: as `translate_ids`, but pairs of ids and score."""
-        if not len(X):
-            return []
-        if prefixes is None:
-            translations = self.decode(X)
-        else:
-            translations = decode_all(self.prefix_search, X, self.hp, quiet=True, prefixes=prefixes)
-        self.at_limit += sum(find_at_limit(translations, X, self.hp))
-        self.translated += len(X)
-        # Beam search may find fewer than `nbest`; the others have the score -inf.
-        return [[pair for pair in pairs if pair[1] > -np.inf] for pairs in translations]
+    def notes(self) -> list[str]:
+        """Describe what the translations of all lines so far may lack."""
+        hp, vocab, notes = self.loaded.hp, self.loaded.vocabs[0], []
+        if count := self.truncated:
+            lines = "1 line was" if count == 1 else f"{count} lines were"
+            notes.append(f"{lines} truncated to {self.max_tokens - 1} tokens")
+        if (count := self.with_unknown) and vocab.lacks:
+            lines = "1 line has" if count == 1 else f"{count} lines have"
+            notes.append(f"{lines} {vocab.lacks} that the vocabulary lacks")
+        if note := limit_note(self.at_limit, self.translated, hp):
+            notes.append(f"{note}. {limit_hint(hp)}")
+        return notes
 
 
 def restore_prefix(text, prefix, decoded) -> str:

@@ -59,7 +59,8 @@ if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
 import sacrebleu
 from tqdm import tqdm
 
-from inference import Scorer, load_model
+from inference import load_model
+from score import Scorer
 from text import blocks, normalize, read_lines
 
 SCORED_LINES = 100  # lines whose lists are scored together
@@ -160,8 +161,8 @@ def main(flags):
         scores = map(mbr_scores, lists)
     else:
         with contextlib.redirect_stdout(sys.stderr):  # standard output is for translations only
-            _, hp, model, vocabs = load_model(flags)
-        scorer = Scorer(hp, model, vocabs)
+            loaded = load_model(flags)
+        scorer = Scorer(loaded)
         scores = itertools.chain.from_iterable(
             reverse_scores(*zip(*block, strict=True), scorer, options.weight)
             for block in blocks(zip(lines, lists, strict=True), SCORED_LINES)
@@ -181,7 +182,7 @@ def main(flags):
     if options.method == "reverse" and scorer.truncated:
         print(
             f"{scorer.truncated} translations have no score, since they or their source have more"
-            f" than {hp.max_input_tokens - 1} {vocabs[0].token_name}",
+            f" than {loaded.hp.max_input_tokens - 1} {loaded.vocabs[0].token_name}",
             file=sys.stderr,
         )
 

@@ -18,7 +18,7 @@ compile the loop. On a CPU this costs little compared with a step of the model. 
 are finished leave the batch (`search_loop`).
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -28,6 +28,38 @@ REPEAT_COST = 1e9  # so low is the logit of a token that would repeat others
 # If at most this share of a batch is unfinished, the finished sentences leave it.
 MAX_UNFINISHED_SHARE = 0.5
 GROUP_TOKENS = 64  # tokens in a group of `top_tokens`
+
+
+class StepModel(Protocol):
+    """A model that can decode: `Transformer`, `RecurrentModel`, or an `Ensemble` of them.
+
+    `decode_step` is a step function. Token by token it computes the same logits as `__call__`
+    does at once. The source ids are called x, the target ids y.
+    """
+
+    variables: list
+
+    def __call__(self, x, y):
+        """Compute the logits of each token of y (N, T_y), given x (N, T_x): (N, T_y, V)."""
+
+    def encode_memory(self, x):
+        """Encode x (N, T_x), once for all steps of a search; returns the memory."""
+
+    def initial_cache(self, memory, beam=1):
+        """Return the state of N * beam hypotheses before their first token."""
+
+    def decode_step(self, ids, cache, memory):
+        """Read the newest token of each hypothesis, and compute the logits of the token after it.
+
+        Args:
+          ids: the newest tokens, (N * beam,) int32.
+          cache: what `initial_cache` or the previous step returned.
+          memory: what `encode_memory` returned.
+
+        Returns:
+          ((N * beam, V), state): the logits of the next tokens, and the cache with the newest
+          tokens.
+        """
 
 
 class GreedyState(NamedTuple):

@@ -33,7 +33,7 @@ class ServeFlags(Flags):
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
     flags = parse_flags(__doc__, Hyperparams, ServeFlags, reads_model=True, check=read_trained)
 
-from inference import Translator, load_model
+from inference import load_model
 from server.app import host_name, make_app
 from server.listening import listen
 from server.translating import InspectedTranslator, Sentence
@@ -83,10 +83,10 @@ def main(flags):
     """
     options, flags = ServeFlags.split(flags)
     hosts = accepted_hosts(options)
-    _, hp, model, vocabs = load_model(flags)
+    loaded = load_model(flags)
+    hp = loaded.hp
     nbest = 1 if hp.temperature else options.nbest  # a random translation is one
-    hp = dataclasses.replace(hp, beam=max(hp.beam, nbest))
-    translate = InspectedTranslator(model, Translator(hp, model, vocabs, nbest))
+    translate = InspectedTranslator(loaded.with_hp(beam=max(hp.beam, nbest)), nbest)
     translate([Sentence("Hund")])  # the first call takes a second
     app = make_app(translate, (hp.source_lang, hp.target_lang), hosts)
     asyncio.run(listen(app, options.host, options.port))

@@ -98,14 +98,7 @@ from data_load import (
     load_train_data,
     plan_batches,
 )
-from inference import (
-    choose_checkpoints,
-    decode_all,
-    describe_checkpoints,
-    detokenize_best,
-    load_model,
-    make_search,
-)
+from inference import SearchDecoder, choose_checkpoints, describe_checkpoints, load_model
 from interop import original
 from monitor import summaries, tensorboard_events
 from runtime.workers import worker_rank
@@ -345,14 +338,14 @@ def choose_alpha(hp, dev, guard):
       KeyboardInterrupt: a signal came.
     """
     search_flags = {name: getattr(hp, name) for name in EVALUATION_FLAGS}
-    _, decoding_hp, model, vocabs = load_model(search_flags)
+    loaded = load_model(search_flags)
     scores = {}
     for alpha in sorted({*ALPHAS, hp.alpha}):
         if guard.signal is not None:
             message = "stopped before alpha was chosen. The same command chooses it"
             raise KeyboardInterrupt(guard.signal, message)
-        search = make_search(model, dataclasses.replace(decoding_hp, alpha=alpha), hp.beam)
-        got = detokenize_best(decode_all(search, dev.data.X, decoding_hp), vocabs[1])
+        decode = SearchDecoder(loaded.with_hp(alpha=alpha), show_progress=True)
+        got = [best.text for best, *_ in decode(dev.data.X)]
         scores[alpha], _ = corpus_score(hp.metric, dev, got, hp.target_lang)
     best = max(scores, key=lambda alpha: (scores[alpha], alpha == hp.alpha))
     listed = ", ".join(f"{alpha}: {score:.2f}" for alpha, score in scores.items())

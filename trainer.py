@@ -22,15 +22,7 @@ import checkpoint
 from bleu import LITTLE_LEARNED_HINT, METRICS, corpus_score, empty_note
 from data_load import apply_bpe_dropout, get_batch_data
 from hparams import TEXT_FIELDS, save_hparams
-from inference import (
-    decode_all,
-    decoding_batches,
-    detokenize_best,
-    find_at_limit,
-    limit_hint,
-    limit_note,
-    make_search,
-)
+from inference import LoadedModel, SearchDecoder, decoding_batches, limit_hint, limit_note
 from interop.variable_names import variables_by_2017_name
 from model import make_model
 from modules import divergence_of_halves, smoothed_cross_entropy
@@ -182,27 +174,26 @@ def make_loss_fn(model, smoothing=0.1):
     return loss_fn
 
 
-def evaluate_dev(search, loss_fn, dev, hp, vocab):
+def evaluate_dev(decode, loss_fn, dev, hp):
     """Translate the development set, and compute its scores and its loss.
 
     Args:
-      search: what `make_search` returned.
+      decode: Decoder.
       loss_fn: what `make_loss_fn` returned.
       dev: EvalSet.
-      vocab: that of the target.
 
     Returns:
       (float, dict, list of str, int): the loss per token, the scores by the names of METRICS, the
       translations, and how many of them ended at the limit of their length.
     """
-    translations = decode_all(search, dev.data.X, hp)
-    got = detokenize_best(translations, vocab)
-    scores = {name: corpus_score(name, dev, got, hp.target_lang)[0] for name in METRICS}
     X, Y = dev.data.X, dev.data.Y
+    best = [hypotheses[0] for hypotheses in decode(X)]
+    got = [hypothesis.text for hypothesis in best]
+    scores = {name: corpus_score(name, dev, got, hp.target_lang)[0] for name in METRICS}
     batches = decoding_batches(np.maximum(X.lengths, Y.lengths), width=hp.pad_to)
     totals = [loss_fn(X.pad(rows, hp.pad_to), Y.pad(rows, hp.pad_to)) for rows in batches]
     loss, num_targets = np.sum(totals, axis=0)
-    return loss / num_targets, scores, got, sum(find_at_limit(translations, dev.data.X, hp))
+    return loss / num_targets, scores, got, sum(hypothesis.at_limit for hypothesis in best)
 
 
 def out_of_patience(dev_scores, patience) -> bool:
@@ -390,8 +381,8 @@ class Trainer:
             self.accumulate_step = make_accumulate_step(
                 self.strategy, self.model, hp.label_smoothing, gradient_sum, hp.consistency
             )
-        greedy_hp = dataclasses.replace(hp, temperature=0.0, top_k=0)
-        self.search = make_search(self.model, greedy_hp, beam=1)
+        greedy = LoadedModel([], hp, self.model, vocabs).with_hp(beam=1, temperature=0.0, top_k=0)
+        self.decode = SearchDecoder(greedy, show_progress=True)
         self.loss_fn = make_loss_fn(self.model, hp.label_smoothing)
         self.progress, self.metric_log = Progress(), MetricLog()
         self.checkpoint = checkpoint.make_checkpoint(
@@ -578,9 +569,7 @@ class Trainer:
         hp, progress = self.hp, self.progress
         try:
             with guard.interruptible():
-                loss, scores, got, at_limit = evaluate_dev(
-                    self.search, self.loss_fn, dev, hp, vocab=self.vocabs[1]
-                )
+                loss, scores, got, at_limit = evaluate_dev(self.decode, self.loss_fn, dev, hp)
         except KeyboardInterrupt:
             self.save(mid_epoch=True)
             raise

@@ -8,12 +8,8 @@ program asks for one sentence at a time."""
 
 import contextlib
 import dataclasses
-import itertools
 import os
-import queue
 import sys
-import threading
-import time
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +23,6 @@ from runtime.files import (
     check_outputs,
     check_regular_file,
     is_shown,
-    is_utf8,
     make_folder,
     open_output,
 )
@@ -129,95 +124,23 @@ from tqdm import tqdm
 
 import checkpoint
 from bleu import LITTLE_LEARNED_HINT, empty_note
-from data_load import encode_lines
-from ids import RaggedIds
-from inference import (
-    LineScore,
-    Scorer,
-    Translator,
-    describe_decoding,
-    limit_hint,
-    limit_note,
-    load_model,
-)
-from interop import ctranslate2_model
+from inference import SearchDecoder, SharedDecoder, Translator, describe_decoding, load_model
+from interop.ctranslate2_model import CTranslate2Decoder
 from monitor.attention_maps import (
-    MAX_PICTURE_TOKENS,
-    alignments,
-    append_eos,
-    plot_heads,
-    save_png,
+    align_translations,
+    draw_translation,
+    replace_unknown,
     word_alignments,
 )
-from runtime.workers import translate_distributed, worker_rank
+from runtime.lines import batch_as_available, prompt_lines
+from runtime.workers import worker_rank
+from score import LineScore, Scorer
 from text import GZIP_MAGIC, blocks, decode_utf8, read_lines
-from vocab import SPECIALS, UNK
 
 MAX_BATCH_LINES = 1000  # lines that are translated together, sorted by length
-BATCH_WAIT_SECONDS = 0.05  # the first line of a batch waits so long for others
 SOURCE_HINT = "Check the path, which --source names"
 
 # Reading and writing lines -----------------------------------------------------
-
-
-def prompt_lines(prompt):
-    """Yield the lines that the user types, without those that are not UTF-8."""
-    with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  gives `input` the arrow keys
-    print("Type one sentence per line. Ctrl-D ends the program.", file=sys.stderr)
-    try:
-        while True:
-            if sys.stdout.isatty():
-                line = input(f"{prompt}> ")
-            else:  # `input` would write the prompt to standard output
-                print(f"{prompt}> ", end="", file=sys.stderr, flush=True)
-                line = input()
-            if is_utf8(line):
-                yield line
-            else:
-                print("The line is not UTF-8. Set the terminal to UTF-8.", file=sys.stderr)
-    except EOFError:
-        print(file=sys.stderr)  # or the prompt of the shell would follow ours
-
-
-LINE, END, ERROR = "line", "end", "error"  # the kinds of items that a reader queues
-
-
-def queue_lines(lines, items):
-    """Put pairs of kind and value into a queue: the lines, and then their end or an error."""
-    try:
-        for line in lines:
-            items.put((LINE, line))
-        items.put((END, None))
-    except Exception as error:
-        items.put((ERROR, error))
-
-
-def batch_as_available(lines):
-    """Yield lists of lines: the next line, and those that follow within BATCH_WAIT_SECONDS.
-
-    A line that comes alone is thus translated at once, and many lines are translated together.
-    An exception of `lines` is raised after the lines before it have been yielded.
-    """
-    items = queue.Queue(2 * MAX_BATCH_LINES)
-    threading.Thread(target=queue_lines, args=(lines, items), daemon=True).start()
-    kind = LINE
-    while kind == LINE:
-        kind, value = items.get()
-        deadline = time.monotonic() + BATCH_WAIT_SECONDS
-        batch = []
-        while kind == LINE:
-            batch.append(value)
-            if len(batch) == MAX_BATCH_LINES:
-                break
-            try:
-                kind, value = items.get(timeout=max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                break
-        if batch:
-            yield batch
-    if kind == ERROR:
-        raise value
 
 
 def is_dialog(source) -> bool:
@@ -236,8 +159,10 @@ def read_batches(source, prompt):
         return ([line] for line in prompt_lines(prompt))
     if source == "-":
         # Not sys.stdin: Python could not close it at exit while the thread waits for a line.
-        return batch_as_available(decode_utf8("standard input", open(0, "rb", closefd=False)))
-    return batch_as_available(read_lines(source, SOURCE_HINT))
+        lines = decode_utf8("standard input", open(0, "rb", closefd=False))
+    else:
+        lines = read_lines(source, SOURCE_HINT)
+    return batch_as_available(lines, MAX_BATCH_LINES)
 
 
 def count_lines(path) -> int | None:
@@ -254,112 +179,6 @@ def count_lines(path) -> int | None:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
 
 
-def format_line(number, hypotheses, nbest) -> bytes:
-    """Format the translations of a line for the output.
-
-    Args:
-      number: of the line, counted from 0.
-      hypotheses: list of pairs of text and score, best first.
-      nbest: translations per line; with 1, the output is the text alone.
-    """
-    if nbest == 1:
-        return f"{hypotheses[0][0]}\n".encode()
-    return "".join(f"{number} ||| {text} ||| {score:.4f}\n" for text, score in hypotheses).encode()
-
-
-# Attention ---------------------------------------------------------------------
-
-
-def draw_attention(translator, model, line, prefix, path):
-    """Draw how a line is translated.
-
-    The source tokens label the columns, those of the translation the rows, MAX_PICTURE_TOKENS of
-    each at most.
-
-    Args:
-      prefix: the first words of the translation, or None.
-    """
-    hp, (source, target) = translator.hp, translator.vocabs
-    X, _, _ = encode_lines([line], source, hp)
-    prefixes = None if prefix is None else translator.encode_prefixes([prefix])
-    ((ids, _), *_) = translator.decode_ids(X, prefixes)[0]
-    x, y = X[0], append_eos(ids, hp)
-    (weights,) = alignments(model, hp, X, RaggedIds.from_lists([y]))
-    x_labels = [*map(source.id_to_token, x[:MAX_PICTURE_TOKENS])]
-    y_labels = [*map(target.id_to_token, y[:MAX_PICTURE_TOKENS])]
-    figure = plot_heads(weights[None, : len(y_labels), : len(x_labels)], x_labels, y_labels)
-    with atomic_open(path) as file:
-        save_png(figure, file)
-    part = f", {MAX_PICTURE_TOKENS} tokens" if max(len(x), len(y)) > MAX_PICTURE_TOKENS else ""
-    print(f"{path}: attention of the last translation{part}", file=sys.stderr)
-
-
-def replace_unknown(model, hp, vocabs, lines, texts):
-    """Replace each `<UNK>` by the source word that it pays the most attention to.
-
-    Args:
-      vocabs: two `WordVocab`.
-      lines, texts: sentences and their translations, lists of str.
-
-    Returns:
-      list of str
-    """
-    texts = list(texts)
-    rows = [row for row, text in enumerate(texts) if SPECIALS[UNK] in text.split()]
-    X, nonempty, _ = encode_lines([lines[row] for row in rows], vocabs[0], hp)
-    rows = [rows[i] for i in nonempty]
-    ids = vocabs[1].encode(texts[row] for row in rows)
-    Y = RaggedIds.from_lists([append_eos(y, hp) for y in ids])
-    for row, weights in zip(rows, alignments(model, hp, X, Y), strict=True):
-        source_words = vocabs[0].prepare([lines[row]])[0].split()
-        indices = np.argmax(weights[:, :-1], axis=1)  # (T_y,), not that of </S>
-        words = texts[row].split()
-        # One index more than words, for </S>; fewer if a --prefix has words that are no tokens.
-        for j, i in enumerate(indices[: len(words)]):
-            if words[j] == SPECIALS[UNK]:
-                words[j] = source_words[i]
-        texts[row] = " ".join(words)
-    return texts
-
-
-class AlignmentFile:
-    """A file of bytes. An error of writing does not end the translation.
-
-    Attributes:
-      error: the first error of writing, or None.
-    """
-
-    def __init__(self, file):
-        self.file, self.error = file, None
-
-    def write(self, content):
-        """Write bytes, unless there was an error."""
-        if not self.error:
-            try:
-                self.file.write(content)
-            except OSError as error:
-                self.error = error
-
-
-@contextlib.contextmanager
-def open_alignments(path):
-    """Context manager: the `AlignmentFile`, or None. It raises the error of writing at its end."""
-    if path == NONE:
-        yield None
-        return
-    with atomic_open(path) as file:
-        alignment_file = AlignmentFile(file)
-        yield alignment_file
-        if alignment_file.error:
-            raise alignment_file.error
-
-
-def write_alignments(file, model, hp, vocabs, lines, texts):
-    """Write the word alignments of lines and their translations, a line for each."""
-    aligned = word_alignments(model, hp, vocabs, lines, texts)
-    file.write("".join(f"{pairs}\n" for pairs in aligned).encode())
-
-
 def read_other_side(source, num_lines, path, name, remedy) -> list[str]:
     """Read a file that has a line for each line of the source.
 
@@ -374,207 +193,226 @@ def read_other_side(source, num_lines, path, name, remedy) -> list[str]:
     return lines
 
 
+def read_prefixes(options) -> list[str] | None:
+    """Read the first words of each translation; None if no flag names them.
+
+    Args:
+      options: TranslateFlags.
+    """
+    if options.prefix == NONE:
+        return None
+    check_regular_file(options.source, "with --prefix it is read twice. Write the text to a file")
+    num_lines = sum(1 for _ in read_lines(options.source, SOURCE_HINT))
+    remedy = "Give one line, which may be empty, for each line of the source"
+    return read_other_side(options.source, num_lines, options.prefix, "prefix", remedy)
+
+
+def format_line(number, translation, nbest) -> bytes:
+    """Format the translations of a line for the output.
+
+    Args:
+      number: of the line, counted from 0.
+      translation: Translation.
+      nbest: translations per line; with 1, the output is the text alone.
+    """
+    if nbest == 1:
+        return f"{translation.text}\n".encode()
+    rows = (f"{number} ||| {best.text} ||| {best.score:.4f}\n" for best in translation.hypotheses)
+    return "".join(rows).encode()
+
+
+@contextlib.contextmanager
+def open_outputs(options):
+    """Context manager: the file of bytes for the output, and the function `open_alignments`.
+
+    The output has its name before an error of the alignments is raised.
+
+    Args:
+      options: TranslateFlags.
+    """
+    with open_alignments(options.alignments) as write_alignments:
+        with open_output(options.output) as file:
+            yield file, write_alignments
+
+
+@contextlib.contextmanager
+def open_alignments(path):
+    """Context manager: a function that writes lines to a file, or None if there is no file.
+
+    An error of writing does not end the translation. It is raised at the end.
+    """
+    if path == NONE:
+        yield None
+        return
+    errors = []
+    with atomic_open(path) as file:
+
+        def write_lines(lines):
+            try:
+                if not errors:
+                    file.write("".join(f"{line}\n" for line in lines).encode())
+            except OSError as error:
+                errors.append(error)
+
+        yield write_lines
+        if errors:
+            raise errors[0]
+
+
 # Scoring -----------------------------------------------------------------------
 
 
-def score_file(options, hp, model, vocabs):
+def score_file(options, loaded):
     """Score the translations in a file, and align them if the flags say so."""
     lines = list(read_lines(options.source, SOURCE_HINT))
     remedy = "Make line n of one file the translation of line n of the other"
     translations = read_other_side(options.source, len(lines), options.score, "score", remedy)
-    scorer = Scorer(hp, model, vocabs)
-    logp = num_tokens = num_scored = 0
-    # The output has its name before an error of the alignments is raised.
-    files = open_alignments(options.alignments), open_output(options.output)
+    scorer, totals = Scorer(loaded), np.zeros(3)  # log-probability, tokens, lines with a score
     no_bar = is_shown(options.output)
     bar = tqdm(
         desc="scoring", total=len(lines), disable=no_bar, leave=False, delay=1, unit=" lines"
     )
-    with files[0] as alignment_file, files[1] as file, bar:
+    with open_outputs(options) as (file, write_alignments), bar:
         for pairs in blocks(zip(lines, translations, strict=True), MAX_BATCH_LINES):
-            texts = [*zip(*pairs, strict=True)]
-            for score in scorer(*texts):
+            scores = scorer(*zip(*pairs, strict=True))
+            for score in scores:
                 file.write(f"{score.logp:.4f}\t{score.perplexity:.4f}\n".encode())
                 if score.num_tokens:
-                    logp, num_tokens = logp + score.logp, num_tokens + score.num_tokens
-                    num_scored += 1
-            if alignment_file:
-                write_alignments(alignment_file, model, hp, vocabs, *texts)
+                    totals += score.logp, score.num_tokens, 1
+            if write_alignments:
+                sides = [(score.source_ids, score.target_ids) for score in scores]
+                write_alignments(word_alignments(loaded, sides))
             bar.update(len(pairs))
+    logp, num_tokens, num_scored = totals
+    token_name = loaded.vocabs[1].token_name
     print(
-        f"{num_scored} of {len(lines)} lines, {num_tokens} {vocabs[1].token_name}: log-probability"
+        f"{num_scored:.0f} of {len(lines)} lines, {num_tokens:.0f} {token_name}: log-probability"
         f" {logp:.4f}, perplexity {LineScore(logp, num_tokens).perplexity:.4f}",
         file=sys.stderr,
     )
     if count := scorer.truncated:
         lines = "1 line is" if count == 1 else f"{count} lines are"
-        limit = f"{hp.max_input_tokens - 1} {vocabs[1].token_name}"
+        limit = f"{loaded.hp.max_input_tokens - 1} {token_name}"
         print(f"{lines} longer than {limit} on a side: nan", file=sys.stderr)
 
 
 # Translating -------------------------------------------------------------------
 
 
-def make_translator(options, hp, model, vocabs) -> Translator:
-    """Make the translator that the flags name.
-
-    Args:
-      options: TranslateFlags.
-      hp, model, vocabs: as `load_model` returns them.
-    """
-    decode = None
-    if options.engine == "ctranslate2":
-        decode = ctranslate2_model.CTranslate2Decoder(
-            hp, model, vocabs, options.nbest, options.quantization
-        )
-    return Translator(hp, model, vocabs, options.nbest, decode)
-
-
-def pair_up(lines, translations):
-    """List each line as often as it has translations, and the texts of these."""
-    pairs = zip(lines, translations, strict=True)
-    pairs = [(line, text) for line, best in pairs for text, _ in best]
-    return tuple(map(list, zip(*pairs, strict=True)))
-
-
-def translate_batch(translator, model, options, lines, prefixes=None):
-    """Translate lines, and replace unknown words if the flags say so.
-
-    Args:
-      prefixes: the first words of the translations, list of str, or None.
-
-    Returns:
-      list: for each line its translations, best first: pairs of text and score.
-    """
-    translations = translator(lines, prefixes=prefixes)
-    if options.replace_unknown:
-        pairs = pair_up(lines, translations)
-        texts = iter(replace_unknown(model, translator.hp, translator.vocabs, *pairs))
-        translations = [[(next(texts), score) for _, score in best] for best in translations]
-    return translations
-
-
-def translate_stream(translator, model, options, file, alignment_file):
+def translate_stream(options, translator, file, write_alignments):
     """Translate lines as they come, with a progress bar unless the terminal shows the lines.
 
     Args:
+      options: TranslateFlags.
       file: file of bytes to write the translations to.
-      alignment_file: AlignmentFile, or None.
+      write_alignments: function of lines, or None.
 
     Returns:
-      The last line that is not empty and the first words of its translation, if `--attention` is
-      to draw them when the output is complete; else None.
+      The last `Translation` of a line that is not empty, if `--attention` is to draw it when the
+      output is complete; else None.
     """
-    hp, vocabs = translator.hp, translator.vocabs
-    total = count_lines(options.source)
+    loaded, total = translator.loaded, count_lines(options.source)
     no_bar = total is None or is_shown(options.output)
-    bar = tqdm(desc="translating", total=total, disable=no_bar, unit=" lines")
-    prefixes = None
-    if options.prefix != NONE:
-        reason = "with --prefix it is read twice. Write the text to a file"
-        check_regular_file(options.source, reason)
-        num_lines = sum(1 for _ in read_lines(options.source, SOURCE_HINT))
-        remedy = "Give one line, which may be empty, for each line of the source"
-        prefixes = iter(
-            read_other_side(options.source, num_lines, options.prefix, "prefix", remedy)
-        )
-    numbers = itertools.count()
+    prefixes = read_prefixes(options)
+    number = 0  # of the next line
     recent = []  # translations that show whether the model has learned anything
-    last = None  # the last line that is not empty, and its prefix
-    with bar:
-        for lines in read_batches(options.source, prompt=hp.source_lang):
-            some = prefixes and [*itertools.islice(prefixes, len(lines))]
-            translations = translate_batch(translator, model, options, lines, some)
-            for line, best in zip(lines, translations, strict=True):
-                file.write(format_line(next(numbers), best, options.nbest))
-                if line.strip():
-                    recent.append(best[0][0])
-            if alignment_file:
-                pairs = pair_up(lines, translations)
-                write_alignments(alignment_file, model, hp, vocabs, *pairs)
-            del recent[:-MAX_BATCH_LINES]
+    last = None
+    with tqdm(desc="translating", total=total, disable=no_bar, unit=" lines") as bar:
+        for lines in read_batches(options.source, prompt=loaded.hp.source_lang):
+            translations = translator(lines, prefixes and prefixes[number : number + len(lines)])
+            if options.replace_unknown:
+                translations = replace_unknown(loaded, translations)
+            for translation in translations:
+                file.write(format_line(number, translation, options.nbest))
+                number += 1
+            if write_alignments:
+                write_alignments(align_translations(loaded, translations))
             file.flush()
-            if options.attention != NONE and (nonempty := encode_lines(lines, vocabs[0], hp)[1]):
-                last = lines[nonempty[-1]], some and some[nonempty[-1]]
+            recent += [own.text for own in translations if own.line.strip()]
+            del recent[:-MAX_BATCH_LINES]
+            nonempty = [translation for translation in translations if len(translation.ids)]
+            if options.attention != NONE and nonempty:
+                last = nonempty[-1]
                 if is_dialog(options.source):  # after each sentence
-                    draw_attention(translator, model, *last, options.attention)
+                    draw_translation(loaded, last, options.attention)
             bar.update(len(lines))
     if note := empty_note(recent):
         print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
     return None if is_dialog(options.source) else last
 
 
-def translate_with_workers(translator, options, paths):
+def translate_alone(options, translator):
+    """Translate what the flags name in this process, and draw the attention at the end."""
+    if options.attention != NONE:  # before the work of hours
+        make_folder(Path(options.attention).parent)
+    with open_outputs(options) as outputs:
+        last = translate_stream(options, translator, *outputs)
+    if last:  # not before both files have their names: the picture may fail
+        draw_translation(translator.loaded, last, options.attention)
+
+
+def translate_with_workers(options, translator):
     """Translate a file together with other workers. The worker with rank 0 writes the output.
 
     Args:
-      paths: the checkpoints of the model.
+      translator: Translator that has the decoder of a single worker.
     """
+    loaded = translator.loaded
+    settings = [describe_decoding(loaded), checkpoint.parameters_digest(loaded.paths)]
+    settings += [options.nbest, options.engine, options.quantization]
+    translator.decode = SharedDecoder(translator.decode, Path(options.output), str(settings))
+    translations = translator(list(read_lines(options.source, SOURCE_HINT)))
+    if worker_rank()[0] == 0:
+        with atomic_open(options.output) as file:
+            for number, translation in enumerate(translations):
+                file.write(format_line(number, translation, options.nbest))
+
+
+def check_workers(options):
+    """Raise InputError if a flag needs a single process, but TF_CONFIG names several workers."""
+    if worker_rank()[1] == 1:
+        return
+    for name in ("score", "prefix", "attention", "alignments", "replace_unknown"):
+        if getattr(options, name) not in (NONE, False):
+            raise InputError(f"{name} works in a single process only. Unset TF_CONFIG")
     if "-" in (options.source, options.output):
         raise InputError("TF_CONFIG names several workers. Give --source and --output")
-    single = options.attention, options.alignments, options.prefix
-    if options.replace_unknown or {*single} != {NONE}:
-        raise InputError(
-            "replace_unknown, attention, alignments and prefix work in a single process only. Unset"
-            " TF_CONFIG"
-        )
-    settings = [describe_decoding(translator.hp, paths), checkpoint.parameters_digest(paths)]
-    settings += [options.nbest, options.engine, options.quantization]
-
-    def translate_fn(X):
-        return translate_distributed(
-            translator.translate_ids, X, Path(options.output), str(settings)
-        )
-
-    translations = translator(list(read_lines(options.source, SOURCE_HINT)), translate_fn)
-    if translations is not None:
-        with atomic_open(options.output) as file:
-            for number, best in enumerate(translations):
-                file.write(format_line(number, best, options.nbest))
 
 
-def main(flags):
-    """Translate the text that the flags name.
-
-    Args:
-      flags: dict that `parse_flags` returned.
-    """
-    options, flags = TranslateFlags.split(flags)
-    worker_rank()  # raises the InputError of a wrong TF_CONFIG
-    if options.score != NONE:
-        check_not_given(flags, SEARCH_FLAGS, "has no effect: with --score nothing is translated")
-    with contextlib.redirect_stdout(sys.stderr):  # standard output is for translations only
-        paths, hp, model, vocabs = load_model(flags)
+def check_model(options, hp):
+    """Raise InputError if a flag needs another model, or another search."""
     if options.nbest > hp.beam:
         raise InputError(
             f"nbest is {options.nbest}, but beam is {hp.beam}, and there is one translation per"
             f" hypothesis at most. Use --beam {options.nbest}"
         )
     options.check_needs(hp)
+
+
+def main(flags):
+    """Translate the text that the flags name, or score given translations.
+
+    Args:
+      flags: dict that `parse_flags` returned.
+    """
+    options, flags = TranslateFlags.split(flags)
+    check_workers(options)
     if options.score != NONE:
-        if worker_rank()[1] > 1:
-            raise InputError("score works in a single process only. Unset TF_CONFIG")
-        return score_file(options, hp, model, vocabs)
-    translator = make_translator(options, hp, model, vocabs)
-    if worker_rank()[1] > 1:
-        translate_with_workers(translator, options, paths)
+        check_not_given(flags, SEARCH_FLAGS, "has no effect: with --score nothing is translated")
+    with contextlib.redirect_stdout(sys.stderr):  # standard output is for translations only
+        loaded = load_model(flags)
+    check_model(options, loaded.hp)
+    if options.score != NONE:
+        return score_file(options, loaded)
+    if options.engine == "ctranslate2":
+        decode = CTranslate2Decoder(loaded, options.nbest, options.quantization)
     else:
-        if options.attention != NONE:  # before the work of hours
-            make_folder(Path(options.attention).parent)
-        # The output has its name before an error of the alignments is raised.
-        files = open_alignments(options.alignments), open_output(options.output)
-        with files[0] as alignment_file, files[1] as file:
-            last = translate_stream(translator, model, options, file, alignment_file)
-        if last:  # not before both files have their names: the picture may fail
-            draw_attention(translator, model, *last, options.attention)
-    if count := translator.truncated:
-        lines = "1 line was" if count == 1 else f"{count} lines were"
-        print(f"{lines} truncated to {hp.max_input_tokens - 1} tokens", file=sys.stderr)
-    if (count := translator.with_unknown) and (lacks := vocabs[0].lacks):
-        lines = "1 line has" if count == 1 else f"{count} lines have"
-        print(f"{lines} {lacks} that the vocabulary lacks", file=sys.stderr)
-    if note := limit_note(translator.at_limit, translator.translated, hp):
-        print(f"{note}. {limit_hint(hp)}", file=sys.stderr)
+        decode = SearchDecoder(loaded, options.nbest)
+    translator = Translator(loaded, decode)
+    translate = translate_with_workers if worker_rank()[1] > 1 else translate_alone
+    translate(options, translator)
+    for note in translator.notes():
+        print(note, file=sys.stderr)
 
 
 if __name__ == "__main__":

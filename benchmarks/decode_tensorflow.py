@@ -5,7 +5,6 @@ decode_tensorflow.py trained FLAGS OUTPUT             a trained model, its test 
 decode_tensorflow.py float32|int8 FLAGS OUTPUT        the same with CTranslate2
 """
 
-import functools
 import json
 import os
 import sys
@@ -21,7 +20,7 @@ import tensorflow as tf
 
 from data_load import load_test_data
 from hparams import make_hparams
-from inference import decode_all, decoding_batch_size, detokenize_best, load_model, make_search
+from inference import SearchDecoder, decoding_batch_size, load_model
 from interop import ctranslate2_model
 from model import make_model
 from search import greedy
@@ -92,17 +91,17 @@ def trained(decoder, flags, output):
     Args:
       decoder: "trained" for TensorFlow; "float32" or "int8" for CTranslate2 in that precision.
     """
-    _, hp, model, vocabs = load_model(flags)
-    test = load_test_data(hp, vocabs)
+    loaded = load_model(flags)
+    test = load_test_data(loaded.hp, loaded.vocabs)
     if decoder == "trained":
-        decode = functools.partial(decode_all, make_search(model, hp, hp.beam), hp=hp)
+        decode = SearchDecoder(loaded)
     else:
-        decode = ctranslate2_model.CTranslate2Decoder(hp, model, vocabs, 1, quantization=decoder)
+        decode = ctranslate2_model.CTranslate2Decoder(loaded, 1, quantization=decoder)
 
     def timed_fn():
-        lines = detokenize_best(decode(test.data.X), vocabs[1])
+        found = decode(test.data.X)
         with open(output, "w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines)
+            file.writelines(f"{best.text}\n" for best, *_ in found)
 
     return timed_fn
 

@@ -136,21 +136,15 @@ def score_set(flags, part) -> dict:
       {description of the decoding: what `bleu_row` returns}
     """
     from data_load import load_test_data
-    from inference import (
-        decode_all,
-        describe_decoding,
-        detokenize_best,
-        load_model,
-        make_search,
-    )
+    from inference import SearchDecoder, describe_decoding, load_model
 
     rows = {}
     for search_flags in (dict(beam=1, average_checkpoints=1), {}):
-        paths, hp, model, vocabs = load_model({"logdir": flags["logdir"]} | search_flags)
-        test = load_test_data(hp, vocabs, part)
-        translations = decode_all(make_search(model, hp, hp.beam), test.data.X, hp)
-        decoding = describe_decoding(hp, paths)
-        rows[decoding] = bleu_row(test, detokenize_best(translations, vocabs[1]), hp.target_lang)
+        loaded = load_model({"logdir": flags["logdir"]} | search_flags)
+        test = load_test_data(loaded.hp, loaded.vocabs, part)
+        got = [best.text for best, *_ in SearchDecoder(loaded, show_progress=True)(test.data.X)]
+        decoding = describe_decoding(loaded)
+        rows[decoding] = bleu_row(test, got, loaded.hp.target_lang)
         print(f"{part}, {decoding}: {rows[decoding]}", flush=True)
     return rows
 

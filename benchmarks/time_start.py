@@ -60,14 +60,14 @@ def translation(logdir):
     """Translate two sentences."""
     stamp = timestamps("import", "read the model", "first sentence", "second sentence")
     from ids import RaggedIds
-    from inference import decode_all, load_model, make_search
+    from inference import SearchDecoder, load_model
 
     stamp()
-    _, hp, model, vocabs = load_model(dict(logdir=logdir))
+    loaded = load_model(dict(logdir=logdir))
     stamp()
-    search = make_search(model, hp, hp.beam)
+    decode = SearchDecoder(loaded)
     for sentence in ("Ein Hund läuft.", "Zwei Frauen sitzen auf einer Bank."):
-        decode_all(search, RaggedIds.from_lists(vocabs[0].encode([sentence])), hp)
+        decode(RaggedIds.from_lists(loaded.vocabs[0].encode([sentence])))
         stamp()
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ensemble import check_single_model
-from ids import RaggedIds
+from inference import Hypothesis
 from interop.optional import import_optional
 from modules import Normalize
 from runtime.errors import InputError
@@ -22,17 +22,18 @@ PAD_LOGIT = -1e9  # so low that <PAD> is never chosen
 # Converting --------------------------------------------------------------------
 
 
-def write(hp, model, vocabs, path, quantization="float32"):
+def write(loaded, path, quantization="float32"):
     """Write the model as a folder that `ctranslate2.Translator` loads.
 
     The folder contains the vocabularies and, for a subword model, its sentencepiece model
     `bpe.model`, or one per language.
 
     Args:
-      hp, model, vocabs: as `load_model` returns them.
+      loaded: LoadedModel.
       path: folder that does not exist yet.
       quantization: type of the matrices, "float32" or "int8".
     """
+    hp, model, vocabs = loaded.hp, loaded.model, loaded.vocabs
     check_single_model(model, "CTranslate2")
     import_optional("ctranslate2")
     spec = make_spec(hp, model)
@@ -150,43 +151,40 @@ def set_logits(spec, model):
 
 
 class CTranslate2Decoder:
-    """Translate source ids with CTranslate2, as `inference.decode_all` does with TensorFlow.
+    """The `Decoder` that searches with CTranslate2.
 
     Args:
-      hp, model, vocabs, quantization: as in `write`.
-      nbest: translations per sentence, `hp.beam` at most.
+      loaded, quantization: as in `write`.
+      nbest: hypotheses per sentence, `hp.beam` at most.
     """
 
-    def __init__(self, hp, model, vocabs, nbest, quantization):
+    def __init__(self, loaded, nbest, quantization):
+        hp = loaded.hp
         if hp.beam > 1 and hp.length_penalty != "ctranslate2":
             raise InputError(
                 f"CTranslate2 does not have the length penalty {hp.length_penalty}. Use"
                 " --length_penalty ctranslate2 with --alpha (1 is usual), or --beam 1"
             )
-        self.hp, self.nbest, (self.source, self.target) = hp, nbest, vocabs
+        self.hp, self.nbest, (self.source, self.target) = hp, nbest, loaded.vocabs
         self.token_to_id = {token: i for i, token in enumerate(self.target.tokens())}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model"
-            write(hp, model, vocabs, path, quantization)
+            write(loaded, path, quantization)
             self.translator = import_optional("ctranslate2").Translator(
                 str(path), compute_type=quantization
             )
 
-    def __call__(self, X: RaggedIds):
-        """Translate sentences.
-
-        Returns:
-          list: for each sentence its translations, best first: pairs of ids (T,) and score.
-        """
-        translations = [None] * len(X)
+    def __call__(self, X):
+        """Translate sentences, as `Decoder`."""
+        found = [None] * len(X)
         # A call has one limit for the length of its translations, which depends on that of the
         # sources. All calls are submitted before the first result is read.
         rows = {length: np.flatnonzero(X.lengths == length) for length in np.unique(X.lengths)}
         calls = {length: self.submit(X, rows[length], length) for length in rows}
         for length, results in calls.items():
             for row, result in zip(rows[length], results, strict=True):
-                translations[row] = self.hypotheses(result.result())
-        return translations
+                found[row] = self.hypotheses(result.result(), self.max_tokens(length))
+        return found
 
     def submit(self, X, rows, length):
         """Start to translate sentences of the same length, without waiting for the results."""
@@ -203,15 +201,22 @@ class CTranslate2Decoder:
             disable_unk=self.hp.suppress_unknown,
             no_repeat_ngram_size=self.hp.no_repeat_ngram,
             min_decoding_length=0,
-            max_decoding_length=int(self.hp.max_output_tokens(length)),
+            max_decoding_length=self.max_tokens(length),
             max_input_length=self.hp.max_input_tokens,
             return_scores=True,
         )
 
-    def hypotheses(self, result):
-        """Convert the result for one sentence to a list of pairs of ids and score."""
+    def max_tokens(self, length) -> int:
+        """Return the limit of the translations of sources with `length` tokens."""
+        return int(self.hp.max_output_tokens(length))
+
+    def hypotheses(self, result, max_tokens) -> list[Hypothesis]:
+        """Convert the result for one sentence."""
         ids = [
             np.array([self.token_to_id[token] for token in tokens], int)
             for tokens in result.hypotheses
         ]
-        return [*zip(ids, result.scores, strict=True)]
+        return [
+            Hypothesis.from_ids(own, score, self.target, max_tokens)
+            for own, score in zip(ids, result.scores, strict=True)
+        ]

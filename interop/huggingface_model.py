@@ -21,15 +21,16 @@ MAX_GENERATED_TOKENS = 512  # of a translation, unless the caller of `generate` 
 PAD_LOGIT = -100.0
 
 
-def write(hp, model, vocabs, path):
+def write(loaded, path):
     """Write the model as a folder that transformers loads.
 
     Args:
-      hp, model, vocabs: as `load_model` returns them.
+      loaded: LoadedModel.
       path: folder that does not exist yet.
     """
+    hp, model, path = loaded.hp, loaded.model, Path(path)
     check_single_model(model, "Hugging Face transformers")
-    vocab, path = vocabs[0], Path(path)
+    vocab = loaded.vocabs[0]
     check_no_symbols(vocab)
     safetensors = import_optional("safetensors.numpy")
     path.mkdir()

@@ -125,16 +125,16 @@ class TextModel(tf.Module):
     """A model that takes sentences and returns translations.
 
     Args:
-      hp, model, vocabs: as `load_model` returns them.
+      loaded: LoadedModel.
     """
 
-    def __init__(self, hp, model, vocabs):
+    def __init__(self, loaded):
         super().__init__()
-        self.hp = hp
+        self.hp = hp = loaded.hp
         # The SavedModel contains only variables that an attribute of this module refers to.
-        self.parameters = [variable.value for variable in model.variables]
-        self.ops = TOKENIZER_OPS[type(vocabs[0])](*vocabs)
-        self.search = make_search(model, hp, hp.beam, scored=True)
+        self.parameters = [variable.value for variable in loaded.model.variables]
+        self.ops = TOKENIZER_OPS[type(loaded.vocabs[0])](*loaded.vocabs)
+        self.search = make_search(loaded.model, hp, hp.beam, scored=True)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")], autograph=False)
     def translate(self, text):
@@ -161,8 +161,8 @@ class TextModel(tf.Module):
         )
 
 
-def write_saved_model(hp, model, vocabs, path):
+def write_saved_model(loaded, path):
     """Write a SavedModel whose one signature, `serving_default`, is `TextModel.translate`."""
-    text_model = TextModel(hp, model, vocabs)
+    text_model = TextModel(loaded)
     signatures = dict(serving_default=text_model.translate)
     tf.saved_model.save(text_model, str(path), signatures=signatures)

@@ -1,9 +1,9 @@
 """Attention maps, the attention weights of each head between all tokens, and their pictures."""
 
 import contextlib
-import dataclasses
 import itertools
 import math
+import sys
 import warnings
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -14,10 +14,11 @@ from keras import ops
 
 from ensemble import Ensemble
 from ids import RaggedIds
-from inference import decoding_batches, encode_both, encode_lines
+from inference import decoding_batches
 from modules import shift_right
 from rnn import RecurrentModel
-from vocab import EOS, truncate_at_eos
+from runtime.files import atomic_open
+from vocab import EOS, SPECIALS, UNK, WordVocab, truncate_at_eos
 
 MAX_PICTURE_TOKENS = 100  # on each axis of a picture
 # Fallback fonts: no single font covers all scripts.
@@ -114,17 +115,21 @@ def compiled_cross_weights(model):
     return tf.function(partial(cross_weights, model), signature, autograph=False)
 
 
-def alignments(model, hp, X, Y):
+def alignments(loaded, X, Y):
     """Compute the cross-attention of translations.
 
     Args:
-      X, Y: RaggedIds, ids of sources and of their translations, `</S>` included.
+      loaded: LoadedModel.
+      X: RaggedIds of sources, `</S>` included.
+      Y: RaggedIds or list, the ids of their translations; `append_eos` appends `</S>`.
 
     Returns:
       list of (T_y, T_x) float32, which sum to 1 over T_x; to less without masks from ids, because
       the model then also attends to padding. Those of `--attention_score cosine` may be negative,
       and have any sum. Without attention, they are 0.
     """
+    model, hp = loaded.model, loaded.hp
+    Y = RaggedIds.from_lists([append_eos(ids, hp) for ids in Y])
     # Making the graph takes longer than one sentence without it.
     weights_of = compiled_cross_weights(model) if len(X) > 1 else partial(cross_weights, model)
     results = [None] * len(X)
@@ -135,32 +140,74 @@ def alignments(model, hp, X, Y):
     return results
 
 
-def word_alignments(model, hp, vocabs, lines, translations) -> list[str]:
-    """Align the words of lines with those of their translations, both lists of str.
+def word_alignments(loaded, pairs) -> list[str]:
+    """Align the words of sources with those of their translations.
 
     Words are separated by spaces; those of a word vocabulary are without punctuation. Each word
-    of the translation is aligned with the word of the line that gets most of its attention.
+    of the translation is aligned with the word of the source that gets most of its attention.
+
+    Args:
+      loaded: LoadedModel.
+      pairs: list of the ids of a source, `</S>` included, and of its translation, without.
 
     Returns:
-      list of str: pairs as 0-0 1-2, word of the line and word of the translation, from 0. "" if
+      list of str: pairs as 0-0 1-2, word of the source and word of the translation, from 0. "" if
       a side is empty.
     """
-    results = [""] * len(lines)
-    X, Y, rows, _ = encode_both(hp, vocabs, lines, translations)
-    if not hp.unbounded_length:  # a translation may have maxlen words and no </S>
-        longer = dataclasses.replace(hp, maxlen=hp.maxlen + 1)
-        Y, *_ = encode_lines([translations[row] for row in rows], vocabs[1], longer)
-        Y = RaggedIds.from_lists([append_eos(ids, hp) for ids in Y])
-    for i, weights in enumerate(alignments(model, hp, X, Y)):
-        x_words, y_words = (
-            word_indices(truncate_at_eos(ids[i]), vocab)
-            for ids, vocab in zip((X, Y), vocabs, strict=True)
-        )
+    results = [""] * len(pairs)
+    rows = [row for row, sides in enumerate(pairs) if all(map(len, sides))]
+    X, Y = (RaggedIds.from_lists([pairs[row][side] for row in rows]) for side in (0, 1))
+    for row, x, y, weights in zip(rows, X, Y, alignments(loaded, X, Y), strict=True):
+        y = y[: len(weights)]  # the model may have a maximum length
+        x_words, y_words = map(word_indices, (x[:-1], y), loaded.vocabs)
         sums = np.zeros((y_words[-1] + 1, x_words[-1] + 1))
         np.add.at(sums, np.ix_(y_words, x_words), weights[: len(y_words), : len(x_words)])
-        pairs = [f"{x}-{y}" for y, x in enumerate(sums.argmax(axis=1))]
-        results[rows[i]] = " ".join(pairs)
+        aligned = [f"{x_word}-{y_word}" for y_word, x_word in enumerate(sums.argmax(axis=1))]
+        results[row] = " ".join(aligned)
     return results
+
+
+def align_translations(loaded, translations) -> list[str]:
+    """Align the words of each `Translation` with those of each of its hypotheses."""
+    return word_alignments(
+        loaded,
+        [
+            (translation.ids, ids_by_words(loaded, hypothesis))
+            for translation in translations
+            for hypothesis in translation.hypotheses
+        ],
+    )
+
+
+def replace_unknown(loaded, translations) -> list:
+    """Replace each `<UNK>` by the source word that it pays the most attention to.
+
+    Args:
+      loaded: LoadedModel of words.
+      translations: list of Translation.
+    """
+    hypotheses = [[*translation.hypotheses] for translation in translations]
+    places = [
+        (row, i)
+        for row, own in enumerate(hypotheses)
+        for i, _ in enumerate(own)
+        if UNK in own[i].ids
+    ]
+    X = RaggedIds.from_lists([translations[row].ids for row, _ in places])
+    Y = [hypotheses[row][i].ids for row, i in places]
+    for (row, i), y, weights in zip(places, Y, alignments(loaded, X, Y), strict=True):
+        source_words = loaded.vocabs[0].prepare([translations[row].line])[0].split()
+        attended = weights[: len(y), :-1].argmax(axis=1)  # (T_y,), not that of </S>
+        words = hypotheses[row][i].text.split()
+        # From the end, since a --prefix may have words that are no tokens.
+        for j in range(-min(len(words), len(y)), 0):
+            if words[j] == SPECIALS[UNK]:
+                words[j] = source_words[attended[j]]
+        hypotheses[row][i] = hypotheses[row][i]._replace(text=" ".join(words))
+    return [
+        translation._replace(hypotheses=own)
+        for translation, own in zip(translations, hypotheses, strict=True)
+    ]
 
 
 def word_indices(ids, vocab) -> list[int]:
@@ -168,6 +215,20 @@ def word_indices(ids, vocab) -> list[int]:
     begins = [*map(vocab.starts_word, ids)]
     begins[0] = True
     return [count - 1 for count in itertools.accumulate(begins)]
+
+
+def ids_by_words(loaded, hypothesis) -> list[int]:
+    """Return the ids of a `Hypothesis`, such that their words are those of its text.
+
+    An unknown character is a part of a word for the tokenizer, but a word of its own in the text,
+    ⁇, or the character that a given prefix has. Only such texts are encoded again.
+    """
+    ids, vocab = hypothesis.ids, loaded.vocabs[1]
+    if not ids or isinstance(vocab, WordVocab):
+        return ids
+    if word_indices(ids, vocab)[-1] + 1 == len(hypothesis.text.split()):
+        return ids
+    return vocab.encode([hypothesis.text])[0][:-1]  # without </S>
 
 
 def append_eos(ids, hp) -> list:
@@ -213,6 +274,28 @@ def plot_heads(heads, x_labels, y_labels):
             ax.set_xlabel(f"head {i + 1}" if len(heads) > 1 else "")
             ax.xaxis.tick_top()
         return figure
+
+
+def draw_translation(loaded, translation, path):
+    """Write a picture of what each token of the best translation attends to, and say so.
+
+    The source tokens label the columns, those of the translation the rows, MAX_PICTURE_TOKENS of
+    each at most.
+
+    Args:
+      translation: Translation of a line that is not empty.
+    """
+    x, y = translation.ids, append_eos(translation.hypotheses[0].ids, loaded.hp)
+    (weights,) = alignments(loaded, RaggedIds.from_lists([x]), [y])
+    x_labels, y_labels = (
+        [*map(vocab.id_to_token, ids[:MAX_PICTURE_TOKENS])]
+        for vocab, ids in zip(loaded.vocabs, (x, y), strict=True)
+    )
+    figure = plot_heads(weights[None, : len(y_labels), : len(x_labels)], x_labels, y_labels)
+    with atomic_open(path) as file:
+        save_png(figure, file)
+    part = f", {MAX_PICTURE_TOKENS} tokens" if max(len(x), len(y)) > MAX_PICTURE_TOKENS else ""
+    print(f"{path}: attention of the last translation{part}", file=sys.stderr)
 
 
 def figure_to_array(figure):

@@ -157,7 +157,8 @@ def translate_distributed(translate, X, results, settings):
       settings: str, everything else that the translations depend on, the model included.
 
     Returns:
-      list of the items in the order of X at rank 0; None at the other ranks.
+      list of the items in the order of X at rank 0. At the other ranks, the items of the other
+      workers are empty lists.
 
     Raises:
       OSError: another worker does not write its share.
@@ -168,15 +169,15 @@ def translate_distributed(translate, X, results, settings):
     start_time = time.monotonic()
     rows = range(rank, len(X), num_workers)
     got = translate(X.select(rows)) if rows else []
+    translations = [[]] * len(X)
+    translations[rank::num_workers] = got
     key = hashlib.sha256(X.digest() + settings.encode()).hexdigest()
     names = [f"{results.name}.part-{i}-of-{num_workers}" for i in range(num_workers)]
     shards = [results.with_name(name) for name in names]
     if rank:
         atomic_write(shards[rank], json.dumps(dict(key=key, got=got)), follow_links=False)
-        return None
+        return translations
     deadline = time.monotonic() + 60 + 10 * (time.monotonic() - start_time)
-    translations = [None] * len(X)
-    translations[::num_workers] = got
     for i in range(1, num_workers):
         translations[i::num_workers] = wait_for_shard(shards[i], key, deadline)
     for shard in shards[1:]:

@@ -6,11 +6,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from data_load import encode_lines
 from ids import RaggedIds
-from inference import decoding_batches, restore_prefix, token_log_probs
+from inference import SearchDecoder, Translator, decoding_batches, token_log_probs
 from monitor.attention_maps import append_eos, cross_weights
-from vocab import EOS, truncate_at_eos
 
 MAX_TOKENS = 200  # of a sentence, </S> included: an answer grows with their square
 MAX_BATCH_SENTENCES = 32
@@ -30,17 +28,19 @@ class InspectedTranslator:
     """Translate sentences, and compute what each token of a translation attends to.
 
     Args:
-      model: what `load_model` returned.
-      translator: a `Translator` with this model.
+      loaded: LoadedModel.
+      nbest: translations per sentence, `hp.beam` at most.
     """
 
-    def __init__(self, model, translator):
-        self.translator = translator
+    def __init__(self, loaded, nbest=1):
+        self.loaded = loaded
+        max_tokens = min(MAX_TOKENS, loaded.hp.max_input_tokens)
+        self.translator = Translator(loaded, SearchDecoder(loaded, nbest), max_tokens)
         ids = tf.TensorSpec([None, None], tf.int32)
 
         @tf.function(input_signature=[ids, ids], autograph=False)
         def inspect_batch(x, y):
-            return cross_weights(model, x, y), tf.exp(token_log_probs(model, x, y))
+            return cross_weights(loaded.model, x, y), tf.exp(token_log_probs(loaded.model, x, y))
 
         self.inspect_batch = inspect_batch
 
@@ -50,37 +50,35 @@ class InspectedTranslator:
         Returns:
           list of dict: the answer of the server to each one, in types that JSON has.
         """
-        hp, vocabs = self.translator.hp, self.translator.vocabs
-        detokenize = vocabs[1].decode
-        max_tokens = min(MAX_TOKENS, hp.max_input_tokens)
-        lines = [sentence.text for sentence in sentences]
-        X, rows, truncated = encode_lines(lines, vocabs[0], hp, max_tokens)
-        prefixes = [sentences[row].prefix for row in rows]
-        Y = self.translator.encode_prefixes(prefixes)
-        translations = self.translator.decode_ids(X, Y)
-        answers = [
-            dict(source=[], translations=[], truncated=row in truncated)
-            for row in range(len(lines))
-        ]
-        for row, x, prefix, y, hypotheses in zip(rows, X, prefixes, Y, translations, strict=True):
-            answers[row]["source"] = [*map(vocabs[0].display, x[:-1])]
-            answers[row]["translations"] = [
-                dict(
-                    text=restore_prefix(detokenize(ids), prefix, detokenize(y)),
-                    score=round(float(score), 4),
-                    truncated=EOS not in ids,  # it has the maximum length
-                )
-                for ids, score in hypotheses
-            ]
+        # With prefixes, also empty ones, there is one graph for all requests.
+        texts, prefixes, _ = map(list, zip(*sentences, strict=True))
+        translations = self.translator(texts, prefixes)
+        answers = [self.answer(translation) for translation in translations]
         self.inspect(
             [
-                (x, ids, answer)
-                for row, x, hypotheses in zip(rows, X, translations, strict=True)
-                for (ids, _), answer in zip(hypotheses, answers[row]["translations"], strict=True)
-                if sentences[row].inspect
+                (translation.ids, hypothesis.ids, inspected)
+                for sentence, translation, answer in zip(
+                    sentences, translations, answers, strict=True
+                )
+                if sentence.inspect
+                for hypothesis, inspected in zip(
+                    translation.hypotheses, answer["translations"], strict=False
+                )
             ]
         )
         return answers
+
+    def answer(self, translation) -> dict:
+        """Return the answer for a `Translation`, without what `inspect` adds."""
+        hypotheses = translation.hypotheses if len(translation.ids) else []
+        return dict(
+            source=[*map(self.loaded.vocabs[0].display, translation.ids[:-1])],
+            translations=[
+                dict(text=own.text, score=round(own.score, 4), truncated=own.at_limit)
+                for own in hypotheses
+            ],
+            truncated=translation.truncated,
+        )
 
     def inspect(self, hypotheses):
         """Add the tokens, their probabilities and their attention to the answers.
@@ -88,16 +86,15 @@ class InspectedTranslator:
         Args:
           hypotheses: list of (source ids, ids of a translation, its dict in the answer).
         """
-        hp, (_, vocab) = self.translator.hp, self.translator.vocabs
+        hp, (_, vocab) = self.loaded.hp, self.loaded.vocabs
         X = RaggedIds.from_lists([x for x, _, _ in hypotheses])
         Y = RaggedIds.from_lists([append_eos(ids, hp) for _, ids, _ in hypotheses])
         for rows in decoding_batches(np.maximum(X.lengths, Y.lengths), width=hp.pad_to):
             batch = self.inspect_batch(X.pad(rows, hp.pad_to), Y.pad(rows, hp.pad_to))
             for row, weights, probabilities in zip(rows, *map(np.asarray, batch), strict=True):
                 _, ids, answer = hypotheses[row]
-                tokens = [*map(vocab.display, truncate_at_eos(ids))]
-                T_y, T_x = len(tokens), X.lengths[row] - 1  # without </S>
-                answer["tokens"] = tokens
+                T_y, T_x = len(ids), X.lengths[row] - 1  # without </S>
+                answer["tokens"] = [*map(vocab.display, ids)]
                 answer["probabilities"] = probabilities[:T_y].astype(float).round(3).tolist()
                 answer["attention"] = weights[:T_y, :T_x].astype(float).round(3).tolist()
 

@@ -235,7 +235,8 @@ def train_once(folder, recipe, pairs=400, tests=30, **flags):
         done = folder / "flags.json"
         if not done.exists():
             named = write_corpus(folder, sample_pairs(pairs), sample_pairs(tests, seed=1))
-            named |= dict(recipe=recipe, vocab_size=300, lr=0.01, warmup_steps=10)
+            named |= dict(recipe=recipe, lr=0.01, warmup_steps=10)
+            named |= {} if recipe == "legacy" else dict(vocab_size=300)
             named |= SMALL if "rnn" not in recipe else dict(hidden_units=32)
             named |= dict(batch_tokens=0, batch_size=32, num_epochs=12)
             named |= dict(maxlen=15 if recipe == "legacy" else 40) | flags

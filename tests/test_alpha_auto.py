@@ -12,7 +12,7 @@ import train
 from conftest import slow
 from helpers import refused
 from hparams import hparams_path, load_hparams, make_hparams
-from inference import load_model
+from inference import SearchDecoder, load_model
 from processes import forked_script
 
 
@@ -34,13 +34,12 @@ def change_saved(flags, **values):
 
 def test_the_exponent_with_the_best_score_is_saved(flags, monkeypatch, capsys):
     scores, tried = iter([40.0, 42.5, 41.0, 39.0, 42.5]), []
-    make_search = train.make_search
 
-    def record(model, hp, beam):
-        tried.append(hp.alpha)
-        return make_search(model, hp, beam)
+    def record(loaded, show_progress):
+        tried.append(loaded.hp.alpha)
+        return SearchDecoder(loaded)
 
-    monkeypatch.setattr(train, "make_search", record)
+    monkeypatch.setattr(train, "SearchDecoder", record)
     monkeypatch.setattr(train, "corpus_score", lambda *_: (next(scores), ""))
     before = json.loads(hparams_path(flags["logdir"]).read_text())
     change_saved(flags, alpha=1.2)
@@ -55,17 +54,18 @@ def test_the_exponent_with_the_best_score_is_saved(flags, monkeypatch, capsys):
 
 
 def test_search_and_metric_are_those_of_the_flags(flags, monkeypatch):
-    searches, scores, make_search = set(), set(), train.make_search
+    searches, scores = set(), set()
 
-    def record(model, hp, beam):
-        searches.add((beam, hp.length_penalty, hp.average_checkpoints))
-        return make_search(model, hp, beam)
+    def record(loaded, show_progress):
+        hp = loaded.hp
+        searches.add((hp.beam, hp.length_penalty, hp.average_checkpoints))
+        return SearchDecoder(loaded)
 
     def corpus_score(name, dev, got, lang):
         scores.add((name, lang))
         return 0.0, ""
 
-    monkeypatch.setattr(train, "make_search", record)
+    monkeypatch.setattr(train, "SearchDecoder", record)
     monkeypatch.setattr(train, "corpus_score", corpus_score)
     own = dict(beam=3, length_penalty="ctranslate2", average_checkpoints=2)
     train.main(flags | dict(alpha="auto", metric="chrf") | own)

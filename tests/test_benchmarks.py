@@ -115,7 +115,7 @@ def test_the_model_for_joeynmt(benchmarks, trained, tmp_path):
     hp, _ = load_hparams({"logdir": flags["logdir"]}, model_exists=True)
     config = joey.joey_config(hp, dict(source_train="train.de", source_dev="val.de"), tmp_path)
     assert json.loads(json.dumps(config))["data"]["train"] == "train"
-    arrays = time_decode.joey_parameters(load_model({"logdir": flags["logdir"]})[2])
+    arrays = time_decode.joey_parameters(load_model({"logdir": flags["logdir"]}).model)
     # A linear layer and a normalization have two arrays each, an attention has 4 linear layers.
     per_encoder_block, per_decoder_block = 2 * (4 + 1 + 2 + 1), 2 * (4 + 4 + 1 + 1 + 2 + 1)
     blocks = hp.num_blocks * (per_encoder_block + per_decoder_block)
@@ -126,11 +126,11 @@ def test_the_figures_of_a_model(trained, tmp_path, monkeypatch):
     from docs.figures import draw
 
     paths = [tmp_path / "curve.png", tmp_path / "attention.png"]
-    _, hp, model, vocabs = load_model({"logdir": trained("tiny")["logdir"]})
-    first, *_ = load_test_data(hp, vocabs).data.X
+    loaded = load_model({"logdir": trained("tiny")["logdir"]})
+    first, *_ = load_test_data(loaded.hp, loaded.vocabs).data.X
     monkeypatch.setattr(draw, "NUM_TOKENS", len(first) - 1)  # without </S>
-    draw.draw_curve(hp.logdir, paths[0])
-    draw.draw_attention(hp, model, vocabs, paths[1])
+    draw.draw_curve(loaded.hp.logdir, paths[0])
+    draw.draw_attention(loaded, paths[1])
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
 

@@ -13,7 +13,7 @@ from data_load import encode_lines
 from export import ExportFlags
 from helpers import ODD_LINES, refused, run_translate
 from hparams import make_hparams
-from inference import Translator, decode_all, load_model, make_search
+from inference import LoadedModel, SearchDecoder, Translator, load_model
 from interop import ctranslate2_model
 from interop.optional import import_optional
 from model import make_model
@@ -22,7 +22,7 @@ from runtime.errors import InputError
 from search import suppress
 from text import read_test_sentences
 from translate import TranslateFlags
-from vocab import PAD, truncate_at_eos
+from vocab import PAD
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason=INSTALL_EXTRAS)
 
@@ -33,10 +33,10 @@ def flags(request, trained):
 
 
 def loaded(flags, **more):
-    """Load a model: (hp, model, vocabs), and the ids of the test set."""
-    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"]) | more)
+    """Load a model, and the ids of the test set."""
+    model = load_model(dict(logdir=flags["logdir"]) | more)
     lines = read_test_sentences(flags["source_test"]).raw
-    return (hp, model, vocabs), encode_lines(lines, vocabs[0], hp)[0]
+    return model, encode_lines(lines, model.vocabs[0], model.hp)[0]
 
 
 SEARCHES = [dict(beam=1)] + [
@@ -46,26 +46,26 @@ SEARCHES = [dict(beam=1)] + [
 
 @pytest.mark.parametrize("search", SEARCHES)
 def test_translations_and_scores_are_equal(flags, search):
-    (hp, model, vocabs), X = loaded(flags, **search)
-    ours = decode_all(make_search(model, hp, hp.beam), X, hp, quiet=True)
-    theirs = ctranslate2_model.CTranslate2Decoder(hp, model, vocabs, 1, "float32")(X)
-    for [(ids, score)], [(their_ids, their_score)] in zip(ours, theirs, strict=True):
-        assert truncate_at_eos(ids).tolist() == their_ids.tolist()
-        assert hp.beam == 1 or score == pytest.approx(their_score, abs=1e-4)
-    assert len({tuple(ids) for [(ids, _)] in theirs}) > 1  # a small model may repeat itself
+    model, X = loaded(flags, **search)
+    ours = SearchDecoder(model)(X)
+    theirs = ctranslate2_model.CTranslate2Decoder(model, 1, "float32")(X)
+    for [our], [their] in zip(ours, theirs, strict=True):
+        assert our._replace(score=0.0) == their._replace(score=0.0)
+        assert model.hp.beam == 1 or our.score == pytest.approx(their.score, abs=1e-4)
+    assert len({tuple(best.ids) for [best] in theirs}) > 1  # a small model may repeat itself
 
 
-def log_probability_differences(hp, model, vocabs, X, path, quantization="float32"):
+def log_probability_differences(loaded, X, path, quantization="float32"):
     """Export a model, and compare the log-probabilities of some tokens there with ours."""
-    ctranslate2_model.write(hp, model, vocabs, path, quantization)
+    ctranslate2_model.write(loaded, path, quantization)
     translator = ctranslate2.Translator(str(path), compute_type=quantization)
     pairs = [(x[:-1], np.flip(x[:-1])) for x in X]  # any ids can serve as a translation
-    tokens = [[[*map(vocabs[0].id_to_token, side)] for side in pair] for pair in pairs]
+    tokens = [[[*map(loaded.vocabs[0].id_to_token, side)] for side in pair] for pair in pairs]
     scored = translator.score_batch(*map(list, zip(*tokens, strict=True)))
     differences = []
     for (x, y), result in zip(pairs, scored, strict=True):
         x, y = (np.append(side, 3)[None].astype(np.int32) for side in (x, y))
-        logp = tf.nn.log_softmax(suppress(model(x, y), [PAD]))[0].numpy()
+        logp = tf.nn.log_softmax(suppress(loaded.model(x, y), [PAD]))[0].numpy()
         differences.extend(logp[range(y.size), y[0]] - result.log_probs)
     return differences
 
@@ -74,7 +74,7 @@ def log_probability_differences(hp, model, vocabs, X, path, quantization="float3
 def test_log_probabilities_are_equal(flags, tmp_path, quantization):
     """With int8 nearly equal: a parameter is rounded to 1/127 of the largest in its row."""
     model, X = loaded(flags, beam=1)
-    differences = log_probability_differences(*model, X, tmp_path / "model", quantization)
+    differences = log_probability_differences(model, X, tmp_path / "model", quantization)
     if quantization == "float32":
         np.testing.assert_allclose(differences, 0, atol=1e-4)
     else:
@@ -82,13 +82,14 @@ def test_log_probabilities_are_equal(flags, tmp_path, quantization):
 
 
 def test_normalization_before_each_sublayer(trained, tmp_path):
-    (hp, _, vocabs), X = loaded(trained("tiny"), beam=1)
+    (_, hp, _, vocabs), X = loaded(trained("tiny"), beam=1)
     hp = dataclasses.replace(hp, normalization="pre")
     model = make_model(hp, *map(len, vocabs))
     rng = np.random.default_rng(0)
     for variable in model.trainable_variables:  # also gamma and beta differ between layers
         variable.assign(variable + rng.normal(scale=0.1, size=variable.shape))
-    differences = log_probability_differences(hp, model, vocabs, X, tmp_path / "model")
+    pre_norm = LoadedModel([], hp, model, vocabs)
+    differences = log_probability_differences(pre_norm, X, tmp_path / "model")
     np.testing.assert_allclose(differences, 0, atol=1e-4)
 
 
@@ -119,8 +120,8 @@ def test_an_exported_model_works_without_this_project(trained, tmp_path):
     client = [sys.executable, "-c", CLIENT, str(path)]
     done = subprocess.run(client, input=text, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    (hp, model, vocabs), _ = loaded(flags, beam=1)
-    ours = [best[0][0] for best in Translator(hp, model, vocabs)(lines)]
+    model, _ = loaded(flags, beam=1)
+    ours = [translation.text for translation in Translator(model)(lines)]
     theirs = done.stdout.splitlines()
     # CTranslate2's limit is 256 tokens: a translation that does not end is longer than ours.
     assert all(long.startswith(short) for long, short in zip(theirs, ours, strict=True))
@@ -168,7 +169,7 @@ def test_unsupported_models_and_flags(trained, tmp_path, monkeypatch):
 
 def test_long_lines_are_truncated(trained):
     flags = trained("tiny")
-    (hp, model, vocabs), _ = loaded(flags, beam=1)
-    decode = ctranslate2_model.CTranslate2Decoder(hp, model, vocabs, 1, "float32")
-    translator = Translator(hp, model, vocabs, 1, decode)
+    model, _ = loaded(flags, beam=1)
+    decode = ctranslate2_model.CTranslate2Decoder(model, 1, "float32")
+    translator = Translator(model, decode)
     assert len(translator(["Hund " * 2000, "Der Hund"])) == 2 and translator.truncated == 1

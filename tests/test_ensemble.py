@@ -13,10 +13,11 @@ import train
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from ensemble import Ensemble, mean_log_probs
 from hparams import make_hparams
-from inference import Scorer, Translator, load_model, make_search
+from inference import LoadedModel, Translator, load_model, make_search
 from model import make_model
 from processes import forked_script
 from runtime.errors import InputError
+from score import Scorer
 from text import read_test_sentences
 from vocab import BOS
 
@@ -131,9 +132,9 @@ def test_the_scripts_use_several_models(two, tmp_path):
     (path,) = results.iterdir()
     got = re.findall(r"^- got: (.*)$", path.read_text("utf-8"), re.MULTILINE)
     assert done.stdout.splitlines() == got
-    _, hp, model, vocabs = load_model(dict(logdir=logdir))
-    assert [best[0][0] for best in Translator(hp, model, vocabs)(lines)] == got
-    assert len(Scorer(hp, model, vocabs)(lines, got)) == len(lines)
+    loaded = load_model(dict(logdir=logdir))
+    assert [translation.text for translation in Translator(loaded)(lines)] == got
+    assert len(Scorer(loaded)(lines, got)) == len(lines)
 
 
 @slow
@@ -142,11 +143,11 @@ def test_an_ensemble_is_exported(two, tmp_path):
     assert done.returncode == 0, done.stderr
     import tensorflow_text  # noqa: F401  registers the operations that tokenize
 
-    _, hp, model, vocabs = load_model(dict(logdir=two["logdir"]))
+    loaded = load_model(dict(logdir=two["logdir"]))
     lines = read_test_sentences(two["source_test"]).raw
     signature = tf.saved_model.load(str(tmp_path / "exported")).signatures["serving_default"]
     texts = signature(text=tf.constant(lines))["translation"].numpy()
-    expected = [best[0][0] for best in Translator(hp, model, vocabs)(lines)]
+    expected = [translation.text for translation in Translator(loaded)(lines)]
     assert [text.decode() for text in texts] == expected
 
 
@@ -161,8 +162,8 @@ def test_other_programs_run_one_model(two, tmp_path, format):
 def test_the_results_file_names_the_models(two, tmp_path, monkeypatch):
     from eval import results_path
 
-    paths, hp, *_ = load_model(dict(logdir=two["logdir"]))
-    assert results_path(hp, paths).name == "model_epoch_06_gs_54.first_second"
+    loaded = load_model(dict(logdir=two["logdir"]))
+    assert results_path(loaded).name == "model_epoch_06_gs_54.first_second"
 
 
 @pytest.fixture
@@ -171,7 +172,9 @@ def load_both(monkeypatch):
 
     def load(flags, base=None):
         hps = dict(a=make_hparams(base or {}), b=make_hparams((base or {}) | flags))
-        monkeypatch.setattr(inference, "load_single", lambda f: ([], hps[f["logdir"]], None, None))
+        monkeypatch.setattr(
+            inference, "load_single", lambda f: LoadedModel([], hps[f["logdir"]], None, ())
+        )
         return inference.load_ensemble({}, ["a", "b"])
 
     monkeypatch.setattr(inference, "fingerprints", lambda _: {})
@@ -190,7 +193,7 @@ def test_models_that_accept_sentences_of_other_lengths(load_both):
     base = dict(recipe="tiny", positions="learned", maxlen=50)
     with pytest.raises(InputError, match="b: reads sentences in another way than a"):
         load_both(dict(maxlen=60), base)
-    assert load_both(dict(maxlen=60), dict(recipe="tiny"))[2] == (None, None)
+    assert load_both(dict(maxlen=60), dict(recipe="tiny")).model == (None, None)
 
 
 @pytest.mark.parametrize("languages", [("en", "de"), ("de", "fr")])
@@ -201,7 +204,7 @@ def test_models_of_different_directions(load_both, languages):
 
 
 def test_models_with_other_positions_but_equal_lengths_translate_together(load_both):
-    assert load_both(dict(positions="sinusoid"))[2] == (None, None)
+    assert load_both(dict(positions="sinusoid")).model == (None, None)
 
 
 @slow

@@ -26,12 +26,13 @@ def test_saved_models_translate_as_translate_does(trained, tmp_path):
     answers = run_saved_models(paths, lines, tmp_path)
 
     for (logdir, beam), (texts, scores) in zip(models.items(), answers, strict=True):
-        _, hp, model, vocabs = load_model(dict(logdir=logdir, beam=beam))
-        expected = [best[0] for best in Translator(hp, model, vocabs)(lines)]
-        assert texts == [text for text, _ in expected]
+        translations = Translator(load_model(dict(logdir=logdir, beam=beam)))(lines)
+        assert texts == [translation.text for translation in translations]
         assert len(set(texts)) > 5
         if beam > 1:
-            assert scores == pytest.approx([score for _, score in expected], abs=1e-4)
+            assert scores == pytest.approx(
+                [own.hypotheses[0].score for own in translations], abs=1e-4
+            )
         assert all((score < 0) == (line != "") for line, score in zip(texts, scores, strict=True))
 
 
@@ -62,6 +63,6 @@ def test_a_model_of_the_2017_code_translates_a_real_test_set(original_run, real_
     assert done.returncode == 0, done.stderr
     lines = (real_text / "multi30k" / "test_2016_flickr.de").read_text("utf-8").splitlines()
     [(texts, _)] = run_saved_models([path], lines, tmp_path)
-    _, hp, model, vocabs = load_model(flags)
-    assert texts == [best[0][0] for best in Translator(hp, model, vocabs)(lines)]
+    loaded = load_model(flags)
+    assert texts == [translation.text for translation in Translator(loaded)(lines)]
     assert len(set(texts)) > 900

@@ -24,7 +24,7 @@ from conftest import BFLOAT16, sample_pairs, slow, write_corpus
 from data_load import load_train_data
 from export import ExportFlags
 from hparams import RECIPES, Hyperparams, make_hparams
-from inference import Translator, make_search
+from inference import LoadedModel, Translator, make_search
 from interop.saved_model import SubwordOps, WordOps, write_saved_model
 from model import make_model
 from optimizer import FusedAdam
@@ -250,38 +250,39 @@ RNNS = st.fixed_dictionaries(
 @examples(2, 4, shrink=False)
 @given(MODELS)
 def test_models_train_resume_translate_and_export(words, subwords, flags):
-    check_export(*train_resume_and_translate(flags, words, subwords))
+    check_export(train_resume_and_translate(flags, words, subwords))
 
 
 @slow
 @examples(2, 4, shrink=False)
 @given(RNNS)
 def test_recurrent_models_train_resume_translate_and_export(words, subwords, flags):
-    check_export(*train_resume_and_translate(flags, words, subwords))
+    check_export(train_resume_and_translate(flags, words, subwords))
 
 
 @slow
 @examples(5, 100, shrink=False, random=True)
 @given(st.one_of(MODELS, RNNS))
 def test_other_models_train_resume_translate_and_export(words, subwords, flags):
-    check_export(*train_resume_and_translate(flags, words, subwords))
+    check_export(train_resume_and_translate(flags, words, subwords))
 
 
-def check_export(hp, model, vocabs):
+def check_export(loaded):
     """Check that a SavedModel translates as the model, and that other formats take or refuse it."""
     for name in EXPORT_FORMATS:
         with contextlib.suppress(InputError):
-            ExportFlags(format=name).check_needs(hp)
+            ExportFlags(format=name).check_needs(loaded.hp)
     lines = ["a", "", "a é ß", "Ein Hund läuft"]
     with TemporaryDirectory() as folder:
-        write_saved_model(hp, model, vocabs, folder)
+        write_saved_model(loaded, folder)
         serve = tf.saved_model.load(folder).signatures["serving_default"]
         answer = serve(text=tf.constant(lines))
-    expected = [best[0] for best in Translator(hp, model, vocabs)(lines)]
-    assert [text.decode() for text in answer["translation"].numpy()] == [e[0] for e in expected]
-    if hp.beam > 1:  # greedy search gives no scores
-        tolerance = 1e-4 if hp.precision == "float32" else 0.1
-        np.testing.assert_allclose(answer["score"], [e[1] for e in expected], tolerance, tolerance)
+    best = [translation.hypotheses[0] for translation in Translator(loaded)(lines)]
+    assert [text.decode() for text in answer["translation"].numpy()] == [own.text for own in best]
+    if loaded.hp.beam > 1:  # greedy search gives no scores
+        tolerance = 1e-4 if loaded.hp.precision == "float32" else 0.1
+        scores = [own.score for own in best]
+        np.testing.assert_allclose(answer["score"], scores, tolerance, tolerance)
     keras.backend.clear_session()
 
 
@@ -367,7 +368,7 @@ def train_resume_and_translate(flags, words, subwords):
     preds, scores = make_search(model, hp, hp.beam)(x)
     assert preds.shape[:2] == (3, 1) and np.isfinite(scores).all()
     assert np.all((preds >= 0) & (preds < len(vocabs[1])))
-    return hp, model, vocabs
+    return LoadedModel([], hp, model, vocabs)
 
 
 # Many lines --------------------------------------------------------------------------
@@ -393,7 +394,7 @@ def test_a_million_random_lines(tmp_path, recipe):
     hp = make_hparams(flags | dict(hidden_units=2, num_heads=1, num_blocks=1, beam=1))
     vocabs = load_vocabs(hp)
     assert len(load_train_data(hp, vocabs).X) > 100_000
-    translator = Translator(hp, make_model(hp, *map(len, vocabs)), vocabs)
+    translator = Translator(LoadedModel([], hp, make_model(hp, *map(len, vocabs)), vocabs))
     for number, block in enumerate(blocks(read_lines(hp.source_train))):
         if number % 10 == 0:  # the others would take half an hour
             assert len(translator(block)) == len(block)

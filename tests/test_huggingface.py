@@ -19,7 +19,7 @@ from data_load import encode_lines
 from export import ExportFlags
 from helpers import ODD_LINES, refused
 from hparams import make_hparams
-from inference import Translator, load_model
+from inference import LoadedModel, Translator, load_model
 from interop import huggingface_model
 from interop.optional import import_optional
 from model import make_model
@@ -192,7 +192,8 @@ def test_symbols_are_refused(tmp_path):
     prepro.main(flags | dict(symbols=">>de<<"))
     vocab = SubwordVocab(Path(flags["preprocessed"]) / "bpe.model")
     with pytest.raises(InputError, match="bpe.model: has the symbols >>de<<, .* --format"):
-        huggingface_model.write(make_hparams(flags), None, (vocab, vocab), tmp_path / "out")
+        loaded = LoadedModel([], make_hparams(flags), None, (vocab, vocab))
+        huggingface_model.write(loaded, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -255,7 +256,8 @@ def test_transformers_computes_the_same(exported):
     flags, path = exported
     lines = read_test_sentences(flags["source_test"]).raw
     lines += [line for line in (line.strip("\ufeff\r") for line in ODD_LINES) if line.strip()]
-    _, hp, model, vocabs = load_model(model_flags(flags))
+    loaded = load_model(model_flags(flags))
+    _, hp, model, vocabs = loaded
     rows = encode_lines(lines, vocabs[0], hp)[0]
     limits = [1 + int(hp.max_output_tokens(len(row))) for row in rows]  # the <S> counts
     pairs = [*random_pairs()]
@@ -265,7 +267,7 @@ def test_transformers_computes_the_same(exported):
     assert again == answer
     ids, texts, together, logits = answer
     assert ids == [row.tolist() for row in rows]
-    assert texts == [best[0][0] for best in Translator(hp, model, vocabs)(lines)]
+    assert texts == [translation.text for translation in Translator(loaded)(lines)]
     assert all(long.startswith(short) for long, short in zip(together, texts, strict=True))
     assert len(set(texts)) > 5
     for (x, y), theirs in zip(pairs, logits, strict=True):
@@ -284,7 +286,7 @@ def test_real_text_has_the_same_tokens(real_text, tmp_path):
     hp = make_hparams(flags)
     vocabs = load_vocabs(dataclasses.replace(hp, vocab_size=AUTO))
     model = make_model(hp, *map(len, vocabs))
-    huggingface_model.write(hp, model, vocabs, tmp_path / "model")
+    huggingface_model.write(LoadedModel([], hp, model, vocabs), tmp_path / "model")
     lines = [line for _, lang in SIDES for line in read_lines(folder / f"val.{lang}")]
     assert len(lines) == 2028
     [[ids, *_]] = ask_transformers([tmp_path / "model"], lines, [], [])

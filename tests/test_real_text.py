@@ -37,23 +37,23 @@ def flags(real_text, tmp_path_factory):
 def translate(flags, make_decoder=None, **decoding):
     """Translate the test set: the test set, and pairs of translation and score."""
     names = dict(logdir=flags["logdir"], average_checkpoints=1)
-    _, hp, model, vocabs = load_model(names | decoding)
-    test = load_test_data(hp, vocabs)
-    decode = make_decoder and make_decoder(hp, model, vocabs, 1)
-    best = [best[0] for best in Translator(hp, model, vocabs, 1, decode)(test.data.Sources)]
-    return test, best
+    loaded = load_model(names | decoding)
+    test = load_test_data(loaded.hp, loaded.vocabs)
+    decode = make_decoder and make_decoder(loaded)
+    translations = Translator(loaded, decode)(test.data.Sources)
+    return test, [translation.hypotheses[0] for translation in translations]
 
 
-def int8(*args):
-    return ctranslate2_model.CTranslate2Decoder(*args, "int8")
+def int8(loaded):
+    return ctranslate2_model.CTranslate2Decoder(loaded, 1, "int8")
 
 
-def float32(*args):
-    return ctranslate2_model.CTranslate2Decoder(*args, "float32")
+def float32(loaded):
+    return ctranslate2_model.CTranslate2Decoder(loaded, 1, "float32")
 
 
 def texts(best):
-    return [text for text, _ in best]
+    return [hypothesis.text for hypothesis in best]
 
 
 def assert_same(best, others):

@@ -9,9 +9,10 @@ import rerank
 import train
 from conftest import SMALL, sample_pairs, write_corpus
 from hparams import Hyperparams
-from inference import LineScore
+from inference import LoadedModel
 from processes import forked_script
 from runtime.errors import InputError
+from score import LineScore
 from vocab import WordVocab
 
 
@@ -138,7 +139,7 @@ def test_standard_output_has_translations_only(tmp_path, monkeypatch, capsysbina
 
     def load_model(_):
         print("assuming num_heads 8")
-        return None, Hyperparams(maxlen=20), None, [WordVocab, WordVocab]
+        return LoadedModel([], Hyperparams(maxlen=20), None, (WordVocab, WordVocab))
 
     def scorer(texts, _):
         return [LineScore(-1.0, 1)] * 2

@@ -305,7 +305,7 @@ def test_ctrl_c_while_the_development_set_is_translated(flags, tmp_path, monkeyp
     """All steps of the epoch are done and saved. Only the BLEU is missing."""
     flags = flags | dict(logdir=str(tmp_path), num_epochs=1, save_steps=0, deterministic=False)
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(trainer, "decode_all", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        patched.setattr(trainer, "evaluate_dev", lambda *_: os.kill(os.getpid(), signal.SIGINT))
         train.main(flags)
     path = checkpoint.latest(tmp_path)
     assert checkpoint.is_mid_epoch(path) and "dev_bleu" not in scalars(tmp_path)

@@ -399,7 +399,7 @@ def test_a_model_without_attention_has_no_picture_of_it(tmp_path):
     message = "needs a model with attention"
     refused("translate.py", message, **given, attention=tmp_path / "a.png")
     assert not given["output"].exists()
-    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"]))
-    X = RaggedIds.from_lists(vocabs[0].encode(["Der Hund"]))
-    (weights,) = alignments(model, hp, X, X)
+    loaded = load_model(dict(logdir=flags["logdir"]))
+    X = RaggedIds.from_lists(loaded.vocabs[0].encode(["Der Hund"]))
+    (weights,) = alignments(loaded, X, X)
     assert weights.shape == (X.lengths[0], X.lengths[0]) and not weights.any()

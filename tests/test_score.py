@@ -9,18 +9,22 @@ import pytest
 import translate
 from data_load import encode_lines
 from helpers import refused
-from inference import LineScore, Scorer, load_model
+from hparams import make_hparams
+from inference import Hypothesis, LoadedModel, load_model
+from model import make_model
 from monitor import attention_maps
-from monitor.attention_maps import word_alignments, word_indices
+from monitor.attention_maps import ids_by_words, word_alignments, word_indices
 from processes import forked_script
+from score import LineScore, Scorer
 from text import read_test_sentences
+from vocab import EOS, SPECIALS, UNK, WordVocab
 
 
 @pytest.fixture(params=["legacy", "tiny", "rnn_attention"])
 def loaded(request, trained):
     flags = trained(request.param)
-    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"], beam=3, alpha=0.0))
-    return model, hp, vocabs, *(read_test_sentences(flags[f"{side}_test"]).raw for side in SIDES)
+    loaded = load_model(dict(logdir=flags["logdir"], beam=3, alpha=0.0))
+    return loaded, *(read_test_sentences(flags[f"{side}_test"]).raw for side in SIDES)
 
 
 SIDES = ("source", "target")
@@ -28,8 +32,8 @@ SIDES = ("source", "target")
 
 def test_the_score_is_the_log_probability_of_all_tokens(loaded):
     """Computed from the logits of one pair at a time, without padding."""
-    model, hp, vocabs, lines, translations = loaded
-    scores = Scorer(hp, model, vocabs)(lines[:9], translations[:9])
+    (_, hp, model, vocabs), lines, translations = loaded
+    scores = Scorer(loaded[0])(lines[:9], translations[:9])
     for line, translation, score in zip(lines, translations, scores, strict=False):
         x, y = (
             encode_lines([text], vocab, hp)[0].pad(width=hp.pad_to)
@@ -45,8 +49,8 @@ def test_the_score_is_the_log_probability_of_all_tokens(loaded):
 
 
 def test_the_right_translation_is_more_likely_than_another_one(loaded):
-    model, hp, vocabs, lines, translations = loaded
-    scorer = Scorer(hp, model, vocabs)
+    model, lines, translations = loaded
+    scorer = Scorer(model)
     given, others = (
         sum(score.logp for score in scorer(lines, texts))
         for texts in (translations, [text[::-1] for text in translations])
@@ -130,12 +134,18 @@ def test_the_perplexity_of_no_tokens():
     assert math.isnan(LineScore(math.nan, 0).perplexity)
 
 
+def align(loaded, lines, texts):
+    """Align lines with given texts, as translate.py --score does."""
+    scores = Scorer(loaded)(lines, texts)
+    return word_alignments(loaded, [(score.source_ids, score.target_ids) for score in scores])
+
+
 def test_alignments_join_the_weights_of_a_word(trained, monkeypatch):
-    flags = trained("tiny")
-    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"]))
+    loaded = load_model(dict(logdir=trained("tiny")["logdir"]))
+    vocab, _ = loaded.vocabs
     lines, texts = ["Der Hund schläft.", ""], ["The dog.", "x"]
-    x, y = (vocabs[0].encode([side[0]])[0] for side in (lines, texts))
-    x_words, y_words = (np.array(word_indices(ids[:-1], vocabs[0])) for ids in (x, y))
+    x, y = (vocab.encode([side[0]])[0] for side in (lines, texts))
+    x_words, y_words = (np.array(word_indices(ids[:-1], vocab)) for ids in (x, y))
     assert x_words.max() == 2 and y_words.max() == 1 and len(x_words) > 4
     weights = np.zeros((len(y), len(x)))
     weights[:, -1] = 1.0  # </S> gets most, and does not count
@@ -144,23 +154,43 @@ def test_alignments_join_the_weights_of_a_word(trained, monkeypatch):
     weights[:-1, :-1][np.ix_(y_words == 1, x_words == 0)] = 0.1
     monkeypatch.setattr(attention_maps, "alignments", lambda *_: [weights])
     expected = ["1-0 0-1", ""] if (x_words == 1).sum() > 1 else ["2-0 0-1", ""]
-    assert word_alignments(model, hp, vocabs, lines, texts) == expected
+    assert align(loaded, lines, texts) == expected
 
 
 def test_words_are_aligned_as_they_are(trained):
-    flags = trained("legacy")
-    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"]))
-    (pairs,) = word_alignments(model, hp, vocabs, ["der Hund schläft"], ["the dog sleeps"])
+    loaded = load_model(dict(logdir=trained("legacy")["logdir"]))
+    (pairs,) = align(loaded, ["der Hund schläft"], ["the dog sleeps"])
     assert [pair.split("-")[1] for pair in pairs.split()] == ["0", "1", "2"]
 
 
 def test_the_last_word_of_a_translation_that_fills_maxlen_is_aligned(trained):
     """A model with a maximum length ends there, without `</S>`."""
-    flags = trained("legacy")
-    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"]))
-    for count in (hp.maxlen - 1, hp.maxlen):
-        (pairs,) = word_alignments(model, hp, vocabs, ["der Hund schläft"], ["dog " * count])
+    loaded = load_model(dict(logdir=trained("legacy")["logdir"]))
+    for count in (loaded.hp.maxlen - 1, loaded.hp.maxlen):
+        (pairs,) = align(loaded, ["der Hund schläft"], ["dog " * count])
         assert [pair.split("-")[1] for pair in pairs.split()] == [*map(str, range(count))]
+
+
+@pytest.mark.parametrize("text", ["a ⁇ b ⁇", "⁇", "猫 a", "a猫b ⁇"])
+def test_words_with_unknown_characters_are_those_of_the_text(trained, text):
+    """The search finds `<UNK>` in the middle of a word, and the text has ⁇ as a word of its own."""
+    loaded = load_model(dict(logdir=trained("tiny")["logdir"]))
+    _, vocab = loaded.vocabs
+    glued = vocab.encode([text.replace(" ⁇ ", "⁇")])[0][:-1]
+    ids = ids_by_words(loaded, Hypothesis(text, glued, 0.0, False))
+    assert UNK in ids and word_indices(ids, vocab)[-1] + 1 == len(text.split())
+
+
+def test_the_largest_maxlen_of_learned_positions():
+    """A model of the largest `maxlen` has no position for one more token."""
+    flags = dict(recipe="tiny", positions="learned", maxlen=4096)
+    flags |= dict(hidden_units=8, ffn_units=8, num_blocks=1, num_heads=1)
+    hp, vocab = make_hparams(flags), WordVocab.__new__(WordVocab)
+    vocab.idx2word = dict(enumerate([*SPECIALS, "a", "b"]))
+    loaded = LoadedModel([], hp, make_model(hp, 6, 6), (vocab, vocab))
+    for length in (2, 4095, 4096):
+        (pairs,) = word_alignments(loaded, [([4, 5, EOS], [4] * length)])
+        assert len(pairs.split()) == length
 
 
 def test_alignments_of_nbest_lists_have_a_line_for_each(trained, tmp_path):

@@ -14,7 +14,7 @@ from inference import Translator, load_model
 from processes import forked_script
 from runtime.errors import InputError
 from text import read_test_sentences
-from vocab import load_vocabs
+from vocab import SubwordVocab, load_vocabs
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +42,11 @@ def test_each_language_has_its_own_subwords(flags):
 @slow
 def test_a_model_with_two_vocabularies_translates_everywhere(flags, tmp_path):
     """Also as a SavedModel, in CTranslate2, and after it was moved."""
-    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"]))
-    assert (model.source_vocab, model.target_vocab) == tuple(map(len, vocabs))
+    loaded = load_model(dict(logdir=flags["logdir"]))
+    model = loaded.model
+    assert (model.source_vocab, model.target_vocab) == tuple(map(len, loaded.vocabs))
     lines = read_test_sentences(flags["source_test"]).raw
-    expected = [best[0][0] for best in Translator(hp, model, vocabs)(lines)]
+    expected = [translation.text for translation in Translator(loaded)(lines)]
     assert len({*expected}) > 5
     source, moved = tmp_path / "in", tmp_path / "moved"
     source.write_text("".join(f"{line}\n" for line in lines), "utf-8")
@@ -93,13 +94,13 @@ def test_alpha_is_chosen_by_translations_in_the_target_vocabulary(flags, tmp_pat
     logdir = tmp_path / "logdir"
     shutil.copytree(flags["logdir"], logdir)
     dev = {f"{side}_dev": flags[f"{side}_test"] for side in ("source", "target")}
-    used, detokenize_best = set(), train.detokenize_best
+    used, decode = set(), SubwordVocab.decode
 
-    def record(hypotheses, vocab):
+    def record(vocab, ids):
         used.add(vocab.path.name)
-        return detokenize_best(hypotheses, vocab)
+        return decode(vocab, ids)
 
-    monkeypatch.setattr(train, "detokenize_best", record)
+    monkeypatch.setattr(SubwordVocab, "decode", record)
     train.main(flags | dev | dict(logdir=str(logdir), beam=2, alpha="auto"))
     assert used == {"bpe.en.model"}
 

@@ -26,7 +26,7 @@ from conftest import slow
 from data_load import encode_lines
 from helpers import refused
 from ids import RaggedIds
-from inference import Translator, load_model, token_log_probs
+from inference import SearchDecoder, Translator, load_model, token_log_probs
 from monitor.attention_maps import append_eos
 from processes import Forked, command_line
 from runtime.errors import InputError
@@ -138,13 +138,13 @@ def test_concurrent_requests_are_translated_as_single_ones(flags, server):
     lines = [*read_test_sentences(flags["source_test"])[1], "", "我", "<b>&</b>"]
     with concurrent.futures.ThreadPoolExecutor(16) as threads:
         answers = [*threads.map(lambda line: ask(server, sentence(line)), lines)]
-    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"], beam=3))
-    expected = Translator(hp, model, vocabs, nbest=3)(lines)
+    loaded = load_model(dict(logdir=flags["logdir"], beam=3))
+    hp, expected = loaded.hp, Translator(loaded, SearchDecoder(loaded, nbest=3))(lines)
     for line, (status, answer), best in zip(lines, answers, expected, strict=True):
         assert status == 200
         got = [(hypothesis["text"], hypothesis["score"]) for hypothesis in answer["translations"]]
         assert (got or [("", 0.0)]) == [
-            (text, pytest.approx(score, abs=2e-4)) for text, score in best
+            (own.text, pytest.approx(own.score, abs=2e-4)) for own in best.hypotheses
         ]
         for hypothesis in answer["translations"]:
             assert len(hypothesis["attention"]) == len(hypothesis["tokens"])
@@ -165,10 +165,11 @@ def test_a_recurrent_model_is_served(trained):
     line = read_test_sentences(flags["source_test"]).raw[0]
     with serving(flags) as server:
         status, answer = ask(server, sentence(line))
-    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"], beam=3))
-    (expected,) = Translator(hp, model, vocabs, nbest=3)([line])
+    loaded = load_model(dict(logdir=flags["logdir"], beam=3))
+    (expected,) = Translator(loaded, SearchDecoder(loaded, nbest=3))([line])
     assert status == 200
-    assert [hypothesis["text"] for hypothesis in answer["translations"]] == [e[0] for e in expected]
+    texts = [hypothesis["text"] for hypothesis in answer["translations"]]
+    assert texts == [hypothesis.text for hypothesis in expected.hypotheses]
     for hypothesis in answer["translations"]:
         sums = np.sum(hypothesis["attention"], axis=-1)  # without the weights on `</S>`
         assert (sums > 0.3).all() and (sums < 1.02).all()
@@ -853,20 +854,22 @@ def test_a_prefix_is_continued(flags, server, prefix):
 def test_probabilities_multiply_to_the_score(trained):
     """With one hypothesis and no length penalty."""
     flags = trained("tiny")
-    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"], beam=2, alpha=0.0))
+    loaded = load_model(dict(logdir=flags["logdir"], beam=2, alpha=0.0))
+    _, hp, model, vocabs = loaded
     lines = read_test_sentences(flags["source_test"])[1]
     X, *_ = encode_lines(lines, vocabs[0], hp)
-    best = [hypotheses[0] for hypotheses in Translator(hp, model, vocabs).decode_ids(X)]
-    Y = RaggedIds.from_lists([append_eos(ids, hp) for ids, _ in best])
-    for row, (_, score) in enumerate(best):
+    best = [hypotheses[0] for hypotheses in SearchDecoder(loaded)(X)]
+    Y = RaggedIds.from_lists([append_eos(own.ids, hp) for own in best])
+    for row, own in enumerate(best):
         logp = token_log_probs(model, X.pad([row]), Y.pad([row]))
-        assert np.sum(logp) == pytest.approx(score, abs=0.02)
+        assert np.sum(logp) == pytest.approx(own.score, abs=0.02)
 
 
 def test_the_page(flags, server):
     source = read_test_sentences(flags["source_test"])[1][0]
-    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"], beam=3))
-    best = [text for text, _ in Translator(hp, model, vocabs, nbest=3)([source])[0]]
+    loaded = load_model(dict(logdir=flags["logdir"], beam=3))
+    (translation,) = Translator(loaded, SearchDecoder(loaded, nbest=3))([source])
+    best = [hypothesis.text for hypothesis in translation.hypotheses]
     with chromium() as driver:
         from selenium.webdriver.common.action_chains import ActionChains
         from selenium.webdriver.common.by import By

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sentencepiece
+import tensorflow as tf
 
 import eval
 import prepro
@@ -22,12 +23,12 @@ from data_load import SentencePairs, load_train_data
 from helpers import scalars
 from hparams import choose_schedule, choose_vocab_size, hparams_path, load_hparams, make_hparams
 from ids import RaggedIds
-from inference import find_at_limit, limit_note
+from inference import LoadedModel, SearchDecoder, limit_note
 from processes import ROOT, forked_script
 from runtime.errors import InputError
 from runtime.flags import AUTO
 from train import count_steps_per_epoch
-from vocab import EOS, load_vocabs
+from vocab import EOS, SPECIALS, WordVocab, load_vocabs
 
 TINY = dict(recipe="tiny", hidden_units=16, ffn_units=16, num_blocks=1, num_heads=2)
 
@@ -320,12 +321,19 @@ def test_a_translation_may_be_as_long_as_in_the_training_text(tmp_path, capsys):
     )
 
 
-def test_translations_that_fill_their_limit_are_counted():
+def test_translations_that_fill_their_limit_are_counted(monkeypatch):
     hp = make_hparams(dict(recipe="tiny", max_output_ratio=1.0, max_output_extra=2))
     X = RaggedIds.from_lists([[5, 6, EOS]] * 3)
     rows = [[7, 7, 7, 7, EOS], [7, 7, 7, 7, 7], [7, 7, EOS, 0, 0]]  # of at most 5 tokens
-    translations = [[(np.array(row), 0.0)] for row in rows]
-    assert find_at_limit(translations, X, hp) == [False, True, False]
+    vocab = WordVocab.__new__(WordVocab)
+    vocab.idx2word = dict(enumerate([*SPECIALS, *"abcd"]))
+    decode = SearchDecoder(LoadedModel([], hp, None, (vocab, vocab)))
+    monkeypatch.setattr(
+        decode, "search", lambda _: (tf.constant(rows[::-1])[:, None], tf.zeros([3, 1]))
+    )
+    found = decode(X)
+    assert [best.at_limit for (best,) in found] == [False, True, False]
+    assert [best.text for (best,) in found] == ["d d d d", "d d d d d", "d d"]
     assert limit_note(1, 3, hp).startswith("1 of 3 translations ended at their limit of 1 * source")
     assert limit_note(0, 3, hp) == ""
     assert "maxlen, 10 tokens" in limit_note(1, 3, make_hparams({}))  # of the 2017 code

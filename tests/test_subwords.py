@@ -23,7 +23,7 @@ from data_load import apply_bpe_dropout, load_test_data, load_train_data
 from helpers import scalars
 from hparams import load_hparams, make_hparams
 from ids import RaggedIds
-from inference import decode_all, detokenize_best, load_model, make_search
+from inference import SearchDecoder, load_model, make_search
 from interop.saved_model import SubwordOps
 from monitor import tensorboard_events
 from processes import ROOT, forked_script
@@ -346,25 +346,27 @@ def test_a_sentence_longer_than_any_in_training_is_translated(run, tmp_path):
 
 def test_a_translation_has_at_most_twice_the_tokens_of_its_source_and_ten(run):
     """By a model that never predicts </S>. Small batches bound the memory."""
-    _, hp, model, vocabs = load_model(dict(logdir=run[0]["logdir"]))
+    loaded = load_model(dict(logdir=run[0]["logdir"]))
+    _, _, model, vocabs = loaded
     table = model.enc_input.tokens.lookup_table
     table.assign(np.where(np.arange(len(vocabs[0]))[:, None] == EOS, 0, table + 1.0))
     X = RaggedIds.from_lists([[9] * length for length in (3, 200, 5)])
     for beam in (1, 2):
-        translations = decode_all(make_search(model, hp, beam), X, hp)
-        assert [np.count_nonzero(best) for (best, _), *_ in translations] == [16, 410, 20]
+        found = SearchDecoder(loaded.with_hp(beam=beam))(X)
+        assert [len(best.ids) for best, *_ in found] == [16, 410, 20]
 
 
 def test_the_order_is_kept_and_a_translation_does_not_depend_on_its_batch(run, monkeypatch):
-    _, hp, model, vocabs = load_model(dict(logdir=run[0]["logdir"]))
-    X = load_test_data(hp, vocabs).data.X
+    loaded = load_model(dict(logdir=run[0]["logdir"]))
+    hp = loaded.hp
+    X = load_test_data(hp, loaded.vocabs).data.X
     monkeypatch.setattr(inference, "MAX_BATCH_HYPOTHESES", 35)
     assert len(X) > inference.decoding_batch_size(X.lengths.max(), hp.beam) == 7
     for beam in (1, 4):
-        search = make_search(model, hp, beam)
-        together = detokenize_best(decode_all(search, X, hp), vocabs[1])
-        each = (decode_all(search, RaggedIds.from_lists([x.tolist()]), hp) for x in X)
-        alone = [detokenize_best(translations, vocabs[1])[0] for translations in each]
+        decode = SearchDecoder(loaded.with_hp(beam=beam))
+        together = [best.text for best, *_ in decode(X)]
+        each = (decode(RaggedIds.from_lists([x.tolist()])) for x in X)
+        alone = [best.text for [(best, *_)] in each]
         assert together == alone and len(set(together)) > 5
 
 
@@ -452,10 +454,10 @@ def test_it_learns_to_copy_text_with_digits_and_punctuation(seed, tmp_path, reco
     more |= dict(dropout_rate=0.0, batch_tokens=150, lr=0.004, warmup_steps=100, num_epochs=16)
     prepro.main(flags | more)
     train.main(flags | more)
-    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"]))
-    X = RaggedIds.from_lists(vocabs[0].encode(lines[550:]))
+    loaded = load_model(dict(logdir=flags["logdir"]))
+    X = RaggedIds.from_lists(loaded.vocabs[0].encode(lines[550:]))
     for beam in (1, 4):
-        got = detokenize_best(decode_all(make_search(model, hp, beam), X, hp), vocabs[1])
+        got = [best.text for best, *_ in SearchDecoder(loaded.with_hp(beam=beam))(X)]
         share = float(np.mean([a == b for a, b in zip(got, lines[550:], strict=True)]))
         record_property(f"share copied, beam {beam}", share)
         assert share > 0.9
@@ -463,14 +465,15 @@ def test_it_learns_to_copy_text_with_digits_and_punctuation(seed, tmp_path, reco
 
 def test_beam_scores_are_the_log_probabilities_of_the_model(run):
     """Without a length penalty the score of a hypothesis is its log-probability."""
-    _, hp, model, vocabs = load_model(dict(logdir=run[0]["logdir"], alpha=0.0))
+    loaded = load_model(dict(logdir=run[0]["logdir"], alpha=0.0, beam=4))
+    _, hp, model, vocabs = loaded
     X = RaggedIds.from_lists([*load_test_data(hp, vocabs).data.X][:8])
-    nbest_lists = decode_all(make_search(model, hp, 4, nbest=4), X, hp)
-    for x, translations in zip(X, nbest_lists, strict=True):
-        scores = [score for _, score in translations]
+    limits = hp.max_output_tokens(X.lengths)
+    for x, limit, hypotheses in zip(X, limits, SearchDecoder(loaded, nbest=4)(X), strict=True):
+        scores = [hypothesis.score for hypothesis in hypotheses]
         assert scores == sorted(scores, reverse=True)
-        for ids, score in translations:
-            ids = ids[: np.count_nonzero(ids)][None]  # (1, T)
+        for _, ids, score, _ in hypotheses:
+            ids = np.array([[*ids, EOS][:limit]])  # (1, T)
             logits = model(x[None], ids).numpy()
             logits[:, :, 0] = -np.inf  # <PAD> is never chosen
             logp = tf.gather(tf.nn.log_softmax(logits), ids, batch_dims=2)

@@ -223,9 +223,6 @@ def test_the_training_step_has_the_values_of_the_flags(flags, monkeypatch, accum
             return signature.bind(*args, **kwargs).arguments
 
         monkeypatch.setattr(trainer, name, bind)
-    monkeypatch.setattr(
-        trainer, "make_search", lambda model, hp, beam: (hp.temperature, hp.top_k, beam)
-    )
     more = dict(label_smoothing=0.3, clip_norm=0.7, consistency=2.0, accumulate=accumulate)
     more |= dict(lr=0.0, warmup_steps=4, temperature=2.0, top_k=3)
     hp = make_hparams(flags | more)
@@ -239,7 +236,12 @@ def test_the_training_step_has_the_values_of_the_flags(flags, monkeypatch, accum
     assert (run.step["gradient_sum"] is None) == (accumulate == 1)
     # The peak is that of the paper, and the first of four steps has a fourth of it.
     assert float(run.optimizer.learning_rate) == pytest.approx((16 * 4) ** -0.5 / 4)
-    assert run.search == (0.0, 0, 1)  # the development set is translated greedily
+    search = run.decode.loaded.hp
+    assert (search.temperature, search.top_k, search.beam) == (
+        0.0,
+        0,
+        1,
+    )  # the development set is translated greedily
 
 
 @pytest.mark.parametrize("side", ["X", "Y"])

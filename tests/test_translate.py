@@ -18,16 +18,22 @@ from conftest import sample_pairs, slow
 from data_load import encode_lines
 from helpers import ODD_LINES, refused, run_translate, translate_command
 from hparams import make_hparams
-from ids import RaggedIds
-from inference import load_model, restore_prefix
+from inference import (
+    Hypothesis,
+    LoadedModel,
+    Translation,
+    Translator,
+    load_model,
+    restore_prefix,
+)
 from model import make_model
-from monitor.attention_maps import alignments
+from monitor.attention_maps import alignments, replace_unknown
 from processes import ROOT, Forked, forked, forked_script, start
 from runtime.errors import InputError
 from runtime.workers import wait_for_shard
 from text import read_test_sentences
-from translate import main, open_alignments, replace_unknown
-from vocab import SPECIALS, WordVocab
+from translate import main, open_alignments
+from vocab import EOS, SPECIALS, UNK, WordVocab
 
 
 @pytest.fixture(params=["legacy", "tiny"])
@@ -173,8 +179,8 @@ def test_workers_share_a_file(tiny, tmp_path):
 def test_the_first_worker_writes_lists_of_translations(tiny, tmp_path, monkeypatch):
     cluster = dict(cluster=dict(worker=["a:1", "b:1"]), task=dict(type="worker", index=0))
     monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
-    best = [("x", -1.0), ("y", -2.5)]
-    monkeypatch.setattr("translate.translate_distributed", lambda _, X, *more: [best] * len(X))
+    best = [["x", [4], -1.0, False], ["y", [5], -2.5, False]]  # as from JSON
+    monkeypatch.setattr("inference.translate_distributed", lambda _, X, *more: [best] * len(X))
     source, output = tmp_path / "in", tmp_path / "out"
     source.write_text("Der Hund\n\nDie Frau\n", "utf-8")
     given = dict(logdir=tiny["logdir"], source=str(source), output=str(output))
@@ -234,16 +240,21 @@ def test_bad_input_is_refused(tiny, tmp_path):
 
 def test_unknown_words_are_replaced_by_the_attended_source_words(trained, tmp_path):
     flags = trained("legacy")
-    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"]))
+    loaded = load_model(dict(logdir=flags["logdir"]))
+    _, hp, model, (source, target) = loaded
     lines = ["Der Xylograph schla\u0308ft, Zebulon!", "", "Der Hund schläft"]
-    X, _, _ = encode_lines(lines, vocabs[0], hp)
-    Y = RaggedIds.from_lists(
-        [vocabs[1].encode([text])[0] for text in ("The <UNK> <UNK>", "The dog")]
-    )
-    weights, _ = alignments(model, hp, X, Y)
+    X, rows, _ = encode_lines(lines, source, hp)
+    texts = ["The <UNK> <UNK>", "", "The dog"]
+    Y = target.encode(texts)
+    weights, _ = alignments(loaded, X, [Y[row] for row in rows])
     assert weights.shape == (4, 5) and 0.3 < weights.sum(axis=1).min() <= 1
     chosen = [["Der", "Xylograph", "schläft", "Zebulon"][i] for i in weights[1:3, :4].argmax(1)]
-    replaced = replace_unknown(model, hp, vocabs, lines, ["The <UNK> <UNK>", "", "The dog"])
+    ids = dict(zip(rows, X, strict=True))
+    translations = [
+        Translation(line, ids.get(row, ()), [Hypothesis(text, y[:-1], 0.0, False)], False)
+        for row, (line, text, y) in enumerate(zip(lines, texts, Y, strict=True))
+    ]
+    replaced = [translation.text for translation in replace_unknown(loaded, translations)]
     assert replaced == [f"The {' '.join(chosen)}", "", "The dog"]
 
     source, output = tmp_path / "in", tmp_path / "out"
@@ -253,7 +264,8 @@ def test_unknown_words_are_replaced_by_the_attended_source_words(trained, tmp_pa
         main(dict(logdir=flags["logdir"], source=str(source), output=str(output)) | more)
         outputs.append(output.read_text("utf-8").splitlines())
     assert len(outputs[1]) == 30 and "<UNK>" not in "".join(outputs[1])
-    assert outputs[1][:3] == replace_unknown(model, hp, vocabs, lines, outputs[0][:3])
+    translations = replace_unknown(loaded, Translator(loaded)(lines))
+    assert outputs[1][:3] == [translation.text for translation in translations]
 
 
 def test_a_prefix_is_normalized():
@@ -267,8 +279,10 @@ def test_words_beyond_the_maximum_length_stay():
     vocab = WordVocab.__new__(WordVocab)
     vocab.word2idx = {word: i for i, word in enumerate([*SPECIALS, "a", "b"])}
     model = make_model(hp, 6, 6)
-    (text,) = replace_unknown(model, hp, (vocab, vocab), ["x"], ["a , <UNK> b , a"])
-    assert text == "a , x b , a"
+    found = Hypothesis("a , <UNK> b", [4, UNK, 5], 0.0, False)
+    translation = Translation("x", [UNK, EOS], [found], False)
+    (replaced,) = replace_unknown(LoadedModel([], hp, model, (vocab, vocab)), [translation])
+    assert replaced.text == "a , x b"
 
 
 def test_an_unknown_word_at_the_maximum_length():
@@ -277,8 +291,11 @@ def test_an_unknown_word_at_the_maximum_length():
     vocab = WordVocab.__new__(WordVocab)
     vocab.word2idx = {word: i for i, word in enumerate([*SPECIALS, "a", "b"])}
     model = make_model(hp, 6, 6)
-    texts = replace_unknown(model, hp, (vocab, vocab), ["x y z"], ["a b a <UNK>"])
-    assert texts[0].split()[:3] == ["a", "b", "a"] and texts[0].split()[3] in ("x", "y", "z")
+    found = Hypothesis("a b a <UNK>", [4, 5, 4, UNK], 0.0, True)
+    translation = Translation("x y z", [UNK, UNK, UNK, EOS], [found], False)
+    (replaced,) = replace_unknown(LoadedModel([], hp, model, (vocab, vocab)), [translation])
+    *words, last = replaced.text.split()
+    assert words == ["a", "b", "a"] and last in ("x", "y", "z")
 
 
 def test_a_picture_of_the_attention(tiny, tmp_path):
@@ -441,9 +458,9 @@ def test_a_picture_that_cannot_be_written_loses_no_translation(trained, tmp_path
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full: a test for Linux")
 def test_alignments_that_cannot_be_written_lose_no_translation(trained, tmp_path):
     with pytest.raises(OSError, match="/dev/full: cannot be written"):
-        with open_alignments("/dev/full") as file:
+        with open_alignments("/dev/full") as write:
             for _ in range(3):
-                file.write(b"0-0\n" * 10_000)  # more than the buffer has
+                write(["0-0"] * 10_000)  # more than the buffer has
             output = "complete"
     assert output == "complete"
     flags, path = trained("tiny"), tmp_path / "output"

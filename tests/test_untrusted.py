@@ -441,12 +441,15 @@ def test_a_model_without_finite_logits_is_named(factor, beam):
     hp = make_hparams(flags | dict(logdir="theirs"))
     model = make_model(hp, 30, 30)
     X = RaggedIds.from_lists([[4, 5, 3]])
-    search = inference.make_search(model, hp, beam)
-    assert inference.decode_all(search, X, hp)
+    vocab = WordVocab.__new__(WordVocab)
+    vocab.idx2word = dict(enumerate(map(str, range(30))))
+    loaded = inference.LoadedModel([], hp, model, (vocab, vocab))
+    decode = inference.SearchDecoder(loaded.with_hp(beam=beam))
+    assert decode(X)
     for variable in model.trainable_variables:
         variable.assign(variable * factor)
     with pytest.raises(InputError, match="^theirs: this model gives logits that are NaN or inf"):
-        inference.decode_all(search, X, hp)
+        decode(X)
 
 
 # Other files in logdir --------------------------------------------------------------------

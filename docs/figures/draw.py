@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from data_load import load_test_data
 from hparams import Hyperparams
 from ids import RaggedIds
-from inference import decode_all, load_model, make_search
+from inference import SearchDecoder, load_model
 from monitor import tensorboard_events
 from monitor.attention_maps import alignments, append_eos, plot_heads
 from runtime.cli import parse_flags, run_script
@@ -59,10 +59,10 @@ def draw_curve(logdir, path):
     figure.savefig(path, dpi=100)
 
 
-def draw_attention(hp, model, vocabs, path):
+def draw_attention(loaded, path):
     """Draw the cross-attention of one test sentence: the mean of the heads of the last block."""
-    source, target = vocabs
-    data = load_test_data(hp, vocabs).data
+    hp, (source, target) = loaded.hp, loaded.vocabs
+    data = load_test_data(hp, loaded.vocabs).data
     rows = [row for row, x in enumerate(data.X) if len(x) == NUM_TOKENS + 1 and UNK not in x]
     if not rows:
         raise InputError(
@@ -70,18 +70,18 @@ def draw_attention(hp, model, vocabs, path):
             " with --source_test and --target_test"
         )
     x = RaggedIds.from_lists([data.X[rows[0]]])
-    (((pred, _),),) = decode_all(make_search(model, hp, beam=1), x, hp)
-    y = append_eos(pred, hp)
-    (weights,) = alignments(model, hp, x, RaggedIds.from_lists([y]))
+    ((best,),) = SearchDecoder(loaded.with_hp(beam=1))(x)
+    y = append_eos(best.ids, hp)
+    (weights,) = alignments(loaded, x, [y])
     x_labels, y_labels = [*map(source.id_to_token, x[0])], [*map(target.id_to_token, y)]
     plot_heads(weights[None], x_labels, y_labels).savefig(path, dpi=150)
 
 
 def main(flags):
     """Draw both pictures for the model in logdir."""
-    _, hp, model, vocabs = load_model(flags)
-    draw_curve(hp.logdir, DOCS / "curve.png")
-    draw_attention(hp, model, vocabs, DOCS / "attention.png")
+    loaded = load_model(flags)
+    draw_curve(loaded.hp.logdir, DOCS / "curve.png")
+    draw_attention(loaded, DOCS / "attention.png")
 
 
 if __name__ == "__main__":

@@ -60,21 +60,21 @@ def draw_functions(models, path):
     """Draw the attention of recurrent models to the source of PAIR.
 
     Args:
-      models: dict, what `load_model` returned but the path, by the name of the attention function.
+      models: dict, `LoadedModel` by the name of the attention function.
     """
     figure = Figure((9, 6.6), layout="constrained")
     axes = figure.subplots(2, 3).flat
-    for ax, (name, (hp, model, vocabs)) in zip(axes, models.items(), strict=True):
+    for ax, (name, loaded) in zip(axes, models.items(), strict=True):
         X, Y = (
             RaggedIds.from_lists(vocab.encode([line]))
-            for vocab, line in zip(vocabs, PAIR, strict=True)
+            for vocab, line in zip(loaded.vocabs, PAIR, strict=True)
         )
-        (weights,) = alignments(model, hp, X, Y)  # (T_y, T_x)
+        (weights,) = alignments(loaded, X, Y)  # (T_y, T_x)
         # Without a softmax, weights may be negative: red.
         ax.imshow(weights, cmap="RdBu", vmin=-1, vmax=1)
         source, target = (
             [vocab.id_to_token(i) for i in ids[0]]
-            for vocab, ids in zip(vocabs, (X, Y), strict=True)
+            for vocab, ids in zip(loaded.vocabs, (X, Y), strict=True)
         )
         ax.set_xticks(range(len(source)), source, rotation=90, fontsize=8)
         ax.set_yticks(range(len(target)), target, fontsize=8)
@@ -87,14 +87,15 @@ def main():
 
     def load(row):
         try:
-            return load_model(dict(logdir=str(row_folder(row, seed=0) / "logdir")))[1:]
+            return load_model(dict(logdir=str(row_folder(row, seed=0) / "logdir")))
         except InputError as error:
             sys.exit(f"{error}. benchmarks/ladder.py trains the models")
 
-    draw_attention(*load("gru, additive"), DOCS / "alignment.png")
+    draw_attention(load("gru, additive"), DOCS / "alignment.png")
     recurrent = {name: load(f"gru, {name}") for name in ATTENTION_SCORES}
     draw_functions(recurrent, DOCS / "attention_functions.png")
-    draw_learned(load("positions learned")[1], load("positions t5")[1], DOCS / "learned.png")
+    learned, t5 = (load(f"positions {name}").model for name in ("learned", "t5"))
+    draw_learned(learned, t5, DOCS / "learned.png")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,71 @@
+"""Lines that come one by one: from a terminal, or in batches from a pipe or a file."""
+
+import contextlib
+import queue
+import sys
+import threading
+import time
+
+from runtime.files import is_utf8
+
+BATCH_WAIT_SECONDS = 0.05  # the first line of a batch waits so long for others
+
+
+def prompt_lines(prompt):
+    """Yield the lines that the user types, without those that are not UTF-8."""
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  gives `input` the arrow keys
+    print("Type one sentence per line. Ctrl-D ends the program.", file=sys.stderr)
+    try:
+        while True:
+            if sys.stdout.isatty():
+                line = input(f"{prompt}> ")
+            else:  # `input` would write the prompt to standard output
+                print(f"{prompt}> ", end="", file=sys.stderr, flush=True)
+                line = input()
+            if is_utf8(line):
+                yield line
+            else:
+                print("The line is not UTF-8. Set the terminal to UTF-8.", file=sys.stderr)
+    except EOFError:
+        print(file=sys.stderr)  # or the prompt of the shell would follow ours
+
+
+LINE, END, ERROR = "line", "end", "error"  # the kinds of items that a reader queues
+
+
+def queue_lines(lines, items):
+    """Put pairs of kind and value into a queue: the lines, and then their end or an error."""
+    try:
+        for line in lines:
+            items.put((LINE, line))
+        items.put((END, None))
+    except Exception as error:
+        items.put((ERROR, error))
+
+
+def batch_as_available(lines, max_lines):
+    """Yield lists of lines: the next line, and those that follow within BATCH_WAIT_SECONDS.
+
+    A line that comes alone is thus translated at once, and many lines are translated together, at
+    most `max_lines`. An exception of `lines` is raised after the lines before it were yielded.
+    """
+    items = queue.Queue(2 * max_lines)
+    threading.Thread(target=queue_lines, args=(lines, items), daemon=True).start()
+    kind = LINE
+    while kind == LINE:
+        kind, value = items.get()
+        deadline = time.monotonic() + BATCH_WAIT_SECONDS
+        batch = []
+        while kind == LINE:
+            batch.append(value)
+            if len(batch) == max_lines:
+                break
+            try:
+                kind, value = items.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                break
+        if batch:
+            yield batch
+    if kind == ERROR:
+        raise value

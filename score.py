@@ -1,0 +1,89 @@
+"""How likely a model finds given translations."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from data_load import encode_lines
+from ids import RaggedIds
+from inference import decoding_batches, not_finite_error, sequence_scores
+from vocab import PAD
+
+
+class LineScore(NamedTuple):
+    """How likely a model finds a given translation of a line. NaN: it cannot be scored."""
+
+    logp: float = math.nan  # natural logarithm of its probability, `</S>` included
+    num_tokens: int = 0  # `</S>` included; 0 without a score
+    source_ids: tuple = ()  # of the line, `</S>` included; none if a side is empty
+    target_ids: tuple = ()  # of the translation, without `</S>`
+
+    @property
+    def perplexity(self) -> float:
+        """The inverse of the mean probability of a token (geometric mean)."""
+        return float(np.exp(-self.logp / self.num_tokens)) if self.num_tokens else math.nan
+
+
+class Scorer:
+    """Scores given translations.
+
+    Args:
+      loaded: LoadedModel.
+
+    Attributes:
+      truncated: how many pairs so far had a side of more than `hp.max_input_tokens`.
+    """
+
+    def __init__(self, loaded):
+        self.loaded, self.truncated = loaded, 0
+
+        @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2, autograph=False)
+        def log_probability(x, y):
+            any_length = tf.fill([tf.shape(y)[0]], tf.shape(y)[1])
+            # Without <PAD>, as in beam search.
+            return sequence_scores(loaded.model, x, y, any_length, tf.ones_like, suppress_ids=[PAD])
+
+        self.log_probability = log_probability
+
+    def __call__(self, lines, translations) -> list[LineScore]:
+        """Score the translations of lines, both lists of str.
+
+        The score is NaN if one of the two sides is empty, or too long for the model.
+        """
+        hp = self.loaded.hp
+        pairs, too_long = self.encode(lines, translations)
+        self.truncated += len(too_long)
+        scores = [LineScore() for _ in lines]
+        for row, (x, y) in pairs.items():
+            scores[row] = LineScore(source_ids=x, target_ids=y[:-1])
+        rows = [row for row in pairs if row not in too_long]
+        X, Y = (RaggedIds.from_lists([pairs[row][side] for row in rows]) for side in (0, 1))
+        for batch in decoding_batches(np.maximum(X.lengths, Y.lengths), width=hp.pad_to):
+            logp = self.log_probability(X.pad(batch, hp.pad_to), Y.pad(batch, hp.pad_to)).numpy()
+            if np.isnan(logp).any():
+                raise not_finite_error(hp)
+            for i, value in zip(batch, logp, strict=True):
+                score = dict(logp=float(value), num_tokens=len(pairs[rows[i]][1]))
+                scores[rows[i]] = scores[rows[i]]._replace(**score)
+        return scores
+
+    def encode(self, lines, translations):
+        """Encode lines and their translations, without those that are empty on a side.
+
+        Returns:
+          (dict, set): the ids of both sides by the indices of the lines; and the indices of
+          those that are too long on a side.
+        """
+        hp, (source, target) = self.loaded.hp, self.loaded.vocabs
+        X, source_rows, long_sources = encode_lines(lines, source, hp)
+        # A search may find `maxlen` words and no </S>. So many are kept, to align them.
+        limit = hp.max_input_tokens + (not hp.unbounded_length)
+        Y, target_rows, long_targets = encode_lines(translations, target, hp, limit)
+        targets = dict(zip(target_rows, Y, strict=True))
+        pairs = {
+            row: (x, targets[row]) for row, x in zip(source_rows, X, strict=True) if row in targets
+        }
+        too_long = {row for row, (_, y) in pairs.items() if len(y) > hp.max_input_tokens}
+        return pairs, too_long | ({*long_sources, *long_targets} & pairs.keys())
