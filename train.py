@@ -113,7 +113,7 @@ from text import check_text_files
 from trainer import Trainer, digest_of
 from vocab import load_vocabs, save_vocabs
 
-# The training step and the loop are in trainer.py, which also says why the loop is not Model.fit.
+# The step is in training_step.py, the loop in trainer.py, which also says why it is not Model.fit.
 
 ALPHAS = (0.6, 1.0, 1.4, 1.8)  # --alpha auto chooses among them
 LENGTH_SAMPLES = 1_000_000  # pairs whose lengths decide how long a translation may be

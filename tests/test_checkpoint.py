@@ -20,7 +20,7 @@ from optimizer import FusedAdam, InverseSqrtSchedule
 from processes import forked_script
 from runtime.errors import InputError
 from search import greedy
-from trainer import make_train_step
+from training_step import make_train_step
 from vocab import BOS, EOS, SPECIALS
 
 BATCH = tf.constant([[4, 5, 3, 0]])

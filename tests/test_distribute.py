@@ -30,7 +30,7 @@ from processes import Forked, command_line, free_ports
 from runtime.errors import InputError
 from runtime.workers import make_strategy, worker_rank
 from test_scripts import scalars
-from trainer import make_accumulate_step, make_train_step
+from training_step import make_train_step
 
 # Plain gradient descent is compared closely. Adam divides each gradient by its size. If the true
 # gradient is zero, rounding noise becomes a full step.
@@ -72,8 +72,8 @@ def losses_of(strategy, recipe, optimizer_name):
         gradient_sum = GradientSum(model.trainable_variables, 3)
     train_step = make_train_step(strategy, model, optimizer)
     if optimizer_name == "accumulated SGD":  # each batch twice per update, a clipped gradient
-        accumulate = make_accumulate_step(strategy, model, 0.1, gradient_sum)
-        update = make_train_step(strategy, model, optimizer, 0.1, 0.5, gradient_sum)
+        args = strategy, model, optimizer, 0.1, 0.5, 0.0, gradient_sum
+        accumulate, update = make_train_step(*args, update=False), make_train_step(*args)
 
         def train_step(x, y):
             accumulate(x, y)

@@ -35,7 +35,7 @@ from model import make_model
 from optimizer import FusedAdam
 from runtime.errors import InputError
 from text import SentenceFile, blocks, clean, normalize, read_lines, read_test_sentences
-from trainer import make_train_step
+from training_step import make_train_step
 from vocab import EOS, SPECIALS, UNK, SubwordVocab, WordVocab, load_vocabs, read_counts
 
 SOAK = "SOAK" in os.environ

@@ -14,7 +14,7 @@ from model import Transformer
 from modules import smoothed_cross_entropy
 from optimizer import FusedAdam, InverseSqrtSchedule
 from search import greedy
-from trainer import make_train_step
+from training_step import make_train_step
 from vocab import BOS
 
 

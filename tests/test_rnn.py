@@ -31,7 +31,7 @@ from runtime.errors import InputError
 from test_bad_input import refused
 from test_model import X, Y
 from text import read_test_sentences
-from trainer import make_train_step
+from training_step import make_train_step
 
 C = 8
 
