@@ -136,20 +136,21 @@ def main(flags):
     worker_rank()  # raises the InputError of a wrong TF_CONFIG
     # Before the model is read: if another training saves in the meantime, `own_logdir` notices it.
     logdir = flags.get("logdir", Hyperparams.logdir)
-    latest = checkpoint.latest(logdir)
+    rows_before = checkpoint.read_rows(logdir)
     check_hides_no_ensemble(logdir)
     hp, vocabs, path, start_paths = find_start(flags)
+    rows = checkpoint.rows_to(path) if path else []
     check_utf8(hp.logdir)
     if alpha_auto := flags.get("alpha") == AUTO:
         check_alpha_auto(hp)
     if hp.tokenizer == "bpe" and hp.joint_vocab:
         hp = dataclasses.replace(hp, vocab_size=len(vocabs[0]))
-    more_steps = path and epochs_follow_steps(hp, flags, path)
+    more_steps = rows and epochs_follow_steps(hp, flags, rows[-1].step)
     if path:
         checkpoint.check_sizes(hp, [*map(len, vocabs)], path)
         note_other_vocab(hp, vocabs)
         note_changes(hp, flags)
-        if checkpoint.epochs_done(path) >= hp.num_epochs and not more_steps:
+        if rows[-1].epochs_done >= hp.num_epochs and not more_steps:
             print(
                 f"{path}: all {hp.num_epochs} epochs of this model (recipe {hp.recipe}) are done."
                 " To train it longer, raise --num_epochs. To train another model, use a new"
@@ -174,7 +175,7 @@ def main(flags):
         tf.config.experimental.enable_op_determinism()
     text_digest = digest_of(data) if worker_rank()[1] > 1 else b""
     try:
-        trainer = Trainer(hp, vocabs, path, dev.digest() if dev else "", start_paths, text_digest)
+        trainer = Trainer(hp, vocabs, rows, dev.digest() if dev else "", start_paths, text_digest)
     except tf.errors.ResourceExhaustedError:
         raise OSError(
             f"the model is too large for the memory. Lower --hidden_units ({hp.hidden_units}),"
@@ -182,7 +183,7 @@ def main(flags):
         ) from None
     if not tf.config.list_physical_devices("GPU"):
         note_slow(hp, data, vocabs, trainer.model.count_params())
-    with own_logdir(trainer, latest), SignalGuard() as guard:
+    with own_logdir(trainer, rows_before), SignalGuard() as guard:
         try:
             trainer.train(data, dev, guard)
             if alpha_auto and trainer.chief:
@@ -238,9 +239,8 @@ def check_same_start(flags, path):
 def load_resumed_hparams(flags, path):
     """Load the hyperparameters of the model at `path`, as `load_hparams` does."""
     check_not_original(path, "To train a model, use a new --logdir")
-    hp, trained_with = load_hparams(
-        flags, model_exists=True, mid_epoch=checkpoint.is_mid_epoch(path)
-    )
+    mid_epoch = not checkpoint.rows_to(path)[-1].epoch_done
+    hp, trained_with = load_hparams(flags, model_exists=True, mid_epoch=mid_epoch)
     if hp.recipe != flags.get("recipe", Hyperparams.recipe) and "start_from" not in flags:
         raise InputError(
             f"{path.parent}: holds a model of the recipe {hp.recipe}, but without --recipe this"
@@ -385,14 +385,9 @@ def load_dev_data(hp, vocabs):
     return dev
 
 
-def epochs_follow_steps(hp, flags, path) -> bool:
-    """Whether a training that resumes has as many epochs as `max_steps` needs, which may be new.
-
-    Args:
-      path: the checkpoint to resume from.
-    """
+def epochs_follow_steps(hp, flags, steps_done) -> bool:
+    """Whether a training that resumes has as many epochs as `max_steps` needs, which may be new."""
     recipe = make_hparams(dict(recipe=hp.recipe))
-    _, steps_done = checkpoint.epoch_and_step(path)
     return flags.get("num_epochs", recipe.num_epochs) == AUTO and hp.max_steps > steps_done
 
 
@@ -458,13 +453,13 @@ def choose_output_limit(hp, flags, data) -> Hyperparams:
 
 
 @contextlib.contextmanager
-def own_logdir(trainer, latest):
+def own_logdir(trainer, rows_before):
     """Context manager: lock logdir for this run, and open TensorBoard's event file there.
 
     With several workers, only the chief does that.
 
     Args:
-      latest: the newest checkpoint when this run decided where to resume, or None.
+      rows_before: those in `logdir` when this run decided where to resume.
     """
     if not trainer.chief:
         yield
@@ -473,7 +468,7 @@ def own_logdir(trainer, latest):
     make_folder(hp.logdir)
     check_folder(hp.logdir)
     with checkpoint.lock(hp.logdir):
-        if checkpoint.latest(hp.logdir) != latest:
+        if checkpoint.read_rows(hp.logdir) != rows_before:
             raise InputError(
                 f"{hp.logdir}: another training run has just written here. Run this command again"
             )
@@ -489,12 +484,12 @@ def own_logdir(trainer, latest):
 
 def remove_newer_events(trainer):
     """Remove the events after the checkpoint of a training, from which it resumes or starts."""
-    hp, path = trainer.hp, trainer.path
-    if not path:
-        tensorboard_events.set_aside(hp.logdir)
+    if not trainer.rows:
+        tensorboard_events.set_aside(trainer.hp.logdir)
         return
-    evaluated = not checkpoint.is_mid_epoch(path) or path.name in trainer.progress.dev_scores
-    tensorboard_events.truncate(hp.logdir, trainer.progress.global_step, evaluated)
+    row = trainer.rows[-1]
+    evaluated = row.epoch_done or trainer.is_evaluated(row)
+    tensorboard_events.truncate(trainer.hp.logdir, row.step, evaluated)
 
 
 def interrupted_message(trainer) -> str:
@@ -504,8 +499,8 @@ def interrupted_message(trainer) -> str:
     if not trainer.path:
         return "stopped before the first checkpoint: no progress is saved"
     global_step, path = trainer.progress.global_step, trainer.path
-    _, saved_step = checkpoint.epoch_and_step(path)
-    lost = f", {global_step - saved_step} steps before that" if global_step > saved_step else ""
+    lost_steps = global_step - trainer.rows[-1].step
+    lost = f", {lost_steps} steps before that" if lost_steps else ""
     return (
         f"stopped in epoch {trainer.progress.epoch} after step {global_step}. The last checkpoint"
         f" is {path}{lost}. The same command resumes from there"

@@ -12,6 +12,7 @@ import functools
 import math
 import sys
 import time
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -94,20 +95,18 @@ def evaluate_dev(search, loss_fn, dev, hp, vocab):
     return loss / num_targets, scores, got, sum(find_at_limit(translations, dev.data.X, hp))
 
 
-def out_of_patience(dev_scores, patience) -> bool:
+def out_of_patience(scores, patience) -> bool:
     """Whether none of the last `patience` evaluations has improved the dev score.
 
-    >>> dev_scores = {"model_epoch_01_gs_9": 12.0, "model_epoch_02_gs_18": 11.5}
-    >>> [out_of_patience(dev_scores, patience) for patience in (0, 1, 2)]
+    >>> [out_of_patience([12.0, 11.5], patience) for patience in (0, 1, 2)]
     [False, True, False]
 
     Args:
-      dev_scores: dict, by the name of the checkpoint, in order of time.
+      scores: list, in order of time.
       patience: 0 for no limit.
     """
-    if not patience or not dev_scores:
+    if not patience or not scores:
         return False
-    scores = [*dev_scores.values()]
     return len(scores) - 1 - scores.index(max(scores)) >= patience
 
 
@@ -115,16 +114,15 @@ def out_of_patience(dev_scores, patience) -> bool:
 
 
 class Progress:
-    """How far training is: everything that is saved in addition to model and optimizer.
+    """The clock of a training, and what is known of the current epoch.
 
-    Epoch and global step are in the name of the checkpoint, the scores in dev_scores.json, and
-    the rest in variables of the checkpoint.
+    Epoch and step are in run.json, and the rest in variables of the checkpoint.
     """
 
     def __init__(self):
         self.epoch = 1  # the current one, counted from 1
         self.global_step = 0  # steps done
-        self.dev_scores = {}  # by the names of checkpoints
+        self.epoch_done = False  # whether all steps of the current epoch are done
         self.totals = tf.Variable(np.zeros(3))  # steps, sums of mean_loss and acc in the epoch
         self.text_digest = tf.Variable(b"")  # identifies the training text
 
@@ -132,21 +130,15 @@ class Progress:
         """The variables to save, by name."""
         return dict(totals=self.totals, text_digest=self.text_digest)
 
-    def resume(self, path, dev_scores):
-        """Continue after the checkpoint at `path`, from which the variables were restored."""
-        self.epoch, self.global_step = checkpoint.epoch_and_step(path)
-        # Scores of later checkpoints belong to a run that was rolled back.
-        self.dev_scores = {
-            name: score
-            for name, score in dev_scores.items()
-            if checkpoint.sort_key(name) <= checkpoint.sort_key(path)
-        }
-        if not checkpoint.is_mid_epoch(path):
+    def resume(self, row):
+        """Continue after the checkpoint of a Row, from which the variables were restored."""
+        self.epoch, self.global_step = row.epoch, row.step
+        if row.epoch_done:
             self.next_epoch()
 
     def next_epoch(self):
         """Move to the start of the next epoch."""
-        self.epoch += 1
+        self.epoch, self.epoch_done = self.epoch + 1, False
         self.totals.assign(np.zeros(3))
 
     def add(self, metrics):
@@ -155,8 +147,13 @@ class Progress:
         self.totals.assign_add([steps, metrics.mean_loss.sum(), metrics.acc.sum()])
 
     @property
+    def epochs_done(self) -> int:
+        """The number of complete epochs."""
+        return self.epoch - (not self.epoch_done)
+
+    @property
     def steps(self) -> int:
-        """Steps done in the current epoch."""
+        """Steps of the current epoch whose metrics were added."""
         return int(self.totals[0])
 
     def means(self):
@@ -242,18 +239,18 @@ class Trainer:
     Args:
       hp: Hyperparams.
       vocabs: those of source and target.
-      path: the checkpoint to resume from, or None.
+      rows: the checkpoints of the training so far, as `checkpoint.Row`; it resumes from the last.
       dev_sha256: digest of the development set, "" if there is none.
       start_paths: checkpoints of another model; training starts from the mean of its parameters.
       text_digest: digest of the training text, with several workers.
     """
 
-    def __init__(self, hp, vocabs, path=None, dev_sha256="", start_paths=(), text_digest=b""):
+    def __init__(self, hp, vocabs, rows=(), dev_sha256="", start_paths=(), text_digest=b""):
         keras.utils.set_random_seed(hp.seed)
-        self.hp, self.vocabs, self.dev_sha256 = hp, vocabs, dev_sha256
+        self.hp, self.vocabs, self.dev_sha256, self.rows = hp, vocabs, dev_sha256, [*rows]
         self.vocab_sha256 = fingerprints(vocabs)
         self.strategy = make_strategy()
-        check_same_settings(self.strategy, self.settings(path, start_paths, text_digest))
+        check_same_settings(self.strategy, self.settings(start_paths, text_digest))
         self.chief = self.strategy.extended.should_checkpoint  # false in all workers but one
         self.schedule = InverseSqrtSchedule(hp.peak_lr, hp.warmup_steps)
         with self.strategy.scope():
@@ -292,27 +289,39 @@ class Trainer:
         print("Building the graph of a training step takes some seconds", flush=True)
         self.events = summaries.EventFile()
         self.notes = {}  # on the last translations of the development set
-        self.path = path  # the last checkpoint
         if start_paths:
             checkpoint.restore_average(self.model, start_paths)
-        if path:
-            checkpoint.restore(self.checkpoint, path)
-            scores = checkpoint.read_dev_scores(hp.logdir, hp.metric, dev_sha256)
-            self.progress.resume(path, scores)
-            print(f"Resuming from {path}")
+        if rows:
+            checkpoint.restore(self.checkpoint, self.path)
+            self.progress.resume(rows[-1])
+            print(f"Resuming from {self.path}")
 
-    def settings(self, path, start_paths, text_digest) -> dict:
+    def settings(self, start_paths, text_digest) -> dict:
         """Return what all workers must share, by name; the arguments are those of the class."""
         fields = dataclasses.asdict(self.hp)
-        scores = checkpoint.read_dev_scores(self.hp.logdir) if path else {}
+        scores = [row for row in self.rows if row.score is not None]
         return {name: v for name, v in fields.items() if name not in LOCAL_FIELDS} | {
             "the vocabularies": self.vocab_sha256,
             "the training text": text_digest.hex(),
             "the development set": self.dev_sha256,
-            "the checkpoint to resume from": describe_parameters([path] if path else []),
-            "the scores in dev_scores.json": scores,
+            "the checkpoint to resume from": describe_parameters([self.path] if self.rows else []),
+            "the scores in run.json": scores,
             "the model to start from": describe_parameters(start_paths),
         }
+
+    @property
+    def path(self):
+        """The last checkpoint, or None."""
+        return Path(self.hp.logdir) / self.rows[-1].name if self.rows else None
+
+    @property
+    def scores(self) -> list[float]:
+        """The scores of the evaluations so far, with this metric and development set."""
+        return [row.score for row in self.rows if self.is_evaluated(row)]
+
+    def is_evaluated(self, row) -> bool:
+        """Whether a checkpoint has a score with this metric and development set."""
+        return row.score is not None and (row.metric, row.dev) == (self.hp.metric, self.dev_sha256)
 
     def train(self, data, dev, guard):
         """Train for `num_epochs`, up to `max_steps`, or until `patience` runs out.
@@ -330,117 +339,119 @@ class Trainer:
         check_same_text(progress, digest, hp, self.path)
         progress.text_digest.assign(digest)
         self.start = time.monotonic(), progress.global_step  # of this run
-        while progress.epoch <= hp.num_epochs and not self.ends_early():
-            if self.train_epoch(data, dev, guard):
+        for bar in self.moments(data):
+            if self.log_is_due():
+                bar.set_postfix_str(self.log_metrics(), refresh=False)
+            # Only the chief stops by itself: it would wait for workers that ended before it.
+            stop = self.chief and guard.signal is not None
+            if self.evaluation_is_due():
                 self.evaluate_and_save(dev, guard)
-                progress.next_epoch()
+            elif not self.is_saved() and (self.is_every(hp.save_steps) or stop):
+                self.save()
+            if stop:
+                guard.check()
+            if self.is_over():
+                break
         if self.steps_are_done():
             print(f"All {hp.max_steps} steps are done. To train longer, raise --max_steps")
-        elif progress.epoch <= hp.num_epochs:
-            best = max(progress.dev_scores.values())
+        elif progress.epochs_done < hp.num_epochs:
             unit = "evaluations" if hp.dev_steps else "epochs"
-            metric = METRICS[hp.metric]
+            metric, best = METRICS[hp.metric], max(self.scores)
             print(f"No better dev {metric} than {best:.2f} in {hp.patience} {unit}: stopping")
         for note, hint in self.notes.items():
             if note and self.chief:
                 print(f"{note}. {hint}", file=sys.stderr)
 
-    def ends_early(self) -> bool:
-        """Whether no epoch is continued: no patience is left, or all steps are done."""
-        out = out_of_patience(self.progress.dev_scores, self.hp.patience)
-        return out or self.steps_are_done()
+    def moments(self, data):
+        """Train, and yield where it resumes, at the start of each epoch, and after each step.
 
-    def steps_are_done(self) -> bool:
-        """Whether the model has `max_steps`, and the evaluation that follows them is done."""
-        max_steps = self.hp.max_steps
-        if not max_steps or self.progress.global_step < max_steps:
-            return False
-        return not self.dev_sha256 or not self.evaluation_is_due()
-
-    def train_epoch(self, data, dev, guard) -> bool:
-        """Train on the remaining batches of the current epoch.
-
-        Returns:
-          bool: whether the epoch is complete. If not, the training ends early.
+        Yields:
+          the progress bar.
         """
         hp, progress = self.hp, self.progress
-        self.report_start = time.monotonic()
-        done = progress.steps * hp.accumulate  # batches
-        batches, num_batch = epoch_batches(
-            data, self.vocabs, hp, progress.epoch, skip=done, strategy=self.strategy
-        )
-        done = min(done, num_batch)  # the last step of an epoch may have fewer batches
-        if done < num_batch and self.evaluation_is_due():  # a signal came before it
-            self.evaluate_and_save(dev, guard, mid_epoch=True)
-            if self.ends_early():
-                return False
-        bar = tqdm(
-            batches,
-            desc=f"epoch {progress.epoch}/{hp.num_epochs}",
-            total=num_batch,
-            initial=done,
-            leave=False,
-            mininterval=1,
-            unit="b",
-        )
-        self.metric_log.start_interval()
-        with bar:
-            for x, y in self.profiler.trace(bar, progress.global_step):
-                done += 1
-                if done % hp.accumulate and done < num_batch:
-                    self.accumulate_step(x, y)
-                    continue
-                self.metric_log.add(self.step(x, y))
-                progress.global_step += 1
-                if progress.global_step % SUMMARY_STEPS == 0 or done == num_batch:
-                    bar.set_postfix_str(self.log_metrics(), refresh=False)
-                save_now = hp.save_steps and progress.global_step % hp.save_steps == 0
-                # Only the chief stops by itself: it would wait for workers that ended before it.
-                stop_now = self.chief and guard.signal is not None
-                evaluate_now = done < num_batch and self.evaluation_is_due()
-                if evaluate_now:
-                    self.evaluate_and_save(dev, guard, mid_epoch=True)
-                elif save_now or stop_now:
-                    self.save(mid_epoch=True)
-                if evaluate_now or save_now:
-                    self.metric_log.start_interval()
-                if stop_now:
-                    guard.check()
-                if evaluate_now and self.ends_early():
-                    return False
-        return True
+        while progress.epoch <= hp.num_epochs:
+            done = progress.steps * hp.accumulate  # batches
+            batches, num_batch = epoch_batches(
+                data, self.vocabs, hp, progress.epoch, skip=done, strategy=self.strategy
+            )
+            done = min(done, num_batch)  # the last step of an epoch may have fewer batches
+            progress.epoch_done = done == num_batch  # a signal came before its evaluation
+            bar = tqdm(
+                batches,
+                desc=f"epoch {progress.epoch}/{hp.num_epochs}",
+                total=num_batch,
+                initial=done,
+                leave=False,
+                mininterval=1,
+                unit="b",
+            )
+            self.report_start = time.monotonic()
+            self.metric_log.start_interval()
+            with bar:
+                yield bar
+                for x, y in self.profiler.trace(bar, progress.global_step):
+                    done += 1
+                    if done % hp.accumulate and done < num_batch:
+                        self.accumulate_step(x, y)
+                        continue
+                    self.metric_log.add(self.step(x, y))
+                    progress.global_step += 1
+                    progress.epoch_done = done == num_batch
+                    yield bar
+            progress.next_epoch()
 
-    def next_path(self, mid_epoch):
-        """The path of a checkpoint that is saved now."""
-        progress = self.progress
-        return checkpoint.checkpoint_path(
-            self.hp.logdir, progress.epoch, progress.global_step, mid_epoch
-        )
+    def is_over(self) -> bool:
+        """Whether no epoch is continued: no patience is left, or all steps are done."""
+        return self.steps_are_done() or out_of_patience(self.scores, self.hp.patience)
+
+    def steps_are_done(self) -> bool:
+        """Whether the model has `max_steps`."""
+        return 0 < self.hp.max_steps <= self.progress.global_step
+
+    def is_every(self, steps) -> bool:
+        """Whether this is one of every so many steps; 0: none is."""
+        return steps > 0 and self.progress.global_step % steps == 0
+
+    def is_saved(self) -> bool:
+        """Whether this step has a checkpoint, or is the start of the training."""
+        return self.progress.global_step == (self.rows[-1].step if self.rows else 0)
+
+    def log_is_due(self) -> bool:
+        """Whether to write a point of each curve now."""
+        due = self.is_every(SUMMARY_STEPS) or self.progress.epoch_done
+        return due and len(self.metric_log.pending) > 0
 
     def evaluation_is_due(self) -> bool:
-        """Whether `dev_steps` or `max_steps` ask for an evaluation now, within an epoch."""
-        hp, progress = self.hp, self.progress
-        by_steps = hp.dev_steps and progress.global_step % hp.dev_steps == 0
-        if not by_steps and progress.global_step != hp.max_steps:
-            return False
-        steps = progress.steps + len(self.metric_log.pending)  # in this epoch
-        return steps > 0 and self.next_path(mid_epoch=True).name not in progress.dev_scores
+        """Whether to evaluate now: at the end of an epoch, with `dev_steps`, or at `max_steps`.
 
-    def evaluate_and_save(self, dev, guard, mid_epoch=False):
+        A signal may have prevented it. The checkpoint that was then saved lacks it.
+        """
+        hp, progress = self.hp, self.progress
+        if self.is_saved():
+            if not self.rows or self.rows[-1].epoch_done:
+                return False
+            scored = self.is_evaluated(self.rows[-1]) or not self.dev_sha256
+            if scored and not progress.epoch_done:
+                return False
+        at_end = progress.epoch_done or progress.global_step == hp.max_steps
+        return at_end or self.is_every(hp.dev_steps)
+
+    def evaluate_and_save(self, dev, guard):
         """Evaluate on the development set if there is one, save a checkpoint, and report."""
         self.flush_metrics()
-        report = "mean_loss {:.3f} acc {:.3f}".format(*self.progress.means())
+        report, score = "mean_loss {:.3f} acc {:.3f}".format(*self.progress.means()), None
         if dev:
             self.check_parameters()  # before the search, which has no name for them
-            loss, scores, self.notes = self.evaluate(dev, guard, mid_epoch)
+            loss, scores, self.notes = self.evaluate(dev, guard)
+            score = scores[self.hp.metric]
             report += f", dev loss {loss:.3f}"
             report += "".join(f" {METRICS[name]} {score:.2f}" for name, score in scores.items())
             if notes := [*filter(None, self.notes)]:
                 report += f" ({'; '.join(notes)}; usual in the first epochs)"
-        self.save(mid_epoch)
+        self.save(score)
         if self.chief:
             seconds = time.monotonic() - self.report_start
-            report += f", {seconds:.0f} s{'' if mid_epoch else self.time_left()}"
+            report += f", {seconds:.0f} s{self.time_left() if self.progress.epoch_done else ''}"
             tqdm.write(f"{self.path}: {report}")
             sys.stdout.flush()
         self.report_start = time.monotonic()
@@ -456,8 +467,8 @@ class Trainer:
         minutes = math.ceil(steps * seconds / 60)
         return f", {minutes} min left" if minutes > 0 else ""
 
-    def evaluate(self, dev, guard, mid_epoch=False):
-        """Evaluate on the development set, and record its score.
+    def evaluate(self, dev, guard):
+        """Evaluate on the development set.
 
         Returns:
           (float, dict, dict): loss; the scores by the names of METRICS; and the notes, of which
@@ -470,9 +481,9 @@ class Trainer:
                     self.search, self.loss_fn, dev, hp, vocab=self.vocabs[1]
                 )
         except KeyboardInterrupt:
-            self.save(mid_epoch=True)
+            progress.epoch_done = False  # its evaluation is missing
+            self.save()
             raise
-        progress.dev_scores[self.next_path(mid_epoch).name] = scores[hp.metric]
         with self.events.recording():
             tf.summary.scalar("dev_loss", loss, progress.global_step)
             for name, score in scores.items():
@@ -480,8 +491,6 @@ class Trainer:
             if self.chief:
                 summaries.write_samples(dev, got, progress.global_step)
                 summaries.write_attention(self.model, dev, self.vocabs, hp, progress.global_step)
-        if self.chief:  # before the checkpoint is saved, so that each one has its score
-            checkpoint.write_dev_scores(hp.logdir, progress.dev_scores, hp.metric, self.dev_sha256)
         notes = {
             empty_note(got): LITTLE_LEARNED_HINT,
             limit_note(at_limit, len(got), hp): limit_hint(hp),
@@ -507,23 +516,25 @@ class Trainer:
             self.metric_log.write(metrics, global_step, lr, gradient_norm)
         return f"mean_loss {metrics.mean_loss[-1]:.3f} acc {metrics.acc[-1]:.3f}"
 
-    def save(self, mid_epoch=False):
-        """Save a checkpoint."""
+    def save(self, score=None):
+        """Save a checkpoint.
+
+        Args:
+          score: that of an evaluation at this step, None without one.
+        """
         self.flush_metrics()
         self.check_loss()
+        hp, progress = self.hp, self.progress
+        evaluation = () if score is None else (float(score), hp.metric, self.dev_sha256)
+        clock = progress.epoch, progress.global_step, progress.epoch_done
+        row = checkpoint.make_row(*clock, *evaluation)
+        rows = [*(other for other in self.rows if other.name != row.name), row]
         if self.chief:
             self.check_parameters()
-            save_hparams(self.hp, self.vocab_sha256)
-            self.path = checkpoint.save(
-                self.checkpoint,
-                self.hp.logdir,
-                self.progress.epoch,
-                self.progress.global_step,
-                keep=self.hp.keep_checkpoints,
-                mid_epoch=mid_epoch,
-                evaluated=checkpoint.evaluated_names(self.hp.logdir),
-                previous=self.path,
-            )
+            save_hparams(hp, self.vocab_sha256)
+            rows = checkpoint.save(self.checkpoint, hp.logdir, rows, hp.keep_checkpoints)
+        self.rows = rows
+        self.metric_log.start_interval()
 
     def check_loss(self):
         """Raise InputError if the loss has exploded."""

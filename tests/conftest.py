@@ -18,6 +18,7 @@ os.environ["no_proxy"] = os.environ["NO_PROXY"] = "127.0.0.1,localhost"
 import numpy as np
 import pytest
 
+import checkpoint
 from interop import original
 from modules import Dropout
 from processes import ROOT
@@ -36,6 +37,32 @@ needs_bfloat16 = pytest.mark.skipif(
     not BFLOAT16, reason="ONEDNN_MAX_CPU_ISA switches bfloat16 off. To run them: unset it"
 )
 SMALL = dict(maxlen=15, min_cnt=1, hidden_units=16, num_blocks=1, num_heads=2)
+
+
+def saved_rows(logdir) -> list:
+    """The rows of the checkpoints in `logdir` that run.json lists, oldest first."""
+    return checkpoint.existing(logdir, checkpoint.read_rows(logdir))
+
+
+def saved_paths(logdir) -> list:
+    """The paths of these checkpoints."""
+    return [Path(logdir) / row.name for row in saved_rows(logdir)]
+
+
+def dev_scores(logdir) -> dict:
+    """The scores in run.json by the names of checkpoints."""
+    rows = checkpoint.read_rows(logdir)
+    return {row.name: row.score for row in rows if row.score is not None}
+
+
+def save(objects, logdir, *clock, keep=5, score=None):
+    """Save a checkpoint after the others in `logdir`, at epoch, step and epoch_done; its path."""
+    row = checkpoint.make_row(*clock)
+    if score is not None:
+        row = row._replace(score=score, metric="bleu", dev="digest")
+    earlier = [other for other in checkpoint.read_rows(logdir) if other.place < row.place]
+    checkpoint.save(objects, logdir, [*earlier, row], keep)
+    return Path(logdir) / row.name
 
 
 def pytest_collection_modifyitems(items):

@@ -19,7 +19,7 @@ import train
 import trainer
 import training_step
 from bleu import corpus_score
-from conftest import SMALL, sample_pairs, write_corpus
+from conftest import SMALL, dev_scores, sample_pairs, saved_rows, write_corpus
 from data_load import load_test_data, load_train_data
 from hparams import make_hparams
 from ids import RaggedIds
@@ -192,10 +192,10 @@ def test_a_run_that_accumulates_is_resumed_at_an_update(flags, tmp_path):
     )
     with Forked(functools.partial(train.main, uninterrupted)) as process:
         assert process.wait() == 0, process.stderr.read()
-    assert checkpoint.latest(uninterrupted["logdir"]).name == "model_epoch_02_gs_6"
+    assert checkpoint.latest_readable(uninterrupted["logdir"]).name == "model_epoch_02_gs_6"
     with Forked(functools.partial(train_interrupted, resumed)) as process:
         assert process.wait() != 0
-    assert checkpoint.latest(resumed["logdir"]).name == "model_epoch_01_gs_2_partial"
+    assert checkpoint.latest_readable(resumed["logdir"]).name == "model_epoch_01_gs_2_partial"
     with Forked(functools.partial(train.main, resumed)) as process:
         assert process.wait() == 0, process.stderr.read()
     assert parameters(uninterrupted["logdir"]) == parameters(resumed["logdir"])
@@ -204,7 +204,7 @@ def test_a_run_that_accumulates_is_resumed_at_an_update(flags, tmp_path):
 
 def parameters(logdir):
     """Read the parameters of the latest checkpoint: bytes by the keys of its variables."""
-    reader = tf.train.load_checkpoint(str(checkpoint.latest(logdir)))
+    reader = tf.train.load_checkpoint(str(checkpoint.latest_readable(logdir)))
     names = [name for name in reader.get_variable_to_shape_map() if name.startswith("weights")]
     return {name: reader.get_tensor(name).tobytes() for name in names}
 
@@ -266,7 +266,7 @@ def test_a_training_that_another_one_has_overtaken(run, flags):
     logdir.mkdir()
     (logdir / "model_epoch_01_gs_1.index").touch()
     with pytest.raises(InputError, match="another training run has just written here"):
-        with train.own_logdir(run, latest=None):
+        with train.own_logdir(run, rows_before=[]):
             pytest.fail("was trained")
     assert {path.name for path in logdir.iterdir()} == {"lock", "model_epoch_01_gs_1.index"}
 
@@ -332,8 +332,9 @@ def test_the_best_checkpoint_follows_the_metric(flags, monkeypatch):
 
     monkeypatch.setattr(trainer, "evaluate_dev", evaluate_dev)
     train.main(flags | dict(num_epochs=2, metric="chrf"))
-    names = [path.name for path in checkpoint.list_checkpoints(flags["logdir"])]
-    assert checkpoint.best(flags["logdir"]).name == names[1]
-    assert [*checkpoint.read_dev_scores(flags["logdir"], "chrf").values()] == [50.0, 60.0]
+    names = [row.name for row in saved_rows(flags["logdir"])]
+    assert checkpoint.require_best(flags["logdir"]).name == names[1]
+    assert [*dev_scores(flags["logdir"]).values()] == [50.0, 60.0]
     train.main(flags | dict(num_epochs=3, metric="bleu"))
-    assert [*checkpoint.read_dev_scores(flags["logdir"]).values()] == [10.0]
+    assert [*dev_scores(flags["logdir"]).values()] == [50.0, 60.0, 10.0]
+    assert checkpoint.require_best(flags["logdir"]).name == saved_rows(flags["logdir"])[-1].name
