@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from hparams import hparams_path, no_checkpoint_error
 from interop.tensor_bundle import MAX_INDEX_BYTES, check_bundle
-from interop.variable_names import kernel_shapes, variables_by_2017_name
+from interop.variable_names import variable_shapes, variables_by_2017_name
 from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import (
     atomic_write,
@@ -518,29 +518,14 @@ def check_weights_match(checkpoint, path):
 
 
 def check_sizes(hp, vocab_sizes, path):
-    """Compare the sizes that determine the memory of a model, before it is built.
+    """Compare the shapes of the variables of a model, before it is built.
 
     An hparams.json that someone else wrote may ask for more memory than there is.
 
     Args:
       vocab_sizes: (int, int), of source and target.
     """
-    source_vocab, target_vocab = vocab_sizes
-    if hp.tied_embeddings:
-        shapes = {"shared_embed/lookup_table": [target_vocab, hp.hidden_units]}
-    else:
-        shapes = {
-            "encoder/enc_embed/lookup_table": [source_vocab, hp.hidden_units],
-            "decoder/dec_embed/lookup_table": [target_vocab, hp.hidden_units],
-        }
-    if hp.model == "rnn":
-        gates = dict(tanh=1, gru=3, lstm=4)[hp.cell]
-        shapes["decoder/cell/recurrent_kernel"] = [hp.hidden_units, gates * hp.hidden_units]
-    else:
-        if hp.position_encoding in ("learned", "product", "hierarchical"):
-            shapes["encoder/enc_pe/lookup_table"] = [hp.maxlen, hp.hidden_units]
-        ffn_units = hp.ffn_units or 4 * hp.hidden_units
-        shapes |= kernel_shapes(hp.num_blocks, hp.hidden_units, ffn_units)
+    shapes = variable_shapes(hp, *vocab_sizes)
     expected = {checkpoint_key(name): shape for name, shape in shapes.items()}
     check_shapes(path, saved_shapes(path), expected, keys=expected)
 

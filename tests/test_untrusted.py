@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import struct
 import time
@@ -21,8 +22,10 @@ from conftest import save
 from hparams import Hyperparams, hparams_path, make_hparams, read_hparams
 from ids import RaggedIds
 from interop import tensor_bundle
+from interop.variable_names import variable_shapes, variables_by_2017_name
 from model import make_model
 from monitor import tensorboard_events
+from positions import POSITIONS
 from processes import forked
 from runtime.errors import InputError
 from runtime.files import announce_inputs, check_folder, may_write
@@ -225,26 +228,32 @@ def test_sizes_are_compared_before_a_model_is_built(stranger, fields, monkeypatc
         inference.load_model(dict(logdir=str(stranger)))
 
 
-def test_sizes_are_compared_in_every_block(monkeypatch):
-    """A kernel that the file lacks, or has in a small size, would be made of the size C."""
-    fields = dict(hidden_units=16, ffn_units=24, num_blocks=3, num_heads=2)
-    hp = make_hparams(dict(recipe="tiny") | fields)
-    model = make_model(hp, 30, 30)
-    weights = checkpoint.make_checkpoint(model).weights
-    shapes = {checkpoint.checkpoint_key(name): [*v.shape] for name, v in weights.items()}
-    monkeypatch.setattr(checkpoint, "saved_shapes", lambda _: shapes)
+@pytest.mark.parametrize("recipe", ["tiny", "legacy", "rnn_attention"])
+@pytest.mark.parametrize("change", ["small", "missing"])
+def test_each_variable_is_compared(monkeypatch, recipe, change):
+    """One that the file lacks, or has in a small size, would be made of the size of the fields."""
+    hp = make_hparams(dict(recipe=recipe, hidden_units=16))
+    shapes = variable_shapes(hp, 30, 30)
+    monkeypatch.setattr(checkpoint, "variable_shapes", lambda *_: shapes)
+    saved = {checkpoint.checkpoint_key(name): shape for name, shape in shapes.items()}
+    monkeypatch.setattr(checkpoint, "saved_shapes", lambda _: saved)
     checkpoint.check_sizes(hp, (30, 30), Path("model"))
-    checked = 0
-    for key, shape in shapes.items():
-        for saved in (shapes | {key: [1, 1]}, {k: s for k, s in shapes.items() if k != key}):
-            monkeypatch.setattr(checkpoint, "saved_shapes", lambda _, saved=saved: saved)
-            try:
-                checkpoint.check_sizes(hp, (30, 30), Path("model"))
-            except InputError:
-                checked += 1
-                assert len(shape) == 2
-    # The embedding; three attentions and two feed-forward layers in each of three blocks
-    assert checked == 2 * (1 + 3 * 5)
+    for key in shapes:
+        other = {k: shape for k, shape in saved.items() if k != checkpoint.checkpoint_key(key)}
+        other |= {checkpoint.checkpoint_key(key): [1, 1]} if change == "small" else {}
+        monkeypatch.setattr(checkpoint, "saved_shapes", lambda _, other=other: other)
+        with pytest.raises(InputError, match=re.escape(key)):
+            checkpoint.check_sizes(hp, (30, 30), Path("model"))
+
+
+@pytest.mark.parametrize("recipe, positions", [("rnn", "auto"), *(("tiny", p) for p in POSITIONS)])
+def test_the_shapes_of_a_model_that_is_not_built(recipe, positions):
+    fields = {} if recipe == "rnn" else dict(positions=positions, num_blocks=3, num_heads=2)
+    hp = make_hparams(dict(recipe=recipe, hidden_units=16) | fields)
+    variables = variables_by_2017_name(make_model(hp, 30, 30)).items()
+    later = "num_blocks_[12]/positions/"  # left out
+    expected = {name: [*v.shape] for name, v in variables if not re.search(later, name)}
+    assert variable_shapes(hp, 30, 30) == expected
 
 
 ROW = dict(name="model_epoch_01_gs_9", epoch=1, step=9, epoch_done=True)
