@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hparams import (
+    RECIPES,
     TEXT_FIELDS,
     Hyperparams,
     choose_schedule,
     count_epochs,
     count_steps,
     holds_checkpoint,
-    hparams_path,
     load_hparams,
     make_hparams,
     make_hparams_from,
@@ -138,19 +138,16 @@ def main(flags):
     logdir = flags.get("logdir", Hyperparams.logdir)
     rows_before = checkpoint.read_rows(logdir)
     check_hides_no_ensemble(logdir)
-    hp, vocabs, path, start_paths = find_start(flags)
-    rows = checkpoint.rows_to(path) if path else []
+    hp, vocabs, rows, start_paths = find_start(flags)
     check_utf8(hp.logdir)
     if alpha_auto := flags.get("alpha") == AUTO:
         check_alpha_auto(hp)
     if hp.tokenizer == "bpe" and hp.joint_vocab:
         hp = dataclasses.replace(hp, vocab_size=len(vocabs[0]))
     more_steps = rows and epochs_follow_steps(hp, flags, rows[-1].step)
-    if path:
-        checkpoint.check_sizes(hp, [*map(len, vocabs)], path)
-        note_other_vocab(hp, vocabs)
-        note_changes(hp, flags)
+    if rows:
         if rows[-1].epochs_done >= hp.num_epochs and not more_steps:
+            path = Path(hp.logdir) / rows[-1].name
             print(
                 f"{path}: all {hp.num_epochs} epochs of this model (recipe {hp.recipe}) are done."
                 " To train it longer, raise --num_epochs. To train another model, use a new"
@@ -166,7 +163,7 @@ def main(flags):
         print(note, file=sys.stderr)
     dev = load_dev_data(hp, vocabs)
     data = load_train_data(hp, vocabs, may_write(hp.id_folder, "preprocessed", flags))
-    if not path:
+    if not rows:
         hp = choose_output_limit(settle_schedule(hp, data, vocabs), flags, data)
     elif more_steps:
         num_epochs = count_epochs(hp.max_steps, count_steps_per_epoch(hp, data, vocabs))
@@ -204,50 +201,46 @@ class Start(NamedTuple):
 
     hp: Hyperparams
     vocabs: tuple  # of source and target
-    path: Path | None  # the checkpoint to resume from
+    rows: list  # the checkpoints of the training so far; it resumes from the last
     start_paths: list[Path]  # checkpoints of another model: start from their mean
 
 
 def find_start(flags) -> Start:
     """Decide whether to resume, or to start from another model or from random parameters."""
     logdir = flags.get("logdir", Hyperparams.logdir)
-    path = checkpoint.latest_readable(logdir)
-    if path:
-        check_same_start(flags, path)
-        hp, trained_with = load_resumed_hparams(flags, path)
-        return Start(hp, load_vocabs(hp, trained_with), path, [])
+    if path := checkpoint.latest_readable(logdir):
+        return resume(flags, path)
     if flags.get("start_from", NONE) != NONE:
         return start_from_model(flags)
-    hp, _ = load_hparams(flags, model_exists=False)
+    hp = make_hparams(flags)
     if hp.tokenizer == "bpe" and "vocab_size" not in flags:
         hp = dataclasses.replace(hp, vocab_size=AUTO)  # the size of the file from prepro.py
-    return Start(hp, load_vocabs(hp), None, [])
+    return Start(hp, load_vocabs(hp), [], [])
 
 
-def check_same_start(flags, path):
-    """Check that a training that is to be resumed started from the model `start_from`."""
-    given = flags.get("start_from", NONE)
-    if given != NONE and hparams_path(path.parent).exists():
-        saved, _ = read_hparams(path.parent)
-        if os.path.abspath(given) != os.path.abspath(saved.start_from):
-            raise InputError(
-                f"{path.parent}: holds a model that did not start from {given}. Choose a new"
-                " --logdir, or leave out --start_from to resume it"
-            )
-
-
-def load_resumed_hparams(flags, path):
-    """Load the hyperparameters of the model at `path`, as `load_hparams` does."""
+def resume(flags, path) -> Start:
+    """Resume from the checkpoint at `path`."""
     check_not_original(path, "To train a model, use a new --logdir")
-    mid_epoch = not checkpoint.rows_to(path)[-1].epoch_done
-    hp, trained_with = load_hparams(flags, model_exists=True, mid_epoch=mid_epoch)
+    saved, _ = read_hparams(path.parent)
+    given = flags.get("start_from", NONE)
+    if given != NONE and os.path.abspath(given) != os.path.abspath(saved.start_from):
+        raise InputError(
+            f"{path.parent}: holds a model that did not start from {given}. Choose a new"
+            " --logdir, or leave out --start_from to resume it"
+        )
+    rows = checkpoint.rows_to(path)
+    hp, trained_with = load_hparams(flags, model_exists=True, mid_epoch=not rows[-1].epoch_done)
     if hp.recipe != flags.get("recipe", Hyperparams.recipe) and "start_from" not in flags:
         raise InputError(
             f"{path.parent}: holds a model of the recipe {hp.recipe}, but without --recipe this"
             f" command means {Hyperparams.recipe}. To resume that model, add --recipe {hp.recipe}."
             f" To train {Hyperparams.recipe}, use a new --logdir"
         )
-    return hp, trained_with
+    vocabs = load_vocabs(hp, trained_with)
+    checkpoint.check_sizes(hp, [*map(len, vocabs)], path)
+    note_other_vocab(hp, vocabs)
+    note_changes(saved, hp, flags)
+    return Start(hp, vocabs, rows, [])
 
 
 def start_from_model(flags) -> Start:
@@ -264,7 +257,7 @@ def start_from_model(flags) -> Start:
     paths = choose_checkpoints(newest, saved)
     checkpoint.check_sizes(hp, [*map(len, vocabs)], newest)
     print(f"Starting from {describe_checkpoints(paths)} in {logdir}")
-    return Start(hp, vocabs, None, paths)
+    return Start(hp, vocabs, [], paths)
 
 
 def check_hides_no_ensemble(logdir):
@@ -295,9 +288,8 @@ def note_other_vocab(hp, vocabs):
             )
 
 
-def note_changes(hp, flags):
+def note_changes(saved, hp, flags):
     """Print the flags of the training that differ from those of the run that is resumed."""
-    saved, _ = read_hparams(hp.logdir)
     for field in dataclasses.fields(Hyperparams):
         name = field.name
         if field.metadata["group"] != "training" or name not in flags or name == "profile_steps":
@@ -387,8 +379,8 @@ def load_dev_data(hp, vocabs):
 
 def epochs_follow_steps(hp, flags, steps_done) -> bool:
     """Whether a training that resumes has as many epochs as `max_steps` needs, which may be new."""
-    recipe = make_hparams(dict(recipe=hp.recipe))
-    return flags.get("num_epochs", recipe.num_epochs) == AUTO and hp.max_steps > steps_done
+    of_recipe = RECIPES[hp.recipe].get("num_epochs", Hyperparams.num_epochs)
+    return flags.get("num_epochs", of_recipe) == AUTO and hp.max_steps > steps_done
 
 
 def count_steps_per_epoch(hp, data, vocabs) -> int:
