@@ -1,7 +1,7 @@
 """Attention functions: how well a key fits a query, and the weights that follow from it.
 
 Each is a pure function of queries and keys, and of parameters if it has any.
-`ATTENTION_FUNCTIONS` lists them by the names of the flag `--attention_score`.
+`ATTENTION_SCORES` in choices.py lists them by the names of the flag `--attention_score`.
 docs/walkthrough.md, section 1, compares them.
 
     N  sentences    h  heads    T_q, T_k  query and key positions    d  units per head
@@ -13,6 +13,8 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 from keras import ops
+
+from choices import ATTENTION_SCORES
 
 if keras.config.backend() != "tensorflow":
     raise ImportError(
@@ -96,11 +98,11 @@ def cosine(Q, K):
 
 
 class AttentionFunction(NamedTuple):
-    """A row of `ATTENTION_FUNCTIONS`."""
+    """An attention function and what a layer must know of it; see `choices.AttentionChoice`."""
 
     score: Callable
-    parameters: dict = {}  # the shapes of its parameters by name, in letters
-    softmax: bool = True  # whether weights are the softmax of the scores, or the scores
+    parameters: dict
+    softmax: bool
 
     def prepare(self, K, parameters):
         """Multiply the keys by the parameter `key_kernel`, if there is one.
@@ -121,14 +123,10 @@ class AttentionFunction(NamedTuple):
         return self.score(Q, keys, **given)
 
 
-ATTENTION_FUNCTIONS = dict(
-    scaled_dot=AttentionFunction(scaled_dot),
-    dot=AttentionFunction(dot),
-    additive=AttentionFunction(additive, dict(query_kernel="hdd", key_kernel="hdd", omega="hd")),
-    bilinear=AttentionFunction(bilinear, dict(kernel="hdd")),
-    cosine=AttentionFunction(cosine, softmax=False),
-    cosine_softmax=AttentionFunction(cosine),
-)
+def attention_function(name) -> AttentionFunction:
+    """Return the attention function of a name in `ATTENTION_SCORES`."""
+    row = ATTENTION_SCORES[name]
+    return AttentionFunction(row.load(), row.parameters, row.softmax)
 
 
 def add_parameters(layer, function, num_heads, num_units) -> dict:

@@ -1,5 +1,6 @@
 """Encode sentence pairs as ids, and make the batches of an epoch."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -8,7 +9,9 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 import weakref
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,9 +21,11 @@ from ids import RaggedIds, RaggedWriter, smallest_dtype
 from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import (
     MAX_JSON_BYTES,
+    check_regular_file,
     durable_replace,
     fsync,
     lock_file,
+    open_named,
     read_file,
     split_paths,
     temp_path,
@@ -31,7 +36,6 @@ from text import (
     blocks,
     check_same_length,
     check_text_files,
-    clean,
     empty_text_error,
     normalize_lines,
     read_test_set,
@@ -40,7 +44,6 @@ from text import (
 )
 from vocab import EOS, UNK, fingerprints
 
-LARGE_TEXT_BYTES = 20_000_000  # a text of this size or more has its ids in files
 MAX_UNKNOWN_SHARE = 0.9  # with more <UNK>, the vocabulary belongs to another text
 
 
@@ -53,13 +56,6 @@ class SentencePairs(NamedTuple):
     Targets: list[str]  # the target sentences of Y, as they were encoded
     rows: list[int]  # index of each pair in the text
 
-    @classmethod
-    def concatenate(cls, pairs):
-        """Build from several `SentencePairs`."""
-        X, Y, *lists = zip(*pairs, strict=True)
-        lists = (list(itertools.chain(*column)) for column in lists)
-        return cls(RaggedIds.concatenate(X), RaggedIds.concatenate(Y), *lists)
-
 
 class EncodedText(NamedTuple):
     """The pairs of a text, or of a block of it, and a count of those left out."""
@@ -70,31 +66,6 @@ class EncodedText(NamedTuple):
     empty_pairs: list[int]  # their indices, if the text is kept
     has_words: tuple[bool, bool]  # whether cleaning left any text on each side
     skipped: list = ()  # of each file, for `skipped_note`; only of a complete text
-
-    def shifted(self, start):
-        """Return this block with indices that count from `start`."""
-        data = self.data._replace(rows=[start + row for row in self.data.rows])
-        return self._replace(data=data, empty_pairs=[start + row for row in self.empty_pairs])
-
-    @classmethod
-    def concatenate(cls, blocks):
-        """Build from the blocks of a text, in their order. Indices then count from its start."""
-        starts = itertools.accumulate((block.total for block in blocks), initial=0)
-        blocks = [block.shifted(start) for block, start in zip(blocks, starts, strict=False)]
-        data, totals, num_empty, empty_pairs, has_words, _ = zip(*blocks, strict=True)
-        return cls(
-            SentencePairs.concatenate(data),
-            sum(totals),
-            sum(num_empty),
-            list(itertools.chain(*empty_pairs)),
-            tuple(map(any, zip(*has_words, strict=True))),
-        )
-
-
-EMPTY_TEXT = EncodedText(
-    SentencePairs(RaggedIds.from_lists([]), RaggedIds.from_lists([]), [], [], []),
-    *(0, 0, [], (False, False)),
-)
 
 
 class EvalSet(NamedTuple):
@@ -119,8 +90,8 @@ def create_data(source_sents, target_sents, source_vocab, target_vocab, maxlen=N
     """Encode the pairs that have at most `maxlen` tokens on both sides.
 
     Args:
-      source_sents, target_sents: lists of sentences of the same length; cleaned ones for words.
-      source_vocab, target_vocab: `WordVocab` or `SubwordVocab`.
+      source_sents, target_sents: prepared sentences, lists of the same length.
+      source_vocab, target_vocab: `Vocab`.
       maxlen: T, tokens in a sentence, `</S>` included; None for any number.
 
     Returns:
@@ -155,11 +126,11 @@ def apply_bpe_dropout(data, vocabs, dropout, seed, epoch) -> SentencePairs:
 def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
     """Load and encode the training text. Print how many pairs are left out, and why.
 
-    The text itself is kept only for BPE-dropout, which tokenizes it again. The ids of a large
-    corpus are written to files next to the vocabularies, and are not in memory.
+    The ids are in files next to the vocabularies, which are mapped into memory. The text itself is
+    kept only for BPE-dropout, which tokenizes it again.
 
     Args:
-      write_files: whether these files may be written.
+      write_files: whether these files may be written; else they are temporary.
     """
     check_text_files(hp, "train")
     paths = hp.source_train, hp.target_train
@@ -185,37 +156,33 @@ def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
     print(f"Unknown {token_name}: {shares[0]:.0%} of the source, {shares[1]:.0%} of the target")
     for (path, _, vocab), share in zip(sides, shares, strict=True):
         if share > MAX_UNKNOWN_SHARE:
-            remedy = " or lower --min_cnt" if hp.tokenizer == "words" else ""
             raise InputError(
                 f"{path}: {share:.0%} of its {token_name} are not in {vocab.path}, so the model"
                 " could not learn anything. Check --source_lang, --target_lang and --preprocessed,"
-                f" run prepro.py with this text{remedy}"
+                f" run prepro.py with this text{vocab.more_tokens}"
             )
     return data
 
 
 def encode_training_text(hp, vocabs, write_files) -> EncodedText:
-    """Encode the training text into memory, or into files if it is large."""
-    files = [SentenceFile(path, hp.tokenizer) for pair in training_files(hp) for path in pair]
-
-    def encoded_blocks():
-        sides = map(read_pair_blocks, files[::2], files[1::2])
-        sides = itertools.chain.from_iterable(sides)
-        return map_on_cores(functools.partial(encode_training_block, hp, vocabs), sides)
-
-    large = sum(os.path.getsize(file.path) for file in files) >= LARGE_TEXT_BYTES
-    encoded = None if hp.bpe_dropout else read_id_files(hp, vocabs)
-    if not encoded and large and write_files and not hp.bpe_dropout:
+    """Encode the training text into files, unless there are files of this text already."""
+    if encoded := read_id_files(hp.id_folder, hp, vocabs):
+        return encoded
+    if write_files:
         try:
-            write_id_files(hp, vocabs, encoded_blocks(), files)
-            encoded = read_id_files(hp, vocabs)
+            share_id_files(hp, vocabs)
+            if encoded := read_id_files(hp.id_folder, hp, vocabs):
+                return encoded
         except ChildProcessError:
             raise
-        except OSError as error:  # of the files; the text is read once more
-            print(f"The token ids stay in memory: {error}", file=sys.stderr)
+        except OSError as error:
+            print(f"The token ids are in temporary files: {error}", file=sys.stderr)
+    # Files that are mapped into memory need no names.
+    with tempfile.TemporaryDirectory() as folder:
+        write_id_files(Path(folder), hp, vocabs)
+        encoded = read_id_files(Path(folder), hp, vocabs)
     if not encoded:
-        encoded = EncodedText.concatenate([EMPTY_TEXT, *encoded_blocks()])
-        encoded = encoded._replace(skipped=[file.skipped for file in files])
+        raise changed_error(hp)
     return encoded
 
 
@@ -257,7 +224,7 @@ def load_test_data(hp, vocabs, part="test") -> EvalSet:
     )
     target = references[0]
     sides = source.raw, target.raw
-    prepared = (source.cleaned, target.cleaned) if hp.tokenizer == "words" else sides
+    prepared = [vocab.of_test(side) for vocab, side in zip(vocabs, (source, target), strict=True)]
     encoded = encode_block(sides, prepared, vocabs, hp.max_input_tokens)
     check_pairs_left(paths, vocabs, hp.max_input_tokens, encoded)
     warn_unknown(encoded.data.X, paths[0], vocabs[0])
@@ -274,7 +241,7 @@ def encode_lines(lines, vocab, hp, max_tokens=None):
       (RaggedIds, list, list): the ids of the lines that are not empty; the indices of these
       lines; and the indices of the truncated lines.
     """
-    ids = vocab.encode(prepare_sentences(hp, lines))
+    ids = vocab.encode(vocab.prepare(lines))
     nonempty = [row for row, sentence in enumerate(ids) if len(sentence) > 1]  # not only </S>
     max_tokens = max_tokens or hp.max_input_tokens
     truncated = [row for row in nonempty if len(ids[row]) > max_tokens]
@@ -297,22 +264,10 @@ def read_pair_blocks(*files):
     check_same_length(*files)
 
 
-def prepare_sentences(hp, sentences):
-    """Normalize sentences, and clean them for the word vocabulary."""
-    return clean_sentences(hp, normalize_lines(sentences))
-
-
-def clean_sentences(hp, sentences):
-    """Clean normalized sentences for the word vocabulary. Subwords need no cleaning."""
-    if hp.tokenizer == "bpe" or not sentences:
-        return sentences
-    return clean("\n".join(sentences)).split("\n")
-
-
 def encode_training_block(hp, vocabs, sides) -> EncodedText:
     """Encode a block that `read_pair_blocks` yields. Only BPE-dropout needs its text again."""
     sides = [*map(normalize_lines, sides)]
-    prepared = [clean_sentences(hp, side) for side in sides]
+    prepared = [vocab.clean(side) for vocab, side in zip(vocabs, sides, strict=True)]
     return encode_block(sides, prepared, vocabs, hp.maxlen, with_text=hp.bpe_dropout > 0)
 
 
@@ -386,11 +341,11 @@ def check_pairs_left(paths, vocabs, maxlen, encoded):
 
 
 def id_files_key(hp, vocabs) -> list:
-    """Return everything that the ids of the training text depend on."""
+    """Return everything that the files of the training text depend on."""
     paths = [path for pair in training_files(hp) for path in pair]
     files = [[os.stat(path).st_mtime_ns, file_sha256(path)] for path in paths]
     paths = [*map(os.path.abspath, paths)]
-    return [paths, files, fingerprints(vocabs), hp.min_cnt, hp.maxlen]
+    return [paths, files, fingerprints(vocabs), hp.min_cnt, hp.maxlen, hp.bpe_dropout > 0]
 
 
 def file_sha256(path) -> str:
@@ -404,16 +359,17 @@ def id_dtype(vocabs):
     return smallest_dtype(max(map(len, vocabs)) - 1)
 
 
-def read_id_files(hp, vocabs) -> EncodedText | None:
+def read_id_files(folder, hp, vocabs) -> EncodedText | None:
     """Map the files of `write_id_files` into memory, or return None if they are of another text."""
-    path = hp.id_folder / "info.json"
+    path = folder / "info.json"
     try:
         content = read_file(path, MAX_JSON_BYTES)
         info = json.loads(content)
         if info["key"] != id_files_key(hp, vocabs):
             return None
         dtype = id_dtype(vocabs)
-        sides = [RaggedIds.open(hp.id_folder / side, dtype, hp.maxlen) for side in "XY"]
+        sides = [RaggedIds.open(folder / side, dtype, hp.maxlen) for side in "XY"]
+        texts = [read_sentences(folder / f"{side}.txt") if hp.bpe_dropout else [] for side in "XY"]
         if read_file(path, MAX_JSON_BYTES) != content:  # another process has replaced the folder
             return None
         counts = int(info["total"]), int(info["num_empty"])
@@ -421,37 +377,34 @@ def read_id_files(hp, vocabs) -> EncodedText | None:
         skipped = [(int(count), int(first)) for count, first in info["skipped"]]
     except (OSError, InputError, *MALFORMED_JSON):
         return None  # they are missing or damaged, or the text is missing
-    if len(sides[0]) != len(sides[1]) or len(skipped) != 2 * len(training_files(hp)):
+    lengths = {len(side) for side in (*sides, *(text for text in texts if hp.bpe_dropout))}
+    if len(lengths) != 1 or len(skipped) != 2 * len(training_files(hp)):
         return None
-    return EncodedText(SentencePairs(*sides, [], [], []), *counts, [], has_words, skipped)
+    return EncodedText(SentencePairs(*sides, *texts, []), *counts, [], has_words, skipped)
 
 
-def write_id_files(hp, vocabs, encoded_blocks, files):
-    """Write the ids of the training text to files as they come, so that no memory holds them all.
+def read_sentences(path) -> list[str]:
+    """Read the sentences that `write_id_files` has written."""
+    check_regular_file(path, "the training text is needed. Delete its folder")
+    return path.read_bytes().decode().split("\n")[:-1]
+
+
+def share_id_files(hp, vocabs):
+    """Write the files of the training text to `hp.id_folder`, for all processes.
 
     They are written to a new folder, which then replaces that of another text. A training that
     still reads the old files keeps them until it ends.
-
-    Args:
-      encoded_blocks: iterator over `EncodedText`.
-      files: list of the `SentenceFile` that these blocks come from.
     """
     hp.id_folder.parent.mkdir(parents=True, exist_ok=True)
     with lock_file(hp.id_folder.with_suffix(".lock")):
-        if read_id_files(hp, vocabs):  # another process has written them
+        if read_id_files(hp.id_folder, hp, vocabs):  # another process has written them
             return
         for old in hp.id_folder.parent.glob(f"{hp.id_folder.name}.*.tmp"):
             shutil.rmtree(old)  # of a process that was killed
         folder = temp_path(hp.id_folder)
         try:
             folder.mkdir()
-            key = id_files_key(hp, vocabs)
-            write_blocks(folder, key, id_dtype(vocabs), encoded_blocks, files)
-            if id_files_key(hp, vocabs) != key:
-                raise InputError(
-                    f"{hp.source_train} and {hp.target_train}: a file has changed while it was"
-                    " read. Run the command again when the files are complete"
-                )
+            write_id_files(folder, hp, vocabs)
             if hp.id_folder.exists():
                 shutil.rmtree(hp.id_folder)
             durable_replace(folder, hp.id_folder)
@@ -459,21 +412,40 @@ def write_id_files(hp, vocabs, encoded_blocks, files):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def write_blocks(folder, key, dtype, encoded_blocks, files):
-    """Write the files of `write_id_files` into a folder."""
+def write_id_files(folder, hp, vocabs):
+    """Encode the training text, and write it to files as it comes: no memory holds all of it."""
+    files = [
+        SentenceFile(path, vocabs[0].is_markup) for pair in training_files(hp) for path in pair
+    ]
+    sides = itertools.chain.from_iterable(map(read_pair_blocks, files[::2], files[1::2]))
+    key, dtype = id_files_key(hp, vocabs), id_dtype(vocabs)
     total = num_empty = 0
     has_words = np.zeros(2, bool)
-    with RaggedWriter(folder / "X", dtype) as X, RaggedWriter(folder / "Y", dtype) as Y:
-        for block in encoded_blocks:
-            X.add(block.data.X)
-            Y.add(block.data.Y)
-            total, num_empty = total + block.total, num_empty + block.num_empty
+    with contextlib.ExitStack() as stack:
+        writers = [stack.enter_context(RaggedWriter(folder / side, dtype)) for side in "XY"]
+        text_files = [stack.enter_context(open_named(folder / f"{side}.txt")) for side in "XY"]
+        for block in map_on_cores(functools.partial(encode_training_block, hp, vocabs), sides):
+            data, total, num_empty = block.data, total + block.total, num_empty + block.num_empty
             has_words |= block.has_words
+            for writer, ragged in zip(writers, (data.X, data.Y), strict=True):
+                writer.add(ragged)
+            for file, sentences in zip(text_files, (data.Sources, data.Targets), strict=True):
+                file.write("".join(f"{sentence}\n" for sentence in sentences).encode())
     info = dict(key=key, total=total, num_empty=num_empty, has_words=has_words.tolist())
     info["skipped"] = [file.skipped for file in files]
     (folder / "info.json").write_text(json.dumps(info))
     for path in folder.iterdir():
         fsync(path)
+    if id_files_key(hp, vocabs) != key:
+        raise changed_error(hp)
+
+
+def changed_error(hp) -> InputError:
+    """Return the error for a text that is written to while it is read."""
+    return InputError(
+        f"{hp.source_train} and {hp.target_train}: a file has changed while it was read. Run the"
+        " command again when the files are complete"
+    )
 
 
 # Batches -----------------------------------------------------------------------
@@ -590,22 +562,16 @@ def call_weakly(reader):
 
 
 def plan_batches(data, hp, epoch) -> EpochPlan:
-    """Divide the rows of an epoch into batches, in at most 8 bytes per row.
+    """Divide the rows of an epoch into batches.
 
     Only `hp.seed` and `epoch`, counted from 1, decide the order.
     """
     rng = np.random.default_rng([hp.seed, epoch])
-    # The order has no name here, so that sorting it can free its memory.
-    if hp.batch_tokens:
-        return batch_by_tokens(data, shuffled_rows(len(data.X), rng), hp.batch_tokens, rng)
-    return batch_by_sentences(shuffled_rows(len(data.X), rng), hp.batch_size)
-
-
-def shuffled_rows(count, rng):
-    """Return the indices of `count` rows in random order, (count,) uint32."""
-    order = np.arange(count, dtype=np.uint32)
+    order = np.arange(len(data.X), dtype=np.uint32)  # (N,)
     rng.shuffle(order)
-    return order
+    if hp.batch_tokens:
+        return batch_by_tokens(data, order, hp.batch_tokens, rng)
+    return batch_by_sentences(order, hp.batch_size)
 
 
 def batch_by_sentences(order, batch_size) -> EpochPlan:
@@ -628,12 +594,10 @@ def batch_by_tokens(data, order, batch_tokens, rng) -> EpochPlan:
     X, Y = data.X, data.Y
     # Sort by target length, then by source length in steps of 3, so that each epoch has
     # other batches.
-    order = stable_sort(order, lambda rows: X.lengths_of(rows) // 3)
-    order = stable_sort(order, Y.lengths_of)
-    longer = np.empty(len(order), np.int32)
-    for part in parts(len(order)):
-        rows = order[part]
-        longer[part] = np.maximum(X.lengths_of(rows), Y.lengths_of(rows))
+    for side, step in ((X, 3), (Y, 1)):
+        keys = (side.lengths_of(order) // step).astype(np.uint16)  # (N,)
+        order = order[np.argsort(keys, kind="stable")]
+    longer = np.maximum(X.lengths_of(order), Y.lengths_of(order))  # (N,)
     ends, first = [], 0
     while first < len(order):
         most = 1 + batch_tokens // longer[first]  # rows that could fit, and one more
@@ -644,38 +608,3 @@ def batch_by_tokens(data, order, batch_tokens, rng) -> EpochPlan:
     batches = rng.permutation(len(ends))
     ends = np.array([0, *ends])
     return EpochPlan(order, ends[:-1][batches], ends[1:][batches])
-
-
-SORTED_ROWS = 2**20  # rows that `stable_sort` holds in more than 8 bytes at a time
-MAX_SORT_KEY = 2**16 - 1  # sentences of more tokens are rare enough to share a key
-
-
-def parts(count):
-    """Yield slices that divide `count` rows."""
-    return (slice(start, start + SORTED_ROWS) for start in range(0, count, SORTED_ROWS))
-
-
-def stable_sort(order, keys_of):
-    """Sort rows by a key; rows with equal keys keep their order. A counting sort, part by part.
-
-    Args:
-      order: row indices.
-      keys_of: function of some row indices to their keys, numbers from 0.
-    """
-
-    def keys_in(part):
-        return np.minimum(keys_of(order[part]), MAX_SORT_KEY).astype(np.uint16)
-
-    counts = np.zeros(MAX_SORT_KEY + 1, np.int64)
-    for part in parts(len(order)):
-        counts += np.bincount(keys_in(part), minlength=len(counts))
-    next_index = np.cumsum(counts) - counts  # of the next row with each key
-    result = np.empty_like(order)
-    for part in parts(len(order)):
-        keys = keys_in(part)
-        in_order = np.argsort(keys, kind="stable")
-        keys, counts_here = keys[in_order], np.bincount(keys, minlength=len(counts))
-        before = (np.cumsum(counts_here) - counts_here)[keys]  # rows of this part with lower keys
-        result[next_index[keys] + np.arange(len(keys)) - before] = order[part][in_order]
-        next_index += counts_here
-    return result

@@ -14,6 +14,7 @@ import os
 import shutil
 from pathlib import Path
 
+from choices import EXPORT_FORMATS
 from hparams import Hyperparams, read_trained
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
@@ -26,25 +27,21 @@ class ExportFlags(Flags):
     """The flags of this script."""
 
     output: str = flag("exported/1", "folder to write, which must not exist yet", path=True)
-    format: str = flag(
-        "saved_model",
-        "format of the exported model",
-        choices=("saved_model", "ctranslate2", "huggingface"),
-    )
+    format: str = flag("saved_model", "format of the exported model", choices=EXPORT_FORMATS)
     quantization: str = flag(
-        "float32", "type of the matrices, for --format ctranslate2", choices=("float32", "int8")
+        "float32",
+        "type of the matrices, for --format ctranslate2",
+        choices=("float32", "int8"),
+        only_with=dict(format="ctranslate2"),
     )
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.quantization != "float32" and self.format != "ctranslate2":
-            raise InputError(f"quantization {self.quantization} needs --format ctranslate2")
 
 
 def check_start(flags):
     """Raise InputError if there is no model or the output exists, before TensorFlow is loaded."""
-    read_trained(flags)
-    check_new(flags.get("output", ExportFlags.output))
+    options, flags = ExportFlags.split(flags)
+    if hp := read_trained(flags):
+        options.check_needs(hp)
+    check_new(options.output)
 
 
 def check_new(path):
@@ -82,6 +79,7 @@ def main(flags):
     check_new(output)
     check_utf8(output)
     paths, hp, model, vocabs = load_model(flags)
+    options.check_needs(hp)
     make_folder(output.parent)
     temporary = temp_path(output)
     try:

@@ -17,9 +17,20 @@ import unicodedata
 from functools import partial
 from pathlib import Path
 
+from choices import ATTENTION_SCORES, MODELS, NORMALIZATIONS, POSITIONS
 from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import atomic_write, read_json, split_paths
-from runtime.flags import AUTO, INT32_LIMIT, NONE, WIDTH_LIMIT, Flags, check_value, flag
+from runtime.flags import (
+    AUTO,
+    INT32_LIMIT,
+    NONE,
+    WIDTH_LIMIT,
+    Condition,
+    Flags,
+    above,
+    check_value,
+    flag,
+)
 
 MAX_INPUT_TOKENS = 1024  # that are read of a sentence, if the model itself has no limit
 MAXLEN_LIMIT = 4097  # exclusive; the memory for attention grows with the square of `maxlen`
@@ -27,41 +38,247 @@ MIN_COVERAGE = 0.98  # of sentencepiece
 MIN_TEMPERATURE = 0.001  # below it, but above 0, logits could overflow
 ENOUGH_STEPS_PER_EPOCH = 300  # with so many, num_epochs auto is 40
 
-# The keys of `positions.POSITIONS` and `attention.ATTENTION_FUNCTIONS`.
-POSITION_ENCODINGS = (
-    *("learned", "sinusoid", "paired_sinusoid", "product", "hierarchical", "recurrent"),
-    *("convolutional", "complex", "shaw", "t5", "xlnet", "deberta", "rotary", "none"),
-)
-ATTENTION_SCORES = ("scaled_dot", "dot", "additive", "bilinear", "cosine", "cosine_softmax")
-BOUNDED_POSITIONS = ("learned", "product")  # they end at `maxlen`
-RELATIVE_POSITIONS = ("shaw", "t5", "xlnet", "deberta", "rotary")
-
-# Flags that have a meaning for one kind of model only.
-RNN_FLAGS = ("cell", "bidirectional", "decoder_attention")
-BLOCK_FLAGS = (
-    *("ffn_units", "num_blocks", "num_heads", "sinusoid", "paired_sinusoid", "positions"),
-    *("relu_projections", "output_projection", "dropout_on", "residual", "normalization"),
-    *("attention_dropout", "ffn_dropout", "word_dropout"),
-)
-
 TEXT_FIELDS = [
     f"{side}_{part}" for part in ("train", "dev", "test") for side in ("source", "target")
 ]
 
-# Flags that choose the translations of a loaded model.
-SEARCH_FLAGS = (
-    *("beam", "length_penalty", "alpha", "temperature", "top_k"),
-    *("max_output_ratio", "max_output_extra", "suppress_unknown", "no_repeat_ngram"),
+# Recipes -----------------------------------------------------------------------
+
+# Each dict holds the differences from the defaults, which are those of legacy.
+UPDATED = dict(
+    tokenizer="bpe",
+    maxlen=100,
+    ffn_units=2048,
+    positions="paired_sinusoid",
+    relu_projections=False,
+    tied_embeddings=True,
+    mask_from="ids",
+    dropout_rate=0.3,
+    batch_size=128,
+    lr=0.0003,
+    warmup_steps=4000,
+    beta_2=0.999,
+)
+PAPER = UPDATED | dict(
+    output_projection=True,
+    pad_logit=True,
+    dropout_on="both",
+    dropout_rate=0.1,
+    batch_tokens=4096,
+    lr=0.0,
+    beta_2=0.98,
+    epsilon=1e-9,
+    beam=4,
+    average_checkpoints=5,
+)
+TINY = PAPER | dict(
+    vocab_size=AUTO,
+    hidden_units=128,
+    ffn_units=256,
+    num_blocks=4,
+    num_heads=4,
+    dropout_on="sublayers",
+    dropout_rate=0.2,
+    batch_tokens=2048,
+    lr=0.0025,
+    warmup_steps=AUTO,
+    num_epochs=AUTO,
+    keep_checkpoints=10,
+    beam=5,
+    alpha=1.4,
+    average_checkpoints=10,
+)
+LOW_RESOURCE = TINY | dict(
+    positions="t5",
+    normalization="pre",
+    consistency=5.0,
+)
+RNN = TINY | dict(
+    model="rnn",
+    hidden_units=256,
+    decoder_attention=False,
+    lr=0.001,
+)
+RNN_ATTENTION = RNN | dict(decoder_attention=True)
+RECIPES = dict(
+    legacy={},
+    updated=UPDATED,
+    paper=PAPER,
+    tiny=TINY,
+    low_resource=LOW_RESOURCE,
+    rnn=RNN,
+    rnn_attention=RNN_ATTENTION,
 )
 
+# Fields ------------------------------------------------------------------------
+
 # Declare a flag of a group in `--help`.
-data_flag, model_flag, training_flag, decoding_flag = (
-    partial(flag, group=group) for group in ("data", "model", "training", "decoding")
+data_flag, training_flag, decoding_flag, checkpoint_flag = (
+    partial(flag, group=group) for group in ("data", "training", "decoding", "checkpoints")
 )
+model_flag = partial(flag, group="model", fixed="model")
+block_flag = partial(model_flag, only_with=dict(model="transformer"))
+rnn_flag = partial(model_flag, only_with=dict(model="rnn"))
+
+# Conditions of rules.
+NAMED = Condition(lambda path: path != NONE, "--{name}")
+HAS_DEV_SET = dict(
+    source_dev=Condition(NAMED.holds, "a development set, --source_dev and --target_dev")
+)
+ATTENDS = Condition(bool, "a model with attention, as of the recipe rnn_attention")
+ENDLESS = Condition(bool, "positions without an end, as of the recipe tiny")
 
 
 @dataclasses.dataclass(frozen=True)
-class Hyperparams(Flags):
+class ModelHparams(Flags):
+    """What a model is made of. Models take an instance. The defaults are those of the 2017 code."""
+
+    model: str = model_flag(
+        "transformer", "the Transformer, or a recurrent encoder-decoder", choices=MODELS
+    )
+    cell: str = rnn_flag("gru", "cell of a recurrent model", choices=("tanh", "gru", "lstm"))
+    bidirectional: bool = rnn_flag(
+        True, "the encoder of a recurrent model reads in both directions"
+    )
+    decoder_attention: bool = rnn_flag(
+        True, "the decoder of a recurrent model attends to the encoder's states"
+    )
+    maxlen: int = model_flag(
+        10,
+        "T: tokens in a sentence, </S> included; longer training pairs are left out",
+        1,
+        MAXLEN_LIMIT,
+    )
+    hidden_units: int = model_flag(512, "C: units of each layer", 1, WIDTH_LIMIT)
+    ffn_units: int = block_flag(0, "inner units of a feed-forward layer; 0: 4 * C", 0, WIDTH_LIMIT)
+    num_blocks: int = block_flag(6, "blocks in the encoder, and as many in the decoder", 1, 1001)
+    num_heads: int = block_flag(8, "h: attention heads, a divisor of C", 1, WIDTH_LIMIT)
+    positions: str = block_flag(
+        "learned", "position encoding (docs/walkthrough.md)", choices=POSITIONS
+    )
+    attention_score: str = model_flag(
+        "scaled_dot",
+        "attention function (docs/walkthrough.md)",
+        choices=ATTENTION_SCORES,
+        only_with=dict(has_attention=ATTENDS),
+    )
+    relu_projections: bool = block_flag(
+        True, "ReLU after the projections to Q, K and V, as in 2017"
+    )
+    output_projection: bool = block_flag(False, "project the joined heads by W_O, as in the paper")
+    tied_embeddings: bool = model_flag(
+        False,
+        "one matrix for source embedding, target embedding and output layer",
+        needs=dict(tokenizer="bpe", joint_vocab=True),
+        remedy="It needs one vocabulary of subwords: add --no-tied_embeddings",
+    )
+    pad_logit: bool = model_flag(
+        False, "with tied embeddings: compute the logit of <PAD> from its row; else it is 0"
+    )
+    mask_from: str = model_flag(
+        "activations",
+        "activations: padding is where vectors are all zeros, as in 2017; ids: where the token is"
+        " <PAD>; none: padding is not masked",
+        choices=("activations", "ids", "none"),
+    )
+    dropout_on: str = block_flag(
+        "attention",
+        "where dropout applies in addition to the embeddings: attention weights, outputs of"
+        " sublayers, or both",
+        choices=("attention", "sublayers", "both"),
+    )
+    residual: bool = block_flag(True, "add the inputs of each sublayer to its outputs")
+    normalization: str = block_flag(
+        "post",
+        "post: normalize after each residual addition, as in the paper; pre: normalize the inputs"
+        " of each sublayer; none: no normalization",
+        choices=NORMALIZATIONS,
+    )
+    dropout_rate: float = model_flag(0.1, "share of units dropped in training", 0.0, 1.0)
+    attention_dropout: float = block_flag(
+        0.0,
+        "share of attention weights dropped in training; with dropout_on attention or both it is"
+        " dropout_rate",
+        0.0,
+        1.0,
+        needs=dict(dropout_on="sublayers"),
+        remedy="Otherwise dropout_rate applies to attention weights, too. Give only one",
+    )
+    ffn_dropout: float = block_flag(
+        0.0, "share of the inner units of feed-forward layers dropped", 0.0, 1.0
+    )
+    word_dropout: float = block_flag(
+        0.0, "share of the input tokens that become <UNK> in training", 0.0, 1.0
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.model == "transformer" and self.hidden_units % self.num_heads:
+            raise InputError(
+                f"hidden_units {self.hidden_units} is not a multiple of num_heads {self.num_heads}"
+            )
+        halved, halves = POSITIONS[self.positions].even, f"positions {self.positions}"
+        if self.model == "rnn":
+            halved, halves = "hidden_units" * self.bidirectional, "a bidirectional encoder"
+        if halved and getattr(self, halved) % 2:
+            raise InputError(
+                f"{halved} is {getattr(self, halved)}, and {halves} must divide it by two. Choose"
+                " an even number"
+            )
+
+    def model_fields(self) -> dict:
+        """The fields of a model, without those of a run."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(ModelHparams)}
+
+    @property
+    def head_units(self) -> int:
+        """Units per head."""
+        return self.hidden_units // self.num_heads
+
+    @property
+    def masks_from_ids(self) -> bool:
+        """Whether padding is found from the token ids."""
+        return self.mask_from == "ids"
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether the decoder attends to the source."""
+        return self.model == "transformer" or self.decoder_attention
+
+    @property
+    def maxlen_power(self) -> int:
+        """The positions end at maxlen**maxlen_power; 0: they have no end."""
+        return POSITIONS[self.positions].maxlen_power if self.model == "transformer" else 0
+
+    @property
+    def unbounded_length(self) -> bool:
+        """Whether the trained model reads sentences longer than `maxlen`.
+
+        Learned positions end there. Without masks from ids, the model has learned what the
+        padding of rows of that length does to a sentence.
+        """
+        return self.masks_from_ids and self.maxlen_power != 1
+
+    @property
+    def max_input_tokens(self) -> int:
+        """Tokens of a sentence that the model reads, `</S>` included."""
+        if not self.unbounded_length:
+            return self.maxlen
+        most = max(MAX_INPUT_TOKENS, self.maxlen)
+        return min(most, self.maxlen**self.maxlen_power) if self.maxlen_power else most
+
+    @property
+    def pad_to(self):
+        """Padded length of a batch: `maxlen`, or None for its longest row.
+
+        Without masks from ids the output depends on the amount of padding, which must therefore be
+        constant.
+        """
+        return None if self.masks_from_ids else self.maxlen
+
+
+@dataclasses.dataclass(frozen=True)
+class Hyperparams(ModelHparams):
     """Everything that a run depends on. The defaults are those of the 2017 code.
 
     Fields with fixed="model" belong to a trained model: they are read from `logdir`, and a flag
@@ -73,8 +290,12 @@ class Hyperparams(Flags):
         "preset for the flags you do not set: the 2017 code, the 2019 code, the paper, a small"
         " version of the paper's model, that version for little text, or a recurrent model without"
         " and with attention",
-        choices=("legacy", "updated", "paper", "tiny", "low_resource", "rnn", "rnn_attention"),
-        fixed="model",
+        choices=tuple(RECIPES),
+    )
+    sinusoid: bool = model_flag(
+        False,
+        "sinusoidal position encodings, as in 2017; the same as --positions sinusoid",
+        needs=dict(positions="sinusoid"),
     )
 
     # data
@@ -95,11 +316,15 @@ class Hyperparams(Flags):
         "source side of the development set, which is translated after each epoch; none: no"
         " development set",
         path=True,
+        needs=dict(target_dev=NAMED),
+        remedy="Give both, or none",
     )
     target_dev: str = data_flag(
         NONE,
         "target side of the development set; several references with commas between them",
         path=True,
+        needs=dict(source_dev=NAMED),
+        remedy="Give both, or none",
     )
     source_test: str = data_flag(
         "corpora/IWSLT16.TED.tst2014.de-en.de.xml",
@@ -146,28 +371,34 @@ class Hyperparams(Flags):
         INT32_LIMIT,
         fixed="model",
         auto=True,
+        needs=dict(tokenizer="bpe"),
+        remedy="For words, use --min_cnt",
     )
     joint_vocab: bool = data_flag(
         True,
         "one vocabulary of subwords for both languages; if not, one per language",
         fixed="model",
+        needs=dict(tokenizer="bpe"),
     )
     symbols: str = data_flag(
         NONE,
         "prepro.py: words that are always one subword, separated by commas, for example"
         " '>>de<<,>>fr<<'; none: no such words",
+        needs=dict(tokenizer="bpe"),
     )
     byte_fallback: bool = data_flag(
         False,
         "prepro.py: add 256 subwords for bytes, which spell characters that the training text"
         " has at most twice; without them, characters that it does not have are <UNK>",
+        needs=dict(tokenizer="bpe"),
     )
     character_coverage: float = data_flag(
         1.0,
         "prepro.py: share of the characters of the training text, counted with repetitions, that"
         " the vocabulary has; the rarest become <UNK>, or bytes with --byte_fallback",
         MIN_COVERAGE,
-        math.nextafter(1.0, 2.0),  # 1 included
+        math.nextafter(1.0, 2.0),  # 1 included,
+        needs=dict(tokenizer="bpe"),
     )
     bpe_dropout: float = data_flag(
         0.0,
@@ -175,111 +406,8 @@ class Hyperparams(Flags):
         0.0,
         1.0,
         fixed="epoch",
-    )
-
-    # model
-    model: str = model_flag(
-        "transformer",
-        "the Transformer, or a recurrent encoder-decoder",
-        choices=("transformer", "rnn"),
-        fixed="model",
-    )
-    cell: str = model_flag(
-        "gru", "cell of a recurrent model", choices=("tanh", "gru", "lstm"), fixed="model"
-    )
-    bidirectional: bool = model_flag(
-        True, "the encoder of a recurrent model reads in both directions", fixed="model"
-    )
-    decoder_attention: bool = model_flag(
-        True, "the decoder of a recurrent model attends to the encoder's states", fixed="model"
-    )
-    maxlen: int = model_flag(
-        10,
-        "T: tokens in a sentence, </S> included; longer training pairs are left out",
-        1,
-        MAXLEN_LIMIT,
-        fixed="model",
-    )
-    hidden_units: int = model_flag(512, "C: units of each layer", 1, WIDTH_LIMIT, fixed="model")
-    ffn_units: int = model_flag(
-        0, "inner units of a feed-forward layer; 0: 4 * C", 0, WIDTH_LIMIT, fixed="model"
-    )
-    num_blocks: int = model_flag(
-        6, "blocks in the encoder, and as many in the decoder", 1, 1001, fixed="model"
-    )
-    num_heads: int = model_flag(
-        8, "h: attention heads, a divisor of C", 1, WIDTH_LIMIT, fixed="model"
-    )
-    sinusoid: bool = model_flag(False, "sinusoidal position encodings, not learned", fixed="model")
-    paired_sinusoid: bool = model_flag(
-        False, "sine and cosine in pairs of one frequency, as in the paper", fixed="model"
-    )
-    positions: str = model_flag(
-        AUTO,
-        "position encoding (docs/walkthrough.md); auto: learned, or with --sinusoid sinusoidal",
-        choices=(AUTO, *POSITION_ENCODINGS),
-        fixed="model",
-    )
-    attention_score: str = model_flag(
-        "scaled_dot",
-        "attention function (docs/walkthrough.md)",
-        choices=ATTENTION_SCORES,
-        fixed="model",
-    )
-    relu_projections: bool = model_flag(
-        True, "ReLU after the projections to Q, K and V, as in 2017", fixed="model"
-    )
-    output_projection: bool = model_flag(
-        False, "project the joined heads by W_O, as in the paper", fixed="model"
-    )
-    tied_embeddings: bool = model_flag(
-        False, "one matrix for source embedding, target embedding and output layer", fixed="model"
-    )
-    pad_logit: bool = model_flag(
-        False,
-        "with tied embeddings: compute the logit of <PAD> from its row; else it is 0",
-        fixed="model",
-    )
-    mask_from: str = model_flag(
-        "activations",
-        "activations: padding is where vectors are all zeros, as in 2017; ids: where the token is"
-        " <PAD>; none: padding is not masked",
-        choices=("activations", "ids", "none"),
-        fixed="model",
-    )
-    dropout_on: str = model_flag(
-        "attention",
-        "where dropout applies in addition to the embeddings: attention weights, outputs of"
-        " sublayers, or both",
-        choices=("attention", "sublayers", "both"),
-        fixed="model",
-    )
-    residual: bool = model_flag(
-        True, "add the inputs of each sublayer to its outputs", fixed="model"
-    )
-    normalization: str = model_flag(
-        "post",
-        "post: normalize after each residual addition, as in the paper; pre: normalize the inputs"
-        " of each sublayer; none: no normalization",
-        choices=("post", "pre", "none"),
-        fixed="model",
-    )
-    dropout_rate: float = model_flag(
-        0.1, "share of units dropped in training", 0.0, 1.0, fixed="model"
-    )
-    attention_dropout: float = model_flag(
-        0.0,
-        "share of attention weights dropped in training; with dropout_on attention or both it is"
-        " dropout_rate",
-        0.0,
-        1.0,
-        fixed="model",
-    )
-    ffn_dropout: float = model_flag(
-        0.0, "share of the inner units of feed-forward layers dropped", 0.0, 1.0, fixed="model"
-    )
-    word_dropout: float = model_flag(
-        0.0, "share of the input tokens that become <UNK> in training", 0.0, 1.0, fixed="model"
+        needs=dict(tokenizer="bpe", unbounded_length=ENDLESS),
+        remedy="Leave it out, or choose such a recipe",
     )
 
     # training
@@ -360,17 +488,23 @@ class Hyperparams(Flags):
         " at the end of each epoch",
         0,
         INT32_LIMIT,
+        needs=HAS_DEV_SET,
+        remedy="Give both, or leave it out",
     )
     patience: int = training_flag(
         0,
         "stop after this many evaluations without a better dev score; 0: train to the end",
         0,
         INT32_LIMIT,
+        needs=HAS_DEV_SET,
+        remedy="Give both, or leave it out",
     )
     metric: str = training_flag(
         "bleu",
         "score of the development set that patience and the best checkpoint follow",
         choices=("bleu", "chrf"),
+        needs=HAS_DEV_SET,
+        remedy="Give both, or leave it out",
     )
     precision: str = training_flag(
         "float32",
@@ -424,9 +558,16 @@ class Hyperparams(Flags):
         " search for the best translation",
         0.0,
         1000.0,
+        needs=dict(beam=1),
+        remedy="It draws one translation. Add --beam 1",
     )
     top_k: int = decoding_flag(
-        0, "draw each token from this many most likely ones; 0: from all", 0, INT32_LIMIT
+        0,
+        "draw each token from this many most likely ones; 0: from all",
+        0,
+        INT32_LIMIT,
+        needs=dict(temperature=above(0)),
+        remedy="Leave it out, or add --temperature 1",
     )
     max_output_ratio: float = decoding_flag(
         2.0,
@@ -448,115 +589,24 @@ class Hyperparams(Flags):
     no_repeat_ngram: int = decoding_flag(
         0, "never repeat so many tokens in sequence; 0: allow repetitions", 0, 1001
     )
-    average_checkpoints: int = decoding_flag(
+    average_checkpoints: int = checkpoint_flag(
         1,
         "use the mean of this many newest checkpoints, as far as they belong to the last quarter of"
         " the training",
         1,
         INT32_LIMIT,
     )
-    best: bool = decoding_flag(False, "use only the checkpoint with the best dev score")
+    best: bool = checkpoint_flag(False, "use only the checkpoint with the best dev score")
 
     def __post_init__(self):
         super().__post_init__()
-        self.check_model()
-        self.check_vocabulary()
-        self.check_data()
-        self.check_decoding()
-
-    def check_model(self):
-        """Raise InputError if fields of the model contradict each other."""
-        if self.model == "rnn" and not self.masks_from_ids:
-            remedy = "Choose the recipe rnn or rnn_attention"
-            if self.recipe.startswith("rnn"):
-                remedy = "Leave out --mask_from"
-            raise InputError(f"model rnn needs --mask_from ids. {remedy}")
-        if self.model == "rnn" and self.bidirectional and self.hidden_units % 2:
-            raise InputError(
-                f"hidden_units {self.hidden_units} is odd, and a bidirectional encoder needs half"
-                " of them for each direction. Choose an even number"
-            )
-        if self.attention_dropout and self.dropout_on != "sublayers":
-            raise InputError(
-                f"attention_dropout is for --dropout_on sublayers. With {self.dropout_on},"
-                " dropout_rate applies to attention weights, too. Give only one"
-            )
-        if self.normalization == "pre" and not self.masks_from_ids:
-            raise InputError(
-                "normalization pre needs --mask_from ids, since it changes the vectors of <PAD>"
-            )
-        if self.model == "transformer" and self.hidden_units % self.num_heads:
-            raise InputError(
-                f"hidden_units {self.hidden_units} is not a multiple of num_heads {self.num_heads}"
-            )
-        if self.position_encoding in RELATIVE_POSITIONS and self.attention_score != "scaled_dot":
-            raise InputError(
-                f"positions {self.positions} are defined for --attention_score scaled_dot, not"
-                f" {self.attention_score}. Choose absolute positions, for example sinusoid"
-            )
-        if self.position_encoding == "rotary" and self.hidden_units // self.num_heads % 2:
-            raise InputError(
-                f"positions rotary need an even number of units per head. hidden_units"
-                f" {self.hidden_units} / num_heads {self.num_heads} is odd"
-            )
-        if self.position_encoding == "complex" and self.hidden_units % 2:
-            raise InputError(
-                f"positions complex need an even number of hidden_units, not {self.hidden_units}"
-            )
-
-    def check_vocabulary(self):
-        """Raise InputError if fields of the vocabularies contradict each other."""
-        if self.bpe_dropout and not (self.tokenizer == "bpe" and self.unbounded_length):
-            raise InputError(
-                "bpe_dropout needs --tokenizer bpe and positions without an end, since it makes"
-                " sentences longer. Choose a recipe that has both, for example tiny"
-            )
-        if self.tokenizer == "words" and self.vocab_size == AUTO:
-            raise InputError("vocab_size auto is for --tokenizer bpe. For words, use --min_cnt")
-        if self.tied_embeddings and not self.joint_vocab:
-            raise InputError(
-                "tied_embeddings needs one vocabulary. Leave out --no-joint_vocab, or add"
-                " --no-tied_embeddings"
-            )
-        if self.tokenizer == "words" and not self.joint_vocab:
-            raise InputError(
-                "joint_vocab is for --tokenizer bpe: words have one vocabulary per language. Leave"
-                " out --no-joint_vocab"
-            )
-        if self.tied_embeddings and self.tokenizer == "words":
-            raise InputError(
-                "tied_embeddings needs --tokenizer bpe: words have one vocabulary per language"
-            )
-        for name in ("symbols", "byte_fallback", "character_coverage"):
-            if self.tokenizer == "words" and getattr(self, name) != getattr(Hyperparams, name):
-                raise InputError(f"{name} needs --tokenizer bpe. Leave it out")
-
-    def check_decoding(self):
-        """Raise InputError if fields of decoding contradict each other."""
-        if self.temperature and self.beam > 1:
-            raise InputError(
-                f"temperature draws one translation, and beam is {self.beam}. Add --beam 1"
-            )
         if 0 < self.temperature < MIN_TEMPERATURE:
             raise InputError(
                 f"temperature {self.temperature}: logits divided by it are too large. Use 0 to"
                 f" search for the best translation, or at least {MIN_TEMPERATURE}"
             )
-        if self.top_k and not self.temperature:
-            raise InputError("top_k is for random translations. Add --temperature, for example 1")
-
-    def check_data(self):
-        """Raise InputError if fields of the data contradict each other."""
-        if (self.source_dev == NONE) != (self.target_dev == NONE):
-            raise InputError("source_dev and target_dev go together. Give both, or none")
-        for name in ("patience", "dev_steps", "metric"):
-            if getattr(self, name) != getattr(Hyperparams, name) and self.source_dev == NONE:
-                raise InputError(
-                    f"{name} needs a development set. Give --source_dev and --target_dev"
-                )
-        if self.source_lang == self.target_lang and not (
-            self.tokenizer == "bpe" and self.joint_vocab
-        ):
+        joint = self.tokenizer == "bpe" and self.joint_vocab
+        if self.source_lang == self.target_lang and not joint:
             raise InputError(
                 f"source_lang and target_lang are both {self.source_lang}, and one vocabulary file"
                 " would overwrite the other. Give each side its own name"
@@ -570,40 +620,6 @@ class Hyperparams(Flags):
         """The words in `symbols`, composed as those of the text are."""
         symbols = unicodedata.normalize("NFC", self.symbols)
         return [] if symbols == NONE else symbols.split(",")
-
-    @property
-    def masks_from_ids(self) -> bool:
-        """Whether padding is found from the token ids."""
-        return self.mask_from == "ids"
-
-    @property
-    def has_attention(self) -> bool:
-        """Whether the decoder attends to the source."""
-        return self.model == "transformer" or self.decoder_attention
-
-    @property
-    def position_encoding(self) -> str:
-        """The encoding that `positions`, `sinusoid` and `paired_sinusoid` choose."""
-        return choose_positions(self.positions, self.sinusoid, self.paired_sinusoid)
-
-    @property
-    def unbounded_length(self) -> bool:
-        """Whether the trained model reads sentences longer than `maxlen`.
-
-        Learned positions end there. Without masks from ids, the model has learned what the
-        padding of rows of that length does to a sentence.
-        """
-        bounded = self.model == "transformer" and self.position_encoding in BOUNDED_POSITIONS
-        return self.masks_from_ids and not bounded
-
-    @property
-    def max_input_tokens(self) -> int:
-        """Tokens of a sentence that the model reads, `</S>` included."""
-        if not self.unbounded_length:
-            return self.maxlen
-        most = max(MAX_INPUT_TOKENS, self.maxlen)
-        hierarchical = self.model == "transformer" and self.position_encoding == "hierarchical"
-        return min(most, self.maxlen**2) if hierarchical else most
 
     def max_output_tokens(self, source_tokens):
         """Tokens of a translation at most, `</S>` included.
@@ -623,15 +639,6 @@ class Hyperparams(Flags):
         return f"{self.max_output_ratio:g} * source tokens + {self.max_output_extra}"
 
     @property
-    def pad_to(self):
-        """Padded length of a batch: `maxlen`, or None for its longest row.
-
-        Without masks from ids the output depends on the amount of padding, which must therefore be
-        constant.
-        """
-        return None if self.masks_from_ids else self.maxlen
-
-    @property
     def peak_lr(self) -> float:
         """The highest learning rate."""
         return self.lr or (self.hidden_units * max(1, self.warmup_steps)) ** -0.5
@@ -642,21 +649,9 @@ class Hyperparams(Flags):
         return hparams_path(self.logdir)
 
     @property
-    def sentencepiece_paths(self) -> list[Path]:
-        """The sentencepiece model of both languages, or that of source and that of target."""
-        names = ["bpe.model"]
-        if not self.joint_vocab:
-            names = [f"bpe.{lang}.model" for lang in (self.source_lang, self.target_lang)]
-        return [Path(self.preprocessed) / name for name in names]
-
-    @property
     def id_folder(self) -> Path:
         """The folder for the token ids of a large training text."""
         return Path(self.preprocessed) / "train_ids"
-
-    def vocab_path(self, lang) -> Path:
-        """The word vocabulary of a language."""
-        return Path(self.preprocessed) / f"{lang}.vocab.tsv"
 
     @classmethod
     def check_given(cls, flags):
@@ -693,83 +688,11 @@ class Hyperparams(Flags):
         return "\n".join(lines)
 
 
-def choose_positions(positions, sinusoid, paired_sinusoid) -> str:
-    """Return the name of the position encoding: that of the 2017 flags, if `positions` is auto."""
-    if positions != AUTO:
-        return positions
-    if not sinusoid:
-        return "learned"
-    return "paired_sinusoid" if paired_sinusoid else "sinusoid"
+SEARCH_FLAGS = tuple(
+    field.name for field in dataclasses.fields(Hyperparams) if field.metadata["group"] == "decoding"
+)
 
-
-# Recipes -----------------------------------------------------------------------
-
-# Each dict holds the differences from the defaults, which are those of legacy.
-UPDATED = dict(
-    tokenizer="bpe",
-    maxlen=100,
-    ffn_units=2048,
-    sinusoid=True,
-    paired_sinusoid=True,
-    relu_projections=False,
-    tied_embeddings=True,
-    mask_from="ids",
-    dropout_rate=0.3,
-    batch_size=128,
-    lr=0.0003,
-    warmup_steps=4000,
-    beta_2=0.999,
-)
-PAPER = UPDATED | dict(
-    output_projection=True,
-    pad_logit=True,
-    dropout_on="both",
-    dropout_rate=0.1,
-    batch_tokens=4096,
-    lr=0.0,
-    beta_2=0.98,
-    epsilon=1e-9,
-    beam=4,
-    average_checkpoints=5,
-)
-TINY = PAPER | dict(
-    vocab_size=AUTO,
-    hidden_units=128,
-    ffn_units=256,
-    num_blocks=4,
-    num_heads=4,
-    dropout_on="sublayers",
-    dropout_rate=0.2,
-    batch_tokens=2048,
-    lr=0.0025,
-    warmup_steps=AUTO,
-    num_epochs=AUTO,
-    keep_checkpoints=10,
-    beam=5,
-    alpha=1.4,
-    average_checkpoints=10,
-)
-LOW_RESOURCE = TINY | dict(
-    positions="t5",
-    normalization="pre",
-    consistency=5.0,
-)
-RNN = TINY | dict(
-    model="rnn",
-    hidden_units=256,
-    decoder_attention=False,
-    lr=0.001,
-)
-RNN_ATTENTION = RNN | dict(decoder_attention=True)
-RECIPES = dict(
-    legacy={},
-    updated=UPDATED,
-    paper=PAPER,
-    tiny=TINY,
-    low_resource=LOW_RESOURCE,
-    rnn=RNN,
-    rnn_attention=RNN_ATTENTION,
-)
+# Choosing ----------------------------------------------------------------------
 
 
 def make_hparams(flags, model_fields=None) -> Hyperparams:
@@ -780,48 +703,26 @@ def make_hparams(flags, model_fields=None) -> Hyperparams:
     """
     if flags.get("alpha") == AUTO:  # until train.py has chosen it
         flags = {name: value for name, value in flags.items() if name != "alpha"}
-    fields = RECIPES.get(flags.get("recipe"), {}) | choose_batch_unit(flags)
-    fields |= model_fields or {}
-    check_model_flags(fields, flags)
-    return Hyperparams(**fields)
+    fields = RECIPES.get(flags.get("recipe"), {}) | settle_flags(flags)
+    hp = Hyperparams(**fields | (model_fields or {}))
+    hp.check_effects(flags, hp)
+    return hp
 
 
-def check_model_flags(fields, flags):
-    """Raise InputError if a flag has no meaning for this model.
+def settle_flags(flags) -> dict:
+    """Add what some flags imply for others.
 
-    Args:
-      fields: dict, `flags` completed by the recipe or by the model that exists.
+    `batch_size` alone switches `batch_tokens` off. `sinusoid` is a name of 2017 for one of the
+    `positions`.
     """
-    model = fields.get("model", Hyperparams.model)
-    other, names = ("rnn", RNN_FLAGS) if model == "transformer" else ("transformer", BLOCK_FLAGS)
-    for name in names:
-        if name in flags:
-            raise InputError(
-                f"{name} is for --model {other}, and this model is {model}. Leave the flag out"
-            )
-    attends = model == "transformer" or fields.get("decoder_attention", True)
-    if "attention_score" in flags and not attends:
-        raise InputError(
-            "attention_score needs a model with attention. Choose the recipe rnn_attention, or add"
-            " --decoder_attention"
-        )
-    if fields.get("positions", AUTO) != AUTO:
-        for name in ("sinusoid", "paired_sinusoid"):
-            if name in flags:
-                raise InputError(
-                    f"{name} and positions both choose the position encoding. Give only one"
-                )
-    if flags.get("paired_sinusoid") and not fields.get("sinusoid"):
-        raise InputError("paired_sinusoid needs --sinusoid, or give --positions paired_sinusoid")
-
-
-def choose_batch_unit(flags) -> dict:
-    """Switch `batch_tokens` off if only `batch_size` is given."""
-    if "batch_size" not in flags:
-        return flags
-    if flags.get("batch_tokens"):
+    implied = {}
+    if flags.get("sinusoid") and "positions" not in flags:
+        implied["positions"] = "sinusoid"
+    if "batch_size" in flags and flags.get("batch_tokens"):
         raise InputError("batch_size and batch_tokens both set the size of a batch. Give only one")
-    return flags | {"batch_tokens": 0}
+    if "batch_size" in flags:
+        implied["batch_tokens"] = 0
+    return flags | implied
 
 
 def choose_vocab_size(characters) -> int:
@@ -919,7 +820,7 @@ def load_hparams(flags, model_exists, mid_epoch=False):
         flags = {"best": False} | flags
     path = hparams_path(flags.get("logdir", Hyperparams.logdir))
     saved, vocab_sha256 = read_hparams(path.parent)
-    check_model_flags(dataclasses.asdict(saved), flags)
+    saved.check_effects(flags, saved)
     if mid_epoch and "batch_size" in flags and saved.batch_tokens:
         raise InputError(
             f"{path}: trained with --batch_tokens {saved.batch_tokens}, not with --batch_size,"
@@ -932,7 +833,7 @@ def load_hparams(flags, model_exists, mid_epoch=False):
             check_matches_model(path, field.name, getattr(saved, field.name), flags, until)
     for part in ("dev", "test"):
         check_both_sides(path, saved, flags, part)
-    fields = dict(logdir=str(path.parent)) | choose_batch_unit(flags)
+    fields = dict(logdir=str(path.parent)) | settle_flags(flags)
     return Hyperparams(**(dataclasses.asdict(saved) | fields)), vocab_sha256
 
 

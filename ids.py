@@ -1,4 +1,4 @@
-"""Sequences of token ids: in memory, or in files that are larger than the memory."""
+"""Sequences of token ids: in memory, or in files that are mapped into it."""
 
 import dataclasses
 import hashlib
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.files import check_regular_file
+from runtime.files import check_regular_file, open_named
 from vocab import PAD
 
 SCAN_IDS = 2**22  # ids that a scan of all ids holds in memory at a time
@@ -31,12 +31,6 @@ class RaggedIds:
         splits = np.cumsum([0, *map(len, sequences)])
         ids = np.fromiter(itertools.chain.from_iterable(sequences), np.int32, splits[-1])
         return cls(ids.astype(smallest_dtype(ids.max(initial=0)), copy=False), splits)
-
-    @classmethod
-    def concatenate(cls, raggeds):
-        """Build from the rows of several `RaggedIds`."""
-        lengths = np.concatenate([ragged.lengths for ragged in raggeds])
-        return cls(np.concatenate([ragged.ids for ragged in raggeds]), np.cumsum([0, *lengths]))
 
     @classmethod
     def open(cls, path, dtype, max_length):
@@ -77,8 +71,10 @@ class RaggedIds:
         return np.diff(self.splits)
 
     def lengths_of(self, rows):
-        """Return the lengths of some rows, given by their indices, (N,) int64."""
-        return self.splits[1:][rows] - self.splits[:-1][rows]
+        """Return the lengths of some rows, given by their indices, (N,) int32."""
+        lengths = self.splits[1:][rows]
+        lengths -= self.splits[:-1][rows]  # in place, since there may be 100 million
+        return lengths.astype(np.int32)
 
     def digest(self) -> bytes:
         """Return the SHA-256 of the ids and their splits. It does not depend on the ids' type."""
@@ -134,12 +130,11 @@ class RaggedWriter:
 
     def __init__(self, path, dtype):
         self.dtype, self.num_ids = dtype, 0
-        self.ids_file, self.splits_file = (open(name, "wb") for name in file_paths(path))
+        self.ids_file, self.splits_file = map(open_named, file_paths(path))
         self.splits_file.write(np.zeros(1, np.int64).data)
 
     def add(self, ragged):
         """Append the rows of a `RaggedIds`."""
-        # Not `tofile`, which does not report that the disk is full.
         self.ids_file.write(ragged.ids.astype(self.dtype).data)
         self.splits_file.write((ragged.splits[1:] + self.num_ids).data)
         self.num_ids += len(ragged.ids)

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 import checkpoint
-from data_load import encode_lines, prepare_sentences
+from data_load import encode_lines
 from ensemble import Ensemble
 from hparams import Hyperparams, load_hparams
 from ids import RaggedIds
@@ -531,7 +531,7 @@ class Translator:
 
     def encode_prefixes(self, prefixes):
         """Encode the first words of translations, a list of str -> RaggedIds."""
-        ids = self.vocabs[1].encode(prepare_sentences(self.hp, prefixes))
+        ids = self.vocabs[1].encode(self.vocabs[1].prepare(prefixes))
         return RaggedIds.from_lists([sentence[:-1] for sentence in ids])  # without </S>
 
     def translate_ids(self, X, prefixes=None):

@@ -9,7 +9,8 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from hparams import choose_positions
+from choices import MODELS, POSITIONS
+from hparams import ModelHparams
 from modules import (
     Dropout,
     Embedding,
@@ -17,38 +18,12 @@ from modules import (
     Linear,
     MultiheadAttention,
     Normalize,
-    check_model_arguments,
+    check_vocab_sizes,
     nonzero_positions,
     shift_right,
 )
-from positions import POSITIONS, Positions
-from rnn import RNN_ARGS, RecurrentModel
+from positions import Positions
 from vocab import EOS, PAD, UNK
-
-# The hyperparameters that are arguments of `Transformer`, with the same names.
-MODEL_ARGS = (
-    "maxlen",
-    "hidden_units",
-    "num_blocks",
-    "num_heads",
-    "ffn_units",
-    "dropout_rate",
-    "attention_dropout",
-    "ffn_dropout",
-    "word_dropout",
-    "sinusoid",
-    "paired_sinusoid",
-    "positions",
-    "attention_score",
-    "relu_projections",
-    "output_projection",
-    "tied_embeddings",
-    "pad_logit",
-    "mask_from",
-    "dropout_on",
-    "residual",
-    "normalization",
-)
 
 # The values of the hyperparameter `precision`, as Keras names them.
 DTYPE_POLICIES = dict(float32="float32", bfloat16="mixed_bfloat16")
@@ -226,87 +201,15 @@ class Transformer(keras.Model):
     defaults are those of the 2017 code. The constructor creates all parameters.
 
     Args:
+      hp: ModelHparams, or Hyperparams.
       source_vocab: tokens in the source vocabulary.
       target_vocab: V, tokens in the target vocabulary.
-      maxlen: the longest sentence for learned positions, `</S>` included.
-      hidden_units: C.
-      num_blocks: blocks in the encoder, and as many in the decoder.
-      num_heads: h, a divisor of C.
-      ffn_units: width inside the feed-forward layers; 0 means 4 * C.
-      dropout_rate: share of units dropped in training.
-      attention_dropout: share of attention weights dropped with dropout_on="sublayers".
-      ffn_dropout: share of the inner units of feed-forward layers dropped in training.
-      word_dropout: share of the input tokens that become `<UNK>` in training.
-      sinusoid: whether positions are sinusoids; otherwise they are learned.
-      paired_sinusoid: whether sines and cosines come in pairs of one frequency (paper).
-      positions: one of `positions.POSITIONS`, or "auto" for the choice of the two above.
-      attention_score: one of `attention.ATTENTION_FUNCTIONS`, for all attentions.
-      relu_projections: whether Q, K and V pass through a ReLU (2017 code).
-      output_projection: whether attention projects its joined heads by W_O (paper).
-      tied_embeddings: whether both embeddings and the output layer share one matrix (paper).
-      pad_logit: with tied embeddings, whether `<PAD>` has a logit; otherwise it is 0.
-      mask_from: how padding is found: "activations" (2017 code: vectors of zeros) or "ids"; with
-        "none" it is not hidden.
-      dropout_on: where dropout applies in addition to the embeddings: "attention" (weights),
-        "sublayers" (outputs) or "both".
-      residual: whether the inputs of each sublayer are added to its outputs.
-      normalization: "post" for a normalization after each sublayer (paper), "pre" for one before
-        each sublayer and at the end of encoder and decoder, or "none".
     """
 
-    def __init__(
-        self,
-        source_vocab,
-        target_vocab,
-        maxlen,
-        hidden_units,
-        num_blocks,
-        num_heads,
-        ffn_units=0,
-        dropout_rate=0.0,
-        attention_dropout=0.0,
-        ffn_dropout=0.0,
-        word_dropout=0.0,
-        sinusoid=False,
-        paired_sinusoid=False,
-        positions="auto",
-        attention_score="scaled_dot",
-        relu_projections=True,
-        output_projection=False,
-        tied_embeddings=False,
-        pad_logit=False,
-        mask_from="activations",
-        dropout_on="attention",
-        residual=True,
-        normalization="post",
-        **kwargs,
-    ):
+    def __init__(self, hp, source_vocab, target_vocab, **kwargs):
         super().__init__(**kwargs)
-        self.source_vocab = source_vocab
-        self.target_vocab = target_vocab
-        self.maxlen = maxlen
-        self.hidden_units = hidden_units
-        self.num_blocks = num_blocks
-        self.num_heads = num_heads
-        self.ffn_units = ffn_units
-        self.dropout_rate = dropout_rate
-        self.attention_dropout = attention_dropout
-        self.ffn_dropout = ffn_dropout
-        self.word_dropout = word_dropout
-        self.sinusoid = sinusoid
-        self.paired_sinusoid = paired_sinusoid
-        self.positions = positions
-        self.attention_score = attention_score
-        self.relu_projections = relu_projections
-        self.output_projection = output_projection
-        self.tied_embeddings = tied_embeddings
-        self.pad_logit = pad_logit
-        self.mask_from = mask_from
-        self.dropout_on = dropout_on
-        self.residual = residual
-        self.normalization = normalization
-        model_args = {name: getattr(self, name) for name in MODEL_ARGS}
-        check_model_arguments(source_vocab, target_vocab, **model_args)
+        check_vocab_sizes(hp, source_vocab, target_vocab)
+        self.hp, self.source_vocab, self.target_vocab = hp, source_vocab, target_vocab
 
         dtype = self.dtype_policy.name
         attention, feedforward = self.sublayer_args()
@@ -314,39 +217,47 @@ class Transformer(keras.Model):
         enc_embed, self.enc_positions = self.position_layers(causality=False)
         dec_embed, self.dec_positions = self.position_layers(causality=True)
         self.enc_input = InputEmbedding(
-            source_tokens, enc_embed, dropout_rate, word_dropout, dtype=dtype
+            source_tokens, enc_embed, hp.dropout_rate, hp.word_dropout, dtype=dtype
         )
         self.enc_blocks = [
-            EncoderBlock(attention, feedforward, dtype=dtype) for _ in range(num_blocks)
+            EncoderBlock(attention, feedforward, dtype=dtype) for _ in range(hp.num_blocks)
         ]
         self.dec_input = InputEmbedding(
-            target_tokens, dec_embed, dropout_rate, word_dropout, dtype=dtype
+            target_tokens, dec_embed, hp.dropout_rate, hp.word_dropout, dtype=dtype
         )
         self.dec_blocks = [
-            DecoderBlock(attention, feedforward, dtype=dtype) for _ in range(num_blocks)
+            DecoderBlock(attention, feedforward, dtype=dtype) for _ in range(hp.num_blocks)
         ]
         self.enc_norm, self.dec_norm = (
-            Normalize(dtype=dtype) if normalization == "pre" else None for _ in range(2)
+            Normalize(dtype=dtype) if hp.normalization == "pre" else None for _ in range(2)
         )
-        self.output_layer = None if self.tied_embeddings else Linear(target_vocab, dtype=dtype)
+        self.output_layer = None if hp.tied_embeddings else Linear(target_vocab, dtype=dtype)
         self.build()
 
     def get_config(self):
         """Return the arguments of the constructor; Keras does not record those of a model."""
-        names = ("source_vocab", "target_vocab", *MODEL_ARGS)
-        return super().get_config() | {name: getattr(self, name) for name in names}
+        return super().get_config() | dict(
+            hp=self.hp.model_fields(),
+            source_vocab=self.source_vocab,
+            target_vocab=self.target_vocab,
+        )
+
+    @classmethod
+    def from_config(cls, config):
+        """Create the model from what `get_config` returned."""
+        return cls(**config | dict(hp=ModelHparams(**config["hp"])))
 
     def token_layers(self):
         """Return the `Embedding` of the source tokens and that of the target tokens."""
-        C, dtype = self.hidden_units, self.dtype_policy.name
-        if not self.tied_embeddings:
+        C, dtype = self.hp.hidden_units, self.dtype_policy.name
+        if not self.hp.tied_embeddings:
             return (
                 Embedding(self.source_vocab, C, dtype=dtype),
                 Embedding(self.target_vocab, C, dtype=dtype),
             )
         # The matrix also computes the logits. With this deviation they start near 1.
         shared = Embedding(
-            self.target_vocab, C, pad_logit=self.pad_logit, init_stddev=C**-0.5, dtype=dtype
+            self.target_vocab, C, pad_logit=self.hp.pad_logit, init_stddev=C**-0.5, dtype=dtype
         )
         return shared, shared
 
@@ -356,45 +267,45 @@ class Transformer(keras.Model):
         Returns:
           (Positions, list): that of the input, and that of each self-attention or None.
         """
-        name = choose_positions(self.positions, self.sinusoid, self.paired_sinusoid)
-        kind = POSITIONS[name]
+        choice = POSITIONS[self.hp.positions]
+        kind = choice.load()
         args = dict(
-            maxlen=self.maxlen,
-            hidden_units=self.hidden_units,
-            num_heads=self.num_heads,
+            maxlen=self.hp.maxlen,
+            hidden_units=self.hp.hidden_units,
+            num_heads=self.hp.num_heads,
             causality=causality,
             dtype=self.dtype_policy.name,
         )
-        if not kind.relative:
-            return kind(**args), [None] * self.num_blocks
+        if not choice.relative:
+            return kind(**args), [None] * self.hp.num_blocks
         if kind.shared:
-            return Positions(**args), [kind(**args)] * self.num_blocks
-        return Positions(**args), [kind(**args) for _ in range(self.num_blocks)]
+            return Positions(**args), [kind(**args)] * self.hp.num_blocks
+        return Positions(**args), [kind(**args) for _ in range(self.hp.num_blocks)]
 
     def sublayer_args(self):
         """Return the arguments of `MultiheadAttention` and of `Feedforward`, two dicts."""
-        on_weights = self.dropout_on in ("attention", "both")
-        on_outputs = self.dropout_on in ("sublayers", "both")
+        on_weights = self.hp.dropout_on in ("attention", "both")
+        on_outputs = self.hp.dropout_on in ("sublayers", "both")
         add_norm = dict(
-            dropout_rate=self.dropout_rate if on_outputs else 0.0,
-            residual=self.residual,
-            normalization=self.normalization,
+            dropout_rate=self.hp.dropout_rate if on_outputs else 0.0,
+            residual=self.hp.residual,
+            normalization=self.hp.normalization,
         )
         attention = dict(
-            num_units=self.hidden_units,
-            num_heads=self.num_heads,
-            dropout_rate=self.dropout_rate if on_weights else self.attention_dropout,
+            num_units=self.hp.hidden_units,
+            num_heads=self.hp.num_heads,
+            dropout_rate=self.hp.dropout_rate if on_weights else self.hp.attention_dropout,
             add_norm=add_norm,
-            relu=self.relu_projections,
-            output_projection=self.output_projection,
-            mask_queries=self.mask_from == "activations",
-            attention_score=self.attention_score,
+            relu=self.hp.relu_projections,
+            output_projection=self.hp.output_projection,
+            mask_queries=self.hp.mask_from == "activations",
+            attention_score=self.hp.attention_score,
         )
         feedforward = dict(
-            inner_units=self.ffn_units or 4 * self.hidden_units,
-            num_units=self.hidden_units,
+            inner_units=self.hp.ffn_units or 4 * self.hp.hidden_units,
+            num_units=self.hp.hidden_units,
             add_norm=add_norm,
-            dropout_rate=self.ffn_dropout,
+            dropout_rate=self.hp.ffn_dropout,
         )
         return attention, feedforward
 
@@ -402,7 +313,7 @@ class Transformer(keras.Model):
         """Create all parameters. Their shapes depend on the constructor's arguments only."""
         if self.built:
             return
-        ids, units = (None, None), (None, None, self.hidden_units)
+        ids, units = (None, None), (None, None, self.hp.hidden_units)
         self.enc_input.build(ids)
         for block in self.enc_blocks:
             block.build(units)
@@ -414,7 +325,7 @@ class Transformer(keras.Model):
                 layer.build()
         for layer in filter(None, (self.enc_norm, self.dec_norm)):
             layer.build(units)
-        if not self.tied_embeddings:
+        if not self.hp.tied_embeddings:
             self.output_layer.build(units)
 
     def call(self, x, y, training=None, istarget=None):
@@ -443,9 +354,9 @@ class Transformer(keras.Model):
         Returns None with mask_from="activations": `MultiheadAttention` then treats vectors that
         are all zeros as padding, as the 2017 code does.
         """
-        if self.mask_from == "activations":
+        if self.hp.mask_from == "activations":
             return None
-        return ids != PAD if self.mask_from == "ids" else ops.ones_like(ids, "bool")
+        return ids != PAD if self.hp.mask_from == "ids" else ops.ones_like(ids, "bool")
 
     def encode(self, x, training=None):
         """Encode source ids: (N, T) -> (N, T, C)."""
@@ -475,7 +386,9 @@ class Transformer(keras.Model):
         """Compute logits from the decoder's output: (..., C) -> (..., V)."""
         dec = self.dec_norm(dec) if self.dec_norm else dec
         return (
-            self.dec_input.tokens.to_logits(dec) if self.tied_embeddings else self.output_layer(dec)
+            self.dec_input.tokens.to_logits(dec)
+            if self.hp.tied_embeddings
+            else self.output_layer(dec)
         )
 
     def encode_memory(self, x):
@@ -520,8 +433,7 @@ class Transformer(keras.Model):
         return self.to_logits(dec[:, 0]), DecoderCache(state, new_blocks)  # (N * beam, V)
 
 
-def make_model(hp, source_vocab, target_vocab) -> Transformer | RecurrentModel:
+def make_model(hp, source_vocab, target_vocab):
     """Create the model that the hyperparameters describe, for two vocabulary sizes."""
-    kind, names = (RecurrentModel, RNN_ARGS) if hp.model == "rnn" else (Transformer, MODEL_ARGS)
-    model_args = {name: getattr(hp, name) for name in names}
-    return kind(source_vocab, target_vocab, **model_args, dtype=DTYPE_POLICIES[hp.precision])
+    kind = MODELS[hp.model].load()
+    return kind(hp, source_vocab, target_vocab, dtype=DTYPE_POLICIES[hp.precision])

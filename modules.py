@@ -32,9 +32,8 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from attention import ATTENTION_FUNCTIONS, add_parameters, scores_to_weights, upcast
-from hparams import Hyperparams
-from runtime.errors import InputError
+from attention import add_parameters, attention_function, scores_to_weights, upcast
+from choices import ATTENTION_SCORES, NORMALIZATIONS
 from vocab import BOS
 
 # Valid arguments of constructors, for `check_arguments`.
@@ -43,7 +42,6 @@ COUNT = "an integer of at least 0"
 SHARE = "a number of at least 0 and below 1"
 POSITIVE = "a number above 0"
 BOOLEAN = (False, True)
-NORMALIZATIONS = ("post", "pre", "none")
 
 
 def check_arguments(valid, **arguments):
@@ -67,19 +65,9 @@ def check_arguments(valid, **arguments):
             raise ValueError(f"{name} is {value!r}. It must be {expected}")
 
 
-def check_model_arguments(source_vocab, target_vocab, **arguments):
-    """Raise ValueError unless the arguments of a model are valid, each alone and together.
-
-    Args:
-      source_vocab, target_vocab: tokens in the vocabularies.
-      arguments: the others, which are hyperparameters.
-    """
+def check_vocab_sizes(hp, source_vocab, target_vocab):
+    """Raise ValueError unless the sizes of the vocabularies of a model are valid."""
     check_arguments(SIZE, source_vocab=source_vocab, target_vocab=target_vocab)
-    plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in arguments.items()}
-    try:
-        hp = Hyperparams(tokenizer="bpe", **plain)
-    except InputError as error:
-        raise ValueError(str(error)) from None
     if hp.tied_embeddings and source_vocab != target_vocab:
         raise ValueError(
             f"tied_embeddings needs one vocabulary. source_vocab is {source_vocab}, and"
@@ -351,7 +339,7 @@ class MultiheadAttention(keras.layers.Layer):
       relu: whether Q, K and V pass through a ReLU.
       output_projection: whether the joined heads are projected by W_O.
       mask_queries: whether all-zero queries get all-zero attention weights.
-      attention_score: the attention function, one of `attention.ATTENTION_FUNCTIONS`.
+      attention_score: the attention function, one of `choices.ATTENTION_SCORES`.
     """
 
     def __init__(
@@ -372,7 +360,7 @@ class MultiheadAttention(keras.layers.Layer):
         check_arguments(
             BOOLEAN, relu=relu, output_projection=output_projection, mask_queries=mask_queries
         )
-        check_arguments(ATTENTION_FUNCTIONS, attention_score=attention_score)
+        check_arguments(ATTENTION_SCORES, attention_score=attention_score)
         if num_units % num_heads:
             raise ValueError(f"num_units {num_units} is not a multiple of num_heads {num_heads}")
         # A str, because Keras writes get_config for layers with plain arguments only.
@@ -394,7 +382,7 @@ class MultiheadAttention(keras.layers.Layer):
         )
         self.output_projection = Linear(num_units, dtype=dtype) if output_projection else None
         self.mask_queries = mask_queries
-        self.function = ATTENTION_FUNCTIONS[attention_score]
+        self.function = attention_function(attention_score)
         self.dropout = Dropout(dropout_rate, dtype=dtype)
         self.add_norm = AddAndNorm(**(add_norm or {}), dtype=dtype)
 

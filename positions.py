@@ -9,8 +9,8 @@ way to add the order. It overrides one or two of the hooks of `Positions`:
     change_scores    changes the scores           }  in each self-attention
     change_outputs   changes the weighted values /
 
-The first kind is called absolute, the second relative. `POSITIONS` lists the classes by
-the names of the flag `--positions`.
+The first kind is called absolute, the second relative. `POSITIONS` in choices.py lists the
+classes by the names of the flag `--positions`.
 
     N  sentences    T  tokens    C  units    h  heads    d  units per head
     T_q, T_k  query and key positions. In self-attention, the queries are the last T_q of the T_k
@@ -35,8 +35,6 @@ class Positions(keras.layers.Layer):
       causality: whether a position sees only those before it, as in the decoder.
     """
 
-    unbounded = True  # whether positions after `maxlen` have an encoding
-    relative = False  # whether it acts in self-attention
     shared = False  # whether all blocks use the parameters of the first one
 
     def __init__(self, maxlen, hidden_units, num_heads, causality=False, **kwargs):
@@ -107,8 +105,6 @@ def token_positions(tokens, start):
 class LearnedPositions(Positions):
     """x + t, with a learned vector t for each of `maxlen` positions (2017 code, BERT, GPT)."""
 
-    unbounded = False
-
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         dtype = self.dtype_policy.name
@@ -176,7 +172,6 @@ class HierarchicalPositions(LearnedPositions):
     last block of n.
     """
 
-    unbounded = True
     alpha = 0.4
 
     def vectors(self, positions):
@@ -325,14 +320,8 @@ def select(rows, index):
     return tf.transpose(tf.gather(rows, index, batch_dims=1), [2, 3, 0, 1])
 
 
-class RelativePositions(Positions):
-    """The base class of encodings that act in self-attention."""
-
-    relative = True
-
-
 @keras.saving.register_keras_serializable("transformer")
-class ShawPositions(RelativePositions):
+class ShawPositions(Positions):
     """Learned vectors of distances, added to keys and values (Shaw et al. 2018, eq. 3 and 4).
 
     Distances are clipped to `max_distance`. All heads of a block share the vectors.
@@ -365,7 +354,7 @@ class ShawPositions(RelativePositions):
 
 
 @keras.saving.register_keras_serializable("transformer")
-class T5Positions(RelativePositions):
+class T5Positions(Positions):
     """A learned number per head and bucket of distances, added to scores (Raffel et al. 2020).
 
     Half the buckets have one distance each, the others grow up to `max_distance`. All blocks of
@@ -402,7 +391,7 @@ class T5Positions(RelativePositions):
 
 
 @keras.saving.register_keras_serializable("transformer")
-class XLNetPositions(RelativePositions):
+class XLNetPositions(Positions):
     """Sinusoids of distances, projected to keys (Dai et al. 2019, section 3.3; XLNet).
 
     The score is ((q + u) k + (q + v) W r) / sqrt(d), with r the sinusoids of the distance and
@@ -436,7 +425,7 @@ class XLNetPositions(RelativePositions):
 
 
 @keras.saving.register_keras_serializable("transformer")
-class DebertaPositions(RelativePositions):
+class DebertaPositions(Positions):
     """Scores of content and of distance apart (He et al. 2021, section 3.1).
 
     The score is (q k + q k_r + k q_r) / sqrt(3 d), where k_r and q_r are learned vectors of the
@@ -471,7 +460,7 @@ class DebertaPositions(RelativePositions):
 
 
 @keras.saving.register_keras_serializable("transformer")
-class RotaryPositions(RelativePositions):
+class RotaryPositions(Positions):
     """Q and K are rotated by angles that grow with the position (Su et al. 2021, equation 34).
 
     Columns 2i and 2i + 1 are a plane, with the angle pos / 10000^(2i / d). The product of a query
@@ -493,21 +482,3 @@ class RotaryPositions(RelativePositions):
         positions = ops.arange(T_k, dtype="int32")
         Q = rotate_pairs(Q, positions[T_k - T_q :], frequencies)  # (N, h, T_q, d)
         return Q, rotate_pairs(K, positions, frequencies)
-
-
-POSITIONS = dict(
-    learned=LearnedPositions,
-    sinusoid=SinusoidalPositions,
-    paired_sinusoid=PairedSinusoidalPositions,
-    product=ProductPositions,
-    hierarchical=HierarchicalPositions,
-    recurrent=RecurrentPositions,
-    convolutional=ConvolutionalPositions,
-    complex=ComplexPositions,
-    shaw=ShawPositions,
-    t5=T5Positions,
-    xlnet=XLNetPositions,
-    deberta=DebertaPositions,
-    rotary=RotaryPositions,
-    none=Positions,
-)

@@ -36,7 +36,7 @@ from text import (
     skipped_note,
     training_files,
 )
-from vocab import BOS, EOS, PAD, SPECIALS, UNK, SubwordVocab
+from vocab import BOS, EOS, PAD, SPECIALS, TOKENIZERS, UNK, SubwordVocab, WordVocab
 
 SPECIAL_COUNT = 1_000_000_000  # count written for the special tokens, above every `min_cnt`
 RARE_COUNT = 10  # a merged subword seen less often is rare
@@ -385,11 +385,9 @@ def main(flags):
     hp = make_hparams(flags)
     check_text_files(hp, "train")
     paths = training_files(hp)
-    pairs = [[SentenceFile(path, hp.tokenizer) for path in pair] for pair in paths]
-    if hp.tokenizer == "bpe":
-        write_subwords(hp, pairs)
-    else:
-        write_words(hp, pairs)
+    is_markup = TOKENIZERS[hp.tokenizer].is_markup
+    pairs = [[SentenceFile(path, is_markup) for path in pair] for pair in paths]
+    WRITERS[hp.tokenizer](hp, pairs)
     files = [file for pair in pairs for file in pair]
     if note := skipped_note([file.path for file in files], [file.skipped for file in files]):
         print(note)
@@ -422,7 +420,7 @@ def write_subwords(hp, pairs):
         make_subwords(*side, hp.vocab_size, hp.symbol_list, hp.byte_fallback, hp.character_coverage)
         for side in zip(counts, names, strict=True)
     ]
-    for path, model in zip(hp.sentencepiece_paths, models, strict=True):
+    for path, model in zip(SubwordVocab.paths(hp), models, strict=True):
         replace_vocab(path, model)
         vocab = SubwordVocab(path)
         merges = sum(is_merged(vocab.processor, i) for i in range(len(vocab)))
@@ -444,7 +442,7 @@ def write_words(hp, pairs):
     Args:
       pairs: list of pairs of `SentenceFile`, source and target.
     """
-    paths = [hp.vocab_path(lang) for lang in (hp.source_lang, hp.target_lang)]
+    paths = WordVocab.paths(hp)
     for path in paths:
         check_not_directory(path)
     # Count both sides before writing, so that the two files always belong together.
@@ -454,6 +452,9 @@ def write_words(hp, pairs):
     for path, content in zip(paths, contents, strict=True):
         replace_vocab(path, content.encode())
         print(f"{path}: {len(content.splitlines())} words")
+
+
+WRITERS = dict(words=write_words, bpe=write_subwords)
 
 
 if __name__ == "__main__":

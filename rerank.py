@@ -30,7 +30,11 @@ class RerankFlags(Flags):
     output: str = flag("-", "file to write the best translations to; -: standard output", path=True)
     method: str = flag("reverse", "how translations are compared", choices=("reverse", "mbr"))
     weight: float = flag(
-        0.5, "for reverse: weight of the reverse model, next to 1 for the score", 0.0, 1000.0
+        0.5,
+        "for reverse: weight of the reverse model, next to 1 for the score",
+        0.0,
+        1000.0,
+        only_with=dict(method="reverse"),
     )
 
     def __post_init__(self):
@@ -39,8 +43,6 @@ class RerankFlags(Flags):
                 raise InputError(f"{name} is missing. Give --source and --nbest")
         super().__post_init__()
         check_outputs(self, outputs=["output"], inputs=["source", "nbest"])
-        if self.method == "mbr" and self.weight != RerankFlags.weight:
-            raise InputError("weight is for --method reverse. Leave it out")
 
 
 def check_inputs(flags):

@@ -22,7 +22,9 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from attention import ATTENTION_FUNCTIONS, add_parameters, scores_to_weights
+from attention import add_parameters, attention_function, scores_to_weights
+from choices import ATTENTION_SCORES
+from hparams import ModelHparams
 from modules import (
     BOOLEAN,
     SIZE,
@@ -30,7 +32,7 @@ from modules import (
     Embedding,
     Linear,
     check_arguments,
-    check_model_arguments,
+    check_vocab_sizes,
     shift_right,
 )
 from vocab import PAD
@@ -43,18 +45,6 @@ CELLS = dict(
 )
 # The same cells over all tokens of a sentence; on a GPU, the last two use cuDNN.
 LAYERS = dict(tanh=keras.layers.SimpleRNN, gru=keras.layers.GRU, lstm=keras.layers.LSTM)
-
-# The hyperparameters that are arguments of `RecurrentModel`, with the same names.
-RNN_ARGS = (
-    "hidden_units",
-    "cell",
-    "bidirectional",
-    "decoder_attention",
-    "attention_score",
-    "dropout_rate",
-    "tied_embeddings",
-    "pad_logit",
-)
 
 
 class Memory(NamedTuple):
@@ -118,7 +108,7 @@ class RecurrentDecoder(keras.layers.Layer):
       num_units: C.
       cell: one of `CELLS`.
       attention: whether the context is a weighted mean of the encoder's states.
-      attention_score: one of `attention.ATTENTION_FUNCTIONS`.
+      attention_score: one of `choices.ATTENTION_SCORES`.
     """
 
     def __init__(
@@ -128,10 +118,10 @@ class RecurrentDecoder(keras.layers.Layer):
         check_arguments(SIZE, num_units=num_units)
         check_arguments(CELLS, cell=cell)
         check_arguments(BOOLEAN, attention=attention)
-        check_arguments(ATTENTION_FUNCTIONS, attention_score=attention_score)
+        check_arguments(ATTENTION_SCORES, attention_score=attention_score)
         self.num_units = num_units
         self.cell = CELLS[cell](num_units, dtype=self.dtype_policy.name)
-        self.function = ATTENTION_FUNCTIONS[attention_score] if attention else None
+        self.function = attention_function(attention_score) if attention else None
 
     def build(self, input_shape):
         """Create the parameters of the cell and of the attention function."""
@@ -189,81 +179,55 @@ class RecurrentModel(keras.Model):
     encoder's last state (Sutskever et al. 2014).
 
     Args:
+      hp: ModelHparams, or Hyperparams.
       source_vocab: tokens in the source vocabulary.
       target_vocab: V, tokens in the target vocabulary.
-      hidden_units: C, of embeddings and states.
-      cell: one of `CELLS`.
-      bidirectional: whether the encoder reads in both directions.
-      decoder_attention: whether the decoder attends to the encoder's states.
-      attention_score: one of `attention.ATTENTION_FUNCTIONS`.
-      dropout_rate: share of units dropped in training, of embeddings and of the decoder's states.
-      tied_embeddings: whether both embeddings and the output layer share one matrix.
-      pad_logit: with tied embeddings, whether `<PAD>` has a logit; otherwise it is 0.
     """
 
-    def __init__(
-        self,
-        source_vocab,
-        target_vocab,
-        hidden_units,
-        cell="gru",
-        bidirectional=True,
-        decoder_attention=True,
-        attention_score="scaled_dot",
-        dropout_rate=0.0,
-        tied_embeddings=False,
-        pad_logit=False,
-        **kwargs,
-    ):
+    def __init__(self, hp, source_vocab, target_vocab, **kwargs):
         super().__init__(**kwargs)
-        dtype = self.dtype_policy.name
-        self.args = dict(
-            source_vocab=source_vocab,
-            target_vocab=target_vocab,
-            hidden_units=hidden_units,
-            cell=cell,
-            bidirectional=bidirectional,
-            decoder_attention=decoder_attention,
-            attention_score=attention_score,
-            dropout_rate=dropout_rate,
-            tied_embeddings=tied_embeddings,
-            pad_logit=pad_logit,
-        )
-        rnn_args = {name: self.args[name] for name in RNN_ARGS}
-        check_model_arguments(source_vocab, target_vocab, model="rnn", mask_from="ids", **rnn_args)
-        self.hidden_units = hidden_units
-        self.tied_embeddings = tied_embeddings
-        self.decoder_attention = decoder_attention
+        check_vocab_sizes(hp, source_vocab, target_vocab)
+        self.hp, self.source_vocab, self.target_vocab = hp, source_vocab, target_vocab
+        C, dtype = hp.hidden_units, self.dtype_policy.name
         self.source_tokens = Embedding(
-            source_vocab, hidden_units, scale=False, pad_logit=pad_logit, dtype=dtype
+            source_vocab, C, scale=False, pad_logit=hp.pad_logit, dtype=dtype
         )
         self.target_tokens = self.source_tokens
-        if not tied_embeddings:
-            self.target_tokens = Embedding(target_vocab, hidden_units, scale=False, dtype=dtype)
-        self.encoder = RecurrentEncoder(hidden_units, cell, bidirectional, dtype=dtype)
+        if not hp.tied_embeddings:
+            self.target_tokens = Embedding(target_vocab, C, scale=False, dtype=dtype)
+        self.encoder = RecurrentEncoder(C, hp.cell, hp.bidirectional, dtype=dtype)
         self.decoder = RecurrentDecoder(
-            hidden_units, cell, decoder_attention, attention_score, dtype=dtype
+            C, hp.cell, hp.decoder_attention, hp.attention_score, dtype=dtype
         )
-        self.dropout = Dropout(dropout_rate, dtype=dtype)
-        self.output_dropout = Dropout(dropout_rate, dtype=dtype)
-        self.output_layer = None if tied_embeddings else Linear(target_vocab, dtype=dtype)
+        self.dropout = Dropout(hp.dropout_rate, dtype=dtype)
+        self.output_dropout = Dropout(hp.dropout_rate, dtype=dtype)
+        self.output_layer = None if hp.tied_embeddings else Linear(target_vocab, dtype=dtype)
         self.build()
 
     def get_config(self):
         """Return the arguments of the constructor; Keras does not record those of a model."""
-        return super().get_config() | self.args
+        return super().get_config() | dict(
+            hp=self.hp.model_fields(),
+            source_vocab=self.source_vocab,
+            target_vocab=self.target_vocab,
+        )
+
+    @classmethod
+    def from_config(cls, config):
+        """Create the model from what `get_config` returned."""
+        return cls(**config | dict(hp=ModelHparams(**config["hp"])))
 
     def build(self, *_):
         """Create all parameters. Their shapes depend on the constructor's arguments only."""
         if self.built:
             return
-        ids, units = (None, None), (None, None, self.hidden_units)
+        ids, units = (None, None), (None, None, self.hp.hidden_units)
         for layer in (self.source_tokens, self.target_tokens):
             if not layer.built:
                 layer.build(ids)
         self.encoder.build(units)
-        self.decoder.build((None, self.hidden_units))
-        if not self.tied_embeddings:
+        self.decoder.build((None, self.hp.hidden_units))
+        if not self.hp.tied_embeddings:
             self.output_layer.build(units)
 
     def call(self, x, y, training=None, istarget=None):
@@ -294,7 +258,7 @@ class RecurrentModel(keras.Model):
 
     def to_logits(self, dec):
         """Compute logits from the decoder's states: (..., C) -> (..., V)."""
-        if self.tied_embeddings:
+        if self.hp.tied_embeddings:
             return self.target_tokens.to_logits(dec)
         return self.output_layer(dec)
 
@@ -314,7 +278,7 @@ class RecurrentModel(keras.Model):
           ((N * beam, V), list): the logits of the next tokens, and the new cache.
         """
         # A loop forgets the static shapes.
-        states = [ops.reshape(state, (-1, self.hidden_units)) for state in cache]
+        states = [ops.reshape(state, (-1, self.hp.hidden_units)) for state in cache]
         dec, states = self.decoder(self.target_tokens(ids), states, memory)
         return self.to_logits(dec), states
 
@@ -323,5 +287,5 @@ class RecurrentModel(keras.Model):
         memory = self.encode_memory(x)
         dec = self.decode(shift_right(y), memory)  # (N, T_y, C)
         before = ops.concatenate([memory.last[0][:, None], dec[:, :-1]], axis=1)  # d_(t-1)
-        _, weights = self.decoder.context(ops.reshape(before, (-1, self.hidden_units)), memory)
+        _, weights = self.decoder.context(ops.reshape(before, (-1, self.hp.hidden_units)), memory)
         return weights

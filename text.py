@@ -434,17 +434,15 @@ class SentenceFile:
     """A text file with one sentence per line, and lines of markup between them.
 
     Args:
-      tokenizer: with "words", each line that starts with < is markup, as in the 2017 code. Else
-        `is_tag_line` decides.
+      is_markup: function that decides whether a line is markup.
 
     Attributes:
       num_sentences: sentences among the lines read so far.
       markup_lines: numbers of the markup lines read so far, counted from 1.
     """
 
-    def __init__(self, path, tokenizer="bpe"):
-        self.path = path
-        self.is_markup = starts_with_tag if tokenizer == "words" else is_tag_line
+    def __init__(self, path, is_markup=is_tag_line):
+        self.path, self.is_markup = path, is_markup
         self.num_sentences = 0
         self.markup_lines = []
 

@@ -111,7 +111,7 @@ from monitor import summaries, tensorboard_events
 from runtime.workers import worker_rank
 from text import check_text_files
 from trainer import Trainer, digest_of
-from vocab import load_vocabs, save_vocabs
+from vocab import TOKENIZERS, load_vocabs, save_vocabs
 
 # The step is in training_step.py, the loop in trainer.py, which also says why it is not Model.fit.
 
@@ -142,7 +142,7 @@ def main(flags):
     check_utf8(hp.logdir)
     if alpha_auto := flags.get("alpha") == AUTO:
         check_alpha_auto(hp)
-    if hp.tokenizer == "bpe" and hp.joint_vocab:
+    if vocabs[0] is vocabs[1]:
         hp = dataclasses.replace(hp, vocab_size=len(vocabs[0]))
     more_steps = rows and epochs_follow_steps(hp, flags, rows[-1].step)
     if rows:
@@ -213,7 +213,7 @@ def find_start(flags) -> Start:
     if flags.get("start_from", NONE) != NONE:
         return start_from_model(flags)
     hp = make_hparams(flags)
-    if hp.tokenizer == "bpe" and "vocab_size" not in flags:
+    if TOKENIZERS[hp.tokenizer].sized_by_flag and "vocab_size" not in flags:
         hp = dataclasses.replace(hp, vocab_size=AUTO)  # the size of the file from prepro.py
     return Start(hp, load_vocabs(hp), [], [])
 

@@ -14,9 +14,11 @@ import queue
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
-from hparams import SEARCH_FLAGS, Hyperparams, read_trained
+from choices import ENGINES
+from hparams import ATTENDS, SEARCH_FLAGS, Hyperparams, read_trained
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import (
@@ -29,9 +31,14 @@ from runtime.files import (
     make_folder,
     open_output,
 )
-from runtime.flags import NONE, Flags, check_not_given, flag
+from runtime.flags import NONE, Condition, Flags, check_not_given, flag
 
-NO_TRANSLATION = "with --score nothing is translated"
+# Conditions of rules.
+SOURCE_FILE = Condition(lambda path: path != "-", "the file of the sources, --{name}")
+NO_SCORE = Condition(lambda path: path == NONE, "translations, and --score makes none")
+
+# Declare a flag that has no effect with --score.
+translation_flag = partial(flag, only_with=dict(score=NO_SCORE))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,80 +49,76 @@ class TranslateFlags(Flags):
         "-", "file to translate, one sentence per line; -: standard input", path=True
     )
     output: str = flag("-", "file to write the translations to; -: standard output", path=True)
-    nbest: int = flag(
+    nbest: int = translation_flag(
         1,
         "translations per line, at most --beam; if more than 1, the output has a line `number |||"
         " translation ||| score` for each of them, with the numbers of the lines counted from 0",
         1,
         1001,
     )
-    attention: str = flag(
+    attention: str = translation_flag(
         NONE,
         "PNG file, for example out.png, that shows the attention of the last translation; none:"
         " no picture",
         path=True,
+        needs=dict(has_attention=ATTENDS),
     )
     alignments: str = flag(
         NONE,
         "file for the word alignment of each translation: 0-0 1-2 aligns word 0 of the source"
         " with word 0 of the translation, and word 1 with word 2; none: no file",
         path=True,
+        needs=dict(has_attention=ATTENDS),
     )
     score: str = flag(
         NONE,
         "file with a translation for each line of --source; the output has the log-probability"
         " and the perplexity of each, in place of translations",
         path=True,
+        needs=dict(source=SOURCE_FILE),
+        remedy="Give --source",
     )
-    prefix: str = flag(
+    prefix: str = translation_flag(
         NONE,
         "file with the first words of the translation of each line of --source, which it then"
         " continues; none: no file",
         path=True,
+        needs=dict(source=SOURCE_FILE, engine="tensorflow"),
     )
-    replace_unknown: bool = flag(
-        False, "replace each <UNK> by the source word that it pays the most attention to"
+    replace_unknown: bool = translation_flag(
+        False,
+        "replace each <UNK> by the source word that it pays the most attention to",
+        needs=dict(tokenizer="words", has_attention=ATTENDS),
     )
-    engine: str = flag(
+    engine: str = translation_flag(
         "tensorflow",
         "library that decodes; ctranslate2 can run the recipes updated, paper and tiny",
-        choices=("tensorflow", "ctranslate2"),
+        choices=ENGINES,
     )
     quantization: str = flag(
-        "float32", "type of the matrices in CTranslate2", choices=("float32", "int8")
+        "float32",
+        "type of the matrices in CTranslate2",
+        choices=("float32", "int8"),
+        only_with=dict(engine="ctranslate2"),
     )
 
     def __post_init__(self):
         super().__post_init__()
-        if self.quantization != "float32" and self.engine != "ctranslate2":
-            raise InputError(f"quantization {self.quantization} needs --engine ctranslate2")
         if self.attention != NONE and not self.attention.endswith(".png"):
             raise InputError(
                 f"attention {self.attention}: must be a PNG file. Choose a name that ends in .png"
             )
         check_outputs(self, ["output", "attention", "alignments"], ["source", "score", "prefix"])
-        if self.score != NONE:
-            self.check_score()
-        if self.prefix != NONE and self.source == "-":
-            raise InputError("prefix needs the file of the sources. Give --source")
-        if self.prefix != NONE and self.engine != TranslateFlags.engine:
-            raise InputError(f"prefix needs --engine {TranslateFlags.engine}. Leave out --engine")
-
-    def check_score(self):
-        """Raise InputError if a flag contradicts `score`."""
-        if self.source == "-":
-            raise InputError("score needs the file of the sources. Give --source")
-        for name in ("nbest", "attention", "prefix", "replace_unknown", "engine"):
-            if getattr(self, name) != getattr(TranslateFlags, name):
-                raise InputError(f"{name} has no effect: {NO_TRANSLATION}. Leave it out")
 
 
 def check_inputs(flags):
     """Raise InputError if there is no model or no text, before TensorFlow is loaded."""
-    read_trained(flags)
+    options, flags = TranslateFlags.split(flags)
+    if hp := read_trained(flags):
+        options.check_needs(hp)
     for name in ("source", "score", "prefix"):
-        if flags.get(name, NONE) not in ("-", NONE):
-            check_exists(flags[name], f"Check the path, which --{name} names")
+        if getattr(options, name) not in ("-", NONE):
+            check_exists(getattr(options, name), f"Check the path, which --{name} names")
 
 
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
@@ -126,7 +129,7 @@ from tqdm import tqdm
 
 import checkpoint
 from bleu import LITTLE_LEARNED_HINT, empty_note
-from data_load import encode_lines, prepare_sentences
+from data_load import encode_lines
 from ids import RaggedIds
 from inference import (
     LineScore,
@@ -308,7 +311,7 @@ def replace_unknown(model, hp, vocabs, lines, texts):
     ids = vocabs[1].encode(texts[row] for row in rows)
     Y = RaggedIds.from_lists([append_eos(y, hp) for y in ids])
     for row, weights in zip(rows, alignments(model, hp, X, Y), strict=True):
-        source_words = prepare_sentences(hp, [lines[row]])[0].split()
+        source_words = vocabs[0].prepare([lines[row]])[0].split()
         indices = np.argmax(weights[:, :-1], axis=1)  # (T_y,), not that of </S>
         words = texts[row].split()
         # One index more than words, for </S>; fewer if a --prefix has words that are no tokens.
@@ -539,7 +542,7 @@ def main(flags):
     options, flags = TranslateFlags.split(flags)
     worker_rank()  # raises the InputError of a wrong TF_CONFIG
     if options.score != NONE:
-        check_not_given(flags, SEARCH_FLAGS, f"has no effect: {NO_TRANSLATION}")
+        check_not_given(flags, SEARCH_FLAGS, "has no effect: with --score nothing is translated")
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for translations only
         paths, hp, model, vocabs = load_model(flags)
     if options.nbest > hp.beam:
@@ -547,11 +550,7 @@ def main(flags):
             f"nbest is {options.nbest}, but beam is {hp.beam}, and there is one translation per"
             f" hypothesis at most. Use --beam {options.nbest}"
         )
-    if options.replace_unknown and hp.tokenizer != "words":
-        raise InputError("replace_unknown needs a model with --tokenizer words. Leave it out")
-    for name in ("attention", "alignments", "replace_unknown"):
-        if getattr(options, name) not in (NONE, False) and not hp.has_attention:
-            raise InputError(f"{name} needs a model that has attention. Leave it out")
+    options.check_needs(hp)
     if options.score != NONE:
         if worker_rank()[1] > 1:
             raise InputError("score works in a single process only. Unset TF_CONFIG")
@@ -571,9 +570,9 @@ def main(flags):
     if count := translator.truncated:
         lines = "1 line was" if count == 1 else f"{count} lines were"
         print(f"{lines} truncated to {hp.max_input_tokens - 1} tokens", file=sys.stderr)
-    if (count := translator.with_unknown) and hp.tokenizer == "bpe":
+    if (count := translator.with_unknown) and (lacks := vocabs[0].lacks):
         lines = "1 line has" if count == 1 else f"{count} lines have"
-        print(f"{lines} characters that the vocabulary lacks", file=sys.stderr)
+        print(f"{lines} {lacks} that the vocabulary lacks", file=sys.stderr)
     if note := limit_note(translator.at_limit, translator.translated, hp):
         print(f"{note}. {limit_hint(hp)}", file=sys.stderr)
 

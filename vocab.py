@@ -16,7 +16,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from runtime.errors import InputError
 from runtime.files import atomic_write, check_exists, read_file
 from runtime.flags import AUTO
-from text import decode_utf8, normalize
+from text import clean, decode_utf8, is_tag_line, normalize, normalize_lines, starts_with_tag
 
 PAD, UNK, BOS, EOS = range(4)  # ids of the first four tokens of every vocabulary
 SPECIALS = ("<PAD>", "<UNK>", "<S>", "</S>")
@@ -32,127 +32,88 @@ REWRITE_HINT = "Write the file again with `python prepro.py`"
 RESTORE_HINT = "Copy the file again from the folder in which the model was trained"
 
 
-# Loading -----------------------------------------------------------------------
+# What all tokenizers have ------------------------------------------------------
 
 
-def load_vocabs(hp, trained_with=None):
-    """Load the vocabularies of source and target. A joint one is one object for both.
+class Vocab:
+    """The tokens of one language or of both, numbered from 0. A tokenizer is a subclass.
 
-    A trained model has a copy of its vocabularies in `logdir`, since prepro.py may have written
-    other ones to `preprocessed` in the meantime. The copy is preferred.
+    A subclass is a row in `TOKENIZERS`, and one in `prepro.WRITERS`, which writes its files. It
+    defines `__len__` and
 
-    Args:
-      trained_with: the `fingerprints` of a model's vocabularies, if there is a model.
-
-    Returns:
-      (WordVocab, WordVocab), or (SubwordVocab, SubwordVocab).
-    """
-    vocabs = []
-    if not trained_with:
-        check_vocabs_exist(hp)
-    for written_path in written_paths(hp):
-        path = Path(hp.logdir) / written_path.name
-        if not (trained_with and path.exists()):
-            path = written_path
-        if trained_with and not path.exists():
-            raise InputError(
-                f"{path}: no such file, nor a copy in {hp.logdir}. The model there needs the"
-                " vocabulary that it was trained with. Copy the file to one of the two folders"
-            )
-        # prepro.py cannot write a file in `logdir`, nor the same one after a change of the text.
-        remedy = RESTORE_HINT if trained_with else REWRITE_HINT
-        if hp.tokenizer == "bpe":
-            vocab = SubwordVocab(path, remedy)
-        else:
-            vocab = WordVocab(path, hp.min_cnt, remedy)
-        if trained_with:
-            check_same_vocab(vocab, trained_with, hp.logdir)
-        if hp.tokenizer == "bpe":
-            check_prepared_with(vocab, hp, new=not trained_with)
-        vocabs.append(vocab)
-    return tuple(vocabs * 2 if len(vocabs) == 1 else vocabs)
-
-
-def written_paths(hp) -> list[Path]:
-    """The files that prepro.py writes: one vocabulary, or that of source and that of target."""
-    if hp.tokenizer == "bpe":
-        return hp.sentencepiece_paths
-    return [hp.vocab_path(lang) for lang in (hp.source_lang, hp.target_lang)]
-
-
-def check_vocabs_exist(hp):
-    """Raise InputError if a vocabulary is missing; the message names others that exist."""
-    for path in written_paths(hp):
-        hint = RUN_PREPRO_HINT
-        if others := [*path.parent.glob("bpe*.model"), *path.parent.glob("*.vocab.tsv")]:
-            hint = (
-                f"{min(others)} exists, but this is the recipe {hp.recipe}, from {hp.source_lang}"
-                f" to {hp.target_lang}. Give --recipe, --source_lang and --target_lang as to"
-                " prepro.py, or run it again"
-            )
-        check_exists(path, hint)
-
-
-def check_prepared_with(vocab, hp, new):
-    """Raise InputError if prepro.py had other flags when it wrote a `SubwordVocab`.
+      load(path, hp, remedy): a vocabulary; `remedy` is what to do if its file is damaged;
+      identity(): bytes that decide the ids and the text of every sentence;
+      encode(sentences): for each prepared sentence the ids of its tokens, and of `</S>`;
+      decode(ids): the sentence of the tokens before the first `</S>`;
+      id_to_token(i): the token with id `i`;
+      display(i): the same as it looks in a sentence, after a space if it has one.
 
     Args:
-      new: whether no model has been trained with it. Only then are all flags compared.
+      path: the vocabulary file.
+      max_bytes: size of the largest file that is read.
+
+    Attributes:
+      content: the bytes of the file.
     """
-    remedy = "Write the file again with `python prepro.py` and this flag, or leave the flag out"
-    if hp.vocab_size not in (AUTO, len(vocab)):
-        raise InputError(
-            f"{vocab.path}: holds {len(vocab)} subwords, but --vocab_size is {hp.vocab_size}."
-            f" {remedy}"
-        )
-    processor = vocab.processor
-    for symbol in hp.symbol_list if new else ():
-        if processor.is_unknown(processor.piece_to_id(symbol)):
-            raise InputError(f"{vocab.path}: lacks {symbol}, which --symbols names. {remedy}")
-    if new and hp.byte_fallback and not any(map(processor.is_byte, range(len(vocab)))):
-        raise InputError(f"{vocab.path}: was written without --byte_fallback. {remedy}")
 
+    token_name: str  # plural of a token, for messages
+    suffix: str  # end of the name of a vocabulary file
+    is_markup: callable  # whether a line of training text is markup
+    sized_by_flag = False  # whether --vocab_size is the number of tokens
+    tokens_suffice = True  # whether a program can tokenize that knows only the list of tokens
+    lacks = None  # what a vocabulary lacks if a line has <UNK>; None if <UNK> is common
+    more_tokens = ""  # a remedy, for messages, if most of a text is <UNK>
+    space_id = None  # id of a space alone, which has no meaning
 
-def check_same_vocab(vocab, trained_with, logdir):
-    """Check that a vocabulary is the one that a model was trained with.
+    def __init__(self, path, max_bytes):
+        self.path, self.content = path, read_vocab_file(path, max_bytes)
 
-    Args:
-      trained_with: the model's `fingerprints`.
-    """
-    # Earlier versions saved the fingerprint of the subwords alone.
-    known = {vocab.fingerprint_bytes(), vocab.fingerprint_bytes(with_options=False)}
-    if trained_with.get(vocab_name(vocab)) not in {sha256(content) for content in known}:
-        remedy = "Restore the file, or name its folder with --preprocessed"
-        if vocab.path.parent == Path(logdir):
-            remedy = (
-                "Restore the file. Or, if the right one is in the folder that --preprocessed"
-                " names, delete this one"
-            )
-        raise InputError(
-            f"{vocab.path}: not the vocabulary that the model in {logdir} was trained with."
-            f" {remedy}"
-        )
+    @classmethod
+    def paths(cls, hp) -> list[Path]:
+        """The files that prepro.py writes: one vocabulary, or that of source and that of target."""
+        langs = hp.source_lang, hp.target_lang
+        return [Path(hp.preprocessed) / f"{lang}{cls.suffix}" for lang in langs]
 
+    def check_flags(self, hp, new):
+        """Raise InputError if prepro.py had other flags when it wrote the file.
 
-def save_vocabs(vocabs, logdir):
-    """Write the vocabularies into `logdir`, where `load_vocabs` finds them first.
+        Args:
+          new: whether no model has been trained with it. Only then are all flags compared.
+        """
 
-    The bytes are those that were loaded: prepro.py may have written others since.
-    """
-    for vocab in vocabs:
-        copy = Path(logdir) / vocab.path.name
-        if not (copy.is_file() and copy.read_bytes() == vocab.content):
-            atomic_write(copy, vocab.content)
+    @property
+    def name(self) -> str:
+        """The name of the file without its suffix."""
+        return self.path.name.removesuffix(self.suffix)
 
+    @property
+    def fingerprint(self) -> str:
+        """The SHA-256 of the `identity`, in hexadecimal."""
+        return hashlib.sha256(self.identity()).hexdigest()
 
-def fingerprints(vocabs) -> dict[str, str]:
-    """Return the SHA-256 of each vocabulary by its `vocab_name`."""
-    return {vocab_name(vocab): sha256(vocab.fingerprint_bytes()) for vocab in vocabs}
+    def clean(self, sentences) -> list[str]:
+        """Remove from normalized sentences what has no token."""
+        return sentences
 
+    def prepare(self, sentences) -> list[str]:
+        """Normalize sentences, and remove what has no token."""
+        return self.clean(normalize_lines(sentences))
 
-def sha256(content) -> str:
-    """Return the SHA-256 of bytes in hexadecimal."""
-    return hashlib.sha256(content).hexdigest()
+    def of_test(self, side) -> list[str]:
+        """Return the sentences of an `EvalSentences`, prepared."""
+        return side.raw
+
+    def tokens(self) -> list[str]:
+        """List all tokens by their ids."""
+        return [*map(self.id_to_token, range(len(self)))]
+
+    def starts_word(self, i) -> bool:
+        """Whether the token with id `i` is the first one of a word."""
+        return self.display(i).startswith(" ")
+
+    def table(self) -> str:
+        """Return the tokens as TensorBoard's projector reads them, one on each line."""
+        return "".join(f"{token}\n" for token in self.tokens())
 
 
 def read_vocab_file(path, max_bytes) -> bytes:
@@ -162,11 +123,6 @@ def read_vocab_file(path, max_bytes) -> bytes:
     except OSError as error:
         hint = RUN_PREPRO_HINT if isinstance(error, FileNotFoundError) else "Check its permissions"
         raise InputError(f"{path}: {error.strerror.lower()}. {hint}") from None
-
-
-def vocab_name(vocab) -> str:
-    """Return "de" for de.vocab.tsv, "bpe" for bpe.model, and "bpe.de" for bpe.de.model."""
-    return vocab.path.name.removesuffix(".vocab.tsv").removesuffix(".model")
 
 
 def truncate_at_eos(ids):
@@ -182,7 +138,7 @@ def truncate_at_eos(ids):
 # Words -------------------------------------------------------------------------
 
 
-class WordVocab:
+class WordVocab(Vocab):
     """The word vocabulary of one language, as in the 2017 code.
 
     Args:
@@ -191,25 +147,43 @@ class WordVocab:
       remedy: what to do if the file is damaged, for the message.
 
     Attributes:
-      content: the bytes of the file.
       word2cnt: all words of the file and their counts.
+      word2idx, idx2word: those with a count of at least `min_cnt`, in the order of the file.
     """
 
-    token_name = "words"  # for messages
-    space_id = None  # no word is a space
+    token_name = "words"
+    suffix = ".vocab.tsv"
+    is_markup = staticmethod(starts_with_tag)
+    more_tokens = " or lower --min_cnt"
 
     def __init__(self, path, min_cnt, remedy=REWRITE_HINT):
-        self.path = path
-        self.content = read_vocab_file(path, MAX_WORDS_BYTES)
+        super().__init__(path, MAX_WORDS_BYTES)
         self.word2cnt = parse_counts(path, self.content, remedy)
-        self.word2idx, self.idx2word = number_words(path, self.word2cnt, min_cnt)
+        words = [word for word, count in self.word2cnt.items() if count >= min_cnt]
+        if len(words) == len(SPECIALS):
+            raise InputError(f"{path}: no word occurs {min_cnt} times or more. Lower --min_cnt")
+        self.word2idx = {word: i for i, word in enumerate(words)}
+        self.idx2word = dict(enumerate(words))
+
+    @classmethod
+    def load(cls, path, hp, remedy):
+        """Load a vocabulary."""
+        return cls(path, hp.min_cnt, remedy)
 
     def __len__(self):
         return len(self.word2idx)
 
-    def fingerprint_bytes(self, with_options=True) -> bytes:
-        """Return the bytes that identify the vocabulary, which has no options."""
+    def identity(self) -> bytes:
+        """Return the words that have an id, in their order."""
         return "\n".join(self.word2idx).encode()
+
+    def clean(self, sentences) -> list[str]:
+        """Remove from normalized sentences what is in no word, as `text.clean`."""
+        return clean("\n".join(sentences)).split("\n") if sentences else []
+
+    def of_test(self, side) -> list[str]:
+        """Return the sentences of an `EvalSentences` as the 2017 code cleaned them."""
+        return side.cleaned
 
     def encode(self, sentences) -> list[list[int]]:
         """Encode cleaned sentences: the ids of the words of each, and of `</S>`."""
@@ -219,35 +193,26 @@ class WordVocab:
         """Return the word with id `i`."""
         return self.idx2word[int(i)]
 
+    def display(self, i) -> str:
+        """Return the word with id `i` after a space."""
+        return f" {self.id_to_token(i)}"
+
     def decode(self, ids) -> str:
         """Join the words before the first `</S>` with spaces."""
         return normalize(" ".join(map(self.id_to_token, truncate_at_eos(ids))))
 
+    def table(self) -> str:
+        """Return the words and their counts as TensorBoard's projector reads them."""
+        rows = [f"{word}\t{self.word2cnt[word]}\n" for word in self.tokens()]
+        return "".join(["word\tcount\n", *rows])
 
-def load_vocab(path, min_cnt):
-    """Load the words with a count of at least `min_cnt`, numbered in the order of the file.
 
-    Returns:
-      (dict, dict): word to id, and id to word.
+def parse_counts(path, content, remedy) -> dict[str, int]:
+    """Parse the bytes of a word vocabulary: its words and their counts, in the order of the file.
+
+    Args:
+      path, remedy: the file, and what to do if it is damaged, for messages.
     """
-    return number_words(path, read_counts(path), min_cnt)
-
-
-def number_words(path, word2cnt, min_cnt):
-    """Number the words of the file at `path`, as `load_vocab` returns them."""
-    words = [word for word, count in word2cnt.items() if count >= min_cnt]
-    if len(words) == len(SPECIALS):
-        raise InputError(f"{path}: no word occurs {min_cnt} times or more. Lower --min_cnt")
-    return {word: i for i, word in enumerate(words)}, dict(enumerate(words))
-
-
-def read_counts(path) -> dict[str, int]:
-    """Read the words of a vocabulary file and their counts, in the order of the file."""
-    return parse_counts(path, read_vocab_file(path, MAX_WORDS_BYTES))
-
-
-def parse_counts(path, content, remedy=REWRITE_HINT) -> dict[str, int]:
-    """Read the words and counts of the file at `path`, as `read_counts`, from its bytes."""
     counts, previous = {}, None
     for number, line in enumerate(decode_utf8(path, io.BytesIO(content)), 1):
         word, tab, count = line.partition("\t")
@@ -263,16 +228,10 @@ def parse_counts(path, content, remedy=REWRITE_HINT) -> dict[str, int]:
         else:
             counts[word] = previous = int(count)
             continue
-        raise vocab_error(path, number, f"this line {problem}", remedy)
+        raise InputError(f"{path}:{number}: this line {problem}. {remedy}")
     if tuple(counts)[:4] != SPECIALS:
-        problem = f"the first four words are not {' '.join(SPECIALS)}"
-        raise vocab_error(path, 1, problem, remedy)
+        raise InputError(f"{path}:1: the first four words are not {' '.join(SPECIALS)}. {remedy}")
     return counts
-
-
-def vocab_error(path, number, problem, remedy) -> InputError:
-    """Return the error for a line of a vocabulary file."""
-    return InputError(f"{path}:{number}: {problem}. {remedy}")
 
 
 def encode_words(sentence, word2idx) -> list[int]:
@@ -287,7 +246,7 @@ def encode_words(sentence, word2idx) -> list[int]:
 # Subwords ----------------------------------------------------------------------
 
 
-class SubwordVocab:
+class SubwordVocab(Vocab):
     """The subwords of a sentencepiece model, of one language or of both.
 
     Args:
@@ -295,15 +254,18 @@ class SubwordVocab:
       remedy: what to do if the file is damaged, for the message.
 
     Attributes:
-      content, proto: the bytes of the file.
       options: `sentencepiece_options`.
     """
 
-    token_name = "subwords"  # for messages
+    token_name = "subwords"
+    suffix = ".model"
+    is_markup = staticmethod(is_tag_line)
+    sized_by_flag = True
+    tokens_suffice = False
+    lacks = "characters"
 
     def __init__(self, path, remedy=REWRITE_HINT):
-        self.path = path
-        self.content = self.proto = read_vocab_file(path, MAX_SENTENCEPIECE_BYTES)
+        super().__init__(path, MAX_SENTENCEPIECE_BYTES)
         try:
             self.options = sentencepiece_options(parse_sentencepiece(self.content))
             self.processor = sentencepiece.SentencePieceProcessor(model_proto=self.content)
@@ -314,6 +276,34 @@ class SubwordVocab:
                 f" ({reason}). {remedy}"
             ) from None
 
+    @classmethod
+    def load(cls, path, hp, remedy):
+        """Load a vocabulary."""
+        return cls(path, remedy)
+
+    @classmethod
+    def paths(cls, hp) -> list[Path]:
+        """The sentencepiece model of both languages, or that of source and that of target."""
+        names = ["bpe"]
+        if not hp.joint_vocab:
+            names = [f"bpe.{lang}" for lang in (hp.source_lang, hp.target_lang)]
+        return [Path(hp.preprocessed) / f"{name}{cls.suffix}" for name in names]
+
+    def check_flags(self, hp, new):
+        """Raise InputError if prepro.py had other flags when it wrote the file."""
+        remedy = "Write the file again with `python prepro.py` and this flag, or leave the flag out"
+        if hp.vocab_size not in (AUTO, len(self)):
+            raise InputError(
+                f"{self.path}: holds {len(self)} subwords, but --vocab_size is {hp.vocab_size}."
+                f" {remedy}"
+            )
+        processor = self.processor
+        for symbol in hp.symbol_list if new else ():
+            if processor.is_unknown(processor.piece_to_id(symbol)):
+                raise InputError(f"{self.path}: lacks {symbol}, which --symbols names. {remedy}")
+        if new and hp.byte_fallback and not any(map(processor.is_byte, range(len(self)))):
+            raise InputError(f"{self.path}: was written without --byte_fallback. {remedy}")
+
     def __len__(self):
         return self.processor.get_piece_size()
 
@@ -323,14 +313,11 @@ class SubwordVocab:
         space = self.processor.piece_to_id("▁")
         return None if space == UNK else space
 
-    def fingerprint_bytes(self, with_options=True) -> bytes:
-        """Return the bytes that identify the vocabulary: subwords, their scores and types.
+    def identity(self) -> bytes:
+        """Return the subwords, their scores and types, and `options`.
 
         The rest of the file, how the model was trained, differs between versions of
         sentencepiece.
-
-        Args:
-          with_options: whether to include what else decides the ids and the text of a sentence.
         """
         ids, processor = list(range(len(self))), self.processor
         columns = [
@@ -341,9 +328,7 @@ class SubwordVocab:
             processor.is_unused(ids),
             processor.is_byte(ids),
         ]
-        rows = [*zip(*columns, strict=True)]
-        if with_options:
-            rows += self.options
+        rows = [*zip(*columns, strict=True), *self.options]
         return "\n".join(map(str, rows)).encode()
 
     def encode(self, sentences, dropout=0.0, seed=0) -> list[list[int]]:
@@ -368,6 +353,10 @@ class SubwordVocab:
     def id_to_token(self, i) -> str:
         """Return the subword with id `i`. In it, ▁ stands for a space."""
         return self.processor.id_to_piece(int(i))
+
+    def display(self, i) -> str:
+        """Return the subword with id `i`, with a space where it has one."""
+        return self.id_to_token(i).replace("▁", " ")
 
     def decode(self, ids) -> str:
         """Join the subwords before the first `</S>` to normalized text, which has no line feed.
@@ -458,3 +447,90 @@ def check_charsmap(charsmap):
         raise ValueError("the rules of normalization lead out of their strings")
     if max(map(len, strings.split(b"\0"))) > MAX_REPLACEMENT_BYTES:
         raise ValueError("the rules of normalization have a long replacement")
+
+
+# Loading -----------------------------------------------------------------------
+
+TOKENIZERS = dict(words=WordVocab, bpe=SubwordVocab)
+
+
+def load_vocabs(hp, trained_with=None):
+    """Load the vocabularies of source and target. A joint one is one object for both.
+
+    A trained model has a copy of its vocabularies in `logdir`, since prepro.py may have written
+    other ones to `preprocessed` in the meantime. The copy is preferred.
+
+    Args:
+      trained_with: the `fingerprints` of a model's vocabularies, if there is a model.
+
+    Returns:
+      (Vocab, Vocab)
+    """
+    kind, vocabs = TOKENIZERS[hp.tokenizer], []
+    if not trained_with:
+        check_vocabs_exist(hp)
+    for written_path in kind.paths(hp):
+        path = Path(hp.logdir) / written_path.name
+        if not (trained_with and path.exists()):
+            path = written_path
+        if trained_with and not path.exists():
+            raise InputError(
+                f"{path}: no such file, nor a copy in {hp.logdir}. The model there needs the"
+                " vocabulary that it was trained with. Copy the file to one of the two folders"
+            )
+        # prepro.py cannot write a file in `logdir`, nor the same one after a change of the text.
+        vocab = kind.load(path, hp, RESTORE_HINT if trained_with else REWRITE_HINT)
+        if trained_with:
+            check_same_vocab(vocab, trained_with, hp.logdir)
+        vocab.check_flags(hp, new=not trained_with)
+        vocabs.append(vocab)
+    return tuple(vocabs * 2 if len(vocabs) == 1 else vocabs)
+
+
+def check_vocabs_exist(hp):
+    """Raise InputError if a vocabulary is missing; the message names others that exist."""
+    for path in TOKENIZERS[hp.tokenizer].paths(hp):
+        hint = RUN_PREPRO_HINT
+        suffixes = [kind.suffix for kind in TOKENIZERS.values()]
+        if others := [other for suffix in suffixes for other in path.parent.glob(f"*{suffix}")]:
+            hint = (
+                f"{min(others)} exists, but this is the recipe {hp.recipe}, from {hp.source_lang}"
+                f" to {hp.target_lang}. Give --recipe, --source_lang and --target_lang as to"
+                " prepro.py, or run it again"
+            )
+        check_exists(path, hint)
+
+
+def check_same_vocab(vocab, trained_with, logdir):
+    """Check that a vocabulary is the one that a model was trained with.
+
+    Args:
+      trained_with: the model's `fingerprints`.
+    """
+    if trained_with.get(vocab.name) != vocab.fingerprint:
+        remedy = "Restore the file, or name its folder with --preprocessed"
+        if vocab.path.parent == Path(logdir):
+            remedy = (
+                "Restore the file. Or, if the right one is in the folder that --preprocessed"
+                " names, delete this one"
+            )
+        raise InputError(
+            f"{vocab.path}: not the vocabulary that the model in {logdir} was trained with."
+            f" {remedy}"
+        )
+
+
+def save_vocabs(vocabs, logdir):
+    """Write the vocabularies into `logdir`, where `load_vocabs` finds them first.
+
+    The bytes are those that were loaded: prepro.py may have written others since.
+    """
+    for vocab in vocabs:
+        copy = Path(logdir) / vocab.path.name
+        if not (copy.is_file() and copy.read_bytes() == vocab.content):
+            atomic_write(copy, vocab.content)
+
+
+def fingerprints(vocabs) -> dict[str, str]:
+    """Return the fingerprint of each vocabulary by its name."""
+    return {vocab.name: vocab.fingerprint for vocab in vocabs}

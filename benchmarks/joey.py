@@ -18,9 +18,9 @@ def joey_config(hp, flags, folder):
     """
     from vocab import SPECIALS, SubwordVocab
 
-    vocab = SubwordVocab(hp.sentencepiece_paths[0])
+    vocab = SubwordVocab(SubwordVocab.paths(hp)[0])
     vocab_path = folder / "joey.vocab"
-    tokens = [vocab.id_to_token(i) for i in range(len(SPECIALS), len(vocab))]
+    tokens = vocab.tokens()[len(SPECIALS) :]
     vocab_path.write_text("\n".join(tokens) + "\n", encoding="utf-8")
 
     def side(lang):
@@ -30,7 +30,7 @@ def joey_config(hp, flags, folder):
             max_length=hp.maxlen,
             voc_file=str(vocab_path),
             tokenizer_type="sentencepiece",
-            tokenizer_cfg=dict(model_file=str(hp.sentencepiece_paths[0])),
+            tokenizer_cfg=dict(model_file=str(vocab.path)),
         )
 
     stack = dict(

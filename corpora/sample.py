@@ -30,245 +30,18 @@ SIGNATURE = "corpora/sample.py"  # in the first lines of every file that this sc
 
 # Words -------------------------------------------------------------------------
 
-# German singular, gender, plural; English singular, plural. A singular with a slash is a weak
-# noun: the ending after the slash is added in all cases but the nominative singular.
-NOUNS = {
-    "person": """
-        Mann m Männer man men, Frau f Frauen woman women, Kind n Kinder child children,
-        Junge/n m Jungen boy boys, Mädchen n Mädchen girl girls, Arzt m Ärzte doctor doctors,
-        Lehrer m Lehrer teacher teachers, Bruder m Brüder brother brothers,
-        Schwester f Schwestern sister sisters, Vater m Väter father fathers,
-        Mutter f Mütter mother mothers, Sohn m Söhne son sons, Tochter f Töchter daughter daughters,
-        Onkel m Onkel uncle uncles, Tante f Tanten aunt aunts, Freund m Freunde friend friends,
-        Nachbar/n m Nachbarn neighbour neighbours, Student/en m Studenten student students,
-        Bauer/n m Bauern farmer farmers, Koch m Köche cook cooks, Bäcker m Bäcker baker bakers,
-        König m Könige king kings, Königin f Königinnen queen queens,
-        Polizist/en m Polizisten policeman policemen, Soldat/en m Soldaten soldier soldiers,
-        Richter m Richter judge judges, Maler m Maler painter painters,
-        Sänger m Sänger singer singers, Gast m Gäste guest guests, Kellner m Kellner waiter waiters,
-        Großmutter f Großmütter grandmother grandmothers,
-        Großvater m Großväter grandfather grandfathers, Pilot/en m Piloten pilot pilots""",
-    "animal": """
-        Hund m Hunde dog dogs, Katze f Katzen cat cats, Pferd n Pferde horse horses,
-        Vogel m Vögel bird birds, Kuh f Kühe cow cows, Maus f Mäuse mouse mice,
-        Affe/n m Affen monkey monkeys, Bär/en m Bären bear bears, Ente f Enten duck ducks,
-        Schwein n Schweine pig pigs, Fuchs m Füchse fox foxes, Wolf m Wölfe wolf wolves""",
-    "food": """
-        Apfel m Äpfel apple apples, Birne f Birnen pear pears, Kuchen m Kuchen cake cakes,
-        Ei n Eier egg eggs, Banane f Bananen banana bananas, Tomate f Tomaten tomato tomatoes,
-        Kartoffel f Kartoffeln potato potatoes, Suppe f Suppen soup soups,
-        Orange f Orangen orange oranges, Wurst f Würste sausage sausages,
-        Karotte f Karotten carrot carrots, Keks m Kekse biscuit biscuits""",
-    "drink": """
-        Tee m - tea -, Kaffee m - coffee -, Wasser n - water -, Milch f - milk -,
-        Saft m - juice -, Bier n - beer -, Wein m - wine -""",
-    "text": """
-        Buch n Bücher book books, Zeitung f Zeitungen newspaper newspapers,
-        Brief m Briefe letter letters, Roman m Romane novel novels,
-        Gedicht n Gedichte poem poems, Bericht m Berichte report reports,
-        Geschichte f Geschichten story stories""",
-    "thing": """
-        Tisch m Tische table tables, Stuhl m Stühle chair chairs, Lampe f Lampen lamp lamps,
-        Uhr f Uhren clock clocks, Schlüssel m Schlüssel key keys, Tasche f Taschen bag bags,
-        Ball m Bälle ball balls, Messer n Messer knife knives, Gabel f Gabeln fork forks,
-        Teller m Teller plate plates, Bild n Bilder picture pictures,
-        Spiegel m Spiegel mirror mirrors, Kamera f Kameras camera cameras,
-        Geschenk n Geschenke gift gifts, Blume f Blumen flower flowers,
-        Teppich m Teppiche carpet carpets, Kissen n Kissen pillow pillows""",
-    "door": """
-        Tür f Türen door doors, Fenster n Fenster window windows, Kiste f Kisten box boxes,
-        Flasche f Flaschen bottle bottles, Koffer m Koffer suitcase suitcases""",
-    "clothing": """
-        Mantel m Mäntel coat coats, Hemd n Hemden shirt shirts,
-        Kleid n Kleider dress dresses, Jacke f Jacken jacket jackets, Rock m Röcke skirt skirts,
-        Pullover m Pullover sweater sweaters""",
-    "hat": "Hut m Hüte hat hats, Mütze f Mützen cap caps",
-    "vehicle": """
-        Auto n Autos car cars, Fahrrad n Fahrräder bicycle bicycles, Boot n Boote boat boats,
-        Motorrad n Motorräder motorcycle motorcycles, Lastwagen m Lastwagen truck trucks,
-        Traktor m Traktoren tractor tractors""",
-}
 
-# German, its comparative, English, its comparative, by the kinds of nouns they describe.
-ADJECTIVES = {
-    "person animal": """
-        alt älter old older, jung jünger young younger, stark stärker strong stronger,
-        klug klüger clever cleverer, klein kleiner small smaller,
-        müde müder tired more_tired, hungrig hungriger hungry hungrier,
-        glücklich glücklicher happy happier, traurig trauriger sad sadder,
-        freundlich freundlicher friendly friendlier, faul fauler lazy lazier,
-        ruhig ruhiger calm calmer, mutig mutiger brave braver""",
-    "animal": "groß größer big bigger",
-    "person": """
-        groß größer tall taller, reich reicher rich richer, arm ärmer poor poorer,
-        nett netter nice nicer, berühmt berühmter famous more_famous, krank kränker sick sicker""",
-    "food": """
-        frisch frischer fresh fresher, süß süßer sweet sweeter, groß größer big bigger,
-        klein kleiner small smaller""",
-    "drink": "warm wärmer warm warmer, kalt kälter cold colder, frisch frischer fresh fresher",
-    "text": """
-        lang länger long longer, kurz kürzer short shorter, neu neuer new newer,
-        alt älter old older, interessant interessanter interesting more_interesting,
-        langweilig langweiliger boring more_boring""",
-    "thing door clothing hat vehicle": """
-        neu neuer new newer, alt älter old older, groß größer big bigger,
-        klein kleiner small smaller, schön schöner beautiful more_beautiful,
-        billig billiger cheap cheaper, schmutzig schmutziger dirty dirtier,
-        schwer schwerer heavy heavier, leicht leichter light lighter""",
-}
-COLOUR_TABLE = "rot red, blau blue, grün green, schwarz black, weiß white, gelb yellow, braun brown"
+def read_words(path) -> dict[str, dict[str, list]]:
+    """Read the tables in sample.tsv: lists of entries, each a list of words, by table and key."""
+    tables = {}
+    for line in path.read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            table, key, *words = line.split("\t")
+            tables.setdefault(table, {}).setdefault(key, []).append(words)
+    return tables
 
-# German infinitive (a bar after a separable prefix), forms for du and er (- if regular),
-# participle; English base form, third person, past; auxiliary of the perfect. The key is the
-# frame: the objects that the verb requires. Underscores are spaces.
-VERBS = {
-    "alone": """
-        schlafen schläfst schläft geschlafen sleep sleeps slept haben,
-        lachen - - gelacht laugh laughs laughed haben, weinen - - geweint cry cries cried haben,
-        tanzen - - getanzt dance dances danced haben, singen - - gesungen sing sings sang haben,
-        arbeiten - - gearbeitet work works worked haben,
-        warten - - gewartet wait waits waited haben,
-        schwimmen - - geschwommen swim swims swam sein, kochen - - gekocht cook cooks cooked haben,
-        spielen - - gespielt play plays played haben,
-        lernen - - gelernt study studies studied haben,
-        beten - - gebetet pray prays prayed haben, rauchen - - geraucht smoke smokes smoked haben,
-        auf|stehen - - aufgestanden get_up gets_up got_up sein,
-        auf|wachen - - aufgewacht wake_up wakes_up woke_up sein,
-        ein|schlafen schläfst schläft eingeschlafen fall_asleep falls_asleep fell_asleep sein,
-        fern|sehen siehst sieht ferngesehen watch_television watches_television watched_television
-        haben, auf|räumen - - aufgeräumt tidy_up tidies_up tidied_up haben""",
-    "away": """
-        ab|reisen - - abgereist depart departs departed sein,
-        an|kommen - - angekommen arrive arrives arrived sein,
-        zurück|kommen - - zurückgekommen come_back comes_back came_back sein,
-        aus|gehen - - ausgegangen go_out goes_out went_out sein""",
-    "to": """
-        gehen - - gegangen go goes went sein, laufen läufst läuft gelaufen run runs ran sein,
-        kommen - - gekommen come comes came sein, fahren fährst fährt gefahren drive drives drove
-        sein, eilen - - geeilt hurry hurries hurried sein""",
-    "acc:text": """
-        lesen liest liest gelesen read reads read haben,
-        schreiben - - geschrieben write writes wrote haben,
-        übersetzen - - übersetzt translate translates translated haben,
-        ab|schreiben - - abgeschrieben copy copies copied haben""",
-    "acc:food": """
-        essen isst isst gegessen eat eats ate haben, kochen - - gekocht cook cooks cooked haben,
-        schneiden - - geschnitten cut cuts cut haben,
-        probieren - - probiert taste tastes tasted haben""",
-    "acc:drink": """
-        trinken - - getrunken drink drinks drank haben,
-        bestellen - - bestellt order orders ordered haben""",
-    "acc:clothing": """
-        waschen wäschst wäscht gewaschen wash washes washed haben,
-        an|ziehen - - angezogen put_on puts_on put_on haben,
-        aus|ziehen - - ausgezogen take_off takes_off took_off haben""",
-    "acc:clothing hat": "tragen trägst trägt getragen wear wears wore haben",
-    "acc:hat": """
-        auf|setzen - - aufgesetzt put_on puts_on put_on haben,
-        ab|setzen - - abgesetzt take_off takes_off took_off haben""",
-    "acc:vehicle": """
-        reparieren - - repariert repair repairs repaired haben,
-        waschen wäschst wäscht gewaschen wash washes washed haben,
-        verkaufen - - verkauft sell sells sold haben""",
-    "acc:door": """
-        auf|machen - - aufgemacht open opens opened haben,
-        zu|machen - - zugemacht close closes closed haben,
-        putzen - - geputzt clean cleans cleaned haben""",
-    "acc:person": """
-        an|rufen - - angerufen call calls called haben,
-        ab|holen - - abgeholt collect collects collected haben,
-        ein|laden lädst lädt eingeladen invite invites invited haben,
-        besuchen - - besucht visit visits visited haben,
-        fragen - - gefragt ask asks asked haben, küssen - - geküsst kiss kisses kissed haben,
-        umarmen - - umarmt hug hugs hugged haben, grüßen - - gegrüßt greet greets greeted haben,
-        treffen triffst trifft getroffen meet meets met haben""",
-    "acc:person animal thing": """
-        sehen siehst sieht gesehen see sees saw haben,
-        suchen - - gesucht look_for looks_for looked_for haben,
-        finden - - gefunden find finds found haben,
-        malen - - gemalt paint paints painted haben,
-        vergessen vergisst vergisst vergessen forget forgets forgot haben,
-        fotografieren - - fotografiert photograph photographs photographed haben""",
-    "acc:thing food text": """
-        kaufen - - gekauft buy buys bought haben, bezahlen - - bezahlt pay_for pays_for paid_for
-        haben, mit|bringen - - mitgebracht bring_along brings_along brought_along haben,
-        weg|werfen wirfst wirft weggeworfen throw_away throws_away threw_away haben,
-        verlieren - - verloren lose loses lost haben, holen - - geholt fetch fetches fetched haben,
-        verstecken - - versteckt hide hides hid haben""",
-    "dat:person animal": """
-        helfen hilfst hilft geholfen help helps helped haben,
-        folgen - - gefolgt follow follows followed sein,
-        glauben - - geglaubt believe believes believed haben,
-        zu|hören - - zugehört listen_to listens_to listened_to haben,
-        antworten - - geantwortet answer answers answered haben,
-        danken - - gedankt thank thanks thanked haben""",
-    "dat:person acc:thing text": """
-        geben gibst gibt gegeben give gives gave haben,
-        zeigen - - gezeigt show shows showed haben,
-        schicken - - geschickt send sends sent haben,
-        bringen - - gebracht bring brings brought haben,
-        leihen - - geliehen lend lends lent haben""",
-    "auf+acc:person animal": """
-        warten - - gewartet wait_for waits_for waited_for haben,
-        auf|passen - - aufgepasst look_after looks_after looked_after haben""",
-    "an+acc:person animal": "denken - - gedacht think_of thinks_of thought_of haben",
-    "mit+dat:person": """
-        sprechen sprichst spricht gesprochen talk_to talks_to talked_to haben,
-        tanzen - - getanzt dance_with dances_with danced_with haben,
-        streiten - - gestritten argue_with argues_with argued_with haben""",
-    "von+dat:person animal": """
-        träumen - - geträumt dream_of dreams_of dreamed_of haben,
-        erzählen - - erzählt tell_of tells_of told_of haben""",
-}
-SPEECH_VERB_TABLE = """
-    sagen - - gesagt say says said haben, hoffen - - gehofft hope hopes hoped haben,
-    glauben - - geglaubt believe believes believed haben,
-    hören - - gehört hear hears heard haben, vergessen vergisst vergisst vergessen
-    forget forgets forgot haben"""
 
-# German and English location, then German and English destination.
-PLACES = """
-    im_Park in_the_park in_den_Park to_the_park,
-    im_Garten in_the_garden in_den_Garten to_the_garden,
-    in_der_Schule in_the_school in_die_Schule to_the_school,
-    in_der_Stadt in_the_city in_die_Stadt to_the_city, im_Dorf in_the_village ins_Dorf
-    to_the_village, im_Wald in_the_forest in_den_Wald to_the_forest,
-    im_Haus in_the_house ins_Haus to_the_house, in_der_Küche in_the_kitchen in_die_Küche
-    to_the_kitchen, im_Hotel in_the_hotel ins_Hotel to_the_hotel,
-    in_der_Kirche in_the_church in_die_Kirche to_the_church,
-    im_Theater in_the_theatre ins_Theater to_the_theatre,
-    im_Museum in_the_museum ins_Museum to_the_museum,
-    auf_dem_Markt at_the_market auf_den_Markt to_the_market,
-    am_Bahnhof at_the_station zum_Bahnhof to_the_station, am_See at_the_lake zum_See to_the_lake,
-    am_Fluss by_the_river zum_Fluss to_the_river, am_Strand on_the_beach zum_Strand to_the_beach,
-    zu_Hause at_home nach_Hause home, in_Berlin in_Berlin nach_Berlin to_Berlin,
-    in_Wien in_Vienna nach_Wien to_Vienna"""
-MORE_LOCATIONS = """
-    unter_dem_Baum under_the_tree, vor_dem_Haus in_front_of_the_house,
-    hinter_der_Kirche behind_the_church, neben_der_Brücke next_to_the_bridge,
-    auf_der_Straße on_the_street"""
-
-ANY_TIME = """
-    heute today, am_Morgen in_the_morning, am_Abend in_the_evening, am_Montag on_Monday,
-    am_Freitag on_Friday, am_Sonntag on_Sunday, im_Sommer in_summer, im_Winter in_winter,
-    in_der_Nacht at_night, nach_dem_Essen after_the_meal, um_acht_Uhr at_eight_o'clock"""
-TIMES = {
-    "present": "jeden_Tag every_day, jede_Woche every_week, meistens most_of_the_time",
-    "past": "gestern yesterday, letzte_Woche last_week, vor_einem_Jahr a_year_ago",
-    "future": "morgen tomorrow, bald soon, nächste_Woche next_week",
-    "modal": "jetzt now, morgen tomorrow, bald soon",
-}
-FREQUENCY_TABLE = "oft often, immer always, manchmal sometimes, nie never, selten rarely"
-
-# German forms for ich, du, er, wir, ihr, sie; English auxiliary (- for do) and the words after
-# it; the same two if negated.
-MODALS = """
-    kann kannst kann können könnt können can - can -,
-    muss musst muss müssen müsst müssen must - - have_to,
-    will willst will wollen wollt wollen - want_to - want_to,
-    darf darfst darf dürfen dürft dürfen may - may -,
-    soll sollst soll sollen sollt sollen should - should -,
-    möchte möchtest möchte möchten möchtet möchten would like_to would like_to"""
+WORDS = read_words(Path(__file__).with_suffix(".tsv"))
 # Forms are in the order of the persons: ich, du, er, wir, ihr, sie.
 SEIN = "bin bist ist sind seid sind".split()
 WAR = "war warst war waren wart waren".split()
@@ -277,11 +50,6 @@ WERDEN = "werde wirst wird werden werdet werden".split()
 BE = "am are is are are are".split()
 WAS = "was were was were were were".split()
 WISSEN = "weiß weißt weiß wissen wisst wissen".split()
-PRONOUNS = {
-    "nom": "ich I, du you, er he, sie she, wir we, ihr you, sie they",
-    "acc": "mich me, dich you, ihn him, uns us, euch you",
-    "dat": "mir me, dir you, ihm him, uns us, euch you, ihnen them",
-}
 
 
 class Noun(NamedTuple):
@@ -305,7 +73,7 @@ class Verb(NamedTuple):
     participle: str
     en: tuple[str, str, str]  # base, third person, past
     perfect: list[str]  # forms of haben or sein
-    frame: str  # the objects that it requires, see VERBS
+    frame: str  # the objects that it requires
 
 
 class Phrase(NamedTuple):
@@ -316,12 +84,6 @@ class Phrase(NamedTuple):
     person: int  # 0 to 5, the index of a verb's form
     relative: str = ""  # English and German pronoun of a relative clause about it
     pronoun: bool = False
-
-
-def entries(table):
-    """Yield the entries of a table, each as a list of its words."""
-    for entry in table.split(","):
-        yield [word.replace("_", " ") for word in entry.split()]
 
 
 def parse_noun(kind, words):
@@ -348,32 +110,39 @@ def parse_verb(frame, words):
     return Verb(prefix, prefix + plain, present, participle, tuple(en), perfect, frame)
 
 
-LEXICON = [parse_noun(kind, words) for kind, table in NOUNS.items() for words in entries(table)]
-NOUNS_BY_KIND = {kind: [noun for noun in LEXICON if noun.kind == kind] for kind in NOUNS}
+NOUNS_BY_KIND = {
+    kind: [parse_noun(kind, words) for words in entries] for kind, entries in WORDS["noun"].items()
+}
 ADJECTIVES_BY_KIND = {
     kind: [
         words
-        for kinds, table in ADJECTIVES.items()
+        for kinds, entries in WORDS["adjective"].items()
         if kind in kinds.split()
-        for words in entries(table)
+        for words in entries
     ]
-    for kind in NOUNS
+    for kind in NOUNS_BY_KIND
 }
 TEMPORARY = "müde hungrig glücklich traurig ruhig krank".split()  # states that may pass
-COLOURS = list(entries(COLOUR_TABLE))
+COLOURS = WORDS["colour"]["any"]
 COLOURED_KINDS = ("thing", "door", "clothing", "hat", "vehicle")
-ALL_VERBS = [parse_verb(frame, words) for frame, table in VERBS.items() for words in entries(table)]
+ALL_VERBS = [
+    parse_verb(frame, words) for frame, entries in WORDS["verb"].items() for words in entries
+]
 ANIMAL_VERBS = """schlafen warten schwimmen spielen aufwachen einschlafen laufen kommen essen
     trinken sehen suchen finden folgen""".split()
-SPEECH_VERBS = [parse_verb("alone", words) for words in entries(SPEECH_VERB_TABLE)]
+SPEECH_VERBS = [parse_verb("alone", words) for words in WORDS["speech verb"]["alone"]]
 KNOW = Verb("", "wissen", WISSEN, "gewusst", ("know", "knows", "knew"), HABEN, "alone")
-LOCATIONS = [(de, en) for de, en, *_ in [*entries(PLACES), *entries(MORE_LOCATIONS)]]
-DESTINATIONS = [(de, en) for _, _, de, en in entries(PLACES)]
-TIMES_BY_TENSE = {tense: [*entries(ANY_TIME), *entries(table)] for tense, table in TIMES.items()}
-FREQUENCIES = list(entries(FREQUENCY_TABLE))
-MODAL_VERBS = list(entries(MODALS))
+LOCATIONS = [(de, en) for entries in WORDS["place"].values() for de, en, *_ in entries]
+DESTINATIONS = [(de, en) for _, _, de, en in WORDS["place"]["destination"]]
+TIMES_BY_TENSE = {
+    tense: WORDS["time"]["any"] + entries
+    for tense, entries in WORDS["time"].items()
+    if tense != "any"
+}
+FREQUENCIES = WORDS["frequency"]["any"]
+MODAL_VERBS = WORDS["modal"]["any"]
 PERSON_OF_PRONOUN = {"ich": 0, "du": 1, "er": 2, "sie": 2, "wir": 3, "ihr": 4}
-PRONOUNS_BY_CASE = {case: list(entries(table)) for case, table in PRONOUNS.items()}
+PRONOUNS_BY_CASE = WORDS["pronoun"]
 
 # Noun phrases ------------------------------------------------------------------
 

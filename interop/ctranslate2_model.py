@@ -34,48 +34,18 @@ def write(hp, model, vocabs, path, quantization="float32"):
       quantization: type of the matrices, "float32" or "int8".
     """
     check_single_model(model, "CTranslate2")
-    check_convertible(hp)
     import_optional("ctranslate2")
     spec = make_spec(hp, model)
-    source, target = ([vocab.id_to_token(i) for i in range(len(vocab))] for vocab in vocabs)
+    source, target = (vocab.tokens() for vocab in vocabs)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     spec.validate()
     spec.optimize(quantization)
     Path(path).mkdir()
     spec.save(str(path))
-    if hp.tokenizer == "bpe":
-        for vocab in dict.fromkeys(vocabs):
+    for vocab in dict.fromkeys(vocabs):
+        if not vocab.tokens_suffice:
             (Path(path) / vocab.path.name).write_bytes(vocab.content)
-
-
-def check_convertible(hp):
-    """Raise InputError if CTranslate2 lacks a layer of the model."""
-    if hp.model == "rnn":
-        raise InputError(
-            f"recipe {hp.recipe}: CTranslate2 has no recurrent models. Export with --format"
-            " saved_model"
-        )
-    known = ("learned", "sinusoid", "paired_sinusoid")
-    if hp.position_encoding not in known or hp.attention_score != "scaled_dot":
-        raise InputError(
-            f"positions {hp.position_encoding}, attention_score {hp.attention_score}: CTranslate2"
-            " has only learned positions, sinusoids and scaled_dot. Export with --format"
-            " saved_model"
-        )
-    if hp.relu_projections or not hp.masks_from_ids:
-        raise InputError(
-            f"recipe {hp.recipe}: CTranslate2 has no attention with a ReLU on Q, K and V, and hides"
-            " padding by the ids. Export with --format saved_model, or train with --recipe"
-            " updated, paper or tiny"
-        )
-    if hp.temperature:
-        raise InputError("temperature is not exported to this format. Add --temperature 0")
-    if not hp.residual or hp.normalization == "none":
-        raise InputError(
-            "CTranslate2 gets only models with residual connections and normalization. Export with"
-            " --format saved_model"
-        )
 
 
 def make_spec(hp, model):
@@ -112,7 +82,7 @@ def set_input(spec, embeddings, layer, hp):
       layer: the `InputEmbedding`.
     """
     embeddings.weight = layer.tokens.padded_table().numpy()  # (V, C)
-    if hp.position_encoding != "learned":
+    if hp.positions != "learned":
         # <S>, and the longest translation of the longest source.
         count = 1 + int(hp.max_output_tokens(hp.max_input_tokens))
     else:
@@ -168,7 +138,7 @@ def set_normalize(spec, normalize):
 
 def set_logits(spec, model):
     """Set the output layer, with a bias that excludes `<PAD>`."""
-    if model.tied_embeddings:
+    if model.hp.tied_embeddings:
         spec.weight = model.dec_input.tokens.lookup_table.numpy()  # (V, C)
         spec.bias = np.zeros(len(spec.weight), np.float32)
     else:
@@ -193,10 +163,8 @@ class CTranslate2Decoder:
                 f"CTranslate2 does not have the length penalty {hp.length_penalty}. Use"
                 " --length_penalty ctranslate2 with --alpha (1 is usual), or --beam 1"
             )
-        if hp.temperature:
-            raise InputError("temperature needs --engine tensorflow. Leave out --engine")
         self.hp, self.nbest, (self.source, self.target) = hp, nbest, vocabs
-        self.token_to_id = {self.target.id_to_token(i): i for i in range(len(self.target))}
+        self.token_to_id = {token: i for i, token in enumerate(self.target.tokens())}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model"
             write(hp, model, vocabs, path, quantization)

@@ -4,7 +4,6 @@ Its `AutoModelForSeq2SeqLM` and `AutoTokenizer` load the folder. From there, oth
 to ONNX, for example. PyTorch is needed to load it, not to write it.
 """
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -30,7 +29,6 @@ def write(hp, model, vocabs, path):
       path: folder that does not exist yet.
     """
     check_single_model(model, "Hugging Face transformers")
-    check_convertible(hp)
     vocab, path = vocabs[0], Path(path)
     check_no_symbols(vocab)
     safetensors = import_optional("safetensors.numpy")
@@ -40,40 +38,16 @@ def write(hp, model, vocabs, path):
     content = safetensors.save(tensors, metadata={"format": "pt"})
     (path / "model.safetensors").write_bytes(content)
     for name in ("source.spm", "target.spm"):
-        (path / name).write_bytes(vocab.proto)
+        (path / name).write_bytes(vocab.content)
     files = {
         "config.json": model_config(hp, len(vocab)),
         "generation_config.json": generation_config(hp),
         "tokenizer_config.json": tokenizer_config(hp),
-        "vocab.json": {vocab.id_to_token(i): i for i in range(len(vocab))},
+        "vocab.json": {token: i for i, token in enumerate(vocab.tokens())},
     }
     for name, content in files.items():
         text = json.dumps(content, ensure_ascii=False, indent=2)
         (path / name).write_text(f"{text}\n", "utf-8")
-
-
-def check_convertible(hp):
-    """Raise InputError if Marian's class lacks a layer of the model."""
-    expected = dict(
-        model="transformer",
-        positions="paired_sinusoid",
-        attention_score="scaled_dot",
-        relu_projections=False,
-        tied_embeddings=True,
-        mask_from="ids",
-        residual=True,
-        normalization="post",
-    )
-    fields = dataclasses.asdict(hp) | dict(positions=hp.position_encoding)  # not auto
-    for name, value in expected.items():
-        if fields[name] != value:
-            raise InputError(
-                f"recipe {hp.recipe}, {name} {fields[name]}: Hugging Face's class for such models,"
-                f" Marian, has only {name} {value}. Export with --format saved_model, or train with"
-                " --recipe updated, paper or tiny"
-            )
-    if hp.temperature:
-        raise InputError("temperature is not exported to this format. Add --temperature 0")
 
 
 def check_no_symbols(vocab):
@@ -82,7 +56,7 @@ def check_no_symbols(vocab):
     Marian's tokenizer takes a word like >>de<< out of the text, and puts it first, without the
     subword of the space before it.
     """
-    proto = sentencepiece_model_pb2.ModelProto.FromString(vocab.proto)
+    proto = sentencepiece_model_pb2.ModelProto.FromString(vocab.content)
     symbols = [piece.piece for piece in proto.pieces if piece.type == piece.USER_DEFINED]
     if symbols:
         raise InputError(
@@ -179,7 +153,7 @@ def make_tensors(model) -> dict:
     second; here they alternate. So the units are sorted, in everything that reads or writes
     them. The shared matrix is stored once: Marian ties the output layer to it.
     """
-    units = np.arange(model.hidden_units)
+    units = np.arange(model.hp.hidden_units)
     units = np.concatenate([units[::2], units[1::2]])
     table = model.enc_input.tokens.padded_table().numpy()[:, units]  # (V, C)
     bias = np.zeros((1, len(table)), np.float32)

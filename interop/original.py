@@ -7,9 +7,9 @@ import numpy as np
 from checkpoint import READ_ERRORS, open_checkpoint, restore_error
 from hparams import Hyperparams, check_matches_model, make_hparams
 from interop.variable_names import variable_shapes, variables_by_2017_name
-from model import MODEL_ARGS, make_model
+from model import make_model
 from runtime.errors import InputError
-from vocab import load_vocabs, read_counts
+from vocab import WordVocab, load_vocabs
 
 
 def load_original(path, flags):
@@ -29,8 +29,7 @@ def load_original(path, flags):
     for name, shape in variable_shapes(hp, *vocab_sizes).items():  # before the model is built
         if name not in arrays or arrays[name].size != np.prod(shape):
             raise not_original_error(path, f"{name} is missing or has another shape")
-    vocab_paths = [hp.vocab_path(lang) for lang in (hp.source_lang, hp.target_lang)]
-    min_cnt = find_min_cnt(vocab_paths, vocab_sizes, flags.get("min_cnt"))
+    min_cnt = find_min_cnt(WordVocab.paths(hp), vocab_sizes, flags.get("min_cnt"))
     hp = dataclasses.replace(hp, min_cnt=min_cnt)
     if "num_heads" not in flags:
         print(
@@ -89,9 +88,10 @@ def infer_model_args(arrays):
     target_vocab, _ = arrays["decoder/dec_embed/lookup_table"].shape
     num_blocks = len({name.split("/")[1] for name in arrays if "/num_blocks_" in name})
     model_args = dict(hidden_units=hidden_units, num_blocks=num_blocks)
-    model_args["sinusoid"] = "encoder/enc_pe/lookup_table" not in arrays
-    if not model_args["sinusoid"]:
+    if "encoder/enc_pe/lookup_table" in arrays:
         model_args["maxlen"], _ = arrays["encoder/enc_pe/lookup_table"].shape
+    else:
+        model_args |= dict(sinusoid=True, positions="sinusoid")
     return model_args, (source_vocab, target_vocab)
 
 
@@ -101,10 +101,13 @@ def original_hparams(model_args) -> dict:
     Args:
       model_args: dict of `infer_model_args`.
     """
-    defaults = dataclasses.asdict(Hyperparams())
-    not_fixed = {"num_heads", "maxlen", "dropout_rate"}
-    names = ["recipe", "model", "tokenizer", "best", "average_checkpoints", *MODEL_ARGS]
-    return {name: defaults[name] for name in names if name not in not_fixed} | model_args
+    defaults = Hyperparams()
+    fixed = {name: getattr(defaults, name) for name in ("recipe", "tokenizer", "sinusoid")}
+    fixed |= {name: getattr(defaults, name) for name in ("best", "average_checkpoints")}
+    fixed |= defaults.model_fields() | model_args
+    for name in {"num_heads", "maxlen", "dropout_rate"} - model_args.keys():
+        del fixed[name]
+    return fixed
 
 
 def assign_original(model, arrays, source="the 2017 model"):
@@ -138,7 +141,7 @@ def find_min_cnt(paths, vocab_sizes, min_cnt=None) -> int:
     Args:
       min_cnt: the only candidate, if the user gave one.
     """
-    counts = [np.array(list(read_counts(path).values())) for path in paths]
+    counts = [np.array([*WordVocab(path, min_cnt=0).word2cnt.values()]) for path in paths]
     candidates = np.unique(np.concatenate(counts))[::-1] if min_cnt is None else [min_cnt]
     for candidate in candidates:
         if [(side >= candidate).sum() for side in counts] == list(vocab_sizes):

@@ -12,7 +12,7 @@ import tensorflow as tf
 from inference import make_search, truncate_at_eos_tf
 from runtime.errors import InputError
 from text import INVISIBLE, JOINERS, LOOSE_NON_JOINER, UNJOINED, clean
-from vocab import EOS, UNK
+from vocab import EOS, UNK, SubwordVocab, WordVocab
 
 # RE2 writes \u200b as \x{200b}.
 INVISIBLE_RE2, JOINERS_RE2, LOOSE_RE2 = (
@@ -60,8 +60,8 @@ class SubwordOps(TextOps):
         super().__init__()
         make_tokenizer = import_tensorflow_text().SentencepieceTokenizer
         # With names: a program that loads the model would give both tokenizers one resource.
-        self.source = make_tokenizer(source.proto, tf.int32, add_eos=True, name="source")
-        self.target = make_tokenizer(target.proto, name="target")
+        self.source = make_tokenizer(source.content, tf.int32, add_eos=True, name="source")
+        self.target = make_tokenizer(target.content, name="target")
 
     def encode(self, lines):
         """Convert sentences (N,) to ids (N, T), a RaggedTensor, with `</S>` at the end of each."""
@@ -86,7 +86,7 @@ class WordOps(TextOps):
             [*source.word2idx], [*source.word2idx.values()], tf.string, tf.int32
         )
         self.ids = tf.lookup.StaticHashTable(ids, default_value=UNK)
-        self.words = tf.constant([target.id_to_token(i) for i in range(len(target))])  # (V,)
+        self.words = tf.constant(target.tokens())  # (V,)
         all_chars = "".join(map(chr, range(sys.maxunicode + 1)))
         self.kept_chars = char_class(clean(all_chars))
         self.space_chars = char_class(filter(str.isspace, all_chars))
@@ -118,6 +118,9 @@ def char_class(chars) -> str:
     return "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ranges)
 
 
+TOKENIZER_OPS = {WordVocab: WordOps, SubwordVocab: SubwordOps}
+
+
 class TextModel(tf.Module):
     """A model that takes sentences and returns translations.
 
@@ -130,7 +133,7 @@ class TextModel(tf.Module):
         self.hp = hp
         # The SavedModel contains only variables that an attribute of this module refers to.
         self.parameters = [variable.value for variable in model.variables]
-        self.ops = (SubwordOps if hp.tokenizer == "bpe" else WordOps)(*vocabs)
+        self.ops = TOKENIZER_OPS[type(vocabs[0])](*vocabs)
         self.search = make_search(model, hp, hp.beam, scored=True)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")], autograph=False)

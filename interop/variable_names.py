@@ -15,7 +15,7 @@ def variables_by_2017_name(model) -> dict:
     """
     if isinstance(model, RecurrentModel):
         return recurrent_variables(model)
-    if model.tied_embeddings:
+    if model.hp.tied_embeddings:
         names = {"shared_embed/lookup_table": model.enc_input.tokens.lookup_table}
     else:
         names = {
@@ -39,7 +39,7 @@ def variables_by_2017_name(model) -> dict:
         names |= position_variables(model.dec_positions, i, scope)
         names |= attention_variables(block.vanilla_attention, f"{scope}/vanilla_attention")
         names |= feedforward_variables(block.feedforward, scope, "multihead_attention")
-    if model.normalization == "pre":
+    if model.hp.normalization == "pre":
         names |= normalize_variables(model.enc_norm, "encoder")
         names |= normalize_variables(model.dec_norm, "decoder")
     return names
@@ -65,7 +65,7 @@ def variable_shapes(hp, source_vocab, target_vocab) -> dict:
 def recurrent_variables(model) -> dict:
     """The variables of a `RecurrentModel` by name."""
     names = {"shared_embed/lookup_table": model.target_tokens.lookup_table}
-    if not model.tied_embeddings:
+    if not model.hp.tied_embeddings:
         names = {
             "encoder/enc_embed/lookup_table": model.source_tokens.lookup_table,
             "decoder/dec_embed/lookup_table": model.target_tokens.lookup_table,

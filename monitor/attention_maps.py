@@ -17,7 +17,7 @@ from ids import RaggedIds
 from inference import decoding_batches, encode_both, encode_lines
 from modules import shift_right
 from rnn import RecurrentModel
-from vocab import EOS, WordVocab, truncate_at_eos
+from vocab import EOS, truncate_at_eos
 
 MAX_PICTURE_TOKENS = 100  # on each axis of a picture
 # Fallback fonts: no single font covers all scripts.
@@ -60,7 +60,7 @@ def attention_maps(model, x, y) -> AttentionMaps:
         model = model.models[0]
     maps = AttentionMaps([], [], [])
     if isinstance(model, RecurrentModel):
-        if model.decoder_attention:
+        if model.hp.decoder_attention:
             maps.cross.append(model.cross_attention(x, y))
         return maps
     masks, inputs = model.padding_masks(x), shift_right(y)
@@ -164,10 +164,8 @@ def word_alignments(model, hp, vocabs, lines, translations) -> list[str]:
 
 
 def word_indices(ids, vocab) -> list[int]:
-    """Return for each token the index of its word: a subword that begins with ▁ begins one."""
-    if isinstance(vocab, WordVocab):
-        return [*range(len(ids))]
-    begins = [vocab.id_to_token(i).startswith("▁") for i in ids]
+    """Return for each token the index of its word."""
+    begins = [*map(vocab.starts_word, ids)]
     begins[0] = True
     return [count - 1 for count in itertools.accumulate(begins)]
 

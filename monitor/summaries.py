@@ -24,7 +24,7 @@ from monitor.attention_maps import (
     plot_heads,
 )
 from runtime.files import atomic_write
-from vocab import BOS, SPECIALS, UNK, vocab_name
+from vocab import BOS, SPECIALS, UNK
 
 SAMPLES = 10  # sentences of the development set in the table of translations
 MAX_DRAWN_TOKENS = 16  # of the sentence whose attention is drawn, if there is one so short
@@ -83,19 +83,10 @@ def write_projector(hp, model, vocabs):
     ]
     # With tied embeddings there is one table, and both vocabularies are the same.
     for name, vocab in zip(tables, vocabs, strict=False):
-        file = f"{vocab_name(vocab)}.metadata.tsv"
-        atomic_write(logdir / file, projector_tsv(vocab))
+        file = f"{vocab.name}.metadata.tsv"
+        atomic_write(logdir / file, vocab.table())
         config.embeddings.add(tensor_name=checkpoint_key(name), metadata_path=file)
     atomic_write(logdir / "projector_config.pbtxt", str(config))
-
-
-def projector_tsv(vocab) -> str:
-    """Return the projector's table of a vocabulary: its tokens, and the counts of words."""
-    tokens = [vocab.id_to_token(i) for i in range(len(vocab))]
-    if vocab.path.suffix != ".tsv":
-        return "".join(f"{token}\n" for token in tokens)
-    counts = vocab.word2cnt
-    return "word\tcount\n" + "".join(f"{token}\t{counts[token]}\n" for token in tokens)
 
 
 def write_samples(dev, got, global_step):

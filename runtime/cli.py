@@ -61,7 +61,14 @@ def parse_flags(description, hparams, *extra, reads_model=False, check=None) -> 
     except InputError as error:
         parser.error(str(error))
     saved = read_saved(words, hparams) if reads_model and {"-h", "--help"} & {*words} else {}
-    titles = [*(["this script"] if extra else []), "data", "model", "training", "decoding"]
+    titles = [
+        *(["this script"] if extra else []),
+        "data",
+        "model",
+        "training",
+        "decoding",
+        "checkpoints",
+    ]
     groups = {title: parser.add_argument_group(title) for title in titles}
     for kind in (*extra, hparams):
         for field in dataclasses.fields(kind):

@@ -38,6 +38,11 @@ def write_error(path, error) -> OSError:
     return OSError(f"{path}: cannot be written: {error.strerror or error}")
 
 
+def open_named(path, mode="wb", shown_path=None):
+    """Open a file to write bytes. An error of writing has its path, or `shown_path`."""
+    return io.BufferedWriter(NamedFile(path, mode, shown_path or path))
+
+
 @contextlib.contextmanager
 def atomic_open(path, follow_links=True):
     """Open `path` to write bytes. Readers see the old file or the complete new one.
@@ -52,14 +57,14 @@ def atomic_open(path, follow_links=True):
     path = Path(path)
     if follow_links:
         if path.exists() and not path.is_file():
-            with io.BufferedWriter(NamedFile(path, "wb", path)) as file:
+            with open_named(path) as file:
                 yield file
             return
         path = Path(os.path.realpath(path))
     make_folder(path.parent)
     temporary = temp_path(path)
     try:
-        with io.BufferedWriter(NamedFile(temporary, "xb", path)) as file:
+        with open_named(temporary, "xb", path) as file:
             yield file
         try:
             fsync(temporary)

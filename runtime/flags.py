@@ -1,12 +1,15 @@
-"""Declare flags: the default, help text and valid range of each.
+"""Declare flags: the default, help text, valid range and rules of each.
 
 The flags of a script are the fields of dataclasses that derive from `Flags`. This module
 imports nothing heavy, so that `--help` answers at once.
 """
 
 import dataclasses
+import importlib
 import os
 import re
+from collections.abc import Callable
+from typing import NamedTuple
 
 from runtime.errors import InputError
 
@@ -15,6 +18,76 @@ WIDTH_LIMIT = 2**16 + 1  # exclusive; units of a layer
 AUTO = "auto"  # the value of a field that the program chooses
 NONE = "none"  # the value of a field that names a file or folder, if there is none
 URL_PATTERN = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+
+# Rules -------------------------------------------------------------------------
+
+
+class Condition(NamedTuple):
+    """What a rule says of a value, if that is not one value or a tuple of values."""
+
+    holds: Callable  # of the value
+    description: str  # completes "needs ..."; {name} stands for the name of the value
+
+
+def above(limit) -> Condition:
+    """The condition that a number is above a limit."""
+    return Condition(lambda value: value > limit, f"--{{name}} above {limit}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A row of a table of what can be chosen by name (choices.py).
+
+    Attributes:
+      target: the module and name of the class or function that implements it.
+      needs, remedy: as in `flag`; they apply if this row is chosen.
+    """
+
+    target: str = ""
+    needs: dict = dataclasses.field(default_factory=dict)
+    remedy: str = ""
+
+    def load(self):
+        """Import the class or function."""
+        module, _, name = self.target.rpartition(".")
+        return getattr(importlib.import_module(module), name)
+
+
+def check_conditions(subject, conditions, values, remedy):
+    """Raise InputError unless the conditions of a rule hold.
+
+    Args:
+      subject: begins the message, as "top_k 5 needs".
+      conditions: dict, a value, a tuple of values or a `Condition` by the name of a field or
+        property. A name that `values` lacks is not checked.
+      values: object that has the values.
+      remedy: ends the message.
+    """
+    for name, wanted in conditions.items():
+        value = getattr(values, name, wanted)
+        if isinstance(wanted, Condition):
+            holds, description = wanted.holds, wanted.description
+        else:
+            several = wanted if isinstance(wanted, tuple) else (wanted,)
+            holds = several.__contains__
+            description = " or ".join(as_flag("{name}", value) for value in several)
+        if value is not wanted and not holds(value):
+            actual = f", and it is {value}" if description.startswith("--") else ""
+            raise InputError(f"{subject} {description.format(name=name)}{actual}. {remedy}")
+
+
+def as_flag(name, value) -> str:
+    """Write a value as on the command line.
+
+    >>> [as_flag("sinusoid", value) for value in (True, False)], as_flag("maxlen", 10)
+    (['--sinusoid', '--no-sinusoid'], '--maxlen 10')
+    """
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name} {value}"
+
+
+# Flags -------------------------------------------------------------------------
 
 
 def flag(
@@ -27,21 +100,28 @@ def flag(
     fixed=None,
     auto=False,
     path=False,
+    needs=None,
+    only_with=None,
+    remedy="",
 ):
     """Declare a field of a `Flags` dataclass.
 
     Args:
       at_least: smallest valid number.
       below: smallest number that is too large.
-      choices: the valid strings; None for any.
+      choices: the valid strings, perhaps with a `Choice` for each; None for any.
       group: title under which `--help` lists the flag.
       fixed: "model" if a trained model depends on the value; "epoch" if changing it in the
         middle of an epoch would change the batches.
       auto: whether the value may be `AUTO`.
       path: whether it names a file or folder, or several with commas between them.
+      needs: dict as in `check_conditions`, which must hold if the value is not the default.
+      only_with: the same, if the flag is given; otherwise it would have no effect.
+      remedy: what to do if one of these does not hold.
     """
     metadata = dict(help=description, at_least=at_least, below=below, choices=choices)
     metadata |= dict(group=group, fixed=fixed, auto=auto, path=path)
+    metadata |= dict(needs=needs or {}, only_with=only_with or {}, remedy=remedy)
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -50,14 +130,46 @@ class Flags:
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            check_value(field, getattr(self, field.name))
+            value = getattr(self, field.name)
+            if hasattr(value, "item"):  # a number of NumPy
+                value = value.item()
+                object.__setattr__(self, field.name, value)
+            check_value(field, value)
+        self.check_needs(self)
+
+    def check_needs(self, values):
+        """Raise InputError if a value of this object contradicts one of `values`."""
+        for field in dataclasses.fields(self):
+            value, choices = getattr(self, field.name), field.metadata["choices"]
+            subject = f"{field.name} needs" if value is True else f"{field.name} {value} needs"
+            remedy = field.metadata["remedy"] or "Change one of the two"
+            if value != field.default:
+                check_conditions(subject, field.metadata["needs"], values, remedy)
+            if isinstance(choices, dict) and value in choices:
+                row = choices[value]
+                check_conditions(subject, row.needs, values, row.remedy or remedy)
+
+    def check_effects(self, given, values):
+        """Raise InputError if one of the flags that were given has no effect.
+
+        Args:
+          given: their names.
+          values: object that has the values of the rules.
+        """
+        for field in dataclasses.fields(self):
+            if field.name in given:
+                remedy = field.metadata["remedy"] or "Leave it out"
+                subject = f"{field.name} has an effect only with"
+                check_conditions(subject, field.metadata["only_with"], values, remedy)
 
     @classmethod
     def split(cls, flags):
         """Split parsed flags into an instance of this class and a dict of the rest."""
         names = {field.name for field in dataclasses.fields(cls)}
         own = {name: value for name, value in flags.items() if name in names}
-        return cls(**own), {name: value for name, value in flags.items() if name not in names}
+        options = cls(**own)
+        options.check_effects(own, options)
+        return options, {name: value for name, value in flags.items() if name not in names}
 
 
 def check_not_given(flags, names, reason):

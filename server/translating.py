@@ -63,7 +63,7 @@ class InspectedTranslator:
             for row in range(len(lines))
         ]
         for row, x, prefix, y, hypotheses in zip(rows, X, prefixes, Y, translations, strict=True):
-            answers[row]["source"] = display_tokens(x[:-1], vocabs[0], hp)
+            answers[row]["source"] = [*map(vocabs[0].display, x[:-1])]
             answers[row]["translations"] = [
                 dict(
                     text=restore_prefix(detokenize(ids), prefix, detokenize(y)),
@@ -95,19 +95,11 @@ class InspectedTranslator:
             batch = self.inspect_batch(X.pad(rows, hp.pad_to), Y.pad(rows, hp.pad_to))
             for row, weights, probabilities in zip(rows, *map(np.asarray, batch), strict=True):
                 _, ids, answer = hypotheses[row]
-                tokens = display_tokens(truncate_at_eos(ids), vocab, hp)
+                tokens = [*map(vocab.display, truncate_at_eos(ids))]
                 T_y, T_x = len(tokens), X.lengths[row] - 1  # without </S>
                 answer["tokens"] = tokens
                 answer["probabilities"] = probabilities[:T_y].astype(float).round(3).tolist()
                 answer["attention"] = weights[:T_y, :T_x].astype(float).round(3).tolist()
-
-
-def display_tokens(ids, vocab, hp):
-    """Convert ids to tokens as they look in a sentence, with a space before each new word."""
-    tokens = map(vocab.id_to_token, ids)
-    if hp.tokenizer == "words":
-        return [f" {token}" for token in tokens]
-    return [token.replace("▁", " ") for token in tokens]
 
 
 class Batcher:

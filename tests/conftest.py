@@ -1,7 +1,8 @@
 """Shared by the tests: golden numbers, real text, small corpora, trained models."""
 
+import dataclasses
 import fcntl
-import functools
+import hashlib
 import itertools
 import json
 import os
@@ -12,13 +13,15 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # Several tests run at once. The tests in test_resume.py use the threads of a real training run.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+# The threads of CTranslate2 wait for each other in a loop, which keeps all processors busy.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The servers of the tests are on this machine.
 os.environ["no_proxy"] = os.environ["NO_PROXY"] = "127.0.0.1,localhost"
 
 import numpy as np
 import pytest
 
-import checkpoint
+from helpers import RNG
 from interop import original
 from modules import Dropout
 from processes import ROOT
@@ -27,7 +30,7 @@ GOLDEN = ROOT / "tests" / "golden"
 INSTALL_EXTRAS = "no such package. To run them: pip install -r tests/requirements.txt"
 slow = pytest.mark.slow
 SKIP_SLOW = pytest.mark.skip(
-    reason="slow: more kills and models, real text, benchmarks. To run them: make test-slow"
+    reason="slow: whole trainings, real text, benchmarks. To run them: make test-slow"
 )
 # The seeds of tests that train until a task is learned. tests/on_machines.sh sets ten.
 seeds = pytest.mark.parametrize("seed", [*map(int, os.environ.get("TEST_SEEDS", "0").split())])
@@ -37,32 +40,6 @@ needs_bfloat16 = pytest.mark.skipif(
     not BFLOAT16, reason="ONEDNN_MAX_CPU_ISA switches bfloat16 off. To run them: unset it"
 )
 SMALL = dict(maxlen=15, min_cnt=1, hidden_units=16, num_blocks=1, num_heads=2)
-
-
-def saved_rows(logdir) -> list:
-    """The rows of the checkpoints in `logdir` that run.json lists, oldest first."""
-    return checkpoint.existing(logdir, checkpoint.read_rows(logdir))
-
-
-def saved_paths(logdir) -> list:
-    """The paths of these checkpoints."""
-    return [Path(logdir) / row.name for row in saved_rows(logdir)]
-
-
-def dev_scores(logdir) -> dict:
-    """The scores in run.json by the names of checkpoints."""
-    rows = checkpoint.read_rows(logdir)
-    return {row.name: row.score for row in rows if row.score is not None}
-
-
-def save(objects, logdir, *clock, keep=5, score=None):
-    """Save a checkpoint after the others in `logdir`, at epoch, step and epoch_done; its path."""
-    row = checkpoint.make_row(*clock)
-    if score is not None:
-        row = row._replace(score=score, metric="bleu", dev="digest")
-    earlier = [other for other in checkpoint.read_rows(logdir) if other.place < row.place]
-    checkpoint.save(objects, logdir, [*earlier, row], keep)
-    return Path(logdir) / row.name
 
 
 def pytest_collection_modifyitems(items):
@@ -120,20 +97,36 @@ class Golden:
 
     def model(self):
         """Build the model with these parameters."""
-        from model import Transformer
-
         names = ("maxlen", "hidden_units", "num_blocks", "num_heads")
-        model = Transformer(*self.vocab_sizes, *(self.hparams[name] for name in names))
+        model = transformer(*self.vocab_sizes, **{name: self.hparams[name] for name in names})
         original.assign_original(model, self.group("w"))
         return model
 
 
 def model_args(recipe):
-    """Return the fields of a recipe that are arguments of the model."""
-    from hparams import RECIPES
-    from model import MODEL_ARGS
+    """Return the fields of a recipe that describe the model."""
+    from hparams import RECIPES, ModelHparams
 
-    return {name: value for name, value in RECIPES[recipe].items() if name in MODEL_ARGS}
+    names = {field.name for field in dataclasses.fields(ModelHparams)}
+    return {name: value for name, value in RECIPES[recipe].items() if name in names}
+
+
+def transformer(source_vocab, target_vocab, dtype=None, **fields):
+    """Make a Transformer with these fields of `ModelHparams`."""
+    from hparams import ModelHparams
+    from model import Transformer
+
+    hp = ModelHparams(**dict(dropout_rate=0.0) | fields)
+    return Transformer(hp, source_vocab, target_vocab, dtype=dtype)
+
+
+def recurrent_model(source_vocab, target_vocab, dtype=None, **fields):
+    """Make a recurrent model with these fields of `ModelHparams`."""
+    from hparams import ModelHparams
+    from rnn import RecurrentModel
+
+    hp = ModelHparams(**dict(model="rnn", mask_from="ids", dropout_rate=0.0) | fields)
+    return RecurrentModel(hp, source_vocab, target_vocab, dtype=dtype)
 
 
 def decoder(model, x, beam=1):
@@ -208,18 +201,30 @@ def sample_pairs(count, seed=0):
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """A function from a recipe to the flags of a model that has learned to end its sentences.
+    """A function from a recipe, and changes of `train_once`, to the flags of a trained model.
 
     All processes of a test run share these models, so no test may change them.
     """
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
-    return functools.cache(lambda recipe: train_once(folder / f"trained_{recipe}", recipe))
+
+    def find(recipe="tiny", **changes):
+        name = json.dumps(changes, sort_keys=True)
+        number = hashlib.sha256(name.encode()).hexdigest()[:8] if changes else "default"
+        return train_once(folder / f"trained_{recipe}_{number}", recipe, **changes)
+
+    return find
 
 
-def train_once(folder, recipe):
-    """Train a model in the folder unless another process has done so, and return its flags."""
+def train_once(folder, recipe, pairs=400, tests=30, **flags):
+    """Train a model in the folder unless another process has done so, and return its flags.
+
+    Args:
+      pairs: the size of the training text.
+      tests: the size of the test set.
+      flags: those that differ from a model that has learned to end its sentences.
+    """
     import prepro
     import train
 
@@ -228,14 +233,14 @@ def train_once(folder, recipe):
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = folder / "flags.json"
         if not done.exists():
-            flags = write_corpus(folder, sample_pairs(400), sample_pairs(30, seed=1))
-            flags |= dict(recipe=recipe, vocab_size=300, lr=0.01, warmup_steps=10)
-            flags |= SMALL if "rnn" not in recipe else dict(hidden_units=32)
-            flags |= dict(batch_tokens=0, batch_size=32, num_epochs=12)
-            flags |= dict(maxlen=15 if recipe == "legacy" else 40)
-            prepro.main(flags)
-            train.main(flags)
-            done.write_text(json.dumps(flags))
+            named = write_corpus(folder, sample_pairs(pairs), sample_pairs(tests, seed=1))
+            named |= dict(recipe=recipe, vocab_size=300, lr=0.01, warmup_steps=10)
+            named |= SMALL if "rnn" not in recipe else dict(hidden_units=32)
+            named |= dict(batch_tokens=0, batch_size=32, num_epochs=12)
+            named |= dict(maxlen=15 if recipe == "legacy" else 40) | flags
+            prepro.main(named)
+            train.main(named)
+            done.write_text(json.dumps(named))
         return json.loads(done.read_text())
 
 
@@ -247,6 +252,12 @@ def corpus(tmp_path):
     flags = write_corpus(tmp_path, sample_pairs(96), sample_pairs(20, seed=1))
     prepro.main(flags)
     return flags
+
+
+@pytest.fixture
+def seed():
+    """A test draws the same numbers with `helpers.random`, whichever test ran before it."""
+    RNG.bit_generator.state = np.random.default_rng(0).bit_generator.state
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from xml.etree import ElementTree
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+os.environ.setdefault("SLOW", "1")  # all tests, also those of `make test-slow`
 
 import parso
 from cosmic_ray.ast import ast_nodes, get_ast

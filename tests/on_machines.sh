@@ -48,6 +48,6 @@ run() {
 
 for setting in $settings; do
     run "$setting" "all tests" -n 3 --dist loadscope --no-loadscope-reorder
-    TEST_SEEDS="1 2 3 4 5 6 7 8 9 10" run "$setting" "ten seeds" -n 2 $training
+    SLOW=1 TEST_SEEDS="1 2 3 4 5 6 7 8 9 10" run "$setting" "ten seeds" -n 2 $training
 done
 rm -f "$report"

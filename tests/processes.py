@@ -1,6 +1,7 @@
 """Run the scripts, and functions of the tests, in other processes."""
 
 import contextlib
+import json
 import multiprocessing
 import os
 import random
@@ -167,3 +168,18 @@ def free_ports(count):
         if len(ports) == count:
             return ports
     raise OSError(f"fewer than {count} free ports")
+
+
+def start(task, workers=1):
+    """Start a script or a function in a process, or in several that are workers of one cluster."""
+    return [Forked(task)] if workers == 1 else start_all([task] * workers)
+
+
+def start_all(tasks):
+    """Start tasks in processes that are workers of one cluster."""
+    cluster = dict(worker=[f"127.0.0.1:{port}" for port in free_ports(len(tasks))])
+    configs = [
+        dict(cluster=cluster, task=dict(type="worker", index=index)) for index in range(len(tasks))
+    ]
+    environments = [dict(TF_CONFIG=json.dumps(config)) for config in configs]
+    return [Forked(task, env=env) for task, env in zip(tasks, environments, strict=True)]

@@ -9,10 +9,11 @@ import pytest
 
 import checkpoint
 import train
+from conftest import slow
+from helpers import refused
 from hparams import hparams_path, load_hparams, make_hparams
 from inference import load_model
 from processes import forked_script
-from test_bad_input import refused
 
 
 @pytest.fixture
@@ -91,6 +92,7 @@ def test_a_signal_changes_nothing(flags, monkeypatch):
     assert hparams_path(flags["logdir"]).read_bytes() == before
 
 
+@slow
 def test_a_signal_after_the_last_epoch(flags, monkeypatch):
     def interrupt(*_):
         os.kill(os.getpid(), signal.SIGINT)
@@ -106,6 +108,7 @@ def test_another_training_in_the_folder(flags):
         refused("train.py", "another training run writes here", **flags | dict(alpha="auto"))
 
 
+@slow
 def test_it_is_chosen_after_the_last_epoch(flags):
     done = forked_script("train.py", **flags | dict(num_epochs=13, alpha="auto"))
     assert done.returncode == 0, done.stderr

@@ -5,27 +5,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from attention import ATTENTION_FUNCTIONS, additive, map_heads, scores_to_weights
-from conftest import model_args, token_by_token
-from hparams import ATTENTION_SCORES
-from model import Transformer
+from attention import additive, attention_function, map_heads, scores_to_weights
+from choices import ATTENTION_SCORES
+from conftest import model_args, recurrent_model, token_by_token, transformer
+from helpers import RNG, SIZES, X, Y, random
 from modules import MultiheadAttention
-from rnn import RecurrentModel
-from test_model import SIZES, X, Y
 
-RNG = np.random.default_rng(0)
-
-
-def random(*shape):
-    return RNG.normal(size=shape).astype("float32")
-
-
-@pytest.fixture(autouse=True)
-def seed():
-    """Every test draws the same numbers, whichever test ran before it."""
-    RNG.bit_generator.state = np.random.default_rng(1).bit_generator.state
-
-
+pytestmark = pytest.mark.usefixtures("seed")
 Q, K, V = random(2, 3, 4, 5), random(2, 3, 6, 5), random(2, 3, 6, 5)  # (N, h, T, d)
 W_q, W_k, W = (random(3, 5, 5) for _ in range(3))
 OMEGA = random(3, 5)
@@ -49,14 +35,13 @@ FORMULAS = dict(
 FORMULAS["cosine_softmax"] = FORMULAS["cosine"]
 
 
-def test_each_function_has_a_name():
-    assert tuple(ATTENTION_FUNCTIONS) == ATTENTION_SCORES
+def test_each_function_has_a_formula():
     assert set(FORMULAS) == set(ATTENTION_SCORES)
 
 
 @pytest.mark.parametrize("name", ATTENTION_SCORES)
 def test_scores_are_those_of_the_printed_formula(name):
-    function = ATTENTION_FUNCTIONS[name]
+    function = attention_function(name)
     parameters = {p: PARAMETERS[p] for p in function.parameters}
     scores = function.scores(Q, function.prepare(K, parameters), parameters)
     assert scores.shape == (2, 3, 4, 6)
@@ -84,7 +69,7 @@ def test_the_cosine_of_a_zero_vector_is_zero():
     zeros = tf.zeros_like(Q)
     with tf.GradientTape() as tape:
         tape.watch(zeros)
-        scores = ATTENTION_FUNCTIONS["cosine"].score(zeros, K)
+        scores = attention_function("cosine").score(zeros, K)
     assert not np.any(scores)
     assert np.isfinite(tape.gradient(scores, zeros)).all()
 
@@ -128,7 +113,7 @@ def test_additive_scores_store_no_tanh_of_all_pairs():
 
 
 def test_a_recurrent_decoder_stores_no_tanh_of_all_pairs():
-    model = RecurrentModel(13, 13, 8, attention_score="additive")
+    model = recurrent_model(13, 13, hidden_units=8, attention_score="additive")
 
     @tf.function
     def step():
@@ -156,7 +141,7 @@ def stored_tanhs(step):
 def test_a_model_with_each_function(name, recipe):
     """Token by token as all at once, and all parameters get a gradient."""
     keras.utils.set_random_seed(1)
-    model = Transformer(13, 13, **model_args(recipe) | SIZES, attention_score=name)
+    model = transformer(13, 13, **model_args(recipe) | SIZES | dict(attention_score=name))
     np.testing.assert_allclose(token_by_token(model, X, Y), model(X, Y), atol=1e-5)
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(model(X, Y, training=True) ** 2)
@@ -164,7 +149,7 @@ def test_a_model_with_each_function(name, recipe):
     gradients = tape.gradient(loss, variables)
     assert all(np.isfinite(gradient).all() for gradient in map(tf.convert_to_tensor, gradients))
     for variable, gradient in zip(variables, gradients, strict=True):
-        if variable.name in ATTENTION_FUNCTIONS[name].parameters:
+        if variable.name in attention_function(name).parameters:
             assert np.abs(gradient).max() > 0, variable.path
 
 

@@ -106,6 +106,7 @@ def test_bleu_of_greedy_search_and_of_the_recipe(benchmarks, trained, monkeypatc
     assert all(re.fullmatch(r"\d+\.\d\d", score) for row in rows.values() for score in row)
 
 
+@slow
 def test_the_model_for_joeynmt(benchmarks, trained, tmp_path):
     import joey
     import time_decode
@@ -185,6 +186,7 @@ def test_a_missing_corpus_is_named(benchmarks, tmp_path, monkeypatch):
     assert corpus_folder("multi30k") == tmp_path.resolve() / "multi30k"
 
 
+@slow
 def test_a_row_of_the_ladder_is_trained_once_and_again_if_asked(
     benchmarks, tmp_path, monkeypatch, capsys
 ):

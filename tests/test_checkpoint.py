@@ -12,11 +12,11 @@ import tensorflow as tf
 import checkpoint
 import eval
 import train
-from conftest import decoder, save, saved_rows, write_corpus
+from conftest import decoder, slow, transformer, write_corpus
 from eval import bleu_score
+from helpers import save, saved_rows
 from interop import original
 from interop.variable_names import variables_by_2017_name
-from model import Transformer
 from optimizer import FusedAdam, InverseSqrtSchedule
 from processes import forked_script
 from runtime.errors import InputError
@@ -29,7 +29,8 @@ BATCH = tf.constant([[4, 5, 3, 0]])
 
 def small_model(seed):
     keras.utils.set_random_seed(seed)
-    model = Transformer(7, 8, 4, 16, 2, 4, dropout_rate=0.3)
+    sizes = dict(maxlen=4, hidden_units=16, num_blocks=2, num_heads=4)
+    model = transformer(7, 8, **sizes, dropout_rate=0.3)
     model(BATCH, BATCH)
     optimizer = FusedAdam(InverseSqrtSchedule(0.01, 0))
     optimizer.build(model.trainable_variables)
@@ -432,10 +433,11 @@ def test_an_original_checkpoint_gives_the_original_logits(golden, tmp_path, adam
     arrays = original.read_original(path)
     model_args, vocab_sizes = original.infer_model_args(arrays)
     assert list(vocab_sizes) == golden.vocab_sizes
-    expected = {k: v for k, v in golden.hparams.items() if k not in ("lr", "num_heads")}
-    assert model_args == expected
+    not_inferred = ("lr", "num_heads", "sinusoid")
+    expected = {k: v for k, v in golden.hparams.items() if k not in not_inferred}
+    assert not golden.hparams["sinusoid"] and model_args == expected
 
-    model = Transformer(*vocab_sizes, num_heads=golden.hparams["num_heads"], **model_args)
+    model = transformer(*vocab_sizes, num_heads=golden.hparams["num_heads"], **model_args)
     model(golden["x"], golden["y"])
     original.assign_original(model, arrays)
     difference = np.abs(model(golden["x"], golden["y"]) - golden["logits"]).max()
@@ -502,6 +504,7 @@ def test_an_original_with_other_shapes_is_refused_before_a_model_is_built(
         original.load_original(Path("x"), {})
 
 
+@slow
 def test_eval_infers_sizes_and_min_cnt_from_an_original_checkpoint(golden, tmp_path, capsys):
     logdir, flags = tmp_path / "logdir", write_corpus(tmp_path, [("wda wf", "wca wg")])
     logdir.mkdir()

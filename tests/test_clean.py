@@ -9,7 +9,7 @@ import tracemalloc
 
 import pytest
 
-from conftest import sample_pairs
+from conftest import sample_pairs, slow
 from processes import ROOT
 from runtime.errors import InputError
 
@@ -175,6 +175,7 @@ def test_all_repeated_pairs_are_found(tmp_path, clean):
     assert not broken and removed["duplicate"].count == 250
 
 
+@slow
 @pytest.mark.parametrize("copies, most", [(1, 13), (2, 28)])
 def test_memory_per_pair(tmp_path, clean, copies, most):
     """8 bytes, and 9 more for a pair that is repeated; containers grow by more than they need."""

@@ -10,6 +10,8 @@ import tensorflow as tf
 
 from conftest import INSTALL_EXTRAS
 from data_load import encode_lines
+from export import ExportFlags
+from helpers import ODD_LINES, refused, run_translate
 from hparams import make_hparams
 from inference import Translator, decode_all, load_model, make_search
 from interop import ctranslate2_model
@@ -18,10 +20,8 @@ from model import make_model
 from processes import forked_script
 from runtime.errors import InputError
 from search import suppress
-from test_bad_input import refused
-from test_translate import ODD_LINES
-from test_translate import translate as run_translate
 from text import read_test_sentences
+from translate import TranslateFlags
 from vocab import PAD, truncate_at_eos
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason=INSTALL_EXTRAS)
@@ -144,18 +144,22 @@ def test_translate_with_ctranslate2(trained):
 def test_unsupported_models_and_flags(trained, tmp_path, monkeypatch):
     legacy, tiny = (trained(recipe)["logdir"] for recipe in ("legacy", "tiny"))
     more = dict(format="ctranslate2", output=tmp_path / "out")
-    refused("export.py", "recipe legacy", "ReLU", "saved_model", logdir=legacy, **more)
+    refused("export.py", "needs --no-relu_projections", "saved_model", logdir=legacy, **more)
     refused(
         "translate.py", "length penalty paper", "--alpha", logdir=tiny, engine="ctranslate2", beam=2
     )
-    for other in (dict(positions="rotary"), dict(attention_score="cosine")):
-        hp = make_hparams(dict(recipe="tiny") | other)
-        with pytest.raises(InputError, match="CTranslate2 has only learned positions"):
-            ctranslate2_model.write(hp, None, None, tmp_path / "out")
-    for other in (dict(residual=False), dict(normalization="none")):
-        hp = make_hparams(dict(recipe="tiny") | other)
-        with pytest.raises(InputError, match="only models with residual connections"):
-            ctranslate2_model.write(hp, None, None, tmp_path / "out")
+    for name, value in (
+        ("positions", "rotary"),
+        ("attention_score", "cosine"),
+        ("residual", False),
+        ("normalization", "none"),
+    ):
+        hp = make_hparams(dict(recipe="tiny") | {name: value})
+        for options in (TranslateFlags(engine="ctranslate2"), ExportFlags(format="ctranslate2")):
+            with pytest.raises(
+                InputError, match=f"ctranslate2 needs .*{name}.*, and it is {value}"
+            ):
+                options.check_needs(hp)
     assert not [*tmp_path.iterdir()]
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(InputError, match="pip install ctranslate2"):

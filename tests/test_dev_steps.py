@@ -12,15 +12,14 @@ import checkpoint
 import prepro
 import train
 import trainer
-from conftest import SMALL, dev_scores, sample_pairs, saved_rows, write_corpus
+from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import SentencePairs, plan_batches
+from helpers import dev_scores, parameters, saved_rows, scalars
 from hparams import choose_schedule, make_hparams
 from ids import RaggedIds
 from inference import load_model
 from processes import Forked
 from runtime.errors import InputError
-from test_scripts import scalars
-from test_training_step import parameters
 
 # 12 steps per epoch, of which steps 5 and 10, 15 and 20 are evaluated, and 12 and 24.
 STEPS = [5, 10, 12, 15, 20, 24]
@@ -101,9 +100,10 @@ def test_a_signal_during_an_evaluation_loses_no_score(flags, uninterrupted, tmp_
     assert names(tmp_path) == names(logdir)
     for tag in ("dev_bleu", "dev_loss", "mean_loss"):
         assert scalars(tmp_path)[tag] == scalars(logdir)[tag]
-    assert parameters(tmp_path) == parameters(logdir)
+    np.testing.assert_equal(parameters(tmp_path), parameters(logdir))
 
 
+@slow
 @pytest.mark.parametrize("accumulate, evaluated", [(5, [2, 3]), (6, [1, 2])])
 def test_a_signal_in_the_last_evaluation_of_an_epoch(flags, tmp_path, accumulate, evaluated):
     """12 batches are steps of 5, of 5 and of 2, or two of 6; all are done when it resumes."""
@@ -117,6 +117,7 @@ def test_a_signal_in_the_last_evaluation_of_an_epoch(flags, tmp_path, accumulate
     assert len(dev_scores(tmp_path)) == 2
 
 
+@slow
 def test_patience_counts_evaluations(flags, tmp_path, capsys):
     flags = flags | dict(logdir=str(tmp_path), lr=1e-30, patience=3, deterministic=False)
     for _ in range(2):  # the second time, it stops at once
@@ -127,6 +128,7 @@ def test_patience_counts_evaluations(flags, tmp_path, capsys):
     assert "dev loss" not in printed
 
 
+@slow
 def test_max_steps_ends_the_training_and_without_it_it_goes_on(flags, uninterrupted, tmp_path):
     flags = flags | dict(logdir=str(tmp_path))
     printed, _ = run(train.main, flags | dict(max_steps=7))
@@ -137,9 +139,10 @@ def test_max_steps_ends_the_training_and_without_it_it_goes_on(flags, uninterrup
     assert "All 7 steps are done" in again and "dev loss" not in again
     run(train.main, flags | dict(max_steps=0))
     assert [*scalars(tmp_path)["dev_bleu"]] == [5, 7, *STEPS[1:]]
-    assert parameters(tmp_path) == parameters(uninterrupted[0])
+    np.testing.assert_equal(parameters(tmp_path), parameters(uninterrupted[0]))
 
 
+@slow
 def test_the_last_evaluation_of_max_steps_is_made_up_for_after_a_signal(flags, tmp_path):
     flags = flags | dict(logdir=str(tmp_path), max_steps=9)
     run(interrupted_evaluation, flags, code=1)
@@ -149,6 +152,7 @@ def test_the_last_evaluation_of_max_steps_is_made_up_for_after_a_signal(flags, t
     assert checkpoint.latest_readable(tmp_path).name == "model_epoch_01_gs_9_partial"
 
 
+@slow
 def test_max_steps_without_a_development_set(flags, tmp_path):
     more = dict(logdir=str(tmp_path), max_steps=3, dev_steps=0)
     more |= dict(source_dev="none", target_dev="none")
@@ -158,11 +162,13 @@ def test_max_steps_without_a_development_set(flags, tmp_path):
         assert names(tmp_path) == ["model_epoch_01_gs_3_partial"]
 
 
+@slow
 def test_max_steps_at_the_end_of_an_epoch(flags, tmp_path):
     run(train.main, flags | dict(logdir=str(tmp_path), max_steps=12))
     assert checkpoint.latest_readable(tmp_path).name == NAMES[2]
 
 
+@slow
 def test_a_larger_max_steps_trains_longer(flags, tmp_path):
     flags = flags | dict(logdir=str(tmp_path), num_epochs="auto", dev_steps=0)
     for max_steps in (12, 30):
@@ -190,6 +196,7 @@ def test_the_epochs_hold_max_steps_although_their_lengths_differ(max_steps):
     assert sum(batches[: max_steps // first]) < max_steps  # epochs of the first one's length
 
 
+@slow
 def test_checkpoints_that_were_evaluated_with_another_metric_stay(flags, tmp_path):
     flags = flags | dict(logdir=str(tmp_path), num_epochs=1, keep_checkpoints=9, save_steps=0)
     run(train.main, flags | dict(max_steps=10))

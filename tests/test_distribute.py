@@ -19,17 +19,17 @@ import eval
 import prepro
 import train
 import translate
-from conftest import SMALL, sample_pairs, saved_rows, slow, write_corpus
+from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import SentencePairs, get_batch_data, plan_batches
+from helpers import saved_rows, scalars
 from hparams import make_hparams
 from ids import RaggedIds
 from model import make_model
 from modules import Dropout
 from optimizer import FusedAdam, GradientSum
-from processes import Forked, command_line, free_ports
+from processes import command_line, start, start_all
 from runtime.errors import InputError
 from runtime.workers import make_strategy, worker_rank
-from test_scripts import scalars
 from training_step import make_train_step
 
 # Plain gradient descent is compared closely. Adam divides each gradient by its size. If the true
@@ -94,21 +94,6 @@ def losses_of(strategy, recipe, optimizer_name):
     return losses + ([float(optimizer.gradient_norm())] if optimizer_name == "Adam" else [])
 
 
-def start(task, workers=1):
-    """Start a script or a function in a process, or in several that are workers of one cluster."""
-    return [Forked(task)] if workers == 1 else start_all([task] * workers)
-
-
-def start_all(tasks):
-    """Start tasks in processes that are workers of one cluster."""
-    cluster = dict(worker=[f"127.0.0.1:{port}" for port in free_ports(len(tasks))])
-    configs = [
-        dict(cluster=cluster, task=dict(type="worker", index=index)) for index in range(len(tasks))
-    ]
-    environments = [dict(TF_CONFIG=json.dumps(config)) for config in configs]
-    return [Forked(task, env=env) for task, env in zip(tasks, environments, strict=True)]
-
-
 @functools.cache
 def losses(devices=1, workers=1):
     """Compute the losses of each of CASES in other processes."""
@@ -120,6 +105,7 @@ def losses(devices=1, workers=1):
     return dict(zip(CASES, results[0], strict=True))
 
 
+@slow
 @pytest.mark.parametrize("several", [dict(devices=2), dict(workers=2)])
 @pytest.mark.parametrize("case", CASES)
 def test_several_devices_or_workers_compute_the_same(case, several):
@@ -212,6 +198,7 @@ def test_a_killed_worker_ends_the_others_and_all_can_resume(tmp_path, killed):
     assert steps == sorted(steps)
 
 
+@slow
 def test_workers_share_a_test_set(tmp_path):
     flags = write_corpus(tmp_path, sample_pairs(40), sample_pairs(23, seed=1)) | SMALL
     prepro.main(flags)

@@ -200,7 +200,7 @@ def test_models_of_different_directions(load_both, languages):
 
 
 def test_models_with_other_positions_but_equal_lengths_translate_together(load_both):
-    assert load_both(dict(sinusoid=True))[2] == (None, None)
+    assert load_both(dict(positions="sinusoid"))[2] == (None, None)
 
 
 def test_models_that_cannot_translate_together(two, trained, tmp_path):

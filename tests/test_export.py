@@ -1,47 +1,19 @@
 """Exported models translate as translate.py does, in a process without this project."""
 
-import json
-import subprocess
 import sys
 
 import pytest
 
 import export
 from conftest import slow
+from helpers import ODD_LINES, refused, run_saved_models
 from inference import Translator, load_model
 from processes import forked_script
 from runtime.errors import InputError
-from test_bad_input import refused
-from test_translate import ODD_LINES
 from text import read_test_sentences
 
-CLIENT = """
-import json, sys
-import tensorflow as tf, tensorflow_text
-lines = json.load(sys.stdin)
-answers = []
-for path in sys.argv[1:]:
-    serve = tf.saved_model.load(path).signatures["serving_default"]
-    answer = serve(text=tf.constant(lines))
-    texts = [text.decode() for text in answer["translation"].numpy()]
-    answers.append([texts, answer["score"].numpy().tolist()])
-json.dump(answers, sys.stdout)
-"""
 
-
-def serve(paths, lines, cwd):
-    """Translate lines with each of the exported models: translations and scores."""
-    done = subprocess.run(
-        [sys.executable, "-c", CLIENT, *map(str, paths)],
-        input=json.dumps(lines),
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
+@slow
 def test_saved_models_translate_as_translate_does(trained, tmp_path):
     models = {trained("legacy")["logdir"]: 1, trained("tiny")["logdir"]: 4}
     paths = [tmp_path / "models" / str(beam) for beam in models.values()]
@@ -51,7 +23,7 @@ def test_saved_models_translate_as_translate_does(trained, tmp_path):
     refused("export.py", path, "already exists", logdir=logdir, output=path)
     lines = [line.strip("\ufeff\r") for line in ODD_LINES]
     lines += read_test_sentences(trained("tiny")["source_test"]).raw
-    answers = serve(paths, lines, tmp_path)
+    answers = run_saved_models(paths, lines, tmp_path)
 
     for (logdir, beam), (texts, scores) in zip(models.items(), answers, strict=True):
         _, hp, model, vocabs = load_model(dict(logdir=logdir, beam=beam))
@@ -89,7 +61,7 @@ def test_a_model_of_the_2017_code_translates_a_real_test_set(original_run, real_
     done = forked_script("export.py", **flags, output=path)
     assert done.returncode == 0, done.stderr
     lines = (real_text / "multi30k" / "test_2016_flickr.de").read_text("utf-8").splitlines()
-    [(texts, _)] = serve([path], lines, tmp_path)
+    [(texts, _)] = run_saved_models([path], lines, tmp_path)
     _, hp, model, vocabs = load_model(flags)
     assert texts == [best[0][0] for best in Translator(hp, model, vocabs)(lines)]
     assert len(set(texts)) > 900

@@ -19,24 +19,20 @@ from hypothesis import strategies as st
 
 import checkpoint
 import prepro
-from conftest import BFLOAT16, sample_pairs, save, slow, write_corpus
+from choices import ATTENTION_SCORES, EXPORT_FORMATS, NORMALIZATIONS, POSITIONS
+from conftest import BFLOAT16, sample_pairs, slow, write_corpus
 from data_load import load_train_data
-from hparams import (
-    ATTENTION_SCORES,
-    POSITION_ENCODINGS,
-    RECIPES,
-    RELATIVE_POSITIONS,
-    make_hparams,
-)
+from export import ExportFlags
+from helpers import save
+from hparams import RECIPES, Hyperparams, make_hparams
 from inference import Translator, make_search
-from interop import ctranslate2_model, huggingface_model
 from interop.saved_model import SubwordOps, WordOps, write_saved_model
 from model import make_model
 from optimizer import FusedAdam
 from runtime.errors import InputError
 from text import SentenceFile, blocks, clean, normalize, read_lines, read_test_sentences
 from training_step import make_train_step
-from vocab import EOS, SPECIALS, UNK, SubwordVocab, WordVocab, load_vocabs, read_counts
+from vocab import EOS, SPECIALS, UNK, WordVocab, load_vocabs
 
 SOAK = "SOAK" in os.environ
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -117,7 +113,7 @@ def test_words_come_back_from_their_ids(tmp_path, lines):
         assert not clean(" ".join(lines)).split()
         return
     vocab = WordVocab(path, 0)
-    assert sum([*read_counts(path).values()][4:]) == len(clean(" ".join(lines)).split())
+    assert sum([*vocab.word2cnt.values()][4:]) == len(clean(" ".join(lines)).split())
     for line in map(clean, lines):
         assert vocab.decode(vocab.encode([line])[0]) == " ".join(line.split())
 
@@ -128,7 +124,7 @@ def subwords(tmp_path_factory):
     flags = write_corpus(tmp_path_factory.mktemp("subwords"), sample_pairs(200))
     hp = make_hparams(flags | dict(recipe="tiny", vocab_size=300))
     prepro.main(flags | dict(recipe="tiny", vocab_size=300))
-    return SubwordVocab(hp.sentencepiece_paths[0])
+    return load_vocabs(hp)[0]
 
 
 @examples(100, 20_000)
@@ -214,10 +210,8 @@ FLAGS = dict(
     heads=[(16, 1), (24, 3), (16, 16)],
     num_blocks=[1, 2],
     ffn_units=[0, 1, 5],
-    sinusoid=[True, False],
-    positions=["auto", *POSITION_ENCODINGS],
+    positions=[*POSITIONS],
     attention_score=[*ATTENTION_SCORES],
-    paired_sinusoid=[True, False],
     relu_projections=[True, False],
     output_projection=[True, False],
     tied_embeddings=[True, False],
@@ -253,12 +247,14 @@ RNNS = st.fixed_dictionaries(
 
 
 # The first example of Hypothesis is the simplest one.
+@slow
 @examples(2, 4, shrink=False)
 @given(MODELS)
 def test_models_train_resume_translate_and_export(words, subwords, flags):
     check_export(*train_resume_and_translate(flags, words, subwords))
 
 
+@slow
 @examples(2, 4, shrink=False)
 @given(RNNS)
 def test_recurrent_models_train_resume_translate_and_export(words, subwords, flags):
@@ -274,9 +270,9 @@ def test_other_models_train_resume_translate_and_export(words, subwords, flags):
 
 def check_export(hp, model, vocabs):
     """Check that a SavedModel translates as the model, and that other formats take or refuse it."""
-    for check in (ctranslate2_model.check_convertible, huggingface_model.check_convertible):
+    for name in EXPORT_FORMATS:
         with contextlib.suppress(InputError):
-            check(hp)
+            ExportFlags(format=name).check_needs(hp)
     lines = ["a", "", "a é ß", "Ein Hund läuft"]
     with TemporaryDirectory() as folder:
         write_saved_model(hp, model, vocabs, folder)
@@ -291,20 +287,17 @@ def check_export(hp, model, vocabs):
 
 
 def repair(flags):
-    """Change flags that contradict others."""
-    if flags.get("positions") in RELATIVE_POSITIONS:
-        flags["attention_score"] = "scaled_dot"
+    """Change flags that contradict others, by the rules in their declarations."""
+    for field in dataclasses.fields(Hyperparams):
+        value = flags.get(field.name, field.default)
+        needs = field.metadata["needs"] if value != field.default else {}
+        if field.metadata["choices"] in (POSITIONS, NORMALIZATIONS):
+            needs = needs | field.metadata["choices"][value].needs
+        flags.update(needs)
     if flags.get("positions") == "rotary":
         flags["num_heads"] = 4  # an even number of units per head
-    if flags.get("positions", "auto") != "auto":
-        del flags["sinusoid"], flags["paired_sinusoid"]
-    elif flags.get("sinusoid") is False:
-        flags["paired_sinusoid"] = False
-    if flags.get("normalization") == "pre":
-        flags["mask_from"] = "ids"
     if flags["recipe"] == "rnn":
         del flags["attention_score"]
-    flags["tied_embeddings"] &= flags["recipe"] != "legacy"
 
 
 ANY_FLAGS = st.fixed_dictionaries(

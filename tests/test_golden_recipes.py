@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from conftest import GOLDEN, decoder, model_args
+from conftest import GOLDEN, decoder, model_args, transformer
 from hparams import make_hparams
 from interop.variable_names import variables_by_2017_name
-from model import Transformer
 from modules import smoothed_cross_entropy
 from optimizer import FusedAdam, InverseSqrtSchedule
 from search import greedy
@@ -21,7 +20,7 @@ from vocab import BOS
 def recipe_model(recipe, vocab_size, **sizes):
     """Make a model with the arguments of a recipe and the sizes of the golden one."""
     args = model_args(recipe) | sizes | dict(dropout_rate=0.0)
-    return Transformer(vocab_size, vocab_size, **args)
+    return transformer(vocab_size, vocab_size, **args)
 
 
 # The 2019 code -------------------------------------------------------------------

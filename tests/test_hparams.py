@@ -2,21 +2,20 @@
 
 import dataclasses
 import importlib
-import inspect
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+import choices
 from hparams import RECIPES as ALL_RECIPES
 from hparams import Hyperparams, hparams_path, load_hparams, make_hparams, save_hparams
-from model import MODEL_ARGS, Transformer
 from processes import ROOT, run_script
-from rnn import RNN_ARGS, RecurrentModel
 from runtime.cli import parse_flags
 from runtime.errors import InputError
-from runtime.flags import Flags
+from runtime.flags import NONE, Choice, Condition, Flags
 
 DEFAULTS_2017 = dict(
     source_train="corpora/train.tags.de-en.de",
@@ -65,21 +64,6 @@ def test_average_checkpoints_replaces_the_best_one_of_the_model(tmp_path):
         assert (hp.best, hp.average_checkpoints) == (best, flags.get("average_checkpoints", 1))
 
 
-def test_the_class_of_the_model_has_the_same_defaults():
-    parameters = inspect.signature(Transformer).parameters
-    hp = dataclasses.asdict(Hyperparams()) | dict(dropout_rate=0.0)
-    optional = [name for name in MODEL_ARGS if parameters[name].default is not inspect._empty]
-    assert len(optional) > 15
-    assert {name: parameters[name].default for name in optional} == {n: hp[n] for n in optional}
-
-
-@pytest.mark.parametrize("kind, names", [(Transformer, MODEL_ARGS), (RecurrentModel, RNN_ARGS)])
-def test_each_argument_of_a_model_comes_from_the_hyperparameters(kind, names):
-    """A name that is missing would make its flag one without effect."""
-    others = {"source_vocab", "target_vocab", "kwargs"}
-    assert inspect.signature(kind).parameters.keys() - others == {*names}
-
-
 @pytest.mark.parametrize("recipe", ALL_RECIPES)
 def test_a_recipe_keeps_the_checkpoints_that_it_averages(recipe):
     hp = make_hparams(dict(recipe=recipe))
@@ -101,9 +85,8 @@ RECIPES = dict(
 def test_recipes_are_the_published_ones(recipe):
     hp = dataclasses.asdict(make_hparams(dict(recipe=recipe)))
     assert {name: hp[name] for name in RECIPES[recipe]} == RECIPES[recipe]
-    common = dict(
-        tokenizer="bpe", tied_embeddings=True, mask_from="ids", sinusoid=True, paired_sinusoid=True
-    )
+    common = dict(tokenizer="bpe", tied_embeddings=True, mask_from="ids")
+    common |= dict(positions=RECIPES[recipe].get("positions", "paired_sinusoid"))
     assert {name: hp[name] for name in common} == common
     assert not hp["relu_projections"]
 
@@ -176,13 +159,13 @@ def test_a_boolean_flag_has_a_negation(monkeypatch):
         (dict(recipe="lavish"), "Choose one of legacy, updated, paper, tiny"),
         (dict(logdir=""), "logdir is empty"),
         (dict(source_dev="val.de"), "Give both, or none"),
-        (dict(patience=3), "patience needs a development set"),
-        (dict(metric="chrf"), "metric needs a development set"),
+        (dict(patience=3), "patience 3 needs a development set"),
+        (dict(metric="chrf"), "metric chrf needs a development set"),
         (dict(vocab_size=4), "vocab_size is 4"),
         (dict(tied_embeddings=True), "tied_embeddings needs --tokenizer bpe"),
         (dict(temperature=1e-39), "Use 0 to search .* or at least 0.001"),
         (dict(length_penalty="google"), "Choose one of paper, ctranslate2"),
-        (dict(attention_dropout=0.1), "attention_dropout is for --dropout_on sublayers"),
+        (dict(attention_dropout=0.1), "attention_dropout 0.1 needs --dropout_on sublayers"),
         (dict(normalization="pre"), "normalization pre needs --mask_from ids"),
     ],
 )
@@ -241,7 +224,7 @@ def test_a_bad_file_of_flags_is_refused_in_one_line(
 
 
 def test_saved_hyperparameters_are_loaded(tmp_path):
-    hp = Hyperparams(logdir=str(tmp_path), maxlen=25, lr=0.5, sinusoid=True)
+    hp = Hyperparams(logdir=str(tmp_path), maxlen=25, lr=0.5, positions="t5")
     vocab_sha256 = {"de": "1", "en": "2"}
     save_hparams(dataclasses.replace(hp, profile_steps=3), vocab_sha256)  # 3 is not saved
     assert load_hparams({"logdir": str(tmp_path)}, model_exists=True) == (hp, vocab_sha256)
@@ -316,7 +299,100 @@ def test_a_damaged_file_is_named(tmp_path, damage):
         load_hparams({"logdir": str(tmp_path)}, model_exists=True)
 
 
-# Files ---------------------------------------------------------------------------
+# Rules ---------------------------------------------------------------------------
+
+
+SCRIPTS = ("train", "eval", "translate", "rerank", "export", "serve")
+TABLES = [
+    table
+    for table in vars(choices).values()
+    if isinstance(table, dict) and all(isinstance(row, Choice) for row in table.values())
+]
+
+
+def is_flags(kind):
+    return isinstance(kind, type) and issubclass(kind, Flags) and dataclasses.is_dataclass(kind)
+
+
+def flags_classes():
+    """List all classes of flags."""
+    scripts = map(importlib.import_module, SCRIPTS)
+    kinds = [kind for script in scripts for kind in vars(script).values() if is_flags(kind)]
+    return [*dict.fromkeys([Hyperparams, *kinds])]
+
+
+def test_each_choice_can_be_loaded():
+    assert len(TABLES) > 5
+    for table in TABLES:
+        for row in table.values():
+            assert not row.target or callable(row.load())
+
+
+def test_rules_name_fields_that_exist():
+    """A rule whose name is misspelled would not be checked."""
+    known = {*dir(Hyperparams)}
+    known |= {field.name for kind in flags_classes() for field in dataclasses.fields(kind)}
+    fields = [field for kind in flags_classes() for field in dataclasses.fields(kind)]
+    rules = [field.metadata[kind] for field in fields for kind in ("needs", "only_with")]
+    rules += [row.needs for table in TABLES for row in table.values()]
+    assert sum(map(len, rules)) > 50
+    assert {name for rule in rules for name in rule} <= known
+
+
+def broken(wanted):
+    """A value that breaks a condition."""
+    if isinstance(wanted, Condition):
+        return next(v for v in (0, False, NONE, "-") if not wanted.holds(v))
+    return not wanted if isinstance(wanted, bool) else "another"
+
+
+RULES = [
+    (owner, field, kind, other)
+    for owner in flags_classes()
+    for field in dataclasses.fields(owner)
+    for kind in ("needs", "only_with")
+    for other in field.metadata[kind]
+]
+
+
+@pytest.mark.parametrize(
+    "owner, field, kind, other", RULES, ids=lambda v: getattr(v, "name", v) if v else v
+)
+def test_each_rule_is_checked_and_named(owner, field, kind, other):
+    """Against an object on which it does not hold."""
+    flags = object.__new__(owner)  # without its checks
+    for each in dataclasses.fields(owner):
+        object.__setattr__(flags, each.name, each.default)
+    object.__setattr__(flags, field.name, not field.default if field.type is bool else "x")
+    name, wanted = field.name, field.metadata[kind][other]
+    values = SimpleNamespace(**{other: broken(wanted)})
+    with pytest.raises(InputError, match=f"^{name} .*(needs|only with) .*. [A-Z].*[a-z0-9]$"):
+        flags.check_needs(values) if kind == "needs" else flags.check_effects([name], values)
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (dict(cell="lstm"), "cell has an effect only with --model rnn, and it is transformer"),
+        (dict(recipe="rnn", positions="t5"), "positions .* only with --model transformer"),
+        (dict(recipe="rnn", attention_score="dot"), "only with a model with attention"),
+        (dict(sinusoid=True, positions="t5"), "sinusoid needs --positions sinusoid"),
+        (dict(positions="t5", attention_score="dot"), "t5 needs --attention_score scaled_dot"),
+        (dict(recipe="tiny", temperature=1.0), "needs --beam 1, and it is 5. .* Add --beam 1"),
+        (dict(top_k=5), "top_k 5 needs --temperature above 0, and it is 0.0"),
+        (dict(bpe_dropout=0.1, tokenizer="bpe"), "needs positions without an end"),
+        (dict(recipe="tiny", joint_vocab=False), "tied_embeddings needs --joint_vocab"),
+        (dict(joint_vocab=False), "joint_vocab False needs --tokenizer bpe, and it is words"),
+    ],
+)
+def test_contradictions_and_flags_without_effect_are_named(flags, message):
+    with pytest.raises(InputError, match=message):
+        make_hparams(flags)
+
+
+def test_the_name_of_2017_for_sinusoids():
+    assert make_hparams(dict(sinusoid=True)).positions == "sinusoid"
+    assert make_hparams(dict(recipe="tiny", sinusoid=True)).positions == "sinusoid"
 
 
 # Paths ---------------------------------------------------------------------------
@@ -349,10 +425,6 @@ def path_flags(script):
         if any(word in field.metadata["help"] for word in words)
         if field.name not in ("source_lang", "target_lang")
     ]
-
-
-def is_flags(kind):
-    return isinstance(kind, type) and issubclass(kind, Flags) and dataclasses.is_dataclass(kind)
 
 
 @pytest.mark.parametrize("name", ["train", "eval", "translate", "rerank", "export"])

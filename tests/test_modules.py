@@ -12,6 +12,7 @@ import modules
 import positions
 import rnn
 from conftest import BFLOAT16
+from helpers import RNG, random
 from model import DecoderBlock, EncoderBlock, InputEmbedding
 from modules import (
     AddAndNorm,
@@ -33,18 +34,7 @@ from vocab import EOS, UNK
 IDS = np.array([[5, 1, 7, 0], [2, 3, 0, 0]], np.int32)  # (N, T)
 C = 8
 
-
-RNG = np.random.default_rng(0)
-
-
-@pytest.fixture(autouse=True)
-def seed():
-    """Every test draws the same numbers, whichever test ran before it."""
-    RNG.bit_generator.state = np.random.default_rng(0).bit_generator.state
-
-
-def units(*shape):
-    return RNG.normal(size=shape).astype(np.float32)
+pytestmark = pytest.mark.usefixtures("seed")
 
 
 def check_layer(make, *inputs, parameters, shape):
@@ -63,7 +53,7 @@ def check_layer(make, *inputs, parameters, shape):
     layer = make()
     with tf.GradientTape() as tape:
         eager = layer(*inputs)
-        loss = tf.reduce_sum(eager * units(*shape))
+        loss = tf.reduce_sum(eager * random(*shape))
     variables = layer.trainable_variables
     assert len(variables) == parameters
     assert eager.shape == shape and np.isfinite(eager).all()
@@ -127,13 +117,13 @@ LAYERS = [
 
 @pytest.mark.parametrize("make, shapes, parameters", LAYERS)
 def test_layer(make, shapes, parameters):
-    inputs = [IDS if shape is None else units(*shape) for shape in shapes]
+    inputs = [IDS if shape is None else random(*shape) for shape in shapes]
     check_layer(make, *inputs, parameters=parameters, shape=(2, 4, C))
 
 
 @pytest.mark.parametrize("shape", [(3, C), (2, 3, C), (2, 0, C), (1, 2, 3, C)])
 def test_a_linear_map_equals_that_of_keras(shape):
-    x = units(*shape)
+    x = random(*shape)
     linear, dense = Linear(5, activation="relu"), keras.layers.Dense(5, activation="relu")
     expected = dense(x)
     linear.build(shape)
@@ -179,7 +169,7 @@ def test_embedding_looks_up_scaled_vectors():
 
 
 def test_logits_are_products_with_the_rows_of_the_table():
-    inputs = units(2, 4, C)
+    inputs = random(2, 4, C)
     for pad_logit in (True, False):
         layer = Embedding(9, C, pad_logit=pad_logit)
         layer(IDS)
@@ -222,7 +212,7 @@ def test_paired_positional_encoding_is_the_papers_formula():
 
 
 def test_normalize_is_layer_normalization():
-    inputs = 3 + 5 * units(2, 4, C)
+    inputs = 3 + 5 * random(2, 4, C)
     outputs = Normalize()(inputs).numpy()
     np.testing.assert_allclose(outputs.mean(-1), 0, atol=1e-5)
     np.testing.assert_allclose(outputs.var(-1), 1, atol=1e-4)
@@ -246,7 +236,7 @@ def test_q_k_and_v_start_in_their_range():
 
 def test_attention_is_a_distribution_over_the_keys_that_are_not_padding():
     layer = MultiheadAttention(C, 2)
-    queries, keys = units(2, 4, C), units(2, 4, C)
+    queries, keys = random(2, 4, C), random(2, 4, C)
     queries[0, 3] = keys[0, 2] = keys[1, 0] = 0
     layer(queries, keys)
     keys_values = layer.project_keys_values(keys)
@@ -269,7 +259,7 @@ def test_a_row_that_is_all_padding_is_finite():
 
 def test_heads_are_joined_as_they_were_split():
     layer = MultiheadAttention(C, 4)
-    inputs = units(2, 3, C)
+    inputs = random(2, 3, C)
     split = layer.split_heads(inputs)
     assert split.shape == (2, 4, 3, 2)
     np.testing.assert_array_equal(split[:, 1], inputs[:, :, 2:4])
@@ -281,7 +271,7 @@ def test_heads_are_joined_as_they_were_split():
 def test_dropout_zeroes_its_share_and_keeps_the_mean(rate, dtype):
     keras.utils.set_random_seed(0)
     layer, inputs = Dropout(rate, dtype=dtype), tf.ones([999, 1001])
-    first, second = (np.array(layer(inputs, training=True), "f") for _ in range(2))
+    first, second = (layer(inputs, training=True).numpy().astype("f") for _ in range(2))
     assert first.shape == inputs.shape and (first != second).any()
     deviation = (rate * (1 - rate) / first.size) ** 0.5
     assert np.mean(first == 0) == pytest.approx(rate, abs=5 * deviation + 2**-15)
@@ -294,7 +284,7 @@ def test_dropout_zeroes_its_share_and_keeps_the_mean(rate, dtype):
 
 def test_dropout_acts_in_training_only():
     layer = MultiheadAttention(C, 2, dropout_rate=0.9)
-    inputs = units(2, 4, C)
+    inputs = random(2, 4, C)
     np.testing.assert_array_equal(layer(inputs, inputs), layer(inputs, inputs))
     trained = layer(inputs, inputs, training=True)
     assert np.abs(trained - layer(inputs, inputs)).max() > 0.01
@@ -314,7 +304,7 @@ def test_dropped_words_are_unknown_words():
 
 
 def test_the_end_of_a_sublayer_is_that_of_the_paper():
-    x, outputs = units(2, 4, C), units(2, 4, C)
+    x, outputs = random(2, 4, C), random(2, 4, C)
     for residual in (True, False):
         expected = outputs + x if residual else outputs
         plain = AddAndNorm(residual=residual, normalization="none")
@@ -337,14 +327,14 @@ def test_the_end_of_a_sublayer_is_that_of_the_paper():
     ],
 )
 def test_dropout_of_a_sublayer_acts_in_training_only(layer, count):
-    inputs = [units(2, 4, C)] * count
+    inputs = [random(2, 4, C)] * count
     np.testing.assert_array_equal(layer(*inputs), layer(*inputs))
     assert np.abs(layer(*inputs, training=True) - layer(*inputs)).max() > 0.01
 
 
 @pytest.mark.parametrize("layer, count", [(MultiheadAttention(C, 2), 2), (Feedforward(9, C), 1)])
 def test_there_is_no_dropout_by_default(layer, count):
-    inputs = [units(2, 4, C)] * count
+    inputs = [random(2, 4, C)] * count
     np.testing.assert_array_equal(layer(*inputs, training=True), layer(*inputs))
 
 
@@ -370,8 +360,8 @@ def keras_loss(y, logits):
 
 @pytest.mark.parametrize("expected_loss", [plain_loss, keras_loss])
 def test_the_loss_and_its_gradient_are_those_of_the_plain_formula(expected_loss):
-    y, logits = IDS, tf.constant(3 * units(2, 4, 9))
-    upstream = tf.constant(units(2, 4))
+    y, logits = IDS, tf.constant(3 * random(2, 4, 9))
+    upstream = tf.constant(random(2, 4))
     losses, gradients = [], []
     for loss in (smoothed_cross_entropy, expected_loss):
         with tf.GradientTape() as tape:
@@ -390,7 +380,7 @@ def plain_divergence(logits):
 
 
 def test_the_divergence_and_its_gradient_are_those_of_the_plain_formula():
-    logits, upstream = tf.constant(3 * units(8, 9)), tf.constant(units(4))
+    logits, upstream = tf.constant(3 * random(8, 9)), tf.constant(random(4))
     divergences, gradients = [], []
     for divergence in (divergence_of_halves, plain_divergence):
         with tf.GradientTape() as tape:
@@ -415,7 +405,7 @@ def test_the_loss_of_an_impossible_token_is_finite():
 
 
 def test_adam_is_that_of_keras():
-    start, results = [units(3, 4), units(5)], []
+    start, results = [random(3, 4), random(5)], []
     for optimizer in (FusedAdam, keras.optimizers.Adam):
         weights = [keras.Variable(values) for values in start]
         optimizer = optimizer(InverseSqrtSchedule(0.01, 3), 0.9, 0.98, 1e-9)

@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from conftest import slow
+from helpers import FOLDERS
 from processes import ROOT
-from test_readme import FOLDERS
 
 NOTEBOOK = ROOT / "tutorial.ipynb"
 MAX_BYTES = 150_000
@@ -50,7 +50,8 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     for path in [*ROOT.glob("*.py"), *FOLDERS]:
         (tmp_path / path.name).symlink_to(path)
     (tmp_path / "corpora").mkdir()
-    shutil.copy(ROOT / "corpora" / "sample.py", tmp_path / "corpora")
+    for path in (ROOT / "corpora").glob("sample.*"):
+        shutil.copy(path, tmp_path / "corpora")
     text = NOTEBOOK.read_text("utf-8")
     for long, short in SHORTER.items():
         assert text.count(long) == 1

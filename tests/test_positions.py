@@ -6,33 +6,24 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from conftest import beam_and_model_scores, model_args, needs_bfloat16, token_by_token
-from hparams import BOUNDED_POSITIONS, POSITION_ENCODINGS, RELATIVE_POSITIONS, make_hparams
+from choices import POSITIONS
+from conftest import beam_and_model_scores, model_args, needs_bfloat16, token_by_token, transformer
+from helpers import SIZES, X, Y, random
+from hparams import make_hparams
 from interop.variable_names import variables_by_2017_name
-from model import InputEmbedding, Transformer
+from model import InputEmbedding
 from modules import Embedding, MultiheadAttention
-from positions import POSITIONS
 from runtime.errors import InputError
-from test_model import SIZES, X, Y
 
-RNG = np.random.default_rng(0)
+pytestmark = pytest.mark.usefixtures("seed")
 N, h, T, d = 2, 4, 6, 4
 C = h * d
-
-
-def random(*shape):
-    return RNG.normal(size=shape).astype("float32")
-
-
-@pytest.fixture(autouse=True)
-def seed():
-    """Every test draws the same numbers, whichever test ran before it."""
-    RNG.bit_generator.state = np.random.default_rng(1).bit_generator.state
+RELATIVE = [name for name, row in POSITIONS.items() if row.relative]
 
 
 def make(name, causality=False, maxlen=T):
     """Return an encoding whose parameters are random."""
-    layer = POSITIONS[name](maxlen=maxlen, hidden_units=C, num_heads=h, causality=causality)
+    layer = POSITIONS[name].load()(maxlen=maxlen, hidden_units=C, num_heads=h, causality=causality)
     layer.build(None)
     layer.built = True
     for variable in layer.trainable_variables:
@@ -43,13 +34,6 @@ def make(name, causality=False, maxlen=T):
 def weights_of(layer):
     """Return the parameters of a layer as arrays, by name."""
     return {variable.name: variable.numpy() for variable in layer.weights}
-
-
-def test_each_encoding_has_a_name():
-    assert tuple(POSITIONS) == POSITION_ENCODINGS
-    relative = tuple(name for name, kind in POSITIONS.items() if kind.relative)
-    bounded = tuple(name for name, kind in POSITIONS.items() if not kind.unbounded)
-    assert (relative, bounded) == (RELATIVE_POSITIONS, BOUNDED_POSITIONS)
 
 
 # Formulas, position by position ------------------------------------------------------
@@ -175,7 +159,7 @@ def rotary(weights, q, k, i, j, head):
     return (turned(q, i) * turned(k, j).conj()).real.sum() / d**0.5
 
 
-RELATIVE = dict(shaw=shaw, xlnet=xlnet, deberta=deberta, rotary=rotary)
+RELATIVE_FORMULAS = dict(shaw=shaw, xlnet=xlnet, deberta=deberta, rotary=rotary)
 
 
 def scores_of(layer, Q, K):
@@ -185,14 +169,14 @@ def scores_of(layer, Q, K):
 
 
 @pytest.mark.parametrize("causality", [False, True])
-@pytest.mark.parametrize("name", RELATIVE_POSITIONS)
+@pytest.mark.parametrize("name", RELATIVE)
 @pytest.mark.parametrize("T_q", [1, 40])
 def test_relative_positions_are_their_formula(name, causality, T_q):
     """Also far beyond the distances that are clipped, and for the newest query alone."""
     layer, T_k = make(name, causality), 40
     Q, K = random(N, h, T_q, d), random(N, h, T_k, d)
     ours = scores_of(layer, Q, K)
-    formula = RELATIVE.get(name) or t5(causality)
+    formula = RELATIVE_FORMULAS.get(name) or t5(causality)
     weights = weights_of(layer)
     for n, head, i, j in np.ndindex(*ours.shape):
         if (i + j) % 7 == n:  # a part of the pairs
@@ -201,7 +185,7 @@ def test_relative_positions_are_their_formula(name, causality, T_q):
 
 
 @needs_bfloat16
-@pytest.mark.parametrize("name", RELATIVE_POSITIONS)
+@pytest.mark.parametrize("name", RELATIVE)
 def test_a_single_head_in_bfloat16_is_near_float32(name):
     """TensorFlow has computed garbage here, in a product that broadcasts one head over N."""
     inputs = [random(3, 1, T, d) for _ in range(2)]
@@ -209,7 +193,7 @@ def test_a_single_head_in_bfloat16_is_near_float32(name):
     scores = []
     for dtype in ("float32", "mixed_bfloat16"):
         keras.utils.set_random_seed(0)
-        layer = POSITIONS[name](**sizes, dtype=dtype)
+        layer = POSITIONS[name].load()(**sizes, dtype=dtype)
         layer.build(None)
         layer.built = True
         scores.append(scores_of(layer, *(ops.cast(i, layer.compute_dtype) for i in inputs)))
@@ -225,7 +209,7 @@ def test_positions_in_bfloat16_are_near_float32(name):
         keras.utils.set_random_seed(0)
         layer = InputEmbedding(
             Embedding(900, C, scale=False, dtype=dtype),
-            POSITIONS[name](maxlen=900, hidden_units=C, num_heads=h, dtype=dtype),
+            POSITIONS[name].load()(maxlen=900, hidden_units=C, num_heads=h, dtype=dtype),
             dropout_rate=0.0,
             dtype=dtype,
         )
@@ -282,7 +266,7 @@ def test_attention_with_shaws_vectors_is_the_formula_of_the_paper():
 # Laws ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", RELATIVE_POSITIONS)
+@pytest.mark.parametrize("name", RELATIVE)
 def test_relative_scores_depend_on_the_difference_of_positions(name):
     """With the same query and the same key everywhere, all diagonals are constant."""
     Q, K = (np.tile(random(1, h, 1, d), (1, 1, 30, 1)) for _ in range(2))
@@ -300,7 +284,7 @@ def test_a_rotation_preserves_norms():
 
 def test_complex_positions_start_with_the_frequencies_of_the_sinusoids():
     """A token of ones and zeros becomes the cosines and sines of its position."""
-    layer = POSITIONS["complex"](maxlen=T, hidden_units=C, num_heads=h)
+    layer = POSITIONS["complex"].load()(maxlen=T, hidden_units=C, num_heads=h)
     layer.build(None)
     waves = layer.embed(tf.constant([[[1.0, 0.0] * (C // 2)] * T]), 0)[0][0]
     expected = [[sinusoid(t, i ^ 1, paired=True) for i in range(C)] for t in range(T)]
@@ -320,14 +304,15 @@ def test_sinusoids_of_a_later_position_are_a_linear_map_of_those_before():
 
 def small_model(name, recipe="tiny"):
     keras.utils.set_random_seed(1)
-    model = Transformer(13, 13, **model_args(recipe) | SIZES | dict(maxlen=9), positions=name)
+    fields = model_args(recipe) | SIZES | dict(maxlen=9, positions=name)
+    model = transformer(13, 13, **fields)
     for variable in model.trainable_variables:  # as after training: no bias is zero
         variable.assign_add(np.random.normal(scale=0.1, size=variable.shape))
     return model
 
 
 def test_only_the_blocks_of_t5_share_their_numbers():
-    for name in RELATIVE_POSITIONS:
+    for name in RELATIVE:
         model = small_model(name)
         for layers in (model.enc_positions, model.dec_positions):
             assert len(layers) == 2 and (layers[0] is layers[1]) == (name == "t5")
@@ -341,7 +326,7 @@ def test_only_positions_of_the_decoder_are_causal():
         assert {layer.causality for layer in layers} == {causality}
 
 
-@pytest.mark.parametrize("name", POSITION_ENCODINGS)
+@pytest.mark.parametrize("name", POSITIONS)
 def test_only_without_positions_the_encoder_does_not_see_the_order(name):
     """Tigers love rabbits, or rabbits love tigers."""
     model = small_model(name)
@@ -354,7 +339,7 @@ def test_only_without_positions_the_encoder_does_not_see_the_order(name):
 
 @pytest.mark.parametrize(
     "recipe, name",
-    [("tiny", name) for name in POSITION_ENCODINGS]
+    [("tiny", name) for name in POSITIONS]
     + [("legacy", name) for name in ("recurrent", "shaw", "rotary", "none")],
 )
 def test_a_model_with_each_encoding(name, recipe):
@@ -401,16 +386,14 @@ def test_a_keras_file_holds_the_encoding(name, tmp_path):
 
 
 def test_flags_that_do_not_fit_the_positions():
-    with pytest.raises(InputError, match="positions shaw are defined for .* scaled_dot, not dot"):
-        make_hparams(dict(positions="shaw", attention_score="dot"))
-    with pytest.raises(InputError, match="rotary need an even number of units per head"):
-        make_hparams(dict(positions="rotary", hidden_units=15, num_heads=3))
-    with pytest.raises(InputError, match="complex need an even number of hidden_units, not 15"):
-        make_hparams(dict(positions="complex", hidden_units=15, num_heads=3))
-    with pytest.raises(InputError, match="bpe_dropout needs .* positions without an end"):
+    odd = dict(hidden_units=15, num_heads=3)
+    for name, message in (
+        ("rotary", "head_units is 5, and positions rotary must divide it by two"),
+        ("complex", "hidden_units is 15, and positions complex must divide it by two"),
+    ):
+        with pytest.raises(InputError, match=message):
+            make_hparams(dict(positions=name) | odd)
+    with pytest.raises(InputError, match="bpe_dropout 0.1 needs positions without an end"):
         make_hparams(dict(recipe="tiny", positions="learned", bpe_dropout=0.1))
     hp = make_hparams(dict(recipe="tiny", positions="hierarchical", maxlen=3))
     assert hp.max_input_tokens == 9  # later positions have no vectors of their own
-    assert make_hparams(dict(recipe="tiny")).position_encoding == "paired_sinusoid"
-    assert make_hparams(dict(sinusoid=True)).position_encoding == "sinusoid"
-    assert make_hparams({}).position_encoding == "learned"

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from conftest import sample_pairs, slow
+from helpers import FOLDERS
 from processes import ROOT, Forked, forked
 
 DOCUMENTS = {
     path.name: path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 }
-FOLDERS = [ROOT / name for name in ("runtime", "monitor", "interop", "server")]
 # Added to the flags of the documents to make everything small.
 VOCAB = "--vocab_size 300 --min_cnt 1"
 SMALL = {
@@ -131,6 +131,7 @@ def run_document(name, folder):
     return ran
 
 
+@slow
 def test_every_command_of_the_readme(folder):
     assert len(run_document("README.md", folder)) >= 8
     assert (folder / "out.png").exists()
@@ -149,6 +150,7 @@ def test_every_command_of_the_documents(folder, name, count):
     assert len(run_document(name, folder)) >= count
 
 
+@slow
 def test_the_walkthrough_runs_from_top_to_bottom():
     program = "\n".join(block for kind, block in blocks("walkthrough.md") if kind == "python")
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)

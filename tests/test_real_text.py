@@ -7,10 +7,10 @@ import train
 from bleu import corpus_score
 from conftest import INSTALL_EXTRAS, slow
 from data_load import load_test_data
+from helpers import run_saved_models
 from inference import Translator, load_model
 from interop import ctranslate2_model
 from processes import forked_script
-from test_export import serve
 
 pytest.importorskip("ctranslate2", reason=INSTALL_EXTRAS)
 pytestmark = slow
@@ -72,7 +72,7 @@ def test_beam_search(flags, tmp_path):
         "export.py", logdir=flags["logdir"], average_checkpoints=1, output=path, **decoding
     )
     assert done.returncode == 0, done.stderr
-    assert_same(texts(best), serve(path, test.data.Sources, tmp_path)[0])
+    assert_same(texts(best), run_saved_models(path, test.data.Sources, tmp_path)[0])
 
 
 def test_greedy_search(flags):

@@ -19,14 +19,13 @@ import checkpoint
 import prepro
 import train
 import trainer
-from conftest import dev_scores, sample_pairs, saved_rows, slow, write_corpus
+from conftest import sample_pairs, slow, write_corpus
+from helpers import dev_scores, event_values, saved_rows, scalars
 from hparams import make_hparams
 from monitor.summaries import EventFile, Profiler, errors_end
 from processes import Forked, command_line
 from runtime.errors import InputError
 from runtime.signals import SignalGuard
-from test_scripts import scalars
-from test_tensorboard import values
 
 KILLS = int(os.environ.get("KILLS", "3"))  # in the slow test
 RECIPE = dict(recipe="tiny", vocab_size=300, hidden_units=32, num_blocks=1, num_heads=2)
@@ -86,7 +85,7 @@ def curves(logdir):
     """Read TensorBoard's curves; of the speed, which always differs, only the steps."""
     points = scalars(logdir)
     speed = points.pop("tokens_per_second")
-    return points, [*speed], [(name, step) for name, step, _ in values(logdir)]
+    return points, [*speed], [(name, step) for name, step, _ in event_values(logdir)]
 
 
 def names(logdir):
@@ -171,6 +170,7 @@ def print_to_terminal(path):
     os.dup2(terminal, 2)
 
 
+@slow
 def test_a_closed_terminal_saves_and_nohup_trains_on(flags, uninterrupted, tmp_path):
     """SIGHUP comes twice, and what is written to the terminal after it is an error."""
     display, terminal = os.openpty()
@@ -209,6 +209,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(flags, one_epoch):
     assert not [*one_epoch.glob("unfinished*")]
 
 
+@slow
 @pytest.mark.parametrize("stop", [False, True])
 def test_training_continues_when_nobody_reads_what_it_prints(flags, tmp_path, stop):
     """Both streams are pipes, as with `2>&1 | tee log`, and tee ends."""
@@ -224,6 +225,7 @@ def test_training_continues_when_nobody_reads_what_it_prints(flags, tmp_path, st
     assert saved_rows(tmp_path)[-1].epoch >= number
 
 
+@slow
 def test_training_continues_without_curves_when_their_file_cannot_be_written(
     flags, tmp_path, monkeypatch, capsys
 ):
@@ -298,6 +300,7 @@ def test_training_that_diverges_ends_with_a_message(flags, one_epoch, lr):
             assert np.isfinite(reader.get_tensor(name)).all()
 
 
+@slow
 def test_ctrl_c_while_the_development_set_is_translated(flags, tmp_path, monkeypatch):
     """All steps of the epoch are done and saved. Only the BLEU is missing."""
     flags = flags | dict(logdir=str(tmp_path), num_epochs=1, save_steps=0, deterministic=False)

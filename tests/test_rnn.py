@@ -10,14 +10,18 @@ import tensorflow_text  # noqa: F401, which a SavedModel needs
 
 import prepro
 import train
+from choices import ATTENTION_SCORES
 from conftest import (
     GOLDEN,
     beam_and_model_scores,
+    recurrent_model,
     sample_pairs,
+    slow,
     token_by_token,
     write_corpus,
 )
-from hparams import ATTENTION_SCORES, make_hparams
+from helpers import X, Y, refused
+from hparams import make_hparams
 from ids import RaggedIds
 from inference import load_model
 from interop.variable_names import variables_by_2017_name
@@ -26,10 +30,8 @@ from modules import shift_right
 from monitor.attention_maps import alignments
 from optimizer import FusedAdam
 from processes import Forked, forked_script
-from rnn import CELLS, LAYERS, RecurrentModel
+from rnn import CELLS, LAYERS
 from runtime.errors import InputError
-from test_bad_input import refused
-from test_model import X, Y
 from text import read_test_sentences
 from training_step import make_train_step
 
@@ -39,7 +41,7 @@ C = 8
 def make(**args):
     """Build a small model; `dtype` is one of the arguments."""
     keras.utils.set_random_seed(1)
-    model = RecurrentModel(13, 13, C, **args)
+    model = recurrent_model(13, 13, hidden_units=C, **args)
     for variable in model.trainable_variables:  # as after training: no bias is zero
         variable.assign_add(np.random.normal(scale=0.1, size=variable.shape))
     return model
@@ -238,6 +240,7 @@ def test_token_by_token_equals_all_at_once(cell, score):
     assert len(named) == len(model.trainable_variables)
 
 
+@slow
 def test_training_steps_do_not_crash():
     """With the threads of a real training run, oneDNN has crashed in a product of additive."""
     task = functools.partial(train_two_steps, "additive")
@@ -260,7 +263,7 @@ def train_two_steps(score):
 @pytest.mark.parametrize("score", ATTENTION_SCORES)
 def test_a_training_step_lowers_the_loss(score):
     keras.utils.set_random_seed(1)
-    model = RecurrentModel(50, 50, 16, attention_score=score, tied_embeddings=True)
+    model = recurrent_model(50, 50, hidden_units=16, attention_score=score, tied_embeddings=True)
     step = make_train_step(tf.distribute.get_strategy(), model, keras.optimizers.SGD(0.3))
     x, y = (tf.constant(np.tile(ids, (2, 1))) for ids in (X, Y))
     losses = [float(step(x, y)[0]) for _ in range(4)]
@@ -326,8 +329,11 @@ def test_a_keras_file_holds_the_model(tmp_path, precision):
 
 def test_flags_of_another_kind_of_model_are_refused():
     for flags, message in (
-        (dict(recipe="rnn", num_heads=4), "num_heads is for --model transformer"),
-        (dict(recipe="tiny", cell="gru"), "cell is for --model rnn, and this model is transformer"),
+        (dict(recipe="rnn", num_heads=4), "num_heads has an effect only with --model transformer"),
+        (
+            dict(recipe="tiny", cell="gru"),
+            "cell has an effect only with --model rnn, and it is transf",
+        ),
         (dict(model="rnn"), "model rnn needs --mask_from ids"),
         (dict(recipe="rnn", hidden_units=7), "hidden_units 7 is odd"),
         (dict(recipe="rnn", attention_score="cosine"), "attention_score needs a model with att"),
@@ -339,6 +345,7 @@ def test_flags_of_another_kind_of_model_are_refused():
 # The scripts -----------------------------------------------------------------------------
 
 
+@slow
 def test_training_resumes_and_gives_the_same(tmp_path):
     """An interrupted and an uninterrupted run have equal parameters.
 
@@ -362,6 +369,7 @@ def test_training_resumes_and_gives_the_same(tmp_path):
         np.testing.assert_array_equal(one, other, err_msg=one.path)
 
 
+@slow
 def test_a_trained_model_is_used_like_a_transformer(trained, tmp_path):
     """eval.py, translate.py, attention, SavedModel; CTranslate2 is refused."""
     flags = trained("rnn_attention")
@@ -380,7 +388,7 @@ def test_a_trained_model_is_used_like_a_transformer(trained, tmp_path):
     texts = [text.decode() for text in serve(text=tf.constant(lines))["translation"].numpy()]
     assert texts == (tmp_path / "out").read_text("utf-8").splitlines() and len(set(texts)) > 5
     more = logdir | dict(format="ctranslate2", output=tmp_path / "other")
-    refused("export.py", "rnn_attention", "CTranslate2 has no recurrent models", **more)
+    refused("export.py", "format ctranslate2 needs --model transformer, and it is rnn", **more)
 
 
 def test_a_model_without_attention_has_no_picture_of_it(tmp_path):
@@ -388,7 +396,7 @@ def test_a_model_without_attention_has_no_picture_of_it(tmp_path):
     prepro.main(flags)
     train.main(flags | dict(num_epochs=1))
     given = dict(logdir=flags["logdir"], source=flags["source_test"], output=tmp_path / "out")
-    message = "attention needs a model that has attention"
+    message = "needs a model with attention"
     refused("translate.py", message, **given, attention=tmp_path / "a.png")
     assert not given["output"].exists()
     _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"]))

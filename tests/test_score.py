@@ -8,11 +8,11 @@ import pytest
 
 import translate
 from data_load import encode_lines
+from helpers import refused
 from inference import LineScore, Scorer, load_model
 from monitor import attention_maps
 from monitor.attention_maps import word_alignments, word_indices
 from processes import forked_script
-from test_bad_input import refused
 from text import read_test_sentences
 
 
@@ -177,8 +177,8 @@ def test_alignments_of_nbest_lists_have_a_line_for_each(trained, tmp_path):
     "change, words",
     [
         (dict(source="-"), ("score needs the file of the sources", "--source")),
-        (dict(nbest=2, beam=2), ("nbest has no effect: with --score",)),
-        (dict(attention="out.png"), ("attention has no effect: with --score",)),
+        (dict(nbest=2, beam=2), ("nbest has an effect only with translations",)),
+        (dict(attention="out.png"), ("attention has an effect only with translations",)),
         (dict(alpha=1), ("alpha has no effect: with --score",)),
         (dict(score="nowhere"), ("nowhere: no such file", "--score")),
         (dict(score="{two}"), ("30 lines, but", "has 2", "Make line n")),
@@ -204,7 +204,7 @@ def test_a_model_without_attention_has_no_alignments(trained, tmp_path):
     logdir = trained("rnn")["logdir"]
     refused(
         "translate.py",
-        "alignments needs a model that has attention",
+        "needs a model with attention",
         logdir=logdir,
         alignments=tmp_path / "a",
     )

@@ -22,12 +22,11 @@ import prepro
 import train
 import trainer
 from bleu import training_language_notes
-from conftest import SMALL, needs_bfloat16, sample_pairs, saved_rows, seeds, write_corpus
+from conftest import SMALL, needs_bfloat16, sample_pairs, seeds, slow, write_corpus
 from data_load import load_train_data
-from hparams import Hyperparams, load_hparams, make_hparams
+from helpers import parameters, saved_rows, scalars
+from hparams import Hyperparams, make_hparams
 from inference import load_model
-from interop.variable_names import variables_by_2017_name
-from model import make_model
 from monitor import tensorboard_events
 from processes import ROOT, Forked, command_line, forked, forked_script
 from runtime.cli import parse_flags, run_script
@@ -63,16 +62,6 @@ def test_training_saves_one_checkpoint_per_epoch(run):
     assert "epoch 2/2" in printed["train"].stderr  # the progress bar
 
 
-def scalars(logdir):
-    """Read TensorBoard's curves, {name: {step: value}}."""
-    curves = {}
-    for path in tensorboard_events.event_files(logdir):
-        for name, step, value, _ in tensorboard_events.scalars(path):
-            assert step not in curves.setdefault(name, {})
-            curves[name][step] = value
-    return curves
-
-
 def test_tensorboard_gets_loss_and_accuracy(run):
     points = scalars(run[0]["logdir"])
     assert set(points) == tensorboard_events.STEP_TAGS
@@ -105,6 +94,7 @@ def test_results_have_the_format_of_the_2017_code(run):
     assert bleu in printed["eval"].stdout and "- got: " in printed["eval"].stdout
 
 
+@slow
 def test_training_again_after_all_epochs_changes_no_checkpoint(run):
     flags, _ = run
     before = checkpoint.latest_readable(flags["logdir"]).with_suffix(".index").read_bytes()
@@ -155,6 +145,7 @@ def test_a_model_loads_without_the_folder_of_vocabularies(moved, trained, tmp_pa
     assert done.returncode == 0, done.stderr
 
 
+@slow
 def test_training_resumes_with_the_vocabulary_of_the_model(moved, trained, tmp_path, capsys):
     """It prints a note if prepro.py has written another one since."""
     other = write_corpus(tmp_path / "other", sample_pairs(80, seed=5))
@@ -173,6 +164,7 @@ def test_training_resumes_with_the_vocabulary_of_the_model(moved, trained, tmp_p
     assert "is not the vocabulary" not in capsys.readouterr().out
 
 
+@slow
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_the_flag_deterministic_reaches_tensorflow(corpus, monkeypatch, deterministic):
     calls = []
@@ -219,6 +211,7 @@ def evaluate(logdir, *words, cwd):
     return {path.name: path.read_bytes() for path in files}, done.stderr
 
 
+@slow
 def test_evaluations_do_not_overwrite_each_other(run, tmp_path):
     """Each model, test set and kind of decoding has its own file of results."""
     shutil.copytree(run[0]["logdir"], tmp_path / "logdir")
@@ -243,6 +236,7 @@ def test_evaluations_do_not_overwrite_each_other(run, tmp_path):
     assert files[name] == first[name]
 
 
+@slow
 def test_results_of_another_test_set_of_the_same_name_are_kept(run, tmp_path):
     shutil.copytree(run[0]["logdir"], tmp_path / "logdir")
     tests = write_corpus(tmp_path / "text", sample_pairs(5, seed=9))
@@ -259,30 +253,21 @@ def test_results_of_another_test_set_of_the_same_name_are_kept(run, tmp_path):
 # In this process, which has loaded TensorFlow already ------------------------------
 
 
-def parameters(flags):
-    """Read the parameters of the latest checkpoint, by name."""
-    hp, trained_with = load_hparams({"logdir": flags["logdir"]}, model_exists=True)
-    vocabs = load_vocabs(hp, trained_with)
-    model = make_model(hp, *map(len, vocabs))
-    checkpoint.restore(
-        checkpoint.make_checkpoint(model), checkpoint.latest_readable(flags["logdir"])
-    )
-    return {name: v.numpy() for name, v in variables_by_2017_name(model).items()}
-
-
+@slow
 def test_training_in_two_runs_equals_training_in_one(corpus, tmp_path):
     """Parameters, optimizer, dropout and the order of the data are resumed."""
     flags = corpus | SMALL | dict(batch_size=32, lr=0.003, dropout_rate=0.3)
     train.main(flags | dict(num_epochs=4))
-    expected = parameters(flags)
+    expected = parameters(flags["logdir"])
     resumed = flags | dict(logdir=str(tmp_path / "resumed"))
     train.main(resumed | dict(num_epochs=1))
     train.main(resumed | dict(num_epochs=4))
-    for name, parameter in parameters(resumed).items():
+    for name, parameter in parameters(resumed["logdir"]).items():
         np.testing.assert_allclose(parameter, expected[name], atol=1e-5, err_msg=name)
     assert sorted(scalars(resumed["logdir"])["mean_loss"]) == [3, 6, 9, 10, 12]
 
 
+@slow
 def test_resuming_in_mid_epoch_needs_the_same_text(corpus, monkeypatch):
     flags = corpus | SMALL | dict(num_epochs=1, batch_size=10, save_steps=2)
     save = trainer.Trainer.save
@@ -329,6 +314,7 @@ def test_another_vocabulary_is_kept_next_to_the_new_one(corpus, capsys):
     assert f"{path}: the previous file is now {kept}" in capsys.readouterr().err
 
 
+@slow
 def test_five_checkpoints_stay(corpus):
     train.main(corpus | SMALL | dict(num_epochs=7))
     names = [row.name for row in saved_rows(corpus["logdir"])]
@@ -365,10 +351,11 @@ def test_the_seed_decides_the_initial_parameters(corpus):
     assert not differ(first, again) and differ(first, other)
 
 
+@slow
 def test_text_and_learning_rate_may_change_between_epochs(corpus, capsys):
     flags = corpus | SMALL
     train.main(flags | dict(num_epochs=1))
-    before = parameters(flags)
+    before = parameters(flags["logdir"])
     for side in ("source_train", "target_train"):
         path = Path(flags[side])
         path.write_text(path.read_text("utf-8").split("\n", 40)[40], "utf-8")
@@ -378,7 +365,7 @@ def test_text_and_learning_rate_may_change_between_epochs(corpus, capsys):
     assert "lr is now 1e-30. It was 0.0001 in the training so far" in printed
     assert "num_epochs is now 2. It was 1" in printed and "seed is now" not in printed
     assert checkpoint.latest_readable(flags["logdir"]).name == "model_epoch_02_gs_4"
-    for name, parameter in parameters(flags).items():
+    for name, parameter in parameters(flags["logdir"]).items():
         np.testing.assert_array_equal(parameter, before[name])
 
 
@@ -391,6 +378,7 @@ def test_the_printed_loss_is_the_mean_of_the_epochs_steps(corpus, capsys, monkey
     assert printed == pytest.approx(np.mean(losses), abs=0.001)
 
 
+@slow
 @needs_bfloat16
 def test_a_model_trained_in_bfloat16_translates_in_float32(corpus):
     flags = corpus | SMALL | dict(precision="bfloat16", num_epochs=1)
@@ -403,6 +391,7 @@ def test_a_model_trained_in_bfloat16_translates_in_float32(corpus):
         assert model.compute_dtype == expected and model(ids, ids).dtype == expected
 
 
+@slow
 def test_a_corpus_smaller_than_a_batch_is_trained_on(tmp_path):
     flags = write_corpus(tmp_path, sample_pairs(5)) | SMALL
     prepro.main(flags)
@@ -426,6 +415,7 @@ def test_it_learns_to_copy(seed, tmp_path, capsys, record_property):
     assert float(score[1]) > 90
 
 
+@slow
 def test_ctrl_c_prints_one_line_and_the_same_command_resumes(corpus):
     flags = corpus | SMALL | dict(num_epochs=10_000)
     with Forked(["train.py", *command_line(flags)]) as process:
@@ -536,6 +526,7 @@ run_script(lambda flags: [print("x" * 999, flush=True) for _ in range(99)] and d
 # What starting loads ---------------------------------------------------------------
 
 
+@slow
 def test_training_loads_nothing_that_only_other_scripts_need_and_no_settings(tmp_path):
     """Settings of other Keras programs have no effect."""
     (tmp_path / ".keras").mkdir()

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import prepro
 import train
-from conftest import SMALL, sample_pairs, write_corpus
+from conftest import SMALL, sample_pairs, slow, write_corpus
 from hparams import make_hparams
 from inference import Translator, load_model
 from processes import forked_script
@@ -31,7 +31,7 @@ def flags(tmp_path_factory):
 
 def test_each_language_has_its_own_subwords(flags):
     assert {path.name for path in Path(flags["preprocessed"]).iterdir()} == {
-        *("bpe.de.model", "bpe.en.model")
+        *("bpe.de.model", "bpe.en.model", "train_ids", "train_ids.lock")
     }
     source, target = load_vocabs(make_hparams(flags))
     assert len(source) != len(target)
@@ -39,6 +39,7 @@ def test_each_language_has_its_own_subwords(flags):
     assert source.decode(german) == "über" and target.decode(english) != "über"
 
 
+@slow
 def test_a_model_with_two_vocabularies_translates_everywhere(flags, tmp_path):
     """Also as a SavedModel, in CTranslate2, and after it was moved."""
     _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"]))
@@ -87,6 +88,7 @@ def test_a_moved_model_with_a_joint_vocabulary_is_exported(trained, tmp_path):
     assert (tmp_path / "out" / "bpe.model").read_bytes() == content
 
 
+@slow
 def test_alpha_is_chosen_by_translations_in_the_target_vocabulary(flags, tmp_path, monkeypatch):
     logdir = tmp_path / "logdir"
     shutil.copytree(flags["logdir"], logdir)
@@ -102,6 +104,7 @@ def test_alpha_is_chosen_by_translations_in_the_target_vocabulary(flags, tmp_pat
     assert used == {"bpe.en.model"}
 
 
+@slow
 def test_training_resumes_with_the_same_vocabularies(flags, tmp_path, capsys):
     logdir = shutil.copytree(flags["logdir"], tmp_path / "logdir")
     flags = flags | dict(logdir=str(logdir))
@@ -115,7 +118,7 @@ def test_training_resumes_with_the_same_vocabularies(flags, tmp_path, capsys):
     "fields, message",
     [
         (dict(recipe="tiny"), "tied_embeddings needs one vocabulary"),
-        (dict(recipe="legacy"), "joint_vocab is for --tokenizer bpe"),
+        (dict(recipe="legacy"), "joint_vocab False needs --tokenizer bpe"),
     ],
 )
 def test_flags_that_contradict_each_other(fields, message):

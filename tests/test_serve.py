@@ -22,7 +22,9 @@ from aiohttp.compression_utils import HAS_BROTLI
 from aiohttp.test_utils import TestClient, TestServer
 
 from browser import chromium, wait_for, wait_for_text
+from conftest import slow
 from data_load import encode_lines
+from helpers import refused
 from ids import RaggedIds
 from inference import Translator, load_model, token_log_probs
 from monitor.attention_maps import append_eos
@@ -38,7 +40,6 @@ from server.listening import (
     make_runner,
 )
 from server.translating import Batcher
-from test_bad_input import refused
 from text import read_test_sentences
 
 
@@ -158,6 +159,7 @@ def test_concurrent_requests_are_translated_as_single_ones(flags, server):
             assert "".join(answer["source"]).strip() in (line, "<UNK>", "<UNK>b<UNK>b<UNK>")
 
 
+@slow
 def test_a_recurrent_model_is_served(trained):
     flags = trained("rnn_attention")
     line = read_test_sentences(flags["source_test"]).raw[0]
@@ -927,6 +929,7 @@ def test_the_page(flags, server):
         wait_for_text(driver, source, second)
 
 
+@slow
 def test_the_page_with_an_input_method_and_without_storage(server):
     """Enter ends a word of the input method; the browser refuses to store the last sentences."""
     refuse = 'Object.defineProperty(window, "sessionStorage", {get() { throw new Error(); }})'
@@ -998,6 +1001,7 @@ return faults;
 """
 
 
+@slow
 @pytest.mark.parametrize("width, colours", [(360, "light"), (1500, "dark")])
 def test_the_page_is_accessible_and_fits_a_phone(flags, server, width, colours):
     source = read_test_sentences(flags["source_test"])[1][0]

@@ -17,15 +17,15 @@ import eval
 import prepro
 import train
 from bleu import choose_tokenizer, empty_note
-from conftest import sample_pairs, write_corpus
+from conftest import sample_pairs, slow, write_corpus
 from data_load import SentencePairs, load_train_data
+from helpers import scalars
 from hparams import choose_schedule, choose_vocab_size, hparams_path, load_hparams, make_hparams
 from ids import RaggedIds
 from inference import find_at_limit, limit_note
 from processes import ROOT, forked_script
 from runtime.errors import InputError
 from runtime.flags import AUTO
-from test_scripts import scalars
 from train import count_steps_per_epoch
 from vocab import EOS, load_vocabs
 
@@ -95,6 +95,7 @@ def test_the_peak_of_the_learning_rate_is_reached(run):
     assert max(rates) > 0.3 * make_hparams(run[0]).lr
 
 
+@slow
 def test_a_warning_for_a_warm_up_that_never_ends(run, tmp_path):
     more = dict(logdir=tmp_path, num_epochs=1, batch_size=20, warmup_steps=500)
     done = forked_script("train.py", **run[0] | more)
@@ -192,7 +193,7 @@ def test_a_text_that_repeats_its_phrases_has_no_phrases_as_subwords():
 
 
 def test_words_have_no_automatic_size():
-    with pytest.raises(InputError, match="vocab_size auto is for --tokenizer bpe"):
+    with pytest.raises(InputError, match="vocab_size auto needs --tokenizer bpe"):
         make_hparams(dict(vocab_size=AUTO))
 
 
@@ -266,6 +267,7 @@ def test_the_script_of_the_references_chooses_the_tokenizer(lang, line, tokenize
     assert choose_tokenizer(lang, (line,)) == tokenizer
 
 
+@slow
 def test_a_missing_target_lang_is_noticed(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     from small_text import english_japanese
@@ -294,6 +296,7 @@ def test_the_generated_japanese_corpus(monkeypatch):
 # Lengths -----------------------------------------------------------------------------
 
 
+@slow
 def test_a_translation_may_be_as_long_as_in_the_training_text(tmp_path, capsys):
     """Sources of two words have translations of twenty."""
     words = "a person dressed in blue sits on the old red bench near some tall green trees and eats"

@@ -11,12 +11,12 @@ import pytest
 import checkpoint
 import prepro
 import train
-from conftest import sample_pairs, saved_rows, write_corpus
+from conftest import sample_pairs, slow, write_corpus
+from helpers import saved_rows, scalars
 from hparams import load_hparams, read_hparams
 from inference import load_model
 from processes import forked_script
 from runtime.errors import InputError
-from test_scripts import scalars
 
 NO_CHANGE = dict(lr=1e-30, warmup_steps=0, num_epochs=1)
 
@@ -32,7 +32,13 @@ def parameters(logdir, **flags):
     return [variable.numpy() for variable in model.trainable_variables], vocabs
 
 
-@pytest.mark.parametrize("recipe", ["legacy", "tiny", "low_resource", "rnn_attention"])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        "tiny",
+        *(pytest.param(name, marks=slow) for name in ("legacy", "low_resource", "rnn_attention")),
+    ],
+)
 def test_it_starts_with_the_parameters_and_vocabularies_of_the_other_model(
     trained, tmp_path, recipe
 ):
@@ -47,11 +53,12 @@ def test_it_starts_with_the_parameters_and_vocabularies_of_the_other_model(
         np.testing.assert_allclose(value, other, atol=1e-7)
     assert any(np.abs(a - b).max() > 1e-4 for a, b in zip(newest, expected, strict=True))
     for vocab, other in zip(new_vocabs, vocabs, strict=True):
-        assert vocab.fingerprint_bytes() == other.fingerprint_bytes()
+        assert vocab.fingerprint == other.fingerprint
         assert vocab.path.parent == Path(flags["logdir"])
     assert read_hparams(flags["logdir"])[0].model == read_hparams(base["logdir"])[0].model
 
 
+@slow
 def test_optimizer_schedule_and_epochs_begin_anew_and_it_resumes(trained, tmp_path, capsys):
     flags = started(trained("tiny"), tmp_path, lr=0.001, warmup_steps=4, save_steps=0)
     train.main(flags)
@@ -80,6 +87,7 @@ def test_the_flags_or_the_other_model_choose_its_checkpoints(trained, tmp_path):
         assert train.find_start(flags).start_paths == expected
 
 
+@slow
 def test_it_begins_as_good_as_the_other_model(trained, tmp_path):
     base = trained("tiny")
     text = {name: base[name] for name in ("source_train", "target_train")}
@@ -112,6 +120,7 @@ def test_what_does_not_fit_is_refused(trained, tmp_path, change, problem):
     assert not Path(flags["logdir"]).exists()
 
 
+@slow
 def test_the_dropout_may_change(trained, tmp_path):
     rates = dict(dropout_rate=0.35, attention_dropout=0.15, ffn_dropout=0.25, word_dropout=0.05)
     flags = started(trained("tiny"), tmp_path, **rates)
@@ -125,6 +134,7 @@ def test_the_dropout_may_change(trained, tmp_path):
     assert hp.dropout_rate == read_hparams(trained("low_resource")["logdir"])[0].dropout_rate
 
 
+@slow
 def test_the_languages_may_change_if_they_have_one_vocabulary(trained, tmp_path):
     flags = started(trained("tiny"), tmp_path, source_lang="en", target_lang="de")
     train.main(flags)

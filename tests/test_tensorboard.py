@@ -12,18 +12,18 @@ import tensorflow as tf
 
 import train
 from browser import chromium, image_widths, page_text, wait_for, wait_for_text
-from conftest import INSTALL_EXTRAS, Golden, sample_pairs, write_corpus
+from conftest import INSTALL_EXTRAS, Golden, sample_pairs, slow, write_corpus
 from data_load import SentencePairs
+from helpers import event_values, scalars
 from hparams import make_hparams
 from ids import RaggedIds
 from inference import load_model
 from modules import MultiheadAttention
 from monitor import tensorboard_events
 from monitor.attention_maps import attention_maps, figure_to_array, plot_heads
-from monitor.summaries import Profiler, choose_example, escape_markdown, projector_tsv
+from monitor.summaries import Profiler, choose_example, escape_markdown
 from optimizer import FusedAdam
 from processes import forked_script, free_ports
-from test_scripts import scalars
 from train import load_dev_data
 from training_step import make_train_step
 from vocab import UNK, load_vocabs
@@ -48,20 +48,6 @@ def runs(tmp_path_factory):
     return folder / "logs", flags
 
 
-def values(logdir):
-    """Everything in the event files except the curves: [(tag, step, value)]."""
-    found = []
-    for path in tensorboard_events.event_files(logdir):
-        for record in tensorboard_events.read_records(path)[0]:
-            event = tf.compat.v1.Event.FromString(record)
-            if event.graph_def:
-                found.append(("graph", event.step, event.graph_def))
-            for value in event.summary.value:
-                if value.metadata.plugin_data.plugin_name != "scalars":
-                    found.append((value.tag, event.step, value.tensor))
-    return found
-
-
 # Event files -----------------------------------------------------------------------
 
 
@@ -77,6 +63,7 @@ def test_curves(runs):
         assert all(value > 0 for value in points[name].values())
 
 
+@slow
 def test_events_of_an_earlier_training_are_kept_in_another_folder(runs, tmp_path, capsys):
     logdir = shutil.copytree(runs[0] / "first", tmp_path / "logdir")
     for path in logdir.glob("model_epoch_*"):
@@ -92,7 +79,7 @@ def test_events_of_an_earlier_training_are_kept_in_another_folder(runs, tmp_path
 
 
 def test_each_epoch_writes_pictures_and_a_table(runs):
-    found = values(runs[0] / "second")
+    found = event_values(runs[0] / "second")
     per_run = ["graph", "_hparams_/session_start_info"]
     per_epoch = ["attention/cross", "attention/decoder", "attention/encoder", "dev_samples"]
     assert sorted(tag for tag, *_ in found) == sorted(per_run + 2 * per_epoch)
@@ -114,7 +101,7 @@ def test_the_projector_has_the_tokens_of_the_embedding(runs):
 
 def test_the_projector_has_the_counts_of_words(corpus):
     vocab, _ = load_vocabs(make_hparams(corpus | dict(min_cnt=2)))
-    first, *rows = projector_tsv(vocab).splitlines()
+    first, *rows = vocab.table().splitlines()
     assert first == "word\tcount" and len(rows) == len(vocab)
     listed = vocab.path.read_text("utf-8").splitlines()
     assert rows == listed[: len(rows)]
@@ -241,17 +228,20 @@ def page(runs):
             server.wait()
 
 
+@slow
 def test_page_of_curves(page):
     wait_for_text(
         page("timeseries"), "first", "second", "mean_loss", "tokens_per_second", "dev_bleu"
     )
 
 
+@slow
 def test_page_of_samples(page):
     (source, target), *_ = sample_pairs(20, seed=1)
     wait_for_text(page("text"), "dev_samples", "reference", source, target)
 
 
+@slow
 def test_page_of_attention(page):
     driver = page("images")
     wait_for_text(driver, "attention/cross", "attention/encoder", "attention/decoder")
@@ -259,20 +249,24 @@ def test_page_of_attention(page):
     assert min(image_widths(driver)) > 300
 
 
+@slow
 def test_page_of_hyperparameters(page):
     wait_for_text(
         page("hparams"), "first", "second", "batch_tokens", "0.0010000", "0.0020000", "dev_bleu"
     )
 
 
+@slow
 def test_page_of_the_graph(page):
     wait_for_text(page("graphs"), "Main Graph", "transformer", "mean_loss", "adam")
 
 
+@slow
 def test_page_of_embeddings(page):
     wait_for_text(page("projector"), "Points: 300", "Dimension: 32", "bpe.metadata.tsv")
 
 
+@slow
 def test_page_of_the_profile(page):
     pytest.importorskip("xprof", reason=INSTALL_EXTRAS)
     driver = page("profile")

@@ -19,8 +19,9 @@ import train
 import trainer
 import training_step
 from bleu import corpus_score
-from conftest import SMALL, dev_scores, sample_pairs, saved_rows, write_corpus
+from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import load_test_data, load_train_data
+from helpers import dev_scores, parameters, saved_rows, scalars
 from hparams import make_hparams
 from ids import RaggedIds
 from model import make_model
@@ -28,7 +29,6 @@ from modules import divergence_of_halves
 from optimizer import GradientSum
 from processes import Forked
 from runtime.errors import InputError
-from test_scripts import scalars
 from training_step import StepMetrics, make_train_step
 from vocab import load_vocabs
 
@@ -184,6 +184,7 @@ def train_interrupted(flags):
     train.main(flags)
 
 
+@slow
 def test_a_run_that_accumulates_is_resumed_at_an_update(flags, tmp_path):
     """12 batches per epoch are 3 steps: of 5 batches, of 5, and of the last 2."""
     flags |= dict(accumulate=5, clip_norm=0.5)
@@ -198,15 +199,8 @@ def test_a_run_that_accumulates_is_resumed_at_an_update(flags, tmp_path):
     assert checkpoint.latest_readable(resumed["logdir"]).name == "model_epoch_01_gs_2_partial"
     with Forked(functools.partial(train.main, resumed)) as process:
         assert process.wait() == 0, process.stderr.read()
-    assert parameters(uninterrupted["logdir"]) == parameters(resumed["logdir"])
+    np.testing.assert_equal(*(parameters(run["logdir"]) for run in (uninterrupted, resumed)))
     assert scalars(uninterrupted["logdir"])["mean_loss"] == scalars(resumed["logdir"])["mean_loss"]
-
-
-def parameters(logdir):
-    """Read the parameters of the latest checkpoint: bytes by the keys of its variables."""
-    reader = tf.train.load_checkpoint(str(checkpoint.latest_readable(logdir)))
-    names = [name for name in reader.get_variable_to_shape_map() if name.startswith("weights")]
-    return {name: reader.get_tensor(name).tobytes() for name in names}
 
 
 @pytest.fixture
@@ -320,6 +314,7 @@ def test_the_dev_loss_is_the_mean_over_all_tokens(run, monkeypatch):
     assert langs == dict(bleu="en", chrf="en")
 
 
+@slow
 def test_the_best_checkpoint_follows_the_metric(flags, monkeypatch):
     """The scores of another metric are not compared with its scores."""
     sides = {f"{side}_dev": flags[f"{side}_test"] for side in ("source", "target")}

@@ -14,34 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from conftest import sample_pairs
+from conftest import sample_pairs, slow
 from data_load import encode_lines
+from helpers import ODD_LINES, refused, run_translate, translate_command
 from hparams import make_hparams
 from ids import RaggedIds
 from inference import load_model, restore_prefix
 from model import make_model
 from monitor.attention_maps import alignments
-from processes import ROOT, Forked, command_line, forked, forked_script
+from processes import ROOT, Forked, forked, forked_script, start
 from runtime.errors import InputError
 from runtime.workers import wait_for_shard
-from test_bad_input import refused
-from test_distribute import start
 from text import read_test_sentences
 from translate import main, open_alignments, replace_unknown
 from vocab import SPECIALS, WordVocab
-
-ODD_LINES = [
-    "\ufeffDer Hund schläft",  # a byte-order mark
-    "",
-    "Der Hund schla\u0308ft\r",  # NFD, and a carriage return at the end
-    " \t \u00a0",
-    "Die Frau\u2028singt\u0085laut",
-    "我爱你",
-    "a\0b",
-    " ".join(["Katze"] * 30),
-    "x" * 99,
-    "Der Hund schläft",
-]
 
 
 @pytest.fixture(params=["legacy", "tiny"])
@@ -54,20 +40,8 @@ def tiny(trained):
     return trained("tiny")
 
 
-def command(flags, **more):
-    """The command line that translates with the model of `flags`."""
-    return ["translate.py", *command_line(dict(logdir=flags["logdir"], **more))]
-
-
-def translate(flags, text, **more):
-    """Translate bytes on standard input: the text on standard output and on standard error."""
-    done = forked(command(flags, **more), stdin=text)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, done.stderr
-
-
 def test_each_input_line_gives_one_output_line(model):
-    out, stderr = translate(model, "\n".join(ODD_LINES).encode(), beam=1)
+    out, stderr = run_translate(model, "\n".join(ODD_LINES).encode(), beam=1)
     *lines, end = out.split("\n")
     assert end == "" and len(lines) == len(ODD_LINES)
     assert lines[1] == lines[3] == "" and lines[0] == lines[-1] != ""
@@ -80,14 +54,14 @@ def test_each_input_line_gives_one_output_line(model):
 
 def test_translations_equal_those_of_eval(tiny):
     sources = read_test_sentences(tiny["source_test"])[1]
-    out, _ = translate(tiny, "".join(f"{line}\n" for line in sources).encode())
+    out, _ = run_translate(tiny, "".join(f"{line}\n" for line in sources).encode())
     done = forked_script("eval.py", logdir=tiny["logdir"], results=tiny["results"])
     text = Path(re.search(r"Full results: (.+)", done.stdout)[1]).read_text("utf-8")
     assert out.splitlines() == re.findall(r"^- got: (.*)", text, re.MULTILINE)
 
 
 def test_a_line_is_translated_before_the_next_one_comes(tiny):
-    with Forked(command(tiny)) as process:
+    with Forked(translate_command(tiny)) as process:
         answers = []
         for _ in range(2):
             process.stdin.write("Der Hund schläft\n".encode())
@@ -100,7 +74,7 @@ def test_a_line_is_translated_before_the_next_one_comes(tiny):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE])
 def test_it_can_be_stopped_while_it_waits_for_lines(tiny, number):
     """By Ctrl-C, SIGTERM, or a closed pipe, and without a traceback."""
-    with Forked(command(tiny)) as process:
+    with Forked(translate_command(tiny)) as process:
         process.stdin.write("Der Hund schläft\n".encode())
         assert process.stdout.readline()
         if number == signal.SIGPIPE:
@@ -147,7 +121,7 @@ def test_several_translations_of_a_line(tiny, tmp_path):
         scores = [float(score) for _, _, score in hypotheses]
         assert scores == sorted(scores, reverse=True) and scores[0] < 0
         assert len({text for _, text, _ in hypotheses}) == 3
-    best, _ = translate(tiny, source.read_bytes(), beam=4)
+    best, _ = run_translate(tiny, source.read_bytes(), beam=4)
     assert best.splitlines() == [rows[0][1], "", rows[4][1]]
 
 
@@ -165,10 +139,11 @@ def test_a_file_of_several_batches(tiny, tmp_path, monkeypatch):
     assert all(text.startswith(prefixes[int(number)]) for number, text, _ in rows)
 
 
+@slow
 def test_a_terminal_is_asked_for_sentences(tiny):
     terminal, program_side = pty.openpty()
     locale = dict(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
-    script, *options = command(tiny)
+    script, *options = translate_command(tiny)
     process = subprocess.Popen(
         [sys.executable, str(ROOT / script), *options],
         stdin=program_side,
@@ -178,16 +153,17 @@ def test_a_terminal_is_asked_for_sentences(tiny):
     )
     os.write(terminal, "Bäume\n".encode("latin-1") + "Der Hund schläft\n\n\x04".encode())
     out, stderr = process.communicate(timeout=120)
-    expected, _ = translate(tiny, "Der Hund schläft\n".encode())
+    expected, _ = run_translate(tiny, "Der Hund schläft\n".encode())
     assert process.returncode == 0 and b"Ctrl-D ends" in stderr and b"not UTF-8" in stderr
     assert out.decode().split("\n")[:2] == [expected.strip(), ""]
 
 
+@slow
 def test_workers_share_a_file(tiny, tmp_path):
     source, outputs = tmp_path / "in", [tmp_path / "alone", tmp_path / "shared"]
     source.write_text("".join(f"{line}\n" for line in ODD_LINES), "utf-8")
     main(dict(logdir=tiny["logdir"], source=str(source), output=str(outputs[0])))
-    for process in start(command(tiny, source=source, output=outputs[1]), workers=2):
+    for process in start(translate_command(tiny, source=source, output=outputs[1]), workers=2):
         _, stderr = process.communicate()
         assert process.returncode == 0, stderr
     assert outputs[0].read_bytes() == outputs[1].read_bytes() != b""
@@ -228,7 +204,7 @@ def test_the_shard_of_another_run_is_ignored(tiny, tmp_path, monkeypatch):
 
 
 def test_a_compressed_file_on_standard_input_is_refused(tiny):
-    done = forked(command(tiny), stdin=gzip.compress(b"Der Hund\n"))
+    done = forked(translate_command(tiny), stdin=gzip.compress(b"Der Hund\n"))
     assert done.returncode == 2 and not done.stdout
     assert "standard input: compressed with gzip. Unpack it" in done.stderr
 
@@ -245,10 +221,10 @@ def test_bad_input_is_refused(tiny, tmp_path):
         "nbest is 9, but beam is 2, .* --beam 9": dict(nbest=9, beam=2),
         "nbest is 0": dict(nbest=0),
         "attention out.pdf: .* PNG": dict(attention="out.pdf"),
-        "quantization int8 needs --engine": dict(quantization="int8"),
+        "quantization has an effect only with --engine": dict(quantization="int8"),
         f"{tmp_path}: is a folder": dict(output=str(tmp_path)),
         "no checkpoint": dict(logdir=str(tmp_path)),
-        "replace_unknown needs a model with --tokenizer words": dict(replace_unknown=True),
+        "replace_unknown needs --tokenizer words": dict(replace_unknown=True),
     }.items():
         with pytest.raises(InputError, match=message):
             main({name: str(value) for name, value in given.items()} | wrong)
@@ -352,6 +328,7 @@ def test_these_flags_need_a_single_process(trained, tmp_path, monkeypatch, name)
 # Prefixes ----------------------------------------------------------------------
 
 
+@slow
 @pytest.mark.parametrize("recipe", ["tiny", "legacy", "rnn"])
 def test_translations_continue_the_words_of_a_file(trained, tmp_path, recipe):
     flags = dict(logdir=trained(recipe)["logdir"], source=tmp_path / "in", output=tmp_path / "out")
@@ -378,6 +355,7 @@ def test_translations_continue_the_words_of_a_file(trained, tmp_path, recipe):
             assert prefix or text == line
 
 
+@slow
 def test_a_prefix_works_with_the_other_flags(trained, tmp_path):
     flags = dict(logdir=trained("tiny")["logdir"], source=tmp_path / "in", prefix=tmp_path / "p")
     flags["source"].write_text("Der Hund schläft.\nDie Katze läuft.\n", "utf-8")
@@ -405,10 +383,10 @@ def test_a_prefix_that_cannot_be_used(trained, tmp_path):
     for more, message in (
         ({}, f"{source}: 2 lines, but {prefix} has 1"),
         (dict(prefix=tmp_path / "missing"), "missing: no such file or directory. Check the path"),
-        (dict(source="-"), "prefix needs the file of the sources. Give --source"),
+        (dict(source="-"), "needs the file of the sources, --source. Give --source"),
         (dict(source=tmp_path / "pipe"), "pipe: not a regular file, and with --prefix"),
-        (dict(engine="ctranslate2"), "prefix needs --engine tensorflow"),
-        (dict(score=source), "prefix has no effect: with --score nothing is translated"),
+        (dict(engine="ctranslate2"), "needs --engine tensorflow, and it is ctranslate2"),
+        (dict(score=source), "prefix has an effect only with translations, and --score"),
     ):
         done = forked_script("translate.py", **flags | more)
         assert done.returncode == 2 and message in done.stderr, done.stderr
@@ -418,22 +396,23 @@ def test_a_prefix_that_cannot_be_used(trained, tmp_path):
 # Random translations -------------------------------------------------------------
 
 
+@slow
 def test_random_translations(trained, tmp_path):
     flags = trained("tiny")
     text = "".join(f"{line}\n" for line in read_test_sentences(flags["source_test"]).raw).encode()
     drawn = dict(beam=1, temperature=1.0)
     one, again, other = (
-        translate(flags, text, **drawn, **more)[0] for more in ({}, {}, dict(seed=1))
+        run_translate(flags, text, **drawn, **more)[0] for more in ({}, {}, dict(seed=1))
     )
     assert one == again != other
-    assert translate(flags, text, **drawn, top_k=1)[0] == translate(flags, text, beam=1)[0]
+    assert run_translate(flags, text, **drawn, top_k=1)[0] == run_translate(flags, text, beam=1)[0]
     more = drawn | dict(top_k=3, seed=7)
     done = forked_script("eval.py", logdir=flags["logdir"], results=tmp_path, **more)
     assert done.returncode == 0, done.stderr
     assert "samples from the 3 most likely tokens, temperature 1.0, seed 7" in done.stdout
     (path,) = tmp_path.iterdir()
     assert all(part in path.name for part in ("beam-1", "temperature-1.0", "top_k-3", "seed-7"))
-    message = "temperature needs --engine tensorflow"
+    message = "engine ctranslate2 needs --temperature 0.0, and it is 1.0"
     refused("translate.py", message, logdir=flags["logdir"], engine="ctranslate2", **drawn)
 
 

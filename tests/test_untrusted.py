@@ -18,14 +18,14 @@ from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleH
 
 import checkpoint
 import inference
-from conftest import save
+from choices import POSITIONS
+from helpers import save
 from hparams import Hyperparams, hparams_path, make_hparams, read_hparams
 from ids import RaggedIds
 from interop import tensor_bundle
 from interop.variable_names import variable_shapes, variables_by_2017_name
 from model import make_model
 from monitor import tensorboard_events
-from positions import POSITIONS
 from processes import forked
 from runtime.errors import InputError
 from runtime.files import announce_inputs, check_folder, may_write
@@ -737,13 +737,6 @@ def test_a_vocabulary_that_tokenizes_in_another_way_is_another_one(
     check_same_vocab(one, fingerprints([one]), tmp_path)
     with pytest.raises(InputError, match="not the vocabulary that the model"):
         check_same_vocab(two, fingerprints([one]), tmp_path)
-
-
-def test_the_fingerprint_of_an_earlier_version_is_known(tmp_path, sentencepiece_model):
-    (tmp_path / "bpe.model").write_bytes(sentencepiece_model)
-    vocab = SubwordVocab(tmp_path / "bpe.model")
-    earlier = hashlib.sha256(vocab.fingerprint_bytes(with_options=False)).hexdigest()
-    check_same_vocab(vocab, dict(bpe=earlier), tmp_path)
 
 
 def test_the_vocabulary_that_was_loaded_is_saved(tmp_path, sentencepiece_model):

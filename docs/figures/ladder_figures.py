@@ -17,7 +17,7 @@ from draw import DOCS, draw_attention
 from ladder import row_folder
 from matplotlib.figure import Figure
 
-from hparams import ATTENTION_SCORES
+from choices import ATTENTION_SCORES
 from ids import RaggedIds
 from inference import load_model
 from monitor.attention_maps import alignments

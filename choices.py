@@ -1,0 +1,120 @@
+"""What can be chosen by name: a table for each kind of choice.
+
+A new choice is a class or function and its row here. No table needs TensorFlow, so that `--help`
+answers at once; `load` imports what a row names.
+"""
+
+import dataclasses
+
+from runtime.flags import Choice
+
+
+@dataclasses.dataclass(frozen=True)
+class PositionChoice(Choice):
+    """A position encoding.
+
+    Attributes:
+      relative: whether it acts in self-attention, and not on the embedded tokens.
+      maxlen_power: it ends at position maxlen**maxlen_power; 0: it has no end.
+      even: the number that it divides by two, "hidden_units" or "head_units"; "" for none.
+    """
+
+    relative: bool = False
+    maxlen_power: int = 0
+    even: str = ""
+
+
+def relative(target, **facts):
+    """Return the row of a position encoding that changes the scaled product of Q and K."""
+    needs = dict(attention_score="scaled_dot")
+    remedy = "Choose absolute positions, for example sinusoid"
+    return PositionChoice(target, needs, remedy, relative=True, **facts)
+
+
+POSITIONS = dict(
+    learned=PositionChoice("positions.LearnedPositions", maxlen_power=1),
+    sinusoid=PositionChoice("positions.SinusoidalPositions"),
+    paired_sinusoid=PositionChoice("positions.PairedSinusoidalPositions"),
+    product=PositionChoice("positions.ProductPositions", maxlen_power=1),
+    hierarchical=PositionChoice("positions.HierarchicalPositions", maxlen_power=2),
+    recurrent=PositionChoice("positions.RecurrentPositions"),
+    convolutional=PositionChoice("positions.ConvolutionalPositions"),
+    complex=PositionChoice("positions.ComplexPositions", even="hidden_units"),
+    shaw=relative("positions.ShawPositions"),
+    t5=relative("positions.T5Positions"),
+    xlnet=relative("positions.XLNetPositions"),
+    deberta=relative("positions.DebertaPositions"),
+    rotary=relative("positions.RotaryPositions", even="head_units"),
+    none=PositionChoice("positions.Positions"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionChoice(Choice):
+    """An attention function.
+
+    Attributes:
+      parameters: the shapes of its parameters by name, in letters.
+      softmax: whether weights are the softmax of the scores, or the scores.
+    """
+
+    parameters: dict = dataclasses.field(default_factory=dict)
+    softmax: bool = True
+
+
+ATTENTION_SCORES = dict(
+    scaled_dot=AttentionChoice("attention.scaled_dot"),
+    dot=AttentionChoice("attention.dot"),
+    additive=AttentionChoice(
+        "attention.additive", parameters=dict(query_kernel="hdd", key_kernel="hdd", omega="hd")
+    ),
+    bilinear=AttentionChoice("attention.bilinear", parameters=dict(kernel="hdd")),
+    cosine=AttentionChoice("attention.cosine", softmax=False),
+    cosine_softmax=AttentionChoice("attention.cosine"),
+)
+
+MODELS = dict(
+    transformer=Choice("model.Transformer"),
+    rnn=Choice(
+        "rnn.RecurrentModel", dict(mask_from="ids"), "Choose the recipe rnn or rnn_attention"
+    ),
+)
+
+NORMALIZATIONS = dict(
+    post=Choice(),
+    pre=Choice(
+        needs=dict(mask_from="ids"),
+        remedy="It changes the vectors of <PAD>, where activations are no longer 0",
+    ),
+    none=Choice(),
+)
+
+# What Transformers of other programs are like.
+USUAL_TRANSFORMER = dict(
+    model="transformer",
+    attention_score="scaled_dot",
+    relu_projections=False,
+    mask_from="ids",
+    residual=True,
+    temperature=0.0,
+)
+CTRANSLATE2_NEEDS = USUAL_TRANSFORMER | dict(
+    positions=("learned", "sinusoid", "paired_sinusoid"), normalization=("post", "pre")
+)
+MARIAN_NEEDS = USUAL_TRANSFORMER | dict(
+    positions="paired_sinusoid", normalization="post", tied_embeddings=True
+)
+OTHER_FORMAT = "Export with --format saved_model, or train with --recipe updated, paper or tiny"
+
+EXPORT_FORMATS = dict(
+    saved_model=Choice("interop.saved_model.write_saved_model"),
+    ctranslate2=Choice("interop.ctranslate2_model.write", CTRANSLATE2_NEEDS, OTHER_FORMAT),
+    huggingface=Choice("interop.huggingface_model.write", MARIAN_NEEDS, OTHER_FORMAT),
+)
+
+ENGINES = dict(
+    tensorflow=Choice(),
+    ctranslate2=Choice(
+        "interop.ctranslate2_model.CTranslate2Decoder", CTRANSLATE2_NEEDS, "Leave out --engine"
+    ),
+)

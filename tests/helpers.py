@@ -1,0 +1,163 @@
+"""What several test files share: text, small models, files of a run, scripts that refuse input."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from processes import ROOT, command_line, forked, forked_script
+
+# What the scripts at the root import from.
+FOLDERS = [ROOT / name for name in ("runtime", "monitor", "interop", "server")]
+
+# Lines of input that a translating program must survive.
+ODD_LINES = [
+    "\ufeffDer Hund schläft",  # a byte-order mark
+    "",
+    "Der Hund schla\u0308ft\r",  # NFD, and a carriage return at the end
+    " \t \u00a0",
+    "Die Frau\u2028singt\u0085laut",
+    "我爱你",
+    "a\0b",
+    " ".join(["Katze"] * 30),
+    "x" * 99,
+    "Der Hund schläft",
+]
+
+# Two sentences and their translations as ids, and the sizes of a model for them.
+X = np.array([[5, 6, 7, 8, 3, 0], [9, 10, 3, 0, 0, 0]], np.int32)  # (N, T)
+Y = np.array([[11, 5, 6, 3, 0, 0], [7, 8, 9, 10, 11, 3]], np.int32)
+SIZES = dict(maxlen=6, hidden_units=16, ffn_units=32, num_blocks=2, num_heads=4)
+
+RNG = np.random.default_rng(0)  # reset by the fixture `seed`
+
+
+def random(*shape):
+    """Draw an array of normal numbers."""
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def refused(script, *needles, prepare=None, **flags):
+    """Check that a script refuses its input, with one line that contains every needle."""
+    done = forked_script(script, prepare, **flags)
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    message = [line for line in done.stderr.splitlines() if line.startswith(f"{script}: ")]
+    assert len(message) == 1, done.stderr
+    for needle in needles:
+        assert str(needle) in message[0]
+
+
+def translate_command(flags, **more):
+    """The command line that translates with the model of `flags`."""
+    return ["translate.py", *command_line(dict(logdir=flags["logdir"], **more))]
+
+
+def run_translate(flags, text, **more):
+    """Translate bytes on standard input: the text on standard output and on standard error."""
+    done = forked(translate_command(flags, **more), stdin=text)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+# A client of a SavedModel, in a process without this project.
+SAVED_MODEL_CLIENT = """
+import json, sys
+import tensorflow as tf, tensorflow_text
+lines = json.load(sys.stdin)
+answers = []
+for path in sys.argv[1:]:
+    serve = tf.saved_model.load(path).signatures["serving_default"]
+    answer = serve(text=tf.constant(lines))
+    texts = [text.decode() for text in answer["translation"].numpy()]
+    answers.append([texts, answer["score"].numpy().tolist()])
+json.dump(answers, sys.stdout)
+"""
+
+
+def run_saved_models(paths, lines, cwd):
+    """Translate lines with each of the exported models: translations and scores."""
+    done = subprocess.run(
+        [sys.executable, "-c", SAVED_MODEL_CLIENT, *map(str, paths)],
+        input=json.dumps(lines),
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def scalars(logdir):
+    """Read TensorBoard's curves, {name: {step: value}}."""
+    from monitor import tensorboard_events
+
+    curves = {}
+    for path in tensorboard_events.event_files(logdir):
+        for name, step, value, _ in tensorboard_events.scalars(path):
+            assert step not in curves.setdefault(name, {})
+            curves[name][step] = value
+    return curves
+
+
+def event_values(logdir):
+    """Everything in the event files except the curves: [(tag, step, value)]."""
+    import tensorflow as tf
+
+    from monitor import tensorboard_events
+
+    found = []
+    for path in tensorboard_events.event_files(logdir):
+        for record in tensorboard_events.read_records(path)[0]:
+            event = tf.compat.v1.Event.FromString(record)
+            if event.graph_def:
+                found.append(("graph", event.step, event.graph_def))
+            for value in event.summary.value:
+                if value.metadata.plugin_data.plugin_name != "scalars":
+                    found.append((value.tag, event.step, value.tensor))
+    return found
+
+
+def parameters(logdir):
+    """Read the parameters of the latest checkpoint, by the keys of its variables."""
+    import tensorflow as tf
+
+    import checkpoint
+
+    reader = tf.train.load_checkpoint(str(checkpoint.latest_readable(logdir)))
+    names = [name for name in reader.get_variable_to_shape_map() if name.startswith("weights")]
+    return {name: reader.get_tensor(name) for name in names}
+
+
+def saved_rows(logdir) -> list:
+    """The rows of the checkpoints in `logdir` that run.json lists, oldest first."""
+    import checkpoint
+
+    return checkpoint.existing(logdir, checkpoint.read_rows(logdir))
+
+
+def saved_paths(logdir) -> list:
+    """The paths of these checkpoints."""
+    return [Path(logdir) / row.name for row in saved_rows(logdir)]
+
+
+def dev_scores(logdir) -> dict:
+    """The scores in run.json by the names of checkpoints."""
+    import checkpoint
+
+    rows = checkpoint.read_rows(logdir)
+    return {row.name: row.score for row in rows if row.score is not None}
+
+
+def save(objects, logdir, *clock, keep=5, score=None):
+    """Save a checkpoint after the others in `logdir`, at epoch, step and epoch_done; its path."""
+    import checkpoint
+
+    row = checkpoint.make_row(*clock)
+    if score is not None:
+        row = row._replace(score=score, metric="bleu", dev="digest")
+    earlier = [other for other in checkpoint.read_rows(logdir) if other.place < row.place]
+    checkpoint.save(objects, logdir, [*earlier, row], keep)
+    return Path(logdir) / row.name
