@@ -2,8 +2,9 @@
 
 A checkpoint consists of two files, `model_epoch_01_gs_430.index` and
 `model_epoch_01_gs_430.data-00000-of-00001`, where 430 is the global step. The name ends in
-`_partial` if the checkpoint was saved in the middle of its epoch. The file `checkpoint` next
-to them names the newest checkpoint; TensorFlow's own tools read it, too.
+`_partial` if the checkpoint was saved in the middle of its epoch. `run.json` next to them lists
+the checkpoints of a training. It is written last: a checkpoint counts when it is listed there.
+TensorFlow's own tools read the file `checkpoint`, which names the newest one, too.
 
 The path of a checkpoint is a Path without the two suffixes.
 """
@@ -17,13 +18,14 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from hparams import hparams_path, no_checkpoint_error
 from interop.tensor_bundle import MAX_INDEX_BYTES, check_bundle
-from interop.variable_names import kernel_shapes, variables_by_2017_name
+from interop.variable_names import variable_shapes, variables_by_2017_name
 from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import (
     atomic_write,
@@ -38,11 +40,12 @@ from runtime.files import (
 )
 
 TEMP_NAME = "unfinished_checkpoint"  # name of a checkpoint until both files are complete
-DEV_SCORES_FILE = "dev_scores.json"  # the score of each evaluation on the development set
+RUN_FILE = "run.json"  # the checkpoints of a training
 SUFFIXES = (".data-00000-of-00001", ".index")  # in the order in which they are written
-NAME_PATTERN = re.compile(r"model_epoch_([0-9]{1,9})_gs_([0-9]{1,18})(_partial)?")
+MAX_EPOCH, MAX_STEP = 10**9, 10**18  # exclusive
+NAME_PATTERN = re.compile(r"model_epoch_([0-9]{2,9})_gs_([0-9]{1,18})(_partial)?")
 # The 2017 code used names of the same form, or let TensorFlow 1 choose them.
-ORIGINAL_NAME_PATTERN = re.compile(r"model\.ckpt(-[0-9]+)?")
+ORIGINAL_NAME_PATTERN = re.compile(r"model\.ckpt(?:-([0-9]{1,18}))?")
 RECENT_SHARE = 1 / 4  # of the steps of a training, whose checkpoints are averaged
 MAX_STATE_BYTES = 2**20  # of the file `checkpoint`
 READ_ERRORS = (tf.errors.OpError, ValueError, OSError, InputError)
@@ -55,98 +58,124 @@ OUTSIDE_CAUSES = (
     tf.errors.FailedPreconditionError,
 )
 
-# Names -------------------------------------------------------------------------
+# The checkpoints of a training ---------------------------------------------------
 
 
-def checkpoint_path(logdir, epoch, global_step, mid_epoch=False) -> Path:
-    """The path of a checkpoint of ours."""
-    suffix = "_partial" if mid_epoch else ""
-    return Path(logdir) / f"model_epoch_{epoch:02d}_gs_{global_step}{suffix}"
+class Row(NamedTuple):
+    """A row of run.json: a checkpoint of the training. Its files may have been deleted since."""
+
+    name: str
+    epoch: int  # counted from 1
+    step: int  # global step
+    epoch_done: bool  # whether it is the end of its epoch
+    score: float | None = None  # on the development set; None if it was not evaluated
+    metric: str | None = None  # of the score
+    dev: str | None = None  # digest of the development set
+
+    @property
+    def place(self):
+        """Sort key of the rows of a training."""
+        return self.epoch, self.step, self.epoch_done
+
+    @property
+    def epochs_done(self) -> int:
+        """The number of complete epochs."""
+        return self.epoch - (not self.epoch_done)
 
 
-def epoch_and_step(path):
-    """Read epoch and global step from the name of a checkpoint.
+def make_row(epoch, step, epoch_done=True, score=None, metric=None, dev=None) -> Row:
+    """Make the row of a checkpoint of ours, with its name.
 
-    >>> epoch_and_step("logdir/model_epoch_03_gs_1290")
-    (3, 1290)
+    >>> make_row(3, 1290).name, make_row(3, 1290, epoch_done=False).name
+    ('model_epoch_03_gs_1290', 'model_epoch_03_gs_1290_partial')
     """
-    match = NAME_PATTERN.fullmatch(Path(path).name)
-    if not match:
-        raise InputError(
-            f"{path}: is not the name of a checkpoint that training can resume from. Give the"
-            " files a name like model_epoch_03_gs_1290"
-        )
-    return int(match[1]), int(match[2])
+    suffix = "" if epoch_done else "_partial"
+    name = f"model_epoch_{epoch:02d}_gs_{step}{suffix}"
+    return Row(name, epoch, step, epoch_done, score, metric, dev)
 
 
-def is_mid_epoch(path) -> bool:
-    """Whether a checkpoint was saved in the middle of its epoch."""
-    return Path(path).name.endswith("_partial")
-
-
-def epochs_done(path) -> int:
-    """The number of complete epochs at a checkpoint."""
-    epoch, _ = epoch_and_step(path)
-    return epoch - 1 if is_mid_epoch(path) else epoch
-
-
-def sort_key(path):
-    """Sort key of checkpoints, oldest first."""
-    return *epoch_and_step(path), not is_mid_epoch(path)
-
-
-# Finding -----------------------------------------------------------------------
-
-
-def list_checkpoints(logdir):
-    """List the paths of the checkpoints of ours in `logdir`, oldest first."""
-    paths = [index.with_suffix("") for index in Path(logdir).glob("*.index")]
-    return sorted((path for path in paths if NAME_PATTERN.fullmatch(path.name)), key=sort_key)
-
-
-def index_exists(path) -> bool:
-    """Whether a checkpoint exists: its index is written last, and deleted first."""
-    return Path(f"{path}.index").exists()
-
-
-def latest(logdir):
-    """Find the newest checkpoint in `logdir`; returns its path, or None.
-
-    It is the one that the file `checkpoint` names, or without that file the newest by name. Only
-    the last part of the path in `checkpoint` counts. It must be the name of a checkpoint in
-    `logdir`, since the file may come from another machine or from someone else.
-    (tf.train.get_checkpoint_state would return the path that was valid during training.)
-    """
+def read_rows(logdir) -> list[Row]:
+    """List the checkpoints of the training in `logdir`, oldest first, from run.json."""
     logdir = Path(logdir)
     if logdir.is_file() or not logdir.exists() and index_exists(logdir):
         raise InputError(f"{logdir}: is a file. --logdir names a folder, as {logdir.parent}")
+    path = logdir / RUN_FILE
+    if not path.exists():
+        return rows_of_names(logdir)
+    try:
+        rows = [Row(**row) for row in read_json(path)["checkpoints"]]
+        check_rows(rows)
+    except (InputError, *MALFORMED_JSON):
+        raise InputError(
+            f"{path}: does not list the checkpoints of a training. Copy it again. Without a copy,"
+            " delete it, and the scores of the development set are lost"
+        ) from None
+    return rows
+
+
+def check_rows(rows):
+    """Check rows that someone else may have written.
+
+    Raises:
+      MALFORMED_JSON: they are none.
+    """
+    for row in rows:
+        numbers = row.epoch, row.step
+        scored = row.score is not None
+        if (
+            {*map(type, numbers)} != {int}
+            or type(row.epoch_done) is not bool
+            or not (0 < row.epoch < MAX_EPOCH and 0 <= row.step < MAX_STEP)
+            or row.name != make_row(*row[1:]).name
+            or scored
+            and not (type(row.score) in (int, float) and math.isfinite(row.score))
+            or {type(row.metric), type(row.dev)} != {str if scored else type(None)}
+        ):
+            raise ValueError("not the row of a checkpoint")
+    places = [row.place for row in rows]
+    if not rows or places != sorted({*places}):
+        raise ValueError("not in the order of time")
+
+
+def rows_of_names(logdir) -> list[Row]:
+    """List the checkpoints in a folder without run.json, oldest first, from their names.
+
+    They were copied, or are of the 2017 code, which wrote the file `checkpoint`. If it is there, it
+    names the newest one, and the others of the same training. Only the last part of the path in
+    `checkpoint` counts, since the file may come from another machine or from someone else.
+    """
+    names = [index.name.removesuffix(".index") for index in logdir.glob("*.index")]
+    rows = sorted(filter(None, map(row_of_name, names)), key=lambda row: row.place)
     state = logdir / "checkpoint"
     if not state.is_file():
-        return (list_checkpoints(logdir) or [None])[-1]
-    text = read_state(state)
+        return rows
+    text = read_file(state, MAX_STATE_BYTES).decode("utf-8", errors="replace")
     name, *_ = [*names_in_state(text, "model_checkpoint_path"), ""]
     if not name:
         raise InputError(f"{state}: names no checkpoint. Delete it, or copy the file again")
-    if not (NAME_PATTERN.fullmatch(name) or ORIGINAL_NAME_PATTERN.fullmatch(name)):
+    original = ORIGINAL_NAME_PATTERN.fullmatch(name)
+    newest = Row(name, 0, int(original[1] or 0), True) if original else row_of_name(name)
+    if not newest:
         raise InputError(
             f"{state}: names {name!r}, but the name of a checkpoint is like"
             f" model_epoch_03_gs_1290. Delete the file if {logdir} is yours. Do not use the folder"
             " if it is not"
         )
-    path = logdir / name
-    if not index_exists(path):
-        if read_state(state) != text:
-            return latest(logdir)  # training has saved and deleted checkpoints since
+    if not index_exists(logdir / name):
         raise InputError(
-            f"{state}: names {name}, but there is no {path}.index. Copy that checkpoint again, or"
-            f" delete {state} to use the newest checkpoint in the folder"
+            f"{state}: names {name}, but there is no {logdir / name}.index. Copy that checkpoint"
+            f" again, or delete {state} to use the newest checkpoint in the folder"
         )
-    return path
+    listed = {*names_in_state(text, "all_model_checkpoint_paths")}
+    earlier = [row for row in rows if row.place < newest.place]
+    return [*(row for row in earlier if not listed or row.name in listed), newest]
 
 
-def read_state(path) -> str:
-    """Read the file `checkpoint`. Raise InputError if it is larger than any such file."""
-    return read_file(path, MAX_STATE_BYTES).decode("utf-8", errors="replace")
+def row_of_name(name) -> Row | None:
+    """Read the row of a checkpoint from its name, None if it is not one of ours or of 2017."""
+    match = NAME_PATTERN.fullmatch(name)
+    row = match and make_row(int(match[1]), int(match[2]), epoch_done=not match[3])
+    return row if row and row.name == name else None
 
 
 def names_in_state(text, field) -> list[str]:
@@ -159,25 +188,35 @@ def names_in_state(text, field) -> list[str]:
     return [re.split(r"[/\\]", path)[-1] for path in paths]
 
 
+# Finding -----------------------------------------------------------------------
+
+
+def index_exists(path) -> bool:
+    """Whether a checkpoint exists: its index is written last, and deleted first."""
+    return Path(f"{path}.index").exists()
+
+
+def existing(logdir, rows) -> list[Row]:
+    """Return the rows whose checkpoints have not been deleted."""
+    return [row for row in rows if index_exists(Path(logdir) / row.name)]
+
+
 def latest_readable(logdir):
     """Find the newest checkpoint that is not damaged; returns its path, or None.
 
     Prints a message for each damaged checkpoint. Training may delete a checkpoint while it is
     read here. It has saved a newer one before, which is then returned.
     """
-    path = latest(logdir)
-    if path is None:
+    logdir, rows = Path(logdir), read_rows(logdir)
+    if not rows:
         return None
-    earlier = []
-    if NAME_PATTERN.fullmatch(path.name):
-        earlier = [other for other in list_checkpoints(logdir) if sort_key(other) < sort_key(path)]
-    while error := read_error(path):
-        if not index_exists(path):
+    candidates = [*existing(logdir, rows[:-1]), rows[-1]]
+    while error := read_error(path := logdir / candidates.pop().name):
+        if read_rows(logdir) != rows:
             return latest_readable(logdir)
-        if not earlier or not is_damage(error):
+        if not candidates or not is_damage(error):
             raise restore_error(path, error)
         print(f"{damage_message(path, error)}. Using the one before it", file=sys.stderr)
-        path = earlier.pop()
     return path
 
 
@@ -189,6 +228,13 @@ def require_latest(logdir) -> Path:
     return path
 
 
+def rows_to(path) -> list[Row]:
+    """List the checkpoints of the training that `path` belongs to, up to it, oldest first."""
+    rows = read_rows(path.parent)
+    names = [row.name for row in rows]
+    return rows[: names.index(path.name) + 1] if path.name in names else []
+
+
 def checkpoints_to_average(path, count):
     """List up to `count` checkpoints, oldest first: `path` and those before it.
 
@@ -197,43 +243,44 @@ def checkpoints_to_average(path, count):
     epochs would spoil the mean (docs/training.md has figures). A checkpoint within an epoch counts,
     too, if half an epoch has passed since the last of these.
     """
-    if count == 1 or not NAME_PATTERN.fullmatch(path.name):
+    rows = rows_to(path) if count > 1 else []
+    if not rows:
         return [path]
-    evaluated = evaluated_names(path.parent)
-    _, newest_step = epoch_and_step(path)
-    members = [
-        other
-        for other in list_training(path)
-        if (not is_mid_epoch(other) or other.name in evaluated)
-        and newest_step - epoch_and_step(other)[1] < RECENT_SHARE * newest_step
-    ]
-    if members and path not in members:
-        epoch, step = epoch_and_step(members[-1])
-        if newest_step - step < 0.5 * step / epoch:
-            return members[-count:]
-    return [*(member for member in members if member != path), path][-count:]
+    newest = rows[-1]
+    recent = [row for row in rows if newest.step - row.step < RECENT_SHARE * newest.step]
+    members = existing(path.parent, filter(is_milestone, recent))
+    if not members:
+        return [path]
+    last = members[-1]
+    if last != newest and newest.step - last.step >= 0.5 * last.step / last.epoch:
+        members.append(newest)
+    return [path.with_name(row.name) for row in members[-count:]]
 
 
-def list_training(path):
-    """List the checkpoints of the training that `path` belongs to, up to it, oldest first.
+def is_milestone(row) -> bool:
+    """Whether a checkpoint is the end of an epoch, or was evaluated."""
+    return row.epoch_done or row.score is not None
 
-    The file `checkpoint` lists them. Others in the folder may be left from a training that was
-    rolled back. Without the file, all count.
+
+def best_row(logdir, rows):
+    """Find the existing checkpoint with the best dev score, None if there is none.
+
+    Scores of another metric or development set than the last one are not compared with it.
     """
-    listed = listed_names(path.parent)
-    return [
-        other
-        for other in list_checkpoints(path.parent)
-        if sort_key(other) <= sort_key(path) and (not listed or other.name in listed)
-    ]
+    scored = [row for row in rows if row.score is not None]
+    same = [row for row in scored if (row.metric, row.dev) == (scored[-1].metric, scored[-1].dev)]
+    return max(existing(logdir, same), key=lambda row: row.score, default=None)
 
 
-def listed_names(logdir) -> set[str]:
-    """Return the names of checkpoints that the file `checkpoint` lists; empty without it."""
-    state = Path(logdir) / "checkpoint"
-    if not state.is_file():
-        return set()
-    return set(names_in_state(read_state(state), "all_model_checkpoint_paths"))
+def require_best(logdir) -> Path:
+    """Return the path of the best checkpoint, or raise InputError if there is none."""
+    row = best_row(logdir, read_rows(logdir))
+    if row is None:
+        raise InputError(
+            f"{logdir}: holds no checkpoint with a dev score. Train with --source_dev and"
+            " --target_dev, or leave --best out"
+        )
+    return Path(logdir) / row.name
 
 
 # Reading -----------------------------------------------------------------------
@@ -296,7 +343,8 @@ def restore_error(path, error) -> InputError:
     """Make the error to raise for a checkpoint that cannot be read."""
     remedy = "Copy its two files again"
     if is_damage(error):
-        remedy += f". Without a copy, delete them and {path.with_name('checkpoint')}"
+        files = (path.with_name(name) for name in (RUN_FILE, "checkpoint"))
+        remedy += f". Without a copy, delete them and {' and '.join(map(str, files))}"
     return InputError(f"{damage_message(path, error)}. {remedy}")
 
 
@@ -315,7 +363,7 @@ def parameters_digest(paths) -> str:
 @contextlib.contextmanager
 def lock(logdir):
     """Context manager: keep other training runs out of `logdir`."""
-    files = [Path(logdir) / name for name in ("checkpoint", DEV_SCORES_FILE)]
+    files = [Path(logdir) / name for name in ("checkpoint", RUN_FILE)]
     for path in [*files, *(path for end in SUFFIXES for path in Path(logdir).glob(f"*{end}"))]:
         check_not_directory(path)
     with contextlib.ExitStack() as stack:
@@ -350,55 +398,43 @@ def make_checkpoint(model, optimizer=None, progress=None) -> tf.train.Checkpoint
 # tf.train.CheckpointManager is not used: it would delete the best checkpoint when it is no longer
 # among the newest, would count mid-epoch checkpoints like others, and does not call fsync, so
 # that a loss of power could destroy the last one.
-def save(
-    checkpoint,
-    logdir,
-    epoch,
-    global_step,
-    keep=5,
-    mid_epoch=False,
-    evaluated=frozenset(),
-    previous=None,
-) -> Path:
-    """Save a checkpoint and delete old ones; returns its path.
+def save(checkpoint, logdir, rows, keep=5) -> list[Row]:
+    """Save a checkpoint and delete old ones of the same training.
 
     The `keep` newest ends of epochs stay (the 2017 code kept 5), and the one with the best dev
     score. Mid-epoch checkpoints that were evaluated count as ends of epochs. The two newest of
-    the others stay until their epoch ends.
+    the others stay until their epoch ends. Files of other trainings are left alone.
 
     Args:
       checkpoint: a `make_checkpoint`.
-      mid_epoch: whether the epoch is not complete.
-      evaluated: names of the checkpoints that were evaluated on the development set.
-      previous: the checkpoint of the same training before this one; None: the newest in `logdir`.
-        Files of other trainings are left alone.
+      rows: the checkpoints of the training, oldest first; the last one is saved now.
+
+    Returns:
+      list: `rows` without those that have neither files nor a score.
 
     Raises:
       OSError: it cannot be written. The checkpoints before are unchanged.
     """
-    path = checkpoint_path(logdir, epoch, global_step, mid_epoch)
-    previous = previous or latest(logdir)
-    history = list_training(previous) if previous else []
-    temporary = path.with_name(TEMP_NAME)
+    logdir, newest = Path(logdir), rows[-1]
+    temporary = logdir / TEMP_NAME
     write(checkpoint, temporary)
     for suffix in SUFFIXES:
-        durable_replace(f"{temporary}{suffix}", f"{path}{suffix}")
-    # Newer ones stay: the user may have gone back to an earlier checkpoint for a trial.
-    earlier = [other for other in history if sort_key(other) < sort_key(path)]
-    kept = [
-        other for other in [*earlier, path] if not is_mid_epoch(other) or other.name in evaluated
-    ][-keep:]
-    if mid_epoch:
-        kept += [p for p in [*earlier[-1:], path] if is_mid_epoch(p) and p not in kept]
-    delete_orphans(logdir, path)
-    lines = [f'model_checkpoint_path: "{path.name}"']
-    lines += [f'all_model_checkpoint_paths: "{other.name}"' for other in kept]
-    atomic_write(Path(logdir) / "checkpoint", "\n".join(lines) + "\n")
-    earlier += [path.with_name(name) for name in read_dev_scores(logdir) if name != path.name]
-    for other in set(earlier) - {*kept, best(logdir)}:
-        for suffix in reversed(SUFFIXES):
-            Path(f"{other}{suffix}").unlink(missing_ok=True)
-    return path
+        durable_replace(f"{temporary}{suffix}", f"{logdir / newest.name}{suffix}")
+    present = existing(logdir, rows)
+    listed = [row for row in rows if row in present or row.score is not None]
+    content = dict(checkpoints=[row._asdict() for row in listed])
+    atomic_write(logdir / RUN_FILE, json.dumps(content, indent=2) + "\n")
+    kept = [*filter(is_milestone, present)][-keep:] + [best_row(logdir, rows)]
+    if not newest.epoch_done:
+        kept += [row for row in present[-2:] if not row.epoch_done]
+    lines = [f'model_checkpoint_path: "{newest.name}"']
+    lines += [f'all_model_checkpoint_paths: "{row.name}"' for row in present if row in kept]
+    atomic_write(logdir / "checkpoint", "\n".join(lines) + "\n")
+    for row in rows:
+        if row not in kept:
+            for suffix in reversed(SUFFIXES):
+                Path(f"{logdir / row.name}{suffix}").unlink(missing_ok=True)
+    return listed
 
 
 def write(checkpoint, path):
@@ -420,90 +456,6 @@ def delete_files(path):
     """Delete all files of an incomplete checkpoint."""
     for file in path.parent.glob(f"{path.name}*"):
         shutil.rmtree(file) if file.is_dir() and not file.is_symlink() else file.unlink()
-
-
-def delete_orphans(logdir, path):
-    """Delete data files without an index, which a kill during `save` leaves.
-
-    Files of checkpoints after the one at `path` stay: someone may be copying them.
-    """
-    for data in Path(logdir).glob(f"*{SUFFIXES[0]}"):
-        other = data.with_name(data.name.removesuffix(SUFFIXES[0]))
-        if (
-            NAME_PATTERN.fullmatch(other.name)
-            and sort_key(other) < sort_key(path)
-            and not index_exists(other)
-        ):
-            data.unlink(missing_ok=True)
-
-
-# Dev scores --------------------------------------------------------------------
-
-
-def write_dev_scores(logdir, scores, metric, dev_sha256):
-    """Write the file that `read_dev_scores` reads.
-
-    The names of checkpoints with a score of another metric or set stay in it.
-    """
-    existing = {path.name for path in list_checkpoints(logdir)}
-    earlier = existing.intersection(evaluated_names(logdir)).difference(scores)
-    content = dict(dev=dev_sha256, metric=metric, scores=scores, earlier=sorted(earlier))
-    atomic_write(Path(logdir) / DEV_SCORES_FILE, json.dumps(content, indent=2) + "\n")
-
-
-def read_dev_scores(logdir, metric=None, dev_sha256=None) -> dict:
-    """Read the score of each evaluation, by the name of its checkpoint, in order of time.
-
-    Args:
-      metric: the metric of the scores. Those of another metric are not returned. None accepts any.
-      dev_sha256: digest of the development set. The scores of another set are not returned.
-        None accepts any set.
-    """
-    content = read_dev_scores_file(logdir)
-    same = metric in (None, content["metric"]) and dev_sha256 in (None, content["dev"])
-    return content["scores"] if same else {}
-
-
-def evaluated_names(logdir) -> list[str]:
-    """List the names of the checkpoints that were evaluated with any metric and set."""
-    content = read_dev_scores_file(logdir)
-    return [*content["earlier"], *content["scores"]]
-
-
-def read_dev_scores_file(logdir) -> dict:
-    """Read what `write_dev_scores` wrote; without the file, there are no scores."""
-    path = Path(logdir) / DEV_SCORES_FILE
-    if not path.exists():
-        return dict(dev=None, metric=None, scores={}, earlier=[])
-    try:
-        content = read_json(path)
-        scores = {name: float(score) for name, score in content["scores"].items()}
-        earlier = [*content.get("earlier", [])]
-        for name in (*scores, *earlier):
-            sort_key(name)  # raises InputError unless it is the name of a checkpoint
-        if not all(map(math.isfinite, scores.values())):
-            raise ValueError("a score is not finite")
-        return dict(dev=content["dev"], metric=content["metric"], scores=scores, earlier=earlier)
-    except (InputError, *MALFORMED_JSON):
-        raise InputError(f"{path}: holds no dev scores. Delete it, or copy it again") from None
-
-
-def best(logdir):
-    """Find the checkpoint in `logdir` with the best dev score; returns its path, or None."""
-    names = {path.name for path in list_checkpoints(logdir)}
-    scores = {name: score for name, score in read_dev_scores(logdir).items() if name in names}
-    return Path(logdir) / max(scores, key=scores.get) if scores else None
-
-
-def require_best(logdir) -> Path:
-    """Return `best`, or raise InputError if there is none."""
-    path = best(logdir)
-    if path is None:
-        raise InputError(
-            f"{logdir}: holds no checkpoint with a dev score. Train with --source_dev and"
-            " --target_dev, or leave --best out"
-        )
-    return path
 
 
 # Restoring ---------------------------------------------------------------------
@@ -566,29 +518,14 @@ def check_weights_match(checkpoint, path):
 
 
 def check_sizes(hp, vocab_sizes, path):
-    """Compare the sizes that determine the memory of a model, before it is built.
+    """Compare the shapes of the variables of a model, before it is built.
 
     An hparams.json that someone else wrote may ask for more memory than there is.
 
     Args:
       vocab_sizes: (int, int), of source and target.
     """
-    source_vocab, target_vocab = vocab_sizes
-    if hp.tied_embeddings:
-        shapes = {"shared_embed/lookup_table": [target_vocab, hp.hidden_units]}
-    else:
-        shapes = {
-            "encoder/enc_embed/lookup_table": [source_vocab, hp.hidden_units],
-            "decoder/dec_embed/lookup_table": [target_vocab, hp.hidden_units],
-        }
-    if hp.model == "rnn":
-        gates = dict(tanh=1, gru=3, lstm=4)[hp.cell]
-        shapes["decoder/cell/recurrent_kernel"] = [hp.hidden_units, gates * hp.hidden_units]
-    else:
-        if hp.positions in ("learned", "product", "hierarchical"):
-            shapes["encoder/enc_pe/lookup_table"] = [hp.maxlen, hp.hidden_units]
-        ffn_units = hp.ffn_units or 4 * hp.hidden_units
-        shapes |= kernel_shapes(hp.num_blocks, hp.hidden_units, ffn_units)
+    shapes = variable_shapes(hp, *vocab_sizes)
     expected = {checkpoint_key(name): shape for name, shape in shapes.items()}
     check_shapes(path, saved_shapes(path), expected, keys=expected)
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hparams import (
+    RECIPES,
     TEXT_FIELDS,
     Hyperparams,
     choose_schedule,
     count_epochs,
     count_steps,
     holds_checkpoint,
-    hparams_path,
     load_hparams,
     make_hparams,
     make_hparams_from,
@@ -106,7 +106,7 @@ from text import check_text_files
 from trainer import Trainer, digest_of
 from vocab import TOKENIZERS, load_vocabs, save_vocabs
 
-# The training step and the loop are in trainer.py, which also says why the loop is not Model.fit.
+# The step is in training_step.py, the loop in trainer.py, which also says why it is not Model.fit.
 
 ALPHAS = (0.6, 1.0, 1.4, 1.8)  # --alpha auto chooses among them
 LENGTH_SAMPLES = 1_000_000  # pairs whose lengths decide how long a translation may be
@@ -129,20 +129,18 @@ def main(flags):
     worker_rank()  # raises the InputError of a wrong TF_CONFIG
     # Before the model is read: if another training saves in the meantime, `own_logdir` notices it.
     logdir = flags.get("logdir", Hyperparams.logdir)
-    latest = checkpoint.latest(logdir)
+    rows_before = checkpoint.read_rows(logdir)
     check_hides_no_ensemble(logdir)
-    hp, vocabs, path, start_paths = find_start(flags)
+    hp, vocabs, rows, start_paths = find_start(flags)
     check_utf8(hp.logdir)
     if alpha_auto := flags.get("alpha") == AUTO:
         check_alpha_auto(hp)
     if vocabs[0] is vocabs[1]:
         hp = dataclasses.replace(hp, vocab_size=len(vocabs[0]))
-    more_steps = path and epochs_follow_steps(hp, flags, path)
-    if path:
-        checkpoint.check_sizes(hp, [*map(len, vocabs)], path)
-        note_other_vocab(hp, vocabs)
-        note_changes(hp, flags)
-        if checkpoint.epochs_done(path) >= hp.num_epochs and not more_steps:
+    more_steps = rows and epochs_follow_steps(hp, flags, rows[-1].step)
+    if rows:
+        if rows[-1].epochs_done >= hp.num_epochs and not more_steps:
+            path = Path(hp.logdir) / rows[-1].name
             print(
                 f"{path}: all {hp.num_epochs} epochs of this model (recipe {hp.recipe}) are done."
                 " To train it longer, raise --num_epochs. To train another model, use a new"
@@ -158,7 +156,7 @@ def main(flags):
         print(note, file=sys.stderr)
     dev = load_dev_data(hp, vocabs)
     data = load_train_data(hp, vocabs, may_write(hp.id_folder, "preprocessed", flags))
-    if not path:
+    if not rows:
         hp = choose_output_limit(settle_schedule(hp, data, vocabs), flags, data)
     elif more_steps:
         num_epochs = count_epochs(hp.max_steps, count_steps_per_epoch(hp, data, vocabs))
@@ -167,7 +165,7 @@ def main(flags):
         tf.config.experimental.enable_op_determinism()
     text_digest = digest_of(data) if worker_rank()[1] > 1 else b""
     try:
-        trainer = Trainer(hp, vocabs, path, dev.digest() if dev else "", start_paths, text_digest)
+        trainer = Trainer(hp, vocabs, rows, dev.digest() if dev else "", start_paths, text_digest)
     except tf.errors.ResourceExhaustedError:
         raise OSError(
             f"the model is too large for the memory. Lower --hidden_units ({hp.hidden_units}),"
@@ -175,7 +173,7 @@ def main(flags):
         ) from None
     if not tf.config.list_physical_devices("GPU"):
         note_slow(hp, data, vocabs, trainer.model.count_params())
-    with own_logdir(trainer, latest), SignalGuard() as guard:
+    with own_logdir(trainer, rows_before), SignalGuard() as guard:
         try:
             trainer.train(data, dev, guard)
             if alpha_auto and trainer.chief:
@@ -196,51 +194,46 @@ class Start(NamedTuple):
 
     hp: Hyperparams
     vocabs: tuple  # of source and target
-    path: Path | None  # the checkpoint to resume from
+    rows: list  # the checkpoints of the training so far; it resumes from the last
     start_paths: list[Path]  # checkpoints of another model: start from their mean
 
 
 def find_start(flags) -> Start:
     """Decide whether to resume, or to start from another model or from random parameters."""
     logdir = flags.get("logdir", Hyperparams.logdir)
-    path = checkpoint.latest_readable(logdir)
-    if path:
-        check_same_start(flags, path)
-        hp, trained_with = load_resumed_hparams(flags, path)
-        return Start(hp, load_vocabs(hp, trained_with), path, [])
+    if path := checkpoint.latest_readable(logdir):
+        return resume(flags, path)
     if flags.get("start_from", NONE) != NONE:
         return start_from_model(flags)
-    hp, _ = load_hparams(flags, model_exists=False)
+    hp = make_hparams(flags)
     if TOKENIZERS[hp.tokenizer].sized_by_flag and "vocab_size" not in flags:
         hp = dataclasses.replace(hp, vocab_size=AUTO)  # the size of the file from prepro.py
-    return Start(hp, load_vocabs(hp), None, [])
+    return Start(hp, load_vocabs(hp), [], [])
 
 
-def check_same_start(flags, path):
-    """Check that a training that is to be resumed started from the model `start_from`."""
-    given = flags.get("start_from", NONE)
-    if given != NONE and hparams_path(path.parent).exists():
-        saved, _ = read_hparams(path.parent)
-        if os.path.abspath(given) != os.path.abspath(saved.start_from):
-            raise InputError(
-                f"{path.parent}: holds a model that did not start from {given}. Choose a new"
-                " --logdir, or leave out --start_from to resume it"
-            )
-
-
-def load_resumed_hparams(flags, path):
-    """Load the hyperparameters of the model at `path`, as `load_hparams` does."""
+def resume(flags, path) -> Start:
+    """Resume from the checkpoint at `path`."""
     check_not_original(path, "To train a model, use a new --logdir")
-    hp, trained_with = load_hparams(
-        flags, model_exists=True, mid_epoch=checkpoint.is_mid_epoch(path)
-    )
+    saved, _ = read_hparams(path.parent)
+    given = flags.get("start_from", NONE)
+    if given != NONE and os.path.abspath(given) != os.path.abspath(saved.start_from):
+        raise InputError(
+            f"{path.parent}: holds a model that did not start from {given}. Choose a new"
+            " --logdir, or leave out --start_from to resume it"
+        )
+    rows = checkpoint.rows_to(path)
+    hp, trained_with = load_hparams(flags, model_exists=True, mid_epoch=not rows[-1].epoch_done)
     if hp.recipe != flags.get("recipe", Hyperparams.recipe) and "start_from" not in flags:
         raise InputError(
             f"{path.parent}: holds a model of the recipe {hp.recipe}, but without --recipe this"
             f" command means {Hyperparams.recipe}. To resume that model, add --recipe {hp.recipe}."
             f" To train {Hyperparams.recipe}, use a new --logdir"
         )
-    return hp, trained_with
+    vocabs = load_vocabs(hp, trained_with)
+    checkpoint.check_sizes(hp, [*map(len, vocabs)], path)
+    note_other_vocab(hp, vocabs)
+    note_changes(saved, hp, flags)
+    return Start(hp, vocabs, rows, [])
 
 
 def start_from_model(flags) -> Start:
@@ -257,7 +250,7 @@ def start_from_model(flags) -> Start:
     paths = choose_checkpoints(newest, saved)
     checkpoint.check_sizes(hp, [*map(len, vocabs)], newest)
     print(f"Starting from {describe_checkpoints(paths)} in {logdir}")
-    return Start(hp, vocabs, None, paths)
+    return Start(hp, vocabs, [], paths)
 
 
 def check_hides_no_ensemble(logdir):
@@ -288,9 +281,8 @@ def note_other_vocab(hp, vocabs):
             )
 
 
-def note_changes(hp, flags):
+def note_changes(saved, hp, flags):
     """Print the flags of the training that differ from those of the run that is resumed."""
-    saved, _ = read_hparams(hp.logdir)
     for field in dataclasses.fields(Hyperparams):
         name = field.name
         if field.metadata["group"] != "training" or name not in flags or name == "profile_steps":
@@ -378,15 +370,10 @@ def load_dev_data(hp, vocabs):
     return dev
 
 
-def epochs_follow_steps(hp, flags, path) -> bool:
-    """Whether a training that resumes has as many epochs as `max_steps` needs, which may be new.
-
-    Args:
-      path: the checkpoint to resume from.
-    """
-    recipe = make_hparams(dict(recipe=hp.recipe))
-    _, steps_done = checkpoint.epoch_and_step(path)
-    return flags.get("num_epochs", recipe.num_epochs) == AUTO and hp.max_steps > steps_done
+def epochs_follow_steps(hp, flags, steps_done) -> bool:
+    """Whether a training that resumes has as many epochs as `max_steps` needs, which may be new."""
+    of_recipe = RECIPES[hp.recipe].get("num_epochs", Hyperparams.num_epochs)
+    return flags.get("num_epochs", of_recipe) == AUTO and hp.max_steps > steps_done
 
 
 def count_steps_per_epoch(hp, data, vocabs) -> int:
@@ -451,13 +438,13 @@ def choose_output_limit(hp, flags, data) -> Hyperparams:
 
 
 @contextlib.contextmanager
-def own_logdir(trainer, latest):
+def own_logdir(trainer, rows_before):
     """Context manager: lock logdir for this run, and open TensorBoard's event file there.
 
     With several workers, only the chief does that.
 
     Args:
-      latest: the newest checkpoint when this run decided where to resume, or None.
+      rows_before: those in `logdir` when this run decided where to resume.
     """
     if not trainer.chief:
         yield
@@ -466,7 +453,7 @@ def own_logdir(trainer, latest):
     make_folder(hp.logdir)
     check_folder(hp.logdir)
     with checkpoint.lock(hp.logdir):
-        if checkpoint.latest(hp.logdir) != latest:
+        if checkpoint.read_rows(hp.logdir) != rows_before:
             raise InputError(
                 f"{hp.logdir}: another training run has just written here. Run this command again"
             )
@@ -482,12 +469,12 @@ def own_logdir(trainer, latest):
 
 def remove_newer_events(trainer):
     """Remove the events after the checkpoint of a training, from which it resumes or starts."""
-    hp, path = trainer.hp, trainer.path
-    if not path:
-        tensorboard_events.set_aside(hp.logdir)
+    if not trainer.rows:
+        tensorboard_events.set_aside(trainer.hp.logdir)
         return
-    evaluated = not checkpoint.is_mid_epoch(path) or path.name in trainer.progress.dev_scores
-    tensorboard_events.truncate(hp.logdir, trainer.progress.global_step, evaluated)
+    row = trainer.rows[-1]
+    evaluated = row.epoch_done or trainer.is_evaluated(row)
+    tensorboard_events.truncate(trainer.hp.logdir, row.step, evaluated)
 
 
 def interrupted_message(trainer) -> str:
@@ -497,8 +484,8 @@ def interrupted_message(trainer) -> str:
     if not trainer.path:
         return "stopped before the first checkpoint: no progress is saved"
     global_step, path = trainer.progress.global_step, trainer.path
-    _, saved_step = checkpoint.epoch_and_step(path)
-    lost = f", {global_step - saved_step} steps before that" if global_step > saved_step else ""
+    lost_steps = global_step - trainer.rows[-1].step
+    lost = f", {lost_steps} steps before that" if lost_steps else ""
     return (
         f"stopped in epoch {trainer.progress.epoch} after step {global_step}. The last checkpoint"
         f" is {path}{lost}. The same command resumes from there"

@@ -1,4 +1,4 @@
-"""The training step and the training loop.
+"""The training loop.
 
 Why a custom loop, and not `compile` and `fit`: in Keras 3.15, `fit` is broken under
 MultiWorkerMirroredStrategy (keras issues 20585, 20329), and gradient_accumulation_steps under
@@ -8,10 +8,11 @@ control of the loop.
 """
 
 import dataclasses
+import functools
 import math
 import sys
 import time
-from typing import NamedTuple
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -25,126 +26,15 @@ from hparams import TEXT_FIELDS, save_hparams
 from inference import LoadedModel, SearchDecoder, decoding_batches, limit_hint, limit_note
 from interop.variable_names import variables_by_2017_name
 from model import make_model
-from modules import divergence_of_halves, smoothed_cross_entropy
+from modules import smoothed_cross_entropy
 from monitor import summaries
-from optimizer import FusedAdam, GradientSum, InverseSqrtSchedule, clip_gradients
+from optimizer import FusedAdam, GradientSum, InverseSqrtSchedule
 from runtime.errors import InputError
 from runtime.workers import check_same_settings, make_strategy
+from training_step import BATCH_SPEC, StepMetrics, make_train_step
 from vocab import PAD, fingerprints
 
-BATCH_SPEC = (tf.TensorSpec([None, None], tf.int32),) * 2  # x and y, (N, T)
 SUMMARY_STEPS = 10  # steps between two points of TensorBoard's curves
-
-# The training step -------------------------------------------------------------
-
-
-class StepMetrics(NamedTuple):
-    """Metrics of one step, each (); or of several steps, each (steps,)."""
-
-    mean_loss: tf.Tensor  # per target token that is not padding, over all replicas
-    acc: tf.Tensor  # share of these tokens that are predicted correctly
-    num_targets: tf.Tensor  # how many there are
-
-
-def make_train_step(
-    strategy, model, optimizer, smoothing=0.1, clip_norm=0.0, gradient_sum=None, consistency=0.0
-):
-    """Make the function that trains on a batch (x, y) of (N, T) -> StepMetrics.
-
-    Args:
-      smoothing: epsilon of the smoothed labels.
-      clip_norm: limit of the norm of the gradient; 0: none.
-      gradient_sum: GradientSum of the earlier batches of the same update, or None. The metrics
-        are those of all its batches.
-      consistency: as in `replica_gradients`.
-    """
-
-    def replica_step(x, y):
-        if gradient_sum is None:
-            gradients, metrics = replica_gradients(model, x, y, smoothing, consistency, mean=True)
-        else:
-            local = replica_gradients(model, x, y, smoothing, consistency, mean=False)
-            gradient_sum.add(*local)
-            gradients, sums = gradient_sum.pop()
-            loss, correct, local_targets = tf.unstack(sums)
-            num_targets = sum_of_replicas(local_targets)
-            gradients = [gradient / num_targets for gradient in gradients]
-            metrics = StepMetrics(loss / num_targets, correct / num_targets, local_targets)
-        if clip_norm:
-            gradients = clip_gradients(gradients, clip_norm)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return metrics
-
-    return batch_function(strategy, replica_step)
-
-
-def make_accumulate_step(strategy, model, smoothing, gradient_sum, consistency=0.0):
-    """Make the function that adds the gradients of a batch (x, y) of (N, T) to `gradient_sum`."""
-
-    def replica_step(x, y):
-        gradients, metrics = replica_gradients(model, x, y, smoothing, consistency, mean=False)
-        gradient_sum.add(gradients, metrics)
-        return metrics
-
-    return batch_function(strategy, replica_step)
-
-
-def replica_gradients(model, x, y, smoothing, consistency, mean):
-    """Compute the gradients of the loss on the share of a batch that this replica has.
-
-    Args:
-      x, y: (N, T).
-      consistency: weight of the divergence between two passes (R-Drop, Wu et al. 2021), or 0 for
-        one pass. Both are one batch of 2 * N rows. As in their code, the loss is the mean of both
-        cross entropies, plus half the weight times the mean of both divergences.
-      mean: whether loss and accuracy are divided by the number of target tokens in all replicas.
-
-    Returns:
-      (gradients, StepMetrics)
-    """
-    passes = 2 if consistency else 1
-    x, y = (tf.tile(ids, [passes, 1]) for ids in (x, y))  # (passes * N, T)
-    istarget = tf.not_equal(y, PAD)
-    target_ids = tf.boolean_mask(y, istarget)  # (passes * M,), without padding
-    local_targets = tf.cast(tf.size(target_ids) / passes, tf.float32)
-    # Each token has the same weight, in whichever replica it is.
-    num_targets = sum_of_replicas(local_targets) if mean else 1.0
-    with tf.GradientTape() as tape:
-        logits = model(x, y, training=True, istarget=istarget)  # (passes * M, V)
-        logits = tf.cast(logits, tf.float32)
-        with tf.name_scope("mean_loss"):  # a box in TensorBoard's graph
-            losses = smoothed_cross_entropy(target_ids, logits, smoothing)  # (passes * M,)
-            loss = tf.reduce_sum(losses) / (passes * num_targets)
-        objective = loss
-        if consistency:
-            divergence = tf.reduce_sum(divergence_of_halves(logits)) / num_targets
-            objective += consistency / 2 * divergence
-    gradients = tape.gradient(objective, model.trainable_variables)
-    with tf.name_scope("acc"):
-        preds = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (passes * M,)
-        acc = tf.reduce_sum(tf.cast(preds == target_ids, tf.float32)) / (passes * num_targets)
-    return gradients, StepMetrics(loss, acc, local_targets)
-
-
-def sum_of_replicas(value):
-    """Return the sum of a tensor over all replicas."""
-    return tf.distribute.get_replica_context().all_reduce("SUM", value)
-
-
-def batch_function(strategy, replica_step):
-    """Make the function of a batch (x, y) that runs on all replicas, and adds their metrics."""
-    # One graph for batches of all widths. With a graph for the width of the first batch and
-    # another for the others, a resumed run would round differently: its first batch differs.
-    # The signature is read from a dataset without elements: `tuple` makes an empty tuple.
-    empty_dataset = tf.data.Dataset.from_generator(tuple, output_signature=BATCH_SPEC)
-    signature = strategy.experimental_distribute_dataset(empty_dataset).element_spec
-
-    @tf.function(input_signature=signature, autograph=False)
-    def train_step(x, y):
-        metrics = strategy.run(replica_step, args=(x, y))
-        return StepMetrics(*(strategy.reduce("SUM", metric, axis=None) for metric in metrics))
-
-    return train_step
 
 
 def epoch_batches(data, vocabs, hp, epoch, skip=0, strategy=None):
@@ -196,20 +86,18 @@ def evaluate_dev(decode, loss_fn, dev, hp):
     return loss / num_targets, scores, got, sum(hypothesis.at_limit for hypothesis in best)
 
 
-def out_of_patience(dev_scores, patience) -> bool:
+def out_of_patience(scores, patience) -> bool:
     """Whether none of the last `patience` evaluations has improved the dev score.
 
-    >>> dev_scores = {"model_epoch_01_gs_9": 12.0, "model_epoch_02_gs_18": 11.5}
-    >>> [out_of_patience(dev_scores, patience) for patience in (0, 1, 2)]
+    >>> [out_of_patience([12.0, 11.5], patience) for patience in (0, 1, 2)]
     [False, True, False]
 
     Args:
-      dev_scores: dict, by the name of the checkpoint, in order of time.
+      scores: list, in order of time.
       patience: 0 for no limit.
     """
-    if not patience or not dev_scores:
+    if not patience or not scores:
         return False
-    scores = [*dev_scores.values()]
     return len(scores) - 1 - scores.index(max(scores)) >= patience
 
 
@@ -217,16 +105,15 @@ def out_of_patience(dev_scores, patience) -> bool:
 
 
 class Progress:
-    """How far training is: everything that is saved in addition to model and optimizer.
+    """The clock of a training, and what is known of the current epoch.
 
-    Epoch and global step are in the name of the checkpoint, the scores in dev_scores.json, and
-    the rest in variables of the checkpoint.
+    Epoch and step are in run.json, and the rest in variables of the checkpoint.
     """
 
     def __init__(self):
         self.epoch = 1  # the current one, counted from 1
         self.global_step = 0  # steps done
-        self.dev_scores = {}  # by the names of checkpoints
+        self.epoch_done = False  # whether all steps of the current epoch are done
         self.totals = tf.Variable(np.zeros(3))  # steps, sums of mean_loss and acc in the epoch
         self.text_digest = tf.Variable(b"")  # identifies the training text
 
@@ -234,21 +121,15 @@ class Progress:
         """The variables to save, by name."""
         return dict(totals=self.totals, text_digest=self.text_digest)
 
-    def resume(self, path, dev_scores):
-        """Continue after the checkpoint at `path`, from which the variables were restored."""
-        self.epoch, self.global_step = checkpoint.epoch_and_step(path)
-        # Scores of later checkpoints belong to a run that was rolled back.
-        self.dev_scores = {
-            name: score
-            for name, score in dev_scores.items()
-            if checkpoint.sort_key(name) <= checkpoint.sort_key(path)
-        }
-        if not checkpoint.is_mid_epoch(path):
+    def resume(self, row):
+        """Continue after the checkpoint of a Row, from which the variables were restored."""
+        self.epoch, self.global_step = row.epoch, row.step
+        if row.epoch_done:
             self.next_epoch()
 
     def next_epoch(self):
         """Move to the start of the next epoch."""
-        self.epoch += 1
+        self.epoch, self.epoch_done = self.epoch + 1, False
         self.totals.assign(np.zeros(3))
 
     def add(self, metrics):
@@ -257,8 +138,13 @@ class Progress:
         self.totals.assign_add([steps, metrics.mean_loss.sum(), metrics.acc.sum()])
 
     @property
+    def epochs_done(self) -> int:
+        """The number of complete epochs."""
+        return self.epoch - (not self.epoch_done)
+
+    @property
     def steps(self) -> int:
-        """Steps done in the current epoch."""
+        """Steps of the current epoch whose metrics were added."""
         return int(self.totals[0])
 
     def means(self):
@@ -344,18 +230,18 @@ class Trainer:
     Args:
       hp: Hyperparams.
       vocabs: those of source and target.
-      path: the checkpoint to resume from, or None.
+      rows: the checkpoints of the training so far, as `checkpoint.Row`; it resumes from the last.
       dev_sha256: digest of the development set, "" if there is none.
       start_paths: checkpoints of another model; training starts from the mean of its parameters.
       text_digest: digest of the training text, with several workers.
     """
 
-    def __init__(self, hp, vocabs, path=None, dev_sha256="", start_paths=(), text_digest=b""):
+    def __init__(self, hp, vocabs, rows=(), dev_sha256="", start_paths=(), text_digest=b""):
         keras.utils.set_random_seed(hp.seed)
-        self.hp, self.vocabs, self.dev_sha256 = hp, vocabs, dev_sha256
+        self.hp, self.vocabs, self.dev_sha256, self.rows = hp, vocabs, dev_sha256, [*rows]
         self.vocab_sha256 = fingerprints(vocabs)
         self.strategy = make_strategy()
-        check_same_settings(self.strategy, self.settings(path, start_paths, text_digest))
+        check_same_settings(self.strategy, self.settings(start_paths, text_digest))
         self.chief = self.strategy.extended.should_checkpoint  # false in all workers but one
         self.schedule = InverseSqrtSchedule(hp.peak_lr, hp.warmup_steps)
         with self.strategy.scope():
@@ -368,19 +254,18 @@ class Trainer:
             if hp.accumulate > 1:
                 variables = self.model.trainable_variables
                 gradient_sum = GradientSum(variables, num_metrics=len(StepMetrics._fields))
-        self.step = make_train_step(
+        make_step = functools.partial(
+            make_train_step,
             self.strategy,
             self.model,
             self.optimizer,
             smoothing=hp.label_smoothing,
             clip_norm=hp.clip_norm,
-            gradient_sum=gradient_sum,
             consistency=hp.consistency,
+            gradient_sum=gradient_sum,
         )
-        if gradient_sum:
-            self.accumulate_step = make_accumulate_step(
-                self.strategy, self.model, hp.label_smoothing, gradient_sum, hp.consistency
-            )
+        self.step = make_step()
+        self.accumulate_step = make_step(update=False) if gradient_sum else None
         greedy = LoadedModel([], hp, self.model, vocabs).with_hp(beam=1, temperature=0.0, top_k=0)
         self.decode = SearchDecoder(greedy, show_progress=True)
         self.loss_fn = make_loss_fn(self.model, hp.label_smoothing)
@@ -395,27 +280,39 @@ class Trainer:
         print("Building the graph of a training step takes some seconds", flush=True)
         self.events = summaries.EventFile()
         self.notes = {}  # on the last translations of the development set
-        self.path = path  # the last checkpoint
         if start_paths:
             checkpoint.restore_average(self.model, start_paths)
-        if path:
-            checkpoint.restore(self.checkpoint, path)
-            scores = checkpoint.read_dev_scores(hp.logdir, hp.metric, dev_sha256)
-            self.progress.resume(path, scores)
-            print(f"Resuming from {path}")
+        if rows:
+            checkpoint.restore(self.checkpoint, self.path)
+            self.progress.resume(rows[-1])
+            print(f"Resuming from {self.path}")
 
-    def settings(self, path, start_paths, text_digest) -> dict:
+    def settings(self, start_paths, text_digest) -> dict:
         """Return what all workers must share, by name; the arguments are those of the class."""
         fields = dataclasses.asdict(self.hp)
-        scores = checkpoint.read_dev_scores(self.hp.logdir) if path else {}
+        scores = [row for row in self.rows if row.score is not None]
         return {name: v for name, v in fields.items() if name not in LOCAL_FIELDS} | {
             "the vocabularies": self.vocab_sha256,
             "the training text": text_digest.hex(),
             "the development set": self.dev_sha256,
-            "the checkpoint to resume from": describe_parameters([path] if path else []),
-            "the scores in dev_scores.json": scores,
+            "the checkpoint to resume from": describe_parameters([self.path] if self.rows else []),
+            "the scores in run.json": scores,
             "the model to start from": describe_parameters(start_paths),
         }
+
+    @property
+    def path(self):
+        """The last checkpoint, or None."""
+        return Path(self.hp.logdir) / self.rows[-1].name if self.rows else None
+
+    @property
+    def scores(self) -> list[float]:
+        """The scores of the evaluations so far, with this metric and development set."""
+        return [row.score for row in self.rows if self.is_evaluated(row)]
+
+    def is_evaluated(self, row) -> bool:
+        """Whether a checkpoint has a score with this metric and development set."""
+        return row.score is not None and (row.metric, row.dev) == (self.hp.metric, self.dev_sha256)
 
     def train(self, data, dev, guard):
         """Train for `num_epochs`, up to `max_steps`, or until `patience` runs out.
@@ -433,117 +330,119 @@ class Trainer:
         check_same_text(progress, digest, hp, self.path)
         progress.text_digest.assign(digest)
         self.start = time.monotonic(), progress.global_step  # of this run
-        while progress.epoch <= hp.num_epochs and not self.ends_early():
-            if self.train_epoch(data, dev, guard):
+        for bar in self.moments(data):
+            if self.log_is_due():
+                bar.set_postfix_str(self.log_metrics(), refresh=False)
+            # Only the chief stops by itself: it would wait for workers that ended before it.
+            stop = self.chief and guard.signal is not None
+            if self.evaluation_is_due():
                 self.evaluate_and_save(dev, guard)
-                progress.next_epoch()
+            elif not self.is_saved() and (self.is_every(hp.save_steps) or stop):
+                self.save()
+            if stop:
+                guard.check()
+            if self.is_over():
+                break
         if self.steps_are_done():
             print(f"All {hp.max_steps} steps are done. To train longer, raise --max_steps")
-        elif progress.epoch <= hp.num_epochs:
-            best = max(progress.dev_scores.values())
+        elif progress.epochs_done < hp.num_epochs:
             unit = "evaluations" if hp.dev_steps else "epochs"
-            metric = METRICS[hp.metric]
+            metric, best = METRICS[hp.metric], max(self.scores)
             print(f"No better dev {metric} than {best:.2f} in {hp.patience} {unit}: stopping")
         for note, hint in self.notes.items():
             if note and self.chief:
                 print(f"{note}. {hint}", file=sys.stderr)
 
-    def ends_early(self) -> bool:
-        """Whether no epoch is continued: no patience is left, or all steps are done."""
-        out = out_of_patience(self.progress.dev_scores, self.hp.patience)
-        return out or self.steps_are_done()
+    def moments(self, data):
+        """Train, and yield where it resumes, at the start of each epoch, and after each step.
 
-    def steps_are_done(self) -> bool:
-        """Whether the model has `max_steps`, and the evaluation that follows them is done."""
-        max_steps = self.hp.max_steps
-        if not max_steps or self.progress.global_step < max_steps:
-            return False
-        return not self.dev_sha256 or not self.evaluation_is_due()
-
-    def train_epoch(self, data, dev, guard) -> bool:
-        """Train on the remaining batches of the current epoch.
-
-        Returns:
-          bool: whether the epoch is complete. If not, the training ends early.
+        Yields:
+          the progress bar.
         """
         hp, progress = self.hp, self.progress
-        self.report_start = time.monotonic()
-        done = progress.steps * hp.accumulate  # batches
-        batches, num_batch = epoch_batches(
-            data, self.vocabs, hp, progress.epoch, skip=done, strategy=self.strategy
-        )
-        done = min(done, num_batch)  # the last step of an epoch may have fewer batches
-        if done < num_batch and self.evaluation_is_due():  # a signal came before it
-            self.evaluate_and_save(dev, guard, mid_epoch=True)
-            if self.ends_early():
-                return False
-        bar = tqdm(
-            batches,
-            desc=f"epoch {progress.epoch}/{hp.num_epochs}",
-            total=num_batch,
-            initial=done,
-            leave=False,
-            mininterval=1,
-            unit="b",
-        )
-        self.metric_log.start_interval()
-        with bar:
-            for x, y in self.profiler.trace(bar, progress.global_step):
-                done += 1
-                if done % hp.accumulate and done < num_batch:
-                    self.accumulate_step(x, y)
-                    continue
-                self.metric_log.add(self.step(x, y))
-                progress.global_step += 1
-                if progress.global_step % SUMMARY_STEPS == 0 or done == num_batch:
-                    bar.set_postfix_str(self.log_metrics(), refresh=False)
-                save_now = hp.save_steps and progress.global_step % hp.save_steps == 0
-                # Only the chief stops by itself: it would wait for workers that ended before it.
-                stop_now = self.chief and guard.signal is not None
-                evaluate_now = done < num_batch and self.evaluation_is_due()
-                if evaluate_now:
-                    self.evaluate_and_save(dev, guard, mid_epoch=True)
-                elif save_now or stop_now:
-                    self.save(mid_epoch=True)
-                if evaluate_now or save_now:
-                    self.metric_log.start_interval()
-                if stop_now:
-                    guard.check()
-                if evaluate_now and self.ends_early():
-                    return False
-        return True
+        while progress.epoch <= hp.num_epochs:
+            done = progress.steps * hp.accumulate  # batches
+            batches, num_batch = epoch_batches(
+                data, self.vocabs, hp, progress.epoch, skip=done, strategy=self.strategy
+            )
+            done = min(done, num_batch)  # the last step of an epoch may have fewer batches
+            progress.epoch_done = done == num_batch  # a signal came before its evaluation
+            bar = tqdm(
+                batches,
+                desc=f"epoch {progress.epoch}/{hp.num_epochs}",
+                total=num_batch,
+                initial=done,
+                leave=False,
+                mininterval=1,
+                unit="b",
+            )
+            self.report_start = time.monotonic()
+            self.metric_log.start_interval()
+            with bar:
+                yield bar
+                for x, y in self.profiler.trace(bar, progress.global_step):
+                    done += 1
+                    if done % hp.accumulate and done < num_batch:
+                        self.accumulate_step(x, y)
+                        continue
+                    self.metric_log.add(self.step(x, y))
+                    progress.global_step += 1
+                    progress.epoch_done = done == num_batch
+                    yield bar
+            progress.next_epoch()
 
-    def next_path(self, mid_epoch):
-        """The path of a checkpoint that is saved now."""
-        progress = self.progress
-        return checkpoint.checkpoint_path(
-            self.hp.logdir, progress.epoch, progress.global_step, mid_epoch
-        )
+    def is_over(self) -> bool:
+        """Whether no epoch is continued: no patience is left, or all steps are done."""
+        return self.steps_are_done() or out_of_patience(self.scores, self.hp.patience)
+
+    def steps_are_done(self) -> bool:
+        """Whether the model has `max_steps`."""
+        return 0 < self.hp.max_steps <= self.progress.global_step
+
+    def is_every(self, steps) -> bool:
+        """Whether this is one of every so many steps; 0: none is."""
+        return steps > 0 and self.progress.global_step % steps == 0
+
+    def is_saved(self) -> bool:
+        """Whether this step has a checkpoint, or is the start of the training."""
+        return self.progress.global_step == (self.rows[-1].step if self.rows else 0)
+
+    def log_is_due(self) -> bool:
+        """Whether to write a point of each curve now."""
+        due = self.is_every(SUMMARY_STEPS) or self.progress.epoch_done
+        return due and len(self.metric_log.pending) > 0
 
     def evaluation_is_due(self) -> bool:
-        """Whether `dev_steps` or `max_steps` ask for an evaluation now, within an epoch."""
-        hp, progress = self.hp, self.progress
-        by_steps = hp.dev_steps and progress.global_step % hp.dev_steps == 0
-        if not by_steps and progress.global_step != hp.max_steps:
-            return False
-        steps = progress.steps + len(self.metric_log.pending)  # in this epoch
-        return steps > 0 and self.next_path(mid_epoch=True).name not in progress.dev_scores
+        """Whether to evaluate now: at the end of an epoch, with `dev_steps`, or at `max_steps`.
 
-    def evaluate_and_save(self, dev, guard, mid_epoch=False):
+        A signal may have prevented it. The checkpoint that was then saved lacks it.
+        """
+        hp, progress = self.hp, self.progress
+        if self.is_saved():
+            if not self.rows or self.rows[-1].epoch_done:
+                return False
+            scored = self.is_evaluated(self.rows[-1]) or not self.dev_sha256
+            if scored and not progress.epoch_done:
+                return False
+        at_end = progress.epoch_done or progress.global_step == hp.max_steps
+        return at_end or self.is_every(hp.dev_steps)
+
+    def evaluate_and_save(self, dev, guard):
         """Evaluate on the development set if there is one, save a checkpoint, and report."""
         self.flush_metrics()
-        report = "mean_loss {:.3f} acc {:.3f}".format(*self.progress.means())
+        report, score = "mean_loss {:.3f} acc {:.3f}".format(*self.progress.means()), None
         if dev:
             self.check_parameters()  # before the search, which has no name for them
-            loss, scores, self.notes = self.evaluate(dev, guard, mid_epoch)
+            loss, scores, self.notes = self.evaluate(dev, guard)
+            score = scores[self.hp.metric]
             report += f", dev loss {loss:.3f}"
             report += "".join(f" {METRICS[name]} {score:.2f}" for name, score in scores.items())
             if notes := [*filter(None, self.notes)]:
                 report += f" ({'; '.join(notes)}; usual in the first epochs)"
-        self.save(mid_epoch)
+        self.save(score)
         if self.chief:
             seconds = time.monotonic() - self.report_start
-            report += f", {seconds:.0f} s{'' if mid_epoch else self.time_left()}"
+            report += f", {seconds:.0f} s{self.time_left() if self.progress.epoch_done else ''}"
             tqdm.write(f"{self.path}: {report}")
             sys.stdout.flush()
         self.report_start = time.monotonic()
@@ -559,8 +458,8 @@ class Trainer:
         minutes = math.ceil(steps * seconds / 60)
         return f", {minutes} min left" if minutes > 0 else ""
 
-    def evaluate(self, dev, guard, mid_epoch=False):
-        """Evaluate on the development set, and record its score.
+    def evaluate(self, dev, guard):
+        """Evaluate on the development set.
 
         Returns:
           (float, dict, dict): loss; the scores by the names of METRICS; and the notes, of which
@@ -571,9 +470,9 @@ class Trainer:
             with guard.interruptible():
                 loss, scores, got, at_limit = evaluate_dev(self.decode, self.loss_fn, dev, hp)
         except KeyboardInterrupt:
-            self.save(mid_epoch=True)
+            progress.epoch_done = False  # its evaluation is missing
+            self.save()
             raise
-        progress.dev_scores[self.next_path(mid_epoch).name] = scores[hp.metric]
         with self.events.recording():
             tf.summary.scalar("dev_loss", loss, progress.global_step)
             for name, score in scores.items():
@@ -581,8 +480,6 @@ class Trainer:
             if self.chief:
                 summaries.write_samples(dev, got, progress.global_step)
                 summaries.write_attention(self.model, dev, self.vocabs, hp, progress.global_step)
-        if self.chief:  # before the checkpoint is saved, so that each one has its score
-            checkpoint.write_dev_scores(hp.logdir, progress.dev_scores, hp.metric, self.dev_sha256)
         notes = {
             empty_note(got): LITTLE_LEARNED_HINT,
             limit_note(at_limit, len(got), hp): limit_hint(hp),
@@ -608,23 +505,25 @@ class Trainer:
             self.metric_log.write(metrics, global_step, lr, gradient_norm)
         return f"mean_loss {metrics.mean_loss[-1]:.3f} acc {metrics.acc[-1]:.3f}"
 
-    def save(self, mid_epoch=False):
-        """Save a checkpoint."""
+    def save(self, score=None):
+        """Save a checkpoint.
+
+        Args:
+          score: that of an evaluation at this step, None without one.
+        """
         self.flush_metrics()
         self.check_loss()
+        hp, progress = self.hp, self.progress
+        evaluation = () if score is None else (float(score), hp.metric, self.dev_sha256)
+        clock = progress.epoch, progress.global_step, progress.epoch_done
+        row = checkpoint.make_row(*clock, *evaluation)
+        rows = [*(other for other in self.rows if other.name != row.name), row]
         if self.chief:
             self.check_parameters()
-            save_hparams(self.hp, self.vocab_sha256)
-            self.path = checkpoint.save(
-                self.checkpoint,
-                self.hp.logdir,
-                self.progress.epoch,
-                self.progress.global_step,
-                keep=self.hp.keep_checkpoints,
-                mid_epoch=mid_epoch,
-                evaluated=checkpoint.evaluated_names(self.hp.logdir),
-                previous=self.path,
-            )
+            save_hparams(hp, self.vocab_sha256)
+            rows = checkpoint.save(self.checkpoint, hp.logdir, rows, hp.keep_checkpoints)
+        self.rows = rows
+        self.metric_log.start_interval()
 
     def check_loss(self):
         """Raise InputError if the loss has exploded."""

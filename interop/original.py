@@ -6,7 +6,7 @@ import numpy as np
 
 from checkpoint import READ_ERRORS, open_checkpoint, restore_error
 from hparams import Hyperparams, check_matches_model, make_hparams
-from interop.variable_names import kernel_shapes, variables_by_2017_name
+from interop.variable_names import variable_shapes, variables_by_2017_name
 from model import make_model
 from runtime.errors import InputError
 from vocab import WordVocab, load_vocabs
@@ -22,12 +22,13 @@ def load_original(path, flags):
     try:
         model_args, vocab_sizes = infer_model_args(arrays)
     except ValueError as error:
-        raise InputError(
-            f"{path}: not a checkpoint of the 2017 code ({error}). Copy the checkpoint again"
-        ) from None
+        raise not_original_error(path, error) from None
     for name, value in original_hparams(model_args).items():
         check_matches_model(path, name, value, flags)
     hp = make_hparams(flags | model_args)
+    for name, shape in variable_shapes(hp, *vocab_sizes).items():  # before the model is built
+        if name not in arrays or arrays[name].size != np.prod(shape):
+            raise not_original_error(path, f"{name} is missing or has another shape")
     min_cnt = find_min_cnt(WordVocab.paths(hp), vocab_sizes, flags.get("min_cnt"))
     hp = dataclasses.replace(hp, min_cnt=min_cnt)
     if "num_heads" not in flags:
@@ -38,6 +39,13 @@ def load_original(path, flags):
     model = make_model(hp, *vocab_sizes)
     assign_original(model, arrays, path)
     return hp, model, load_vocabs(hp)
+
+
+def not_original_error(path, problem) -> InputError:
+    """Return the error for a checkpoint with other arrays than those of the 2017 code."""
+    return InputError(
+        f"{path}: not a checkpoint of the 2017 code ({problem}). Copy the checkpoint again"
+    )
 
 
 def is_original(path) -> bool:
@@ -84,10 +92,6 @@ def infer_model_args(arrays):
         model_args["maxlen"], _ = arrays["encoder/enc_pe/lookup_table"].shape
     else:
         model_args |= dict(sinusoid=True, positions="sinusoid")
-    # The sizes that determine the memory of the model, which is built before it is compared.
-    for name, shape in kernel_shapes(num_blocks, hidden_units, 4 * hidden_units).items():
-        if name not in arrays or arrays[name].shape[-2:] != (*shape,):
-            raise ValueError(f"{name} is missing or has another shape")
     return model_args, (source_vocab, target_vocab)
 
 

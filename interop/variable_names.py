@@ -1,5 +1,10 @@
 """The names that the 2017 code gave to its variables. Our checkpoints use them, too."""
 
+import dataclasses
+
+import keras
+
+from model import make_model
 from rnn import RecurrentModel
 
 
@@ -40,22 +45,20 @@ def variables_by_2017_name(model) -> dict:
     return names
 
 
-def kernel_shapes(num_blocks, hidden_units, ffn_units) -> dict:
-    """The shape of a kernel of each attention and feed-forward layer of a `Transformer`, by name.
+def variable_shapes(hp, source_vocab, target_vocab) -> dict:
+    """The shapes of the variables that a model has, by name, without the memory for them.
 
-    With the embeddings, they determine the memory of the model.
+    Position encodings may have variables in the first block alone. Of other blocks, theirs are
+    left out.
     """
-    shapes = {}
-    for i in range(num_blocks):
-        encoder, decoder = f"encoder/num_blocks_{i}", f"decoder/num_blocks_{i}"
-        for scope in (
-            f"{encoder}/multihead_attention",
-            f"{decoder}/self_attention",
-            f"{decoder}/vanilla_attention",
-        ):
-            shapes[f"{scope}/dense/kernel"] = [hidden_units, hidden_units]
-        for scope in (encoder, decoder):
-            shapes[f"{scope}/multihead_attention/conv1d/kernel"] = [hidden_units, ffn_units]
+    with keras.StatelessScope(initialize_variables=False):
+        model = make_model(dataclasses.replace(hp, num_blocks=1), source_vocab, target_vocab)
+        first = {name: [*v.shape] for name, v in variables_by_2017_name(model).items()}
+    shapes = dict(first)
+    for i in range(1, hp.num_blocks if hp.model == "transformer" else 1):
+        for name, shape in first.items():
+            if "/num_blocks_0/" in name and "/num_blocks_0/positions/" not in name:
+                shapes[name.replace("/num_blocks_0/", f"/num_blocks_{i}/")] = shape
     return shapes
 
 

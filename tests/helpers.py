@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -125,6 +126,38 @@ def parameters(logdir):
 
     import checkpoint
 
-    reader = tf.train.load_checkpoint(str(checkpoint.latest(logdir)))
+    reader = tf.train.load_checkpoint(str(checkpoint.latest_readable(logdir)))
     names = [name for name in reader.get_variable_to_shape_map() if name.startswith("weights")]
     return {name: reader.get_tensor(name) for name in names}
+
+
+def saved_rows(logdir) -> list:
+    """The rows of the checkpoints in `logdir` that run.json lists, oldest first."""
+    import checkpoint
+
+    return checkpoint.existing(logdir, checkpoint.read_rows(logdir))
+
+
+def saved_paths(logdir) -> list:
+    """The paths of these checkpoints."""
+    return [Path(logdir) / row.name for row in saved_rows(logdir)]
+
+
+def dev_scores(logdir) -> dict:
+    """The scores in run.json by the names of checkpoints."""
+    import checkpoint
+
+    rows = checkpoint.read_rows(logdir)
+    return {row.name: row.score for row in rows if row.score is not None}
+
+
+def save(objects, logdir, *clock, keep=5, score=None):
+    """Save a checkpoint after the others in `logdir`, at epoch, step and epoch_done; its path."""
+    import checkpoint
+
+    row = checkpoint.make_row(*clock)
+    if score is not None:
+        row = row._replace(score=score, metric="bleu", dev="digest")
+    earlier = [other for other in checkpoint.read_rows(logdir) if other.place < row.place]
+    checkpoint.save(objects, logdir, [*earlier, row], keep)
+    return Path(logdir) / row.name

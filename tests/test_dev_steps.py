@@ -14,7 +14,7 @@ import train
 import trainer
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import SentencePairs, plan_batches
-from helpers import parameters, scalars
+from helpers import dev_scores, parameters, saved_rows, scalars
 from hparams import choose_schedule, make_hparams
 from ids import RaggedIds
 from inference import load_model
@@ -53,17 +53,17 @@ def uninterrupted(flags, tmp_path_factory):
 
 
 def names(logdir):
-    return [path.name for path in checkpoint.list_checkpoints(logdir)]
+    return [row.name for row in saved_rows(logdir)]
 
 
 def test_it_is_evaluated_within_and_at_the_end_of_each_epoch(uninterrupted):
     logdir, printed = uninterrupted
     assert [*scalars(logdir)["dev_bleu"]] == [*scalars(logdir)["dev_loss"]] == STEPS
-    assert [*checkpoint.read_dev_scores(logdir)] == NAMES
+    assert [*dev_scores(logdir)] == NAMES
     lines = [line for line in printed.splitlines() if "dev loss" in line]
     assert [Path(line.partition(":")[0]).name for line in lines] == NAMES
     # The five newest of those that were evaluated, and the best one; not those of save_steps.
-    best = checkpoint.best(logdir).name
+    best = checkpoint.require_best(logdir).name
     assert names(logdir) == [name for name in NAMES if name in {*NAMES[1:], best}]
 
 
@@ -92,11 +92,11 @@ def interrupted_evaluation(flags):
 def test_a_signal_during_an_evaluation_loses_no_score(flags, uninterrupted, tmp_path):
     flags = flags | dict(logdir=str(tmp_path))
     run(interrupted_evaluation, flags, code=1)
-    assert checkpoint.latest(tmp_path).name == NAMES[1]
-    assert [*checkpoint.read_dev_scores(tmp_path)] == NAMES[:1]
+    assert checkpoint.latest_readable(tmp_path).name == NAMES[1]
+    assert [*dev_scores(tmp_path)] == NAMES[:1]
     run(train.main, flags)
     logdir, _ = uninterrupted
-    assert checkpoint.read_dev_scores(tmp_path) == checkpoint.read_dev_scores(logdir)
+    assert dev_scores(tmp_path) == dev_scores(logdir)
     assert names(tmp_path) == names(logdir)
     for tag in ("dev_bleu", "dev_loss", "mean_loss"):
         assert scalars(tmp_path)[tag] == scalars(logdir)[tag]
@@ -110,11 +110,11 @@ def test_a_signal_in_the_last_evaluation_of_an_epoch(flags, tmp_path, accumulate
     first, last = evaluated
     more = dict(logdir=str(tmp_path), accumulate=accumulate, dev_steps=first, num_epochs=1)
     run(interrupted_evaluation, flags | more, code=1)
-    assert checkpoint.latest(tmp_path).name == f"model_epoch_01_gs_{last}_partial"
+    assert checkpoint.latest_readable(tmp_path).name == f"model_epoch_01_gs_{last}_partial"
     run(train.main, flags | more)
-    assert checkpoint.latest(tmp_path).name == f"model_epoch_01_gs_{last}"
+    assert checkpoint.latest_readable(tmp_path).name == f"model_epoch_01_gs_{last}"
     assert [*scalars(tmp_path)["dev_bleu"]] == evaluated
-    assert len(checkpoint.read_dev_scores(tmp_path)) == 2
+    assert len(dev_scores(tmp_path)) == 2
 
 
 @slow
@@ -124,7 +124,7 @@ def test_patience_counts_evaluations(flags, tmp_path, capsys):
         train.main(flags)
         printed = capsys.readouterr().out
         assert "No better dev BLEU than" in printed and "in 3 evaluations: stopping" in printed
-        assert checkpoint.latest(tmp_path).name == NAMES[3]
+        assert checkpoint.latest_readable(tmp_path).name == NAMES[3]
     assert "dev loss" not in printed
 
 
@@ -133,7 +133,7 @@ def test_max_steps_ends_the_training_and_without_it_it_goes_on(flags, uninterrup
     flags = flags | dict(logdir=str(tmp_path))
     printed, _ = run(train.main, flags | dict(max_steps=7))
     assert "All 7 steps are done" in printed
-    assert checkpoint.latest(tmp_path).name == "model_epoch_01_gs_7_partial"
+    assert checkpoint.latest_readable(tmp_path).name == "model_epoch_01_gs_7_partial"
     assert [*scalars(tmp_path)["dev_bleu"]] == [5, 7]
     again, _ = run(train.main, flags | dict(max_steps=7))
     assert "All 7 steps are done" in again and "dev loss" not in again
@@ -149,7 +149,7 @@ def test_the_last_evaluation_of_max_steps_is_made_up_for_after_a_signal(flags, t
     assert [*scalars(tmp_path)["dev_bleu"]] == [5]
     run(train.main, flags)
     assert [*scalars(tmp_path)["dev_bleu"]] == [5, 9]
-    assert checkpoint.latest(tmp_path).name == "model_epoch_01_gs_9_partial"
+    assert checkpoint.latest_readable(tmp_path).name == "model_epoch_01_gs_9_partial"
 
 
 @slow
@@ -165,7 +165,7 @@ def test_max_steps_without_a_development_set(flags, tmp_path):
 @slow
 def test_max_steps_at_the_end_of_an_epoch(flags, tmp_path):
     run(train.main, flags | dict(logdir=str(tmp_path), max_steps=12))
-    assert checkpoint.latest(tmp_path).name == NAMES[2]
+    assert checkpoint.latest_readable(tmp_path).name == NAMES[2]
 
 
 @slow
@@ -174,7 +174,7 @@ def test_a_larger_max_steps_trains_longer(flags, tmp_path):
     for max_steps in (12, 30):
         printed, _ = run(train.main, flags | dict(max_steps=max_steps))
         assert f"All {max_steps} steps are done" in printed
-    assert checkpoint.latest(tmp_path).name == "model_epoch_03_gs_30_partial"
+    assert checkpoint.latest_readable(tmp_path).name == "model_epoch_03_gs_30_partial"
 
 
 def test_the_schedule_is_that_of_max_steps():
@@ -204,10 +204,11 @@ def test_checkpoints_that_were_evaluated_with_another_metric_stay(flags, tmp_pat
     flags |= dict(metric="chrf", max_steps=0)
     run(train.main, flags)
     assert names(tmp_path) == NAMES[:3]
-    assert [*checkpoint.read_dev_scores(tmp_path, "chrf")] == NAMES[1:3]  # 10 is made up for
+    metrics = [row.metric for row in checkpoint.read_rows(tmp_path)]
+    assert metrics == ["bleu", "chrf", "chrf"]  # 10 is made up for
     run(train.main, flags | dict(num_epochs=2))
     assert names(tmp_path) == NAMES
-    assert {*checkpoint.evaluated_names(tmp_path)} == {*NAMES}
+    assert [*dev_scores(tmp_path)] == NAMES
 
 
 def test_it_needs_a_development_set():

@@ -21,7 +21,7 @@ import train
 import translate
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import SentencePairs, get_batch_data, plan_batches
-from helpers import scalars
+from helpers import saved_rows, scalars
 from hparams import make_hparams
 from ids import RaggedIds
 from model import make_model
@@ -30,7 +30,7 @@ from optimizer import FusedAdam, GradientSum
 from processes import command_line, start, start_all
 from runtime.errors import InputError
 from runtime.workers import make_strategy, worker_rank
-from trainer import make_accumulate_step, make_train_step
+from training_step import make_train_step
 
 # Plain gradient descent is compared closely. Adam divides each gradient by its size. If the true
 # gradient is zero, rounding noise becomes a full step.
@@ -72,8 +72,8 @@ def losses_of(strategy, recipe, optimizer_name):
         gradient_sum = GradientSum(model.trainable_variables, 3)
     train_step = make_train_step(strategy, model, optimizer)
     if optimizer_name == "accumulated SGD":  # each batch twice per update, a clipped gradient
-        accumulate = make_accumulate_step(strategy, model, 0.1, gradient_sum)
-        update = make_train_step(strategy, model, optimizer, 0.1, 0.5, gradient_sum)
+        args = strategy, model, optimizer, 0.1, 0.5, 0.0, gradient_sum
+        accumulate, update = make_train_step(*args, update=False), make_train_step(*args)
 
         def train_step(x, y):
             accumulate(x, y)
@@ -163,7 +163,7 @@ def test_sigterm_to_all_workers_saves_a_checkpoint(tmp_path):
     printed = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [128 + signal.SIGTERM] * 2, printed
     assert not any("Traceback" in text for text in printed)
-    path = checkpoint.latest(tmp_path / "logdir")
+    path = checkpoint.latest_readable(tmp_path / "logdir")
     assert path.name in printed[0] and "The same command resumes" in printed[0], printed
 
 
@@ -188,8 +188,8 @@ def test_a_killed_worker_ends_the_others_and_all_can_resume(tmp_path, killed):
         assert "Graph execution" not in printed
     victim.communicate()
 
-    path = checkpoint.latest(tmp_path / "logdir")
-    processes = start(command(num_epochs=checkpoint.epoch_and_step(path)[0] + 1), workers=3)
+    path = checkpoint.latest_readable(tmp_path / "logdir")
+    processes = start(command(num_epochs=saved_rows(path.parent)[-1].epoch + 1), workers=3)
     printed = [process.communicate() for process in processes]
     assert not any(process.returncode for process in processes), printed
     assert all(f"Resuming from {path}" in out and out.endswith("Done\n") for out, _ in printed)

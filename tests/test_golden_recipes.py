@@ -13,7 +13,7 @@ from interop.variable_names import variables_by_2017_name
 from modules import smoothed_cross_entropy
 from optimizer import FusedAdam, InverseSqrtSchedule
 from search import greedy
-from trainer import make_train_step
+from training_step import make_train_step
 from vocab import BOS
 
 

@@ -28,7 +28,8 @@ from optimizer import FusedAdam
 from processes import Forked
 from runtime.errors import InputError
 from search import greedy
-from trainer import make_loss_fn, make_train_step
+from trainer import make_loss_fn
+from training_step import make_train_step
 from vocab import BOS, load_vocabs
 
 

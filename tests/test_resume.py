@@ -20,7 +20,7 @@ import prepro
 import train
 import trainer
 from conftest import sample_pairs, slow, write_corpus
-from helpers import event_values, scalars
+from helpers import dev_scores, event_values, saved_rows, scalars
 from hparams import make_hparams
 from monitor.summaries import EventFile, Profiler, errors_end
 from processes import Forked, command_line
@@ -74,8 +74,8 @@ def start(flags, logdir, prepare=None, **more):
 
 def content(logdir):
     """Read the latest checkpoint: bytes by the keys of its variables."""
-    path = checkpoint.latest(logdir)
-    assert path.name.startswith("model_epoch_03") and not checkpoint.is_mid_epoch(path)
+    path = checkpoint.latest_readable(logdir)
+    assert saved_rows(logdir)[-1].epochs_done == 3
     reader = tf.train.load_checkpoint(str(path))
     names = reader.get_variable_to_shape_map()
     return {name: np.asarray(reader.get_tensor(name)).tobytes() for name in names}
@@ -89,14 +89,14 @@ def curves(logdir):
 
 
 def names(logdir):
-    return [path.name for path in checkpoint.list_checkpoints(logdir)]
+    return [row.name for row in saved_rows(logdir)]
 
 
 def assert_equal(logdir, uninterrupted):
     assert content(logdir) == content(uninterrupted)
     assert curves(logdir) == curves(uninterrupted)
     assert names(logdir) == names(uninterrupted)
-    assert checkpoint.read_dev_scores(logdir) == checkpoint.read_dev_scores(uninterrupted)
+    assert dev_scores(logdir) == dev_scores(uninterrupted)
 
 
 def wait_for(process, logdir, pattern, before=()):
@@ -123,9 +123,9 @@ def kill(flags, logdir, in_save, rng, saves):
         if in_save:
             wait_for(process, logdir, "unfinished*")
         process.kill()
-    latest = checkpoint.latest(logdir)
+    rows = saved_rows(logdir)
     if process.returncode == -signal.SIGKILL:
-        return checkpoint.epoch_and_step(latest)[1] if latest else 0
+        return rows[-1].step if rows else 0
     return None
 
 
@@ -156,7 +156,7 @@ def test_sigterm_saves_at_once_and_a_run_locks_its_folder(flags, uninterrupted, 
         process.send_signal(signal.SIGTERM)
         printed += process.stderr.read()
     assert process.returncode == 128 + signal.SIGTERM and "The same command resumes" in printed
-    assert checkpoint.is_mid_epoch(checkpoint.latest(tmp_path))
+    assert not saved_rows(tmp_path)[-1].epoch_done
     with start(flags, tmp_path) as process:
         assert process.wait() == 0, process.stderr.read()
     assert_equal(tmp_path, uninterrupted)
@@ -185,7 +185,7 @@ def test_a_closed_terminal_saves_and_nohup_trains_on(flags, uninterrupted, tmp_p
         os.close(display)
         process.send_signal(signal.SIGHUP)
     assert process.returncode == 128 + signal.SIGHUP
-    assert checkpoint.is_mid_epoch(checkpoint.latest(tmp_path))
+    assert not saved_rows(tmp_path)[-1].epoch_done
     prepare = functools.partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)
     with start(flags, tmp_path, prepare=prepare) as process:
         printed = ""
@@ -199,7 +199,7 @@ def test_a_closed_terminal_saves_and_nohup_trains_on(flags, uninterrupted, tmp_p
 
 def test_a_full_disk_leaves_the_last_checkpoint(flags, one_epoch):
     """The limit of 100 kB per file is less than a checkpoint has."""
-    before = checkpoint.latest(one_epoch)
+    before = checkpoint.latest_readable(one_epoch)
     limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (100_000, 100_000))
     with start(flags, one_epoch, prepare=limit) as process:
         printed = process.stderr.read()
@@ -221,8 +221,8 @@ def test_training_continues_when_nobody_reads_what_it_prints(flags, tmp_path, st
         if stop:
             process.send_signal(signal.SIGINT)
         assert process.wait() == (130 if stop else 0)
-    latest = checkpoint.latest_readable(tmp_path)
-    assert checkpoint.epoch_and_step(latest)[0] >= number
+    assert checkpoint.latest_readable(tmp_path)
+    assert saved_rows(tmp_path)[-1].epoch >= number
 
 
 @slow
@@ -234,7 +234,7 @@ def test_training_continues_without_curves_when_their_file_cannot_be_written(
 
     monkeypatch.setattr(tf.summary, "scalar", exhausted)
     train.main(flags | dict(logdir=str(tmp_path), num_epochs=1, save_steps=0))
-    assert checkpoint.epochs_done(checkpoint.latest(tmp_path)) == 1
+    assert saved_rows(tmp_path)[-1].epochs_done == 1
     errors = capsys.readouterr().err
     message = f"{tmp_path}: TensorBoard's curves end here (tfevents; Disk quota exceeded)"
     assert errors.count("curves end here") == 1 and message in errors
@@ -285,14 +285,14 @@ def test_an_exhausted_resource_has_the_message_of_its_cause(message, expected):
 
 @pytest.mark.parametrize("lr", [1e20, 3e38] if "SOAK" in os.environ else [1e20])
 def test_training_that_diverges_ends_with_a_message(flags, one_epoch, lr):
-    before = checkpoint.latest(one_epoch)
+    before = saved_rows(one_epoch)[-1]
     with start(flags, one_epoch, lr=lr, save_steps=0) as process:
         printed = process.stderr.read()
     assert process.returncode == 2
     message = re.search(r"(?:at|up to|after) step (\d+).*?\. (.*)", printed)
     assert before.name in message[2] and "Traceback" not in printed
     assert "Restart with a lower --lr or more --warmup_steps" in message[2]
-    assert checkpoint.epoch_and_step(before)[1] < int(message[1])
+    assert before.step < int(message[1])
     path = checkpoint.latest_readable(one_epoch)
     reader = tf.train.load_checkpoint(str(path))
     for name in reader.get_variable_to_shape_map():
@@ -307,14 +307,11 @@ def test_ctrl_c_while_the_development_set_is_translated(flags, tmp_path, monkeyp
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(trainer, "evaluate_dev", lambda *_: os.kill(os.getpid(), signal.SIGINT))
         train.main(flags)
-    path = checkpoint.latest(tmp_path)
-    assert checkpoint.is_mid_epoch(path) and "dev_bleu" not in scalars(tmp_path)
+    (row,) = saved_rows(tmp_path)
+    assert not row.epoch_done and "dev_bleu" not in scalars(tmp_path)
     train.main(flags)
-    end = checkpoint.latest(tmp_path)
-    assert checkpoint.epoch_and_step(end) == checkpoint.epoch_and_step(path)
-    assert (
-        checkpoint.list_checkpoints(tmp_path) == [end] and len(scalars(tmp_path)["dev_bleu"]) == 1
-    )
+    (end,) = saved_rows(tmp_path)
+    assert end[1:4] == (row.epoch, row.step, True) and len(scalars(tmp_path)["dev_bleu"]) == 1
 
 
 def test_a_second_sighup_is_not_a_request_to_end_at_once(monkeypatch):

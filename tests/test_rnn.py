@@ -33,7 +33,7 @@ from processes import Forked, forked_script
 from rnn import CELLS, LAYERS
 from runtime.errors import InputError
 from text import read_test_sentences
-from trainer import make_train_step
+from training_step import make_train_step
 
 C = 8
 

@@ -24,7 +24,7 @@ import trainer
 from bleu import training_language_notes
 from conftest import SMALL, needs_bfloat16, sample_pairs, seeds, slow, write_corpus
 from data_load import load_train_data
-from helpers import parameters, scalars
+from helpers import parameters, saved_rows, scalars
 from hparams import Hyperparams, make_hparams
 from inference import load_model
 from monitor import tensorboard_events
@@ -55,7 +55,7 @@ def run(tmp_path_factory):
 
 def test_training_saves_one_checkpoint_per_epoch(run):
     flags, printed = run
-    assert checkpoint.latest(flags["logdir"]).name == "model_epoch_02_gs_6"
+    assert checkpoint.latest_readable(flags["logdir"]).name == "model_epoch_02_gs_6"
     names = re.findall(r"model_epoch_\d+_gs_\d+", printed["train"].stdout)
     assert names == ["model_epoch_01_gs_3", "model_epoch_02_gs_6"]
     assert "Training on 100 of 100 pairs" in printed["train"].stdout
@@ -97,11 +97,11 @@ def test_results_have_the_format_of_the_2017_code(run):
 @slow
 def test_training_again_after_all_epochs_changes_no_checkpoint(run):
     flags, _ = run
-    before = checkpoint.latest(flags["logdir"]).with_suffix(".index").read_bytes()
+    before = checkpoint.latest_readable(flags["logdir"]).with_suffix(".index").read_bytes()
     done = forked_script("train.py", **flags, **TRAINING)
     assert done.returncode == 0
     assert "all 2 epochs of this model (recipe legacy) are done" in done.stdout
-    assert checkpoint.latest(flags["logdir"]).with_suffix(".index").read_bytes() == before
+    assert checkpoint.latest_readable(flags["logdir"]).with_suffix(".index").read_bytes() == before
 
 
 def test_eval_reads_all_hyperparameters_from_logdir(run):
@@ -157,7 +157,7 @@ def test_training_resumes_with_the_vocabulary_of_the_model(moved, trained, tmp_p
     name = "bpe.model" if moved["recipe"] == "tiny" else "en.vocab.tsv"
     path = Path(other["preprocessed"]) / name
     assert f"{path} is not the vocabulary that this model was trained with" in printed
-    assert checkpoint.epoch_and_step(checkpoint.latest(moved["logdir"]))[0] == 13
+    assert saved_rows(moved["logdir"])[-1].epoch == 13
     assert read_files(moved["logdir"], "*.model", "*.vocab.tsv") == before
     own = dict(preprocessed=trained(moved["recipe"])["preprocessed"], num_epochs=14)
     train.main(both | own)
@@ -272,8 +272,8 @@ def test_resuming_in_mid_epoch_needs_the_same_text(corpus, monkeypatch):
     flags = corpus | SMALL | dict(num_epochs=1, batch_size=10, save_steps=2)
     save = trainer.Trainer.save
 
-    def save_and_stop(self, mid_epoch=False):
-        save(self, mid_epoch)
+    def save_and_stop(self):
+        save(self)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
@@ -289,7 +289,7 @@ def test_resuming_in_mid_epoch_needs_the_same_text(corpus, monkeypatch):
     for path, text in zip(files, before, strict=True):
         path.write_text(text, "utf-8")
     train.main(flags)
-    assert checkpoint.latest(flags["logdir"]).name == "model_epoch_01_gs_9"
+    assert checkpoint.latest_readable(flags["logdir"]).name == "model_epoch_01_gs_9"
 
 
 def test_the_development_set_is_not_the_test_set(corpus, tmp_path):
@@ -317,7 +317,7 @@ def test_another_vocabulary_is_kept_next_to_the_new_one(corpus, capsys):
 @slow
 def test_five_checkpoints_stay(corpus):
     train.main(corpus | SMALL | dict(num_epochs=7))
-    names = [path.name for path in checkpoint.list_checkpoints(corpus["logdir"])]
+    names = [row.name for row in saved_rows(corpus["logdir"])]
     assert names == [f"model_epoch_0{epoch}_gs_{3 * epoch}" for epoch in range(3, 8)]
     assert len(list(Path(corpus["logdir"]).glob("model_epoch_*"))) == 2 * len(names)
 
@@ -364,7 +364,7 @@ def test_text_and_learning_rate_may_change_between_epochs(corpus, capsys):
     printed = capsys.readouterr().out
     assert "lr is now 1e-30. It was 0.0001 in the training so far" in printed
     assert "num_epochs is now 2. It was 1" in printed and "seed is now" not in printed
-    assert checkpoint.latest(flags["logdir"]).name == "model_epoch_02_gs_4"
+    assert checkpoint.latest_readable(flags["logdir"]).name == "model_epoch_02_gs_4"
     for name, parameter in parameters(flags["logdir"]).items():
         np.testing.assert_array_equal(parameter, before[name])
 
@@ -396,7 +396,7 @@ def test_a_corpus_smaller_than_a_batch_is_trained_on(tmp_path):
     flags = write_corpus(tmp_path, sample_pairs(5)) | SMALL
     prepro.main(flags)
     train.main(flags | dict(num_epochs=2, batch_size=32))
-    assert checkpoint.latest(flags["logdir"]).name == "model_epoch_02_gs_2"
+    assert checkpoint.latest_readable(flags["logdir"]).name == "model_epoch_02_gs_2"
 
 
 @seeds
@@ -425,12 +425,12 @@ def test_ctrl_c_prints_one_line_and_the_same_command_resumes(corpus):
         process.stdout.read()
         printed = process.stderr.read()
     assert process.returncode == 130 and "Traceback" not in printed
-    latest = checkpoint.latest(flags["logdir"])
-    epoch, step = checkpoint.epoch_and_step(latest)
+    latest = checkpoint.latest_readable(flags["logdir"])
+    _, epoch, step, *_ = saved_rows(flags["logdir"])[-1]
     assert f"after step {step}. The last checkpoint is {latest}. The same command" in printed
     done = forked_script("train.py", **flags | dict(num_epochs=epoch + 1))
     assert done.returncode == 0, done.stderr
-    assert checkpoint.epoch_and_step(checkpoint.latest(flags["logdir"]))[0] == epoch + 1
+    assert saved_rows(flags["logdir"])[-1].epoch == epoch + 1
 
 
 class NotebookStream(io.StringIO):

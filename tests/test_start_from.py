@@ -12,7 +12,7 @@ import checkpoint
 import prepro
 import train
 from conftest import sample_pairs, slow, write_corpus
-from helpers import scalars
+from helpers import saved_rows, scalars
 from hparams import load_hparams, read_hparams
 from inference import load_model
 from processes import forked_script
@@ -45,7 +45,7 @@ def test_it_starts_with_the_parameters_and_vocabularies_of_the_other_model(
     base = trained(recipe)
     flags = started(base, tmp_path, average_checkpoints=3)
     train.main(flags)
-    assert checkpoint.epochs_done(checkpoint.latest(flags["logdir"])) == 1
+    assert saved_rows(flags["logdir"])[-1].epochs_done == 1
     expected, vocabs = parameters(base["logdir"], average_checkpoints=3)
     newest, _ = parameters(base["logdir"], average_checkpoints=1)
     got, new_vocabs = parameters(flags["logdir"], average_checkpoints=1)
@@ -68,7 +68,7 @@ def test_optimizer_schedule_and_epochs_begin_anew_and_it_resumes(trained, tmp_pa
     train.main(flags | dict(num_epochs=2, start_from=os.path.relpath(flags["start_from"])))
     printed = capsys.readouterr().out
     assert "Resuming from" in printed and "Starting from" not in printed
-    assert checkpoint.latest(flags["logdir"]).name == f"model_epoch_02_gs_{2 * step}"
+    assert checkpoint.latest_readable(flags["logdir"]).name == f"model_epoch_02_gs_{2 * step}"
 
 
 def test_the_flags_or_the_other_model_choose_its_checkpoints(trained, tmp_path):
@@ -77,8 +77,11 @@ def test_the_flags_or_the_other_model_choose_its_checkpoints(trained, tmp_path):
     copy = shutil.copytree(base["logdir"], tmp_path / "copy")
     path = copy / "hparams.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | dict(best=True)))
-    paths = checkpoint.list_checkpoints(copy)
-    checkpoint.write_dev_scores(copy, {paths[0].name: 1.0}, "bleu", "digest")
+    rows = saved_rows(copy)
+    paths = [copy / row.name for row in rows]
+    rows[0] = rows[0]._replace(score=1.0, metric="bleu", dev="digest")
+    content = dict(checkpoints=[row._asdict() for row in rows])
+    (copy / checkpoint.RUN_FILE).write_text(json.dumps(content))
     for more, expected in (({}, paths[:1]), (dict(average_checkpoints=2), paths[-2:])):
         flags = started(base, tmp_path, start_from=str(copy), **more)
         assert train.find_start(flags).start_paths == expected

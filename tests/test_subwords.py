@@ -20,7 +20,7 @@ import train
 import trainer
 from conftest import sample_pairs, seeds, slow, write_corpus
 from data_load import apply_bpe_dropout, load_test_data, load_train_data
-from helpers import scalars
+from helpers import dev_scores, saved_paths, saved_rows, scalars
 from hparams import load_hparams, make_hparams
 from ids import RaggedIds
 from inference import SearchDecoder, load_model, make_search
@@ -279,14 +279,17 @@ def test_each_epoch_prints_the_dev_bleu_and_the_best_one_is_stored(run):
     points = scalars(flags["logdir"])
     assert set(points) == tensorboard_events.STEP_TAGS | {"dev_loss", "dev_bleu", "dev_chrf"}
     assert [round(bleu, 2) for bleu in points["dev_bleu"].values()] == printed_bleu
-    steps = [checkpoint.epoch_and_step(p)[1] for p in checkpoint.list_checkpoints(flags["logdir"])]
+    steps = [row.step for row in saved_rows(flags["logdir"])]
     assert list(points["dev_bleu"]) == steps and len(printed_bleu) == 3
-    names = [path.name for path in checkpoint.list_checkpoints(flags["logdir"])]
-    scores = checkpoint.read_dev_scores(flags["logdir"])
+    names = [row.name for row in saved_rows(flags["logdir"])]
+    scores = dev_scores(flags["logdir"])
     assert {name: round(bleu, 2) for name, bleu in scores.items()} == dict(
         zip(names, printed_bleu, strict=True)
     )
-    assert checkpoint.best(flags["logdir"]).name == names[printed_bleu.index(max(printed_bleu))]
+    assert (
+        checkpoint.require_best(flags["logdir"]).name
+        == names[printed_bleu.index(max(printed_bleu))]
+    )
 
 
 def test_the_learning_rate_is_in_tensorboard(run):
@@ -300,8 +303,8 @@ def test_the_dev_bleu_is_what_eval_gives_the_best_checkpoint(run):
     """The test set is the development set here."""
     own = {name: run[0][name] for name in ("logdir", "results")}
     done = forked_script("eval.py", **own, best=True, beam=1)
-    best = checkpoint.best(run[0]["logdir"])
-    bleu = checkpoint.read_dev_scores(run[0]["logdir"])[best.name]
+    best = checkpoint.require_best(run[0]["logdir"])
+    bleu = dev_scores(run[0]["logdir"])[best.name]
     assert f"Decoding = greedy search, {best.name}\n" in done.stdout
     assert f"sacreBLEU = {bleu:.2f} " in done.stdout
 
@@ -386,11 +389,11 @@ def test_average_checkpoints_is_the_mean_of_the_last_ones(run):
     flags, _ = run
     logdir = {"logdir": flags["logdir"]}
     each = []
-    for path in checkpoint.list_checkpoints(flags["logdir"])[-2:]:
+    for path in saved_paths(flags["logdir"])[-2:]:
         _, _, model, _ = load_model(logdir | dict(average_checkpoints=1))
         checkpoint.restore(checkpoint.make_checkpoint(model), path)
         each.append([v.numpy() for v in model.trainable_variables])
-    checkpoint.restore_average(model, checkpoint.list_checkpoints(flags["logdir"])[-2:])
+    checkpoint.restore_average(model, saved_paths(flags["logdir"])[-2:])
     for variable, *two in zip(model.trainable_variables, *each, strict=True):
         np.testing.assert_allclose(variable, np.mean(two, axis=0), atol=1e-6)
         assert np.any(two[0] != two[1])
@@ -410,19 +413,19 @@ def test_training_stops_when_the_dev_bleu_does_not_improve(flags, tmp_path, caps
     )
     train.main(still)
     assert "No better dev BLEU than" in capsys.readouterr().out
-    names = [path.name[:14] for path in checkpoint.list_checkpoints(tmp_path)]
+    names = [path.name[:14] for path in saved_paths(tmp_path)]
     assert names == ["model_epoch_01", "model_epoch_03"]  # the best, and the last one
-    assert checkpoint.best(tmp_path).name.startswith(names[0])
+    assert checkpoint.require_best(tmp_path).name.startswith(names[0])
 
     train.main(still)
     assert "stopping" in capsys.readouterr().out
-    assert [path.name[:14] for path in checkpoint.list_checkpoints(tmp_path)] == names
+    assert [path.name[:14] for path in saved_paths(tmp_path)] == names
 
 
 def test_scores_after_the_resumed_checkpoint_are_ignored(run, tmp_path):
     shutil.copytree(run[0]["logdir"], tmp_path, dirs_exist_ok=True)
-    names = [path.name for path in checkpoint.list_checkpoints(tmp_path)]
-    assert [*checkpoint.read_dev_scores(tmp_path)] == names
+    names = [path.name for path in saved_paths(tmp_path)]
+    assert [*dev_scores(tmp_path)] == names
 
     hp, _ = load_hparams({"logdir": str(tmp_path)}, model_exists=True)
     vocabs = load_vocabs(hp)
@@ -433,10 +436,9 @@ def test_scores_after_the_resumed_checkpoint_are_ignored(run, tmp_path):
         load_test_data(dataclasses.replace(hp, source_dev=path), vocabs, "dev").digest()
         for path in (str(link), hp.target_dev)
     )
-    assert [*trainer.Trainer(hp, vocabs, tmp_path / names[1], same).progress.dev_scores] == names[
-        :2
-    ]
-    assert trainer.Trainer(hp, vocabs, tmp_path / names[1], other).progress.dev_scores == {}
+    rows = checkpoint.rows_to(tmp_path / names[1])
+    assert trainer.Trainer(hp, vocabs, rows, same).scores == [row.score for row in rows]
+    assert len(rows) == 2 and trainer.Trainer(hp, vocabs, rows, other).scores == []
 
 
 @slow

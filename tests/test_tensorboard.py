@@ -25,7 +25,7 @@ from monitor.summaries import Profiler, choose_example, escape_markdown
 from optimizer import FusedAdam
 from processes import forked_script, free_ports
 from train import load_dev_data
-from trainer import make_train_step
+from training_step import make_train_step
 from vocab import UNK, load_vocabs
 
 TINY = dict(recipe="tiny", vocab_size=300, hidden_units=32, num_blocks=1, num_heads=2)

@@ -17,10 +17,11 @@ import inference
 import prepro
 import train
 import trainer
+import training_step
 from bleu import corpus_score
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import load_test_data, load_train_data
-from helpers import parameters, scalars
+from helpers import dev_scores, parameters, saved_rows, scalars
 from hparams import make_hparams
 from ids import RaggedIds
 from model import make_model
@@ -28,7 +29,7 @@ from modules import divergence_of_halves
 from optimizer import GradientSum
 from processes import Forked
 from runtime.errors import InputError
-from trainer import StepMetrics, make_accumulate_step, make_train_step
+from training_step import StepMetrics, make_train_step
 from vocab import load_vocabs
 
 STRATEGY = tf.distribute.get_strategy()
@@ -58,8 +59,8 @@ def update(model, batches, clip_norm=0.0, consistency=0.0):
     before = [variable.numpy() for variable in model.trainable_variables]
     sgd = keras.optimizers.SGD(LR)
     gradient_sum = GradientSum(model.trainable_variables, 3) if len(batches) > 1 else None
-    step = make_train_step(STRATEGY, model, sgd, 0.1, clip_norm, gradient_sum, consistency)
-    accumulate = make_accumulate_step(STRATEGY, model, 0.1, gradient_sum, consistency)
+    args = STRATEGY, model, sgd, 0.1, clip_norm, consistency, gradient_sum
+    step, accumulate = make_train_step(*args), make_train_step(*args, update=False)
     for batch in batches[:-1]:
         accumulate(*batch)
     metrics = step(*batches[-1])
@@ -88,7 +89,7 @@ def test_accumulated_batches_with_consistency_are_one_large_batch(model, batches
     def mean_squares(logits):
         return tf.reduce_mean(logits[: tf.shape(logits)[0] // 2] ** 2, axis=-1)  # (M,)
 
-    monkeypatch.setattr(trainer, "divergence_of_halves", mean_squares)
+    monkeypatch.setattr(training_step, "divergence_of_halves", mean_squares)
     _, changes = update(model, batches, consistency=4.0)
     _, expected = update(model, joined(batches), consistency=4.0)
     _, without = update(model, joined(batches))
@@ -100,7 +101,8 @@ def test_accumulated_batches_with_consistency_are_one_large_batch(model, batches
 
 def test_the_sums_begin_at_zero_after_each_update(model, batches):
     gradient_sum = GradientSum(model.trainable_variables, 3)
-    step = make_train_step(STRATEGY, model, keras.optimizers.SGD(0.0), 0.1, 0.0, gradient_sum)
+    sgd = keras.optimizers.SGD(0.0)
+    step = make_train_step(STRATEGY, model, sgd, gradient_sum=gradient_sum)
     first, second = step(*batches[0]), step(*batches[0])
     np.testing.assert_array_equal(first, second)
     assert not any(np.any(total) for total in gradient_sum.gradients)
@@ -118,7 +120,7 @@ def test_the_norm_of_all_gradients_together_is_limited(model, batches, count, li
 def gradients_of(model, batch, consistency):
     """Compute the gradients with the same dropout in each call."""
     reset_dropout(model)
-    gradients, metrics = trainer.replica_gradients(model, *batch, 0.1, consistency, mean=True)
+    gradients, metrics = training_step.replica_gradients(model, *batch, 0.1, consistency, mean=True)
     return [tf.convert_to_tensor(gradient).numpy() for gradient in gradients], metrics
 
 
@@ -164,7 +166,7 @@ def flags(tmp_path):
 
 def train_interrupted(flags):
     """Train, and press Ctrl-C in the first batch of the second step."""
-    make_function, calls = trainer.batch_function, []
+    make_function, calls = training_step.batch_function, []
 
     def interrupting(*args):
         step = make_function(*args)
@@ -178,7 +180,7 @@ def train_interrupted(flags):
         call.get_concrete_function = step.get_concrete_function
         return call
 
-    trainer.batch_function = interrupting
+    training_step.batch_function = interrupting
     train.main(flags)
 
 
@@ -191,10 +193,10 @@ def test_a_run_that_accumulates_is_resumed_at_an_update(flags, tmp_path):
     )
     with Forked(functools.partial(train.main, uninterrupted)) as process:
         assert process.wait() == 0, process.stderr.read()
-    assert checkpoint.latest(uninterrupted["logdir"]).name == "model_epoch_02_gs_6"
+    assert checkpoint.latest_readable(uninterrupted["logdir"]).name == "model_epoch_02_gs_6"
     with Forked(functools.partial(train_interrupted, resumed)) as process:
         assert process.wait() != 0
-    assert checkpoint.latest(resumed["logdir"]).name == "model_epoch_01_gs_2_partial"
+    assert checkpoint.latest_readable(resumed["logdir"]).name == "model_epoch_01_gs_2_partial"
     with Forked(functools.partial(train.main, resumed)) as process:
         assert process.wait() == 0, process.stderr.read()
     np.testing.assert_equal(*(parameters(run["logdir"]) for run in (uninterrupted, resumed)))
@@ -216,24 +218,22 @@ def test_adam_has_the_values_of_the_flags(run):
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_the_training_step_has_the_values_of_the_flags(flags, monkeypatch, accumulate):
     """So has the function that adds up the other batches of --accumulate."""
-    for name in ("make_train_step", "make_accumulate_step"):
-        signature = inspect.signature(getattr(trainer, name))
+    signature = inspect.signature(make_train_step)
 
-        def bind(*args, signature=signature, **kwargs):
-            return signature.bind(*args, **kwargs).arguments
+    def bind(*args, **kwargs):
+        return dict(update=True) | signature.bind(*args, **kwargs).arguments
 
-        monkeypatch.setattr(trainer, name, bind)
+    monkeypatch.setattr(trainer, "make_train_step", bind)
     more = dict(label_smoothing=0.3, clip_norm=0.7, consistency=2.0, accumulate=accumulate)
     more |= dict(lr=0.0, warmup_steps=4, temperature=2.0, top_k=3)
     hp = make_hparams(flags | more)
     run = trainer.Trainer(hp, load_vocabs(hp))
-    steps = [run.step, run.accumulate_step] if accumulate > 1 else [run.step]
-    for step in steps:
-        assert step["model"] is run.model
-        assert (step["smoothing"], step["consistency"]) == (0.3, 2.0)
-        assert step["gradient_sum"] is run.step["gradient_sum"]
-    assert run.step["clip_norm"] == 0.7
+    assert run.step["model"] is run.model and run.step["optimizer"] is run.optimizer
+    for name, value in dict(smoothing=0.3, consistency=2.0, clip_norm=0.7, update=True).items():
+        assert run.step[name] == value
     assert (run.step["gradient_sum"] is None) == (accumulate == 1)
+    expected = run.step | dict(update=False) if accumulate > 1 else None
+    assert run.accumulate_step == expected
     # The peak is that of the paper, and the first of four steps has a fourth of it.
     assert float(run.optimizer.learning_rate) == pytest.approx((16 * 4) ** -0.5 / 4)
     search = run.decode.loaded.hp
@@ -262,7 +262,7 @@ def test_a_training_that_another_one_has_overtaken(run, flags):
     logdir.mkdir()
     (logdir / "model_epoch_01_gs_1.index").touch()
     with pytest.raises(InputError, match="another training run has just written here"):
-        with train.own_logdir(run, latest=None):
+        with train.own_logdir(run, rows_before=[]):
             pytest.fail("was trained")
     assert {path.name for path in logdir.iterdir()} == {"lock", "model_epoch_01_gs_1.index"}
 
@@ -329,8 +329,9 @@ def test_the_best_checkpoint_follows_the_metric(flags, monkeypatch):
 
     monkeypatch.setattr(trainer, "evaluate_dev", evaluate_dev)
     train.main(flags | dict(num_epochs=2, metric="chrf"))
-    names = [path.name for path in checkpoint.list_checkpoints(flags["logdir"])]
-    assert checkpoint.best(flags["logdir"]).name == names[1]
-    assert [*checkpoint.read_dev_scores(flags["logdir"], "chrf").values()] == [50.0, 60.0]
+    names = [row.name for row in saved_rows(flags["logdir"])]
+    assert checkpoint.require_best(flags["logdir"]).name == names[1]
+    assert [*dev_scores(flags["logdir"]).values()] == [50.0, 60.0]
     train.main(flags | dict(num_epochs=3, metric="bleu"))
-    assert [*checkpoint.read_dev_scores(flags["logdir"]).values()] == [10.0]
+    assert [*dev_scores(flags["logdir"]).values()] == [50.0, 60.0, 10.0]
+    assert checkpoint.require_best(flags["logdir"]).name == saved_rows(flags["logdir"])[-1].name

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import struct
 import time
@@ -17,10 +18,13 @@ from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleH
 
 import checkpoint
 import inference
+from choices import POSITIONS
 from conftest import slow
+from helpers import save
 from hparams import Hyperparams, hparams_path, make_hparams, read_hparams
 from ids import RaggedIds
 from interop import tensor_bundle
+from interop.variable_names import variable_shapes, variables_by_2017_name
 from model import make_model
 from monitor import tensorboard_events
 from processes import forked
@@ -66,12 +70,18 @@ def evaluate(stranger, *words, script="eval.py"):
     return done
 
 
-def rename_checkpoint(stranger, name):
-    """Rename the newest checkpoint, also in the file `checkpoint`."""
-    path = checkpoint.latest(stranger)
+def rename_checkpoint(stranger, name, run_file):
+    """Rename the newest checkpoint, also in run.json, or without it in the file `checkpoint`."""
+    path = checkpoint.latest_readable(stranger)
     for suffix in checkpoint.SUFFIXES:
         os.rename(f"{path}{suffix}", f"{stranger / name}{suffix}")
-    (stranger / "checkpoint").write_text(f'model_checkpoint_path: "{name}"\n')
+    if run_file:
+        run = json.loads((stranger / "run.json").read_text())
+        run["checkpoints"][-1]["name"] = name
+        (stranger / "run.json").write_text(json.dumps(run))
+    else:
+        (stranger / "run.json").unlink()
+        (stranger / "checkpoint").write_text(f'model_checkpoint_path: "{name}"\n')
 
 
 def test_a_foreign_model_can_be_used(stranger):
@@ -81,12 +91,13 @@ def test_a_foreign_model_can_be_used(stranger):
 
 
 @pytest.mark.parametrize("name", [".bashrc", "model_epoch_1_gs_2x", "model.ckpt-1\x1b[2J", "a b"])
-@pytest.mark.parametrize("script", ["eval.py", "train.py"])
-def test_a_checkpoint_with_another_name_is_refused(stranger, name, script):
-    rename_checkpoint(stranger, name)
+@pytest.mark.parametrize("script, run_file", [("eval.py", False), ("train.py", True)])
+def test_a_checkpoint_with_another_name_is_refused(stranger, name, script, run_file):
+    rename_checkpoint(stranger, name, run_file)
     more = ["--recipe", "tiny"] if script == "train.py" else []
     done = evaluate(stranger, *more, script=script)
-    assert done.returncode == 2 and "the name of a checkpoint is like" in done.stderr
+    problem = "does not list the checkpoints" if run_file else "the name of a checkpoint is like"
+    assert done.returncode == 2 and problem in done.stderr
     assert "\x1b" not in done.stderr
 
 
@@ -105,7 +116,7 @@ def test_results_are_written_where_the_user_says(stranger):
 @slow
 def test_results_follow_no_link_out_of_the_folder(stranger):
     home = stranger.parent.parent / "home"
-    name = checkpoint.latest(stranger).name
+    name = checkpoint.latest_readable(stranger).name
     change(stranger, results="st/results", beam=1)
     (stranger / "results").mkdir()
     (stranger / "results" / name).symlink_to(home / ".bashrc")
@@ -127,7 +138,7 @@ def test_the_copy_of_other_results_follows_no_link(stranger):
     """The author of the results knows its name: it ends in their digest."""
     bashrc = stranger.parent.parent / "home" / ".bashrc"
     change(stranger, results="st/results", beam=1)
-    path = stranger / "results" / checkpoint.latest(stranger).name
+    path = stranger / "results" / checkpoint.latest_readable(stranger).name
     path.parent.mkdir()
     path.write_text("echo theirs\n")
     copy = path.with_name(f"{path.name}.{hashlib.sha256(path.read_bytes()).hexdigest()[:8]}")
@@ -138,7 +149,7 @@ def test_the_copy_of_other_results_follows_no_link(stranger):
     assert copy.read_text() == "echo theirs\n" and not copy.is_symlink()
 
 
-@pytest.mark.parametrize("name", ["lock", "hparams.json", "dev_scores.json", "bpe.metadata.tsv"])
+@pytest.mark.parametrize("name", ["lock", "hparams.json", "run.json", "bpe.metadata.tsv"])
 @pytest.mark.parametrize("choose_alpha", [False, True])
 def test_training_follows_no_link_out_of_the_folder(stranger, name, choose_alpha):
     bashrc = stranger.parent.parent / "home" / ".bashrc"
@@ -146,8 +157,6 @@ def test_training_follows_no_link_out_of_the_folder(stranger, name, choose_alpha
     if path.exists():
         bashrc.write_bytes(path.read_bytes())
         path.unlink()
-    elif name == "dev_scores.json":  # valid, so that only the link is wrong
-        bashrc.write_text('{"dev": "d", "metric": "bleu", "scores": {}}')
     before = bashrc.read_bytes()
     path.symlink_to(bashrc)
     more = ["--recipe", "tiny", "--source_train", "st/source", "--target_train", "st/target"]
@@ -221,34 +230,86 @@ def test_sizes_are_compared_before_a_model_is_built(stranger, fields, monkeypatc
         inference.load_model(dict(logdir=str(stranger)))
 
 
-def test_sizes_are_compared_in_every_block(monkeypatch):
-    """A kernel that the file lacks, or has in a small size, would be made of the size C."""
-    fields = dict(hidden_units=16, ffn_units=24, num_blocks=3, num_heads=2)
-    hp = make_hparams(dict(recipe="tiny") | fields)
-    model = make_model(hp, 30, 30)
-    weights = checkpoint.make_checkpoint(model).weights
-    shapes = {checkpoint.checkpoint_key(name): [*v.shape] for name, v in weights.items()}
-    monkeypatch.setattr(checkpoint, "saved_shapes", lambda _: shapes)
+@pytest.mark.parametrize("recipe", ["tiny", "legacy", "rnn_attention"])
+@pytest.mark.parametrize("change", ["small", "missing"])
+def test_each_variable_is_compared(monkeypatch, recipe, change):
+    """One that the file lacks, or has in a small size, would be made of the size of the fields."""
+    hp = make_hparams(dict(recipe=recipe, hidden_units=16))
+    shapes = variable_shapes(hp, 30, 30)
+    monkeypatch.setattr(checkpoint, "variable_shapes", lambda *_: shapes)
+    saved = {checkpoint.checkpoint_key(name): shape for name, shape in shapes.items()}
+    monkeypatch.setattr(checkpoint, "saved_shapes", lambda _: saved)
     checkpoint.check_sizes(hp, (30, 30), Path("model"))
-    checked = 0
-    for key, shape in shapes.items():
-        for saved in (shapes | {key: [1, 1]}, {k: s for k, s in shapes.items() if k != key}):
-            monkeypatch.setattr(checkpoint, "saved_shapes", lambda _, saved=saved: saved)
-            try:
-                checkpoint.check_sizes(hp, (30, 30), Path("model"))
-            except InputError:
-                checked += 1
-                assert len(shape) == 2
-    # The embedding; three attentions and two feed-forward layers in each of three blocks
-    assert checked == 2 * (1 + 3 * 5)
+    for key in shapes:
+        other = {k: shape for k, shape in saved.items() if k != checkpoint.checkpoint_key(key)}
+        other |= {checkpoint.checkpoint_key(key): [1, 1]} if change == "small" else {}
+        monkeypatch.setattr(checkpoint, "saved_shapes", lambda _, other=other: other)
+        with pytest.raises(InputError, match=re.escape(key)):
+            checkpoint.check_sizes(hp, (30, 30), Path("model"))
 
 
-@pytest.mark.parametrize("score", ["[" * 200_000, "1" + "0" * 400], ids=["deep", "large"])
-def test_dev_scores_that_python_cannot_hold(tmp_path, score):
-    content = f'{{"dev": "d", "metric": "bleu", "scores": {{"model_epoch_01_gs_1": {score}}}}}'
-    (tmp_path / "dev_scores.json").write_text(content)
-    with pytest.raises(InputError, match="dev_scores.json: holds no dev scores"):
-        checkpoint.read_dev_scores(tmp_path)
+@pytest.mark.parametrize("recipe, positions", [("rnn", "auto"), *(("tiny", p) for p in POSITIONS)])
+def test_the_shapes_of_a_model_that_is_not_built(recipe, positions):
+    fields = {} if recipe == "rnn" else dict(positions=positions, num_blocks=3, num_heads=2)
+    hp = make_hparams(dict(recipe=recipe, hidden_units=16) | fields)
+    variables = variables_by_2017_name(make_model(hp, 30, 30)).items()
+    later = "num_blocks_[12]/positions/"  # left out
+    expected = {name: [*v.shape] for name, v in variables if not re.search(later, name)}
+    assert variable_shapes(hp, 30, 30) == expected
+
+
+ROW = dict(name="model_epoch_01_gs_9", epoch=1, step=9, epoch_done=True)
+SCORED = ROW | dict(score=1.5, metric="bleu", dev="digest")
+LATER = ROW | dict(name="model_epoch_02_gs_10", epoch=2, step=10)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        "3",
+        "{}",
+        '{"checkpoints": []}',
+        '{"checkpoints": [[]]}',
+        *(
+            json.dumps(dict(checkpoints=rows))
+            for rows in (
+                [ROW | dict(name="../.bashrc")],
+                [ROW | dict(name="model_epoch_01_gs_8")],
+                [ROW | dict(name="model_epoch_00_gs_9", epoch=0)],
+                [ROW | dict(name="model_epoch_01_gs_-9", step=-9)],
+                [ROW | dict(name="model_epoch_01_gs_9.0", step=9.0)],
+                [ROW | dict(name="model_epoch_01_gs_True", step=True)],
+                [ROW | dict(name=f"model_epoch_01_gs_{10**18}", step=10**18)],
+                [ROW | dict(epoch_done="yes")],
+                [ROW | dict(more=1)],
+                [{"name": "model_epoch_01_gs_9"}],
+                [SCORED | dict(score=float("nan"))],
+                [SCORED | dict(score=float("-inf"))],
+                [SCORED | dict(score=10**400)],
+                [SCORED | dict(score="12")],
+                [SCORED | dict(metric=None)],
+                [SCORED | dict(dev=[])],
+                [ROW | dict(metric="bleu")],
+                [LATER, ROW],
+                [ROW, ROW],
+            )
+        ),
+        f'{{"checkpoints": {"[" * 200_000}',
+    ],
+    ids=lambda content: content[-60:],
+)
+def test_a_list_of_checkpoints_that_no_training_wrote(tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(InputError, match="run.json: does not list the checkpoints of a training"):
+        checkpoint.read_rows(tmp_path)
+
+
+def test_a_list_of_checkpoints(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps(dict(checkpoints=[SCORED, LATER])))
+    first, second = checkpoint.read_rows(tmp_path)
+    assert first.score == 1.5 and (second.step, second.score, second.metric) == (10, None, None)
 
 
 def test_a_link_in_a_folder_of_the_model(tmp_path):
@@ -266,14 +327,6 @@ def test_a_link_in_a_folder_of_the_model(tmp_path):
     link.symlink_to("profile")  # leads to itself
     check_folder(tmp_path / "model")
     assert may_write(link, "results", {}) == may_write(tmp_path, "results", {})
-
-
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
-def test_a_score_that_is_not_finite(tmp_path, value):
-    scores = f'{{"dev": "d", "metric": "bleu", "scores": {{"model_epoch_01_gs_1": {value}}}}}'
-    (tmp_path / "dev_scores.json").write_text(scores)
-    with pytest.raises(InputError, match="dev_scores.json: holds no dev scores"):
-        checkpoint.read_dev_scores(tmp_path)
 
 
 # Checkpoints from someone else ----------------------------------------------------------
@@ -404,7 +457,7 @@ def test_a_crafted_block_is_refused(tmp_path, change, problem):
 
 @pytest.mark.parametrize("part", ["index", "data", "name"])
 def test_a_checkpoint_is_two_files(stranger, part):
-    path = checkpoint.latest(stranger)
+    path = checkpoint.latest_readable(stranger)
     if part == "name":  # TensorFlow would read the newest checkpoint within the folder
         path.mkdir()
         (path / "checkpoint").write_text('model_checkpoint_path: "../other"')
@@ -420,7 +473,7 @@ def test_a_variable_of_another_shape_or_type_is_not_restored(tmp_path, shape, dt
     model = make_model(make_hparams(dict(recipe="tiny", hidden_units=16, num_blocks=1)), 30, 30)
     saved = checkpoint.make_checkpoint(model, progress=dict(a=tf.Variable(np.zeros(2, np.float32))))
     other = checkpoint.make_checkpoint(model, progress=dict(a=tf.Variable(tf.zeros(shape, dtype))))
-    path = checkpoint.save(saved, tmp_path, 1, 1)
+    path = save(saved, tmp_path, 1, 1)
     checkpoint.restore(saved, path)
     with pytest.raises(InputError, match="progress/a/.* another shape or type"):
         checkpoint.restore(other, path)
@@ -460,7 +513,7 @@ def test_a_model_without_finite_logits_is_named(factor, beam):
     "name, read",
     [
         ("hparams.json", read_hparams),
-        ("dev_scores.json", checkpoint.read_dev_scores),
+        ("run.json", checkpoint.read_rows),
         ("bpe.model", lambda folder: SubwordVocab(folder / "bpe.model")),
         ("de.vocab.tsv", lambda folder: WordVocab(folder / "de.vocab.tsv", 0)),
     ],
@@ -491,8 +544,7 @@ def test_the_file_of_the_newest_checkpoint_is_read_in_linear_time(tmp_path, unit
     (tmp_path / "checkpoint").write_text(unit * (800_000 // len(unit)))
     start = time.process_time()
     with pytest.raises(InputError, match="names no checkpoint|the name of a checkpoint is like"):
-        checkpoint.latest(tmp_path)
-    checkpoint.listed_names(tmp_path)
+        checkpoint.latest_readable(tmp_path)
     assert time.process_time() - start < 5  # 0.01 s; quadratic time would be minutes
 
 
