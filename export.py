@@ -32,7 +32,8 @@ class ExportFlags(Flags):
         "float32",
         "type of the matrices, for --format ctranslate2",
         choices=("float32", "int8"),
-        only_with=dict(format="ctranslate2"),
+        needs=dict(format="ctranslate2"),
+        remedy="Leave it out",
     )
 
 

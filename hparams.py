@@ -25,6 +25,7 @@ from runtime.flags import (
     INT32_LIMIT,
     NONE,
     WIDTH_LIMIT,
+    Choice,
     Condition,
     Flags,
     above,
@@ -371,8 +372,7 @@ class Hyperparams(ModelHparams):
         INT32_LIMIT,
         fixed="model",
         auto=True,
-        needs=dict(tokenizer="bpe"),
-        remedy="For words, use --min_cnt",
+        choices={AUTO: Choice(needs=dict(tokenizer="bpe"), remedy="For words, use --min_cnt")},
     )
     joint_vocab: bool = data_flag(
         True,

@@ -34,7 +34,8 @@ class RerankFlags(Flags):
         "for reverse: weight of the reverse model, next to 1 for the score",
         0.0,
         1000.0,
-        only_with=dict(method="reverse"),
+        needs=dict(method="reverse"),
+        remedy="Leave it out",
     )
 
     def __post_init__(self):

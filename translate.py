@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import os
 import sys
-from functools import partial
 from pathlib import Path
 
 from choices import ENGINES
@@ -32,8 +31,10 @@ from runtime.flags import NONE, Condition, Flags, check_not_given, flag
 SOURCE_FILE = Condition(lambda path: path != "-", "the file of the sources, --{name}")
 NO_SCORE = Condition(lambda path: path == NONE, "translations, and --score makes none")
 
-# Declare a flag that has no effect with --score.
-translation_flag = partial(flag, only_with=dict(score=NO_SCORE))
+
+def translation_flag(*args, needs=None, remedy="Leave it out", **metadata):
+    """Declare a flag that has no effect with --score."""
+    return flag(*args, needs=dict(score=NO_SCORE) | (needs or {}), remedy=remedy, **metadata)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +80,7 @@ class TranslateFlags(Flags):
         " continues; none: no file",
         path=True,
         needs=dict(source=SOURCE_FILE, engine="tensorflow"),
+        remedy="Leave it out, or give --source",
     )
     replace_unknown: bool = translation_flag(
         False,
@@ -94,7 +96,8 @@ class TranslateFlags(Flags):
         "float32",
         "type of the matrices in CTranslate2",
         choices=("float32", "int8"),
-        only_with=dict(engine="ctranslate2"),
+        needs=dict(engine="ctranslate2"),
+        remedy="Leave it out",
     )
 
     def __post_init__(self):

@@ -413,7 +413,7 @@ def test_another_recipe_in_the_logdir(model, tmp_path):
         (["translate.py", "--nbest", "0"], "nbest is 0"),
         (["train.py", "--hidden_units", "10", "--num_heads", "4"], "is not a multiple of"),
         (["train.py", "--recipe", "tiny", "--batch_size", "4", "--batch_tokens", "9"], "both set"),
-        (["export.py", "--quantization", "int8"], "only with --format ctranslate2"),
+        (["export.py", "--quantization", "int8"], "needs --format ctranslate2"),
         (["train.py", "--recipe", "rnn", "--num_heads", "2"], "num_heads has an effect only with"),
         (
             ["train.py", "--positions", "t5", "--attention_score", "dot"],
@@ -429,7 +429,7 @@ def test_another_recipe_in_the_logdir(model, tmp_path):
         (["translate.py", "--source", "s", "--output", "s"], "--source names this file, too. Cho"),
         (
             ["rerank.py", "--source", "a", "--nbest", "b", "--method", "mbr", "--weight", "2"],
-            "weight has an effect only with --method reverse",
+            "weight 2.0 needs --method reverse",
         ),
     ],
     ids=lambda value: value[1] if isinstance(value, list) else "",

@@ -207,8 +207,8 @@ def test_alignments_of_nbest_lists_have_a_line_for_each(trained, tmp_path):
     "change, words",
     [
         (dict(source="-"), ("score needs the file of the sources", "--source")),
-        (dict(nbest=2, beam=2), ("nbest has an effect only with translations",)),
-        (dict(attention="out.png"), ("attention has an effect only with translations",)),
+        (dict(nbest=2, beam=2), ("nbest 2 needs translations",)),
+        (dict(attention="out.png"), ("attention out.png needs translations",)),
         (dict(alpha=1), ("alpha has no effect: with --score",)),
         (dict(score="nowhere"), ("nowhere: no such file", "--score")),
         (dict(score="{two}"), ("30 lines, but", "has 2", "Make line n")),

@@ -227,7 +227,7 @@ def test_bad_input_is_refused(tiny, tmp_path):
         "nbest is 9, but beam is 2, .* --beam 9": dict(nbest=9, beam=2),
         "nbest is 0": dict(nbest=0),
         "attention out.pdf: .* PNG": dict(attention="out.pdf"),
-        "quantization has an effect only with --engine": dict(quantization="int8"),
+        "quantization int8 needs --engine": dict(quantization="int8"),
         f"{tmp_path}: is a folder": dict(output=str(tmp_path)),
         "no checkpoint": dict(logdir=str(tmp_path)),
         "replace_unknown needs --tokenizer words": dict(replace_unknown=True),
@@ -400,10 +400,10 @@ def test_a_prefix_that_cannot_be_used(trained, tmp_path):
     for more, message in (
         ({}, f"{source}: 2 lines, but {prefix} has 1"),
         (dict(prefix=tmp_path / "missing"), "missing: no such file or directory. Check the path"),
-        (dict(source="-"), "needs the file of the sources, --source. Give --source"),
+        (dict(source="-"), "needs the file of the sources, --source. Leave it out, or"),
         (dict(source=tmp_path / "pipe"), "pipe: not a regular file, and with --prefix"),
         (dict(engine="ctranslate2"), "needs --engine tensorflow, and it is ctranslate2"),
-        (dict(score=source), "prefix has an effect only with translations, and --score"),
+        (dict(score=source), "needs translations, and --score makes none. Leave it out"),
     ):
         done = forked_script("translate.py", **flags | more)
         assert done.returncode == 2 and message in done.stderr, done.stderr
