@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from ids import RaggedIds, RaggedWriter, smallest_dtype
+from ids import EOS, UNK, RaggedIds, RaggedWriter, smallest_dtype
 from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import (
     MAX_JSON_BYTES,
@@ -42,7 +42,7 @@ from text import (
     skipped_note,
     training_files,
 )
-from vocab import EOS, UNK, fingerprints
+from vocab import fingerprints
 
 MAX_UNKNOWN_SHARE = 0.9  # with more <UNK>, the vocabulary belongs to another text
 

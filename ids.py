@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from runtime.files import check_regular_file, open_named
-from vocab import PAD
+
+PAD, UNK, BOS, EOS = range(4)  # ids of the first four tokens of every vocabulary
+SPECIALS = ("<PAD>", "<UNK>", "<S>", "</S>")
 
 SCAN_IDS = 2**22  # ids that a scan of all ids holds in memory at a time
 

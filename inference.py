@@ -16,7 +16,7 @@ import checkpoint
 from data_load import encode_lines
 from ensemble import Ensemble
 from hparams import Hyperparams, load_hparams
-from ids import RaggedIds
+from ids import BOS, EOS, PAD, UNK, RaggedIds
 from interop import original
 from model import make_model
 from runtime.errors import InputError
@@ -33,7 +33,7 @@ from search import (
     suppress,
 )
 from text import normalize
-from vocab import BOS, EOS, PAD, UNK, fingerprints, load_vocabs, truncate_at_eos
+from vocab import fingerprints, load_vocabs, truncate_at_eos
 
 # The limits of a batch bound the memory. Larger batches are faster.
 MAX_BATCH_SOURCE_TOKENS = 4096  # padding included

@@ -11,6 +11,7 @@ from keras import ops
 
 from choices import MODELS, POSITIONS
 from hparams import ModelHparams
+from ids import EOS, PAD, UNK
 from modules import (
     Dropout,
     Embedding,
@@ -23,7 +24,6 @@ from modules import (
     shift_right,
 )
 from positions import Positions
-from vocab import EOS, PAD, UNK
 
 # The values of the hyperparameter `precision`, as Keras names them.
 DTYPE_POLICIES = dict(float32="float32", bfloat16="mixed_bfloat16")

@@ -34,7 +34,7 @@ from keras import ops
 
 from attention import add_parameters, attention_function, scores_to_weights, upcast
 from choices import ATTENTION_SCORES, NORMALIZATIONS
-from vocab import BOS
+from ids import BOS
 
 # Valid arguments of constructors, for `check_arguments`.
 SIZE = "an integer of at least 1"

@@ -25,6 +25,7 @@ import numpy as np
 import sentencepiece
 
 from bleu import training_language_notes
+from ids import BOS, EOS, PAD, SPECIALS, UNK
 from text import (
     SentenceFile,
     blocks,
@@ -36,7 +37,7 @@ from text import (
     skipped_note,
     training_files,
 )
-from vocab import BOS, EOS, PAD, SPECIALS, TOKENIZERS, UNK, SubwordVocab, WordVocab
+from vocab import TOKENIZERS, SubwordVocab, WordVocab
 
 SPECIAL_COUNT = 1_000_000_000  # count written for the special tokens, above every `min_cnt`
 RARE_COUNT = 10  # a merged subword seen less often is rare

@@ -25,6 +25,7 @@ from keras import ops
 from attention import add_parameters, attention_function, scores_to_weights
 from choices import ATTENTION_SCORES
 from hparams import ModelHparams
+from ids import PAD
 from modules import (
     BOOLEAN,
     SIZE,
@@ -35,7 +36,6 @@ from modules import (
     check_vocab_sizes,
     shift_right,
 )
-from vocab import PAD
 
 CELLS = dict(
     # tanh(W x + U h + b). Some texts print one bias per product; their sum is b.

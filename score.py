@@ -7,9 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from data_load import encode_lines
-from ids import RaggedIds
+from ids import PAD, RaggedIds
 from inference import decoding_batches, not_finite_error, sequence_scores
-from vocab import PAD
 
 
 class LineScore(NamedTuple):

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from ids import PAD
 from modules import divergence_of_halves, smoothed_cross_entropy
 from optimizer import clip_gradients
-from vocab import PAD
 
 BATCH_SPEC = (tf.TensorSpec([None, None], tf.int32),) * 2  # x and y, (N, T)
 

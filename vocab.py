@@ -13,13 +13,12 @@ import sentencepiece
 from google.protobuf.message import DecodeError
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
+from ids import EOS, SPECIALS, UNK
 from runtime.errors import InputError
 from runtime.files import atomic_write, check_exists, read_file
 from runtime.flags import AUTO
 from text import clean, decode_utf8, is_tag_line, normalize, normalize_lines, starts_with_tag
 
-PAD, UNK, BOS, EOS = range(4)  # ids of the first four tokens of every vocabulary
-SPECIALS = ("<PAD>", "<UNK>", "<S>", "</S>")
 MAX_COUNT_DIGITS = 18  # digits of a word's count, so that it fits into an int64
 MAX_WORDS_BYTES = 2**28  # of a file of words
 MAX_SENTENCEPIECE_BYTES = 2**24

@@ -20,11 +20,11 @@ import tensorflow as tf
 
 from data_load import load_test_data
 from hparams import make_hparams
+from ids import BOS
 from inference import SearchDecoder, decoding_batch_size, load_model
 from interop import ctranslate2_model
 from model import make_model
 from search import greedy
-from vocab import BOS
 
 NUM_TOKENS, VOCAB_SIZE = 4096, 8000
 

@@ -17,8 +17,9 @@ import numpy as np
 import tensorflow as tf
 
 from hparams import make_hparams
+from ids import PAD
 from trainer import Trainer
-from vocab import PAD, load_vocabs
+from vocab import load_vocabs
 
 
 def load_batches(path, flags):

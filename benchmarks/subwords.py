@@ -20,8 +20,8 @@ sys.path.insert(0, str(ROOT))
 import sentencepiece
 
 import prepro
+from ids import UNK
 from text import normalize_lines, read_lines
-from vocab import UNK
 
 HELD_OUT_PAIRS = 500
 HEADER = (

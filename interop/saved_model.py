@@ -9,10 +9,11 @@ from functools import partial
 
 import tensorflow as tf
 
+from ids import EOS, UNK
 from inference import make_search, truncate_at_eos_tf
 from runtime.errors import InputError
 from text import INVISIBLE, JOINERS, LOOSE_NON_JOINER, UNJOINED, clean
-from vocab import EOS, UNK, SubwordVocab, WordVocab
+from vocab import SubwordVocab, WordVocab
 
 # RE2 writes \u200b as \x{200b}.
 INVISIBLE_RE2, JOINERS_RE2, LOOSE_RE2 = (

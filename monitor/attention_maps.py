@@ -13,12 +13,12 @@ import tensorflow as tf
 from keras import ops
 
 from ensemble import Ensemble
-from ids import RaggedIds
+from ids import EOS, SPECIALS, UNK, RaggedIds
 from inference import decoding_batches
 from modules import shift_right
 from rnn import RecurrentModel
 from runtime.files import atomic_open
-from vocab import EOS, SPECIALS, UNK, WordVocab, truncate_at_eos
+from vocab import WordVocab, truncate_at_eos
 
 MAX_PICTURE_TOKENS = 100  # on each axis of a picture
 # Fallback fonts: no single font covers all scripts.

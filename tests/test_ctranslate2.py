@@ -13,6 +13,7 @@ from data_load import encode_lines
 from export import ExportFlags
 from helpers import ODD_LINES, refused, run_translate
 from hparams import make_hparams
+from ids import PAD
 from inference import LoadedModel, SearchDecoder, Translator, load_model
 from interop import ctranslate2_model
 from interop.optional import import_optional
@@ -22,7 +23,6 @@ from runtime.errors import InputError
 from search import suppress
 from text import read_test_sentences
 from translate import TranslateFlags
-from vocab import PAD
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason=INSTALL_EXTRAS)
 

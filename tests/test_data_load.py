@@ -35,13 +35,13 @@ from bleu import METRICS, bleu_score, corpus_score
 from conftest import GOLDEN, write_corpus
 from data_load import create_data, get_batch_data, load_test_data, load_train_data
 from hparams import Hyperparams, make_hparams
-from ids import RaggedIds
+from ids import EOS, RaggedIds
 from interop.original import find_min_cnt
 from processes import ROOT, Forked
 from runtime import parallel
 from runtime.errors import InputError
 from text import read_lines, read_test_sentences, read_test_set
-from vocab import EOS, TOKENIZERS, WordVocab, fingerprints, load_vocabs
+from vocab import TOKENIZERS, WordVocab, fingerprints, load_vocabs
 
 VOCAB_SHA256 = {
     "de": "94240fde34b7dd1cd00fad21c28bff16083c2ae29c213cdf0b04157c680fc317",

@@ -13,13 +13,13 @@ import train
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from ensemble import Ensemble, mean_log_probs
 from hparams import make_hparams
+from ids import BOS
 from inference import LoadedModel, Translator, load_model, make_search
 from model import make_model
 from processes import forked_script
 from runtime.errors import InputError
 from score import Scorer
 from text import read_test_sentences
-from vocab import BOS
 
 V = 40
 

@@ -25,6 +25,7 @@ from data_load import load_train_data
 from export import ExportFlags
 from helpers import save
 from hparams import RECIPES, Hyperparams, make_hparams
+from ids import EOS, SPECIALS, UNK
 from inference import LoadedModel, Translator, make_search
 from interop.saved_model import SubwordOps, WordOps, write_saved_model
 from model import make_model
@@ -32,7 +33,7 @@ from optimizer import FusedAdam
 from runtime.errors import InputError
 from text import SentenceFile, blocks, clean, normalize, read_lines, read_test_sentences
 from training_step import make_train_step
-from vocab import EOS, SPECIALS, UNK, WordVocab, load_vocabs
+from vocab import WordVocab, load_vocabs
 
 SOAK = "SOAK" in os.environ
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

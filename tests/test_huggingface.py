@@ -19,6 +19,7 @@ from data_load import encode_lines
 from export import ExportFlags
 from helpers import ODD_LINES, refused
 from hparams import make_hparams
+from ids import BOS, PAD
 from inference import LoadedModel, Translator, load_model
 from interop import huggingface_model
 from interop.optional import import_optional
@@ -28,7 +29,7 @@ from runtime.errors import InputError
 from runtime.flags import AUTO
 from search import suppress
 from text import read_lines, read_test_sentences
-from vocab import BOS, PAD, SubwordVocab, load_vocabs
+from vocab import SubwordVocab, load_vocabs
 
 # The Python that loads the exported models: this one, or that of another environment.
 CLIENT_PYTHON = os.environ.get("HUGGINGFACE_PYTHON", sys.executable)

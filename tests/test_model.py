@@ -21,6 +21,7 @@ from conftest import (
 )
 from helpers import SIZES, X, Y
 from hparams import RECIPES, make_hparams
+from ids import BOS
 from interop.variable_names import variables_by_2017_name
 from model import DecoderBlock, EncoderBlock, Transformer, make_model
 from modules import MultiheadAttention, shift_right, smoothed_cross_entropy
@@ -30,7 +31,7 @@ from runtime.errors import InputError
 from search import greedy
 from trainer import make_loss_fn
 from training_step import make_train_step
-from vocab import BOS, load_vocabs
+from vocab import load_vocabs
 
 
 def largest_difference(ours, theirs):

@@ -13,6 +13,7 @@ import positions
 import rnn
 from conftest import BFLOAT16
 from helpers import RNG, random
+from ids import EOS, UNK
 from model import DecoderBlock, EncoderBlock, InputEmbedding
 from modules import (
     AddAndNorm,
@@ -29,7 +30,6 @@ from modules import (
 )
 from optimizer import FusedAdam, InverseSqrtSchedule
 from positions import LearnedPositions, Positions
-from vocab import EOS, UNK
 
 IDS = np.array([[5, 1, 7, 0], [2, 3, 0, 0]], np.int32)  # (N, T)
 C = 8

@@ -216,3 +216,25 @@ def test_the_readme_names_every_file_and_is_short():
 def test_the_requirements_say_what_each_package_is_for():
     for line in Path(ROOT / "requirements.txt").read_text().splitlines():
         assert line.startswith("#") or "  # " in line, line
+
+
+# docs/development.md, Layout: a file imports from its own floor and from those below.
+FLOORS = (
+    "choices hparams ids",
+    "attention modules positions rnn model search optimizer training_step",
+    "text segments vocab data_load bleu",
+    "checkpoint ensemble inference score trainer",
+    "prepro train eval translate rerank serve export",
+)
+
+
+def test_no_file_imports_from_a_floor_above():
+    floor_of = {name: i for i, floor in enumerate(FLOORS) for name in floor.split()}
+    assert floor_of.keys() == {path.stem for path in ROOT.glob("*.py")}
+    for path in [*ROOT.glob("*.py"), *(ROOT / "runtime").glob("*.py")]:
+        floor = floor_of.get(path.stem, -1)  # runtime/ is below all
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom | ast.Import):
+                name = getattr(node, "module", None) or node.names[0].name
+                assert floor_of.get(name, -1) <= floor, (path.name, name)
+                assert name not in FLOORS[-1].split(), (path.name, name)

@@ -10,6 +10,7 @@ import translate
 from data_load import encode_lines
 from helpers import refused
 from hparams import make_hparams
+from ids import EOS, SPECIALS, UNK
 from inference import Hypothesis, LoadedModel, load_model
 from model import make_model
 from monitor import attention_maps
@@ -17,7 +18,7 @@ from monitor.attention_maps import ids_by_words, word_alignments, word_indices
 from processes import forked_script
 from score import LineScore, Scorer
 from text import read_test_sentences
-from vocab import EOS, SPECIALS, UNK, WordVocab
+from vocab import WordVocab
 
 
 @pytest.fixture(params=["legacy", "tiny", "rnn_attention"])

@@ -22,13 +22,13 @@ from conftest import sample_pairs, slow, write_corpus
 from data_load import SentencePairs, load_train_data
 from helpers import scalars
 from hparams import choose_schedule, choose_vocab_size, hparams_path, load_hparams, make_hparams
-from ids import RaggedIds
+from ids import EOS, SPECIALS, RaggedIds
 from inference import LoadedModel, SearchDecoder, limit_note
 from processes import ROOT, forked_script
 from runtime.errors import InputError
 from runtime.flags import AUTO
 from train import count_steps_per_epoch
-from vocab import EOS, SPECIALS, WordVocab, load_vocabs
+from vocab import WordVocab, load_vocabs
 
 TINY = dict(recipe="tiny", hidden_units=16, ffn_units=16, num_blocks=1, num_heads=2)
 

@@ -16,7 +16,7 @@ from conftest import INSTALL_EXTRAS, Golden, sample_pairs, slow, write_corpus
 from data_load import SentencePairs
 from helpers import event_values, scalars
 from hparams import make_hparams
-from ids import RaggedIds
+from ids import UNK, RaggedIds
 from inference import load_model
 from modules import MultiheadAttention
 from monitor import tensorboard_events
@@ -26,7 +26,7 @@ from optimizer import FusedAdam
 from processes import forked_script, free_ports
 from train import load_dev_data
 from training_step import make_train_step
-from vocab import UNK, load_vocabs
+from vocab import load_vocabs
 
 TINY = dict(recipe="tiny", vocab_size=300, hidden_units=32, num_blocks=1, num_heads=2)
 

@@ -18,6 +18,7 @@ from conftest import sample_pairs, slow
 from data_load import encode_lines
 from helpers import ODD_LINES, refused, run_translate, translate_command
 from hparams import make_hparams
+from ids import EOS, SPECIALS, UNK
 from inference import (
     Hypothesis,
     LoadedModel,
@@ -33,7 +34,7 @@ from runtime.errors import InputError
 from runtime.workers import wait_for_shard
 from text import read_test_sentences
 from translate import main, open_alignments
-from vocab import EOS, SPECIALS, UNK, WordVocab
+from vocab import WordVocab
 
 
 @pytest.fixture(params=["legacy", "tiny"])

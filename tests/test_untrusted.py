@@ -22,7 +22,7 @@ from choices import POSITIONS
 from conftest import slow
 from helpers import save
 from hparams import Hyperparams, hparams_path, make_hparams, read_hparams
-from ids import RaggedIds
+from ids import SPECIALS, RaggedIds
 from interop import tensor_bundle
 from interop.variable_names import variable_shapes, variables_by_2017_name
 from model import make_model
@@ -34,7 +34,6 @@ from text import read_test_sentences
 from vocab import (
     RESTORE_HINT,
     REWRITE_HINT,
-    SPECIALS,
     SubwordVocab,
     WordVocab,
     check_same_vocab,

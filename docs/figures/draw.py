@@ -13,13 +13,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from data_load import load_test_data
 from hparams import Hyperparams
-from ids import RaggedIds
+from ids import UNK, RaggedIds
 from inference import SearchDecoder, load_model
 from monitor import tensorboard_events
 from monitor.attention_maps import alignments, append_eos, plot_heads
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from vocab import UNK
 
 DOCS = Path(__file__).resolve().parent.parent
 NUM_TOKENS = 12  # of the source sentence to draw: the first of this length without <UNK>
