@@ -212,5 +212,5 @@ def test_checkpoints_that_were_evaluated_with_another_metric_stay(flags, tmp_pat
 
 
 def test_it_needs_a_development_set():
-    with pytest.raises(InputError, match="dev_steps needs a development set. Give --source_dev"):
+    with pytest.raises(InputError, match="dev_steps 5 needs a development set, --source_dev"):
         make_hparams(dict(dev_steps=5))

@@ -112,7 +112,7 @@ def reference(model, cell, x, y, score="scaled_dot"):
     logits, last = [], d[0]
     for i in [2, *y[:-1]]:
         context = last
-        if model.decoder_attention:
+        if model.hp.decoder_attention:
             parameters = {n: v.numpy() for n, v in model.decoder.score_parameters.items()}
             s = np.array([printed_score(score, parameters, d[0], e_i) for e_i in e])
             alpha = s if score == "cosine" else np.exp(s) / np.exp(s).sum()
@@ -335,8 +335,8 @@ def test_flags_of_another_kind_of_model_are_refused():
             "cell has an effect only with --model rnn, and it is transf",
         ),
         (dict(model="rnn"), "model rnn needs --mask_from ids"),
-        (dict(recipe="rnn", hidden_units=7), "hidden_units 7 is odd"),
-        (dict(recipe="rnn", attention_score="cosine"), "attention_score needs a model with att"),
+        (dict(recipe="rnn", hidden_units=7), "hidden_units is 7, and a bidirectional encoder"),
+        (dict(recipe="rnn", attention_score="cosine"), "only with a model with attention"),
     ):
         with pytest.raises(InputError, match=message):
             make_hparams(flags)
