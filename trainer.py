@@ -238,6 +238,9 @@ class Trainer:
     """
 
     def __init__(self, hp, vocabs, rows=(), dev_sha256="", start_paths=(), text_digest=b""):
+        # A model that was built before would change the names of layers. The order in which
+        # TensorFlow adds gradients follows names, and a resumed run would round differently.
+        keras.backend.clear_session()
         keras.utils.set_random_seed(hp.seed)
         self.hp, self.vocabs, self.dev_sha256, self.rows = hp, vocabs, dev_sha256, [*rows]
         self.vocab_sha256 = fingerprints(vocabs)
