@@ -473,7 +473,7 @@ def test_flags_that_contradict_a_checkpoint_of_the_2017_code(original_run, tmp_p
     refused("eval.py", "hidden_units 128 is not a multiple of num_heads 3", **folders, num_heads=3)
     refused("eval.py", "trained with --mask_from activations, not ids", **folders, mask_from="ids")
     refused("eval.py", "trained with --recipe legacy, not tiny", **folders, recipe="tiny")
-    refused("eval.py", "trained with --positions auto, not t5", **folders, positions="t5")
+    refused("eval.py", "trained with --positions learned, not t5", **folders, positions="t5")
     message = "trained with --attention_score scaled_dot, not additive"
     refused("eval.py", message, **folders, attention_score="additive")
     refused("train.py", "new --logdir", **folders | SMALL)

@@ -207,7 +207,7 @@ def test_alignments_of_nbest_lists_have_a_line_for_each(trained, tmp_path):
 @pytest.mark.parametrize(
     "change, words",
     [
-        (dict(source="-"), ("score needs the file of the sources", "--source")),
+        (dict(source="-"), ("needs the file of the sources, --source. Give --source",)),
         (dict(nbest=2, beam=2), ("nbest 2 needs translations",)),
         (dict(attention="out.png"), ("attention out.png needs translations",)),
         (dict(alpha=1), ("alpha has no effect: with --score",)),

@@ -490,7 +490,8 @@ def test_a_wrong_flag_in_a_notebook_leaves_it_as_it_was(monkeypatch):
             parse_flags("", Hyperparams)
         codes.append(ended.value.code)
 
-    handler = signal.getsignal(signal.SIGINT)
+    handler = signal.default_int_handler  # of a notebook; another test may have left its own
+    signal.signal(signal.SIGINT, handler)
     run()
     assert "matplotlib" not in sys.modules and signal.getsignal(signal.SIGINT) == handler
     thread = threading.Thread(target=run)  # where Python allows no signal handlers

@@ -118,7 +118,7 @@ def test_training_resumes_with_the_same_vocabularies(flags, tmp_path, capsys):
 @pytest.mark.parametrize(
     "fields, message",
     [
-        (dict(recipe="tiny"), "tied_embeddings needs one vocabulary"),
+        (dict(recipe="tiny"), "tied_embeddings needs --joint_vocab"),
         (dict(recipe="legacy"), "joint_vocab False needs --tokenizer bpe"),
     ],
 )
