@@ -306,13 +306,13 @@ def test_the_dev_loss_is_the_mean_over_all_tokens(run, monkeypatch):
     """It is near that of equal probabilities before training, and not an integer."""
     monkeypatch.setattr(inference, "MAX_BATCH_SOURCE_TOKENS", 45)  # three sentences
     dev = load_test_data(run.hp, run.vocabs)
-    loss, scores, got, _ = trainer.evaluate_dev(run.search, run.loss_fn, dev, run.hp, run.vocabs[1])
+    loss, scores, got, _ = trainer.evaluate_dev(run.decode, run.loss_fn, dev, run.hp)
     total, count = run.loss_fn(dev.data.X.pad(width=15), dev.data.Y.pad(width=15))
     assert loss == pytest.approx(float(total / tf.cast(count, tf.float32)), rel=1e-5)
     assert abs(loss - round(loss)) > 1e-3 and len(got) == len(dev.data.X)
     assert scores == {n: corpus_score(n, dev, got, run.hp.target_lang)[0] for n in ("bleu", "chrf")}
     monkeypatch.setattr(trainer, "corpus_score", lambda name, dev, got, lang: (lang, ""))
-    _, langs, *_ = trainer.evaluate_dev(run.search, run.loss_fn, dev, run.hp, run.vocabs[1])
+    _, langs, *_ = trainer.evaluate_dev(run.decode, run.loss_fn, dev, run.hp)
     assert langs == dict(bleu="en", chrf="en")
 
 
@@ -323,8 +323,8 @@ def test_the_best_checkpoint_follows_the_metric(flags, monkeypatch):
     flags = flags | sides | dict(keep_checkpoints=9)
     chrf = iter([50.0, 60.0, 40.0])
 
-    def evaluate_dev(search, loss_fn, dev, hp, vocab):
-        assert vocab.path.name == "en.vocab.tsv"  # that of the target
+    def evaluate_dev(decode, loss_fn, dev, hp):
+        assert decode.loaded.vocabs[1].path.name == "en.vocab.tsv"  # that of the target
         return np.float32(5), dict(bleu=10.0, chrf=next(chrf)), [""] * len(dev.data.X), 0
 
     monkeypatch.setattr(trainer, "evaluate_dev", evaluate_dev)
