@@ -605,8 +605,7 @@ class Hyperparams(ModelHparams):
                 f"temperature {self.temperature}: logits divided by it are too large. Use 0 to"
                 f" search for the best translation, or at least {MIN_TEMPERATURE}"
             )
-        joint = self.tokenizer == "bpe" and self.joint_vocab
-        if self.source_lang == self.target_lang and not joint:
+        if self.source_lang == self.target_lang and not self.has_one_vocab:
             raise InputError(
                 f"source_lang and target_lang are both {self.source_lang}, and one vocabulary file"
                 " would overwrite the other. Give each side its own name"
@@ -614,6 +613,11 @@ class Hyperparams(ModelHparams):
         for lang in (self.source_lang, self.target_lang):
             if "/" in lang or "\\" in lang:
                 raise InputError(f"{lang}: the name of a language must not contain a slash")
+
+    @property
+    def has_one_vocab(self) -> bool:
+        """Whether both languages have the same vocabulary."""
+        return self.tokenizer == "bpe" and self.joint_vocab
 
     @property
     def symbol_list(self) -> list[str]:
@@ -901,7 +905,7 @@ def make_hparams_from(saved, flags) -> Hyperparams:
     """
     fixed = [f.name for f in dataclasses.fields(Hyperparams) if f.metadata["fixed"] == "model"]
     may_change = {"dropout_rate", "attention_dropout", "ffn_dropout", "word_dropout"}
-    if saved.tokenizer == "bpe" and saved.joint_vocab:
+    if saved.has_one_vocab:
         may_change |= {"source_lang", "target_lang"}
     fixed = [name for name in fixed if name not in may_change.intersection(flags)]
     for name in fixed:

@@ -10,7 +10,6 @@ import tensorflow as tf
 from keras import ops
 
 from choices import MODELS, POSITIONS
-from hparams import ModelHparams
 from ids import EOS, PAD, UNK
 from modules import (
     Dropout,
@@ -19,7 +18,7 @@ from modules import (
     Linear,
     MultiheadAttention,
     Normalize,
-    check_vocab_sizes,
+    TranslationModel,
     nonzero_positions,
     shift_right,
 )
@@ -194,7 +193,7 @@ class DecoderCache(NamedTuple):
 
 
 @keras.saving.register_keras_serializable("transformer")
-class Transformer(keras.Model):
+class Transformer(TranslationModel):
     """Source ids and target ids (N, T) int32 -> logits of the targets (N, T, V).
 
     The logits at position i depend on the source and on the targets before i only. The
@@ -207,9 +206,7 @@ class Transformer(keras.Model):
     """
 
     def __init__(self, hp, source_vocab, target_vocab, **kwargs):
-        super().__init__(**kwargs)
-        check_vocab_sizes(hp, source_vocab, target_vocab)
-        self.hp, self.source_vocab, self.target_vocab = hp, source_vocab, target_vocab
+        super().__init__(hp, source_vocab, target_vocab, **kwargs)
 
         dtype = self.dtype_policy.name
         attention, feedforward = self.sublayer_args()
@@ -233,19 +230,6 @@ class Transformer(keras.Model):
         )
         self.output_layer = None if hp.tied_embeddings else Linear(target_vocab, dtype=dtype)
         self.build()
-
-    def get_config(self):
-        """Return the arguments of the constructor; Keras does not record those of a model."""
-        return super().get_config() | dict(
-            hp=self.hp.model_fields(),
-            source_vocab=self.source_vocab,
-            target_vocab=self.target_vocab,
-        )
-
-    @classmethod
-    def from_config(cls, config):
-        """Create the model from what `get_config` returned."""
-        return cls(**config | dict(hp=ModelHparams(**config["hp"])))
 
     def token_layers(self):
         """Return the `Embedding` of the source tokens and that of the target tokens."""
@@ -411,17 +395,7 @@ class Transformer(keras.Model):
         )
 
     def decode_step(self, ids, cache, memory):
-        """Read the newest token of each hypothesis, and compute the logits of the token after it.
-
-        Args:
-          ids: the newest tokens, (N * beam,) int32.
-          cache: what `initial_cache` or the previous step returned.
-          memory: what `encode_memory` returned.
-
-        Returns:
-          ((N * beam, V), DecoderCache): the logits of the next tokens, and the cache with the
-          newest tokens.
-        """
+        """Compute the logits of the next token; see `search.StepModel`."""
         t = ops.shape(cache.blocks[0].K)[2]
         masks = self.padding_masks(ids[:, None])  # (N * beam, 1)
         dec, state = self.dec_input.embed(ids[:, None], t, cache.input)  # (N * beam, 1, C)

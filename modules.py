@@ -34,6 +34,7 @@ from keras import ops
 
 from attention import add_parameters, attention_function, scores_to_weights, upcast
 from choices import ATTENTION_SCORES, NORMALIZATIONS
+from hparams import ModelHparams
 from ids import BOS
 
 # Valid arguments of constructors, for `check_arguments`.
@@ -63,16 +64,6 @@ def check_arguments(valid, **arguments):
         if not is_valid:
             expected = valid if isinstance(valid, str) else f"one of {', '.join(map(repr, valid))}"
             raise ValueError(f"{name} is {value!r}. It must be {expected}")
-
-
-def check_vocab_sizes(hp, source_vocab, target_vocab):
-    """Raise ValueError unless the sizes of the vocabularies of a model are valid."""
-    check_arguments(SIZE, source_vocab=source_vocab, target_vocab=target_vocab)
-    if hp.tied_embeddings and source_vocab != target_vocab:
-        raise ValueError(
-            f"tied_embeddings needs one vocabulary. source_vocab is {source_vocab}, and"
-            f" target_vocab is {target_vocab}"
-        )
 
 
 @keras.saving.register_keras_serializable("transformer")
@@ -635,3 +626,42 @@ def shift_right(y):
     [[2, 5, 6, 3]]
     """
     return ops.concatenate([ops.full_like(y[:, :1], BOS), y[:, :-1]], axis=-1)  # (N, T)
+
+
+# Models --------------------------------------------------------------------------
+
+
+class TranslationModel(keras.Model):
+    """The base class of `Transformer` and `RecurrentModel`.
+
+    Args:
+      hp: ModelHparams, or Hyperparams.
+      source_vocab: tokens in the source vocabulary.
+      target_vocab: V, tokens in the target vocabulary.
+
+    Raises:
+      ValueError: tied embeddings, and two vocabularies of other sizes.
+    """
+
+    def __init__(self, hp, source_vocab, target_vocab, **kwargs):
+        super().__init__(**kwargs)
+        check_arguments(SIZE, source_vocab=source_vocab, target_vocab=target_vocab)
+        if hp.tied_embeddings and source_vocab != target_vocab:
+            raise ValueError(
+                f"tied_embeddings needs one vocabulary. source_vocab is {source_vocab}, and"
+                f" target_vocab is {target_vocab}"
+            )
+        self.hp, self.source_vocab, self.target_vocab = hp, source_vocab, target_vocab
+
+    def get_config(self):
+        """Return the arguments of the constructor; Keras does not record those of a model."""
+        return super().get_config() | dict(
+            hp=self.hp.model_fields(),
+            source_vocab=self.source_vocab,
+            target_vocab=self.target_vocab,
+        )
+
+    @classmethod
+    def from_config(cls, config):
+        """Create the model from what `get_config` returned."""
+        return cls(**config | dict(hp=ModelHparams(**config["hp"])))

@@ -24,7 +24,6 @@ from keras import ops
 
 from attention import add_parameters, attention_function, scores_to_weights
 from choices import ATTENTION_SCORES
-from hparams import ModelHparams
 from ids import PAD
 from modules import (
     BOOLEAN,
@@ -32,8 +31,8 @@ from modules import (
     Dropout,
     Embedding,
     Linear,
+    TranslationModel,
     check_arguments,
-    check_vocab_sizes,
     shift_right,
 )
 
@@ -172,7 +171,7 @@ class RecurrentDecoder(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable("transformer")
-class RecurrentModel(keras.Model):
+class RecurrentModel(TranslationModel):
     """Source ids and target ids (N, T) int32 -> logits of the targets (N, T, V).
 
     The arguments of the methods are those of `model.Transformer`. The decoder starts with the
@@ -185,9 +184,7 @@ class RecurrentModel(keras.Model):
     """
 
     def __init__(self, hp, source_vocab, target_vocab, **kwargs):
-        super().__init__(**kwargs)
-        check_vocab_sizes(hp, source_vocab, target_vocab)
-        self.hp, self.source_vocab, self.target_vocab = hp, source_vocab, target_vocab
+        super().__init__(hp, source_vocab, target_vocab, **kwargs)
         C, dtype = hp.hidden_units, self.dtype_policy.name
         self.source_tokens = Embedding(
             source_vocab, C, scale=False, pad_logit=hp.pad_logit, dtype=dtype
@@ -203,19 +200,6 @@ class RecurrentModel(keras.Model):
         self.output_dropout = Dropout(hp.dropout_rate, dtype=dtype)
         self.output_layer = None if hp.tied_embeddings else Linear(target_vocab, dtype=dtype)
         self.build()
-
-    def get_config(self):
-        """Return the arguments of the constructor; Keras does not record those of a model."""
-        return super().get_config() | dict(
-            hp=self.hp.model_fields(),
-            source_vocab=self.source_vocab,
-            target_vocab=self.target_vocab,
-        )
-
-    @classmethod
-    def from_config(cls, config):
-        """Create the model from what `get_config` returned."""
-        return cls(**config | dict(hp=ModelHparams(**config["hp"])))
 
     def build(self, *_):
         """Create all parameters. Their shapes depend on the constructor's arguments only."""
@@ -267,16 +251,7 @@ class RecurrentModel(keras.Model):
         return [ops.repeat(state, beam, axis=0) for state in memory.last]
 
     def decode_step(self, ids, cache, memory):
-        """Read the newest token of each hypothesis, and compute the logits of the token after it.
-
-        Args:
-          ids: the newest tokens, (N * beam,) int32.
-          cache: what `initial_cache` or the previous step returned.
-          memory: what `encode_memory` returned.
-
-        Returns:
-          ((N * beam, V), list): the logits of the next tokens, and the new cache.
-        """
+        """Compute the logits of the next token; see `search.StepModel`."""
         # A loop forgets the static shapes.
         states = [ops.reshape(state, (-1, self.hp.hidden_units)) for state in cache]
         dec, states = self.decoder(self.target_tokens(ids), states, memory)
