@@ -36,6 +36,7 @@ SKIPPED = {
     "python translate.py --logdir logdir/a,": "tests/test_ensemble.py trains two models",
     "python translate.py --logdir logdir/en-de": "needs a reverse model",
     "python rerank.py --source in --nbest nbest --logdir": "needs a reverse model",
+    "python train.py --start_from logdir/de-en": "tests/test_start_from.py has such a model",
 }
 SETUP = [
     f"python {script} --recipe tiny --source_train my.de --target_train my.en"
@@ -76,6 +77,7 @@ def folder(tmp_path_factory):
         (folder / name).write_text("".join(f"{pair[side]}\n" for pair in pairs), "utf-8")
     (folder / "in").write_text("".join(f"{pair[0]}\n" for pair in pairs[:5]), "utf-8")
     (folder / "begun").write_text("The\n" * 5, "utf-8")
+    (folder / "translations").write_text("A dog\n" * 5, "utf-8")
     return folder
 
 

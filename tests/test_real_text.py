@@ -72,7 +72,7 @@ def test_beam_search(flags, tmp_path):
         "export.py", logdir=flags["logdir"], average_checkpoints=1, output=path, **decoding
     )
     assert done.returncode == 0, done.stderr
-    assert_same(texts(best), run_saved_models(path, test.data.Sources, tmp_path)[0])
+    assert_same(texts(best), run_saved_models([path], test.data.Sources, tmp_path)[0][0])
 
 
 def test_greedy_search(flags):

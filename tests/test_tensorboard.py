@@ -68,7 +68,8 @@ def test_events_of_an_earlier_training_are_kept_in_another_folder(runs, tmp_path
     logdir = shutil.copytree(runs[0] / "first", tmp_path / "logdir")
     for path in logdir.glob("model_epoch_*"):
         path.unlink()
-    (logdir / "checkpoint").unlink()
+    for name in ("checkpoint", "run.json"):
+        (logdir / name).unlink()
     (earlier,) = tensorboard_events.event_files(logdir)
     content = earlier.read_bytes()
     train.main(runs[1] | dict(logdir=str(logdir), num_epochs=1, lr=0.003))
