@@ -106,10 +106,32 @@ MARIAN_NEEDS = USUAL_TRANSFORMER | dict(
 )
 OTHER_FORMAT = "Export with --format saved_model, or train with --recipe updated, paper or tiny"
 
+
+@dataclasses.dataclass(frozen=True)
+class ExportChoice(Choice):
+    """A format of exported models.
+
+    Attributes:
+      has_search: whether the exported model searches, and not the program that loads it.
+      quantizes: whether its writer has the argument `quantization`.
+      refused: flags that are for the program that loads it.
+    """
+
+    has_search: bool = False
+    quantizes: bool = False
+    refused: tuple = ()
+
+
 EXPORT_FORMATS = dict(
-    saved_model=Choice("interop.saved_model.write_saved_model"),
-    ctranslate2=Choice("interop.ctranslate2_model.write", CTRANSLATE2_NEEDS, OTHER_FORMAT),
-    huggingface=Choice("interop.huggingface_model.write", MARIAN_NEEDS, OTHER_FORMAT),
+    saved_model=ExportChoice("interop.saved_model.write", has_search=True),
+    ctranslate2=ExportChoice(
+        "interop.ctranslate2_model.write",
+        CTRANSLATE2_NEEDS,
+        OTHER_FORMAT,
+        quantizes=True,
+        refused=("beam", "length_penalty", "alpha"),
+    ),
+    huggingface=ExportChoice("interop.huggingface_model.write", MARIAN_NEEDS, OTHER_FORMAT),
 )
 
 ENGINES = dict(

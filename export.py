@@ -57,11 +57,6 @@ if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
 import tensorflow as tf
 
 from inference import describe_checkpoints, describe_decoding, load_model
-from interop import ctranslate2_model, huggingface_model
-from interop.saved_model import write_saved_model
-
-# CTranslate2 is given its own values of these. A model saved with a temperature needs 0 here.
-CTRANSLATE2_FLAGS = ("beam", "length_penalty", "alpha")
 
 
 def main(flags):
@@ -74,25 +69,18 @@ def main(flags):
       OSError: the output cannot be written.
     """
     options, flags = ExportFlags.split(flags)
-    if options.format == "ctranslate2":
-        check_not_given(flags, CTRANSLATE2_FLAGS, "is given to CTranslate2 when it translates")
+    choice = EXPORT_FORMATS[options.format]
+    check_not_given(flags, choice.refused, "is given to the program that loads the model")
     output = Path(options.output)
     check_new(output)
     check_utf8(output)
     loaded = load_model(flags)
     options.check_needs(loaded.hp)
+    more = dict(quantization=options.quantization) if choice.quantizes else {}
     make_folder(output.parent)
     temporary = temp_path(output)
     try:
-        if options.format == "saved_model":
-            write_saved_model(loaded, temporary)
-            description = describe_decoding(loaded)
-        elif options.format == "ctranslate2":
-            ctranslate2_model.write(loaded, temporary, options.quantization)
-            description = f"{describe_checkpoints(loaded.paths)}, {options.quantization}"
-        else:
-            huggingface_model.write(loaded, temporary)
-            description = describe_checkpoints(loaded.paths)
+        choice.load()(loaded, temporary, **more)
         for path in filter(Path.is_file, temporary.rglob("*")):
             fsync(path)
         durable_replace(temporary, output)
@@ -103,7 +91,9 @@ def main(flags):
         ) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    print(f"{output}: {description}")
+    description = describe_checkpoints(loaded.paths)
+    description = describe_decoding(loaded) if choice.has_search else description
+    print(", ".join([f"{output}: {description}", *more.values()]))
 
 
 if __name__ == "__main__":

@@ -162,7 +162,7 @@ class TextModel(tf.Module):
         )
 
 
-def write_saved_model(loaded, path):
+def write(loaded, path):
     """Write a SavedModel whose one signature, `serving_default`, is `TextModel.translate`."""
     text_model = TextModel(loaded)
     signatures = dict(serving_default=text_model.translate)

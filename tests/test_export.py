@@ -38,7 +38,7 @@ def test_saved_models_translate_as_translate_does(trained, tmp_path):
 
 def test_search_flags_for_ctranslate2_are_refused_except_temperature(tmp_path):
     flags = dict(format="ctranslate2", logdir=str(tmp_path), output=str(tmp_path / "out"))
-    with pytest.raises(InputError, match="beam is given to CTranslate2 when it translates"):
+    with pytest.raises(InputError, match="beam is given to the program that loads the model"):
         export.main(flags | dict(beam=2))
     with pytest.raises(InputError, match="holds no checkpoint"):
         export.main(flags | dict(temperature=0.0))

@@ -27,7 +27,8 @@ from helpers import save
 from hparams import RECIPES, Hyperparams, make_hparams
 from ids import EOS, SPECIALS, UNK
 from inference import LoadedModel, Translator, make_search
-from interop.saved_model import SubwordOps, WordOps, write_saved_model
+from interop import saved_model
+from interop.saved_model import SubwordOps, WordOps
 from model import make_model
 from optimizer import FusedAdam
 from runtime.errors import InputError
@@ -276,7 +277,7 @@ def check_export(loaded):
             ExportFlags(format=name).check_needs(loaded.hp)
     lines = ["a", "", "a é ß", "Ein Hund läuft"]
     with TemporaryDirectory() as folder:
-        write_saved_model(loaded, folder)
+        saved_model.write(loaded, folder)
         serve = tf.saved_model.load(folder).signatures["serving_default"]
         answer = serve(text=tf.constant(lines))
     best = [translation.hypotheses[0] for translation in Translator(loaded)(lines)]
