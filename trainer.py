@@ -338,7 +338,8 @@ class Trainer:
             if self.log_is_due():
                 bar.set_postfix_str(self.log_metrics(), refresh=False)
             # Only the chief stops by itself: it would wait for workers that ended before it.
-            stop = self.chief and guard.signal is not None
+            # Before the first step there is nothing to save; a signal waits for that step.
+            stop = self.chief and guard.signal is not None and progress.global_step > 0
             if self.evaluation_is_due():
                 self.evaluate_and_save(dev, guard)
             elif not self.is_saved() and (self.is_every(hp.save_steps) or stop):

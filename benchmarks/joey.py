@@ -16,7 +16,8 @@ def joey_config(hp, flags, folder):
       flags: dict, which names the files of the corpus.
       folder: for JoeyNMT's vocabulary, which this function writes, and its checkpoints.
     """
-    from vocab import SPECIALS, SubwordVocab
+    from ids import SPECIALS
+    from vocab import SubwordVocab
 
     vocab = SubwordVocab(SubwordVocab.paths(hp)[0])
     vocab_path = folder / "joey.vocab"

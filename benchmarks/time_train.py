@@ -67,7 +67,8 @@ def write_batches(flags, count, folder):
 
     from data_load import get_batch_data, load_train_data
     from hparams import make_hparams
-    from vocab import PAD, load_vocabs
+    from ids import PAD
+    from vocab import load_vocabs
 
     hp = make_hparams(flags)
     vocabs = load_vocabs(hp)

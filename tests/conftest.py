@@ -156,10 +156,10 @@ def beam_and_model_scores(flags, seed=3):
     import keras
 
     from hparams import make_hparams
+    from ids import PAD
     from inference import make_search, sequence_scores
     from model import make_model
     from search import paper_penalty
-    from vocab import PAD
 
     hp = make_hparams(dict(vocab_size=13, alpha=0.0) | flags)
     keras.utils.set_random_seed(seed)
