@@ -40,7 +40,7 @@ PYTEST = $(PY) -m pytest -n $(TESTS_AT_ONCE) --maxprocesses 4 --dist loadscope -
 test: .venv/installed-tests
 	$(PYTEST)
 
-# The tests that take longest: whole trainings, real text, benchmarks, commands of all documents.
+# The tests that take longest: complete trainings, real text, benchmarks, commands of all documents.
 test-slow: .venv/installed-tests
 	SLOW=1 $(PYTEST) -m slow
 

@@ -117,7 +117,7 @@ def check_rows(rows):
     """Check rows that someone else may have written.
 
     Raises:
-      MALFORMED_JSON: they are none.
+      MALFORMED_JSON: they are not the checkpoints of a training, in the order of time.
     """
     for row in rows:
         numbers = row.epoch, row.step

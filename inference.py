@@ -542,7 +542,7 @@ class Translator:
         return translations
 
     def continue_prefixes(self, X, prefixes):
-        """Decode source ids with given first words, a list of str.
+        """Decode source ids, given the first words of each translation.
 
         These words are returned as they were given, also where the vocabulary lacks a character.
         """

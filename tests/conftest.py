@@ -29,7 +29,7 @@ GOLDEN = ROOT / "tests" / "golden"
 INSTALL_EXTRAS = "no such package. To run them: pip install -r tests/requirements.txt"
 slow = pytest.mark.slow
 SKIP_SLOW = pytest.mark.skip(
-    reason="slow: whole trainings, real text, benchmarks. To run them: make test-slow"
+    reason="slow: complete trainings, real text, benchmarks. To run them: make test-slow"
 )
 # The seeds of tests that train until a task is learned. tests/on_machines.sh sets ten.
 seeds = pytest.mark.parametrize("seed", [*map(int, os.environ.get("TEST_SEEDS", "0").split())])

@@ -43,6 +43,7 @@ from coverage.numbits import numbits_to_nums
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "mutants"
 FILES = [
+    "choices.py",
     "attention.py",
     "modules.py",
     "positions.py",
@@ -58,6 +59,7 @@ FILES = [
     "data_load.py",
     "checkpoint.py",
     "inference.py",
+    "score.py",
     "trainer.py",
     "train.py",
 ]
@@ -69,6 +71,7 @@ MODEL_TESTS = "attention modules positions rnn model"
 TEXT_TESTS = "data_load small_text subwords bad_input"
 TRAINING_TESTS = "scripts resume tensorboard bad_input"
 MORE_TESTS = {
+    "choices.py": f"hparams {MODEL_TESTS}",
     "attention.py": MODEL_TESTS,
     "modules.py": MODEL_TESTS,
     "positions.py": MODEL_TESTS,
@@ -84,6 +87,7 @@ MORE_TESTS = {
     "data_load.py": TEXT_TESTS,
     "checkpoint.py": "checkpoint untrusted resume scripts",
     "inference.py": "search translate scripts",
+    "score.py": "score rerank",
     "trainer.py": TRAINING_TESTS,
     "train.py": TRAINING_TESTS,
 }
