@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-from hparams import SEARCH_FLAGS, Hyperparams, hparams_path, read_hparams, read_trained
+from hparams import SEARCH_FLAGS, Hyperparams, find_trained, hparams_path, read_hparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import (
@@ -35,19 +35,22 @@ class EvalFlags(Flags):
     )
 
 
-def check_inputs(flags):
-    """Raise InputError if there is no model or no test set, before TensorFlow is loaded."""
+def settle(flags):
+    """Find the files that the flags name, before TensorFlow is loaded; see `main`."""
     # Here, since `parse_flags` has a message for an environment without packages.
     from text import check_text_files
 
-    if hp := read_trained(flags):
-        check_text_files(hp, "test")
-    if flags.get("compare", NONE) != NONE:
-        check_exists(flags["compare"], "Check the path, which --compare names")
+    options, flags = EvalFlags.split(flags)
+    models = find_trained(flags)
+    if models[0].hp:
+        check_text_files(models[0].hp, "test")
+    if options.compare != NONE:
+        check_exists(options.compare, "Check the path, which --compare names")
+    return options, models
 
 
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
-    flags = parse_flags(__doc__, Hyperparams, EvalFlags, reads_model=True, check=check_inputs)
+    settled = parse_flags(__doc__, settle, Hyperparams, EvalFlags, reads_model=True)
 
 import checkpoint
 from bleu import (
@@ -96,7 +99,7 @@ def results_path(loaded) -> Path:
     named = folders != [Path(Hyperparams.logdir)] and hp.results == Hyperparams.results
     if named or len(folders) > 1:
         parts.append("+".join(Path(os.path.abspath(folder)).name for folder in folders))
-    saved = read_hparams(hp.logdir)[0] if hparams_path(hp.logdir).exists() else hp
+    saved = read_hparams(hp.logdir) if hparams_path(hp.logdir).exists() else hp
     for name in NAMING_FLAGS:
         value = getattr(hp, name)
         if value != getattr(saved, name):
@@ -212,20 +215,20 @@ def is_long_list(line) -> bool:
     return line.startswith(LEFT_OUT) and len(line) >= MAX_PRINTED_CHARS
 
 
-def main(flags):
+def main(options, models):
     """Translate and score the test set, print samples, and write the results file.
 
     Args:
-      flags: dict that `parse_flags` returned.
+      options: EvalFlags.
+      models: list of `Trained`.
     """
-    options, flags = EvalFlags.split(flags)
     rank, _ = worker_rank()  # raises the InputError of a wrong TF_CONFIG
-    loaded = load_model(flags)
+    loaded = load_model(models)
     hp, paths, vocabs = loaded.hp, loaded.paths, loaded.vocabs
     path = results_path(loaded)
-    check_may_write(path, "results", hp, flags)
+    check_may_write(path, "results", hp)
     check_regular_file(path, "the results are written there. Delete it")
-    announce_inputs(hp, flags, "source_test", "target_test")
+    announce_inputs(hp, "source_test", "target_test")
     test = load_test_data(hp, vocabs)
     others = read_results(options.compare, test) if options.compare != NONE else None
     make_folder(hp.results)
@@ -268,4 +271,4 @@ def main(flags):
 
 
 if __name__ == "__main__":
-    run_script(main, flags)
+    run_script(main, *settled)

@@ -15,7 +15,7 @@ import shutil
 from pathlib import Path
 
 from choices import EXPORT_FORMATS
-from hparams import Hyperparams, read_trained
+from hparams import Hyperparams, find_trained
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import check_utf8, durable_replace, fsync, make_folder, temp_path
@@ -37,12 +37,16 @@ class ExportFlags(Flags):
     )
 
 
-def check_start(flags):
-    """Raise InputError if there is no model or the output exists, before TensorFlow is loaded."""
+def settle(flags):
+    """Find the model, and check the output, before TensorFlow is loaded; see `main`."""
     options, flags = ExportFlags.split(flags)
-    if hp := read_trained(flags):
-        options.check_needs(hp)
+    refused = EXPORT_FORMATS[options.format].refused
+    check_not_given(flags, refused, "is given to the program that loads the model")
+    models = find_trained(flags)
+    if models[0].hp:
+        options.check_needs(models[0].hp)
     check_new(options.output)
+    return options, models
 
 
 def check_new(path):
@@ -52,29 +56,26 @@ def check_new(path):
 
 
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
-    flags = parse_flags(__doc__, Hyperparams, ExportFlags, reads_model=True, check=check_start)
+    settled = parse_flags(__doc__, settle, Hyperparams, ExportFlags, reads_model=True)
 
 import tensorflow as tf
 
 from inference import describe_checkpoints, describe_decoding, load_model
 
 
-def main(flags):
+def main(options, models):
     """Write the model.
 
     Args:
-      flags: dict that `parse_flags` returned.
+      options: ExportFlags.
+      models: list of `Trained`.
 
     Raises:
       OSError: the output cannot be written.
     """
-    options, flags = ExportFlags.split(flags)
-    choice = EXPORT_FORMATS[options.format]
-    check_not_given(flags, choice.refused, "is given to the program that loads the model")
-    output = Path(options.output)
-    check_new(output)
+    choice, output = EXPORT_FORMATS[options.format], Path(options.output)
     check_utf8(output)
-    loaded = load_model(flags)
+    loaded = load_model(models)
     options.check_needs(loaded.hp)
     more = dict(quantization=options.quantization) if choice.quantizes else {}
     make_folder(output.parent)
@@ -97,4 +98,4 @@ def main(flags):
 
 
 if __name__ == "__main__":
-    run_script(main, flags)
+    run_script(main, *settled)

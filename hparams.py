@@ -16,8 +16,10 @@ import math
 import unicodedata
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from choices import ATTENTION_SCORES, MODELS, NORMALIZATIONS, POSITIONS
+from manifest import no_checkpoint_error, read_rows
 from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import atomic_write, read_json, split_paths
 from runtime.flags import (
@@ -29,7 +31,6 @@ from runtime.flags import (
     Condition,
     Flags,
     above,
-    check_value,
     flag,
 )
 
@@ -126,6 +127,8 @@ NAMED = Condition(lambda path: path != NONE, "--{name}")
 HAS_DEV_SET = dict(
     source_dev=Condition(NAMED.holds, "a development set, --source_dev and --target_dev")
 )
+NO_SLASH = Condition(lambda lang: not {*"/\\"} & {*lang}, "a name without a slash")
+NOT_TOO_LOW = Condition(lambda value: value >= MIN_TEMPERATURE, f"at least {MIN_TEMPERATURE}")
 ATTENDS = Condition(bool, "a model with attention, as of the recipe rnn_attention")
 ENDLESS = Condition(bool, "positions without an end, as of the recipe tiny")
 
@@ -229,7 +232,7 @@ class ModelHparams(Flags):
 
     def model_fields(self) -> dict:
         """The fields of a model, without those of a run."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(ModelHparams)}
+        return {field.name: getattr(self, field.name) for field in ModelHparams.declared()}
 
     @property
     def head_units(self) -> int:
@@ -338,10 +341,18 @@ class Hyperparams(ModelHparams):
         path=True,
     )
     source_lang: str = data_flag(
-        "de", "source language; also the name of its vocabulary file", fixed="model"
+        "de",
+        "source language; also the name of its vocabulary file",
+        fixed="model",
+        needs=dict(source_lang=NO_SLASH),
+        remedy="Choose another name",
     )
     target_lang: str = data_flag(
-        "en", "target language; also the name of its vocabulary file", fixed="model"
+        "en",
+        "target language; also the name of its vocabulary file",
+        fixed="model",
+        needs=dict(target_lang=NO_SLASH),
+        remedy="Choose another name",
     )
     preprocessed: str = data_flag(
         "preprocessed",
@@ -558,8 +569,8 @@ class Hyperparams(ModelHparams):
         " search for the best translation",
         0.0,
         1000.0,
-        needs=dict(beam=1),
-        remedy="It draws one translation. Add --beam 1",
+        needs=dict(beam=1, temperature=NOT_TOO_LOW),
+        remedy="Draw translations with --beam 1, or search for the best one with 0",
     )
     top_k: int = decoding_flag(
         0,
@@ -598,21 +609,26 @@ class Hyperparams(ModelHparams):
     )
     best: bool = checkpoint_flag(False, "use only the checkpoint with the best dev score")
 
+    # These two are not flags.
+    # The flags that were given, by their names.
+    given: dict = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    # Of a trained model: the fingerprints of its vocabularies by their names.
+    vocab_sha256: dict = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
     def __post_init__(self):
         super().__post_init__()
-        if 0 < self.temperature < MIN_TEMPERATURE:
-            raise InputError(
-                f"temperature {self.temperature}: logits divided by it are too large. Use 0 to"
-                f" search for the best translation, or at least {MIN_TEMPERATURE}"
-            )
+        if self.given.get("best") and self.given.get("average_checkpoints", 1) > 1:
+            raise InputError("best uses one checkpoint. Leave out --average_checkpoints")
         if self.source_lang == self.target_lang and not self.has_one_vocab:
             raise InputError(
                 f"source_lang and target_lang are both {self.source_lang}, and one vocabulary file"
                 " would overwrite the other. Give each side its own name"
             )
-        for lang in (self.source_lang, self.target_lang):
-            if "/" in lang or "\\" in lang:
-                raise InputError(f"{lang}: the name of a language must not contain a slash")
+
+    def fixed(self, kind) -> dict:
+        """The values of the fields with fixed="model", or with fixed="epoch"."""
+        fields = (field for field in self.declared() if field.metadata["fixed"] == kind)
+        return {field.name: getattr(self, field.name) for field in fields}
 
     @property
     def has_one_vocab(self) -> bool:
@@ -640,7 +656,7 @@ class Hyperparams(ModelHparams):
         """Describe `max_output_tokens` for messages."""
         if not self.unbounded_length:
             return f"maxlen, {self.maxlen} tokens"
-        return f"{self.max_output_ratio:g} * source tokens + {self.max_output_extra}"
+        return describe_limit(self.max_output_ratio, self.max_output_extra)
 
     @property
     def peak_lr(self) -> float:
@@ -657,28 +673,11 @@ class Hyperparams(ModelHparams):
         """The folder for the token ids of a large training text."""
         return Path(self.preprocessed) / "train_ids"
 
-    @classmethod
-    def check_given(cls, flags):
-        """Check flags before TensorFlow is loaded, as far as that needs no trained model.
-
-        Args:
-          flags: dict, those of the command line.
-        """
-        for field in dataclasses.fields(cls):
-            if field.name in flags:
-                check_value(field, flags[field.name])
-        if flags.get("best") and flags.get("average_checkpoints", 1) > 1:
-            raise InputError("best uses one checkpoint. Leave out --average_checkpoints")
-        logdirs = split_paths(flags.get("logdir", cls.logdir))
-        reads_model = any(any(Path(logdir).glob("*.index")) for logdir in logdirs)
-        if not reads_model and "start_from" not in flags:
-            make_hparams(flags)
-
     @staticmethod
     def saved_in(logdir) -> dict:
         """The fields of the model in `logdir`; empty if there is none."""
         try:
-            return dataclasses.asdict(read_hparams(logdir)[0])
+            return read_hparams(logdir).as_dict()
         except InputError:
             return {}
 
@@ -693,22 +692,33 @@ class Hyperparams(ModelHparams):
 
 
 SEARCH_FLAGS = tuple(
-    field.name for field in dataclasses.fields(Hyperparams) if field.metadata["group"] == "decoding"
+    field.name for field in Hyperparams.declared() if field.metadata["group"] == "decoding"
 )
+
+
+def describe_limit(ratio, extra) -> str:
+    """Describe a limit of the tokens in a translation.
+
+    >>> describe_limit(2.0, 10)
+    '2 * source tokens + 10'
+    """
+    return f"{ratio:g} * source tokens + {extra}"
+
 
 # Choosing ----------------------------------------------------------------------
 
 
-def make_hparams(flags, model_fields=None) -> Hyperparams:
-    """The flags given, completed by their recipe.
+def make_hparams(flags, fields_of_model=None) -> Hyperparams:
+    """The hyperparameters of a new training: the flags that are given, completed by their recipe.
 
     Args:
-      model_fields: dict, fields that come from another model; they replace those of the recipe.
+      flags: dict, those of the command line.
+      fields_of_model: dict, fields that come from another model, whose recipe completes them.
     """
-    if flags.get("alpha") == AUTO:  # until train.py has chosen it
-        flags = {name: value for name, value in flags.items() if name != "alpha"}
     fields = RECIPES.get(flags.get("recipe"), {}) | settle_flags(flags)
-    hp = Hyperparams(**fields | (model_fields or {}))
+    if fields.get("alpha") == AUTO:  # until train.py has chosen it
+        del fields["alpha"]
+    hp = Hyperparams(**fields | (fields_of_model or {}), given=flags)
     hp.check_effects(flags, hp)
     return hp
 
@@ -726,7 +736,45 @@ def settle_flags(flags) -> dict:
         raise InputError("batch_size and batch_tokens both set the size of a batch. Give only one")
     if "batch_size" in flags:
         implied["batch_tokens"] = 0
+    if "average_checkpoints" in flags:  # in place of the best one, if that is the saved choice
+        implied["best"] = flags.get("best", False)
     return flags | implied
+
+
+def make_hparams_from(other, flags) -> Hyperparams:
+    """The hyperparameters of a training that starts from another model.
+
+    Fields of the model are those of the other one. The rest come from its recipe and the flags.
+    The flags may change the dropout, which has no parameters. They may change the languages if
+    these have one vocabulary: the model may translate between several.
+
+    Args:
+      other: Hyperparams of the other model.
+      flags: dict, with start_from.
+    """
+    may_change = {"dropout_rate", "attention_dropout", "ffn_dropout", "word_dropout"}
+    if other.has_one_vocab:
+        may_change |= {"source_lang", "target_lang"}
+    may_change &= flags.keys()
+    fixed = {name: v for name, v in other.fixed("model").items() if name not in may_change}
+    check_matches(other.path, fixed, flags, "Leave the flag out")
+    return make_hparams({"recipe": other.recipe} | flags, fixed)
+
+
+def check_matches(path, fixed, given, remedy):
+    """Raise InputError if a flag contradicts a trained model.
+
+    Args:
+      path: of the model, for the message.
+      fixed: dict, what the model was trained with.
+      given: dict, the flags that were given.
+      remedy: ends the message.
+    """
+    for name, value in fixed.items():
+        if given.get(name, value) != value:
+            raise InputError(
+                f"{path}: this model was trained with --{name} {value}, not {given[name]}. {remedy}"
+            )
 
 
 def choose_vocab_size(characters) -> int:
@@ -741,8 +789,8 @@ def choose_vocab_size(characters) -> int:
     return min(8000, round(characters**0.6))
 
 
-def choose_schedule(hp, steps_per_epoch) -> Hyperparams:
-    """Replace `AUTO` in `num_epochs` and `warmup_steps` by numbers.
+def choose_schedule(hp, steps_per_epoch) -> dict[str, int]:
+    """Choose numbers for `num_epochs` and `warmup_steps`, where they are `AUTO`.
 
     An epoch of a small text has few steps, and a model needs some thousands to learn
     anything. The fewer steps per epoch, the more epochs; with `max_steps`, as many as these
@@ -752,19 +800,21 @@ def choose_schedule(hp, steps_per_epoch) -> Hyperparams:
       steps_per_epoch: batches in the first epoch.
 
     >>> hp = make_hparams(dict(recipe="tiny"))
-    >>> chosen = [choose_schedule(hp, steps) for steps in (6, 17, 40, 110, 318)]
-    >>> [(hp.num_epochs, hp.warmup_steps) for hp in chosen]
-    [(191, 114), (126, 214), (90, 360), (60, 660), (40, 1000)]
+    >>> for steps in (6, 110, 318):
+    ...     print(choose_schedule(hp, steps))
+    {'num_epochs': 191, 'warmup_steps': 114}
+    {'num_epochs': 60, 'warmup_steps': 660}
+    {'num_epochs': 40, 'warmup_steps': 1000}
     """
     num_epochs, warmup_steps = hp.num_epochs, hp.warmup_steps
     if num_epochs == AUTO and hp.max_steps:
         num_epochs = count_epochs(hp.max_steps, steps_per_epoch)
     elif num_epochs == AUTO:
         num_epochs = round(40 * max(1.0, ENOUGH_STEPS_PER_EPOCH / steps_per_epoch) ** 0.4)
-    hp = dataclasses.replace(hp, num_epochs=num_epochs)
     if warmup_steps == AUTO:
-        warmup_steps = min(1000, max(1, count_steps(hp, steps_per_epoch) // 10))
-    return dataclasses.replace(hp, warmup_steps=warmup_steps)
+        steps = count_steps(num_epochs, steps_per_epoch, hp.max_steps)
+        warmup_steps = min(1000, max(1, steps // 10))
+    return dict(num_epochs=num_epochs, warmup_steps=warmup_steps)
 
 
 def count_epochs(max_steps, steps_per_epoch) -> int:
@@ -778,10 +828,14 @@ def count_epochs(max_steps, steps_per_epoch) -> int:
     return math.ceil(max_steps / max(1, steps_per_epoch - 1))
 
 
-def count_steps(hp, steps_per_epoch) -> int:
-    """Count the steps of a complete training."""
-    steps = hp.num_epochs * steps_per_epoch
-    return min(steps, hp.max_steps) if hp.max_steps else steps
+def count_steps(num_epochs, steps_per_epoch, max_steps) -> int:
+    """Count the steps of a complete training. `max_steps` is 0 if there is no limit.
+
+    >>> count_steps(2, 50, 0), count_steps(2, 50, 70)
+    (100, 70)
+    """
+    steps = num_epochs * steps_per_epoch
+    return min(steps, max_steps) if max_steps else steps
 
 
 # Saving and loading ------------------------------------------------------------
@@ -792,145 +846,32 @@ def hparams_path(logdir) -> Path:
     return Path(logdir) / "hparams.json"
 
 
-def save_hparams(hp, vocab_sha256):
-    """Write `hp` and the fingerprints of the vocabularies into `hp.logdir`.
+def save_hparams(hp):
+    """Write `hp` into `hp.logdir`.
 
     `logdir` is not saved, so that the folder can be moved. `profile_steps` applies to one run
     and is not saved either.
     """
-    saved = dataclasses.asdict(hp) | {"vocab_sha256": vocab_sha256}
+    saved = hp.as_dict() | {"vocab_sha256": hp.vocab_sha256}
     del saved["logdir"], saved["profile_steps"]
     atomic_write(hp.path, json.dumps(saved, indent=2) + "\n")
 
 
-def load_hparams(flags, model_exists, mid_epoch=False):
-    """The hyperparameters of the model in `logdir`, overridden by the flags of this call.
-
-    Args:
-      flags: dict that `parse_flags` returned.
-      model_exists: whether `logdir` holds a model; else the flags and their recipe apply.
-      mid_epoch: whether training resumes in the middle of an epoch.
-
-    Returns:
-      (Hyperparams, dict): the dict holds the fingerprints of the model's vocabularies, and is
-      empty without a model.
-    """
-    if not model_exists:
-        return make_hparams(flags), {}
-    # A value that the program has chosen stays.
-    automatic = {field.name for field in dataclasses.fields(Hyperparams) if field.metadata["auto"]}
-    flags = {name: value for name, value in flags.items() if value != AUTO or name not in automatic}
-    if "average_checkpoints" in flags:  # in place of the best one, if that is the saved choice
-        flags = {"best": False} | flags
-    path = hparams_path(flags.get("logdir", Hyperparams.logdir))
-    saved, vocab_sha256 = read_hparams(path.parent)
-    saved.check_effects(flags, saved)
-    if mid_epoch and "batch_size" in flags and saved.batch_tokens:
-        raise InputError(
-            f"{path}: trained with --batch_tokens {saved.batch_tokens}, not with --batch_size,"
-            " until the epoch is done. Leave the flag out"
-        )
-    for field in dataclasses.fields(Hyperparams):
-        fixed = field.metadata["fixed"]
-        if fixed == "model" or mid_epoch and fixed == "epoch":
-            until = "" if fixed == "model" else " until the epoch is done"
-            check_matches_model(path, field.name, getattr(saved, field.name), flags, until)
-    for part in ("dev", "test"):
-        check_both_sides(path, saved, flags, part)
-    fields = dict(logdir=str(path.parent)) | settle_flags(flags)
-    return Hyperparams(**(dataclasses.asdict(saved) | fields)), vocab_sha256
-
-
-def read_trained(flags):
-    """Read the hyperparameters of the model in `logdir`, before TensorFlow is loaded.
-
-    Args:
-      flags: dict of the command line. `logdir` may name several folders with commas.
-
-    Returns:
-      Hyperparams, overridden by the flags, of the first model; None for one of the 2017 code.
-    """
-    names = {field.name for field in dataclasses.fields(Hyperparams)}
-    flags = {name: value for name, value in flags.items() if name in names}
-    models = []
-    for logdir in split_paths(flags.get("logdir", Hyperparams.logdir)):
-        if not holds_checkpoint(logdir):
-            raise no_checkpoint_error(logdir)
-        exists = hparams_path(logdir).exists()
-        own = flags | dict(logdir=logdir)
-        models.append(load_hparams(own, model_exists=True)[0] if exists else None)
-    return models[0]
-
-
-def holds_checkpoint(folder) -> bool:
-    """Whether a folder has a file of a checkpoint. It may be damaged; `checkpoint.py` reads it."""
-    files = Path(folder), Path(folder) / "checkpoint"
-    return any(Path(folder).glob("*.index")) or any(path.is_file() for path in files)
-
-
-def no_checkpoint_error(logdir) -> InputError:
-    """Return the error for a folder without a model."""
-    return InputError(
-        f"{logdir}: holds no checkpoint. Train a model with `python train.py`, or name the folder"
-        " of a model with --logdir"
-    )
-
-
-def check_both_sides(path, saved, flags, part):
-    """Raise InputError if the flags change one side of a text, but do not name the other side.
-
-    Args:
-      path: the file of the hyperparameters `saved`.
-      part: "dev" or "test".
-    """
-    sides = f"source_{part}", f"target_{part}"
-    for name, other in (sides, sides[::-1]):
-        if other not in flags and flags.get(name, getattr(saved, name)) != getattr(saved, name):
-            raise InputError(
-                f"{path}: {name} {flags[name]} does not belong to the saved {other},"
-                f" {getattr(saved, other)}. Give both"
-            )
-
-
-def make_hparams_from(saved, flags) -> Hyperparams:
-    """The hyperparameters of a training that starts from another model.
-
-    Fields of the model are those of the other one. The rest come from its recipe and the flags.
-    The flags may change the dropout, which has no parameters. They may change the languages if
-    these have one vocabulary: the model may translate between several.
-
-    Args:
-      saved: Hyperparams of the other model.
-      flags: dict, with start_from.
-    """
-    fixed = [f.name for f in dataclasses.fields(Hyperparams) if f.metadata["fixed"] == "model"]
-    may_change = {"dropout_rate", "attention_dropout", "ffn_dropout", "word_dropout"}
-    if saved.has_one_vocab:
-        may_change |= {"source_lang", "target_lang"}
-    fixed = [name for name in fixed if name not in may_change.intersection(flags)]
-    for name in fixed:
-        path = hparams_path(flags["start_from"])
-        check_matches_model(path, name, getattr(saved, name), flags)
-    fields = {name: getattr(saved, name) for name in fixed}
-    return make_hparams({"recipe": saved.recipe} | flags, fields)
-
-
-def read_hparams(logdir):
-    """Read what `save_hparams` wrote.
-
-    `logdir` and `profile_steps` are not in the file, and have their defaults.
-
-    Returns:
-      (Hyperparams, dict): the dict holds the fingerprints of the vocabularies by their names.
-    """
+def read_hparams(logdir) -> Hyperparams:
+    """Read what `save_hparams` wrote. `profile_steps` is not in the file, and has its default."""
     path = hparams_path(logdir)
     if not path.exists():
-        raise InputError(f"{path}: missing. Copy it from the folder in which the model was trained")
+        raise InputError(
+            f"{path}: missing. Copy it from the folder in which the model was trained. A model of"
+            " the 2017 code, which has no such file, can be evaluated, but not trained"
+        )
     try:
         saved = read_json(path)
         vocab_sha256 = dict(saved.pop("vocab_sha256"))
+        # The file may come from someone else, who chooses neither `logdir` nor what was given.
+        saved |= dict(logdir=str(logdir), given={}, vocab_sha256=vocab_sha256)
         hp = Hyperparams(**saved)
-        for field in dataclasses.fields(Hyperparams):
+        for field in hp.declared():
             # Two vocabularies may have different sizes.
             two_sizes = field.name == "vocab_size" and not hp.joint_vocab
             if field.metadata["auto"] and getattr(hp, field.name) == AUTO and not two_sizes:
@@ -942,20 +883,81 @@ def read_hparams(logdir):
             f"{path}: not hyperparameters of this project ({error}). Copy the file again from the"
             " folder in which the model was trained"
         ) from None
-    return hp, vocab_sha256
+    return hp
 
 
-def check_matches_model(path, name, saved, flags, until=""):
-    """Raise InputError if a flag contradicts the model at `path`.
+def load_hparams(flags) -> Hyperparams:
+    """The hyperparameters of the model in `logdir`, overridden by the flags of this call.
 
     Args:
-      name: the flag, with which the model was trained as `saved`.
-      until: how long the flag must be left out.
+      flags: dict, those of the command line.
     """
-    if flags.get(name, saved) != saved:
-        # A training that starts from this model has a new logdir already.
-        or_else = "" if "start_from" in flags else ", or give a new --logdir"
+    saved = read_hparams(flags.get("logdir", Hyperparams.logdir))
+    # A value that the program has chosen stays.
+    automatic = {field.name for field in saved.declared() if field.metadata["auto"]}
+    fields = {name: v for name, v in flags.items() if v != AUTO or name not in automatic}
+    saved.check_effects(fields, saved)
+    fixed = saved.fixed("model")
+    check_matches(saved.path, fixed, fields, "Leave the flag out, or give a new --logdir")
+    for part in ("dev", "test"):
+        check_both_sides(saved, fields, part)
+    fields = {name: v for name, v in settle_flags(fields).items() if name not in fixed}
+    return dataclasses.replace(saved, **fields, given=flags)
+
+
+def check_same_batches(hp, saved):
+    """Raise InputError if the flags would change the batches of an epoch that is not done.
+
+    Args:
+      saved: Hyperparams with which the epoch began.
+    """
+    remedy = "Leave the flag out until the epoch is done, or give a new --logdir"
+    if "batch_size" in hp.given and saved.batch_tokens:
         raise InputError(
-            f"{path}: this model was trained with --{name} {saved}, not {flags[name]}. Leave the"
-            f" flag out{until}{or_else}"
+            f"{saved.path}: this model was trained with --batch_tokens {saved.batch_tokens}, not"
+            f" with --batch_size. {remedy}"
         )
+    check_matches(saved.path, saved.fixed("epoch"), hp.given, remedy)
+
+
+def check_both_sides(saved, given, part):
+    """Raise InputError if the flags change one side of a text, but do not name the other side.
+
+    Args:
+      saved: Hyperparams of a trained model.
+      given: dict, the flags that were given.
+      part: "dev" or "test".
+    """
+    sides = f"source_{part}", f"target_{part}"
+    for name, other in (sides, sides[::-1]):
+        if other not in given and given.get(name, getattr(saved, name)) != getattr(saved, name):
+            raise InputError(
+                f"{saved.path}: {name} {given[name]} does not belong to the saved {other},"
+                f" {getattr(saved, other)}. Give both"
+            )
+
+
+class Trained(NamedTuple):
+    """A folder with a trained model, before TensorFlow is loaded."""
+
+    logdir: str
+    hp: Hyperparams | None  # None for a model of the 2017 code, whose checkpoint has no such file
+    given: dict  # the flags that were given
+
+
+def find_trained(flags) -> list[Trained]:
+    """Find the models in the folders that `logdir` names, before TensorFlow is loaded.
+
+    Args:
+      flags: dict, those of the command line. `logdir` may name several folders with commas.
+    """
+    models = []
+    for logdir in split_paths(flags.get("logdir", Hyperparams.logdir)):
+        if not read_rows(logdir):
+            raise no_checkpoint_error(logdir)
+        own = flags | dict(logdir=logdir)
+        # After training in bfloat16, too: the parameters are float32 and decode best in float32.
+        exists = hparams_path(logdir).exists()
+        hp = load_hparams(dict(precision="float32") | own) if exists else None
+        models.append(Trained(logdir, hp, own))
+    return models

@@ -13,14 +13,14 @@ import tensorflow as tf
 from tqdm import tqdm
 
 import checkpoint
+import manifest
 from data_load import encode_lines
 from ensemble import Ensemble
-from hparams import Hyperparams, load_hparams
+from hparams import Hyperparams, read_hparams
 from ids import BOS, EOS, PAD, UNK, RaggedIds
 from interop import original
 from model import make_model
 from runtime.errors import InputError
-from runtime.files import split_paths
 from runtime.workers import translate_distributed
 from search import (
     PENALTIES,
@@ -56,15 +56,14 @@ class LoadedModel(NamedTuple):
         return self._replace(hp=dataclasses.replace(self.hp, **changes))
 
 
-def load_model(flags) -> LoadedModel:
-    """Load the model in `logdir`, and print from which checkpoints.
+def load_model(models) -> LoadedModel:
+    """Load a model, and print from which checkpoints.
 
     Args:
-      flags: dict, those of the command line. `logdir` may name several folders, with commas
-        between them: their models become an `Ensemble`.
+      models: list of `Trained`, as `find_trained` returns it; several become an `Ensemble`.
     """
-    logdirs = split_paths(flags.get("logdir", Hyperparams.logdir))
-    loaded = load_ensemble(flags, logdirs) if len(logdirs) > 1 else load_single(flags)
+    all_loaded = [load_single(trained) for trained in models]
+    loaded = make_ensemble(all_loaded) if len(models) > 1 else all_loaded[0]
     hp = loaded.hp
     print(f"Loaded {describe_checkpoints(loaded.paths)}", file=sys.stderr)
     for folder, count in Counter(path.parent for path in loaded.paths).items():
@@ -77,31 +76,29 @@ def load_model(flags) -> LoadedModel:
     return loaded
 
 
-def load_single(flags) -> LoadedModel:
-    """Load the model in one folder."""
-    logdir = flags.get("logdir", Hyperparams.logdir)
-    path = checkpoint.require_latest(logdir)
+def load_single(trained) -> LoadedModel:
+    """Load the model of a `Trained`."""
+    path = checkpoint.latest_readable(trained.logdir)
     if original.is_original(path):
-        return LoadedModel([path], *original.load_original(path, flags))
-    # After training in bfloat16, too: the parameters are float32 and decode best in float32.
-    hp, trained_with = load_hparams({"precision": "float32"} | flags, model_exists=True)
-    vocabs = load_vocabs(hp, trained_with)
+        return LoadedModel([path], *original.load_original(path, trained.given))
+    hp = trained.hp or read_hparams(trained.logdir)  # which is missing
+    vocabs = load_vocabs(hp)
     paths = choose_checkpoints(path, hp)
     try:
         checkpoint.check_sizes(hp, [*map(len, vocabs)], path)
         model = make_model(hp, *map(len, vocabs))
         checkpoint.restore_average(model, paths)
     except InputError:
-        if all(map(checkpoint.index_exists, [path, *paths])):
+        if all(map(manifest.index_exists, [path, *paths])):
             raise
-        return load_single(flags)  # a training run has deleted one of them in the meantime
+        return load_single(trained)  # a training run has deleted one of them in the meantime
     return LoadedModel(paths, hp, model, vocabs)
 
 
-def load_ensemble(flags, logdirs) -> LoadedModel:
-    """Load several models as an `Ensemble`, with the hyperparameters of the first."""
-    loaded = [load_single(flags | dict(logdir=logdir)) for logdir in logdirs]
-    paths, hps, models, vocabs = zip(*loaded, strict=True)
+def make_ensemble(all_loaded) -> LoadedModel:
+    """Make an `Ensemble` of several `LoadedModel`, with the hyperparameters of the first."""
+    paths, hps, models, vocabs = zip(*all_loaded, strict=True)
+    logdirs = [hp.logdir for hp in hps]
     for logdir, hp, own_vocabs in zip(logdirs, hps, vocabs, strict=True):
         if (hp.source_lang, hp.target_lang) != (hps[0].source_lang, hps[0].target_lang):
             raise InputError(
@@ -131,8 +128,8 @@ def choose_checkpoints(newest, hp):
       hp: Hyperparams of the model.
     """
     if hp.best:
-        return [checkpoint.require_best(newest.parent)]
-    return checkpoint.checkpoints_to_average(newest, hp.average_checkpoints)
+        return [manifest.require_best(newest.parent)]
+    return manifest.checkpoints_to_average(newest, hp.average_checkpoints)
 
 
 def describe_decoding(loaded) -> str:

@@ -19,7 +19,7 @@ from runtime.flags import AUTO
 from runtime.parallel import map_on_cores
 
 if __name__ == "__main__":
-    flags = parse_flags(__doc__, Hyperparams)  # before the packages are imported
+    hp = parse_flags(__doc__, make_hparams, Hyperparams)  # before the packages are imported
 
 import numpy as np
 import sentencepiece
@@ -377,13 +377,12 @@ def replace_vocab(path, content):
     atomic_write(path, content)
 
 
-def main(flags):
+def main(hp):
     """Write the vocabularies.
 
     Args:
-      flags: dict, as `parse_flags` returns them.
+      hp: Hyperparams.
     """
-    hp = make_hparams(flags)
     check_text_files(hp, "train")
     paths = training_files(hp)
     is_markup = TOKENIZERS[hp.tokenizer].is_markup
@@ -459,4 +458,4 @@ WRITERS = dict(words=write_words, bpe=write_subwords)
 
 
 if __name__ == "__main__":
-    run_script(main, flags)
+    run_script(main, hp)

@@ -14,11 +14,13 @@ import itertools
 import math
 import sys
 
-from hparams import SEARCH_FLAGS, Hyperparams, read_trained
+from hparams import SEARCH_FLAGS, Hyperparams, find_trained
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import check_exists, check_outputs, is_shown, open_output
 from runtime.flags import Flags, check_not_given, flag
+
+MODEL_FLAGS = ("logdir", "best", "average_checkpoints")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,16 +48,26 @@ class RerankFlags(Flags):
         check_outputs(self, outputs=["output"], inputs=["source", "nbest"])
 
 
-def check_inputs(flags):
-    """Raise InputError if a file or the model is missing, before TensorFlow is loaded."""
+def settle(flags):
+    """Find the files that the flags name, before TensorFlow is loaded; see `main`."""
+    options, flags = RerankFlags.split(flags)
+    check_not_given(flags, SEARCH_FLAGS, "has no effect: nothing is translated")
+    if options.method == "mbr":
+        check_not_given(flags, MODEL_FLAGS, "has no effect: mbr needs no model")
     for name in ("source", "nbest"):
-        check_exists(flags[name], f"Check the path, which --{name} names")
-    if "logdir" in flags and flags.get("method") != "mbr":
-        read_trained(flags)
+        check_exists(getattr(options, name), f"Check the path, which --{name} names")
+    if options.method == "mbr":
+        return options, []
+    if "logdir" not in flags:
+        raise InputError(
+            "method reverse needs a model of the other direction. Give its folder with --logdir,"
+            " or use --method mbr"
+        )
+    return options, find_trained(flags)
 
 
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
-    flags = parse_flags(__doc__, Hyperparams, RerankFlags, reads_model=True, check=check_inputs)
+    settled = parse_flags(__doc__, settle, Hyperparams, RerankFlags, reads_model=True)
 
 import sacrebleu
 from tqdm import tqdm
@@ -65,7 +77,6 @@ from score import Scorer
 from text import blocks, normalize, read_lines
 
 SCORED_LINES = 100  # lines whose lists are scored together
-MODEL_FLAGS = ("logdir", "best", "average_checkpoints")
 
 
 def read_nbest(path, num_lines) -> list[list[tuple[str, float]]]:
@@ -141,28 +152,20 @@ def mbr_scores(best) -> list[float]:
     ]
 
 
-def main(flags):
+def main(options, models):
     """Write the best translation of each line.
 
     Args:
-      flags: dict that `parse_flags` returned.
+      options: RerankFlags.
+      models: list of `Trained`, none with method mbr.
     """
-    options, flags = RerankFlags.split(flags)
-    check_not_given(flags, SEARCH_FLAGS, "has no effect: nothing is translated")
-    if options.method == "mbr":
-        check_not_given(flags, MODEL_FLAGS, "has no effect: mbr needs no model")
     lines = list(read_lines(options.source, "Check the path, which --source names"))
     lists = read_nbest(options.nbest, len(lines))
-    if options.method == "reverse" and "logdir" not in flags:
-        raise InputError(
-            "method reverse needs a model of the other direction. Give its folder with --logdir,"
-            " or use --method mbr"
-        )
     if options.method == "mbr":
         scores = map(mbr_scores, lists)
     else:
         with contextlib.redirect_stdout(sys.stderr):  # standard output is for translations only
-            loaded = load_model(flags)
+            loaded = load_model(models)
         scorer = Scorer(loaded)
         scores = itertools.chain.from_iterable(
             reverse_scores(*zip(*block, strict=True), scorer, options.weight)
@@ -189,4 +192,4 @@ def main(flags):
 
 
 if __name__ == "__main__":
-    run_script(main, flags)
+    run_script(main, *settled)

@@ -11,7 +11,7 @@ import re
 import signal
 import socket
 
-from hparams import Hyperparams, read_trained
+from hparams import Hyperparams, find_trained
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.flags import NONE, Flags, flag
@@ -30,8 +30,14 @@ class ServeFlags(Flags):
     nbest: int = flag(5, "translations per sentence; raises --beam if it is smaller", 1, 1001)
 
 
+def settle(flags):
+    """Find the model, before TensorFlow is loaded; see `main`."""
+    options, flags = ServeFlags.split(flags)
+    return options, find_trained(flags)
+
+
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
-    flags = parse_flags(__doc__, Hyperparams, ServeFlags, reads_model=True, check=read_trained)
+    settled = parse_flags(__doc__, settle, Hyperparams, ServeFlags, reads_model=True)
 
 from inference import load_model
 from server.app import host_name, make_app
@@ -72,18 +78,18 @@ def accepted_hosts(options) -> tuple[str, ...]:
     return tuple(dict.fromkeys(hosts))
 
 
-def main(flags):
+def main(options, models):
     """Serve until the program is stopped.
 
     Args:
-      flags: dict that `parse_flags` returned.
+      options: ServeFlags.
+      models: list of `Trained`.
 
     Raises:
       KeyboardInterrupt: a signal came.
     """
-    options, flags = ServeFlags.split(flags)
     hosts = accepted_hosts(options)
-    loaded = load_model(flags)
+    loaded = load_model(models)
     hp = loaded.hp
     nbest = 1 if hp.temperature else options.nbest  # a random translation is one
     translate = InspectedTranslator(loaded.with_hp(beam=max(hp.beam, nbest)), nbest)
@@ -94,4 +100,4 @@ def main(flags):
 
 
 if __name__ == "__main__":
-    run_script(main, flags)
+    run_script(main, *settled)

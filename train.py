@@ -17,16 +17,19 @@ from hparams import (
     RECIPES,
     TEXT_FIELDS,
     Hyperparams,
+    check_same_batches,
     choose_schedule,
     count_epochs,
     count_steps,
-    holds_checkpoint,
+    describe_limit,
+    find_trained,
     load_hparams,
     make_hparams,
     make_hparams_from,
     read_hparams,
     save_hparams,
 )
+from manifest import read_rows, rows_to
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import (
@@ -42,44 +45,100 @@ from runtime.files import (
 from runtime.flags import AUTO, NONE
 from runtime.signals import SignalGuard
 
+FOLDER_FLAGS = ("logdir", "start_from")
 
-def check_start(flags):
-    """Check files and folders before TensorFlow is loaded.
+
+class Start(NamedTuple):
+    """How a training starts, before TensorFlow is loaded."""
+
+    hp: Hyperparams
+    rows: list = []  # the checkpoints in `logdir`, oldest first; none in a new training
+    saved: Hyperparams | None = None  # of the training that it resumes
+    other: Hyperparams | None = None  # of the model that it starts from
+
+
+def find_start(flags) -> Start:
+    """Decide whether to resume, or to start from another model or from random parameters.
 
     Args:
-      flags: dict of the command line.
+      flags: dict, those of the command line.
     """
     # Here, since `parse_flags` has a message for an environment without packages.
     from text import check_text_file, check_text_files
     from vocab import check_vocabs_exist
 
-    logdir = flags.get("logdir", Hyperparams.logdir)
-    start_from = flags.get("start_from", NONE)
+    logdir, start_from = (flags.get(name, getattr(Hyperparams, name)) for name in FOLDER_FLAGS)
     if "TF_CONFIG" not in os.environ:  # of several workers, one holds the lock
         check_unlocked(logdir)
         check_may_make(logdir)
+    check_hides_no_ensemble(logdir)
+    check_utf8(logdir)
     for name in TEXT_FIELDS:
         if flags.get(name, NONE) != NONE:
             for path in split_paths(flags[name]):
                 check_text_file(path, f"Check --{name}")
-    if any(Path(logdir).glob("*.index")):
-        return
-    if start_from != NONE:
-        if not holds_checkpoint(start_from):
-            raise no_model_error(start_from)
+    if rows := read_rows(logdir):
+        start = resume(flags, rows)
+    elif start_from != NONE:
+        start = start_from_model(flags)
     else:
-        hp = make_hparams(flags)
-        check_text_files(hp, "train")
-        check_vocabs_exist(hp)
+        start = Start(make_hparams(flags))
+        check_text_files(start.hp, "train")
+        check_vocabs_exist(start.hp)
+    if flags.get("alpha") == AUTO:
+        check_alpha_auto(start.hp)
+    return start
 
 
-def no_model_error(start_from) -> InputError:
-    """Return the error for a folder to start from that has no model."""
-    return InputError(f"{start_from}: holds no checkpoint. Name the folder of a model")
+def resume(flags, rows) -> Start:
+    """Resume the training in `logdir`, whose checkpoints are `rows`."""
+    hp = load_hparams(flags)
+    saved = read_hparams(hp.logdir)
+    given = flags.get("start_from", NONE)
+    if given != NONE and os.path.abspath(given) != os.path.abspath(saved.start_from):
+        raise InputError(
+            f"{hp.logdir}: holds a model that did not start from {given}. Choose a new"
+            " --logdir, or leave out --start_from to resume it"
+        )
+    if hp.recipe != flags.get("recipe", Hyperparams.recipe) and "start_from" not in flags:
+        raise InputError(
+            f"{hp.logdir}: holds a model of the recipe {hp.recipe}, but without --recipe this"
+            f" command means {Hyperparams.recipe}. To resume that model, add --recipe {hp.recipe}."
+            f" To train {Hyperparams.recipe}, use a new --logdir"
+        )
+    return Start(hp, rows, saved=saved)
+
+
+def start_from_model(flags) -> Start:
+    """Start from the parameters and vocabularies of the model in the folder `start_from`."""
+    folder = flags["start_from"]
+    if not read_rows(folder):
+        raise InputError(f"{folder}: holds no checkpoint. Name the folder of a model")
+    choice = {name: flags[name] for name in ("best", "average_checkpoints") if name in flags}
+    other = load_hparams(choice | dict(logdir=folder))
+    hp = make_hparams_from(other, flags)
+    return Start(hp, other=dataclasses.replace(other, preprocessed=hp.preprocessed))
+
+
+def check_hides_no_ensemble(logdir):
+    """Raise InputError if a new folder of this name would be read in place of several models."""
+    if len(split_paths(logdir)) > 1:
+        raise InputError(
+            f"{logdir}: a comma separates the models of an ensemble, so such a folder would hide"
+            " them. Choose another --logdir"
+        )
+
+
+def check_alpha_auto(hp):
+    """Raise InputError if the exponent of the length penalty cannot be chosen."""
+    if hp.source_dev == NONE:
+        raise InputError("alpha auto needs a development set. Add --source_dev and --target_dev")
+    if hp.beam == 1:
+        raise InputError("alpha auto is for beam search, and beam is 1. Add --beam 5, for example")
 
 
 if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
-    flags = parse_flags(__doc__, Hyperparams, check=check_start)
+    start = parse_flags(__doc__, find_start, Hyperparams)
 
 import numpy as np
 import tensorflow as tf
@@ -99,12 +158,11 @@ from data_load import (
     plan_batches,
 )
 from inference import SearchDecoder, choose_checkpoints, describe_checkpoints, load_model
-from interop import original
 from monitor import summaries, tensorboard_events
 from runtime.workers import worker_rank
 from text import check_text_files
 from trainer import Trainer, digest_of
-from vocab import TOKENIZERS, load_vocabs, save_vocabs
+from vocab import fingerprints, load_vocabs, save_vocabs
 
 # The step is in training_step.py, the loop in trainer.py, which also says why it is not Model.fit.
 
@@ -119,26 +177,23 @@ EVALUATION_FLAGS = (
 CPU_RATE = 5e10  # parameters times tokens of a batch, per second, on two cores
 
 
-def main(flags):
-    """Train, or resume; `flags` as `parse_flags` returns them.
+def main(start):
+    """Train, or resume.
+
+    Args:
+      start: Start.
 
     Raises:
       KeyboardInterrupt: a signal came, and a checkpoint was saved.
       OSError: the disk is full, the memory is too small, or another worker has ended.
     """
     worker_rank()  # raises the InputError of a wrong TF_CONFIG
-    # Before the model is read: if another training saves in the meantime, `own_logdir` notices it.
-    logdir = flags.get("logdir", Hyperparams.logdir)
-    rows_before = checkpoint.read_rows(logdir)
-    check_hides_no_ensemble(logdir)
-    hp, vocabs, rows, start_paths = find_start(flags)
-    check_utf8(hp.logdir)
-    if alpha_auto := flags.get("alpha") == AUTO:
-        check_alpha_auto(hp)
-    if vocabs[0] is vocabs[1]:
-        hp = dataclasses.replace(hp, vocab_size=len(vocabs[0]))
-    more_steps = rows and epochs_follow_steps(hp, flags, rows[-1].step)
-    if rows:
+    hp, rows, start_paths = start.hp, [], []
+    choose_alpha_last = hp.given.get("alpha") == AUTO
+    vocabs = load_vocabs(start.other or hp)
+    if start.rows:
+        rows = rows_to_resume(start, vocabs)
+        more_steps = epochs_follow_steps(hp, rows[-1].step)
         if rows[-1].epochs_done >= hp.num_epochs and not more_steps:
             path = Path(hp.logdir) / rows[-1].name
             print(
@@ -146,18 +201,22 @@ def main(flags):
                 " To train it longer, raise --num_epochs. To train another model, use a new"
                 " --logdir"
             )
-            if alpha_auto and worker_rank()[0] == 0:
-                choose_alpha_of_trained(hp, vocabs, flags)
+            if choose_alpha_last and worker_rank()[0] == 0:
+                choose_alpha_of_trained(hp, vocabs)
             return
-        announce_inputs(hp, flags, "source_train", "target_train", "source_dev", "target_dev")
-    if "source_test" in flags or "target_test" in flags:
+        announce_inputs(hp, "source_train", "target_train", "source_dev", "target_dev")
+    if start.other:
+        start_paths = paths_to_start_from(start, vocabs)
+    if "source_test" in hp.given or "target_test" in hp.given:
         check_text_files(hp, "test")  # eval.py reads it, which may be hours later
     for note in training_language_notes(hp):
         print(note, file=sys.stderr)
     dev = load_dev_data(hp, vocabs)
-    data = load_train_data(hp, vocabs, may_write(hp.id_folder, "preprocessed", flags))
+    data = load_train_data(hp, vocabs, may_write(hp.id_folder, "preprocessed", hp))
     if not rows:
-        hp = choose_output_limit(settle_schedule(hp, data, vocabs), flags, data)
+        chosen = dict(vocab_size=choose_saved_size(hp, vocabs), vocab_sha256=fingerprints(vocabs))
+        chosen |= settle_schedule(hp, data, vocabs) | choose_output_limit(hp, data)
+        hp = dataclasses.replace(hp, **chosen)
     elif more_steps:
         num_epochs = count_epochs(hp.max_steps, count_steps_per_epoch(hp, data, vocabs))
         hp = dataclasses.replace(hp, num_epochs=max(hp.num_epochs, num_epochs))
@@ -173,10 +232,10 @@ def main(flags):
         ) from None
     if not tf.config.list_physical_devices("GPU"):
         note_slow(hp, data, vocabs, trainer.model.count_params())
-    with own_logdir(trainer, rows_before), SignalGuard() as guard:
+    with own_logdir(trainer, start.rows), SignalGuard() as guard:
         try:
             trainer.train(data, dev, guard)
-            if alpha_auto and trainer.chief:
+            if choose_alpha_last and trainer.chief:
                 choose_alpha(hp, dev, guard)
         except KeyboardInterrupt as interrupt:
             defaults = signal.SIGINT, interrupted_message(trainer)
@@ -189,85 +248,34 @@ def main(flags):
     print("Done")
 
 
-class Start(NamedTuple):
-    """How a training starts."""
-
-    hp: Hyperparams
-    vocabs: tuple  # of source and target
-    rows: list  # the checkpoints of the training so far; it resumes from the last
-    start_paths: list[Path]  # checkpoints of another model: start from their mean
-
-
-def find_start(flags) -> Start:
-    """Decide whether to resume, or to start from another model or from random parameters."""
-    logdir = flags.get("logdir", Hyperparams.logdir)
-    if path := checkpoint.latest_readable(logdir):
-        return resume(flags, path)
-    if flags.get("start_from", NONE) != NONE:
-        return start_from_model(flags)
-    hp = make_hparams(flags)
-    if TOKENIZERS[hp.tokenizer].sized_by_flag and "vocab_size" not in flags:
-        hp = dataclasses.replace(hp, vocab_size=AUTO)  # the size of the file from prepro.py
-    return Start(hp, load_vocabs(hp), [], [])
-
-
-def resume(flags, path) -> Start:
-    """Resume from the checkpoint at `path`."""
-    check_not_original(path, "To train a model, use a new --logdir")
-    saved, _ = read_hparams(path.parent)
-    given = flags.get("start_from", NONE)
-    if given != NONE and os.path.abspath(given) != os.path.abspath(saved.start_from):
-        raise InputError(
-            f"{path.parent}: holds a model that did not start from {given}. Choose a new"
-            " --logdir, or leave out --start_from to resume it"
-        )
-    rows = checkpoint.rows_to(path)
-    hp, trained_with = load_hparams(flags, model_exists=True, mid_epoch=not rows[-1].epoch_done)
-    if hp.recipe != flags.get("recipe", Hyperparams.recipe) and "start_from" not in flags:
-        raise InputError(
-            f"{path.parent}: holds a model of the recipe {hp.recipe}, but without --recipe this"
-            f" command means {Hyperparams.recipe}. To resume that model, add --recipe {hp.recipe}."
-            f" To train {Hyperparams.recipe}, use a new --logdir"
-        )
-    vocabs = load_vocabs(hp, trained_with)
+def rows_to_resume(start, vocabs) -> list:
+    """Return the checkpoints up to the newest one that is not damaged, after checks and notes."""
+    hp, saved = start.hp, start.saved
+    path = checkpoint.latest_readable(hp.logdir)
+    rows = rows_to(path)
+    if not rows[-1].epoch_done:
+        check_same_batches(hp, saved)
     checkpoint.check_sizes(hp, [*map(len, vocabs)], path)
     note_other_vocab(hp, vocabs)
-    note_changes(saved, hp, flags)
-    return Start(hp, vocabs, rows, [])
+    note_changes(hp, saved)
+    return rows
 
 
-def start_from_model(flags) -> Start:
-    """Start from the parameters and vocabularies of the model in the folder `start_from`."""
-    logdir = flags["start_from"]
-    newest = checkpoint.latest_readable(logdir)
-    if not newest:
-        raise no_model_error(logdir)
-    check_not_original(newest, "Name the folder of another model")
-    choice = {name: flags[name] for name in ("best", "average_checkpoints") if name in flags}
-    saved, trained_with = load_hparams(choice | dict(logdir=logdir), model_exists=True)
-    hp = make_hparams_from(saved, flags)
-    vocabs = load_vocabs(dataclasses.replace(saved, preprocessed=hp.preprocessed), trained_with)
-    paths = choose_checkpoints(newest, saved)
-    checkpoint.check_sizes(hp, [*map(len, vocabs)], newest)
-    print(f"Starting from {describe_checkpoints(paths)} in {logdir}")
-    return Start(hp, vocabs, [], paths)
+def paths_to_start_from(start, vocabs) -> list[Path]:
+    """Return the checkpoints of the other model that the training starts from."""
+    newest = checkpoint.latest_readable(start.other.logdir)
+    checkpoint.check_sizes(start.hp, [*map(len, vocabs)], newest)
+    paths = choose_checkpoints(newest, start.other)
+    print(f"Starting from {describe_checkpoints(paths)} in {start.other.logdir}")
+    return paths
 
 
-def check_hides_no_ensemble(logdir):
-    """Raise InputError if a new folder of this name would be read in place of several models."""
-    if "," in logdir and not os.path.exists(logdir):
-        raise InputError(
-            f"{logdir}: a comma separates the models of an ensemble, so such a folder would hide"
-            " them. Choose another --logdir"
-        )
-
-
-def check_not_original(path, remedy):
-    """Raise InputError if `path` is a checkpoint of the 2017 code."""
-    if original.is_original(path):
-        raise InputError(
-            f"{path}: this checkpoint of the 2017 code can be evaluated, but not trained. {remedy}"
-        )
+def choose_saved_size(hp, vocabs):
+    """The `vocab_size` to save: that of a joint vocabulary; two may have different sizes."""
+    if vocabs[0] is vocabs[1]:
+        return len(vocabs[0])
+    is_set = not vocabs[0].sized_by_flag or "vocab_size" in hp.given
+    return hp.vocab_size if is_set else AUTO
 
 
 def note_other_vocab(hp, vocabs):
@@ -281,11 +289,11 @@ def note_other_vocab(hp, vocabs):
             )
 
 
-def note_changes(saved, hp, flags):
+def note_changes(hp, saved):
     """Print the flags of the training that differ from those of the run that is resumed."""
-    for field in dataclasses.fields(Hyperparams):
+    for field in hp.declared():
         name = field.name
-        if field.metadata["group"] != "training" or name not in flags or name == "profile_steps":
+        if field.metadata["group"] != "training" or name not in hp.given or name == "profile_steps":
             continue
         before, now = getattr(saved, name), getattr(hp, name)
         if before != now:
@@ -302,20 +310,12 @@ def note_slow(hp, data, vocabs, num_parameters):
     seconds = num_parameters * batch_tokens * hp.accumulate / CPU_RATE
     if seconds < 1:
         return
-    steps = count_steps(hp, count_steps_per_epoch(hp, data, vocabs))
+    steps = count_steps(hp.num_epochs, count_steps_per_epoch(hp, data, vocabs), hp.max_steps)
     print(
         f"No GPU was found. On two CPU cores, a step takes about {seconds:.0f} s, and {steps} steps"
         f" take {steps * seconds / 3600:.0f} hours. The recipe tiny is small enough for a CPU",
         file=sys.stderr,
     )
-
-
-def check_alpha_auto(hp):
-    """Raise InputError if the exponent of the length penalty cannot be chosen."""
-    if hp.source_dev == NONE:
-        raise InputError("alpha auto needs a development set. Add --source_dev and --target_dev")
-    if hp.beam == 1:
-        raise InputError("alpha auto is for beam search, and beam is 1. Add --beam 5, for example")
 
 
 def choose_alpha(hp, dev, guard):
@@ -330,7 +330,7 @@ def choose_alpha(hp, dev, guard):
       KeyboardInterrupt: a signal came.
     """
     search_flags = {name: getattr(hp, name) for name in EVALUATION_FLAGS}
-    loaded = load_model(search_flags)
+    loaded = load_model(find_trained(search_flags))
     scores = {}
     for alpha in sorted({*ALPHAS, hp.alpha}):
         if guard.signal is not None:
@@ -342,17 +342,13 @@ def choose_alpha(hp, dev, guard):
     best = max(scores, key=lambda alpha: (scores[alpha], alpha == hp.alpha))
     listed = ", ".join(f"{alpha}: {score:.2f}" for alpha, score in scores.items())
     print(f"Chosen: alpha {best} ({METRICS[hp.metric]} of the development set: {listed})")
-    saved, vocab_sha256 = read_hparams(hp.logdir)
-    save_hparams(dataclasses.replace(saved, **search_flags, alpha=best), vocab_sha256)
+    saved = read_hparams(hp.logdir)
+    save_hparams(dataclasses.replace(saved, **search_flags | dict(alpha=best)))
 
 
-def choose_alpha_of_trained(hp, vocabs, flags):
-    """Choose the exponent as `choose_alpha`, for a model whose training ended in an earlier run.
-
-    Args:
-      flags: dict, those of the command line.
-    """
-    announce_inputs(hp, flags, "source_dev", "target_dev")
+def choose_alpha_of_trained(hp, vocabs):
+    """Choose the exponent as `choose_alpha`, for a model whose training ended in an earlier run."""
+    announce_inputs(hp, "source_dev", "target_dev")
     check_folder(hp.logdir)
     with checkpoint.lock(hp.logdir), SignalGuard() as guard:
         choose_alpha(hp, load_dev_data(hp, vocabs), guard)
@@ -370,10 +366,10 @@ def load_dev_data(hp, vocabs):
     return dev
 
 
-def epochs_follow_steps(hp, flags, steps_done) -> bool:
+def epochs_follow_steps(hp, steps_done) -> bool:
     """Whether a training that resumes has as many epochs as `max_steps` needs, which may be new."""
     of_recipe = RECIPES[hp.recipe].get("num_epochs", Hyperparams.num_epochs)
-    return flags.get("num_epochs", of_recipe) == AUTO and hp.max_steps > steps_done
+    return hp.given.get("num_epochs", of_recipe) == AUTO and hp.max_steps > steps_done
 
 
 def count_steps_per_epoch(hp, data, vocabs) -> int:
@@ -383,39 +379,40 @@ def count_steps_per_epoch(hp, data, vocabs) -> int:
     return math.ceil(len(plan_batches(data, hp, 1)) / hp.accumulate)
 
 
-def settle_schedule(hp, data, vocabs) -> Hyperparams:
-    """Replace `AUTO` by numbers for a new model, and print them.
+def settle_schedule(hp, data, vocabs) -> dict[str, int]:
+    """Choose numbers for the fields of the schedule that are `AUTO`, and print them.
 
     Warns if the warm-up is longer than the training.
     """
     if not hp.warmup_steps and hp.num_epochs != AUTO:
-        return hp
+        return {}
     steps_per_epoch = count_steps_per_epoch(hp, data, vocabs)
     chosen = choose_schedule(hp, steps_per_epoch)
-    steps = count_steps(chosen, steps_per_epoch)
-    if chosen != hp:
+    num_epochs, warmup_steps = chosen["num_epochs"], chosen["warmup_steps"]
+    steps = count_steps(num_epochs, steps_per_epoch, hp.max_steps)
+    if AUTO in (hp.num_epochs, hp.warmup_steps):
         print(
             f"Chosen for {len(data.X)} pairs, {steps_per_epoch} steps per epoch: num_epochs"
-            f" {chosen.num_epochs}, {steps} steps in all, warmup_steps {chosen.warmup_steps}"
+            f" {num_epochs}, {steps} steps in all, warmup_steps {warmup_steps}"
         )
-    if chosen.warmup_steps > steps:
+    if warmup_steps > steps:
         print(
-            f"The learning rate never reaches its peak: warmup_steps is {chosen.warmup_steps}, but"
-            f" the training has {steps} steps in {chosen.num_epochs} epochs. Use --warmup_steps"
+            f"The learning rate never reaches its peak: warmup_steps is {warmup_steps}, but"
+            f" the training has {steps} steps in {num_epochs} epochs. Use --warmup_steps"
             f" {AUTO} or --num_epochs {AUTO}",
             file=sys.stderr,
         )
     return chosen
 
 
-def choose_output_limit(hp, flags, data) -> Hyperparams:
+def choose_output_limit(hp, data) -> dict:
     """Raise `max_output_ratio` and `max_output_extra` if the training text has longer translations.
 
     The ratio is 1.5 times the mean ratio of the text. The extra tokens are 1.5 times as many as
-    all pairs but one in a thousand need beyond that. Neither becomes lower than it is.
+    all pairs but one in a thousand need beyond that. Neither becomes lower than it is. A flag that
+    was given stays.
 
     Args:
-      flags: dict, those of the command line, whose values stay.
       data: SentencePairs, the training text.
     """
     count = min(len(data.X), LENGTH_SAMPLES)
@@ -423,18 +420,17 @@ def choose_output_limit(hp, flags, data) -> Hyperparams:
     source_lengths, target_lengths = data.X.lengths_of(rows), data.Y.lengths_of(rows)
     ratio, extra = hp.max_output_ratio, hp.max_output_extra
     mean_ratio = target_lengths.sum() / source_lengths.sum()
-    if "max_output_ratio" not in flags:
+    if "max_output_ratio" not in hp.given:
         ratio = max(ratio, math.ceil(10 * LENGTH_MARGIN * mean_ratio) / 10)
-    if "max_output_extra" not in flags:
+    if "max_output_extra" not in hp.given:
         needed = np.quantile(target_lengths - ratio * source_lengths, COVERED_LENGTHS)
         extra = max(extra, math.ceil(LENGTH_MARGIN * needed))
-    chosen = dataclasses.replace(hp, max_output_ratio=ratio, max_output_extra=extra)
-    if chosen != hp and hp.unbounded_length:
+    if (ratio, extra) != (hp.max_output_ratio, hp.max_output_extra) and hp.unbounded_length:
         print(
-            f"Translations may have {chosen.describe_output_limit()}, since the training text has"
+            f"Translations may have {describe_limit(ratio, extra)}, since the training text has"
             f" {mean_ratio:.1f} target tokens per source token"
         )
-    return chosen
+    return dict(max_output_ratio=ratio, max_output_extra=extra)
 
 
 @contextlib.contextmanager
@@ -453,7 +449,7 @@ def own_logdir(trainer, rows_before):
     make_folder(hp.logdir)
     check_folder(hp.logdir)
     with checkpoint.lock(hp.logdir):
-        if checkpoint.read_rows(hp.logdir) != rows_before:
+        if read_rows(hp.logdir) != rows_before:
             raise InputError(
                 f"{hp.logdir}: another training run has just written here. Run this command again"
             )
@@ -524,4 +520,5 @@ def is_about_memory(error) -> bool:
 
 
 if __name__ == "__main__":
-    run_script(main, flags, "stopped before training began. The same command starts or resumes it")
+    message = "stopped before training began. The same command starts or resumes it"
+    run_script(main, start, interrupted_message=message)

@@ -7,7 +7,6 @@ count more in a replica that has few of them. Resuming exactly in the middle of 
 control of the loop.
 """
 
-import dataclasses
 import functools
 import math
 import sys
@@ -26,6 +25,7 @@ from hparams import TEXT_FIELDS, save_hparams
 from ids import PAD
 from inference import LoadedModel, SearchDecoder, decoding_batches, limit_hint, limit_note
 from interop.variable_names import variables_by_2017_name
+from manifest import make_row
 from model import make_model
 from modules import smoothed_cross_entropy
 from monitor import summaries
@@ -231,7 +231,7 @@ class Trainer:
     Args:
       hp: Hyperparams.
       vocabs: those of source and target.
-      rows: the checkpoints of the training so far, as `checkpoint.Row`; it resumes from the last.
+      rows: the checkpoints of the training so far, as `manifest.Row`; it resumes from the last.
       dev_sha256: digest of the development set, "" if there is none.
       start_paths: checkpoints of another model; training starts from the mean of its parameters.
       text_digest: digest of the training text, with several workers.
@@ -243,7 +243,6 @@ class Trainer:
         keras.backend.clear_session()
         keras.utils.set_random_seed(hp.seed)
         self.hp, self.vocabs, self.dev_sha256, self.rows = hp, vocabs, dev_sha256, [*rows]
-        self.vocab_sha256 = fingerprints(vocabs)
         self.strategy = make_strategy()
         check_same_settings(self.strategy, self.settings(start_paths, text_digest))
         self.chief = self.strategy.extended.should_checkpoint  # false in all workers but one
@@ -270,8 +269,6 @@ class Trainer:
         )
         self.step = make_step()
         self.accumulate_step = make_step(update=False) if gradient_sum else None
-        greedy = LoadedModel([], hp, self.model, vocabs).with_hp(beam=1, temperature=0.0, top_k=0)
-        self.decode = SearchDecoder(greedy, show_progress=True)
         self.loss_fn = make_loss_fn(self.model, hp.label_smoothing)
         self.progress, self.metric_log = Progress(), MetricLog()
         self.checkpoint = checkpoint.make_checkpoint(
@@ -291,12 +288,18 @@ class Trainer:
             self.progress.resume(rows[-1])
             print(f"Resuming from {self.path}")
 
+    @functools.cached_property
+    def decode(self) -> SearchDecoder:
+        """The greedy search that translates the development set."""
+        loaded = LoadedModel([], self.hp, self.model, self.vocabs)
+        greedy = loaded.with_hp(beam=1, temperature=0.0, top_k=0)
+        return SearchDecoder(greedy, show_progress=True)
+
     def settings(self, start_paths, text_digest) -> dict:
         """Return what all workers must share, by name; the arguments are those of the class."""
-        fields = dataclasses.asdict(self.hp)
         scores = [row for row in self.rows if row.score is not None]
-        return {name: v for name, v in fields.items() if name not in LOCAL_FIELDS} | {
-            "the vocabularies": self.vocab_sha256,
+        return {name: v for name, v in self.hp.as_dict().items() if name not in LOCAL_FIELDS} | {
+            "the vocabularies": fingerprints(self.vocabs),
             "the training text": text_digest.hex(),
             "the development set": self.dev_sha256,
             "the checkpoint to resume from": describe_parameters([self.path] if self.rows else []),
@@ -521,11 +524,11 @@ class Trainer:
         hp, progress = self.hp, self.progress
         evaluation = () if score is None else (float(score), hp.metric, self.dev_sha256)
         clock = progress.epoch, progress.global_step, progress.epoch_done
-        row = checkpoint.make_row(*clock, *evaluation)
+        row = make_row(*clock, *evaluation)
         rows = [*(other for other in self.rows if other.name != row.name), row]
         if self.chief:
             self.check_parameters()
-            save_hparams(hp, self.vocab_sha256)
+            save_hparams(hp)
             rows = checkpoint.save(self.checkpoint, hp.logdir, rows, hp.keep_checkpoints)
         self.rows = rows
         self.metric_log.start_interval()

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from choices import ENGINES
-from hparams import ATTENDS, SEARCH_FLAGS, Hyperparams, read_trained
+from hparams import ATTENDS, SEARCH_FLAGS, Hyperparams, find_trained
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import (
@@ -109,18 +109,32 @@ class TranslateFlags(Flags):
         check_outputs(self, ["output", "attention", "alignments"], ["source", "score", "prefix"])
 
 
-def check_inputs(flags):
-    """Raise InputError if there is no model or no text, before TensorFlow is loaded."""
+def settle(flags):
+    """Find the files that the flags name, before TensorFlow is loaded; see `main`."""
     options, flags = TranslateFlags.split(flags)
-    if hp := read_trained(flags):
-        options.check_needs(hp)
+    models = find_trained(flags)
+    if models[0].hp:
+        check_model(options, models[0].hp)
     for name in ("source", "score", "prefix"):
         if getattr(options, name) not in ("-", NONE):
             check_exists(getattr(options, name), f"Check the path, which --{name} names")
+    if options.score != NONE:
+        check_not_given(flags, SEARCH_FLAGS, "has no effect: with --score nothing is translated")
+    return options, models
+
+
+def check_model(options, hp):
+    """Raise InputError if a flag needs another model, or another search."""
+    if options.nbest > hp.beam:
+        raise InputError(
+            f"nbest is {options.nbest}, but beam is {hp.beam}, and there is one translation per"
+            f" hypothesis at most. Use --beam {options.nbest}"
+        )
+    options.check_needs(hp)
 
 
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
-    flags = parse_flags(__doc__, Hyperparams, TranslateFlags, reads_model=True, check=check_inputs)
+    settled = parse_flags(__doc__, settle, Hyperparams, TranslateFlags, reads_model=True)
 
 import numpy as np
 from tqdm import tqdm
@@ -382,29 +396,17 @@ def check_workers(options):
         raise InputError("TF_CONFIG names several workers. Give --source and --output")
 
 
-def check_model(options, hp):
-    """Raise InputError if a flag needs another model, or another search."""
-    if options.nbest > hp.beam:
-        raise InputError(
-            f"nbest is {options.nbest}, but beam is {hp.beam}, and there is one translation per"
-            f" hypothesis at most. Use --beam {options.nbest}"
-        )
-    options.check_needs(hp)
-
-
-def main(flags):
+def main(options, models):
     """Translate the text that the flags name, or score given translations.
 
     Args:
-      flags: dict that `parse_flags` returned.
+      options: TranslateFlags.
+      models: list of `Trained`.
     """
-    options, flags = TranslateFlags.split(flags)
     check_workers(options)
-    if options.score != NONE:
-        check_not_given(flags, SEARCH_FLAGS, "has no effect: with --score nothing is translated")
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for translations only
-        loaded = load_model(flags)
-    check_model(options, loaded.hp)
+        loaded = load_model(models)
+    check_model(options, loaded.hp)  # also of one of the 2017 code
     if options.score != NONE:
         return score_file(options, loaded)
     if options.engine == "ctranslate2":
@@ -419,4 +421,4 @@ def main(flags):
 
 
 if __name__ == "__main__":
-    run_script(main, flags)
+    run_script(main, *settled)

@@ -73,11 +73,10 @@ class Vocab:
         langs = hp.source_lang, hp.target_lang
         return [Path(hp.preprocessed) / f"{lang}{cls.suffix}" for lang in langs]
 
-    def check_flags(self, hp, new):
+    def check_flags(self, hp):
         """Raise InputError if prepro.py had other flags when it wrote the file.
 
-        Args:
-          new: whether no model has been trained with it. Only then are all flags compared.
+        Without a trained model, all flags are compared.
         """
 
     @property
@@ -258,8 +257,8 @@ class SubwordVocab(Vocab):
 
     token_name = "subwords"
     suffix = ".model"
-    is_markup = staticmethod(is_tag_line)
     sized_by_flag = True
+    is_markup = staticmethod(is_tag_line)
     tokens_suffice = False
     lacks = "characters"
 
@@ -288,10 +287,12 @@ class SubwordVocab(Vocab):
             names = [f"bpe.{lang}" for lang in (hp.source_lang, hp.target_lang)]
         return [Path(hp.preprocessed) / f"{name}{cls.suffix}" for name in names]
 
-    def check_flags(self, hp, new):
+    def check_flags(self, hp):
         """Raise InputError if prepro.py had other flags when it wrote the file."""
         remedy = "Write the file again with `python prepro.py` and this flag, or leave the flag out"
-        if hp.vocab_size not in (AUTO, len(self)):
+        new = not hp.vocab_sha256
+        is_set = not new or "vocab_size" in hp.given
+        if is_set and hp.vocab_size not in (AUTO, len(self)):
             raise InputError(
                 f"{self.path}: holds {len(self)} subwords, but --vocab_size is {hp.vocab_size}."
                 f" {remedy}"
@@ -453,19 +454,16 @@ def check_charsmap(charsmap):
 TOKENIZERS = dict(words=WordVocab, bpe=SubwordVocab)
 
 
-def load_vocabs(hp, trained_with=None):
+def load_vocabs(hp):
     """Load the vocabularies of source and target. A joint one is one object for both.
 
     A trained model has a copy of its vocabularies in `logdir`, since prepro.py may have written
     other ones to `preprocessed` in the meantime. The copy is preferred.
 
-    Args:
-      trained_with: the `fingerprints` of a model's vocabularies, if there is a model.
-
     Returns:
       (Vocab, Vocab)
     """
-    kind, vocabs = TOKENIZERS[hp.tokenizer], []
+    kind, vocabs, trained_with = TOKENIZERS[hp.tokenizer], [], hp.vocab_sha256
     if not trained_with:
         check_vocabs_exist(hp)
     for written_path in kind.paths(hp):
@@ -481,7 +479,7 @@ def load_vocabs(hp, trained_with=None):
         vocab = kind.load(path, hp, RESTORE_HINT if trained_with else REWRITE_HINT)
         if trained_with:
             check_same_vocab(vocab, trained_with, hp.logdir)
-        vocab.check_flags(hp, new=not trained_with)
+        vocab.check_flags(hp)
         vocabs.append(vocab)
     return tuple(vocabs * 2 if len(vocabs) == 1 else vocabs)
 

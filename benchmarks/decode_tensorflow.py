@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from data_load import load_test_data
-from hparams import make_hparams
+from hparams import find_trained, make_hparams
 from ids import BOS
 from inference import SearchDecoder, decoding_batch_size, load_model
 from interop import ctranslate2_model
@@ -91,7 +91,7 @@ def trained(decoder, flags, output):
     Args:
       decoder: "trained" for TensorFlow; "float32" or "int8" for CTranslate2 in that precision.
     """
-    loaded = load_model(flags)
+    loaded = load_model(find_trained(flags))
     test = load_test_data(loaded.hp, loaded.vocabs)
     if decoder == "trained":
         decode = SearchDecoder(loaded)

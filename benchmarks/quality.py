@@ -20,6 +20,8 @@ from pathlib import Path
 
 from harness import ROOT, corpus_folder, num_cores, script_command
 
+from hparams import find_trained
+
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -140,7 +142,7 @@ def score_set(flags, part) -> dict:
 
     rows = {}
     for search_flags in (dict(beam=1, average_checkpoints=1), {}):
-        loaded = load_model({"logdir": flags["logdir"]} | search_flags)
+        loaded = load_model(find_trained({"logdir": flags["logdir"]} | search_flags))
         test = load_test_data(loaded.hp, loaded.vocabs, part)
         got = [best.text for best, *_ in SearchDecoder(loaded, show_progress=True)(test.data.X)]
         decoding = describe_decoding(loaded)

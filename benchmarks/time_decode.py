@@ -31,6 +31,8 @@ from harness import (
 from joey import joey_config, run_joey
 from quality import corpus_flags
 
+from hparams import find_trained
+
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -139,7 +141,7 @@ def prepare_joey(logdir, flags, folder):
 
     from inference import load_model
 
-    _, hp, model, _ = load_model(dict(logdir=logdir))
+    _, hp, model, _ = load_model(find_trained(dict(logdir=logdir)))
     (folder / "joey").mkdir(parents=True, exist_ok=True)
     config = joey_config(hp, flags, folder)
     config["data"]["test"] = flags["source_test"].removesuffix(f".{hp.source_lang}")

@@ -16,6 +16,8 @@ import time
 
 from harness import ROOT, describe_machine
 
+from hparams import find_trained
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROUNDS = 5
 
@@ -44,7 +46,7 @@ def training(logdir):
     from vocab import load_vocabs
 
     stamp()
-    hp, _ = load_hparams(dict(logdir=logdir), model_exists=True)
+    hp = load_hparams(dict(logdir=logdir))
     vocabs = load_vocabs(hp)
     data = load_train_data(hp, vocabs)
     stamp()
@@ -63,7 +65,7 @@ def translation(logdir):
     from inference import SearchDecoder, load_model
 
     stamp()
-    loaded = load_model(dict(logdir=logdir))
+    loaded = load_model(find_trained(dict(logdir=logdir)))
     stamp()
     decode = SearchDecoder(loaded)
     for sentence in ("Ein Hund läuft.", "Zwei Frauen sitzen auf einer Bank."):

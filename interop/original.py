@@ -5,15 +5,18 @@ import dataclasses
 import numpy as np
 
 from checkpoint import READ_ERRORS, open_checkpoint, restore_error
-from hparams import Hyperparams, check_matches_model, make_hparams
+from hparams import Hyperparams, check_matches, make_hparams
 from interop.variable_names import variable_shapes, variables_by_2017_name
 from model import make_model
 from runtime.errors import InputError
 from vocab import WordVocab, load_vocabs
 
 
-def load_original(path, flags):
+def load_original(path, given):
     """Load a model that the 2017 code trained.
+
+    Args:
+      given: dict, the flags that were given.
 
     Returns:
       (Hyperparams, Transformer, tuple): the tuple is that of `load_vocabs`.
@@ -23,15 +26,15 @@ def load_original(path, flags):
         model_args, vocab_sizes = infer_model_args(arrays)
     except ValueError as error:
         raise not_original_error(path, error) from None
-    for name, value in original_hparams(model_args).items():
-        check_matches_model(path, name, value, flags)
-    hp = make_hparams(flags | model_args)
+    remedy = "Leave the flag out, or give a new --logdir"
+    check_matches(path, original_hparams(model_args), given, remedy)
+    hp = make_hparams(given | model_args)
     for name, shape in variable_shapes(hp, *vocab_sizes).items():  # before the model is built
         if name not in arrays or arrays[name].size != np.prod(shape):
             raise not_original_error(path, f"{name} is missing or has another shape")
-    min_cnt = find_min_cnt(WordVocab.paths(hp), vocab_sizes, flags.get("min_cnt"))
+    min_cnt = find_min_cnt(WordVocab.paths(hp), vocab_sizes, given.get("min_cnt"))
     hp = dataclasses.replace(hp, min_cnt=min_cnt)
-    if "num_heads" not in flags:
+    if "num_heads" not in given:
         print(
             f"{path}: assuming num_heads {hp.num_heads}, because the checkpoint does not record it"
             " (set --num_heads)"

@@ -4,7 +4,6 @@ The functions write to the default summary writer.
 """
 
 import contextlib
-import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -70,7 +69,7 @@ def write_hparams_and_graph(hp, graph):
       hp: Hyperparams.
       graph: tf.Graph.
     """
-    fields = [f for f in dataclasses.fields(hp) if f.type is not str or f.metadata["choices"]]
+    fields = [f for f in hp.declared() if f.type is not str or f.metadata["choices"]]
     hparams_plugin.hparams({field.name: getattr(hp, field.name) for field in fields}, hp.logdir)
     tf.summary.graph(graph.as_graph_def())
 

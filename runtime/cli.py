@@ -6,7 +6,6 @@ Scripts call `parse_flags` before they import TensorFlow, which takes seconds, s
 
 import argparse
 import contextlib
-import dataclasses
 import difflib
 import io
 import os
@@ -19,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from runtime.errors import InputError
-from runtime.flags import AUTO, check_no_url, expand_path
+from runtime.flags import AUTO, check_no_url, check_value, expand_path
 from runtime.signals import (
     raise_keyboard_interrupt,
     set_handler,
@@ -32,18 +31,18 @@ ROOT = Path(__file__).resolve().parent.parent  # of the repository, where comman
 # Flags -------------------------------------------------------------------------
 
 
-def parse_flags(description, hparams, *extra, reads_model=False, check=None) -> dict:
-    """Parse the command line; the flags that are not given are not in the dict.
+def parse_flags(description, settle, hparams, *extra, reads_model=False):
+    """Parse the command line, and return what a script makes of its flags.
 
     Ctrl-C then ends the program without a message, until `run_script` prints one.
 
     Args:
+      settle: function from the flags that are given, a dict, to what `main` of the script takes.
+        It makes all checks that need no TensorFlow.
       hparams: the class `Hyperparams`.
       extra: `Flags` classes of this script alone.
       reads_model: whether the script reads a trained model, whose hyperparameters are the
         defaults then.
-      check: function of the flags that raises InputError, for the checks of a script that need
-        no TensorFlow.
     """
     check_environment()
     settle_environment()
@@ -71,7 +70,7 @@ def parse_flags(description, hparams, *extra, reads_model=False, check=None) -> 
     ]
     groups = {title: parser.add_argument_group(title) for title in titles}
     for kind in (*extra, hparams):
-        for field in dataclasses.fields(kind):
+        for field in kind.declared():
             default = field.default
             if reads_model and kind is hparams and field.name != "logdir":
                 default = saved.get(field.name, "the model's")
@@ -79,18 +78,21 @@ def parse_flags(description, hparams, *extra, reads_model=False, check=None) -> 
     namespace, unknown = parser.parse_known_args(words)
     if unknown:
         parser.error(explain_unknown(unknown[0], parser.option_strings()))
+    flags = vars(namespace)
     try:
-        hparams.check_given(remaining(vars(namespace), extra))
+        for kind in (*extra, hparams):
+            for field in kind.declared():
+                if field.name in flags:
+                    check_value(field, flags[field.name])
     except InputError as error:
         parser.error(str(error))
-    except OSError as error:  # a folder may not be read, or a name is too long
-        parser.error(f"{error.filename}: {error.strerror.lower()}. Check the path")
     try:
-        if check:
-            check(vars(namespace))
-    except (InputError, OSError) as error:
+        return settle(flags)
+    except InputError as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
-    return vars(namespace)
+    except OSError as error:  # a folder may not be read, or a name is too long
+        problem = f"{error.filename}: {error.strerror.lower()}. Check the path"
+        parser.exit(2, f"{parser.prog}: {problem}\n")
 
 
 FLAG_FILE_NOTE = "@FILE stands for the flags in a file, written as on the command line."
@@ -137,13 +139,6 @@ def read_saved(words, hparams) -> dict:
         return hparams.saved_in(parser.parse_known_args(words)[0].logdir)
     except (argparse.ArgumentError, OSError):
         return {}
-
-
-def remaining(flags, extra):
-    """The flags that belong to none of the classes `extra`, whose own are checked."""
-    for kind in extra:
-        _, flags = kind.split(flags)
-    return flags
 
 
 def add_flag(group, field, default):
@@ -356,8 +351,8 @@ def prepare_streams():
             setattr(sys, name, report)
 
 
-def run_script(main, flags, interrupted_message="stopped"):
-    """Call `main(flags)`, print an error as one line, and exit with its code.
+def run_script(main, *arguments, interrupted_message="stopped"):
+    """Call `main(*arguments)`, print an error as one line, and exit with its code.
 
     The code is 2 for an InputError, 1 for an OSError, and 128 plus the number of a signal.
 
@@ -371,7 +366,7 @@ def run_script(main, flags, interrupted_message="stopped"):
     for number in termination_signals():
         set_handler(number, raise_keyboard_interrupt)
     try:
-        main(flags)
+        main(*arguments)
         sys.stdout.flush()
     except InputError as error:
         print(f"{program}: {error}", file=sys.stderr)

@@ -284,16 +284,16 @@ def is_utf8(text) -> bool:
     return True
 
 
-def check_outputs(flags, outputs, inputs):
+def check_outputs(options, outputs, inputs):
     """Check the paths of a script's output files.
 
     Args:
-      flags: `Flags`.
+      options: `Flags`.
       outputs, inputs: the fields that name files to write and to read; "-" and `NONE` name none.
     """
     names = {}  # by the real paths
     for name in (*inputs, *outputs):
-        path = getattr(flags, name)
+        path = getattr(options, name)
         if path in ("-", NONE):
             continue
         real = os.path.realpath(path)
@@ -383,21 +383,18 @@ def read_json(path):
 # Paths that come with a model --------------------------------------------------
 
 
-def may_write(path, name, flags):
-    """Whether this program may write to a path that the field `name` gives.
+def may_write(path, name, hp):
+    """Whether this program may write to a path that the field `name` of `hp` gives.
 
     A model may come from someone else, and its hparams.json must not choose where files are
     written. A path is allowed in the current folder, or if a flag names it.
-
-    Args:
-      flags: dict, those of the command line.
     """
-    return name in flags or real_path(path).is_relative_to(real_path("."))
+    return name in hp.given or real_path(path).is_relative_to(real_path("."))
 
 
-def check_may_write(path, name, hp, flags):
+def check_may_write(path, name, hp):
     """Raise InputError unless `may_write`."""
-    if not may_write(path, name, flags):
+    if not may_write(path, name, hp):
         raise InputError(
             f"{hp.path}: its field {name} leads to {path}, outside the current folder. To write"
             f" there, add --{name} {getattr(hp, name)}"
@@ -418,14 +415,13 @@ def split_paths(value) -> list[str]:
     return paths
 
 
-def announce_inputs(hp, flags, *names):
+def announce_inputs(hp, *names):
     """Print the path of each file outside the current folder that only hparams.json names.
 
     Args:
-      flags: dict, those of the command line.
       names: the fields of `hp` whose files are read next.
     """
     for name in names:
         paths = split_paths(getattr(hp, name))
-        for path in (path for path in paths if path != NONE and not may_write(path, name, flags)):
+        for path in (path for path in paths if path != NONE and not may_write(path, name, hp)):
             print(f"Reading {path}, which {hp.path} names as {name}", file=sys.stderr, flush=True)

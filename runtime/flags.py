@@ -128,8 +128,17 @@ def flag(
 class Flags:
     """Base of the dataclasses whose fields are declared with `flag`."""
 
+    @classmethod
+    def declared(cls) -> list[dataclasses.Field]:
+        """List the fields that are flags."""
+        return [field for field in dataclasses.fields(cls) if field.metadata]
+
+    def as_dict(self) -> dict:
+        """The values of the flags by their names."""
+        return {field.name: getattr(self, field.name) for field in self.declared()}
+
     def __post_init__(self):
-        for field in dataclasses.fields(self):
+        for field in self.declared():
             value = getattr(self, field.name)
             if hasattr(value, "item"):  # a number of NumPy
                 value = value.item()
@@ -139,7 +148,7 @@ class Flags:
 
     def check_needs(self, values):
         """Raise InputError if a value of this object contradicts one of `values`."""
-        for field in dataclasses.fields(self):
+        for field in self.declared():
             value, choices = getattr(self, field.name), field.metadata["choices"]
             subject = f"{field.name} needs" if value is True else f"{field.name} {value} needs"
             remedy = field.metadata["remedy"] or "Change one of the two"
@@ -156,7 +165,7 @@ class Flags:
           given: their names.
           values: object that has the values of the rules.
         """
-        for field in dataclasses.fields(self):
+        for field in self.declared():
             if field.name in given:
                 remedy = field.metadata["remedy"] or "Leave it out"
                 subject = f"{field.name} has an effect only with"
@@ -165,21 +174,22 @@ class Flags:
     @classmethod
     def split(cls, flags):
         """Split parsed flags into an instance of this class and a dict of the rest."""
-        names = {field.name for field in dataclasses.fields(cls)}
+        names = {field.name for field in cls.declared()}
         own = {name: value for name, value in flags.items() if name in names}
         options = cls(**own)
         options.check_effects(own, options)
         return options, {name: value for name, value in flags.items() if name not in names}
 
 
-def check_not_given(flags, names, reason):
-    """Raise InputError if one of the names is among the flags of the command line.
+def check_not_given(given, names, reason):
+    """Raise InputError if one of the names is among the flags that were given.
 
     Args:
+      given: dict, or names.
       reason: what follows the name in the message.
     """
     for name in names:
-        if name in flags:
+        if name in given:
             raise InputError(f"{name} {reason}. Leave it out")
 
 

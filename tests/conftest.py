@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 # No TensorFlow: pytest-xdist imports this file in one process more, which runs no test.
-from helpers import RNG
+from helpers import RNG, run_main
 from processes import ROOT
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -240,8 +240,8 @@ def train_once(folder, recipe, pairs=400, tests=30, **flags):
             named |= SMALL if "rnn" not in recipe else dict(hidden_units=32)
             named |= dict(batch_tokens=0, batch_size=32, num_epochs=12)
             named |= dict(maxlen=15 if recipe == "legacy" else 40) | flags
-            prepro.main(named)
-            train.main(named)
+            run_main(prepro, named)
+            run_main(train, named)
             done.write_text(json.dumps(named))
         return json.loads(done.read_text())
 
@@ -252,7 +252,7 @@ def corpus(tmp_path):
     import prepro
 
     flags = write_corpus(tmp_path, sample_pairs(96), sample_pairs(20, seed=1))
-    prepro.main(flags)
+    run_main(prepro, flags)
     return flags
 
 

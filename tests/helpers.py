@@ -39,6 +39,26 @@ def random(*shape):
     return RNG.normal(size=shape).astype(np.float32)
 
 
+def run_main(script, flags):
+    """Run a script in this process, as its command does.
+
+    Args:
+      script: module, for example `train`.
+      flags: dict.
+    """
+    settle = dict(prepro="make_hparams", train="find_start").get(script.__name__, "settle")
+    settled = getattr(script, settle)(flags)
+    return script.main(*settled) if type(settled) is tuple else script.main(settled)
+
+
+def load(flags):
+    """Load the model that flags name, a dict."""
+    from hparams import find_trained
+    from inference import load_model
+
+    return load_model(find_trained(flags))
+
+
 def refused(script, *needles, prepare=None, **flags):
     """Check that a script refuses its input, with one line that contains every needle."""
     done = forked_script(script, prepare, **flags)
@@ -133,9 +153,9 @@ def parameters(logdir):
 
 def saved_rows(logdir) -> list:
     """The rows of the checkpoints in `logdir` that run.json lists, oldest first."""
-    import checkpoint
+    import manifest
 
-    return checkpoint.existing(logdir, checkpoint.read_rows(logdir))
+    return manifest.existing(logdir, manifest.read_rows(logdir))
 
 
 def saved_paths(logdir) -> list:
@@ -145,19 +165,20 @@ def saved_paths(logdir) -> list:
 
 def dev_scores(logdir) -> dict:
     """The scores in run.json by the names of checkpoints."""
-    import checkpoint
+    import manifest
 
-    rows = checkpoint.read_rows(logdir)
+    rows = manifest.read_rows(logdir)
     return {row.name: row.score for row in rows if row.score is not None}
 
 
 def save(objects, logdir, *clock, keep=5, score=None):
     """Save a checkpoint after the others in `logdir`, at epoch, step and epoch_done; its path."""
     import checkpoint
+    import manifest
 
-    row = checkpoint.make_row(*clock)
+    row = manifest.make_row(*clock)
     if score is not None:
         row = row._replace(score=score, metric="bleu", dev="digest")
-    earlier = [other for other in checkpoint.read_rows(logdir) if other.place < row.place]
+    earlier = [other for other in manifest.read_rows(logdir) if other.place < row.place]
     checkpoint.save(objects, logdir, [*earlier, row], keep)
     return Path(logdir) / row.name

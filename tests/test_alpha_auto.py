@@ -10,9 +10,9 @@ import pytest
 import checkpoint
 import train
 from conftest import slow
-from helpers import refused
+from helpers import load, refused, run_main
 from hparams import hparams_path, load_hparams, make_hparams
-from inference import SearchDecoder, load_model
+from inference import SearchDecoder
 from processes import forked_script
 
 
@@ -43,13 +43,13 @@ def test_the_exponent_with_the_best_score_is_saved(flags, monkeypatch, capsys):
     monkeypatch.setattr(train, "corpus_score", lambda *_: (next(scores), ""))
     before = json.loads(hparams_path(flags["logdir"]).read_text())
     change_saved(flags, alpha=1.2)
-    train.main(flags | dict(alpha="auto", average_checkpoints=2))  # all epochs are done
+    run_main(train, flags | dict(alpha="auto", average_checkpoints=2))  # all epochs are done
     assert tried == [0.6, 1.0, 1.2, 1.4, 1.8]
     assert "Chosen: alpha 1.0 (BLEU of the development set: 0.6: 40.00" in capsys.readouterr().out
     saved = json.loads(hparams_path(flags["logdir"]).read_text())
     assert saved == before | dict(alpha=1.0, beam=2, average_checkpoints=2)
     for alpha, expected in (({}, 1.0), (dict(alpha="auto"), 1.0), (dict(alpha=0.2), 0.2)):
-        _, hp, *_ = load_model(dict(logdir=flags["logdir"]) | alpha)
+        _, hp, *_ = load(dict(logdir=flags["logdir"]) | alpha)
         assert hp.alpha == expected
 
 
@@ -68,7 +68,7 @@ def test_search_and_metric_are_those_of_the_flags(flags, monkeypatch):
     monkeypatch.setattr(train, "SearchDecoder", record)
     monkeypatch.setattr(train, "corpus_score", corpus_score)
     own = dict(beam=3, length_penalty="ctranslate2", average_checkpoints=2)
-    train.main(flags | dict(alpha="auto", metric="chrf") | own)
+    run_main(train, flags | dict(alpha="auto", metric="chrf") | own)
     assert searches == {tuple(own.values())} and scores == {("chrf", "en")}
     saved = json.loads(hparams_path(flags["logdir"]).read_text())
     assert own.items() <= saved.items()
@@ -76,7 +76,7 @@ def test_search_and_metric_are_those_of_the_flags(flags, monkeypatch):
 
 def test_equal_scores_keep_the_exponent(flags, monkeypatch):
     monkeypatch.setattr(train, "corpus_score", lambda *_: (0.0, ""))
-    train.main(flags | dict(alpha="auto"))
+    run_main(train, flags | dict(alpha="auto"))
     assert json.loads(hparams_path(flags["logdir"]).read_text())["alpha"] == 1.4
 
 
@@ -88,7 +88,7 @@ def test_a_signal_changes_nothing(flags, monkeypatch):
     monkeypatch.setattr(train, "corpus_score", interrupt)
     before = hparams_path(flags["logdir"]).read_bytes()
     with pytest.raises(KeyboardInterrupt, match="stopped before alpha was chosen"):
-        train.main(flags | dict(alpha="auto"))
+        run_main(train, flags | dict(alpha="auto"))
     assert hparams_path(flags["logdir"]).read_bytes() == before
 
 
@@ -100,7 +100,7 @@ def test_a_signal_after_the_last_epoch(flags, monkeypatch):
 
     monkeypatch.setattr(train, "corpus_score", interrupt)
     with pytest.raises(KeyboardInterrupt, match="stopped before alpha was chosen"):
-        train.main(flags | dict(num_epochs=13, alpha="auto"))
+        run_main(train, flags | dict(num_epochs=13, alpha="auto"))
 
 
 def test_another_training_in_the_folder(flags):
@@ -114,7 +114,7 @@ def test_it_is_chosen_after_the_last_epoch(flags):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[-2].startswith("Chosen: alpha ") and lines[-1] == "Done"
-    hp, _ = load_hparams(dict(logdir=flags["logdir"]), model_exists=True)
+    hp = load_hparams(dict(logdir=flags["logdir"]))
     assert f"Chosen: alpha {hp.alpha} (BLEU" in lines[-2] and hp.alpha in train.ALPHAS
 
 

@@ -17,8 +17,15 @@ import tensorflow as tf
 import prepro
 import train
 from conftest import SMALL, sample_pairs, slow, write_corpus
-from helpers import refused
-from hparams import Hyperparams, load_hparams, make_hparams, save_hparams
+from helpers import refused, run_main
+from hparams import (
+    Hyperparams,
+    check_same_batches,
+    load_hparams,
+    make_hparams,
+    read_hparams,
+    save_hparams,
+)
 from processes import ROOT, forked, forked_script, run_script
 from runtime.errors import InputError
 from text import clean
@@ -29,7 +36,7 @@ PAIRS = sample_pairs(40)
 @pytest.fixture
 def flags(tmp_path):
     flags = write_corpus(tmp_path, PAIRS)
-    prepro.main(flags)
+    run_main(prepro, flags)
     return flags | SMALL
 
 
@@ -37,8 +44,8 @@ def flags(tmp_path):
 def trained_folder(tmp_path_factory):
     """The folder of a model, of its vocabularies and its text."""
     flags = write_corpus(tmp_path_factory.mktemp("trained"), PAIRS)
-    prepro.main(flags)
-    train.main(flags | SMALL | dict(num_epochs=1))
+    run_main(prepro, flags)
+    run_main(train, flags | SMALL | dict(num_epochs=1))
     return Path(flags["logdir"]).parent
 
 
@@ -281,7 +288,9 @@ def test_a_file_with_only_markup(flags):
 @pytest.mark.parametrize("recipe", ["legacy", "tiny"])
 def test_an_empty_file(flags, script, recipe):
     if script == "train.py":
-        prepro.main(flags | dict(recipe=recipe, vocab_size="auto") if recipe == "tiny" else flags)
+        run_main(
+            prepro, flags | dict(recipe=recipe, vocab_size="auto") if recipe == "tiny" else flags
+        )
     for side in ("source_train", "target_train"):
         Path(flags[side]).write_text("")
     refused(script, f"{flags['source_train']}: the file is empty", **flags | dict(recipe=recipe))
@@ -389,8 +398,8 @@ def test_a_flag_that_contradicts_the_model(model, script):
 def test_another_recipe_in_the_logdir(model, tmp_path):
     """`train.py` without --recipe means legacy, and does not resume a model of another recipe."""
     flags = write_corpus(tmp_path / "other", PAIRS) | SMALL | dict(recipe="tiny", num_epochs=1)
-    prepro.main(flags)
-    train.main(flags | dict(maxlen=40, batch_size=40))
+    run_main(prepro, flags)
+    run_main(train, flags | dict(maxlen=40, batch_size=40))
     del flags["recipe"], flags["maxlen"]
     remedy = "add --recipe tiny. To train legacy, use a new --logdir"
     refused("train.py", f"{flags['logdir']}: holds a model of the recipe tiny", remedy, **flags)
@@ -420,7 +429,7 @@ def test_another_recipe_in_the_logdir(model, tmp_path):
             "positions t5 needs --attention_score scaled_dot, and it is dot",
         ),
         (["train.py", "--positions", "t5", "--sinusoid"], "sinusoid needs --positions sinusoid"),
-        (["eval.py", "--best", "--average_checkpoints", "5"], "best uses one checkpoint"),
+        (["train.py", "--best", "--average_checkpoints", "5"], "best uses one checkpoint"),
         (["train.py", "--logdir", "x" * 300], f"{'x' * 300}: file name too long. Check the path"),
         (["translate.py", "--output", "x" * 300], "file name too long"),
         (["rerank.py", "--source", "a", "--nbest", "b", "--output", "a"], "a: --source names this"),
@@ -448,12 +457,13 @@ def test_batch_size_switches_batch_tokens_off(tmp_path):
     assert (hp.batch_size, hp.batch_tokens) == (4, 0)
     assert make_hparams(dict(recipe="tiny")).batch_tokens == 2048
     fields = dict(batch_tokens=2048, vocab_size=300, num_epochs=40, warmup_steps=100)
-    save_hparams(dataclasses.replace(hp, **fields, logdir=str(tmp_path)), {"bpe": "1"})
+    fields |= dict(logdir=str(tmp_path), vocab_sha256={"bpe": "1"})
+    save_hparams(dataclasses.replace(hp, **fields))
     given = dict(logdir=str(tmp_path), batch_size=4)
-    hp, _ = load_hparams(given, model_exists=True)
+    hp = load_hparams(given)
     assert (hp.batch_size, hp.batch_tokens) == (4, 0)
-    with pytest.raises(InputError, match="with --batch_tokens 2048, not with --batch_size, until"):
-        load_hparams(given, model_exists=True, mid_epoch=True)
+    with pytest.raises(InputError, match="with --batch_tokens 2048, not with --batch_size. Leave"):
+        check_same_batches(hp, read_hparams(tmp_path))
 
 
 def test_the_help_shows_a_saved_path_with_a_percent_sign(model):
@@ -478,12 +488,12 @@ def test_flags_that_contradict_a_checkpoint_of_the_2017_code(original_run, tmp_p
     refused("eval.py", message, **folders, attention_score="additive")
     refused("train.py", "new --logdir", **folders | SMALL)
     other = write_corpus(tmp_path, PAIRS)
-    prepro.main(other)
+    run_main(prepro, other)
     folders["preprocessed"] = other["preprocessed"]
     refused("eval.py", "not the vocabularies of this model", "--preprocessed", **folders)
 
 
-NUMBERS = [f.name for f in dataclasses.fields(Hyperparams) if f.type in (int, float)]
+NUMBERS = [f.name for f in Hyperparams.declared() if f.type in (int, float)]
 
 
 @pytest.mark.parametrize("name", NUMBERS)

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import load_test_data
+from helpers import load
 from hparams import load_hparams, make_hparams
-from inference import load_model
 from model import make_model
 from processes import ROOT
 from vocab import load_vocabs
@@ -112,10 +112,10 @@ def test_the_model_for_joeynmt(benchmarks, trained, tmp_path):
     import time_decode
 
     flags = trained("tiny")
-    hp, _ = load_hparams({"logdir": flags["logdir"]}, model_exists=True)
+    hp = load_hparams({"logdir": flags["logdir"]})
     config = joey.joey_config(hp, dict(source_train="train.de", source_dev="val.de"), tmp_path)
     assert json.loads(json.dumps(config))["data"]["train"] == "train"
-    arrays = time_decode.joey_parameters(load_model({"logdir": flags["logdir"]}).model)
+    arrays = time_decode.joey_parameters(load({"logdir": flags["logdir"]}).model)
     # A linear layer and a normalization have two arrays each, an attention has 4 linear layers.
     per_encoder_block, per_decoder_block = 2 * (4 + 1 + 2 + 1), 2 * (4 + 4 + 1 + 1 + 2 + 1)
     blocks = hp.num_blocks * (per_encoder_block + per_decoder_block)
@@ -126,7 +126,7 @@ def test_the_figures_of_a_model(trained, tmp_path, monkeypatch):
     from docs.figures import draw
 
     paths = [tmp_path / "curve.png", tmp_path / "attention.png"]
-    loaded = load_model({"logdir": trained("tiny")["logdir"]})
+    loaded = load({"logdir": trained("tiny")["logdir"]})
     first, *_ = load_test_data(loaded.hp, loaded.vocabs).data.X
     monkeypatch.setattr(draw, "NUM_TOKENS", len(first) - 1)  # without </S>
     draw.draw_curve(loaded.hp.logdir, paths[0])

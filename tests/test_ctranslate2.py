@@ -11,10 +11,10 @@ import tensorflow as tf
 from conftest import INSTALL_EXTRAS
 from data_load import encode_lines
 from export import ExportFlags
-from helpers import ODD_LINES, refused, run_translate
+from helpers import ODD_LINES, load, refused, run_translate
 from hparams import make_hparams
 from ids import PAD
-from inference import LoadedModel, SearchDecoder, Translator, load_model
+from inference import LoadedModel, SearchDecoder, Translator
 from interop import ctranslate2_model
 from interop.optional import import_optional
 from model import make_model
@@ -34,7 +34,7 @@ def flags(request, trained):
 
 def loaded(flags, **more):
     """Load a model, and the ids of the test set."""
-    model = load_model(dict(logdir=flags["logdir"]) | more)
+    model = load(dict(logdir=flags["logdir"]) | more)
     lines = read_test_sentences(flags["source_test"]).raw
     return model, encode_lines(lines, model.vocabs[0], model.hp)[0]
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 import checkpoint
+import manifest
 import prepro
 import train
 import trainer
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import SentencePairs, plan_batches
-from helpers import dev_scores, parameters, saved_rows, scalars
+from helpers import dev_scores, load, parameters, run_main, saved_rows, scalars
 from hparams import choose_schedule, make_hparams
 from ids import RaggedIds
-from inference import load_model
 from processes import Forked
 from runtime.errors import InputError
 
@@ -33,8 +33,12 @@ def flags(tmp_path_factory):
     flags = write_corpus(folder, sample_pairs(100), sample_pairs(10, seed=1)) | SMALL
     flags |= {f"{side}_dev": flags[f"{side}_test"] for side in ("source", "target")}
     flags |= dict(batch_size=8, num_epochs=2, save_steps=7, dev_steps=5, deterministic=True)
-    prepro.main(flags)
+    run_main(prepro, flags)
     return flags
+
+
+def run_training(flags):
+    run_main(train, flags)
 
 
 def run(task, flags, code=0):
@@ -49,7 +53,7 @@ def run(task, flags, code=0):
 def uninterrupted(flags, tmp_path_factory):
     """The folder of a run without interruption, and its output."""
     logdir = tmp_path_factory.mktemp("uninterrupted")
-    return logdir, run(train.main, flags | dict(logdir=str(logdir)))[0]
+    return logdir, run(run_training, flags | dict(logdir=str(logdir)))[0]
 
 
 def names(logdir):
@@ -63,15 +67,15 @@ def test_it_is_evaluated_within_and_at_the_end_of_each_epoch(uninterrupted):
     lines = [line for line in printed.splitlines() if "dev loss" in line]
     assert [Path(line.partition(":")[0]).name for line in lines] == NAMES
     # The five newest of those that were evaluated, and the best one; not those of save_steps.
-    best = checkpoint.require_best(logdir).name
+    best = manifest.require_best(logdir).name
     assert names(logdir) == [name for name in NAMES if name in {*NAMES[1:], best}]
 
 
 def test_the_mean_is_that_of_the_evaluated_checkpoints(uninterrupted):
     logdir, _ = uninterrupted
-    paths, *_ = load_model(dict(logdir=str(logdir), average_checkpoints=4))
+    paths, *_ = load(dict(logdir=str(logdir), average_checkpoints=4))
     assert [path.name for path in paths] == NAMES[4:]  # of the last quarter of 24 steps
-    paths = checkpoint.checkpoints_to_average(logdir / NAMES[3], 2)
+    paths = manifest.checkpoints_to_average(logdir / NAMES[3], 2)
     assert [path.name for path in paths] == NAMES[2:4]
 
 
@@ -86,7 +90,7 @@ def interrupted_evaluation(flags):
         return evaluate(*args, **kwargs)
 
     trainer.evaluate_dev = interrupting
-    train.main(flags)
+    run_main(train, flags)
 
 
 def test_a_signal_during_an_evaluation_loses_no_score(flags, uninterrupted, tmp_path):
@@ -94,7 +98,7 @@ def test_a_signal_during_an_evaluation_loses_no_score(flags, uninterrupted, tmp_
     run(interrupted_evaluation, flags, code=1)
     assert checkpoint.latest_readable(tmp_path).name == NAMES[1]
     assert [*dev_scores(tmp_path)] == NAMES[:1]
-    run(train.main, flags)
+    run(run_training, flags)
     logdir, _ = uninterrupted
     assert dev_scores(tmp_path) == dev_scores(logdir)
     assert names(tmp_path) == names(logdir)
@@ -111,7 +115,7 @@ def test_a_signal_in_the_last_evaluation_of_an_epoch(flags, tmp_path, accumulate
     more = dict(logdir=str(tmp_path), accumulate=accumulate, dev_steps=first, num_epochs=1)
     run(interrupted_evaluation, flags | more, code=1)
     assert checkpoint.latest_readable(tmp_path).name == f"model_epoch_01_gs_{last}_partial"
-    run(train.main, flags | more)
+    run(run_training, flags | more)
     assert checkpoint.latest_readable(tmp_path).name == f"model_epoch_01_gs_{last}"
     assert [*scalars(tmp_path)["dev_bleu"]] == evaluated
     assert len(dev_scores(tmp_path)) == 2
@@ -121,7 +125,7 @@ def test_a_signal_in_the_last_evaluation_of_an_epoch(flags, tmp_path, accumulate
 def test_patience_counts_evaluations(flags, tmp_path, capsys):
     flags = flags | dict(logdir=str(tmp_path), lr=1e-30, patience=3, deterministic=False)
     for _ in range(2):  # the second time, it stops at once
-        train.main(flags)
+        run_main(train, flags)
         printed = capsys.readouterr().out
         assert "No better dev BLEU than" in printed and "in 3 evaluations: stopping" in printed
         assert checkpoint.latest_readable(tmp_path).name == NAMES[3]
@@ -131,13 +135,13 @@ def test_patience_counts_evaluations(flags, tmp_path, capsys):
 @slow
 def test_max_steps_ends_the_training_and_without_it_it_goes_on(flags, uninterrupted, tmp_path):
     flags = flags | dict(logdir=str(tmp_path))
-    printed, _ = run(train.main, flags | dict(max_steps=7))
+    printed, _ = run(run_training, flags | dict(max_steps=7))
     assert "All 7 steps are done" in printed
     assert checkpoint.latest_readable(tmp_path).name == "model_epoch_01_gs_7_partial"
     assert [*scalars(tmp_path)["dev_bleu"]] == [5, 7]
-    again, _ = run(train.main, flags | dict(max_steps=7))
+    again, _ = run(run_training, flags | dict(max_steps=7))
     assert "All 7 steps are done" in again and "dev loss" not in again
-    run(train.main, flags | dict(max_steps=0))
+    run(run_training, flags | dict(max_steps=0))
     assert [*scalars(tmp_path)["dev_bleu"]] == [5, 7, *STEPS[1:]]
     np.testing.assert_equal(parameters(tmp_path), parameters(uninterrupted[0]))
 
@@ -147,7 +151,7 @@ def test_the_last_evaluation_of_max_steps_is_made_up_for_after_a_signal(flags, t
     flags = flags | dict(logdir=str(tmp_path), max_steps=9)
     run(interrupted_evaluation, flags, code=1)
     assert [*scalars(tmp_path)["dev_bleu"]] == [5]
-    run(train.main, flags)
+    run(run_training, flags)
     assert [*scalars(tmp_path)["dev_bleu"]] == [5, 9]
     assert checkpoint.latest_readable(tmp_path).name == "model_epoch_01_gs_9_partial"
 
@@ -157,14 +161,14 @@ def test_max_steps_without_a_development_set(flags, tmp_path):
     more = dict(logdir=str(tmp_path), max_steps=3, dev_steps=0)
     more |= dict(source_dev="none", target_dev="none")
     for _ in range(2):
-        printed, _ = run(train.main, flags | more)
+        printed, _ = run(run_training, flags | more)
         assert "All 3 steps are done. To train longer, raise --max_steps" in printed
         assert names(tmp_path) == ["model_epoch_01_gs_3_partial"]
 
 
 @slow
 def test_max_steps_at_the_end_of_an_epoch(flags, tmp_path):
-    run(train.main, flags | dict(logdir=str(tmp_path), max_steps=12))
+    run(run_training, flags | dict(logdir=str(tmp_path), max_steps=12))
     assert checkpoint.latest_readable(tmp_path).name == NAMES[2]
 
 
@@ -172,15 +176,14 @@ def test_max_steps_at_the_end_of_an_epoch(flags, tmp_path):
 def test_a_larger_max_steps_trains_longer(flags, tmp_path):
     flags = flags | dict(logdir=str(tmp_path), num_epochs="auto", dev_steps=0)
     for max_steps in (12, 30):
-        printed, _ = run(train.main, flags | dict(max_steps=max_steps))
+        printed, _ = run(run_training, flags | dict(max_steps=max_steps))
         assert f"All {max_steps} steps are done" in printed
     assert checkpoint.latest_readable(tmp_path).name == "model_epoch_03_gs_30_partial"
 
 
 def test_the_schedule_is_that_of_max_steps():
     hp = make_hparams(dict(recipe="tiny", max_steps=1000))
-    chosen = choose_schedule(hp, steps_per_epoch=300)
-    assert (chosen.num_epochs, chosen.warmup_steps) == (4, 100)
+    assert choose_schedule(hp, steps_per_epoch=300) == dict(num_epochs=4, warmup_steps=100)
 
 
 @pytest.mark.parametrize("max_steps", [508, 1016])
@@ -190,7 +193,7 @@ def test_the_epochs_hold_max_steps_although_their_lengths_differ(max_steps):
     data = SentencePairs(X, Y, [], [], [])
     hp = make_hparams(dict(recipe="tiny", batch_tokens=200, max_steps=max_steps))
     first = train.count_steps_per_epoch(hp, data, None)
-    epochs = choose_schedule(hp, first).num_epochs
+    epochs = choose_schedule(hp, first)["num_epochs"]
     batches = [len(plan_batches(data, hp, epoch + 1)) for epoch in range(epochs)]
     assert sum(batches) >= max_steps
     assert sum(batches[: max_steps // first]) < max_steps  # epochs of the first one's length
@@ -199,14 +202,14 @@ def test_the_epochs_hold_max_steps_although_their_lengths_differ(max_steps):
 @slow
 def test_checkpoints_that_were_evaluated_with_another_metric_stay(flags, tmp_path):
     flags = flags | dict(logdir=str(tmp_path), num_epochs=1, keep_checkpoints=9, save_steps=0)
-    run(train.main, flags | dict(max_steps=10))
+    run(run_training, flags | dict(max_steps=10))
     assert names(tmp_path) == NAMES[:2]
     flags |= dict(metric="chrf", max_steps=0)
-    run(train.main, flags)
+    run(run_training, flags)
     assert names(tmp_path) == NAMES[:3]
-    metrics = [row.metric for row in checkpoint.read_rows(tmp_path)]
+    metrics = [row.metric for row in manifest.read_rows(tmp_path)]
     assert metrics == ["bleu", "chrf", "chrf"]  # 10 is made up for
-    run(train.main, flags | dict(num_epochs=2))
+    run(run_training, flags | dict(num_epochs=2))
     assert names(tmp_path) == NAMES
     assert [*dev_scores(tmp_path)] == NAMES
 

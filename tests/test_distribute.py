@@ -21,7 +21,7 @@ import train
 import translate
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import SentencePairs, get_batch_data, plan_batches
-from helpers import saved_rows, scalars
+from helpers import run_main, saved_rows, scalars
 from hparams import make_hparams
 from ids import RaggedIds
 from model import make_model
@@ -154,7 +154,7 @@ def wait_for_checkpoint(logdir, processes):
 @slow
 def test_sigterm_to_all_workers_saves_a_checkpoint(tmp_path):
     flags = write_corpus(tmp_path, sample_pairs(96)) | SMALL
-    prepro.main(flags)
+    run_main(prepro, flags)
     flags |= dict(num_epochs=10_000, batch_size=8, save_steps=10_000, keep_checkpoints=1000)
     processes = start(["train.py", *command_line(flags)], workers=2)
     wait_for_checkpoint(tmp_path / "logdir", processes)
@@ -171,7 +171,7 @@ def test_sigterm_to_all_workers_saves_a_checkpoint(tmp_path):
 @pytest.mark.parametrize("killed", [0, 2])
 def test_a_killed_worker_ends_the_others_and_all_can_resume(tmp_path, killed):
     flags = write_corpus(tmp_path, sample_pairs(96)) | SMALL
-    prepro.main(flags)
+    run_main(prepro, flags)
     flags |= dict(batch_size=8, save_steps=10)
 
     def command(**more):
@@ -201,11 +201,11 @@ def test_a_killed_worker_ends_the_others_and_all_can_resume(tmp_path, killed):
 @slow
 def test_workers_share_a_test_set(tmp_path):
     flags = write_corpus(tmp_path, sample_pairs(40), sample_pairs(23, seed=1)) | SMALL
-    prepro.main(flags)
-    train.main(flags | dict(num_epochs=2))
+    run_main(prepro, flags)
+    run_main(train, flags | dict(num_epochs=2))
     folder = tmp_path / "results"
     command = ["eval.py", "--logdir", flags["logdir"], "--results", str(folder)]
-    eval.main(dict(logdir=flags["logdir"], results=flags["results"]))
+    run_main(eval, dict(logdir=flags["logdir"], results=flags["results"]))
     (path,) = folder.iterdir()
     expected = path.read_text("utf-8")
     path.unlink()
@@ -272,12 +272,13 @@ def test_an_invalid_cluster_is_an_error(monkeypatch, config):
         assert len(str(raised.value)) < 1000
 
 
-@pytest.mark.parametrize("script", ["train.py", "eval.py", "translate.py"])
-def test_an_invalid_cluster_is_named_before_anything_is_read(monkeypatch, tmp_path, script):
+@pytest.mark.parametrize(
+    "script, arguments", [(train, [None]), (eval, [None, None]), (translate, [None, None])]
+)
+def test_an_invalid_cluster_is_named_before_anything_is_read(monkeypatch, script, arguments):
     monkeypatch.setenv("TF_CONFIG", "[")
-    main = {"train.py": train, "eval.py": eval, "translate.py": translate}[script].main
     with pytest.raises(InputError, match="TF_CONFIG is"):
-        main(dict(logdir=str(tmp_path / "missing"), source_train="missing"))
+        script.main(*arguments)
 
 
 def test_a_host_that_is_not_known_is_named(monkeypatch, capsys):
@@ -312,10 +313,10 @@ def test_a_port_that_is_taken_is_named():
 
 def test_workers_that_differ_do_not_train(tmp_path):
     flags = write_corpus(tmp_path, sample_pairs(20)) | SMALL
-    prepro.main(flags)
+    run_main(prepro, flags)
     flags |= dict(batch_size=8, num_epochs=1, source_dev=flags["source_test"])
     flags |= dict(target_dev=flags["target_test"])
-    train.main(flags)
+    run_main(train, flags)
     for side in ("source", "target"):
         text = Path(flags[f"{side}_train"]).read_text().splitlines(keepends=True)
         (tmp_path / side).write_text("".join(text[::-1]))

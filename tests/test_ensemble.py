@@ -12,9 +12,10 @@ import prepro
 import train
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from ensemble import Ensemble, mean_log_probs
+from helpers import load, run_main
 from hparams import make_hparams
 from ids import BOS
-from inference import LoadedModel, Translator, load_model, make_search
+from inference import LoadedModel, Translator, make_search
 from model import make_model
 from processes import forked_script
 from runtime.errors import InputError
@@ -111,10 +112,10 @@ def two(tmp_path_factory):
     flags = write_corpus(folder, sample_pairs(300), sample_pairs(20, seed=1)) | SMALL
     flags |= dict(recipe="tiny", vocab_size=300, maxlen=40, num_epochs=6, lr=0.01, warmup_steps=10)
     flags |= dict(batch_tokens=0, batch_size=32)
-    prepro.main(flags)
+    run_main(prepro, flags)
     logdirs = [str(folder / name) for name in ("first", "second")]
     for seed, logdir in enumerate(logdirs):
-        train.main(flags | dict(logdir=logdir, seed=seed))
+        run_main(train, flags | dict(logdir=logdir, seed=seed))
     return flags | dict(logdir=",".join(logdirs))
 
 
@@ -132,7 +133,7 @@ def test_the_scripts_use_several_models(two, tmp_path):
     (path,) = results.iterdir()
     got = re.findall(r"^- got: (.*)$", path.read_text("utf-8"), re.MULTILINE)
     assert done.stdout.splitlines() == got
-    loaded = load_model(dict(logdir=logdir))
+    loaded = load(dict(logdir=logdir))
     assert [translation.text for translation in Translator(loaded)(lines)] == got
     assert len(Scorer(loaded)(lines, got)) == len(lines)
 
@@ -143,7 +144,7 @@ def test_an_ensemble_is_exported(two, tmp_path):
     assert done.returncode == 0, done.stderr
     import tensorflow_text  # noqa: F401  registers the operations that tokenize
 
-    loaded = load_model(dict(logdir=two["logdir"]))
+    loaded = load(dict(logdir=two["logdir"]))
     lines = read_test_sentences(two["source_test"]).raw
     signature = tf.saved_model.load(str(tmp_path / "exported")).signatures["serving_default"]
     texts = signature(text=tf.constant(lines))["translation"].numpy()
@@ -162,7 +163,7 @@ def test_other_programs_run_one_model(two, tmp_path, format):
 def test_the_results_file_names_the_models(two, tmp_path, monkeypatch):
     from eval import results_path
 
-    loaded = load_model(dict(logdir=two["logdir"]))
+    loaded = load(dict(logdir=two["logdir"]))
     assert results_path(loaded).name == "model_epoch_06_gs_54.first_second"
 
 
@@ -171,11 +172,9 @@ def load_both(monkeypatch):
     """Function of flags: load models of `base` and of `base` with `flags` as an ensemble."""
 
     def load(flags, base=None):
-        hps = dict(a=make_hparams(base or {}), b=make_hparams((base or {}) | flags))
-        monkeypatch.setattr(
-            inference, "load_single", lambda f: LoadedModel([], hps[f["logdir"]], None, ())
-        )
-        return inference.load_ensemble({}, ["a", "b"])
+        both = [dict(logdir="a"), dict(logdir="b") | flags]
+        hps = [make_hparams((base or {}) | own) for own in both]
+        return inference.make_ensemble([LoadedModel([], hp, None, ()) for hp in hps])
 
     monkeypatch.setattr(inference, "fingerprints", lambda _: {})
     monkeypatch.setattr(inference, "Ensemble", lambda models: models)
@@ -215,8 +214,8 @@ def test_models_that_cannot_translate_together(two, trained, tmp_path):
         (str(tmp_path / "missing"), "missing: holds no checkpoint"),
     ):
         with pytest.raises(InputError, match=message):
-            load_model(dict(logdir=f"{first},{other}"))
+            load(dict(logdir=f"{first},{other}"))
     bounded = str(tmp_path / "bounded")
-    train.main(two | dict(logdir=bounded, positions="learned", num_epochs=1))
+    run_main(train, two | dict(logdir=bounded, positions="learned", num_epochs=1))
     with pytest.raises(InputError, match="bounded: reads sentences in another way than"):
-        load_model(dict(logdir=f"{first},{bounded}"))
+        load(dict(logdir=f"{first},{bounded}"))

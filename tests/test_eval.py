@@ -20,8 +20,8 @@ from eval import (
     read_results,
     references_digest,
 )
+from helpers import load, run_main
 from hparams import Hyperparams
-from inference import load_model
 from processes import forked_script
 from runtime.errors import InputError
 from vocab import WordVocab
@@ -141,10 +141,10 @@ def test_the_digest_of_a_test_set_depends_on_both_sides():
 
 def test_translations_are_words_of_the_target_language(trained, tmp_path):
     logdir = trained("legacy")["logdir"]
-    eval.main(dict(logdir=logdir, results=str(tmp_path)))
+    run_main(eval, dict(logdir=logdir, results=str(tmp_path)))
     (path,) = tmp_path.iterdir()
     got = re.findall("^- got: (.*)$", path.read_text("utf-8"), re.MULTILINE)
-    _, _, _, (source, target) = load_model(dict(logdir=logdir))
+    _, _, _, (source, target) = load(dict(logdir=logdir))
     words = {*" ".join(got).split()}
     assert words <= target.word2idx.keys() and not words <= source.word2idx.keys()
 

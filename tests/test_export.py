@@ -6,8 +6,8 @@ import pytest
 
 import export
 from conftest import slow
-from helpers import ODD_LINES, refused, run_saved_models
-from inference import Translator, load_model
+from helpers import ODD_LINES, load, refused, run_main, run_saved_models
+from inference import Translator
 from processes import forked_script
 from runtime.errors import InputError
 from text import read_test_sentences
@@ -26,7 +26,7 @@ def test_saved_models_translate_as_translate_does(trained, tmp_path):
     answers = run_saved_models(paths, lines, tmp_path)
 
     for (logdir, beam), (texts, scores) in zip(models.items(), answers, strict=True):
-        translations = Translator(load_model(dict(logdir=logdir, beam=beam)))(lines)
+        translations = Translator(load(dict(logdir=logdir, beam=beam)))(lines)
         assert texts == [translation.text for translation in translations]
         assert len(set(texts)) > 5
         if beam > 1:
@@ -39,9 +39,9 @@ def test_saved_models_translate_as_translate_does(trained, tmp_path):
 def test_search_flags_for_ctranslate2_are_refused_except_temperature(tmp_path):
     flags = dict(format="ctranslate2", logdir=str(tmp_path), output=str(tmp_path / "out"))
     with pytest.raises(InputError, match="beam is given to the program that loads the model"):
-        export.main(flags | dict(beam=2))
+        run_main(export, flags | dict(beam=2))
     with pytest.raises(InputError, match="holds no checkpoint"):
-        export.main(flags | dict(temperature=0.0))
+        run_main(export, flags | dict(temperature=0.0))
 
 
 @pytest.mark.parametrize("recipe", ["legacy", "tiny"])
@@ -50,7 +50,7 @@ def test_without_tensorflow_text(trained, tmp_path, monkeypatch, recipe):
     output = tmp_path / "model"
     given = dict(logdir=trained(recipe)["logdir"], output=str(output))
     with pytest.raises(InputError, match="tensorflow-text cannot be imported .* `pip install"):
-        export.main(given)
+        run_main(export, given)
     assert not output.exists()
 
 
@@ -63,6 +63,6 @@ def test_a_model_of_the_2017_code_translates_a_real_test_set(original_run, real_
     assert done.returncode == 0, done.stderr
     lines = (real_text / "multi30k" / "test_2016_flickr.de").read_text("utf-8").splitlines()
     [(texts, _)] = run_saved_models([path], lines, tmp_path)
-    loaded = load_model(flags)
+    loaded = load(flags)
     assert texts == [translation.text for translation in Translator(loaded)(lines)]
     assert len(set(texts)) > 900

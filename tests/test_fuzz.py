@@ -23,7 +23,7 @@ from choices import ATTENTION_SCORES, EXPORT_FORMATS, NORMALIZATIONS, POSITIONS
 from conftest import BFLOAT16, sample_pairs, slow, write_corpus
 from data_load import load_train_data
 from export import ExportFlags
-from helpers import save
+from helpers import run_main, save
 from hparams import RECIPES, Hyperparams, make_hparams
 from ids import EOS, SPECIALS, UNK
 from inference import LoadedModel, Translator, make_search
@@ -125,7 +125,7 @@ def subwords(tmp_path_factory):
     """A `SubwordVocab` with 300 subwords."""
     flags = write_corpus(tmp_path_factory.mktemp("subwords"), sample_pairs(200))
     hp = make_hparams(flags | dict(recipe="tiny", vocab_size=300))
-    prepro.main(flags | dict(recipe="tiny", vocab_size=300))
+    run_main(prepro, flags | dict(recipe="tiny", vocab_size=300))
     return load_vocabs(hp)[0]
 
 
@@ -393,7 +393,7 @@ def test_a_million_random_lines(tmp_path, recipe):
     for side in ("source_train", "target_train"):
         with open(flags[side], "w", encoding="utf-8", newline="") as file:
             file.writelines(f"{line}\n" for line in lines())
-    prepro.main(flags)
+    run_main(prepro, flags)
     hp = make_hparams(flags | dict(hidden_units=2, num_heads=1, num_blocks=1, beam=1))
     vocabs = load_vocabs(hp)
     assert len(load_train_data(hp, vocabs).X) > 100_000

@@ -11,7 +11,15 @@ import pytest
 
 import choices
 from hparams import RECIPES as ALL_RECIPES
-from hparams import Hyperparams, hparams_path, load_hparams, make_hparams, save_hparams
+from hparams import (
+    Hyperparams,
+    check_same_batches,
+    hparams_path,
+    load_hparams,
+    make_hparams,
+    read_hparams,
+    save_hparams,
+)
 from processes import ROOT, run_script
 from runtime.cli import parse_flags
 from runtime.errors import InputError
@@ -57,10 +65,10 @@ def test_defaults_are_those_of_2017():
 
 
 def test_average_checkpoints_replaces_the_best_one_of_the_model(tmp_path):
-    save_hparams(make_hparams(dict(logdir=str(tmp_path), best=True)), {"en": "digest"})
+    save_hparams(Hyperparams(logdir=str(tmp_path), best=True, vocab_sha256={"en": "digest"}))
     logdir = dict(logdir=str(tmp_path))
     for flags, best in (({}, True), (dict(average_checkpoints=2), False)):
-        hp, _ = load_hparams(logdir | flags, model_exists=True)
+        hp = load_hparams(logdir | flags)
         assert (hp.best, hp.average_checkpoints) == (best, flags.get("average_checkpoints", 1))
 
 
@@ -102,7 +110,7 @@ def test_help_names_every_field_and_does_not_wait_for_tensorflow(script):
     command = [sys.executable, "-X", "importtime", script, "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0
-    for field in dataclasses.fields(Hyperparams):
+    for field in Hyperparams.declared():
         assert f"--{field.name} " in done.stdout
     assert "argparse" in done.stderr  # importtime has worked
     assert "tensorflow" not in done.stderr and "keras" not in done.stderr
@@ -117,7 +125,8 @@ def help_of(*words):
 def test_help_shows_the_defaults_that_apply(tmp_path):
     assert "1: greedy search (default: the model's)" in help_of("eval.py", f"--logdir={tmp_path}")
     hp = make_hparams(dict(recipe="tiny", logdir=str(tmp_path), beam=7, vocab_size=300))
-    save_hparams(dataclasses.replace(hp, num_epochs=40, warmup_steps=100), {"bpe": "1"})
+    fields = dict(num_epochs=40, warmup_steps=100, vocab_sha256={"bpe": "1"})
+    save_hparams(dataclasses.replace(hp, **fields))
     assert "1: greedy search (default: 7)" in help_of("eval.py", f"--logdir={tmp_path}")
     assert "1: greedy search (default: 1)" in help_of("train.py")
 
@@ -141,9 +150,9 @@ def test_help_groups_the_flags():
 def test_a_boolean_flag_has_a_negation(monkeypatch):
     for word, value in (("--no-sinusoid", False), ("--sinusoid", True)):
         monkeypatch.setattr(sys, "argv", ["train.py", word])
-        assert parse_flags("", Hyperparams) == dict(sinusoid=value)
+        assert parse_flags("", dict, Hyperparams) == dict(sinusoid=value)
     monkeypatch.setattr(sys, "argv", ["train.py", "--sinusoid", "False"])
-    assert parse_flags("", Hyperparams) == dict(sinusoid=False)
+    assert parse_flags("", dict, Hyperparams) == dict(sinusoid=False)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +164,7 @@ def test_a_boolean_flag_has_a_negation(monkeypatch):
         (dict(dropout_rate=1.0), "dropout_rate is 1.0"),
         (dict(lr=float("nan")), "lr is nan"),
         (dict(source_lang="en"), "source_lang and target_lang are both en"),
-        (dict(source_lang="../de"), "../de: the name of a language must not contain a slash"),
+        (dict(source_lang="../de"), "source_lang ../de needs a name without a slash"),
         (dict(recipe="lavish"), "Choose one of legacy, updated, paper, tiny"),
         (dict(logdir=""), "logdir is empty"),
         (dict(source_dev="val.de"), "Give both, or none"),
@@ -163,7 +172,7 @@ def test_a_boolean_flag_has_a_negation(monkeypatch):
         (dict(metric="chrf"), "metric chrf needs a development set"),
         (dict(vocab_size=4), "vocab_size is 4"),
         (dict(tied_embeddings=True), "tied_embeddings needs --tokenizer bpe"),
-        (dict(temperature=1e-39), "Use 0 to search .* or at least 0.001"),
+        (dict(temperature=1e-39), "needs at least 0.001. .* or search for the best one with 0"),
         (dict(length_penalty="google"), "Choose one of paper, ctranslate2"),
         (dict(attention_dropout=0.1), "attention_dropout 0.1 needs --dropout_on sublayers"),
         (dict(normalization="pre"), "normalization pre needs --mask_from ids"),
@@ -174,7 +183,7 @@ def test_values_out_of_range_are_named(values, message):
         Hyperparams(**values)
 
 
-NUMBERS = [field for field in dataclasses.fields(Hyperparams) if field.type in (int, float)]
+NUMBERS = [field for field in Hyperparams.declared() if field.type in (int, float)]
 
 
 @pytest.mark.parametrize("field", NUMBERS, ids=lambda field: field.name)
@@ -197,7 +206,7 @@ def test_flags_are_read_from_files(tmp_path, monkeypatch):
     path.write_text("--recipe tiny  # isn't large\n--results 'my results#1'\n\n--maxlen=25")
     monkeypatch.setattr(sys, "argv", ["train.py", "--seed", "3", f"@{path}", "--maxlen", "30"])
     expected = dict(seed=3, recipe="tiny", results="my results#1", maxlen=30)
-    assert parse_flags("", Hyperparams) == expected
+    assert parse_flags("", dict, Hyperparams) == expected
 
 
 @pytest.mark.parametrize(
@@ -218,45 +227,46 @@ def test_a_bad_file_of_flags_is_refused_in_one_line(
         path.write_bytes(content)
     monkeypatch.setattr(sys, "argv", ["train.py", f"@{path}"])
     with pytest.raises(SystemExit, match="2"):
-        parse_flags("", Hyperparams)
+        parse_flags("", dict, Hyperparams)
     (line,) = capsys.readouterr().err.splitlines()
     assert problem in line
 
 
 def test_saved_hyperparameters_are_loaded(tmp_path):
     hp = Hyperparams(logdir=str(tmp_path), maxlen=25, lr=0.5, positions="t5")
-    vocab_sha256 = {"de": "1", "en": "2"}
-    save_hparams(dataclasses.replace(hp, profile_steps=3), vocab_sha256)  # 3 is not saved
-    assert load_hparams({"logdir": str(tmp_path)}, model_exists=True) == (hp, vocab_sha256)
+    hp = dataclasses.replace(hp, vocab_sha256={"de": "1", "en": "2"})
+    save_hparams(dataclasses.replace(hp, profile_steps=3))  # 3 is not saved
+    loaded = load_hparams({"logdir": str(tmp_path)})
+    assert loaded == hp and loaded.vocab_sha256 == hp.vocab_sha256
 
     moved = tmp_path.with_name("moved")
     tmp_path.rename(moved)
-    loaded, _ = load_hparams({"logdir": str(moved), "num_epochs": 3}, model_exists=True)
+    loaded = load_hparams({"logdir": str(moved), "num_epochs": 3})
     assert loaded == dataclasses.replace(hp, logdir=str(moved), num_epochs=3)
 
 
 def test_a_flag_cannot_contradict_the_model(tmp_path):
-    save_hparams(Hyperparams(logdir=str(tmp_path), maxlen=25), {"de": "1"})
-    assert load_hparams({"logdir": str(tmp_path), "maxlen": 25}, model_exists=True)[0].maxlen == 25
+    save_hparams(Hyperparams(logdir=str(tmp_path), maxlen=25, vocab_sha256={"de": "1"}))
+    assert load_hparams({"logdir": str(tmp_path), "maxlen": 25}).maxlen == 25
     with pytest.raises(InputError, match="trained with --maxlen 25, not 10"):
-        load_hparams({"logdir": str(tmp_path), "maxlen": 10}, model_exists=True)
+        load_hparams({"logdir": str(tmp_path), "maxlen": 10})
 
 
 @pytest.mark.parametrize(
     "name", ["source_train", "target_train", "batch_size", "batch_tokens", "accumulate", "seed"]
 )
 def test_an_epoch_in_progress_keeps_its_batches(tmp_path, name):
-    save_hparams(Hyperparams(logdir=str(tmp_path)), {"de": "1"})
+    save_hparams(Hyperparams(logdir=str(tmp_path), vocab_sha256={"de": "1"}))
     flags = {"logdir": str(tmp_path), name: "x" if name.endswith("_train") else 64}
-    with pytest.raises(InputError, match=f"--{name} .*. Leave the flag out until the epoch is"):
-        load_hparams(flags, model_exists=True, mid_epoch=True)
-    hp, _ = load_hparams(flags, model_exists=True)
+    hp = load_hparams(flags)
     assert getattr(hp, name) == flags[name]
+    with pytest.raises(InputError, match=f"--{name} .*. Leave the flag out until the epoch is"):
+        check_same_batches(hp, read_hparams(tmp_path))
 
 
 def test_what_a_model_or_an_epoch_depends_on_is_fixed():
-    fixed = {field.name: field.metadata["fixed"] for field in dataclasses.fields(Hyperparams)}
-    groups = {field.name: field.metadata["group"] for field in dataclasses.fields(Hyperparams)}
+    fixed = {field.name: field.metadata["fixed"] for field in Hyperparams.declared()}
+    groups = {field.name: field.metadata["group"] for field in Hyperparams.declared()}
     assert {fixed[name] for name, group in groups.items() if group == "model"} == {"model"}
     assert {name for name in fixed if fixed[name] == "epoch"} == {
         *("source_train", "target_train", "bpe_dropout"),
@@ -265,12 +275,6 @@ def test_what_a_model_or_an_epoch_depends_on_is_fixed():
     assert {name for name in fixed if fixed[name] == "model" and groups[name] == "data"} == {
         *("source_lang", "target_lang", "tokenizer", "min_cnt", "vocab_size", "joint_vocab"),
     }
-
-
-def test_the_file_of_a_deleted_model_is_ignored(tmp_path):
-    save_hparams(Hyperparams(logdir=str(tmp_path), maxlen=25), {"de": "1"})
-    hp, trained_with = load_hparams({"logdir": str(tmp_path)}, model_exists=False)
-    assert hp.maxlen == 10 and trained_with == {}
 
 
 @pytest.mark.parametrize(
@@ -292,11 +296,11 @@ def test_the_file_of_a_deleted_model_is_ignored(tmp_path):
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, damage):
-    save_hparams(Hyperparams(logdir=str(tmp_path)), {"de": "1"})
+    save_hparams(Hyperparams(logdir=str(tmp_path), vocab_sha256={"de": "1"}))
     path = hparams_path(tmp_path)
     path.write_text(damage(json.loads(path.read_text())))
     with pytest.raises(InputError, match="hparams.json: not hyperparameters of this project"):
-        load_hparams({"logdir": str(tmp_path)}, model_exists=True)
+        load_hparams({"logdir": str(tmp_path)})
 
 
 # Rules ---------------------------------------------------------------------------
@@ -331,25 +335,26 @@ def test_each_choice_can_be_loaded():
 def test_rules_name_fields_that_exist():
     """A rule whose name is misspelled would not be checked."""
     known = {*dir(Hyperparams)}
-    known |= {field.name for kind in flags_classes() for field in dataclasses.fields(kind)}
-    fields = [field for kind in flags_classes() for field in dataclasses.fields(kind)]
+    known |= {field.name for kind in flags_classes() for field in kind.declared()}
+    fields = [field for kind in flags_classes() for field in kind.declared()]
     rules = [field.metadata[kind] for field in fields for kind in ("needs", "only_with")]
     rules += [row.needs for table in TABLES for row in table.values()]
     assert sum(map(len, rules)) > 50
     assert {name for rule in rules for name in rule} <= known
 
 
-def broken(wanted):
-    """A value that breaks a condition."""
+def broken(wanted, default):
+    """A value that breaks a condition, of the type of the default."""
     if isinstance(wanted, Condition):
-        return next(v for v in (0, False, NONE, "-") if not wanted.holds(v))
+        values = (NONE, "-", "/") if isinstance(default, str) else (0, False)
+        return next(value for value in values if not wanted.holds(value))
     return not wanted if isinstance(wanted, bool) else "another"
 
 
 RULES = [
     (owner, field, kind, other)
     for owner in flags_classes()
-    for field in dataclasses.fields(owner)
+    for field in owner.declared()
     for kind in ("needs", "only_with")
     for other in field.metadata[kind]
 ]
@@ -361,11 +366,12 @@ RULES = [
 def test_each_rule_is_checked_and_named(owner, field, kind, other):
     """Against an object on which it does not hold."""
     flags = object.__new__(owner)  # without its checks
-    for each in dataclasses.fields(owner):
+    for each in owner.declared():
         object.__setattr__(flags, each.name, each.default)
     object.__setattr__(flags, field.name, not field.default if field.type is bool else "x")
     name, wanted = field.name, field.metadata[kind][other]
-    values = SimpleNamespace(**{other: broken(wanted)})
+    default = next((getattr(kind, other) for kind in flags_classes() if hasattr(kind, other)), 0)
+    values = SimpleNamespace(**{other: broken(wanted, default)})
     with pytest.raises(InputError, match=f"^{name} .*(needs|only with) .*. [A-Z].*[a-z0-9]$"):
         flags.check_needs(values) if kind == "needs" else flags.check_effects([name], values)
 
@@ -378,7 +384,7 @@ def test_each_rule_is_checked_and_named(owner, field, kind, other):
         (dict(recipe="rnn", attention_score="dot"), "only with a model with attention"),
         (dict(sinusoid=True, positions="t5"), "sinusoid needs --positions sinusoid"),
         (dict(positions="t5", attention_score="dot"), "t5 needs --attention_score scaled_dot"),
-        (dict(recipe="tiny", temperature=1.0), "needs --beam 1, and it is 5. .* Add --beam 1"),
+        (dict(recipe="tiny", temperature=1.0), "needs --beam 1, and it is 5. Draw"),
         (dict(top_k=5), "top_k 5 needs --temperature above 0, and it is 0.0"),
         (dict(bpe_dropout=0.1, tokenizer="bpe"), "needs positions without an end"),
         (dict(recipe="tiny", joint_vocab=False), "tied_embeddings needs --joint_vocab"),
@@ -405,7 +411,7 @@ def test_home_is_expanded_in_paths_that_no_shell_has_read(tmp_path, monkeypatch)
     )
     monkeypatch.setattr(sys, "argv", ["train.py", "--logdir=~/run,x~", "@~/my.flags"])
     home = str(tmp_path)
-    assert parse_flags("", Hyperparams) == dict(
+    assert parse_flags("", dict, Hyperparams) == dict(
         logdir=f"{home}/run,x~",
         results=f"{home}/results",
         source_train=f"{home}/a,{home}/b",
@@ -420,7 +426,7 @@ def path_flags(script):
     return [
         field.name
         for kind in dict.fromkeys(kinds)
-        for field in dataclasses.fields(kind)
+        for field in kind.declared()
         if field.type is str and not field.metadata["choices"]
         if any(word in field.metadata["help"] for word in words)
         if field.name not in ("source_lang", "target_lang")
@@ -437,7 +443,7 @@ def test_a_url_is_refused_in_every_path_flag(name, monkeypatch, capsys):
     for flag in names:
         monkeypatch.setattr(sys, "argv", [f"{name}.py", f"--{flag}", "a,s3://bucket/run"])
         with pytest.raises(SystemExit, match="2"):
-            parse_flags("", Hyperparams, *extra)
+            parse_flags("", dict, Hyperparams, *extra)
         (line,) = capsys.readouterr().err.splitlines()
         assert "s3://bucket/run: is a URL. Name a file or folder" in line
     with pytest.raises(InputError, match="file:///x: is a URL"):

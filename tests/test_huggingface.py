@@ -17,10 +17,10 @@ import prepro
 from conftest import sample_pairs, slow, write_corpus
 from data_load import encode_lines
 from export import ExportFlags
-from helpers import ODD_LINES, refused
+from helpers import ODD_LINES, load, refused, run_main
 from hparams import make_hparams
 from ids import BOS, PAD
-from inference import LoadedModel, Translator, load_model
+from inference import LoadedModel, Translator
 from interop import huggingface_model
 from interop.optional import import_optional
 from model import make_model
@@ -133,7 +133,7 @@ def our_log_probs(model, x, y):
 
 def test_the_log_probabilities_are_equal(exported):
     flags, path = exported
-    _, _, model, _ = load_model(model_flags(flags))
+    _, _, model, _ = load(model_flags(flags))
     marian = Marian(path)
     assert not {"lm_head.weight", "model.encoder.embed_tokens.weight"} & marian.tensors.keys()
     for x, y in random_pairs():
@@ -143,7 +143,7 @@ def test_the_log_probabilities_are_equal(exported):
 
 def test_the_settings_are_those_of_the_model(exported):
     flags, path = exported
-    _, hp, _, (vocab, _) = load_model(model_flags(flags))
+    _, hp, _, (vocab, _) = load(model_flags(flags))
     config, generation, tokenizer, ids = (
         json.loads((path / f"{name}.json").read_text("utf-8"))
         for name in ("config", "generation_config", "tokenizer_config", "vocab")
@@ -190,7 +190,7 @@ def test_models_that_marian_does_not_have_are_refused(change):
 
 def test_symbols_are_refused(tmp_path):
     flags = write_corpus(tmp_path, sample_pairs(90)) | dict(recipe="tiny", vocab_size=200)
-    prepro.main(flags | dict(symbols=">>de<<"))
+    run_main(prepro, flags | dict(symbols=">>de<<"))
     vocab = SubwordVocab(Path(flags["preprocessed"]) / "bpe.model")
     with pytest.raises(InputError, match="bpe.model: has the symbols >>de<<, .* --format"):
         loaded = LoadedModel([], make_hparams(flags), None, (vocab, vocab))
@@ -257,7 +257,7 @@ def test_transformers_computes_the_same(exported):
     flags, path = exported
     lines = read_test_sentences(flags["source_test"]).raw
     lines += [line for line in (line.strip("\ufeff\r") for line in ODD_LINES) if line.strip()]
-    loaded = load_model(model_flags(flags))
+    loaded = load(model_flags(flags))
     _, hp, model, vocabs = loaded
     rows = encode_lines(lines, vocabs[0], hp)[0]
     limits = [1 + int(hp.max_output_tokens(len(row))) for row in rows]  # the <S> counts
@@ -283,7 +283,7 @@ def test_real_text_has_the_same_tokens(real_text, tmp_path):
     folder = real_text / "multi30k"
     flags = {f"{side}_train": str(folder / f"train.{lang}") for side, lang in SIDES}
     flags |= dict(recipe="tiny", preprocessed=str(tmp_path / "vocab"))
-    prepro.main(flags)
+    run_main(prepro, flags)
     hp = make_hparams(flags)
     vocabs = load_vocabs(dataclasses.replace(hp, vocab_size=AUTO))
     model = make_model(hp, *map(len, vocabs))

@@ -7,8 +7,8 @@ import train
 from bleu import corpus_score
 from conftest import INSTALL_EXTRAS, slow
 from data_load import load_test_data
-from helpers import run_saved_models
-from inference import Translator, load_model
+from helpers import load, run_main, run_saved_models
+from inference import Translator
 from interop import ctranslate2_model
 from processes import forked_script
 
@@ -29,15 +29,15 @@ def flags(real_text, tmp_path_factory):
         (folder / f"train.{side}").write_text("\n".join(lines[:5000]), "utf-8")
         flags[f"{name}_test"] = str(real_text / "multi30k" / f"test_2016_flickr.{side}")
     flags |= SMALL
-    prepro.main(flags)
-    train.main(flags | TRAINING)
+    run_main(prepro, flags)
+    run_main(train, flags | TRAINING)
     return flags
 
 
 def translate(flags, make_decoder=None, **decoding):
     """Translate the test set: the test set, and pairs of translation and score."""
     names = dict(logdir=flags["logdir"], average_checkpoints=1)
-    loaded = load_model(names | decoding)
+    loaded = load(names | decoding)
     test = load_test_data(loaded.hp, loaded.vocabs)
     decode = make_decoder and make_decoder(loaded)
     translations = Translator(loaded, decode)(test.data.Sources)

@@ -8,6 +8,7 @@ import prepro
 import rerank
 import train
 from conftest import SMALL, sample_pairs, write_corpus
+from helpers import run_main
 from hparams import Hyperparams
 from inference import LoadedModel
 from processes import forked_script
@@ -66,7 +67,7 @@ def test_lists_that_do_not_fit(tmp_path, text, message):
 )
 def test_flags_without_effect_are_refused(more, message):
     with pytest.raises(InputError, match=message):
-        rerank.main(dict(source="a", nbest="b") | more)
+        run_main(rerank, dict(source="a", nbest="b") | more)
 
 
 def test_a_reverse_model_scores_the_source_per_token():
@@ -98,8 +99,8 @@ def reverse(tmp_path_factory):
     flags = write_corpus(folder, pairs) | SMALL
     flags |= dict(recipe="tiny", vocab_size=300, maxlen=40, num_epochs=6, lr=0.01, warmup_steps=10)
     flags |= dict(batch_tokens=0, batch_size=32, source_lang="en", target_lang="de")
-    prepro.main(flags)
-    train.main(flags)
+    run_main(prepro, flags)
+    run_main(train, flags)
     return flags["logdir"]
 
 
@@ -151,7 +152,7 @@ def test_standard_output_has_translations_only(tmp_path, monkeypatch, capsysbina
     (tmp_path / "in").write_text("x\ny\n")
     write_nbest(tmp_path / "nbest", [[("a", -2.0), ("b\u200b", -1.0)], [("c", -1.0), ("d", -2.0)]])
     flags = {name: str(tmp_path / path) for name, path in (("source", "in"), ("nbest", "nbest"))}
-    rerank.main(flags | dict(logdir="reverse"))
+    rerank.main(rerank.RerankFlags(**flags), [])
     got = capsysbinary.readouterr()
     assert got.out == b"b\nc\n" and b"assuming num_heads 8" in got.err
     assert b"3 translations have no score, since they or their source have more than" in got.err
@@ -166,7 +167,10 @@ def test_flags_that_are_missing_or_wrong(tmp_path):
         (dict(source=path), "nbest is missing. Give --source and --nbest"),
         (dict(nbest=path), "source is missing"),
         (dict(source=path, nbest=nbest), "needs a model of the other direction"),
-        (dict(source=path, nbest=path), "in:1: is not `number ||| translation ||| score`"),
+        (
+            dict(source=path, nbest=path, method="mbr"),
+            "in:1: is not `number ||| translation ||| score`",
+        ),
         (dict(source=path, nbest=path, method="best"), "Choose one of reverse, mbr"),
         (dict(source=path, nbest=path, weight=-1), "weight is -1"),
         (dict(source=tmp_path / "missing", nbest=path), "missing: no such file"),

@@ -20,7 +20,7 @@ import prepro
 import train
 import trainer
 from conftest import sample_pairs, slow, write_corpus
-from helpers import dev_scores, event_values, saved_rows, scalars
+from helpers import dev_scores, event_values, run_main, saved_rows, scalars
 from hparams import make_hparams
 from monitor.summaries import EventFile, Profiler, errors_end
 from processes import Forked, command_line
@@ -39,7 +39,7 @@ def flags(tmp_path_factory):
     flags = write_corpus(folder, sample_pairs(200), sample_pairs(20, seed=1))
     dev = dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
     flags |= dev | TRAINING
-    prepro.main(flags)
+    run_main(prepro, flags)
     return flags
 
 
@@ -233,7 +233,7 @@ def test_training_continues_without_curves_when_their_file_cannot_be_written(
         raise tf.errors.ResourceExhaustedError(None, None, "tfevents; Disk quota exceeded\nmore")
 
     monkeypatch.setattr(tf.summary, "scalar", exhausted)
-    train.main(flags | dict(logdir=str(tmp_path), num_epochs=1, save_steps=0))
+    run_main(train, flags | dict(logdir=str(tmp_path), num_epochs=1, save_steps=0))
     assert saved_rows(tmp_path)[-1].epochs_done == 1
     errors = capsys.readouterr().err
     message = f"{tmp_path}: TensorBoard's curves end here (tfevents; Disk quota exceeded)"
@@ -306,10 +306,10 @@ def test_ctrl_c_while_the_development_set_is_translated(flags, tmp_path, monkeyp
     flags = flags | dict(logdir=str(tmp_path), num_epochs=1, save_steps=0, deterministic=False)
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(trainer, "evaluate_dev", lambda *_: os.kill(os.getpid(), signal.SIGINT))
-        train.main(flags)
+        run_main(train, flags)
     (row,) = saved_rows(tmp_path)
     assert not row.epoch_done and "dev_bleu" not in scalars(tmp_path)
-    train.main(flags)
+    run_main(train, flags)
     (end,) = saved_rows(tmp_path)
     assert end[1:4] == (row.epoch, row.step, True) and len(scalars(tmp_path)["dev_bleu"]) == 1
 

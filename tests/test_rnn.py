@@ -20,10 +20,9 @@ from conftest import (
     token_by_token,
     write_corpus,
 )
-from helpers import X, Y, refused
+from helpers import X, Y, load, refused, run_main
 from hparams import make_hparams
 from ids import RaggedIds
-from inference import load_model
 from interop.variable_names import variables_by_2017_name
 from model import make_model
 from modules import shift_right
@@ -355,14 +354,14 @@ def test_training_resumes_and_gives_the_same(tmp_path):
     flags |= dict(recipe="rnn_attention", cell="lstm", hidden_units=16, vocab_size=200)
     flags |= dict(batch_size=20, num_epochs=2)  # three batches per epoch
     flags |= dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
-    prepro.main(flags)
+    run_main(prepro, flags)
     for logdir, parts in (("complete", [0]), ("parts", [2, 3, 0])):
         for max_steps in parts:
             more = dict(logdir=tmp_path / logdir, max_steps=max_steps, deterministic=True)
             done = forked_script("train.py", **flags | more)
             assert done.returncode == 0 and "BLEU" in done.stdout, done.stderr
     complete, parts = (
-        load_model(dict(logdir=str(tmp_path / name), average_checkpoints=1))[2]
+        load(dict(logdir=str(tmp_path / name), average_checkpoints=1))[2]
         for name in ("complete", "parts")
     )
     for one, other in zip(complete.trainable_variables, parts.trainable_variables, strict=True):
@@ -393,13 +392,13 @@ def test_a_trained_model_is_used_like_a_transformer(trained, tmp_path):
 
 def test_a_model_without_attention_has_no_picture_of_it(tmp_path):
     flags = write_corpus(tmp_path, sample_pairs(30)) | dict(recipe="rnn", hidden_units=16)
-    prepro.main(flags)
-    train.main(flags | dict(num_epochs=1))
+    run_main(prepro, flags)
+    run_main(train, flags | dict(num_epochs=1))
     given = dict(logdir=flags["logdir"], source=flags["source_test"], output=tmp_path / "out")
     message = "needs a model with attention"
     refused("translate.py", message, **given, attention=tmp_path / "a.png")
     assert not given["output"].exists()
-    loaded = load_model(dict(logdir=flags["logdir"]))
+    loaded = load(dict(logdir=flags["logdir"]))
     X = RaggedIds.from_lists(loaded.vocabs[0].encode(["Der Hund"]))
     (weights,) = alignments(loaded, X, X)
     assert weights.shape == (X.lengths[0], X.lengths[0]) and not weights.any()

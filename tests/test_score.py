@@ -8,10 +8,10 @@ import pytest
 
 import translate
 from data_load import encode_lines
-from helpers import refused
+from helpers import load, refused, run_main
 from hparams import make_hparams
 from ids import EOS, SPECIALS, UNK
-from inference import Hypothesis, LoadedModel, load_model
+from inference import Hypothesis, LoadedModel
 from model import make_model
 from monitor import attention_maps
 from monitor.attention_maps import ids_by_words, word_alignments, word_indices
@@ -24,7 +24,7 @@ from vocab import WordVocab
 @pytest.fixture(params=["legacy", "tiny", "rnn_attention"])
 def loaded(request, trained):
     flags = trained(request.param)
-    loaded = load_model(dict(logdir=flags["logdir"], beam=3, alpha=0.0))
+    loaded = load(dict(logdir=flags["logdir"], beam=3, alpha=0.0))
     return loaded, *(read_test_sentences(flags[f"{side}_test"]).raw for side in SIDES)
 
 
@@ -125,7 +125,7 @@ def test_the_sums_are_those_of_all_blocks(trained, tmp_path, monkeypatch, capsys
     given = dict(source=flags["source_test"], score=flags["target_test"])
     for lines in (1000, 7):
         monkeypatch.setattr(translate, "MAX_BATCH_LINES", lines)
-        translate.main(dict(logdir=flags["logdir"], output=str(tmp_path / "out")) | given)
+        run_main(translate, dict(logdir=flags["logdir"], output=str(tmp_path / "out")) | given)
         last = capsys.readouterr().err.splitlines()[-1]
         numbers.append([float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", last)])
     assert numbers[0][:2] == [30, 30] and numbers[1] == pytest.approx(numbers[0], rel=1e-4)
@@ -142,7 +142,7 @@ def align(loaded, lines, texts):
 
 
 def test_alignments_join_the_weights_of_a_word(trained, monkeypatch):
-    loaded = load_model(dict(logdir=trained("tiny")["logdir"]))
+    loaded = load(dict(logdir=trained("tiny")["logdir"]))
     vocab, _ = loaded.vocabs
     lines, texts = ["Der Hund schläft.", ""], ["The dog.", "x"]
     x, y = (vocab.encode([side[0]])[0] for side in (lines, texts))
@@ -159,14 +159,14 @@ def test_alignments_join_the_weights_of_a_word(trained, monkeypatch):
 
 
 def test_words_are_aligned_as_they_are(trained):
-    loaded = load_model(dict(logdir=trained("legacy")["logdir"]))
+    loaded = load(dict(logdir=trained("legacy")["logdir"]))
     (pairs,) = align(loaded, ["der Hund schläft"], ["the dog sleeps"])
     assert [pair.split("-")[1] for pair in pairs.split()] == ["0", "1", "2"]
 
 
 def test_the_last_word_of_a_translation_that_fills_maxlen_is_aligned(trained):
     """A model with a maximum length ends there, without `</S>`."""
-    loaded = load_model(dict(logdir=trained("legacy")["logdir"]))
+    loaded = load(dict(logdir=trained("legacy")["logdir"]))
     for count in (loaded.hp.maxlen - 1, loaded.hp.maxlen):
         (pairs,) = align(loaded, ["der Hund schläft"], ["dog " * count])
         assert [pair.split("-")[1] for pair in pairs.split()] == [*map(str, range(count))]
@@ -175,7 +175,7 @@ def test_the_last_word_of_a_translation_that_fills_maxlen_is_aligned(trained):
 @pytest.mark.parametrize("text", ["a ⁇ b ⁇", "⁇", "猫 a", "a猫b ⁇"])
 def test_words_with_unknown_characters_are_those_of_the_text(trained, text):
     """The search finds `<UNK>` in the middle of a word, and the text has ⁇ as a word of its own."""
-    loaded = load_model(dict(logdir=trained("tiny")["logdir"]))
+    loaded = load(dict(logdir=trained("tiny")["logdir"]))
     _, vocab = loaded.vocabs
     glued = vocab.encode([text.replace(" ⁇ ", "⁇")])[0][:-1]
     ids = ids_by_words(loaded, Hypothesis(text, glued, 0.0, False))

@@ -24,9 +24,8 @@ import trainer
 from bleu import training_language_notes
 from conftest import SMALL, needs_bfloat16, sample_pairs, seeds, slow, write_corpus
 from data_load import load_train_data
-from helpers import parameters, saved_rows, scalars
+from helpers import load, parameters, run_main, saved_rows, scalars
 from hparams import Hyperparams, make_hparams
-from inference import load_model
 from monitor import tensorboard_events
 from processes import ROOT, Forked, command_line, forked, forked_script
 from runtime.cli import parse_flags, run_script
@@ -150,9 +149,9 @@ def test_training_resumes_with_the_vocabulary_of_the_model(moved, trained, tmp_p
     """It prints a note if prepro.py has written another one since."""
     other = write_corpus(tmp_path / "other", sample_pairs(80, seed=5))
     both = moved | {name: other[name] for name in ("source_train", "target_train", "preprocessed")}
-    prepro.main(both | dict(vocab_size=200))
+    run_main(prepro, both | dict(vocab_size=200))
     before = read_files(moved["logdir"], "*.model", "*.vocab.tsv")
-    train.main(both | dict(num_epochs=13))
+    run_main(train, both | dict(num_epochs=13))
     printed = capsys.readouterr().out
     name = "bpe.model" if moved["recipe"] == "tiny" else "en.vocab.tsv"
     path = Path(other["preprocessed"]) / name
@@ -160,7 +159,7 @@ def test_training_resumes_with_the_vocabulary_of_the_model(moved, trained, tmp_p
     assert saved_rows(moved["logdir"])[-1].epoch == 13
     assert read_files(moved["logdir"], "*.model", "*.vocab.tsv") == before
     own = dict(preprocessed=trained(moved["recipe"])["preprocessed"], num_epochs=14)
-    train.main(both | own)
+    run_main(train, both | own)
     assert "is not the vocabulary" not in capsys.readouterr().out
 
 
@@ -171,7 +170,7 @@ def test_the_flag_deterministic_reaches_tensorflow(corpus, monkeypatch, determin
     monkeypatch.setattr(
         train.tf.config.experimental, "enable_op_determinism", lambda: calls.append(1)
     )
-    train.main(corpus | SMALL | dict(num_epochs=1, deterministic=deterministic))
+    run_main(train, corpus | SMALL | dict(num_epochs=1, deterministic=deterministic))
     assert calls == [1] * deterministic
 
 
@@ -189,15 +188,13 @@ def test_the_copy_of_a_vocabulary_may_be_missing_but_not_differ(moved, trained):
     copies[0].unlink()
     message = f"missing/.*{copies[0].name}: no such file, nor a copy in"
     with pytest.raises(InputError, match=message):
-        load_model({"logdir": moved["logdir"], "preprocessed": moved["preprocessed"]})
-    load_model(
-        {"logdir": moved["logdir"], "preprocessed": trained(moved["recipe"])["preprocessed"]}
-    )
+        load({"logdir": moved["logdir"], "preprocessed": moved["preprocessed"]})
+    load({"logdir": moved["logdir"], "preprocessed": trained(moved["recipe"])["preprocessed"]})
     lines = content.replace(b"\tA", b"\tB").replace(b"der", b"dre")
     copies[0].write_bytes(lines)
     message = "moved/.*: not the vocabulary .* Restore the file.* delete this one"
     with pytest.raises(InputError, match=message):
-        load_model({"logdir": moved["logdir"]})
+        load({"logdir": moved["logdir"]})
 
 
 # Files of results -----------------------------------------------------------------
@@ -257,11 +254,11 @@ def test_results_of_another_test_set_of_the_same_name_are_kept(run, tmp_path):
 def test_training_in_two_runs_equals_training_in_one(corpus, tmp_path):
     """Parameters, optimizer, dropout and the order of the data are resumed."""
     flags = corpus | SMALL | dict(batch_size=32, lr=0.003, dropout_rate=0.3)
-    train.main(flags | dict(num_epochs=4))
+    run_main(train, flags | dict(num_epochs=4))
     expected = parameters(flags["logdir"])
     resumed = flags | dict(logdir=str(tmp_path / "resumed"))
-    train.main(resumed | dict(num_epochs=1))
-    train.main(resumed | dict(num_epochs=4))
+    run_main(train, resumed | dict(num_epochs=1))
+    run_main(train, resumed | dict(num_epochs=4))
     for name, parameter in parameters(resumed["logdir"]).items():
         np.testing.assert_allclose(parameter, expected[name], atol=1e-5, err_msg=name)
     assert sorted(scalars(resumed["logdir"])["mean_loss"]) == [3, 6, 9, 10, 12]
@@ -278,17 +275,17 @@ def test_resuming_in_mid_epoch_needs_the_same_text(corpus, monkeypatch):
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(trainer.Trainer, "save", save_and_stop)
-        train.main(flags)
+        run_main(train, flags)
     files = [Path(flags[side]) for side in ("source_train", "target_train")]
     before = [path.read_text("utf-8") for path in files]
     for path, text in zip(files, before, strict=True):
         path.write_text(f"{text}dog\n", "utf-8")
     message = "train.source and .*: the training text has changed since .*_partial was saved in mid"
     with pytest.raises(InputError, match=message):
-        train.main(flags)
+        run_main(train, flags)
     for path, text in zip(files, before, strict=True):
         path.write_text(text, "utf-8")
-    train.main(flags)
+    run_main(train, flags)
     assert checkpoint.latest_readable(flags["logdir"]).name == "model_epoch_01_gs_9"
 
 
@@ -303,12 +300,12 @@ def test_the_development_set_is_not_the_test_set(corpus, tmp_path):
 def test_another_vocabulary_is_kept_next_to_the_new_one(corpus, capsys):
     path = Path(corpus["preprocessed"]) / "de.vocab.tsv"
     before = path.read_bytes()
-    prepro.main(corpus)
+    run_main(prepro, corpus)
     assert len([*path.parent.iterdir()]) == 2 and capsys.readouterr().err == ""
     for side in ("source_train", "target_train"):
         with open(corpus[side], "a") as file:
             file.write("Neu\n")
-    prepro.main(corpus)
+    run_main(prepro, corpus)
     (kept,) = path.parent.glob("de.vocab.tsv.*")
     assert kept.read_bytes() == before != path.read_bytes()
     assert f"{path}: the previous file is now {kept}" in capsys.readouterr().err
@@ -316,7 +313,7 @@ def test_another_vocabulary_is_kept_next_to_the_new_one(corpus, capsys):
 
 @slow
 def test_five_checkpoints_stay(corpus):
-    train.main(corpus | SMALL | dict(num_epochs=7))
+    run_main(train, corpus | SMALL | dict(num_epochs=7))
     names = [row.name for row in saved_rows(corpus["logdir"])]
     assert names == [f"model_epoch_0{epoch}_gs_{3 * epoch}" for epoch in range(3, 8)]
     assert len(list(Path(corpus["logdir"]).glob("model_epoch_*"))) == 2 * len(names)
@@ -333,7 +330,7 @@ def test_decoding_retries_if_training_deletes_a_checkpoint(trained, tmp_path, mo
         restore_average(model, paths)
 
     monkeypatch.setattr(checkpoint, "restore_average", delete_first)
-    paths, *_ = load_model(dict(logdir=str(logdir), average_checkpoints=3))
+    paths, *_ = load(dict(logdir=str(logdir), average_checkpoints=3))
     assert calls == [3, 2] and len(paths) == 2
 
 
@@ -354,13 +351,13 @@ def test_the_seed_decides_the_initial_parameters(corpus):
 @slow
 def test_text_and_learning_rate_may_change_between_epochs(corpus, capsys):
     flags = corpus | SMALL
-    train.main(flags | dict(num_epochs=1))
+    run_main(train, flags | dict(num_epochs=1))
     before = parameters(flags["logdir"])
     for side in ("source_train", "target_train"):
         path = Path(flags[side])
         path.write_text(path.read_text("utf-8").split("\n", 40)[40], "utf-8")
     capsys.readouterr()
-    train.main(flags | dict(num_epochs=2, lr=1e-30))
+    run_main(train, flags | dict(num_epochs=2, lr=1e-30))
     printed = capsys.readouterr().out
     assert "lr is now 1e-30. It was 0.0001 in the training so far" in printed
     assert "num_epochs is now 2. It was 1" in printed and "seed is now" not in printed
@@ -371,7 +368,7 @@ def test_text_and_learning_rate_may_change_between_epochs(corpus, capsys):
 
 def test_the_printed_loss_is_the_mean_of_the_epochs_steps(corpus, capsys, monkeypatch):
     monkeypatch.setattr(trainer, "SUMMARY_STEPS", 1)
-    train.main(corpus | SMALL | dict(num_epochs=1, batch_size=20, lr=0.01))
+    run_main(train, corpus | SMALL | dict(num_epochs=1, batch_size=20, lr=0.01))
     printed = float(re.search(r"mean_loss ([\d.]+) acc", capsys.readouterr().out)[1])
     losses = [*scalars(corpus["logdir"])["mean_loss"].values()]
     assert len(losses) == 4 and losses[0] - losses[-1] > 0.01
@@ -382,11 +379,11 @@ def test_the_printed_loss_is_the_mean_of_the_epochs_steps(corpus, capsys, monkey
 @needs_bfloat16
 def test_a_model_trained_in_bfloat16_translates_in_float32(corpus):
     flags = corpus | SMALL | dict(precision="bfloat16", num_epochs=1)
-    train.main(flags)
+    run_main(train, flags)
     ids = np.array([[5, 6, 3]], np.int32)
     logdir = dict(logdir=flags["logdir"])
     for expected, more in (("float32", {}), ("bfloat16", dict(precision="bfloat16"))):
-        _, hp, model, _ = load_model(logdir | more)
+        _, hp, model, _ = load(logdir | more)
         assert hp.precision == expected
         assert model.compute_dtype == expected and model(ids, ids).dtype == expected
 
@@ -394,8 +391,8 @@ def test_a_model_trained_in_bfloat16_translates_in_float32(corpus):
 @slow
 def test_a_corpus_smaller_than_a_batch_is_trained_on(tmp_path):
     flags = write_corpus(tmp_path, sample_pairs(5)) | SMALL
-    prepro.main(flags)
-    train.main(flags | dict(num_epochs=2, batch_size=32))
+    run_main(prepro, flags)
+    run_main(train, flags | dict(num_epochs=2, batch_size=32))
     assert checkpoint.latest_readable(flags["logdir"]).name == "model_epoch_02_gs_2"
 
 
@@ -406,10 +403,10 @@ def test_it_learns_to_copy(seed, tmp_path, capsys, record_property):
     lines = [" ".join(rng.choice(list("abcdefgh"), size=6)) for _ in range(600)]
     pairs = [(line, line) for line in lines]
     flags = write_corpus(tmp_path, pairs[:550], pairs[550:])
-    prepro.main(flags)
+    run_main(prepro, flags)
     model = dict(maxlen=7, min_cnt=1, hidden_units=64, num_blocks=1, num_heads=4, dropout_rate=0.0)
-    train.main(flags | model | dict(batch_size=25, num_epochs=15, lr=0.003, seed=seed))
-    eval.main({name: flags[name] for name in ("logdir", "results")})
+    run_main(train, flags | model | dict(batch_size=25, num_epochs=15, lr=0.003, seed=seed))
+    run_main(eval, {name: flags[name] for name in ("logdir", "results")})
     score = re.search(r"Bleu Score = ([\d.]+)", capsys.readouterr().out)
     record_property("Bleu Score", score[1])
     assert float(score[1]) > 90
@@ -487,7 +484,7 @@ def test_a_wrong_flag_in_a_notebook_leaves_it_as_it_was(monkeypatch):
 
     def run():
         with pytest.raises(SystemExit) as ended:
-            parse_flags("", Hyperparams)
+            parse_flags("", dict, Hyperparams)
         codes.append(ended.value.code)
 
     handler = signal.default_int_handler  # of a notebook; another test may have left its own
@@ -536,7 +533,7 @@ def test_training_loads_nothing_that_only_other_scripts_need_and_no_settings(tmp
     code = (
         "import sys; sys.argv = ['train.py'];"
         "from runtime.cli import parse_flags; from hparams import Hyperparams;"
-        "parse_flags('', Hyperparams); import train;"
+        "parse_flags('', dict, Hyperparams); import train;"
         "print(*(name for name, module in sys.modules.items() if module));"
         "import keras, os; print(keras.config.backend(), keras.config.floatx());"
         "print('TF_CONFIG' in os.environ)"
@@ -641,13 +638,13 @@ def test_a_model_without_a_test_set_says_so(run, tmp_path):
 def test_a_text_in_another_script_than_its_language_is_noticed(tmp_path, capsys):
     pairs = [("犬が走っています。", "A dog is running."), ("猫が寝ています。", "A cat sleeps.")]
     flags = write_corpus(tmp_path, pairs * 20) | dict(recipe="tiny")
-    prepro.main(flags | dict(source_lang="ja", target_lang="en"))
+    run_main(prepro, flags | dict(source_lang="ja", target_lang="en"))
     assert "script" not in capsys.readouterr().err
-    prepro.main(flags | dict(source_lang="en", target_lang="jp"))
+    run_main(prepro, flags | dict(source_lang="en", target_lang="jp"))
     first, second, *_ = capsys.readouterr().err.splitlines()
     assert first == "--target_lang jp: the code of this language is ja"
     assert second.startswith(f"{flags['source_train']}: this text is not in the script of --source")
-    prepro.main(flags | dict(source_lang="yue", target_lang="ru"))
+    run_main(prepro, flags | dict(source_lang="yue", target_lang="ru"))
     (line,) = capsys.readouterr().err.splitlines()
     assert "script of --target_lang ru" in line
 
@@ -656,7 +653,7 @@ def test_crossed_development_files_are_noticed(tmp_path, capsys):
     pairs = [("犬が走っています。", "A dog is running."), ("猫が寝ています。", "A cat sleeps.")]
     flags = write_corpus(tmp_path, pairs * 20, pairs)
     flags |= dict(recipe="tiny", source_lang="en", target_lang="ja")
-    prepro.main(flags)
+    run_main(prepro, flags)
     names = dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
     hp = make_hparams(flags | names)
     capsys.readouterr()

@@ -9,8 +9,9 @@ import tensorflow as tf
 import prepro
 import train
 from conftest import SMALL, sample_pairs, slow, write_corpus
+from helpers import load, run_main
 from hparams import make_hparams
-from inference import Translator, load_model
+from inference import Translator
 from processes import forked_script
 from runtime.errors import InputError
 from text import read_test_sentences
@@ -24,8 +25,8 @@ def flags(tmp_path_factory):
     flags = write_corpus(folder, sample_pairs(300), sample_pairs(20, seed=1)) | SMALL
     flags |= dict(recipe="tiny", maxlen=40, num_epochs=12, lr=0.01, warmup_steps=10)
     flags |= dict(joint_vocab=False, tied_embeddings=False, batch_tokens=0, batch_size=32)
-    prepro.main(flags)
-    train.main(flags)
+    run_main(prepro, flags)
+    run_main(train, flags)
     return flags
 
 
@@ -42,7 +43,7 @@ def test_each_language_has_its_own_subwords(flags):
 @slow
 def test_a_model_with_two_vocabularies_translates_everywhere(flags, tmp_path):
     """Also as a SavedModel, in CTranslate2, and after it was moved."""
-    loaded = load_model(dict(logdir=flags["logdir"]))
+    loaded = load(dict(logdir=flags["logdir"]))
     model = loaded.model
     assert (model.source_vocab, model.target_vocab) == tuple(map(len, loaded.vocabs))
     lines = read_test_sentences(flags["source_test"]).raw
@@ -101,7 +102,7 @@ def test_alpha_is_chosen_by_translations_in_the_target_vocabulary(flags, tmp_pat
         return decode(vocab, ids)
 
     monkeypatch.setattr(SubwordVocab, "decode", record)
-    train.main(flags | dev | dict(logdir=str(logdir), beam=2, alpha="auto"))
+    run_main(train, flags | dev | dict(logdir=str(logdir), beam=2, alpha="auto"))
     assert used == {"bpe.en.model"}
 
 
@@ -109,10 +110,10 @@ def test_alpha_is_chosen_by_translations_in_the_target_vocabulary(flags, tmp_pat
 def test_training_resumes_with_the_same_vocabularies(flags, tmp_path, capsys):
     logdir = shutil.copytree(flags["logdir"], tmp_path / "logdir")
     flags = flags | dict(logdir=str(logdir))
-    train.main(flags | dict(num_epochs=13))
+    run_main(train, flags | dict(num_epochs=13))
     assert "Resuming from" in capsys.readouterr().out
     with pytest.raises(InputError, match="was trained with --joint_vocab False, not True"):
-        train.main(flags | dict(num_epochs=14, joint_vocab=True))
+        run_main(train, flags | dict(num_epochs=14, joint_vocab=True))
 
 
 @pytest.mark.parametrize(

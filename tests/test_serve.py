@@ -24,9 +24,9 @@ from aiohttp.test_utils import TestClient, TestServer
 from browser import chromium, wait_for, wait_for_text
 from conftest import slow
 from data_load import encode_lines
-from helpers import refused
+from helpers import load, refused
 from ids import RaggedIds
-from inference import SearchDecoder, Translator, load_model, token_log_probs
+from inference import SearchDecoder, Translator, token_log_probs
 from monitor.attention_maps import append_eos
 from processes import Forked, command_line
 from runtime.errors import InputError
@@ -138,7 +138,7 @@ def test_concurrent_requests_are_translated_as_single_ones(flags, server):
     lines = [*read_test_sentences(flags["source_test"])[1], "", "我", "<b>&</b>"]
     with concurrent.futures.ThreadPoolExecutor(16) as threads:
         answers = [*threads.map(lambda line: ask(server, sentence(line)), lines)]
-    loaded = load_model(dict(logdir=flags["logdir"], beam=3))
+    loaded = load(dict(logdir=flags["logdir"], beam=3))
     hp, expected = loaded.hp, Translator(loaded, SearchDecoder(loaded, nbest=3))(lines)
     for line, (status, answer), best in zip(lines, answers, expected, strict=True):
         assert status == 200
@@ -165,7 +165,7 @@ def test_a_recurrent_model_is_served(trained):
     line = read_test_sentences(flags["source_test"]).raw[0]
     with serving(flags) as server:
         status, answer = ask(server, sentence(line))
-    loaded = load_model(dict(logdir=flags["logdir"], beam=3))
+    loaded = load(dict(logdir=flags["logdir"], beam=3))
     (expected,) = Translator(loaded, SearchDecoder(loaded, nbest=3))([line])
     assert status == 200
     texts = [hypothesis["text"] for hypothesis in answer["translations"]]
@@ -854,7 +854,7 @@ def test_a_prefix_is_continued(flags, server, prefix):
 def test_probabilities_multiply_to_the_score(trained):
     """With one hypothesis and no length penalty."""
     flags = trained("tiny")
-    loaded = load_model(dict(logdir=flags["logdir"], beam=2, alpha=0.0))
+    loaded = load(dict(logdir=flags["logdir"], beam=2, alpha=0.0))
     _, hp, model, vocabs = loaded
     lines = read_test_sentences(flags["source_test"])[1]
     X, *_ = encode_lines(lines, vocabs[0], hp)
@@ -867,7 +867,7 @@ def test_probabilities_multiply_to_the_score(trained):
 
 def test_the_page(flags, server):
     source = read_test_sentences(flags["source_test"])[1][0]
-    loaded = load_model(dict(logdir=flags["logdir"], beam=3))
+    loaded = load(dict(logdir=flags["logdir"], beam=3))
     (translation,) = Translator(loaded, SearchDecoder(loaded, nbest=3))([source])
     best = [hypothesis.text for hypothesis in translation.hypotheses]
     with chromium() as driver:

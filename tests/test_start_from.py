@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 import checkpoint
+import manifest
 import prepro
 import train
 from conftest import sample_pairs, slow, write_corpus
-from helpers import saved_rows, scalars
+from helpers import load, run_main, saved_rows, scalars
 from hparams import load_hparams, read_hparams
-from inference import load_model
 from processes import forked_script
 from runtime.errors import InputError
+from vocab import load_vocabs
 
 NO_CHANGE = dict(lr=1e-30, warmup_steps=0, num_epochs=1)
 
@@ -28,7 +29,7 @@ def started(base, folder, **more):
 
 
 def parameters(logdir, **flags):
-    _, _, model, vocabs = load_model(dict(logdir=str(logdir)) | flags)
+    _, _, model, vocabs = load(dict(logdir=str(logdir)) | flags)
     return [variable.numpy() for variable in model.trainable_variables], vocabs
 
 
@@ -44,7 +45,7 @@ def test_it_starts_with_the_parameters_and_vocabularies_of_the_other_model(
 ):
     base = trained(recipe)
     flags = started(base, tmp_path, average_checkpoints=3)
-    train.main(flags)
+    run_main(train, flags)
     assert saved_rows(flags["logdir"])[-1].epochs_done == 1
     expected, vocabs = parameters(base["logdir"], average_checkpoints=3)
     newest, _ = parameters(base["logdir"], average_checkpoints=1)
@@ -55,17 +56,17 @@ def test_it_starts_with_the_parameters_and_vocabularies_of_the_other_model(
     for vocab, other in zip(new_vocabs, vocabs, strict=True):
         assert vocab.fingerprint == other.fingerprint
         assert vocab.path.parent == Path(flags["logdir"])
-    assert read_hparams(flags["logdir"])[0].model == read_hparams(base["logdir"])[0].model
+    assert read_hparams(flags["logdir"]).model == read_hparams(base["logdir"]).model
 
 
 @slow
 def test_optimizer_schedule_and_epochs_begin_anew_and_it_resumes(trained, tmp_path, capsys):
     flags = started(trained("tiny"), tmp_path, lr=0.001, warmup_steps=4, save_steps=0)
-    train.main(flags)
+    run_main(train, flags)
     assert "Starting from" in capsys.readouterr().out
     ((step, lr),) = scalars(flags["logdir"])["lr"].items()
     assert lr == pytest.approx(0.001 * min((4 / step) ** 0.5, step / 4), rel=1e-3)
-    train.main(flags | dict(num_epochs=2, start_from=os.path.relpath(flags["start_from"])))
+    run_main(train, flags | dict(num_epochs=2, start_from=os.path.relpath(flags["start_from"])))
     printed = capsys.readouterr().out
     assert "Resuming from" in printed and "Starting from" not in printed
     assert checkpoint.latest_readable(flags["logdir"]).name == f"model_epoch_02_gs_{2 * step}"
@@ -81,10 +82,12 @@ def test_the_flags_or_the_other_model_choose_its_checkpoints(trained, tmp_path):
     paths = [copy / row.name for row in rows]
     rows[0] = rows[0]._replace(score=1.0, metric="bleu", dev="digest")
     content = dict(checkpoints=[row._asdict() for row in rows])
-    (copy / checkpoint.RUN_FILE).write_text(json.dumps(content))
+    (copy / manifest.RUN_FILE).write_text(json.dumps(content))
     for more, expected in (({}, paths[:1]), (dict(average_checkpoints=2), paths[-2:])):
         flags = started(base, tmp_path, start_from=str(copy), **more)
-        assert train.find_start(flags).start_paths == expected
+        start = train.find_start(flags)
+        vocabs = load_vocabs(start.other)
+        assert train.paths_to_start_from(start, vocabs) == expected
 
 
 @slow
@@ -92,7 +95,7 @@ def test_it_begins_as_good_as_the_other_model(trained, tmp_path):
     base = trained("tiny")
     text = {name: base[name] for name in ("source_train", "target_train")}
     flags = started(base, tmp_path, **text)
-    train.main(flags)
+    run_main(train, flags)
     before, after = (
         [*scalars(logdir)["mean_loss"].values()] for logdir in (base["logdir"], flags["logdir"])
     )
@@ -124,25 +127,25 @@ def test_what_does_not_fit_is_refused(trained, tmp_path, change, problem):
 def test_the_dropout_may_change(trained, tmp_path):
     rates = dict(dropout_rate=0.35, attention_dropout=0.15, ffn_dropout=0.25, word_dropout=0.05)
     flags = started(trained("tiny"), tmp_path, **rates)
-    train.main(flags)
-    train.main(flags | dict(num_epochs=2))  # the same flags resume the training
-    hp, _ = read_hparams(flags["logdir"])
+    run_main(train, flags)
+    run_main(train, flags | dict(num_epochs=2))  # the same flags resume the training
+    hp = read_hparams(flags["logdir"])
     assert {name: getattr(hp, name) for name in rates} == rates
     unchanged = dict(num_epochs=1, logdir=str(tmp_path / "unchanged"))
-    train.main(started(trained("low_resource"), tmp_path / "other", **unchanged))
-    hp, _ = read_hparams(unchanged["logdir"])
-    assert hp.dropout_rate == read_hparams(trained("low_resource")["logdir"])[0].dropout_rate
+    run_main(train, started(trained("low_resource"), tmp_path / "other", **unchanged))
+    hp = read_hparams(unchanged["logdir"])
+    assert hp.dropout_rate == read_hparams(trained("low_resource")["logdir"]).dropout_rate
 
 
 @slow
 def test_the_languages_may_change_if_they_have_one_vocabulary(trained, tmp_path):
     flags = started(trained("tiny"), tmp_path, source_lang="en", target_lang="de")
-    train.main(flags)
-    hp = read_hparams(flags["logdir"])[0]
+    run_main(train, flags)
+    hp = read_hparams(flags["logdir"])
     assert (hp.source_lang, hp.target_lang) == ("en", "de")
     flags = started(trained("legacy"), tmp_path / "words", source_lang="fr")
     with pytest.raises(InputError, match="was trained with --source_lang de, not fr"):
-        train.main(flags)
+        run_main(train, flags)
 
 
 def test_a_model_that_started_elsewhere_is_not_resumed(trained):
@@ -160,12 +163,13 @@ def test_a_folder_whose_vocabulary_is_another_one_is_refused(trained, tmp_path):
         if path.suffix != ".model" and path.is_file():
             (copy / path.name).write_bytes(path.read_bytes())
     flags = started(base, tmp_path, start_from=str(copy))
-    prepro.main(
+    run_main(
+        prepro,
         dict(recipe="tiny", vocab_size=200)
-        | {k: flags[k] for k in ("source_train", "target_train", "preprocessed")}
+        | {k: flags[k] for k in ("source_train", "target_train", "preprocessed")},
     )
     with pytest.raises(InputError, match="not the vocabulary that the model in .*copy was"):
-        train.main(flags)
+        run_main(train, flags)
     assert json.loads((copy / "hparams.json").read_text())
 
 
@@ -174,16 +178,16 @@ def test_auto_is_also_a_name(trained, tmp_path, monkeypatch):
     shutil.copytree(trained("tiny")["logdir"], tmp_path / "auto")
     shutil.copytree(trained("low_resource")["logdir"], tmp_path / "logdir")  # the default
     monkeypatch.chdir(tmp_path)
-    saved = read_hparams("auto")[0]
+    saved = read_hparams("auto")
     given = dict(
         logdir="auto", source_test="auto", target_test="b", num_epochs="auto", alpha="auto"
     )
-    hp, vocab_sha256 = load_hparams(given, model_exists=True)
-    assert vocab_sha256 == read_hparams("auto")[1]
+    hp = load_hparams(given)
+    assert hp.vocab_sha256 == saved.vocab_sha256
     assert (hp.logdir, hp.source_test) == ("auto", "auto")
     assert (hp.num_epochs, hp.alpha, hp.recipe) == (saved.num_epochs, saved.alpha, "tiny")
     with pytest.raises(InputError, match="this model was trained with --positions t5, not auto"):
-        load_hparams(dict(logdir="logdir", positions="auto"), model_exists=True)
+        load_hparams(dict(logdir="logdir", positions="auto"))
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -195,13 +199,13 @@ def test_a_text_in_another_script_is_refused(trained, tmp_path, side):
     with pytest.raises(
         InputError, match=r"\d% of its subwords are not in .* model could not learn"
     ):
-        train.main(flags)
+        run_main(train, flags)
 
 
 def test_a_folder_with_a_comma_would_hide_an_ensemble(trained, tmp_path):
     flags = started(trained("tiny"), tmp_path, logdir=f"{tmp_path}/a,{tmp_path}/b")
     with pytest.raises(InputError, match="a comma separates the models of an ensemble"):
-        train.main(flags)
+        run_main(train, flags)
     assert not (tmp_path / "a,").exists()
 
 
@@ -211,6 +215,6 @@ def test_one_side_of_another_text_is_refused(trained, side):
     flags = trained("tiny")
     given = dict(logdir=flags["logdir"])
     with pytest.raises(InputError, match=f"{side}_test other does not belong to the saved"):
-        load_hparams(given | {f"{side}_test": "other"}, model_exists=True)
+        load_hparams(given | {f"{side}_test": "other"})
     for more in ({f"{side}_test": flags[f"{side}_test"]}, dict(source_test="a", target_test="b")):
-        load_hparams(given | more, model_exists=True)
+        load_hparams(given | more)

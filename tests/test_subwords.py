@@ -15,15 +15,16 @@ import tensorflow_text
 
 import checkpoint
 import inference
+import manifest
 import prepro
 import train
 import trainer
 from conftest import sample_pairs, seeds, slow, write_corpus
 from data_load import apply_bpe_dropout, load_test_data, load_train_data
-from helpers import dev_scores, saved_paths, saved_rows, scalars
+from helpers import dev_scores, load, run_main, saved_paths, saved_rows, scalars
 from hparams import load_hparams, make_hparams
 from ids import EOS, PAD, SPECIALS, UNK, RaggedIds
-from inference import SearchDecoder, load_model, make_search
+from inference import SearchDecoder, make_search
 from interop.saved_model import SubwordOps
 from monitor import tensorboard_events
 from processes import ROOT, forked_script
@@ -40,7 +41,7 @@ def flags(tmp_path_factory):
     """The flags of a corpus of 200 pairs with its subwords, and of a small model."""
     folder = tmp_path_factory.mktemp("subwords")
     flags = write_corpus(folder, sample_pairs(200), sample_pairs(30, seed=1))
-    prepro.main(flags | TINY)
+    run_main(prepro, flags | TINY)
     return flags | TINY
 
 
@@ -86,7 +87,7 @@ def test_encoded_text_is_decoded(flags, vocab):
 def test_any_script_is_text(tmp_path, line):
     flags = write_corpus(tmp_path, [(line, line[::-1])] * 3) | dict(recipe="tiny")
     largest = size_named(flags, "less", vocab_size=8000)
-    prepro.main(flags | dict(vocab_size=largest))  # the size that the message names
+    run_main(prepro, flags | dict(vocab_size=largest))  # the size that the message names
     vocab = SubwordVocab(Path(flags["preprocessed"]) / "bpe.model")
     assert len(vocab) == largest
     ids = vocab.encode([line])[0]
@@ -107,14 +108,14 @@ def test_the_sentencepiece_model_alone_composes_and_makes_plain_spaces(vocab):
 def size_named(flags, bound, **more):
     """Return the vocabulary size that the message of prepro.py recommends."""
     with pytest.raises(InputError) as raised:
-        prepro.main(flags | more)
+        run_main(prepro, flags | more)
     return int(re.search(rf"--vocab_size (\d+) or {bound}", str(raised.value))[1])
 
 
 def test_a_vocabulary_too_small_for_the_characters_names_the_smallest(flags, tmp_path, capsys):
     more = dict(preprocessed=str(tmp_path))
     smallest = size_named(flags, "more", **more, vocab_size=10)
-    prepro.main(flags | more | dict(vocab_size=smallest))
+    run_main(prepro, flags | more | dict(vocab_size=smallest))
     assert "nearly all subwords are characters" in capsys.readouterr().err
     assert len(SubwordVocab(tmp_path / "bpe.model")) == smallest
     assert size_named(flags, "more", **more, vocab_size=smallest - 1) == smallest
@@ -126,7 +127,7 @@ def test_both_implementations_of_sentencepiece_agree(real_text, tmp_path):
         paths = [str(real_text / corpus / names.format(lang)) for lang in ("de", "en")]
         folder = str(tmp_path / corpus)
         files = dict(source_train=paths[0], target_train=paths[1], preprocessed=folder)
-        prepro.main(dict(recipe="tiny") | files)
+        run_main(prepro, dict(recipe="tiny") | files)
         vocab = SubwordVocab(tmp_path / corpus / "bpe.model")
         tokenizer = tensorflow_text.SentencepieceTokenizer(vocab.content, add_eos=True)
         for path in paths:
@@ -149,10 +150,11 @@ def test_a_file_that_is_no_sentencepiece_model_is_named(tmp_path, content):
 
 
 def test_another_vocabulary_than_the_models_is_refused(flags, vocab, tmp_path):
-    own = fingerprints(load_vocabs(make_hparams(flags)))
-    assert load_vocabs(make_hparams(flags), own)
+    hp = make_hparams(flags)
+    own = fingerprints(load_vocabs(hp))
+    assert load_vocabs(dataclasses.replace(hp, vocab_sha256=own))
     with pytest.raises(InputError, match="not the vocabulary that the model in"):
-        load_vocabs(make_hparams(flags), {name: "0" * 64 for name in own})
+        load_vocabs(dataclasses.replace(hp, vocab_sha256={name: "0" * 64 for name in own}))
     with pytest.raises(InputError, match="holds 180 subwords, but --vocab_size is 90. Write"):
         load_vocabs(make_hparams(flags | dict(vocab_size=90)))
     with pytest.raises(InputError, match="prepro.py"):
@@ -163,7 +165,7 @@ def test_the_same_text_gives_the_same_file(flags, tmp_path):
     """Also in another process."""
     folders = [tmp_path / name for name in ("one", "two", "three")]
     for folder in folders[:2]:
-        prepro.main(flags | dict(preprocessed=str(folder)))
+        run_main(prepro, flags | dict(preprocessed=str(folder)))
     done = forked_script("prepro.py", **flags | dict(preprocessed=folders[2]))
     assert done.returncode == 0, done.stderr
     one, *others = ((folder / "bpe.model").read_bytes() for folder in folders)
@@ -177,7 +179,7 @@ def test_the_fingerprint_is_of_the_subwords(flags, vocab, tmp_path):
     path.write_bytes(vocab.content[:start] + b"RULES" + vocab.content[start + 5 :])
     assert fingerprints([SubwordVocab(path)]) == fingerprints([vocab])
     other = flags | dict(source_train=flags["target_train"], preprocessed=str(tmp_path / "other"))
-    prepro.main(other)
+    run_main(prepro, other)
     assert fingerprints(load_vocabs(make_hparams(other))) != fingerprints([vocab])
 
 
@@ -186,8 +188,8 @@ def test_without_a_flag_training_takes_the_size_from_the_file(flags, tmp_path, c
     """Even if the recipe has another vocab_size."""
     del (free := dict(flags))["vocab_size"]
     more = dict(recipe="paper", logdir=str(tmp_path), num_epochs=1, batch_size=200)
-    train.main(free | more)
-    assert load_hparams({"logdir": more["logdir"]}, model_exists=True)[0].vocab_size == 180
+    run_main(train, free | more)
+    assert load_hparams({"logdir": more["logdir"]}).vocab_size == 180
 
 
 # BPE-dropout --------------------------------------------------------------------------
@@ -287,8 +289,7 @@ def test_each_epoch_prints_the_dev_bleu_and_the_best_one_is_stored(run):
         zip(names, printed_bleu, strict=True)
     )
     assert (
-        checkpoint.require_best(flags["logdir"]).name
-        == names[printed_bleu.index(max(printed_bleu))]
+        manifest.require_best(flags["logdir"]).name == names[printed_bleu.index(max(printed_bleu))]
     )
 
 
@@ -303,7 +304,7 @@ def test_the_dev_bleu_is_what_eval_gives_the_best_checkpoint(run):
     """The test set is the development set here."""
     own = {name: run[0][name] for name in ("logdir", "results")}
     done = forked_script("eval.py", **own, best=True, beam=1)
-    best = checkpoint.require_best(run[0]["logdir"])
+    best = manifest.require_best(run[0]["logdir"])
     bleu = dev_scores(run[0]["logdir"])[best.name]
     assert f"Decoding = greedy search, {best.name}\n" in done.stdout
     assert f"sacreBLEU = {bleu:.2f} " in done.stdout
@@ -342,14 +343,14 @@ def test_a_sentence_longer_than_any_in_training_is_translated(run, tmp_path):
     done = forked_script("eval.py", logdir=flags["logdir"], **names)
     assert done.returncode == 0, done.stderr
     assert "Left out = 0 of 2" in done.stdout
-    _, hp, model, vocabs = load_model(dict(logdir=flags["logdir"]))
+    _, hp, model, vocabs = load(dict(logdir=flags["logdir"]))
     X = load_test_data(dataclasses.replace(hp, **names), vocabs).data.X
     assert X.lengths[0] > 3 * hp.maxlen
 
 
 def test_a_translation_has_at_most_twice_the_tokens_of_its_source_and_ten(run):
     """By a model that never predicts </S>. Small batches bound the memory."""
-    loaded = load_model(dict(logdir=run[0]["logdir"]))
+    loaded = load(dict(logdir=run[0]["logdir"]))
     _, _, model, vocabs = loaded
     table = model.enc_input.tokens.lookup_table
     table.assign(np.where(np.arange(len(vocabs[0]))[:, None] == EOS, 0, table + 1.0))
@@ -360,7 +361,7 @@ def test_a_translation_has_at_most_twice_the_tokens_of_its_source_and_ten(run):
 
 
 def test_the_order_is_kept_and_a_translation_does_not_depend_on_its_batch(run, monkeypatch):
-    loaded = load_model(dict(logdir=run[0]["logdir"]))
+    loaded = load(dict(logdir=run[0]["logdir"]))
     hp = loaded.hp
     X = load_test_data(hp, loaded.vocabs).data.X
     monkeypatch.setattr(inference, "MAX_BATCH_HYPOTHESES", 35)
@@ -374,7 +375,7 @@ def test_the_order_is_kept_and_a_translation_does_not_depend_on_its_batch(run, m
 
 
 def test_the_score_of_a_translation_equals_that_of_the_search(run):
-    _, hp, model, vocabs = load_model(dict(logdir=run[0]["logdir"]))
+    _, hp, model, vocabs = load(dict(logdir=run[0]["logdir"]))
     x = load_test_data(hp, vocabs).data.X.pad()  # (N, T)
     preds, scores = make_search(model, hp, 4)(x)
     settings = 2 * np.count_nonzero(x, axis=1) + 10, paper_penalty(hp.alpha), [PAD]
@@ -390,7 +391,7 @@ def test_average_checkpoints_is_the_mean_of_the_last_ones(run):
     logdir = {"logdir": flags["logdir"]}
     each = []
     for path in saved_paths(flags["logdir"])[-2:]:
-        _, _, model, _ = load_model(logdir | dict(average_checkpoints=1))
+        _, _, model, _ = load(logdir | dict(average_checkpoints=1))
         checkpoint.restore(checkpoint.make_checkpoint(model), path)
         each.append([v.numpy() for v in model.trainable_variables])
     checkpoint.restore_average(model, saved_paths(flags["logdir"])[-2:])
@@ -411,13 +412,13 @@ def test_training_stops_when_the_dev_bleu_does_not_improve(flags, tmp_path, caps
         patience=2,
         keep_checkpoints=1,
     )
-    train.main(still)
+    run_main(train, still)
     assert "No better dev BLEU than" in capsys.readouterr().out
     names = [path.name[:14] for path in saved_paths(tmp_path)]
     assert names == ["model_epoch_01", "model_epoch_03"]  # the best, and the last one
-    assert checkpoint.require_best(tmp_path).name.startswith(names[0])
+    assert manifest.require_best(tmp_path).name.startswith(names[0])
 
-    train.main(still)
+    run_main(train, still)
     assert "stopping" in capsys.readouterr().out
     assert [path.name[:14] for path in saved_paths(tmp_path)] == names
 
@@ -427,7 +428,7 @@ def test_scores_after_the_resumed_checkpoint_are_ignored(run, tmp_path):
     names = [path.name for path in saved_paths(tmp_path)]
     assert [*dev_scores(tmp_path)] == names
 
-    hp, _ = load_hparams({"logdir": str(tmp_path)}, model_exists=True)
+    hp = load_hparams({"logdir": str(tmp_path)})
     vocabs = load_vocabs(hp)
     # The development set is identified by its text, not by its path.
     link = tmp_path / "link"
@@ -436,7 +437,7 @@ def test_scores_after_the_resumed_checkpoint_are_ignored(run, tmp_path):
         load_test_data(dataclasses.replace(hp, source_dev=path), vocabs, "dev").digest()
         for path in (str(link), hp.target_dev)
     )
-    rows = checkpoint.rows_to(tmp_path / names[1])
+    rows = manifest.rows_to(tmp_path / names[1])
     assert trainer.Trainer(hp, vocabs, rows, same).scores == [row.score for row in rows]
     assert len(rows) == 2 and trainer.Trainer(hp, vocabs, rows, other).scores == []
 
@@ -454,9 +455,9 @@ def test_it_learns_to_copy_text_with_digits_and_punctuation(seed, tmp_path, reco
     flags = write_corpus(tmp_path, list(zip(lines[:550], lines[:550], strict=True)))
     more = dict(recipe="tiny", hidden_units=64, num_blocks=1, num_heads=4, seed=seed)
     more |= dict(dropout_rate=0.0, batch_tokens=150, lr=0.004, warmup_steps=100, num_epochs=16)
-    prepro.main(flags | more)
-    train.main(flags | more)
-    loaded = load_model(dict(logdir=flags["logdir"]))
+    run_main(prepro, flags | more)
+    run_main(train, flags | more)
+    loaded = load(dict(logdir=flags["logdir"]))
     X = RaggedIds.from_lists(loaded.vocabs[0].encode(lines[550:]))
     for beam in (1, 4):
         got = [best.text for best, *_ in SearchDecoder(loaded.with_hp(beam=beam))(X)]
@@ -467,7 +468,7 @@ def test_it_learns_to_copy_text_with_digits_and_punctuation(seed, tmp_path, reco
 
 def test_beam_scores_are_the_log_probabilities_of_the_model(run):
     """Without a length penalty the score of a hypothesis is its log-probability."""
-    loaded = load_model(dict(logdir=run[0]["logdir"], alpha=0.0, beam=4))
+    loaded = load(dict(logdir=run[0]["logdir"], alpha=0.0, beam=4))
     _, hp, model, vocabs = loaded
     X = RaggedIds.from_lists([*load_test_data(hp, vocabs).data.X][:8])
     limits = hp.max_output_tokens(X.lengths)
@@ -489,8 +490,8 @@ def test_beam_scores_are_the_log_probabilities_of_the_model(run):
 def test_symbols_are_one_subword_and_unseen_characters_are_bytes(tmp_path, vocab_size):
     flags = write_corpus(tmp_path, sample_pairs(300)) | dict(recipe="tiny", vocab_size=vocab_size)
     plain = dict(preprocessed=str(tmp_path / "plain"))
-    prepro.main(flags | plain)
-    prepro.main(flags | dict(symbols=">>de<<,@@1@@", byte_fallback=True))
+    run_main(prepro, flags | plain)
+    run_main(prepro, flags | dict(symbols=">>de<<,@@1@@", byte_fallback=True))
     vocab, before = (
         SubwordVocab(SubwordVocab.paths(make_hparams(flags | more))[0]) for more in ({}, plain)
     )
@@ -519,7 +520,7 @@ def test_symbols_are_one_subword_and_unseen_characters_are_bytes(tmp_path, vocab
 @pytest.mark.parametrize("change", [dict(symbols=">>de<<,>>en<<"), dict(byte_fallback=True)])
 def test_a_flag_that_prepro_did_not_have_is_refused(tmp_path, change):
     flags = write_corpus(tmp_path, sample_pairs(90)) | dict(recipe="tiny", vocab_size=400)
-    prepro.main(flags | dict(symbols=">>de<<"))
+    run_main(prepro, flags | dict(symbols=">>de<<"))
     hp = make_hparams(flags | change)
     needle = ">>en<<" if "symbols" in change else "--byte_fallback"
     with pytest.raises(InputError, match=f"bpe.model: .*{needle}.* and this flag"):
@@ -543,7 +544,7 @@ def test_a_flag_that_prepro_did_not_have_is_refused(tmp_path, change):
 def test_symbols_that_cannot_be_are_refused(tmp_path, symbols, problem):
     flags = write_corpus(tmp_path, sample_pairs(90)) | dict(recipe="tiny", symbols=symbols)
     with pytest.raises(InputError, match=f"{problem}.*Write words with commas"):
-        prepro.main(flags)
+        run_main(prepro, flags)
     assert not (tmp_path / "preprocessed").exists()
 
 
@@ -554,7 +555,7 @@ def test_symbols_may_begin_with_a_tag(tmp_path):
     flags = write_corpus(tmp_path, pairs) | dict(
         recipe="tiny", vocab_size="auto", symbols="<de>,<num>", byte_fallback=True
     )
-    prepro.main(flags)
+    run_main(prepro, flags)
     hp = make_hparams(flags)
     vocab, _ = vocabs = load_vocabs(hp)
     assert len(load_train_data(hp, vocabs).X) == len(pairs)
@@ -579,10 +580,10 @@ def test_rare_characters_can_be_left_out(tmp_path, size, more):
     pairs = [(f"{char} {'好人' * 30}", "good people") for char in rare]
     flags = write_corpus(tmp_path, pairs) | dict(recipe="tiny", vocab_size=size)
     with pytest.raises(InputError, match="--character_coverage 0.9995 to leave out the rarest"):
-        prepro.main(flags)
+        run_main(prepro, flags)
     with pytest.raises(InputError, match="--character_coverage 0.996 to leave out the rarest"):
-        prepro.main(flags | dict(vocab_size=40, character_coverage=0.998))
-    prepro.main(flags | more)
+        run_main(prepro, flags | dict(vocab_size=40, character_coverage=0.998))
+    run_main(prepro, flags | more)
     vocab = SubwordVocab(Path(flags["preprocessed"]) / "bpe.model")
     ids = vocab.encode(["一好人"])[0]
     assert (UNK in ids) == ("byte_fallback" not in more)
@@ -592,6 +593,6 @@ def test_rare_characters_can_be_left_out(tmp_path, size, more):
 def test_a_reserved_character_leaves_out_no_other(tmp_path):
     """Sentencepiece skips a word with U+2585 or U+0000, and then its other characters."""
     flags = write_corpus(tmp_path, [("Balken ▃\0▅▇ voll", "bars full")] * 9) | dict(recipe="tiny")
-    prepro.main(flags)
+    run_main(prepro, flags)
     ids = load_vocabs(make_hparams(flags))[0].encode(["▃▇"])[0]
     assert UNK not in ids

@@ -14,10 +14,9 @@ import train
 from browser import chromium, image_widths, page_text, wait_for, wait_for_text
 from conftest import INSTALL_EXTRAS, Golden, sample_pairs, slow, write_corpus
 from data_load import SentencePairs
-from helpers import event_values, scalars
+from helpers import event_values, load, run_main, scalars
 from hparams import make_hparams
 from ids import UNK, RaggedIds
-from inference import load_model
 from modules import MultiheadAttention
 from monitor import tensorboard_events
 from monitor.attention_maps import attention_maps, figure_to_array, plot_heads
@@ -72,7 +71,7 @@ def test_events_of_an_earlier_training_are_kept_in_another_folder(runs, tmp_path
         (logdir / name).unlink()
     (earlier,) = tensorboard_events.event_files(logdir)
     content = earlier.read_bytes()
-    train.main(runs[1] | dict(logdir=str(logdir), num_epochs=1, lr=0.003))
+    run_main(train, runs[1] | dict(logdir=str(logdir), num_epochs=1, lr=0.003))
     moved = logdir / tensorboard_events.EARLIER / earlier.name
     assert moved.read_bytes() == content and not earlier.exists()
     assert f"Moved it to {moved.parent}" in capsys.readouterr().err
@@ -161,7 +160,7 @@ def test_pictures_of_any_tokens():
 
 
 def test_the_sentence_that_is_drawn_is_short_and_known(runs):
-    _, hp, _, vocabs = load_model(dict(logdir=runs[1]["logdir"]))
+    _, hp, _, vocabs = load(dict(logdir=runs[1]["logdir"]))
     data = load_dev_data(hp, vocabs).data
     row = choose_example(data)
     lengths = np.maximum(data.X.lengths, data.Y.lengths)

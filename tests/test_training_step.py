@@ -14,6 +14,7 @@ import tensorflow as tf
 
 import checkpoint
 import inference
+import manifest
 import prepro
 import train
 import trainer
@@ -21,7 +22,7 @@ import training_step
 from bleu import corpus_score
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import load_test_data, load_train_data
-from helpers import dev_scores, parameters, saved_rows, scalars
+from helpers import dev_scores, parameters, run_main, saved_rows, scalars
 from hparams import make_hparams
 from ids import RaggedIds
 from model import make_model
@@ -34,6 +35,10 @@ from vocab import load_vocabs
 
 STRATEGY = tf.distribute.get_strategy()
 LR = 1.0  # with a small one, a change of a parameter would be rounded more
+
+
+def run_training(flags):
+    run_main(train, flags)
 
 
 @pytest.fixture(params=["tiny", "legacy"])
@@ -160,7 +165,7 @@ def test_consistency_without_dropout_changes_nothing(model, batches):
 def flags(tmp_path):
     flags = write_corpus(tmp_path, sample_pairs(100)) | SMALL
     flags |= dict(batch_size=8, num_epochs=2, save_steps=0, deterministic=True)
-    prepro.main(flags)
+    run_main(prepro, flags)
     return flags
 
 
@@ -181,7 +186,7 @@ def train_interrupted(flags):
         return call
 
     training_step.batch_function = interrupting
-    train.main(flags)
+    run_main(train, flags)
 
 
 @slow
@@ -191,13 +196,13 @@ def test_a_run_that_accumulates_is_resumed_at_an_update(flags, tmp_path):
     uninterrupted, resumed = (
         flags | dict(logdir=str(tmp_path / name)) for name in ("uninterrupted", "resumed")
     )
-    with Forked(functools.partial(train.main, uninterrupted)) as process:
+    with Forked(functools.partial(run_training, uninterrupted)) as process:
         assert process.wait() == 0, process.stderr.read()
     assert checkpoint.latest_readable(uninterrupted["logdir"]).name == "model_epoch_02_gs_6"
     with Forked(functools.partial(train_interrupted, resumed)) as process:
         assert process.wait() != 0
     assert checkpoint.latest_readable(resumed["logdir"]).name == "model_epoch_01_gs_2_partial"
-    with Forked(functools.partial(train.main, resumed)) as process:
+    with Forked(functools.partial(run_training, resumed)) as process:
         assert process.wait() == 0, process.stderr.read()
     np.testing.assert_equal(*(parameters(run["logdir"]) for run in (uninterrupted, resumed)))
     assert scalars(uninterrupted["logdir"])["mean_loss"] == scalars(resumed["logdir"])["mean_loss"]
@@ -328,10 +333,10 @@ def test_the_best_checkpoint_follows_the_metric(flags, monkeypatch):
         return np.float32(5), dict(bleu=10.0, chrf=next(chrf)), [""] * len(dev.data.X), 0
 
     monkeypatch.setattr(trainer, "evaluate_dev", evaluate_dev)
-    train.main(flags | dict(num_epochs=2, metric="chrf"))
+    run_main(train, flags | dict(num_epochs=2, metric="chrf"))
     names = [row.name for row in saved_rows(flags["logdir"])]
-    assert checkpoint.require_best(flags["logdir"]).name == names[1]
+    assert manifest.require_best(flags["logdir"]).name == names[1]
     assert [*dev_scores(flags["logdir"]).values()] == [50.0, 60.0]
-    train.main(flags | dict(num_epochs=3, metric="bleu"))
+    run_main(train, flags | dict(num_epochs=3, metric="bleu"))
     assert [*dev_scores(flags["logdir"]).values()] == [50.0, 60.0, 10.0]
-    assert checkpoint.require_best(flags["logdir"]).name == saved_rows(flags["logdir"])[-1].name
+    assert manifest.require_best(flags["logdir"]).name == saved_rows(flags["logdir"])[-1].name

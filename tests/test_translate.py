@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+import translate
 from conftest import sample_pairs, slow
 from data_load import encode_lines
-from helpers import ODD_LINES, refused, run_translate, translate_command
+from helpers import ODD_LINES, load, refused, run_main, run_translate, translate_command
 from hparams import make_hparams
 from ids import EOS, SPECIALS, UNK
 from inference import (
@@ -24,7 +25,6 @@ from inference import (
     LoadedModel,
     Translation,
     Translator,
-    load_model,
     restore_prefix,
 )
 from model import make_model
@@ -33,7 +33,7 @@ from processes import ROOT, Forked, forked, forked_script, start
 from runtime.errors import InputError
 from runtime.workers import wait_for_shard
 from text import read_test_sentences
-from translate import main, open_alignments
+from translate import open_alignments
 from vocab import WordVocab
 
 
@@ -99,7 +99,7 @@ def test_it_can_be_stopped_while_it_waits_for_lines(tiny, number):
 def test_a_source_that_is_named_like_a_temporary_file(tiny, tmp_path):
     source, output = tmp_path / "out.tmp", tmp_path / "out"
     source.write_text("Der Hund schläft\n", "utf-8")
-    main(dict(logdir=tiny["logdir"], source=str(source), output=str(output)))
+    run_main(translate, dict(logdir=tiny["logdir"], source=str(source), output=str(output)))
     assert output.read_text("utf-8").strip() and source.read_text("utf-8") == "Der Hund schläft\n"
 
 
@@ -140,7 +140,7 @@ def test_a_file_of_several_batches(tiny, tmp_path, monkeypatch):
     prefixes = ["The", "A cat", "They"]
     prefix.write_text("".join(f"{words}\n" for words in prefixes), "utf-8")
     given = dict(source=str(source), prefix=str(prefix), output=str(output))
-    main(dict(logdir=tiny["logdir"], beam=2, nbest=2) | given)
+    run_main(translate, dict(logdir=tiny["logdir"], beam=2, nbest=2) | given)
     rows = [line.split(" ||| ") for line in output.read_text("utf-8").splitlines()]
     assert [row[0] for row in rows] == ["0", "0", "1", "1", "2", "2"]
     assert all(text.startswith(prefixes[int(number)]) for number, text, _ in rows)
@@ -169,7 +169,7 @@ def test_a_terminal_is_asked_for_sentences(tiny):
 def test_workers_share_a_file(tiny, tmp_path):
     source, outputs = tmp_path / "in", [tmp_path / "alone", tmp_path / "shared"]
     source.write_text("".join(f"{line}\n" for line in ODD_LINES), "utf-8")
-    main(dict(logdir=tiny["logdir"], source=str(source), output=str(outputs[0])))
+    run_main(translate, dict(logdir=tiny["logdir"], source=str(source), output=str(outputs[0])))
     for process in start(translate_command(tiny, source=source, output=outputs[1]), workers=2):
         _, stderr = process.communicate()
         assert process.returncode == 0, stderr
@@ -185,7 +185,7 @@ def test_the_first_worker_writes_lists_of_translations(tiny, tmp_path, monkeypat
     source, output = tmp_path / "in", tmp_path / "out"
     source.write_text("Der Hund\n\nDie Frau\n", "utf-8")
     given = dict(logdir=tiny["logdir"], source=str(source), output=str(output))
-    main(given | dict(beam=2, nbest=2))
+    run_main(translate, given | dict(beam=2, nbest=2))
     assert output.read_text("utf-8") == (
         "0 ||| x ||| -1.0000\n0 ||| y ||| -2.5000\n1 |||  ||| 0.0000\n"
         "2 ||| x ||| -1.0000\n2 ||| y ||| -2.5000\n"
@@ -201,7 +201,7 @@ def test_the_shard_of_another_run_is_ignored(tiny, tmp_path, monkeypatch):
     given = dict(logdir=tiny["logdir"], source=str(source), output=str(tmp_path / "out"))
     keys = []
     for more in (dict(nbest=1), dict(nbest=2), dict(alpha=1.0), dict(nbest=1)):
-        main(given | more)
+        run_main(translate, given | more)
         keys.append(json.loads(shard.read_text())["key"])
     assert keys[0] == keys[3] and len(set(keys)) == 3
     for content in (shard.read_text(), "{}", "[]", ""):
@@ -234,14 +234,14 @@ def test_bad_input_is_refused(tiny, tmp_path):
         "replace_unknown needs --tokenizer words": dict(replace_unknown=True),
     }.items():
         with pytest.raises(InputError, match=message):
-            main({name: str(value) for name, value in given.items()} | wrong)
+            run_main(translate, {name: str(value) for name, value in given.items()} | wrong)
     assert output.read_text() == "mine"
     assert sorted(tmp_path.iterdir()) == [latin1, output]  # no temporary files
 
 
 def test_unknown_words_are_replaced_by_the_attended_source_words(trained, tmp_path):
     flags = trained("legacy")
-    loaded = load_model(dict(logdir=flags["logdir"]))
+    loaded = load(dict(logdir=flags["logdir"]))
     _, hp, model, (source, target) = loaded
     lines = ["Der Xylograph schla\u0308ft, Zebulon!", "", "Der Hund schläft"]
     X, rows, _ = encode_lines(lines, source, hp)
@@ -262,7 +262,9 @@ def test_unknown_words_are_replaced_by_the_attended_source_words(trained, tmp_pa
     source.write_text("".join(f"{line}\n" for line in lines * 10), "utf-8")
     outputs = []
     for more in ({}, dict(replace_unknown=True)):
-        main(dict(logdir=flags["logdir"], source=str(source), output=str(output)) | more)
+        run_main(
+            translate, dict(logdir=flags["logdir"], source=str(source), output=str(output)) | more
+        )
         outputs.append(output.read_text("utf-8").splitlines())
     assert len(outputs[1]) == 30 and "<UNK>" not in "".join(outputs[1])
     translations = replace_unknown(loaded, Translator(loaded)(lines))
@@ -303,17 +305,17 @@ def test_a_picture_of_the_attention(tiny, tmp_path):
     given = dict(logdir=tiny["logdir"], source=str(tmp_path / "in"), output=str(tmp_path / "out"))
     picture = tmp_path / "out.png"
     Path(given["source"]).write_text("Der Hund schläft $\n", "utf-8")
-    main(given | dict(attention=str(picture)))
+    run_main(translate, given | dict(attention=str(picture)))
     before = picture.read_bytes()
     assert before[:4] == b"\x89PNG"
     # It shows the beginning of a long sentence.
     Path(given["source"]).write_text("Der Hund schläft " * 40, "utf-8")
-    main(given | dict(attention=str(picture)))
+    run_main(translate, given | dict(attention=str(picture)))
     assert before != picture.read_bytes()
     assert max(struct.unpack(">II", picture.read_bytes()[16:24])) < 4000
     before = picture.read_bytes()
     Path(given["source"]).write_text("\n")  # an empty line is not drawn
-    main(given | dict(attention=str(picture)))
+    run_main(translate, given | dict(attention=str(picture)))
     assert picture.read_bytes() == before and Path(given["output"]).read_text() == "\n"
 
 
@@ -324,7 +326,9 @@ def test_attention_is_drawn_once(trained, tmp_path, monkeypatch, capsys, last):
     pictures = []
     for text in ("Der Hund schläft\nDie Katze läuft\n" + last, "Die Katze läuft\n"):
         Path(given["source"]).write_text(text, "utf-8")
-        main(given | dict(attention=str(tmp_path / "a.png"), output=str(tmp_path / "out")))
+        run_main(
+            translate, given | dict(attention=str(tmp_path / "a.png"), output=str(tmp_path / "out"))
+        )
         assert capsys.readouterr().err.count("attention of the last translation") == 1
         pictures.append((tmp_path / "a.png").read_bytes())
     assert pictures[0] == pictures[1]
@@ -340,7 +344,7 @@ def test_these_flags_need_a_single_process(trained, tmp_path, monkeypatch, name)
     value = dict(replace_unknown=True, attention=str(tmp_path / "a.png"))
     given |= {name: value.get(name, str(tmp_path / "other"))}
     with pytest.raises(InputError, match=f"{name}.* in a single process only. Unset *TF_CONFIG"):
-        main(given | dict(output=str(tmp_path / "out")))
+        run_main(translate, given | dict(output=str(tmp_path / "out")))
 
 
 # Prefixes ----------------------------------------------------------------------
@@ -483,8 +487,12 @@ def test_a_source_that_cannot_be_opened(trained, monkeypatch, tmp_path):
 
     builtins_open = open
     monkeypatch.setattr("builtins.open", refuse)
+    given = dict(logdir=trained("tiny")["logdir"], source=str(path), output=str(tmp_path / "o"))
     with pytest.raises(InputError, match="in: permission denied"):
-        main(dict(logdir=trained("tiny")["logdir"], source=str(path), output=str(tmp_path / "o")))
+        run_main(
+            translate,
+            dict(logdir=trained("tiny")["logdir"], source=str(path), output=str(tmp_path / "o")),
+        )
 
 
 @pytest.mark.parametrize("missing", ["source", "output"])
@@ -495,4 +503,4 @@ def test_workers_need_files(trained, tmp_path, monkeypatch, missing):
     given = dict(source=flags["source_test"], output=str(tmp_path / "out"))
     del given[missing]
     with pytest.raises(InputError, match="names several workers. Give --source and --output"):
-        main(dict(logdir=flags["logdir"]) | given)
+        run_main(translate, dict(logdir=flags["logdir"]) | given)

@@ -18,9 +18,10 @@ from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleH
 
 import checkpoint
 import inference
+import manifest
 from choices import POSITIONS
 from conftest import slow
-from helpers import save
+from helpers import load, save
 from hparams import Hyperparams, hparams_path, make_hparams, read_hparams
 from ids import SPECIALS, RaggedIds
 from interop import tensor_bundle
@@ -181,7 +182,7 @@ def test_files_outside_the_folder_are_named_before_they_are_read(stranger):
 def test_each_of_several_files_outside_the_folder_is_named(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     hp = Hyperparams(source_train="inside,/outside/a,../b")
-    announce_inputs(hp, {}, "source_train")
+    announce_inputs(hp, "source_train")
     read = [line.split(",")[0] for line in capsys.readouterr().err.splitlines()]
     assert read == ["Reading /outside/a", "Reading ../b"]
 
@@ -226,7 +227,7 @@ def test_sizes_are_compared_before_a_model_is_built(stranger, fields, monkeypatc
     change(stranger, **fields)
     monkeypatch.setattr(inference, "make_model", lambda *_: pytest.fail("was built"))
     with pytest.raises(InputError, match="variables do not match"):
-        inference.load_model(dict(logdir=str(stranger)))
+        load(dict(logdir=str(stranger)))
 
 
 @pytest.mark.parametrize("recipe", ["tiny", "legacy", "rnn_attention"])
@@ -302,12 +303,12 @@ LATER = ROW | dict(name="model_epoch_02_gs_10", epoch=2, step=10)
 def test_a_list_of_checkpoints_that_no_training_wrote(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(InputError, match="run.json: does not list the checkpoints of a training"):
-        checkpoint.read_rows(tmp_path)
+        manifest.read_rows(tmp_path)
 
 
 def test_a_list_of_checkpoints(tmp_path):
     (tmp_path / "run.json").write_text(json.dumps(dict(checkpoints=[SCORED, LATER])))
-    first, second = checkpoint.read_rows(tmp_path)
+    first, second = manifest.read_rows(tmp_path)
     assert first.score == 1.5 and (second.step, second.score, second.metric) == (10, None, None)
 
 
@@ -325,7 +326,8 @@ def test_a_link_in_a_folder_of_the_model(tmp_path):
     link.unlink()
     link.symlink_to("profile")  # leads to itself
     check_folder(tmp_path / "model")
-    assert may_write(link, "results", {}) == may_write(tmp_path, "results", {})
+    hp = Hyperparams()
+    assert may_write(link, "results", hp) == may_write(tmp_path, "results", hp)
 
 
 # Checkpoints from someone else ----------------------------------------------------------
@@ -512,7 +514,7 @@ def test_a_model_without_finite_logits_is_named(factor, beam):
     "name, read",
     [
         ("hparams.json", read_hparams),
-        ("run.json", checkpoint.read_rows),
+        ("run.json", manifest.read_rows),
         ("bpe.model", lambda folder: SubwordVocab(folder / "bpe.model")),
         ("de.vocab.tsv", lambda folder: WordVocab(folder / "de.vocab.tsv", 0)),
     ],

@@ -12,7 +12,7 @@ from matplotlib import pyplot as plt
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from data_load import load_test_data
-from hparams import Hyperparams
+from hparams import Hyperparams, find_trained
 from ids import UNK, RaggedIds
 from inference import SearchDecoder, load_model
 from monitor import tensorboard_events
@@ -76,12 +76,12 @@ def draw_attention(loaded, path):
     plot_heads(weights[None], x_labels, y_labels).savefig(path, dpi=150)
 
 
-def main(flags):
+def main(models):
     """Draw both pictures for the model in logdir."""
-    loaded = load_model(flags)
+    loaded = load_model(models)
     draw_curve(loaded.hp.logdir, DOCS / "curve.png")
     draw_attention(loaded, DOCS / "attention.png")
 
 
 if __name__ == "__main__":
-    run_script(main, parse_flags(__doc__, Hyperparams, reads_model=True))
+    run_script(main, parse_flags(__doc__, find_trained, Hyperparams, reads_model=True))

@@ -18,6 +18,7 @@ from ladder import row_folder
 from matplotlib.figure import Figure
 
 from choices import ATTENTION_SCORES
+from hparams import find_trained
 from ids import RaggedIds
 from inference import load_model
 from monitor.attention_maps import alignments
@@ -87,7 +88,7 @@ def main():
 
     def load(row):
         try:
-            return load_model(dict(logdir=str(row_folder(row, seed=0) / "logdir")))
+            return load_model(find_trained(dict(logdir=str(row_folder(row, seed=0) / "logdir"))))
         except InputError as error:
             sys.exit(f"{error}. benchmarks/ladder.py trains the models")
 
