@@ -25,7 +25,6 @@ import tensorflow as tf
 
 from hparams import hparams_path, no_checkpoint_error
 from interop.tensor_bundle import MAX_INDEX_BYTES, check_bundle
-from interop.variable_names import variable_shapes, variables_by_2017_name
 from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import (
     atomic_write,
@@ -38,6 +37,7 @@ from runtime.files import (
     read_file,
     read_json,
 )
+from variable_names import variable_shapes, variables_by_2017_name
 
 TEMP_NAME = "unfinished_checkpoint"  # name of a checkpoint until both files are complete
 RUN_FILE = "run.json"  # the checkpoints of a training

@@ -35,16 +35,16 @@ POSITIONS = dict(
     learned=PositionChoice("positions.LearnedPositions", maxlen_power=1),
     sinusoid=PositionChoice("positions.SinusoidalPositions"),
     paired_sinusoid=PositionChoice("positions.PairedSinusoidalPositions"),
-    product=PositionChoice("positions.ProductPositions", maxlen_power=1),
-    hierarchical=PositionChoice("positions.HierarchicalPositions", maxlen_power=2),
-    recurrent=PositionChoice("positions.RecurrentPositions"),
-    convolutional=PositionChoice("positions.ConvolutionalPositions"),
-    complex=PositionChoice("positions.ComplexPositions", even="hidden_units"),
-    shaw=relative("positions.ShawPositions"),
-    t5=relative("positions.T5Positions"),
-    xlnet=relative("positions.XLNetPositions"),
-    deberta=relative("positions.DebertaPositions"),
-    rotary=relative("positions.RotaryPositions", even="head_units"),
+    product=PositionChoice("variants.positions.ProductPositions", maxlen_power=1),
+    hierarchical=PositionChoice("variants.positions.HierarchicalPositions", maxlen_power=2),
+    recurrent=PositionChoice("variants.positions.RecurrentPositions"),
+    convolutional=PositionChoice("variants.positions.ConvolutionalPositions"),
+    complex=PositionChoice("variants.positions.ComplexPositions", even="hidden_units"),
+    shaw=relative("variants.positions.ShawPositions"),
+    t5=relative("variants.positions.T5Positions"),
+    xlnet=relative("variants.positions.XLNetPositions"),
+    deberta=relative("variants.positions.DebertaPositions"),
+    rotary=relative("variants.positions.RotaryPositions", even="head_units"),
     none=PositionChoice("positions.Positions"),
 )
 
@@ -66,17 +66,20 @@ ATTENTION_SCORES = dict(
     scaled_dot=AttentionChoice("attention.scaled_dot"),
     dot=AttentionChoice("attention.dot"),
     additive=AttentionChoice(
-        "attention.additive", parameters=dict(query_kernel="hdd", key_kernel="hdd", omega="hd")
+        "variants.attention.additive",
+        parameters=dict(query_kernel="hdd", key_kernel="hdd", omega="hd"),
     ),
-    bilinear=AttentionChoice("attention.bilinear", parameters=dict(kernel="hdd")),
-    cosine=AttentionChoice("attention.cosine", softmax=False),
-    cosine_softmax=AttentionChoice("attention.cosine"),
+    bilinear=AttentionChoice("variants.attention.bilinear", parameters=dict(kernel="hdd")),
+    cosine=AttentionChoice("variants.attention.cosine", softmax=False),
+    cosine_softmax=AttentionChoice("variants.attention.cosine"),
 )
 
 MODELS = dict(
     transformer=Choice("model.Transformer"),
     rnn=Choice(
-        "rnn.RecurrentModel", dict(mask_from="ids"), "Choose the recipe rnn or rnn_attention"
+        "variants.rnn.RecurrentModel",
+        dict(mask_from="ids"),
+        "Choose the recipe rnn or rnn_attention",
     ),
 )
 

@@ -32,7 +32,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from attention import add_parameters, attention_function, scores_to_weights, upcast
+from attention import add_parameters, attention_scores, prepare_keys, scores_to_weights, upcast
 from choices import ATTENTION_SCORES, NORMALIZATIONS
 from hparams import ModelHparams
 from ids import BOS
@@ -373,7 +373,7 @@ class MultiheadAttention(keras.layers.Layer):
         )
         self.output_projection = Linear(num_units, dtype=dtype) if output_projection else None
         self.mask_queries = mask_queries
-        self.function = attention_function(attention_score)
+        self.choice = ATTENTION_SCORES[attention_score]
         self.dropout = Dropout(dropout_rate, dtype=dtype)
         self.add_norm = AddAndNorm(**(add_norm or {}), dtype=dtype)
 
@@ -384,7 +384,7 @@ class MultiheadAttention(keras.layers.Layer):
         self.value.build(keys_shape)
         if self.output_projection:
             self.output_projection.build(queries_shape)
-        self.score_parameters = add_parameters(self, self.function, self.num_heads, self.head_units)
+        self.score_parameters = add_parameters(self, self.choice, self.num_heads, self.head_units)
         self.add_norm.build(queries_shape)
 
     def call(self, queries, keys, key_masks=None, causality=False, positions=None, training=None):
@@ -445,8 +445,8 @@ class MultiheadAttention(keras.layers.Layer):
         # Relative positions have hooks here and below (positions.py); absolute ones are None.
         if positions is not None:
             Q, K = positions.rotate(Q, K)
-        keys = self.function.prepare(K, self.score_parameters)  # (N, h, T_k, C/h)
-        scores = self.function.scores(Q, keys, self.score_parameters)  # (N, h, T_q, T_k)
+        keys = prepare_keys(K, self.score_parameters)  # (N, h, T_k, C/h)
+        scores = attention_scores(self.choice, Q, keys, self.score_parameters)  # (N, h, T_q, T_k)
         if positions is not None:
             scores = positions.change_scores(scores, Q, K)  # (N, h, T_q, T_k)
 
@@ -459,7 +459,7 @@ class MultiheadAttention(keras.layers.Layer):
         if self.mask_queries:
             query_mask = nonzero_positions(queries)[:, None, :, None]  # (N, 1, T_q, 1)
 
-        weights = scores_to_weights(scores, mask, query_mask, self.function.softmax)
+        weights = scores_to_weights(scores, mask, query_mask, self.choice.softmax)
         dropped = self.dropout(weights, training=training)
         outputs = ops.matmul(dropped, V)  # (N, h, T_q, C/h)
         if positions is not None:

@@ -12,12 +12,12 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from ensemble import Ensemble
 from ids import EOS, SPECIALS, UNK, RaggedIds
 from inference import decoding_batches
 from modules import shift_right
-from rnn import RecurrentModel
 from runtime.files import atomic_open
+from variants.ensemble import Ensemble
+from variants.rnn import RecurrentModel
 from vocab import WordVocab, truncate_at_eos
 
 MAX_PICTURE_TOKENS = 100  # on each axis of a picture

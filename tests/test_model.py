@@ -22,7 +22,6 @@ from conftest import (
 from helpers import SIZES, X, Y
 from hparams import RECIPES, make_hparams
 from ids import BOS
-from interop.variable_names import variables_by_2017_name
 from model import DecoderBlock, EncoderBlock, Transformer, make_model
 from modules import MultiheadAttention, shift_right, smoothed_cross_entropy
 from optimizer import FusedAdam
@@ -31,6 +30,7 @@ from runtime.errors import InputError
 from search import greedy
 from trainer import make_loss_fn
 from training_step import make_train_step
+from variable_names import variables_by_2017_name
 from vocab import load_vocabs
 
 

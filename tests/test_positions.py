@@ -10,10 +10,10 @@ from choices import POSITIONS
 from conftest import beam_and_model_scores, model_args, needs_bfloat16, token_by_token, transformer
 from helpers import SIZES, X, Y, random
 from hparams import make_hparams
-from interop.variable_names import variables_by_2017_name
 from model import InputEmbedding
 from modules import Embedding, MultiheadAttention
 from runtime.errors import InputError
+from variable_names import variables_by_2017_name
 
 pytestmark = pytest.mark.usefixtures("seed")
 N, h, T, d = 2, 4, 6, 4

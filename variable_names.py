@@ -5,7 +5,7 @@ import dataclasses
 import keras
 
 from model import make_model
-from rnn import RecurrentModel
+from variants.rnn import RecurrentModel
 
 
 def variables_by_2017_name(model) -> dict:
