@@ -6,7 +6,7 @@ answers at once; `load` imports what a row names.
 
 import dataclasses
 
-from runtime.flags import Choice
+from runtime.flags import Choice, flag
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,17 +111,26 @@ OTHER_FORMAT = "Export with --format saved_model, or train with --recipe updated
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportChoice(Choice):
+class EngineChoice(Choice):
+    """A library that runs a model.
+
+    Attributes:
+      quantizes: whether `target` has the argument `quantization`.
+    """
+
+    quantizes: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportChoice(EngineChoice):
     """A format of exported models.
 
     Attributes:
       has_search: whether the exported model searches, and not the program that loads it.
-      quantizes: whether its writer has the argument `quantization`.
       refused: flags that are for the program that loads it.
     """
 
     has_search: bool = False
-    quantizes: bool = False
     refused: tuple = ()
 
 
@@ -138,8 +147,23 @@ EXPORT_FORMATS = dict(
 )
 
 ENGINES = dict(
-    tensorflow=Choice(),
-    ctranslate2=Choice(
-        "interop.ctranslate2_model.CTranslate2Decoder", CTRANSLATE2_NEEDS, "Leave out --engine"
+    tensorflow=EngineChoice("inference.SearchDecoder"),
+    ctranslate2=EngineChoice(
+        "interop.ctranslate2_model.CTranslate2Decoder",
+        CTRANSLATE2_NEEDS,
+        "Leave out --engine",
+        quantizes=True,
     ),
 )
+
+
+def quantization_flag(name, table):
+    """Declare the flag --quantization of a script whose flag `name` chooses a row of `table`."""
+    names = tuple(key for key, row in table.items() if row.quantizes)
+    return flag(
+        "float32",
+        f"type of the matrices, for --{name} {' or '.join(names)}",
+        choices=("float32", "int8"),
+        needs={name: names},
+        remedy="Leave it out",
+    )
