@@ -65,7 +65,7 @@ class Positions(keras.layers.Layer):
         """Return what `embed` needs to know of the tokens so far, before the first one."""
         return ()
 
-    def embed(self, tokens, start, state=()):
+    def embed(self, tokens, start, state):
         """Encode the positions of embedded tokens.
 
         Args:
@@ -111,7 +111,7 @@ class LearnedPositions(Positions):
         """Create the table."""
         self.table.build(None)
 
-    def embed(self, tokens, start, state=()):
+    def embed(self, tokens, start, state):
         """Return x + t."""
         return tokens + self.vectors(token_positions(tokens, start)), state
 
@@ -132,7 +132,7 @@ class SinusoidalPositions(Positions):
             self.num_units, self.paired, zero_pad=False, scale=False, dtype=self.dtype_policy.name
         )
 
-    def embed(self, tokens, start, state=()):
+    def embed(self, tokens, start, state):
         """Return x + t."""
         positions = token_positions(tokens, start)  # (T,)
         return tokens + self.encoding(positions[None]), state

@@ -89,7 +89,7 @@ def set_input(spec, embeddings, layer, hp):
     else:
         count = hp.maxlen
     zeros = np.zeros((1, count, hp.hidden_units), "float32")
-    vectors, _ = layer.positions.embed(zeros, start=0)  # (1, count, C)
+    vectors, _ = layer.positions.embed(zeros, start=0, state=())  # (1, count, C)
     spec.position_encodings.encodings = vectors[0].numpy()
 
 

@@ -159,7 +159,7 @@ def test_a_model_with_each_function(name, recipe):
 def test_all_weights_but_those_of_the_printed_cosine_sum_to_1(name):
     layer, inputs = MultiheadAttention(8, 2, attention_score=name), random(2, 4, 8)
     layer.build(inputs.shape, inputs.shape)
-    weights = layer.attention_weights(inputs, layer.project_keys_values(inputs))
+    weights = layer.attention_weights(inputs, inputs)
     sums = np.sum(weights, axis=-1)
     assert np.allclose(sums, 1, atol=1e-5) == (name != "cosine")
 

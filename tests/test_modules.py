@@ -241,15 +241,14 @@ def test_attention_is_a_distribution_over_the_keys_that_are_not_padding():
     queries, keys = random(2, 4, C), random(2, 4, C)
     queries[0, 3] = keys[0, 2] = keys[1, 0] = 0
     layer(queries, keys)
-    keys_values = layer.project_keys_values(keys)
-    weights = np.array(layer.attention_weights(queries, keys_values))  # (N, h, T_q, T_k)
+    weights = np.array(layer.attention_weights(queries, keys))  # (N, h, T_q, T_k)
     assert not weights[0, :, :, 2].any() and not weights[1, :, :, 0].any()
     assert not weights[0, :, 3].any()  # a query that is padding attends to nothing
     sums = np.ones((2, 2, 4))
     sums[0, :, 3] = 0
     np.testing.assert_allclose(weights.sum(-1), sums, atol=1e-6)
 
-    causal = np.array(layer.attention_weights(queries, keys_values, causality=True))
+    causal = np.array(layer.attention_weights(queries, keys, causality=True))
     assert not causal[0][:, ~np.tri(4, dtype=bool)].any()
     assert causal[0, :, 1, 0].all()
 

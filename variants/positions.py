@@ -24,7 +24,7 @@ class ProductPositions(LearnedPositions):
         super().__init__(*args, **kwargs)
         self.table.initializer = "ones"
 
-    def embed(self, tokens, start, state=()):
+    def embed(self, tokens, start, state):
         """Return x * t."""
         return tokens * self.vectors(token_positions(tokens, start)), state
 
@@ -72,10 +72,8 @@ class RecurrentPositions(Positions):
         """Return the state before the first token: zeros."""
         return ops.zeros((N, self.num_units), self.compute_dtype)
 
-    def embed(self, tokens, start, state=()):
+    def embed(self, tokens, start, state):
         """Return the states of the GRU."""
-        if isinstance(state, tuple):
-            state = self.initial_state(ops.shape(tokens)[0])
         state = ops.reshape(state, (-1, self.num_units))  # (N, C), a static shape in a loop
         return self.gru(tokens, initial_state=state)  # (N, T, C), (N, C)
 
@@ -99,10 +97,8 @@ class ConvolutionalPositions(Positions):
         """Return the state before the first token: zeros."""
         return ops.zeros((N, self.width - 1, self.num_units), self.compute_dtype)
 
-    def embed(self, tokens, start, state=()):
+    def embed(self, tokens, start, state):
         """Return x + the convolution."""
-        if isinstance(state, tuple):
-            state = self.initial_state(ops.shape(tokens)[0])
         T = ops.shape(tokens)[1]
         padded = ops.concatenate([state, tokens], axis=1)  # (N, width - 1 + T, C)
         kernel = ops.cast(self.kernel, tokens.dtype)
@@ -136,7 +132,7 @@ class ComplexPositions(Positions):
             name="frequencies",
         )
 
-    def embed(self, tokens, start, state=()):
+    def embed(self, tokens, start, state):
         """Return the waves at each position."""
         positions = token_positions(tokens, start)  # (T,)
         frequencies = ops.convert_to_tensor(self.frequencies, "float32")
