@@ -1,20 +1,16 @@
-"""Attention functions: how well a key fits a query, and the weights that follow from it.
+"""Attention: how well a key fits a query, and the weights that follow from it.
 
-Each is a pure function of queries and keys, and of parameters if it has any.
-`ATTENTION_SCORES` in choices.py lists them by the names of the flag `--attention_score`.
+`scaled_dot` is the function of the paper. An attention function is a pure function of queries and
+keys, and of parameters if it has any. variants/attention.py has the others, and
+`ATTENTION_SCORES` in choices.py lists all of them by the names of the flag `--attention_score`.
 docs/walkthrough.md, section 1, compares them.
 
     N  sentences    h  heads    T_q, T_k  query and key positions    d  units per head
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import keras
 import tensorflow as tf
 from keras import ops
-
-from choices import ATTENTION_SCORES
 
 if keras.config.backend() != "tensorflow":
     raise ImportError(
@@ -23,7 +19,6 @@ if keras.config.backend() != "tensorflow":
     )
 
 MASK_VALUE = -(2.0**32) + 1  # replaces the scores of hidden keys; from the 2017 code
-NORM_EPSILON = 1e-7  # the smallest norm that cosines divide by
 
 
 def dot(Q, K):
@@ -41,116 +36,6 @@ def scaled_dot(Q, K):
     Without the division, the variance of a score grows with d, and the softmax saturates.
     """
     return dot(Q, K) / K.shape[-1] ** 0.5
-
-
-def additive(Q, keys, query_kernel, omega):
-    """omega^T tanh(W [q; k]) (Bahdanau et al. 2015, appendix A.1.2).
-
-    W [q; k] is the sum of two products: the left half of W times q, computed here, and the right
-    half times k, computed by `AttentionFunction.prepare`. Texts leave the size of the tanh open;
-    here it is d. Each head has another W and omega. The tanh has shape (N, h, T_q, T_k, d). It is
-    computed query by query, at most ten at a time, and again for the gradient: no memory holds it
-    for all queries of a long sentence.
-
-    Args:
-      keys: the keys times the right half of W, (N, h, T_k, d).
-      query_kernel: the left half of W, transposed, (h, d, d).
-      omega: (h, d).
-    """
-    queries = map_heads(Q, query_kernel)  # (N, h, T_q, d)
-
-    @tf.recompute_grad
-    def scores_of(query, keys, omega):
-        units = tf.tanh(query[:, :, None] + keys)  # (N, h, T_k, d)
-        return tf.reduce_sum(units * omega[:, None], axis=-1)  # (N, h, T_k)
-
-    if Q.shape[2] == 1:  # a recurrent decoder in training
-        return scores_of(queries[:, :, 0], keys, omega)[:, :, None]
-    # tf: keras.ops.map has no recomputation.
-    rows = tf.map_fn(
-        lambda query: scores_of(query, keys, omega),
-        tf.transpose(queries, [2, 0, 1, 3]),  # (T_q, N, h, d)
-        fn_output_signature=tf.TensorSpec([None, Q.shape[1], None], Q.dtype),
-    )  # (T_q, N, h, T_k)
-    return tf.transpose(rows, [1, 2, 0, 3])  # (N, h, T_q, T_k)
-
-
-def bilinear(Q, K, kernel):
-    """q^T W k (Luong et al. 2015, "general"); `kernel` is W, (h, d, d)."""
-    return dot(map_heads(Q, kernel), K)
-
-
-def map_heads(inputs, kernel):
-    """Apply the matrix of each head: (N, h, T, d), (h, d, e) -> (N, h, T, e)."""
-    # tf: a matmul that broadcasts over N gives wrong numbers in bfloat16 if h = 1, and its gradient
-    # has crashed in float32 (TensorFlow 2.21, oneDNN with AVX-512).
-    return tf.einsum("nhtd,hde->nhte", inputs, kernel)
-
-
-def cosine(Q, K):
-    """q^T k / (|q| |k|), between -1 and 1. The angle of a zero vector is taken as 90 degrees.
-
-    Some texts print cosine[Q^T K] V, without a softmax. `--attention_score cosine` is that reading:
-    weights may be negative, and do not sum to 1. `cosine_softmax` has the softmax of the others.
-    """
-    Q, K = (ops.normalize(vectors, axis=-1, epsilon=NORM_EPSILON) for vectors in (Q, K))
-    return dot(Q, K)
-
-
-class AttentionFunction(NamedTuple):
-    """An attention function and what a layer must know of it; see `choices.AttentionChoice`."""
-
-    score: Callable
-    parameters: dict
-    softmax: bool
-
-    def prepare(self, K, parameters):
-        """Multiply the keys by the parameter `key_kernel`, if there is one.
-
-        (N, h, T_k, d) -> (N, h, T_k, d). A recurrent decoder calls it once for all its steps.
-        """
-        kernel = parameters.get("key_kernel")
-        return K if kernel is None else map_heads(K, ops.cast(kernel, K.dtype))
-
-    def scores(self, Q, keys, parameters):
-        """Compute the scores.
-
-        Args:
-          keys: what `prepare` returned.
-          parameters: the variables that `add_parameters` returned.
-        """
-        given = {n: ops.cast(v, Q.dtype) for n, v in parameters.items() if n != "key_kernel"}
-        return self.score(Q, keys, **given)
-
-
-def attention_function(name) -> AttentionFunction:
-    """Return the attention function of a name in `ATTENTION_SCORES`."""
-    row = ATTENTION_SCORES[name]
-    return AttentionFunction(row.load(), row.parameters, row.softmax)
-
-
-def add_parameters(layer, function, num_heads, num_units) -> dict:
-    """Add the parameters of an attention function to a layer that is being built.
-
-    Args:
-      layer: keras.layers.Layer.
-      function: AttentionFunction.
-      num_heads, num_units: h and d.
-
-    Returns:
-      dict of variables, as the function takes them.
-    """
-    sizes = dict(h=num_heads, d=num_units)
-    # Glorot's variance for the matrix of one head; Keras takes h for a width of a convolution.
-    initializer = keras.initializers.VarianceScaling(num_heads, "fan_avg", "uniform")
-    return {
-        name: layer.add_weight(
-            shape=[sizes[letter] for letter in letters],
-            initializer=initializer.clone() if letters == "hdd" else "glorot_uniform",
-            name=name,
-        )
-        for name, letters in function.parameters.items()
-    }
 
 
 def scores_to_weights(scores, mask, query_mask=None, softmax=True):
@@ -174,3 +59,58 @@ def scores_to_weights(scores, mask, query_mask=None, softmax=True):
 def upcast(inputs):
     """Cast to at least float32: long sums lose too much precision in bfloat16."""
     return ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
+
+
+# Any attention function by its row -------------------------------------------------
+
+
+def add_parameters(layer, choice, num_heads, num_units) -> dict:
+    """Add the parameters of an attention function to a layer that is being built.
+
+    Args:
+      layer: keras.layers.Layer.
+      choice: the function's row in `ATTENTION_SCORES`.
+      num_heads, num_units: h and d.
+
+    Returns:
+      dict of variables by name.
+    """
+    sizes = dict(h=num_heads, d=num_units)
+    # Glorot's variance for the matrix of one head; Keras takes h for a width of a convolution.
+    initializer = keras.initializers.VarianceScaling(num_heads, "fan_avg", "uniform")
+    return {
+        name: layer.add_weight(
+            shape=[sizes[letter] for letter in letters],
+            initializer=initializer.clone() if letters == "hdd" else "glorot_uniform",
+            name=name,
+        )
+        for name, letters in choice.parameters.items()
+    }
+
+
+def prepare_keys(K, parameters):
+    """Multiply the keys by the parameter `key_kernel`, if there is one.
+
+    (N, h, T_k, d) -> (N, h, T_k, d). A recurrent decoder calls it once for all its steps.
+    """
+    kernel = parameters.get("key_kernel")
+    return K if kernel is None else map_heads(K, ops.cast(kernel, K.dtype))
+
+
+def attention_scores(choice, Q, keys, parameters):
+    """Compute the scores: (N, h, T_q, d), (N, h, T_k, d) -> (N, h, T_q, T_k).
+
+    Args:
+      choice: the function's row in `ATTENTION_SCORES`.
+      keys: what `prepare_keys` returned.
+      parameters: what `add_parameters` returned.
+    """
+    given = {name: ops.cast(v, Q.dtype) for name, v in parameters.items() if name != "key_kernel"}
+    return choice.load()(Q, keys, **given)
+
+
+def map_heads(inputs, kernel):
+    """Apply the matrix of each head: (N, h, T, d), (h, d, e) -> (N, h, T, e)."""
+    # tf: a matmul that broadcasts over N gives wrong numbers in bfloat16 if h = 1, and its gradient
+    # has crashed in float32 (TensorFlow 2.21, oneDNN with AVX-512).
+    return tf.einsum("nhtd,hde->nhte", inputs, kernel)

@@ -22,7 +22,6 @@ import tensorflow as tf
 
 from hparams import hparams_path
 from interop.tensor_bundle import MAX_INDEX_BYTES, check_bundle
-from interop.variable_names import variable_shapes, variables_by_2017_name
 from manifest import (
     RUN_FILE,
     Row,
@@ -43,6 +42,7 @@ from runtime.files import (
     locked_error,
     read_file,
 )
+from variable_names import variable_shapes, variables_by_2017_name
 
 TEMP_NAME = "unfinished_checkpoint"  # name of a checkpoint until both files are complete
 SUFFIXES = (".data-00000-of-00001", ".index")  # in the order in which they are written

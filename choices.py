@@ -6,7 +6,7 @@ answers at once; `load` imports what a row names.
 
 import dataclasses
 
-from runtime.flags import Choice
+from runtime.flags import Choice, flag
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,16 +35,16 @@ POSITIONS = dict(
     learned=PositionChoice("positions.LearnedPositions", maxlen_power=1),
     sinusoid=PositionChoice("positions.SinusoidalPositions"),
     paired_sinusoid=PositionChoice("positions.PairedSinusoidalPositions"),
-    product=PositionChoice("positions.ProductPositions", maxlen_power=1),
-    hierarchical=PositionChoice("positions.HierarchicalPositions", maxlen_power=2),
-    recurrent=PositionChoice("positions.RecurrentPositions"),
-    convolutional=PositionChoice("positions.ConvolutionalPositions"),
-    complex=PositionChoice("positions.ComplexPositions", even="hidden_units"),
-    shaw=relative("positions.ShawPositions"),
-    t5=relative("positions.T5Positions"),
-    xlnet=relative("positions.XLNetPositions"),
-    deberta=relative("positions.DebertaPositions"),
-    rotary=relative("positions.RotaryPositions", even="head_units"),
+    product=PositionChoice("variants.positions.ProductPositions", maxlen_power=1),
+    hierarchical=PositionChoice("variants.positions.HierarchicalPositions", maxlen_power=2),
+    recurrent=PositionChoice("variants.positions.RecurrentPositions"),
+    convolutional=PositionChoice("variants.positions.ConvolutionalPositions"),
+    complex=PositionChoice("variants.positions.ComplexPositions", even="hidden_units"),
+    shaw=relative("variants.positions.ShawPositions"),
+    t5=relative("variants.positions.T5Positions"),
+    xlnet=relative("variants.positions.XLNetPositions"),
+    deberta=relative("variants.positions.DebertaPositions"),
+    rotary=relative("variants.positions.RotaryPositions", even="head_units"),
     none=PositionChoice("positions.Positions"),
 )
 
@@ -66,17 +66,20 @@ ATTENTION_SCORES = dict(
     scaled_dot=AttentionChoice("attention.scaled_dot"),
     dot=AttentionChoice("attention.dot"),
     additive=AttentionChoice(
-        "attention.additive", parameters=dict(query_kernel="hdd", key_kernel="hdd", omega="hd")
+        "variants.attention.additive",
+        parameters=dict(query_kernel="hdd", key_kernel="hdd", omega="hd"),
     ),
-    bilinear=AttentionChoice("attention.bilinear", parameters=dict(kernel="hdd")),
-    cosine=AttentionChoice("attention.cosine", softmax=False),
-    cosine_softmax=AttentionChoice("attention.cosine"),
+    bilinear=AttentionChoice("variants.attention.bilinear", parameters=dict(kernel="hdd")),
+    cosine=AttentionChoice("variants.attention.cosine", softmax=False),
+    cosine_softmax=AttentionChoice("variants.attention.cosine"),
 )
 
 MODELS = dict(
     transformer=Choice("model.Transformer"),
     rnn=Choice(
-        "rnn.RecurrentModel", dict(mask_from="ids"), "Choose the recipe rnn or rnn_attention"
+        "variants.rnn.RecurrentModel",
+        dict(mask_from="ids"),
+        "Choose the recipe rnn or rnn_attention",
     ),
 )
 
@@ -108,17 +111,26 @@ OTHER_FORMAT = "Export with --format saved_model, or train with --recipe updated
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportChoice(Choice):
+class EngineChoice(Choice):
+    """A library that runs a model.
+
+    Attributes:
+      quantizes: whether `target` has the argument `quantization`.
+    """
+
+    quantizes: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportChoice(EngineChoice):
     """A format of exported models.
 
     Attributes:
       has_search: whether the exported model searches, and not the program that loads it.
-      quantizes: whether its writer has the argument `quantization`.
       refused: flags that are for the program that loads it.
     """
 
     has_search: bool = False
-    quantizes: bool = False
     refused: tuple = ()
 
 
@@ -135,8 +147,23 @@ EXPORT_FORMATS = dict(
 )
 
 ENGINES = dict(
-    tensorflow=Choice(),
-    ctranslate2=Choice(
-        "interop.ctranslate2_model.CTranslate2Decoder", CTRANSLATE2_NEEDS, "Leave out --engine"
+    tensorflow=EngineChoice("inference.SearchDecoder"),
+    ctranslate2=EngineChoice(
+        "interop.ctranslate2_model.CTranslate2Decoder",
+        CTRANSLATE2_NEEDS,
+        "Leave out --engine",
+        quantizes=True,
     ),
 )
+
+
+def quantization_flag(name, table):
+    """Declare the flag --quantization of a script whose flag `name` chooses a row of `table`."""
+    names = tuple(key for key, row in table.items() if row.quantizes)
+    return flag(
+        "float32",
+        f"type of the matrices, for --{name} {' or '.join(names)}",
+        choices=("float32", "int8"),
+        needs={name: names},
+        remedy="Leave it out",
+    )

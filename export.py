@@ -14,7 +14,7 @@ import os
 import shutil
 from pathlib import Path
 
-from choices import EXPORT_FORMATS
+from choices import EXPORT_FORMATS, quantization_flag
 from hparams import Hyperparams, find_trained
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
@@ -28,13 +28,7 @@ class ExportFlags(Flags):
 
     output: str = flag("exported/1", "folder to write, which must not exist yet", path=True)
     format: str = flag("saved_model", "format of the exported model", choices=EXPORT_FORMATS)
-    quantization: str = flag(
-        "float32",
-        "type of the matrices, for --format ctranslate2",
-        choices=("float32", "int8"),
-        needs=dict(format="ctranslate2"),
-        remedy="Leave it out",
-    )
+    quantization: str = quantization_flag("format", EXPORT_FORMATS)
 
 
 def settle(flags):

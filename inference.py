@@ -15,7 +15,6 @@ from tqdm import tqdm
 import checkpoint
 import manifest
 from data_load import encode_lines
-from ensemble import Ensemble
 from hparams import Hyperparams, read_hparams
 from ids import BOS, EOS, PAD, UNK, RaggedIds
 from interop import original
@@ -33,6 +32,7 @@ from search import (
     suppress,
 )
 from text import normalize
+from variants.ensemble import Ensemble
 from vocab import fingerprints, load_vocabs, truncate_at_eos
 
 # The limits of a batch bound the memory. Larger batches are faster.

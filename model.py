@@ -76,7 +76,7 @@ class InputEmbedding(keras.layers.Layer):
         """Embed complete sentences: (N, T) -> (N, T, C)."""
         if training and self.word_dropout.rate:
             ids = self.drop_words(ids)
-        outputs, _ = self.embed(ids, start=0, state=())
+        outputs, _ = self.embed(ids, 0, self.positions.initial_state(ops.shape(ids)[0]))
         return self.dropout(outputs, training=training)
 
     def drop_words(self, ids):

@@ -32,7 +32,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from attention import add_parameters, attention_function, scores_to_weights, upcast
+from attention import add_parameters, attention_scores, prepare_keys, scores_to_weights, upcast
 from choices import ATTENTION_SCORES, NORMALIZATIONS
 from hparams import ModelHparams
 from ids import BOS
@@ -124,10 +124,8 @@ class Embedding(keras.layers.Layer):
         return ops.matmul(outputs, ops.transpose(ops.cast(table, outputs.dtype)))
 
     def padded_table(self):
-        """Return the table (V, C), with zeros in row 0 if `zero_pad`."""
+        """Return the table (V, C), with zeros in row 0."""
         table = ops.convert_to_tensor(self.lookup_table, self.lookup_table.dtype)
-        if not self.zero_pad:
-            return table
         return ops.concatenate([ops.zeros_like(table[:1]), table[1:]], axis=0)
 
 
@@ -360,20 +358,21 @@ class MultiheadAttention(keras.layers.Layer):
         self.num_heads = num_heads
         self.head_units = num_units // num_heads  # C/h, d_k in the paper
         # With a ReLU, Q, K and V start as three matrices, as in the 2017 code; without one they
-        # start as parts of one (C, 3C) matrix, as in PyTorch.
-        matrices = 1 if relu else 3
+        # start as parts of one (C, 3C) matrix, as in PyTorch: within sqrt(6 / (C + 3C)).
+        scale = 1.0 if relu else 0.5
         self.query, self.key, self.value = (
             Linear(
                 num_units,
                 activation="relu" if relu else None,
-                kernel_initializer=fused_glorot(matrices),  # one per layer: it keeps its seed
+                # One per layer: it keeps its seed.
+                kernel_initializer=keras.initializers.VarianceScaling(scale, "fan_avg", "uniform"),
                 dtype=dtype,
             )
             for _ in range(3)
         )
         self.output_projection = Linear(num_units, dtype=dtype) if output_projection else None
         self.mask_queries = mask_queries
-        self.function = attention_function(attention_score)
+        self.choice = ATTENTION_SCORES[attention_score]
         self.dropout = Dropout(dropout_rate, dtype=dtype)
         self.add_norm = AddAndNorm(**(add_norm or {}), dtype=dtype)
 
@@ -384,7 +383,7 @@ class MultiheadAttention(keras.layers.Layer):
         self.value.build(keys_shape)
         if self.output_projection:
             self.output_projection.build(queries_shape)
-        self.score_parameters = add_parameters(self, self.function, self.num_heads, self.head_units)
+        self.score_parameters = add_parameters(self, self.choice, self.num_heads, self.head_units)
         self.add_norm.build(queries_shape)
 
     def call(self, queries, keys, key_masks=None, causality=False, positions=None, training=None):
@@ -430,8 +429,9 @@ class MultiheadAttention(keras.layers.Layer):
             outputs = self.output_projection(outputs)
         return self.add_norm(queries, outputs, training=training)
 
-    def attention_weights(self, queries, keys_values, causality=False, positions=None):
-        """Return the attention weights that `attend` computes, (N, h, T_q, T_k)."""
+    def attention_weights(self, queries, keys, key_masks=None, causality=False, positions=None):
+        """Return the attention weights that `call` computes, (N, h, T_q, T_k)."""
+        keys_values = self.project_keys_values(keys, key_masks)
         _, weights = self.attend_heads(queries, keys_values, causality, positions)
         return weights
 
@@ -445,8 +445,8 @@ class MultiheadAttention(keras.layers.Layer):
         # Relative positions have hooks here and below (positions.py); absolute ones are None.
         if positions is not None:
             Q, K = positions.rotate(Q, K)
-        keys = self.function.prepare(K, self.score_parameters)  # (N, h, T_k, C/h)
-        scores = self.function.scores(Q, keys, self.score_parameters)  # (N, h, T_q, T_k)
+        keys = prepare_keys(K, self.score_parameters)  # (N, h, T_k, C/h)
+        scores = attention_scores(self.choice, Q, keys, self.score_parameters)  # (N, h, T_q, T_k)
         if positions is not None:
             scores = positions.change_scores(scores, Q, K)  # (N, h, T_q, T_k)
 
@@ -459,7 +459,7 @@ class MultiheadAttention(keras.layers.Layer):
         if self.mask_queries:
             query_mask = nonzero_positions(queries)[:, None, :, None]  # (N, 1, T_q, 1)
 
-        weights = scores_to_weights(scores, mask, query_mask, self.function.softmax)
+        weights = scores_to_weights(scores, mask, query_mask, self.choice.softmax)
         dropped = self.dropout(weights, training=training)
         outputs = ops.matmul(dropped, V)  # (N, h, T_q, C/h)
         if positions is not None:
@@ -512,14 +512,6 @@ class Feedforward(keras.layers.Layer):
         outputs = self.inner(self.add_norm.prepare(inputs))  # (N, T, inner_units)
         outputs = self.outer(self.dropout(outputs, training=training))  # (N, T, C)
         return self.add_norm(inputs, outputs, training=training)
-
-
-def fused_glorot(matrices):
-    """Return the Glorot initializer of a square matrix that is one of `matrices`, side by side.
-
-    The bound is sqrt(6 / (C + matrices * C)), that of one (C, matrices * C) matrix.
-    """
-    return keras.initializers.VarianceScaling(2 / (1 + matrices), "fan_avg", "uniform")
 
 
 def nonzero_positions(inputs):

@@ -24,7 +24,6 @@ from data_load import apply_bpe_dropout, get_batch_data
 from hparams import TEXT_FIELDS, save_hparams
 from ids import PAD
 from inference import LoadedModel, SearchDecoder, decoding_batches, limit_hint, limit_note
-from interop.variable_names import variables_by_2017_name
 from manifest import make_row
 from model import make_model
 from modules import smoothed_cross_entropy
@@ -33,6 +32,7 @@ from optimizer import FusedAdam, GradientSum, InverseSqrtSchedule
 from runtime.errors import InputError
 from runtime.workers import check_same_settings, make_strategy
 from training_step import BATCH_SPEC, StepMetrics, make_train_step
+from variable_names import variables_by_2017_name
 from vocab import fingerprints
 
 SUMMARY_STEPS = 10  # steps between two points of TensorBoard's curves

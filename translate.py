@@ -12,7 +12,7 @@ import os
 import sys
 from pathlib import Path
 
-from choices import ENGINES
+from choices import ENGINES, quantization_flag
 from hparams import ATTENDS, SEARCH_FLAGS, Hyperparams, find_trained
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
@@ -92,13 +92,7 @@ class TranslateFlags(Flags):
         "library that decodes; ctranslate2 can run the recipes updated, paper and tiny",
         choices=ENGINES,
     )
-    quantization: str = flag(
-        "float32",
-        "type of the matrices in CTranslate2",
-        choices=("float32", "int8"),
-        needs=dict(engine="ctranslate2"),
-        remedy="Leave it out",
-    )
+    quantization: str = quantization_flag("engine", ENGINES)
 
     def __post_init__(self):
         super().__post_init__()
@@ -141,8 +135,7 @@ from tqdm import tqdm
 
 import checkpoint
 from bleu import LITTLE_LEARNED_HINT, empty_note
-from inference import SearchDecoder, SharedDecoder, Translator, describe_decoding, load_model
-from interop.ctranslate2_model import CTranslate2Decoder
+from inference import SharedDecoder, Translator, describe_decoding, load_model
 from monitor.attention_maps import (
     align_translations,
     draw_translation,
@@ -409,11 +402,9 @@ def main(options, models):
     check_model(options, loaded.hp)  # also of one of the 2017 code
     if options.score != NONE:
         return score_file(options, loaded)
-    if options.engine == "ctranslate2":
-        decode = CTranslate2Decoder(loaded, options.nbest, options.quantization)
-    else:
-        decode = SearchDecoder(loaded, options.nbest)
-    translator = Translator(loaded, decode)
+    choice = ENGINES[options.engine]
+    more = dict(quantization=options.quantization) if choice.quantizes else {}
+    translator = Translator(loaded, choice.load()(loaded, options.nbest, **more))
     translate = translate_with_workers if worker_rank()[1] > 1 else translate_alone
     translate(options, translator)
     for note in translator.notes():

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ensemble import check_single_model
 from ids import BOS, EOS, PAD, SPECIALS, UNK
 from inference import Hypothesis
 from interop.optional import import_optional
 from modules import Normalize
 from runtime.errors import InputError
+from variants.ensemble import check_single_model
 
 MAX_BATCH_TOKENS = 4096  # of the sources, padding included
 PAD_LOGIT = -1e9  # so low that <PAD> is never chosen
@@ -89,7 +89,7 @@ def set_input(spec, embeddings, layer, hp):
     else:
         count = hp.maxlen
     zeros = np.zeros((1, count, hp.hidden_units), "float32")
-    vectors, _ = layer.positions.embed(zeros, start=0)  # (1, count, C)
+    vectors, _ = layer.positions.embed(zeros, start=0, state=())  # (1, count, C)
     spec.position_encodings.encodings = vectors[0].numpy()
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from sentencepiece import sentencepiece_model_pb2
 
-from ensemble import check_single_model
 from ids import BOS, EOS, PAD, SPECIALS, UNK
 from interop.optional import import_optional
 from runtime.errors import InputError
+from variants.ensemble import check_single_model
 
 MAX_GENERATED_TOKENS = 512  # of a translation, unless the caller of `generate` sets a limit
 # So low that <PAD> has no probability, and high enough for label smoothing, whose loss contains the

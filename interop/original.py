@@ -6,9 +6,9 @@ import numpy as np
 
 from checkpoint import READ_ERRORS, open_checkpoint, restore_error
 from hparams import Hyperparams, check_matches, make_hparams
-from interop.variable_names import variable_shapes, variables_by_2017_name
 from model import make_model
 from runtime.errors import InputError
+from variable_names import variable_shapes, variables_by_2017_name
 from vocab import WordVocab, load_vocabs
 
 

@@ -12,12 +12,12 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from ensemble import Ensemble
 from ids import EOS, SPECIALS, UNK, RaggedIds
 from inference import decoding_batches
 from modules import shift_right
-from rnn import RecurrentModel
 from runtime.files import atomic_open
+from variants.ensemble import Ensemble
+from variants.rnn import RecurrentModel
 from vocab import WordVocab, truncate_at_eos
 
 MAX_PICTURE_TOKENS = 100  # on each axis of a picture
@@ -67,35 +67,22 @@ def attention_maps(model, x, y) -> AttentionMaps:
     masks, inputs = model.padding_masks(x), shift_right(y)
     enc = model.enc_input(x)  # (N, T_x, C)
     for block, positions in zip(model.enc_blocks, model.enc_positions, strict=True):
-        attended = dict(key_masks=masks, positions=positions)
-        keys = block.self_attention.add_norm.prepare(enc)
-        maps.encoder.append(block_weights(block.self_attention, enc, keys, **attended))
+        attention = block.self_attention
+        keys = attention.add_norm.prepare(enc)
+        maps.encoder.append(attention.attention_weights(enc, keys, masks, positions=positions))
         enc = block(enc, masks, positions=positions)
     if model.enc_norm:
         enc = model.enc_norm(enc)
     dec, dec_masks = model.dec_input(inputs), model.padding_masks(inputs)  # (N, T_y, C)
     for block, positions in zip(model.dec_blocks, model.dec_positions, strict=True):
+        attention, cross_attention = block.self_attention, block.vanilla_attention
+        keys = attention.add_norm.prepare(dec)
         attended = dict(key_masks=dec_masks, causality=True, positions=positions)
-        keys = block.self_attention.add_norm.prepare(dec)
-        maps.decoder.append(block_weights(block.self_attention, dec, keys, **attended))
-        self_attended = block.self_attention(dec, keys, **attended)
-        maps.cross.append(block_weights(block.vanilla_attention, self_attended, enc, masks))
-        dec = block.feedforward(block.vanilla_attention(self_attended, enc, masks))
+        maps.decoder.append(attention.attention_weights(dec, keys, **attended))
+        dec = attention(dec, keys, **attended)
+        maps.cross.append(cross_attention.attention_weights(dec, enc, masks))
+        dec = block.feedforward(cross_attention(dec, enc, masks))
     return maps
-
-
-def block_weights(attention, queries, keys, key_masks, causality=False, positions=None):
-    """Compute the attention weights of a `MultiheadAttention`.
-
-    Args:
-      queries, keys: (N, T_q, C) and (N, T_k, C).
-      key_masks, causality, positions: as in `MultiheadAttention`.
-
-    Returns:
-      (N, h, T_q, T_k)
-    """
-    keys_values = attention.project_keys_values(keys, key_masks)
-    return attention.attention_weights(queries, keys_values, causality, positions)
 
 
 def cross_weights(model, x, y):

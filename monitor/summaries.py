@@ -16,7 +16,6 @@ from tensorboard.plugins.hparams import api as hparams_plugin
 
 from checkpoint import checkpoint_key
 from ids import BOS, SPECIALS, UNK
-from interop.variable_names import variables_by_2017_name
 from monitor.attention_maps import (
     MAX_PICTURE_TOKENS,
     attention_maps,
@@ -24,6 +23,7 @@ from monitor.attention_maps import (
     plot_heads,
 )
 from runtime.files import atomic_write
+from variable_names import variables_by_2017_name
 
 SAMPLES = 10  # sentences of the development set in the table of translations
 MAX_DRAWN_TOKENS = 16  # of the sentence whose attention is drawn, if there is one so short

@@ -124,7 +124,7 @@ def transformer(source_vocab, target_vocab, dtype=None, **fields):
 def recurrent_model(source_vocab, target_vocab, dtype=None, **fields):
     """Make a recurrent model with these fields of `ModelHparams`."""
     from hparams import ModelHparams
-    from rnn import RecurrentModel
+    from variants.rnn import RecurrentModel
 
     hp = ModelHparams(**dict(model="rnn", mask_from="ids", dropout_rate=0.0) | fields)
     return RecurrentModel(hp, source_vocab, target_vocab, dtype=dtype)

@@ -10,7 +10,7 @@ import numpy as np
 from processes import ROOT, command_line, forked, forked_script
 
 # What the scripts at the root import from.
-FOLDERS = [ROOT / name for name in ("runtime", "monitor", "interop", "server")]
+FOLDERS = [ROOT / name for name in ("variants", "runtime", "monitor", "interop", "server")]
 
 # Lines of input that a translating program must survive.
 ODD_LINES = [

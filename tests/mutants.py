@@ -47,8 +47,10 @@ FILES = [
     "attention.py",
     "modules.py",
     "positions.py",
-    "rnn.py",
     "model.py",
+    "variants/attention.py",
+    "variants/positions.py",
+    "variants/rnn.py",
     "optimizer.py",
     "training_step.py",
     "search.py",
@@ -75,8 +77,10 @@ MORE_TESTS = {
     "attention.py": MODEL_TESTS,
     "modules.py": MODEL_TESTS,
     "positions.py": MODEL_TESTS,
-    "rnn.py": MODEL_TESTS,
     "model.py": MODEL_TESTS,
+    "variants/attention.py": MODEL_TESTS,
+    "variants/positions.py": MODEL_TESTS,
+    "variants/rnn.py": MODEL_TESTS,
     "optimizer.py": "modules model tensorboard checkpoint",
     "training_step.py": "training_step model distribute",
     "search.py": "search translate",
@@ -212,7 +216,7 @@ def lines_of_tests():
         test = context.split("|")[0]
         for line in numbits_to_nums(numbits):
             if test:
-                lines[Path(path).name][line].add(test)
+                lines[str(Path(path).relative_to(ROOT))][line].add(test)
     return lines
 
 

@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from attention import additive, attention_function, map_heads, scores_to_weights
+from attention import attention_scores, map_heads, prepare_keys, scores_to_weights
 from choices import ATTENTION_SCORES
 from conftest import model_args, recurrent_model, token_by_token, transformer
 from helpers import RNG, SIZES, X, Y, random
 from modules import MultiheadAttention
+from variants.attention import additive, cosine
 
 pytestmark = pytest.mark.usefixtures("seed")
 Q, K, V = random(2, 3, 4, 5), random(2, 3, 6, 5), random(2, 3, 6, 5)  # (N, h, T, d)
@@ -41,9 +42,9 @@ def test_each_function_has_a_formula():
 
 @pytest.mark.parametrize("name", ATTENTION_SCORES)
 def test_scores_are_those_of_the_printed_formula(name):
-    function = attention_function(name)
-    parameters = {p: PARAMETERS[p] for p in function.parameters}
-    scores = function.scores(Q, function.prepare(K, parameters), parameters)
+    choice = ATTENTION_SCORES[name]
+    parameters = {p: PARAMETERS[p] for p in choice.parameters}
+    scores = attention_scores(choice, Q, prepare_keys(K, parameters), parameters)
     assert scores.shape == (2, 3, 4, 6)
     for n, h, i, j in np.ndindex(*scores.shape):
         expected = FORMULAS[name](Q[n, h, i], K[n, h, j], h)
@@ -69,7 +70,7 @@ def test_the_cosine_of_a_zero_vector_is_zero():
     zeros = tf.zeros_like(Q)
     with tf.GradientTape() as tape:
         tape.watch(zeros)
-        scores = attention_function("cosine").score(zeros, K)
+        scores = cosine(zeros, K)
     assert not np.any(scores)
     assert np.isfinite(tape.gradient(scores, zeros)).all()
 
@@ -150,7 +151,7 @@ def test_a_model_with_each_function(name, recipe):
     gradients = tape.gradient(loss, variables)
     assert all(np.isfinite(gradient).all() for gradient in map(tf.convert_to_tensor, gradients))
     for variable, gradient in zip(variables, gradients, strict=True):
-        if variable.name in attention_function(name).parameters:
+        if variable.name in ATTENTION_SCORES[name].parameters:
             assert np.abs(gradient).max() > 0, variable.path
 
 
@@ -158,7 +159,7 @@ def test_a_model_with_each_function(name, recipe):
 def test_all_weights_but_those_of_the_printed_cosine_sum_to_1(name):
     layer, inputs = MultiheadAttention(8, 2, attention_score=name), random(2, 4, 8)
     layer.build(inputs.shape, inputs.shape)
-    weights = layer.attention_weights(inputs, layer.project_keys_values(inputs))
+    weights = layer.attention_weights(inputs, inputs)
     sums = np.sum(weights, axis=-1)
     assert np.allclose(sums, 1, atol=1e-5) == (name != "cosine")
 

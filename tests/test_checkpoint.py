@@ -18,12 +18,12 @@ from eval import bleu_score
 from helpers import run_main, save, saved_rows
 from ids import BOS, EOS, SPECIALS
 from interop import original
-from interop.variable_names import variables_by_2017_name
 from optimizer import FusedAdam, InverseSqrtSchedule
 from processes import forked_script
 from runtime.errors import InputError
 from search import greedy
 from training_step import make_train_step
+from variable_names import variables_by_2017_name
 
 BATCH = tf.constant([[4, 5, 3, 0]])
 

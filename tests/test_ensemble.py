@@ -11,7 +11,6 @@ import inference
 import prepro
 import train
 from conftest import SMALL, sample_pairs, slow, write_corpus
-from ensemble import Ensemble, mean_log_probs
 from helpers import load, run_main
 from hparams import make_hparams
 from ids import BOS
@@ -21,6 +20,7 @@ from processes import forked_script
 from runtime.errors import InputError
 from score import Scorer
 from text import read_test_sentences
+from variants.ensemble import Ensemble, mean_log_probs
 
 V = 40
 

@@ -10,11 +10,11 @@ import tensorflow as tf
 from conftest import GOLDEN, decoder, model_args, transformer
 from hparams import make_hparams
 from ids import BOS
-from interop.variable_names import variables_by_2017_name
 from modules import smoothed_cross_entropy
 from optimizer import FusedAdam, InverseSqrtSchedule
 from search import greedy
 from training_step import make_train_step
+from variable_names import variables_by_2017_name
 
 
 def recipe_model(recipe, vocab_size, **sizes):

@@ -22,7 +22,6 @@ from conftest import (
 from helpers import SIZES, X, Y
 from hparams import RECIPES, make_hparams
 from ids import BOS
-from interop.variable_names import variables_by_2017_name
 from model import DecoderBlock, EncoderBlock, Transformer, make_model
 from modules import MultiheadAttention, shift_right, smoothed_cross_entropy
 from optimizer import FusedAdam
@@ -31,6 +30,7 @@ from runtime.errors import InputError
 from search import greedy
 from trainer import make_loss_fn
 from training_step import make_train_step
+from variable_names import variables_by_2017_name
 from vocab import load_vocabs
 
 
@@ -236,8 +236,9 @@ def test_without_masks_padding_gets_attention():
     keras.utils.set_random_seed(1)
     for mask_from in ("ids", "none"):
         model = transformer(12, 13, **SIZES, mask_from=mask_from, relu_projections=False)
-        attention, memory = model.dec_blocks[0].vanilla_attention, model.encode_memory(X)[0]
-        weights = np.array(attention.attention_weights(model.encode(X), memory))  # (N, h, T, T)
+        attention, memory = model.dec_blocks[0].vanilla_attention, model.encode(X)
+        weights = attention.attention_weights(memory, memory, model.padding_masks(X))
+        weights = np.array(weights)  # (N, h, T, T)
         on_padding = weights[1][..., X[1] == 0].sum(-1)
         assert (on_padding > 0.1).all() if mask_from == "none" else (on_padding == 0).all()
 
@@ -311,7 +312,7 @@ def test_dropout_acts_on_weights_before_values_and_on_outputs_before_the_residua
     np.testing.assert_allclose(dropout_inputs[0], embedded, atol=1e-5)
     (block,), masks = model.enc_blocks, model.padding_masks(X)
     attention = block.self_attention
-    weights = attention.attention_weights(embedded, attention.project_keys_values(embedded, masks))
+    weights = attention.attention_weights(embedded, embedded, masks)
     heads = attention(embedded, embedded, masks)  # after residual and normalization
     memory = model.encode(X)
     if on != "sublayers":

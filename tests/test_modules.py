@@ -10,7 +10,6 @@ import tensorflow as tf
 import model
 import modules
 import positions
-import rnn
 from conftest import BFLOAT16
 from helpers import RNG, random
 from ids import EOS, UNK
@@ -30,6 +29,8 @@ from modules import (
 )
 from optimizer import FusedAdam, InverseSqrtSchedule
 from positions import LearnedPositions, Positions
+from variants import positions as other_positions
+from variants import rnn
 
 IDS = np.array([[5, 1, 7, 0], [2, 3, 0, 0]], np.int32)  # (N, T)
 C = 8
@@ -154,7 +155,7 @@ def test_every_layer_is_checked():
 def test_every_layer_is_registered():
     """A file that `model.save` wrote names the classes in this way."""
     abstract = {modules.TranslationModel}
-    for layer in layers_of(modules, model, positions, rnn) - abstract:
+    for layer in layers_of(modules, model, positions, other_positions, rnn) - abstract:
         assert keras.saving.get_registered_name(layer) == f"transformer>{layer.__name__}"
 
 
@@ -240,15 +241,14 @@ def test_attention_is_a_distribution_over_the_keys_that_are_not_padding():
     queries, keys = random(2, 4, C), random(2, 4, C)
     queries[0, 3] = keys[0, 2] = keys[1, 0] = 0
     layer(queries, keys)
-    keys_values = layer.project_keys_values(keys)
-    weights = np.array(layer.attention_weights(queries, keys_values))  # (N, h, T_q, T_k)
+    weights = np.array(layer.attention_weights(queries, keys))  # (N, h, T_q, T_k)
     assert not weights[0, :, :, 2].any() and not weights[1, :, :, 0].any()
     assert not weights[0, :, 3].any()  # a query that is padding attends to nothing
     sums = np.ones((2, 2, 4))
     sums[0, :, 3] = 0
     np.testing.assert_allclose(weights.sum(-1), sums, atol=1e-6)
 
-    causal = np.array(layer.attention_weights(queries, keys_values, causality=True))
+    causal = np.array(layer.attention_weights(queries, keys, causality=True))
     assert not causal[0][:, ~np.tri(4, dtype=bool)].any()
     assert causal[0, :, 1, 0].all()
 
@@ -446,8 +446,8 @@ def test_optimizer_and_schedule_survive_a_round_trip_through_their_configs():
         (lambda: Feedforward(8, 4, dropout_rate=1), "dropout_rate is 1"),
         (lambda: InputEmbedding(Embedding(5, 8), Positions(9, 8, 2), 2.0), "rate is 2.0"),
         (lambda: LearnedPositions(0, 8, 2), "maxlen is 0"),
-        (lambda: positions.RotaryPositions(9, 6, 2), "hidden_units / num_heads is 3"),
-        (lambda: positions.ComplexPositions(9, 3, 1), "hidden_units is 3"),
+        (lambda: other_positions.RotaryPositions(9, 6, 2), "hidden_units / num_heads is 3"),
+        (lambda: other_positions.ComplexPositions(9, 3, 1), "hidden_units is 3"),
         (
             lambda: rnn.RecurrentEncoder(8, cell="GRU"),
             "cell is 'GRU'. It must be one of 'tanh', 'g",

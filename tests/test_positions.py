@@ -10,10 +10,10 @@ from choices import POSITIONS
 from conftest import beam_and_model_scores, model_args, needs_bfloat16, token_by_token, transformer
 from helpers import SIZES, X, Y, random
 from hparams import make_hparams
-from interop.variable_names import variables_by_2017_name
 from model import InputEmbedding
 from modules import Embedding, MultiheadAttention
 from runtime.errors import InputError
+from variable_names import variables_by_2017_name
 
 pytestmark = pytest.mark.usefixtures("seed")
 N, h, T, d = 2, 4, 6, 4
@@ -101,7 +101,7 @@ ABSOLUTE = dict(
 @pytest.mark.parametrize("name", ABSOLUTE)
 def test_absolute_positions_are_their_formula(name):
     layer, tokens = make(name, maxlen=3 if name == "hierarchical" else T), random(N, T, C)
-    outputs, _ = layer.embed(tf.constant(tokens), 0)
+    outputs, _ = layer.embed(tf.constant(tokens), 0, layer.initial_state(N))
     for ours, row in zip(outputs, tokens, strict=True):
         np.testing.assert_allclose(ours, ABSOLUTE[name](weights_of(layer), row), atol=1e-5)
 
@@ -286,7 +286,7 @@ def test_complex_positions_start_with_the_frequencies_of_the_sinusoids():
     """A token of ones and zeros becomes the cosines and sines of its position."""
     layer = POSITIONS["complex"].load()(maxlen=T, hidden_units=C, num_heads=h)
     layer.build(None)
-    waves = layer.embed(tf.constant([[[1.0, 0.0] * (C // 2)] * T]), 0)[0][0]
+    waves = layer.embed(tf.constant([[[1.0, 0.0] * (C // 2)] * T]), 0, ())[0][0]
     expected = [[sinusoid(t, i ^ 1, paired=True) for i in range(C)] for t in range(T)]
     np.testing.assert_allclose(waves, expected, atol=1e-5)
 
@@ -294,7 +294,7 @@ def test_complex_positions_start_with_the_frequencies_of_the_sinusoids():
 def test_sinusoids_of_a_later_position_are_a_linear_map_of_those_before():
     """The same rotation of each pair of columns everywhere (paper, section 3.5)."""
     layer, k = make("paired_sinusoid"), 7
-    encodings = layer.embed(tf.zeros([1, 60, C]), 0)[0][0].numpy()
+    encodings = layer.embed(tf.zeros([1, 60, C]), 0, ())[0][0].numpy()
     for i in range(0, C, 2):
         cos, sin = np.cos(k / 10000 ** (i / C)), np.sin(k / 10000 ** (i / C))
         rotation = np.array([[cos, -sin], [sin, cos]])

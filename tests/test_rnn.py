@@ -23,16 +23,16 @@ from conftest import (
 from helpers import X, Y, load, refused, run_main
 from hparams import make_hparams
 from ids import RaggedIds
-from interop.variable_names import variables_by_2017_name
 from model import make_model
 from modules import shift_right
 from monitor.attention_maps import alignments
 from optimizer import FusedAdam
 from processes import Forked, forked_script
-from rnn import CELLS, LAYERS
 from runtime.errors import InputError
 from text import read_test_sentences
 from training_step import make_train_step
+from variable_names import variables_by_2017_name
+from variants.rnn import CELLS, LAYERS
 
 C = 8
 

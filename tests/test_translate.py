@@ -489,10 +489,7 @@ def test_a_source_that_cannot_be_opened(trained, monkeypatch, tmp_path):
     monkeypatch.setattr("builtins.open", refuse)
     given = dict(logdir=trained("tiny")["logdir"], source=str(path), output=str(tmp_path / "o"))
     with pytest.raises(InputError, match="in: permission denied"):
-        run_main(
-            translate,
-            dict(logdir=trained("tiny")["logdir"], source=str(path), output=str(tmp_path / "o")),
-        )
+        run_main(translate, given)
 
 
 @pytest.mark.parametrize("missing", ["source", "output"])

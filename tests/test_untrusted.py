@@ -25,13 +25,13 @@ from helpers import load, save
 from hparams import Hyperparams, hparams_path, make_hparams, read_hparams
 from ids import SPECIALS, RaggedIds
 from interop import tensor_bundle
-from interop.variable_names import variable_shapes, variables_by_2017_name
 from model import make_model
 from monitor import tensorboard_events
 from processes import forked
 from runtime.errors import InputError
 from runtime.files import announce_inputs, check_folder, may_write
 from text import read_test_sentences
+from variable_names import variable_shapes, variables_by_2017_name
 from vocab import (
     RESTORE_HINT,
     REWRITE_HINT,

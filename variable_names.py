@@ -5,7 +5,7 @@ import dataclasses
 import keras
 
 from model import make_model
-from rnn import RecurrentModel
+from variants.rnn import RecurrentModel
 
 
 def variables_by_2017_name(model) -> dict:
@@ -15,15 +15,7 @@ def variables_by_2017_name(model) -> dict:
     """
     if isinstance(model, RecurrentModel):
         return recurrent_variables(model)
-    if model.hp.tied_embeddings:
-        names = {"shared_embed/lookup_table": model.enc_input.tokens.lookup_table}
-    else:
-        names = {
-            "encoder/enc_embed/lookup_table": model.enc_input.tokens.lookup_table,
-            "decoder/dec_embed/lookup_table": model.dec_input.tokens.lookup_table,
-            "dense/kernel": model.output_layer.kernel,
-            "dense/bias": model.output_layer.bias,
-        }
+    names = token_variables(model, model.enc_input.tokens, model.dec_input.tokens)
     for side, layer in ("enc", model.enc_input), ("dec", model.dec_input):
         names |= {f"{side}oder/{side}_pe/{v.name}": v for v in layer.positions.weights}
     for i, block in enumerate(model.enc_blocks):
@@ -64,19 +56,24 @@ def variable_shapes(hp, source_vocab, target_vocab) -> dict:
 
 def recurrent_variables(model) -> dict:
     """The variables of a `RecurrentModel` by name."""
-    names = {"shared_embed/lookup_table": model.target_tokens.lookup_table}
-    if not model.hp.tied_embeddings:
-        names = {
-            "encoder/enc_embed/lookup_table": model.source_tokens.lookup_table,
-            "decoder/dec_embed/lookup_table": model.target_tokens.lookup_table,
-            "dense/kernel": model.output_layer.kernel,
-            "dense/bias": model.output_layer.bias,
-        }
+    names = token_variables(model, model.source_tokens, model.target_tokens)
     for scope, layer in zip(("forward", "backward"), model.encoder.directions, strict=False):
         names |= {f"encoder/{scope}/{v.name}": v for v in layer.weights}
     names |= {f"decoder/cell/{v.name}": v for v in model.decoder.cell.weights}
     score = model.decoder.score_parameters.items()
     return names | {f"decoder/score/{name}": v for name, v in score}
+
+
+def token_variables(model, source_tokens, target_tokens) -> dict:
+    """The variables of two `Embedding`s and of the output layer by name."""
+    if model.hp.tied_embeddings:
+        return {"shared_embed/lookup_table": target_tokens.lookup_table}
+    return {
+        "encoder/enc_embed/lookup_table": source_tokens.lookup_table,
+        "decoder/dec_embed/lookup_table": target_tokens.lookup_table,
+        "dense/kernel": model.output_layer.kernel,
+        "dense/bias": model.output_layer.bias,
+    }
 
 
 def attention_variables(attention, scope) -> dict:

@@ -22,7 +22,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from attention import add_parameters, attention_function, scores_to_weights
+from attention import add_parameters, attention_scores, prepare_keys, scores_to_weights
 from choices import ATTENTION_SCORES
 from ids import PAD
 from modules import (
@@ -120,14 +120,14 @@ class RecurrentDecoder(keras.layers.Layer):
         check_arguments(ATTENTION_SCORES, attention_score=attention_score)
         self.num_units = num_units
         self.cell = CELLS[cell](num_units, dtype=self.dtype_policy.name)
-        self.function = attention_function(attention_score) if attention else None
+        self.choice = ATTENTION_SCORES[attention_score] if attention else None
 
     def build(self, input_shape):
         """Create the parameters of the cell and of the attention function."""
         self.cell.build((None, 2 * self.num_units))
         self.score_parameters = {}
-        if self.function:
-            self.score_parameters = add_parameters(self, self.function, 1, self.num_units)
+        if self.choice:
+            self.score_parameters = add_parameters(self, self.choice, 1, self.num_units)
 
     def call(self, inputs, states, memory, beam=-1):
         """Compute d_t.
@@ -146,11 +146,6 @@ class RecurrentDecoder(keras.layers.Layer):
         context, _ = self.context(states[0], memory, beam)
         return self.cell(ops.concatenate([inputs, context], axis=-1), states)
 
-    def prepare_keys(self, states):
-        """Compute `Memory.keys`: (N, T, C) -> (N, 1, T, C)."""
-        K = states[:, None]
-        return self.function.prepare(K, self.score_parameters) if self.function else K
-
     def context(self, d, memory, beam=-1):
         """Compute C_t from d_(t-1), (N * beam, C).
 
@@ -159,13 +154,14 @@ class RecurrentDecoder(keras.layers.Layer):
           without attention.
         """
         N, C = ops.shape(memory.states)[0], self.num_units
-        if self.function is None:
+        if self.choice is None:
             # A small batch has no rows for some replicas: N may be 0.
             return ops.repeat(memory.last[0], ops.shape(d)[0] // ops.maximum(N, 1), axis=0), None
         Q = ops.reshape(d, (N, 1, beam, C))  # one head; the hypotheses are query positions
-        scores = self.function.scores(Q, memory.keys, self.score_parameters)  # (N, 1, beam, T)
+        # (N, 1, beam, T)
+        scores = attention_scores(self.choice, Q, memory.keys, self.score_parameters)
         mask = memory.masks[:, None, None]  # (N, 1, 1, T)
-        weights = scores_to_weights(scores, mask, softmax=self.function.softmax)
+        weights = scores_to_weights(scores, mask, softmax=self.choice.softmax)
         context = ops.matmul(weights, memory.states[:, None])  # (N, 1, beam, C)
         return ops.reshape(context, (-1, C)), weights
 
@@ -226,7 +222,8 @@ class RecurrentModel(TranslationModel):
         """Encode source ids (N, T) as `Memory`."""
         enc = self.dropout(self.source_tokens(x), training=training)  # (N, T, C)
         states, last = self.encoder(enc, x != PAD)
-        return Memory(states, self.decoder.prepare_keys(states), x != PAD, last)
+        keys = prepare_keys(states[:, None], self.decoder.score_parameters)  # (N, 1, T, C)
+        return Memory(states, keys, x != PAD, last)
 
     def decode(self, decoder_inputs, memory, training=None):
         """Compute the states d of all target positions: (N, T) -> (N, T, C)."""
