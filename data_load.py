@@ -1,5 +1,6 @@
 """Encode sentence pairs as ids, and make the batches of an epoch."""
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -10,7 +11,6 @@ import os
 import shutil
 import sys
 import tempfile
-import weakref
 from pathlib import Path
 from typing import NamedTuple
 
@@ -463,37 +463,36 @@ def get_batch_data(data, hp, epoch, skip=0, strategy=None):
         reads only the rows of its own replicas.
 
     Returns:
-      (EpochBatches, int): batches (x, y) of (N, T) int32, and the number of batches in the epoch.
+      (iterator, int): batches (x, y) of (N, T) int32, and the number of batches in the epoch.
       T is `hp.pad_to`, or the length of the longest row.
     """
+    plan = plan_batches(data, hp, epoch)
+    return prefetch(read_batches(data, plan, hp.pad_to, skip, strategy)), len(plan)
+
+
+def read_batches(data, plan, pad_to, skip, strategy):
+    """Yield the batches of an `EpochPlan`; the arguments are those of `get_batch_data`."""
     import tensorflow as tf  # the processes of `map_on_cores` do not need it
 
-    plan = plan_batches(data, hp, epoch)
-    readers = []
-
-    def make_dataset(context):
-        num_replicas = context.num_replicas_in_sync
-        num_local = num_replicas // context.num_input_pipelines  # replicas of this worker
-        reader = ShareReader(
-            data, plan, hp.pad_to, num_replicas, num_local, context.input_pipeline_id
-        )
-        readers.append(reader)
-        load = call_weakly(reader)
-
-        def load_op(number):
-            x, y = tf.numpy_function(load, [number], (tf.int32, tf.int32), stateful=False)
-            return tf.ensure_shape(x, (None, None)), tf.ensure_shape(y, (None, None))
-
-        numbers = tf.data.Dataset.range(skip * num_local, len(plan) * num_local)
-        options = tf.data.Options()
-        # The autotuner's thread sleeps twice as long each time, and the end of an epoch waits
-        # until it wakes up: 11 of 41 seconds.
-        options.autotune.enabled = False
-        return numbers.map(load_op).prefetch(2 * num_local).with_options(options)
+    def read_share(rows, context):
+        """Return the share of a replica in a batch, x and y."""
+        rows = rows[context.replica_id_in_sync_group :: context.num_replicas_in_sync]
+        width = pad_to if len(rows) else 1  # a small batch has no rows for some replicas
+        return tuple(tf.constant(side.pad(rows, width)) for side in (data.X, data.Y))
 
     strategy = strategy or tf.distribute.get_strategy()
-    dataset = strategy.distribute_datasets_from_function(make_dataset)
-    return EpochBatches(dataset, readers), len(plan)
+    for batch in range(skip, len(plan)):
+        share_of = functools.partial(read_share, plan.rows(batch))
+        yield strategy.experimental_distribute_values_from_function(share_of)
+
+
+def prefetch(items):
+    """Yield the items of an iterator. A thread computes the next one in the meantime."""
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        upcoming = thread.submit(next, items, None)
+        while (item := upcoming.result()) is not None:
+            upcoming = thread.submit(next, items, None)
+            yield item
 
 
 @dataclasses.dataclass(frozen=True)
@@ -510,55 +509,6 @@ class EpochPlan:
     def rows(self, batch):
         """Return the row indices of a batch."""
         return self.order[self.starts[batch] : self.ends[batch]]
-
-
-class EpochBatches:
-    """An iterable over the batches of an epoch.
-
-    Args:
-      dataset: tf.data.Dataset, or its distributed twin.
-      readers: the `ShareReader` of the dataset, which live as long as an iterator over this.
-    """
-
-    def __init__(self, dataset, readers):
-        self.dataset, self.readers = dataset, readers
-
-    def __iter__(self):
-        yield from self.dataset
-
-
-@dataclasses.dataclass
-class ShareReader:
-    """Reads the shares of a worker's replicas in each batch."""
-
-    data: SentencePairs
-    plan: EpochPlan
-    pad_to: int | None
-    num_replicas: int  # of all workers
-    num_local: int  # of this worker
-    worker: int  # index of this worker, counted from 0
-
-    def __call__(self, number):
-        """Return x and y of a share; `number` counts those that this worker reads."""
-        batch, share = divmod(int(number), self.num_local)
-        rows = self.plan.rows(batch)[self.worker * self.num_local + share :: self.num_replicas]
-        width = self.pad_to if len(rows) else 1  # a small batch has no rows for some replicas
-        return tuple(side.pad(rows, width) for side in (self.data.X, self.data.Y))
-
-
-def call_weakly(reader):
-    """Return a function that calls a `ShareReader` as long as it exists.
-
-    TensorFlow never frees a function that `tf.numpy_function` was given. If this function held the
-    reader, the plans of all epochs would stay in memory.
-    """
-    reference, empty = weakref.ref(reader), np.zeros((0, 0), np.int32)
-
-    def load(number):
-        reader = reference()
-        return reader(number) if reader else (empty, empty)
-
-    return load
 
 
 def plan_batches(data, hp, epoch) -> EpochPlan:
