@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
+from eval_sets import read_test_set
 from ids import EOS, UNK, RaggedIds, RaggedWriter, smallest_dtype
 from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import (
@@ -33,12 +33,10 @@ from runtime.files import (
 from runtime.parallel import map_on_cores
 from text import (
     SentenceFile,
-    blocks,
-    check_same_length,
     check_text_files,
     empty_text_error,
     normalize_lines,
-    read_test_set,
+    read_pairs,
     skipped_note,
     training_files,
 )
@@ -250,22 +248,8 @@ def encode_lines(lines, vocab, hp, max_tokens=None):
     return RaggedIds.from_lists([ids[row] for row in nonempty]), nonempty, truncated
 
 
-def read_pair_blocks(*files):
-    """Yield the training pairs of two `SentenceFile` in blocks: two lists of sentences."""
-    sides = [blocks(file.sentences()) for file in files]
-    with tqdm(desc="reading", unit=" pairs", leave=False, mininterval=1, delay=1) as bar:
-        for block in itertools.zip_longest(*sides, fillvalue=[]):
-            if len(block[0]) != len(block[1]):
-                break
-            yield block
-            bar.update(len(block[0]))
-    for _ in itertools.chain(*sides):  # count the rest of the longer file
-        pass
-    check_same_length(*files)
-
-
 def encode_training_block(hp, vocabs, sides) -> EncodedText:
-    """Encode a block that `read_pair_blocks` yields. Only BPE-dropout needs its text again."""
+    """Encode a block that `read_pairs` yields. Only BPE-dropout needs its text again."""
     sides = [*map(normalize_lines, sides)]
     prepared = [vocab.clean(side) for vocab, side in zip(vocabs, sides, strict=True)]
     return encode_block(sides, prepared, vocabs, hp.maxlen, with_text=hp.bpe_dropout > 0)
@@ -414,10 +398,9 @@ def share_id_files(hp, vocabs):
 
 def write_id_files(folder, hp, vocabs):
     """Encode the training text, and write it to files as it comes: no memory holds all of it."""
-    files = [
-        SentenceFile(path, vocabs[0].is_markup) for pair in training_files(hp) for path in pair
-    ]
-    sides = itertools.chain.from_iterable(map(read_pair_blocks, files[::2], files[1::2]))
+    is_markup = vocabs[0].is_markup
+    files = [[SentenceFile(path, is_markup) for path in pair] for pair in training_files(hp)]
+    sides = itertools.chain.from_iterable(read_pairs(pair, "reading") for pair in files)
     key, dtype = id_files_key(hp, vocabs), id_dtype(vocabs)
     total = num_empty = 0
     has_words = np.zeros(2, bool)
@@ -432,7 +415,7 @@ def write_id_files(folder, hp, vocabs):
             for file, sentences in zip(text_files, (data.Sources, data.Targets), strict=True):
                 file.write("".join(f"{sentence}\n" for sentence in sentences).encode())
     info = dict(key=key, total=total, num_empty=num_empty, has_words=has_words.tolist())
-    info["skipped"] = [file.skipped for file in files]
+    info["skipped"] = [file.skipped for pair in files for file in pair]
     (folder / "info.json").write_text(json.dumps(info))
     for path in folder.iterdir():
         fsync(path)

@@ -29,18 +29,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import data_load
+import eval_sets
+import formats
 import prepro
 import text
 from bleu import METRICS, bleu_score, corpus_score
 from conftest import GOLDEN, write_corpus
 from data_load import create_data, get_batch_data, load_test_data, load_train_data
+from eval_sets import read_test_set
+from helpers import read_test_sentences
 from hparams import Hyperparams, make_hparams
 from ids import EOS, RaggedIds
 from interop.original import find_min_cnt
 from processes import ROOT, Forked
 from runtime import parallel
 from runtime.errors import InputError
-from text import read_lines, read_test_sentences, read_test_set
+from text import read_lines
 from vocab import TOKENIZERS, WordVocab, fingerprints, load_vocabs
 
 VOCAB_SHA256 = {
@@ -274,7 +278,7 @@ def test_real_text_of_several_scripts_is_no_other_format(real_text):
     for path in paths:
         with open(path, "rb") as file:
             lines = [file.readline().decode("utf-8").rstrip("\r\n") for _ in range(100)]
-        text.check_sentences(path, lines)
+        formats.check_sentences(path, lines)
     assert len(paths) > 10
 
 
@@ -953,7 +957,7 @@ def test_missing_and_repeated_segments_are_named(tmp_path, target, message):
 
 
 def test_a_test_set_has_a_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(text, "MAX_TEST_CHARS", 2**20)
+    monkeypatch.setattr(eval_sets, "MAX_TEST_CHARS", 2**20)
     (path := tmp_path / "a.gz").write_bytes(gzip.compress(b"a b\n" * 2**19))
     with pytest.raises(InputError, match="has more than 1 million characters"):
         read_test_sentences(path)

@@ -12,6 +12,7 @@ import prepro
 import train
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from ensemble import Ensemble, mean_log_probs
+from helpers import read_test_sentences
 from hparams import make_hparams
 from ids import BOS
 from inference import LoadedModel, Translator, load_model, make_search
@@ -19,7 +20,6 @@ from model import make_model
 from processes import forked_script
 from runtime.errors import InputError
 from score import Scorer
-from text import read_test_sentences
 
 V = 40
 

@@ -6,11 +6,10 @@ import pytest
 
 import export
 from conftest import slow
-from helpers import ODD_LINES, refused, run_saved_models
+from helpers import ODD_LINES, read_test_sentences, refused, run_saved_models
 from inference import Translator, load_model
 from processes import forked_script
 from runtime.errors import InputError
-from text import read_test_sentences
 
 
 @slow

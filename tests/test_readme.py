@@ -224,7 +224,7 @@ def test_the_requirements_say_what_each_package_is_for():
 FLOORS = (
     "choices hparams ids",
     "attention modules positions rnn model search optimizer training_step",
-    "text segments vocab data_load bleu",
+    "segments formats text eval_sets vocab data_load bleu",
     "checkpoint ensemble inference score trainer",
     "prepro train eval translate rerank serve export",
 )

@@ -20,7 +20,7 @@ from conftest import (
     token_by_token,
     write_corpus,
 )
-from helpers import X, Y, refused
+from helpers import X, Y, read_test_sentences, refused
 from hparams import make_hparams
 from ids import RaggedIds
 from inference import load_model
@@ -32,7 +32,6 @@ from optimizer import FusedAdam
 from processes import Forked, forked_script
 from rnn import CELLS, LAYERS
 from runtime.errors import InputError
-from text import read_test_sentences
 from training_step import make_train_step
 
 C = 8

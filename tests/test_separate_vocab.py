@@ -9,11 +9,11 @@ import tensorflow as tf
 import prepro
 import train
 from conftest import SMALL, sample_pairs, slow, write_corpus
+from helpers import read_test_sentences
 from hparams import make_hparams
 from inference import Translator, load_model
 from processes import forked_script
 from runtime.errors import InputError
-from text import read_test_sentences
 from vocab import SubwordVocab, load_vocabs
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from conftest import sample_pairs, slow
 from data_load import encode_lines
-from helpers import ODD_LINES, refused, run_translate, translate_command
+from helpers import ODD_LINES, read_test_sentences, refused, run_translate, translate_command
 from hparams import make_hparams
 from ids import EOS, SPECIALS, UNK
 from inference import (
@@ -32,7 +32,6 @@ from monitor.attention_maps import alignments, replace_unknown
 from processes import ROOT, Forked, forked, forked_script, start
 from runtime.errors import InputError
 from runtime.workers import wait_for_shard
-from text import read_test_sentences
 from translate import main, open_alignments
 from vocab import WordVocab
 
