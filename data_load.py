@@ -84,20 +84,20 @@ class EvalSet(NamedTuple):
 # Encoding ----------------------------------------------------------------------
 
 
-def create_data(source_sents, target_sents, source_vocab, target_vocab, maxlen=None):
+def create_data(source_sents, target_sents, source_vocab, target_vocab, maxlen):
     """Encode the pairs that have at most `maxlen` tokens on both sides.
 
     Args:
       source_sents, target_sents: prepared sentences, lists of the same length.
       source_vocab, target_vocab: `Vocab`.
-      maxlen: T, tokens in a sentence, `</S>` included; None for any number.
+      maxlen: T, tokens in a sentence, `</S>` included.
 
     Returns:
       SentencePairs.
     """
     xs, ys = source_vocab.encode(source_sents), target_vocab.encode(target_sents)
-    lengths = [max(len(x), len(y)) for x, y in zip(xs, ys, strict=True)]
-    rows = [row for row, length in enumerate(lengths) if maxlen is None or length <= maxlen]
+    pairs = enumerate(zip(xs, ys, strict=True))
+    rows = [row for row, (x, y) in pairs if max(len(x), len(y)) <= maxlen]
     return SentencePairs(
         RaggedIds.from_lists([xs[row] for row in rows]),
         RaggedIds.from_lists([ys[row] for row in rows]),

@@ -145,9 +145,8 @@ def read_test_file(path) -> list[EvalSentences]:
         sides, skipped = parse_segments(path, lines)
     else:
         check_sentences(path, head)
-        markup = [*map(is_tag_line, lines)]
-        raw = [line for line, is_markup in zip(lines, markup, strict=True) if not is_markup]
-        skipped = [number for number, is_markup in enumerate(markup, 1) if is_markup]
+        raw = [line for line in lines if not is_tag_line(line)]
+        skipped = [number for number, line in enumerate(lines, 1) if is_tag_line(line)]
         sides = [Side(None, None, raw, raw, [])]
     return [normalize_side(side, skipped, path) for side in sides]
 

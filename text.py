@@ -16,7 +16,7 @@ from tqdm import tqdm
 from formats import FIND_ENCODING, FORMAT_LINES, check_first_bytes, check_sentences
 from hparams import Hyperparams
 from runtime.errors import InputError
-from runtime.files import split_paths
+from runtime.files import check_exists, split_paths
 
 # A line -------------------------------------------------------------------------
 
@@ -37,6 +37,7 @@ INVISIBLE_PATTERN = regex.compile(rf"[{INVISIBLE}]+")
 JOINERS_PATTERN = regex.compile(rf"[{JOINERS}]+")
 UNJOINED_PATTERN = regex.compile(rf"(?:^|[{UNJOINED}])[\p{{M}}{JOINERS}]+")
 LOOSE_PATTERN = regex.compile(LOOSE_NON_JOINER, regex.MULTILINE)
+
 # Tags of the training text and the test sets of IWSLT, of WMT's test sets in SGML, and of Europarl.
 HEADERS = "url|description|keywords|talkid|title|speaker|translator|reviewer"  # hold text
 BLOCKS = "doc|p|hl|mteval|srcset|refset|tstset|chapter|speaker"
@@ -200,13 +201,7 @@ def check_text_files(hp, part):
             is_default = path == getattr(Hyperparams, name)
             if part == "test" and is_default and not os.path.exists(path):
                 raise InputError(f"{name} was not given, here or in training. {MISSING_TEST_HINT}")
-            check_text_file(path, MISSING_CORPUS_HINT if is_default else f"Check --{name}")
-
-
-def check_text_file(path, hint):
-    """Raise InputError if a text is missing; `hint` says what to do."""
-    if not os.path.exists(path):
-        raise InputError(f"{path}: no such file. {hint}")
+            check_exists(path, MISSING_CORPUS_HINT if is_default else f"Check --{name}")
 
 
 def training_files(hp) -> list[tuple[str, str]]:

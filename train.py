@@ -31,6 +31,7 @@ from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import (
     announce_inputs,
+    check_exists,
     check_folder,
     check_may_make,
     check_unlocked,
@@ -50,7 +51,7 @@ def check_start(flags):
       flags: dict of the command line.
     """
     # Here, since `parse_flags` has a message for an environment without packages.
-    from text import check_text_file, check_text_files
+    from text import check_text_files
     from vocab import check_vocabs_exist
 
     logdir = flags.get("logdir", Hyperparams.logdir)
@@ -61,7 +62,7 @@ def check_start(flags):
     for name in TEXT_FIELDS:
         if flags.get(name, NONE) != NONE:
             for path in split_paths(flags[name]):
-                check_text_file(path, f"Check --{name}")
+                check_exists(path, f"Check --{name}")
     if any(Path(logdir).glob("*.index")):
         return
     if start_from != NONE:

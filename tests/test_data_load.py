@@ -854,7 +854,7 @@ def test_several_files_of_references(tmp_path):
     more.with_name("short").write_text("one\n")
     with pytest.raises(InputError, match="3 sentences, but .*short has 1"):
         load_test_data(dataclasses.replace(hp, target_test=f"{more},{tmp_path}/short"), None)
-    with pytest.raises(InputError, match="nowhere: no such file. Check --target_test"):
+    with pytest.raises(InputError, match="nowhere: no such file or directory. Check --target_test"):
         load_test_data(dataclasses.replace(hp, target_test=f"{more},nowhere"), None)
 
 
@@ -1081,6 +1081,22 @@ def test_the_plan_of_an_epoch_does_not_stay_in_memory(monkeypatch):
         assert len(epoch(20, 5, number=number)) == 4
     gc.collect()
     assert [plan() for plan in plans] == [None, None]
+
+
+def test_only_the_next_batch_is_read_ahead():
+    read = []
+
+    def items():
+        for i in range(1, 9):
+            read.append(i)
+            yield i
+        raise ValueError("a batch that cannot be read")
+
+    batches = data_load.prefetch(items())
+    for i in range(1, 9):
+        assert next(batches) == i and len(read) <= i + 1
+    with pytest.raises(ValueError, match="a batch that cannot be read"):
+        next(batches)
 
 
 @pytest.mark.parametrize("largest", [2**16 - 1, 2**16, 2**20])
