@@ -1,5 +1,6 @@
 """Encode sentence pairs as ids, and make the batches of an epoch."""
 
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
@@ -10,13 +11,12 @@ import os
 import shutil
 import sys
 import tempfile
-import weakref
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
+from eval_sets import read_test_set
 from ids import EOS, UNK, RaggedIds, RaggedWriter, smallest_dtype
 from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import (
@@ -33,12 +33,10 @@ from runtime.files import (
 from runtime.parallel import map_on_cores
 from text import (
     SentenceFile,
-    blocks,
-    check_same_length,
     check_text_files,
     empty_text_error,
     normalize_lines,
-    read_test_set,
+    read_pairs,
     skipped_note,
     training_files,
 )
@@ -86,20 +84,20 @@ class EvalSet(NamedTuple):
 # Encoding ----------------------------------------------------------------------
 
 
-def create_data(source_sents, target_sents, source_vocab, target_vocab, maxlen=None):
+def create_data(source_sents, target_sents, source_vocab, target_vocab, maxlen):
     """Encode the pairs that have at most `maxlen` tokens on both sides.
 
     Args:
       source_sents, target_sents: prepared sentences, lists of the same length.
       source_vocab, target_vocab: `Vocab`.
-      maxlen: T, tokens in a sentence, `</S>` included; None for any number.
+      maxlen: T, tokens in a sentence, `</S>` included.
 
     Returns:
       SentencePairs.
     """
     xs, ys = source_vocab.encode(source_sents), target_vocab.encode(target_sents)
-    lengths = [max(len(x), len(y)) for x, y in zip(xs, ys, strict=True)]
-    rows = [row for row, length in enumerate(lengths) if maxlen is None or length <= maxlen]
+    pairs = enumerate(zip(xs, ys, strict=True))
+    rows = [row for row, (x, y) in pairs if max(len(x), len(y)) <= maxlen]
     return SentencePairs(
         RaggedIds.from_lists([xs[row] for row in rows]),
         RaggedIds.from_lists([ys[row] for row in rows]),
@@ -250,22 +248,8 @@ def encode_lines(lines, vocab, hp, max_tokens=None):
     return RaggedIds.from_lists([ids[row] for row in nonempty]), nonempty, truncated
 
 
-def read_pair_blocks(*files):
-    """Yield the training pairs of two `SentenceFile` in blocks: two lists of sentences."""
-    sides = [blocks(file.sentences()) for file in files]
-    with tqdm(desc="reading", unit=" pairs", leave=False, mininterval=1, delay=1) as bar:
-        for block in itertools.zip_longest(*sides, fillvalue=[]):
-            if len(block[0]) != len(block[1]):
-                break
-            yield block
-            bar.update(len(block[0]))
-    for _ in itertools.chain(*sides):  # count the rest of the longer file
-        pass
-    check_same_length(*files)
-
-
 def encode_training_block(hp, vocabs, sides) -> EncodedText:
-    """Encode a block that `read_pair_blocks` yields. Only BPE-dropout needs its text again."""
+    """Encode a block that `read_pairs` yields. Only BPE-dropout needs its text again."""
     sides = [*map(normalize_lines, sides)]
     prepared = [vocab.clean(side) for vocab, side in zip(vocabs, sides, strict=True)]
     return encode_block(sides, prepared, vocabs, hp.maxlen, with_text=hp.bpe_dropout > 0)
@@ -414,10 +398,9 @@ def share_id_files(hp, vocabs):
 
 def write_id_files(folder, hp, vocabs):
     """Encode the training text, and write it to files as it comes: no memory holds all of it."""
-    files = [
-        SentenceFile(path, vocabs[0].is_markup) for pair in training_files(hp) for path in pair
-    ]
-    sides = itertools.chain.from_iterable(map(read_pair_blocks, files[::2], files[1::2]))
+    is_markup = vocabs[0].is_markup
+    files = [[SentenceFile(path, is_markup) for path in pair] for pair in training_files(hp)]
+    sides = itertools.chain.from_iterable(read_pairs(pair, "reading") for pair in files)
     key, dtype = id_files_key(hp, vocabs), id_dtype(vocabs)
     total = num_empty = 0
     has_words = np.zeros(2, bool)
@@ -432,7 +415,7 @@ def write_id_files(folder, hp, vocabs):
             for file, sentences in zip(text_files, (data.Sources, data.Targets), strict=True):
                 file.write("".join(f"{sentence}\n" for sentence in sentences).encode())
     info = dict(key=key, total=total, num_empty=num_empty, has_words=has_words.tolist())
-    info["skipped"] = [file.skipped for file in files]
+    info["skipped"] = [file.skipped for pair in files for file in pair]
     (folder / "info.json").write_text(json.dumps(info))
     for path in folder.iterdir():
         fsync(path)
@@ -463,37 +446,36 @@ def get_batch_data(data, hp, epoch, skip=0, strategy=None):
         reads only the rows of its own replicas.
 
     Returns:
-      (EpochBatches, int): batches (x, y) of (N, T) int32, and the number of batches in the epoch.
+      (iterator, int): batches (x, y) of (N, T) int32, and the number of batches in the epoch.
       T is `hp.pad_to`, or the length of the longest row.
     """
+    plan = plan_batches(data, hp, epoch)
+    return prefetch(read_batches(data, plan, hp.pad_to, skip, strategy)), len(plan)
+
+
+def read_batches(data, plan, pad_to, skip, strategy):
+    """Yield the batches of an `EpochPlan`; the arguments are those of `get_batch_data`."""
     import tensorflow as tf  # the processes of `map_on_cores` do not need it
 
-    plan = plan_batches(data, hp, epoch)
-    readers = []
-
-    def make_dataset(context):
-        num_replicas = context.num_replicas_in_sync
-        num_local = num_replicas // context.num_input_pipelines  # replicas of this worker
-        reader = ShareReader(
-            data, plan, hp.pad_to, num_replicas, num_local, context.input_pipeline_id
-        )
-        readers.append(reader)
-        load = call_weakly(reader)
-
-        def load_op(number):
-            x, y = tf.numpy_function(load, [number], (tf.int32, tf.int32), stateful=False)
-            return tf.ensure_shape(x, (None, None)), tf.ensure_shape(y, (None, None))
-
-        numbers = tf.data.Dataset.range(skip * num_local, len(plan) * num_local)
-        options = tf.data.Options()
-        # The autotuner's thread sleeps twice as long each time, and the end of an epoch waits
-        # until it wakes up: 11 of 41 seconds.
-        options.autotune.enabled = False
-        return numbers.map(load_op).prefetch(2 * num_local).with_options(options)
+    def read_share(rows, context):
+        """Return the share of a replica in a batch, x and y."""
+        rows = rows[context.replica_id_in_sync_group :: context.num_replicas_in_sync]
+        width = pad_to if len(rows) else 1  # a small batch has no rows for some replicas
+        return tuple(tf.constant(side.pad(rows, width)) for side in (data.X, data.Y))
 
     strategy = strategy or tf.distribute.get_strategy()
-    dataset = strategy.distribute_datasets_from_function(make_dataset)
-    return EpochBatches(dataset, readers), len(plan)
+    for batch in range(skip, len(plan)):
+        share_of = functools.partial(read_share, plan.rows(batch))
+        yield strategy.experimental_distribute_values_from_function(share_of)
+
+
+def prefetch(items):
+    """Yield the items of an iterator. A thread computes the next one in the meantime."""
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        upcoming = thread.submit(next, items, None)
+        while (item := upcoming.result()) is not None:
+            upcoming = thread.submit(next, items, None)
+            yield item
 
 
 @dataclasses.dataclass(frozen=True)
@@ -510,55 +492,6 @@ class EpochPlan:
     def rows(self, batch):
         """Return the row indices of a batch."""
         return self.order[self.starts[batch] : self.ends[batch]]
-
-
-class EpochBatches:
-    """An iterable over the batches of an epoch.
-
-    Args:
-      dataset: tf.data.Dataset, or its distributed twin.
-      readers: the `ShareReader` of the dataset, which live as long as an iterator over this.
-    """
-
-    def __init__(self, dataset, readers):
-        self.dataset, self.readers = dataset, readers
-
-    def __iter__(self):
-        yield from self.dataset
-
-
-@dataclasses.dataclass
-class ShareReader:
-    """Reads the shares of a worker's replicas in each batch."""
-
-    data: SentencePairs
-    plan: EpochPlan
-    pad_to: int | None
-    num_replicas: int  # of all workers
-    num_local: int  # of this worker
-    worker: int  # index of this worker, counted from 0
-
-    def __call__(self, number):
-        """Return x and y of a share; `number` counts those that this worker reads."""
-        batch, share = divmod(int(number), self.num_local)
-        rows = self.plan.rows(batch)[self.worker * self.num_local + share :: self.num_replicas]
-        width = self.pad_to if len(rows) else 1  # a small batch has no rows for some replicas
-        return tuple(side.pad(rows, width) for side in (self.data.X, self.data.Y))
-
-
-def call_weakly(reader):
-    """Return a function that calls a `ShareReader` as long as it exists.
-
-    TensorFlow never frees a function that `tf.numpy_function` was given. If this function held the
-    reader, the plans of all epochs would stay in memory.
-    """
-    reference, empty = weakref.ref(reader), np.zeros((0, 0), np.int32)
-
-    def load(number):
-        reader = reference()
-        return reader(number) if reader else (empty, empty)
-
-    return load
 
 
 def plan_batches(data, hp, epoch) -> EpochPlan:

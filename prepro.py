@@ -205,12 +205,9 @@ def coverage_without_rare(counts) -> float:
 
 def count_covered(counts, character_coverage) -> int:
     """Count the most frequent characters that together have a share of all of them."""
-    total, covered, number = counts.total(), 0, 0
-    for _, count in counts.most_common():
-        if covered >= character_coverage * total:
-            break
-        covered, number = covered + count, number + 1
-    return number
+    frequencies = sorted(counts.values(), reverse=True)
+    covered_before = np.cumsum([0, *frequencies[:-1]])  # by the characters before each one
+    return int(np.sum(covered_before < character_coverage * counts.total()))
 
 
 def choose_merges(num_characters, alphabet_size) -> int:

@@ -34,6 +34,7 @@ from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import (
     announce_inputs,
+    check_exists,
     check_folder,
     check_may_make,
     check_unlocked,
@@ -64,7 +65,7 @@ def find_start(flags) -> Start:
       flags: dict, those of the command line.
     """
     # Here, since `parse_flags` has a message for an environment without packages.
-    from text import check_text_file, check_text_files
+    from text import check_text_files
     from vocab import check_vocabs_exist
 
     logdir, start_from = (flags.get(name, getattr(Hyperparams, name)) for name in FOLDER_FLAGS)
@@ -76,7 +77,7 @@ def find_start(flags) -> Start:
     for name in TEXT_FIELDS:
         if flags.get(name, NONE) != NONE:
             for path in split_paths(flags[name]):
-                check_text_file(path, f"Check --{name}")
+                check_exists(path, f"Check --{name}")
     if rows := read_rows(logdir):
         start = resume(flags, rows)
     elif start_from != NONE:

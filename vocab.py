@@ -65,7 +65,13 @@ class Vocab:
     space_id = None  # id of a space alone, which has no meaning
 
     def __init__(self, path, max_bytes):
-        self.path, self.content = path, read_vocab_file(path, max_bytes)
+        self.path = path
+        try:
+            self.content = read_file(path, max_bytes)
+        except OSError as error:
+            missing = isinstance(error, FileNotFoundError)
+            hint = RUN_PREPRO_HINT if missing else "Check its permissions"
+            raise InputError(f"{path}: {error.strerror.lower()}. {hint}") from None
 
     @classmethod
     def paths(cls, hp) -> list[Path]:
@@ -112,15 +118,6 @@ class Vocab:
     def table(self) -> str:
         """Return the tokens as TensorBoard's projector reads them, one on each line."""
         return "".join(f"{token}\n" for token in self.tokens())
-
-
-def read_vocab_file(path, max_bytes) -> bytes:
-    """Read a vocabulary file."""
-    try:
-        return read_file(path, max_bytes)
-    except OSError as error:
-        hint = RUN_PREPRO_HINT if isinstance(error, FileNotFoundError) else "Check its permissions"
-        raise InputError(f"{path}: {error.strerror.lower()}. {hint}") from None
 
 
 def truncate_at_eos(ids):
@@ -185,7 +182,8 @@ class WordVocab(Vocab):
 
     def encode(self, sentences) -> list[list[int]]:
         """Encode cleaned sentences: the ids of the words of each, and of `</S>`."""
-        return [encode_words(sentence, self.word2idx) for sentence in sentences]
+        ids_of = self.word2idx.get
+        return [[*(ids_of(word, UNK) for word in line.split()), EOS] for line in sentences]
 
     def id_to_token(self, i) -> str:
         """Return the word with id `i`."""
@@ -230,15 +228,6 @@ def parse_counts(path, content, remedy) -> dict[str, int]:
     if tuple(counts)[:4] != SPECIALS:
         raise InputError(f"{path}:1: the first four words are not {' '.join(SPECIALS)}. {remedy}")
     return counts
-
-
-def encode_words(sentence, word2idx) -> list[int]:
-    """Return the ids of a cleaned sentence's words, and of `</S>`.
-
-    >>> encode_words("ein Hund", {"<PAD>": 0, "<UNK>": 1, "<S>": 2, "</S>": 3, "ein": 4})
-    [4, 1, 3]
-    """
-    return [word2idx.get(word, UNK) for word in sentence.split()] + [EOS]
 
 
 # Subwords ----------------------------------------------------------------------

@@ -43,9 +43,8 @@ if __name__ == "__main__":
 
 import numpy as np
 import regex
-from tqdm import tqdm
 
-from text import SentenceFile, check_same_length, empty_text_error, skipped_note
+from text import SentenceFile, empty_text_error, read_pairs, skipped_note
 
 RULES = ("empty", "equal", "long", "ratio", "script", "duplicate")
 NUM_EXAMPLES = 3
@@ -107,26 +106,16 @@ class Profile(NamedTuple):
     skipped: list  # of each file, for `skipped_note`
 
 
-def read_pairs(files, description):
-    """Yield the pairs of two `SentenceFile`, with a progress bar."""
-    sides = [file.sentences() for file in files]
-    yield from tqdm(
-        zip(*sides, strict=False), desc=description, unit=" pairs", leave=False, delay=1
-    )
-    for _ in itertools.chain(*sides):  # count the rest of the longer file
-        pass
-    check_same_length(*files)
-
-
 def make_profile(paths) -> Profile:
     """Read a text for the first time."""
     digests, lengths, scripts = array("Q"), [0, 0], [Counter(), Counter()]
     files = [SentenceFile(path) for path in paths]
-    for pair in read_pairs(files, "first pass"):
-        digests.append(digest_of(*pair))
-        for side, sentence in enumerate(pair):
-            lengths[side] += len(sentence)
-            scripts[side].update(count_scripts(sentence))
+    for sides in read_pairs(files, "first pass"):
+        digests.extend(map(digest_of, *sides))
+        for i, sentences in enumerate(sides):
+            text = "".join(sentences)
+            lengths[i] += len(text)
+            scripts[i] += count_scripts(text)
     for file, length in zip(files, lengths, strict=True):
         if not length:
             raise empty_text_error(file.path, file.num_sentences)
@@ -212,7 +201,8 @@ def clean_text(paths, outputs, profile, max_chars, max_ratio) -> dict:
     """
     cleaner = Cleaner(profile, max_chars, max_ratio)
     removed = {rule: Removed() for rule in RULES}
-    pairs = read_pairs([SentenceFile(path) for path in paths], "second pass")
+    blocks = read_pairs([SentenceFile(path) for path in paths], "second pass")
+    pairs = itertools.chain.from_iterable(zip(*sides, strict=True) for sides in blocks)
     for number, pair in enumerate(pairs, 1):
         if rule := cleaner.broken_rule(*pair):
             removed[rule].add(number, pair)

@@ -155,6 +155,14 @@ EIN_WORD_ENDINGS = {"nom": "- e - e", "acc": "en e - e", "dat": "em er em en"}
 WEAK_ENDINGS = {"nom": "e e e en", "acc": "en e e en", "dat": "en en en en"}
 MIXED_ENDINGS = {"nom": "er e es en", "acc": "en e es en", "dat": "en en en en"}
 STRONG_ENDINGS = {"nom": "- - - e", "acc": "- - - e", "dat": "- - - en"}
+# German stem, its endings, those of an adjective after it; English singular and plural.
+DETERMINERS = {
+    "definite": ("", ARTICLES, WEAK_ENDINGS, "the", "the"),
+    "dieser": ("dies", DER_WORD_ENDINGS, WEAK_ENDINGS, "this", "these"),
+    "jeder": ("jed", DER_WORD_ENDINGS, WEAK_ENDINGS, "every", None),
+    "kein": ("kein", EIN_WORD_ENDINGS, MIXED_ENDINGS, "a", ""),
+    "indefinite": ("ein", EIN_WORD_ENDINGS, MIXED_ENDINGS, "a", None),
+}
 POSSESSIVES = [("mein", "my"), ("dein", "your"), ("sein", "his"), ("unser", "our")]
 
 
@@ -178,21 +186,13 @@ def determiner(rng, kind, case, gender):
       adjective after it.
     """
     plural = gender == "pl"
-    if kind == "definite":
-        return ending(ARTICLES, case, gender), "the", WEAK_ENDINGS
-    if kind == "dieser":
-        de = "dies" + ending(DER_WORD_ENDINGS, case, gender)
-        return de, "these" if plural else "this", WEAK_ENDINGS
-    if kind == "jeder":
-        return "jed" + ending(DER_WORD_ENDINGS, case, gender), "every", WEAK_ENDINGS
-    if kind == "possessive":
-        de, en = rng.choice(POSSESSIVES)
-        return de + ending(EIN_WORD_ENDINGS, case, gender), en, MIXED_ENDINGS
-    if kind == "kein":
-        return "kein" + ending(EIN_WORD_ENDINGS, case, gender), "" if plural else "a", MIXED_ENDINGS
-    if plural:
+    if kind == "indefinite" and plural:
         return "", "", STRONG_ENDINGS
-    return "ein" + ending(EIN_WORD_ENDINGS, case, gender), "a", MIXED_ENDINGS
+    if kind == "possessive":
+        stem, en = rng.choice(POSSESSIVES)
+        return stem + ending(EIN_WORD_ENDINGS, case, gender), en, MIXED_ENDINGS
+    stem, endings, adjective_endings, en, en_plural = DETERMINERS[kind]
+    return stem + ending(endings, case, gender), en_plural if plural else en, adjective_endings
 
 
 def noun_phrase(rng, kinds, case, definite=False, negated=False):
@@ -369,14 +369,10 @@ def verb_clause(rng, verb, subject, bare=False, without=(), **kwargs):
     if frame == "to":
         clause.complements.append(rng.choice(DESTINATIONS))
     elif ":" in frame:
-        slots = []
-        for word in frame.split():
-            case, _, kind = word.rpartition(":")
-            slots += [(case, [kind])] if case else []
-            slots[-1][1].extend([] if case else [kind])
+        slots = [slot.split(":") for slot in frame.split()]
         for case, kinds in slots:
             if case not in without:
-                add_object(rng, clause, case, kinds, alone=len(slots) == 1)
+                add_object(rng, clause, case, kinds.split(","), alone=len(slots) == 1)
     if bare:
         return clause
     if frame not in ("to", "away") and "place" not in without and rng.random() < 0.3:

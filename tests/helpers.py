@@ -97,6 +97,13 @@ json.dump(answers, sys.stdout)
 """
 
 
+def read_test_sentences(path):
+    """Read a test file with one side: its `EvalSentences`."""
+    from eval_sets import read_test_file
+
+    return read_test_file(path)[0]
+
+
 def run_saved_models(paths, lines, cwd):
     """Translate lines with each of the exported models: translations and scores."""
     done = subprocess.run(

@@ -75,7 +75,7 @@ def vocab(flags, lang="en"):
 def test_a_missing_corpus(flags, script, side):
     before = vocab(flags, "de").read_bytes()
     Path(flags[side]).unlink()
-    refused(script, f"{flags[side]}: no such file. Check --{side}", **flags)
+    refused(script, f"{flags[side]}: no such file or directory. Check --{side}", **flags)
     assert vocab(flags, "de").read_bytes() == before  # no mixture of new and old
 
 
@@ -92,13 +92,13 @@ def test_the_default_corpus_is_missing(tmp_path, flags, script):
 
 def test_a_missing_test_set(model):
     missing = model | dict(source_test="nowhere.de")
-    refused("eval.py", "nowhere.de: no such file. Check --source_test", **missing)
+    refused("eval.py", "nowhere.de: no such file or directory. Check --source_test", **missing)
 
 
 @pytest.mark.parametrize("side", ["source_test", "target_test"])
 def test_a_missing_test_set_is_noticed_before_training(flags, side):
     wrong = flags | {side: "nowhere"}
-    refused("train.py", f"nowhere: no such file. Check --{side}", **wrong)
+    refused("train.py", f"nowhere: no such file or directory. Check --{side}", **wrong)
     assert not Path(flags["logdir"]).exists()
 
 

@@ -9,6 +9,7 @@ import tracemalloc
 
 import pytest
 
+import text
 from conftest import sample_pairs, slow
 from processes import ROOT
 from runtime.errors import InputError
@@ -177,8 +178,9 @@ def test_all_repeated_pairs_are_found(tmp_path, clean):
 
 @slow
 @pytest.mark.parametrize("copies, most", [(1, 13), (2, 28)])
-def test_memory_per_pair(tmp_path, clean, copies, most):
+def test_memory_per_pair(tmp_path, clean, monkeypatch, copies, most):
     """8 bytes, and 9 more for a pair that is repeated; containers grow by more than they need."""
+    monkeypatch.setattr(text, "BLOCK_LINES", 100)
     paths = write_pairs(tmp_path, sample_pairs(40_000 // copies) * copies)
     clean.make_profile(paths)  # fills caches, which would count otherwise
     peaks = []

@@ -11,7 +11,7 @@ import tensorflow as tf
 from conftest import INSTALL_EXTRAS
 from data_load import encode_lines
 from export import ExportFlags
-from helpers import ODD_LINES, load, refused, run_translate
+from helpers import ODD_LINES, load, read_test_sentences, refused, run_translate
 from hparams import make_hparams
 from ids import PAD
 from inference import LoadedModel, SearchDecoder, Translator
@@ -21,7 +21,6 @@ from model import make_model
 from processes import forked_script
 from runtime.errors import InputError
 from search import suppress
-from text import read_test_sentences
 from translate import TranslateFlags
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason=INSTALL_EXTRAS)

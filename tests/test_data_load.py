@@ -29,19 +29,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import data_load
+import eval_sets
+import formats
 import prepro
 import text
 from bleu import METRICS, bleu_score, corpus_score
 from conftest import GOLDEN, write_corpus
 from data_load import create_data, get_batch_data, load_test_data, load_train_data
-from helpers import run_main
+from eval_sets import read_test_set
+from helpers import read_test_sentences, run_main
 from hparams import Hyperparams, make_hparams
 from ids import EOS, RaggedIds
 from interop.original import find_min_cnt
 from processes import ROOT, Forked
 from runtime import parallel
 from runtime.errors import InputError
-from text import read_lines, read_test_sentences, read_test_set
+from text import read_lines
 from vocab import TOKENIZERS, WordVocab, fingerprints, load_vocabs
 
 VOCAB_SHA256 = {
@@ -275,7 +278,7 @@ def test_real_text_of_several_scripts_is_no_other_format(real_text):
     for path in paths:
         with open(path, "rb") as file:
             lines = [file.readline().decode("utf-8").rstrip("\r\n") for _ in range(100)]
-        text.check_sentences(path, lines)
+        formats.check_sentences(path, lines)
     assert len(paths) > 10
 
 
@@ -851,7 +854,7 @@ def test_several_files_of_references(tmp_path):
     more.with_name("short").write_text("one\n")
     with pytest.raises(InputError, match="3 sentences, but .*short has 1"):
         load_test_data(dataclasses.replace(hp, target_test=f"{more},{tmp_path}/short"), None)
-    with pytest.raises(InputError, match="nowhere: no such file. Check --target_test"):
+    with pytest.raises(InputError, match="nowhere: no such file or directory. Check --target_test"):
         load_test_data(dataclasses.replace(hp, target_test=f"{more},nowhere"), None)
 
 
@@ -954,7 +957,7 @@ def test_missing_and_repeated_segments_are_named(tmp_path, target, message):
 
 
 def test_a_test_set_has_a_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(text, "MAX_TEST_CHARS", 2**20)
+    monkeypatch.setattr(eval_sets, "MAX_TEST_CHARS", 2**20)
     (path := tmp_path / "a.gz").write_bytes(gzip.compress(b"a b\n" * 2**19))
     with pytest.raises(InputError, match="has more than 1 million characters"):
         read_test_sentences(path)
@@ -1077,6 +1080,22 @@ def test_the_plan_of_an_epoch_does_not_stay_in_memory(monkeypatch):
         assert len(epoch(20, 5, number=number)) == 4
     gc.collect()
     assert [plan() for plan in plans] == [None, None]
+
+
+def test_only_the_next_batch_is_read_ahead():
+    read = []
+
+    def items():
+        for i in range(1, 9):
+            read.append(i)
+            yield i
+        raise ValueError("a batch that cannot be read")
+
+    batches = data_load.prefetch(items())
+    for i in range(1, 9):
+        assert next(batches) == i and len(read) <= i + 1
+    with pytest.raises(ValueError, match="a batch that cannot be read"):
+        next(batches)
 
 
 @pytest.mark.parametrize("largest", [2**16 - 1, 2**16, 2**20])

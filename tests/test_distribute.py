@@ -114,14 +114,15 @@ def test_several_devices_or_workers_compute_the_same(case, several):
     assert more == pytest.approx(one, abs=CASES[case])
 
 
-class Pipeline:
-    """The strategy of one worker, as far as data is concerned."""
+class Worker:
+    """The strategy of one worker, as far as data is concerned: a list with a value per replica."""
 
     def __init__(self, index, workers, replicas):
-        self.context = tf.distribute.InputContext(workers, index, replicas)
+        replica_ids = range(replicas)[index * replicas // workers :][: replicas // workers]
+        self.contexts = [tf.distribute.experimental.ValueContext(i, replicas) for i in replica_ids]
 
-    def distribute_datasets_from_function(self, make_dataset):
-        return make_dataset(self.context)
+    def experimental_distribute_values_from_function(self, value_fn):
+        return [value_fn(context) for context in self.contexts]
 
 
 @pytest.mark.parametrize("workers, replicas, skip", [(1, 1, 0), (1, 3, 2), (2, 2, 3), (3, 6, 0)])
@@ -134,13 +135,11 @@ def test_each_worker_reads_only_its_own_rows(workers, replicas, skip):
     assert min(len(plan.rows(batch)) for batch in range(len(plan))) < 6
     read = [[] for _ in range(len(plan) - skip)]
     for index in range(workers):
-        batches, count = get_batch_data(data, hp, 1, skip, Pipeline(index, workers, replicas))
+        batches, count = get_batch_data(data, hp, 1, skip, Worker(index, workers, replicas))
         assert count == len(plan)
-        shares = [x.numpy() for x, _ in batches]
-        here = replicas // workers
-        assert len(shares) == here * len(read)
-        for number, share in enumerate(shares):
-            read[number // here] += [*share[:, 0] - 4]
+        for seen, shares in zip(read, batches, strict=True):
+            assert len(shares) == replicas // workers
+            seen += [row - 4 for x, _ in shares for row in x[:, 0].numpy()]
     for number, seen in enumerate(read):
         assert sorted(seen) == sorted(plan.rows(skip + number))
 

@@ -11,7 +11,7 @@ import inference
 import prepro
 import train
 from conftest import SMALL, sample_pairs, slow, write_corpus
-from helpers import load, run_main
+from helpers import load, read_test_sentences, run_main
 from hparams import make_hparams
 from ids import BOS
 from inference import LoadedModel, Translator, make_search
@@ -19,7 +19,6 @@ from model import make_model
 from processes import forked_script
 from runtime.errors import InputError
 from score import Scorer
-from text import read_test_sentences
 from variants.ensemble import Ensemble, mean_log_probs
 
 V = 40

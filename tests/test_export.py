@@ -6,11 +6,10 @@ import pytest
 
 import export
 from conftest import slow
-from helpers import ODD_LINES, load, refused, run_main, run_saved_models
+from helpers import ODD_LINES, load, read_test_sentences, refused, run_main, run_saved_models
 from inference import Translator
 from processes import forked_script
 from runtime.errors import InputError
-from text import read_test_sentences
 
 
 @slow

@@ -23,7 +23,7 @@ from choices import ATTENTION_SCORES, EXPORT_FORMATS, NORMALIZATIONS, POSITIONS
 from conftest import BFLOAT16, sample_pairs, slow, write_corpus
 from data_load import load_train_data
 from export import ExportFlags
-from helpers import run_main, save
+from helpers import read_test_sentences, run_main, save
 from hparams import RECIPES, Hyperparams, make_hparams
 from ids import EOS, SPECIALS, UNK
 from inference import LoadedModel, Translator, make_search
@@ -32,7 +32,7 @@ from interop.saved_model import SubwordOps, WordOps
 from model import make_model
 from optimizer import FusedAdam
 from runtime.errors import InputError
-from text import SentenceFile, blocks, clean, normalize, read_lines, read_test_sentences
+from text import SentenceFile, blocks, clean, normalize, read_lines
 from training_step import make_train_step
 from vocab import WordVocab, load_vocabs
 

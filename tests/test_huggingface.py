@@ -17,7 +17,7 @@ import prepro
 from conftest import sample_pairs, slow, write_corpus
 from data_load import encode_lines
 from export import ExportFlags
-from helpers import ODD_LINES, load, refused, run_main
+from helpers import ODD_LINES, load, read_test_sentences, refused, run_main
 from hparams import make_hparams
 from ids import BOS, PAD
 from inference import LoadedModel, Translator
@@ -28,7 +28,7 @@ from processes import forked_script
 from runtime.errors import InputError
 from runtime.flags import AUTO
 from search import suppress
-from text import read_lines, read_test_sentences
+from text import read_lines
 from vocab import SubwordVocab, load_vocabs
 
 # The Python that loads the exported models: this one, or that of another environment.

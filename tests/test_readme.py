@@ -222,10 +222,10 @@ def test_the_requirements_say_what_each_package_is_for():
 
 # docs/development.md, Layout: a file imports from its own floor and from those below.
 FLOORS = (
-    "choices hparams ids",
+    "choices manifest hparams ids",
     "attention modules positions model search optimizer training_step",
     "variants.attention variants.positions variants.rnn variants.ensemble",
-    "text segments vocab data_load bleu",
+    "segments formats text eval_sets vocab data_load bleu",
     "variable_names checkpoint inference score trainer",
     "prepro train eval translate rerank serve export",
 )

@@ -20,7 +20,7 @@ from conftest import (
     token_by_token,
     write_corpus,
 )
-from helpers import X, Y, load, refused, run_main
+from helpers import X, Y, load, read_test_sentences, refused, run_main
 from hparams import make_hparams
 from ids import RaggedIds
 from model import make_model
@@ -29,7 +29,6 @@ from monitor.attention_maps import alignments
 from optimizer import FusedAdam
 from processes import Forked, forked_script
 from runtime.errors import InputError
-from text import read_test_sentences
 from training_step import make_train_step
 from variable_names import variables_by_2017_name
 from variants.rnn import CELLS, LAYERS

@@ -10,8 +10,9 @@ import time
 import pytest
 
 from conftest import ROOT, sample_pairs
+from helpers import read_test_sentences
 from processes import run_script
-from text import SentenceFile, read_test_sentences
+from text import SentenceFile
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 import translate
 from data_load import encode_lines
-from helpers import load, refused, run_main
+from helpers import load, read_test_sentences, refused, run_main
 from hparams import make_hparams
 from ids import EOS, SPECIALS, UNK
 from inference import Hypothesis, LoadedModel
@@ -17,7 +17,6 @@ from monitor import attention_maps
 from monitor.attention_maps import ids_by_words, word_alignments, word_indices
 from processes import forked_script
 from score import LineScore, Scorer
-from text import read_test_sentences
 from vocab import WordVocab
 
 

@@ -583,7 +583,10 @@ def refused_early(words, cwd=ROOT):
             ["rerank.py", "--source", "{source_test}", "--nbest", "no"],
             "no: no such file or directory. Ch",
         ),
-        (["train.py", "--source_dev", "no", "--target_dev", "no"], "no: no such file. Check --sou"),
+        (
+            ["train.py", "--source_dev", "no", "--target_dev", "no"],
+            "no: no such file or directory. Check --source_dev",
+        ),
         (["train.py", "--start_from", "no"], "no: holds no checkpoint. Name the folder of"),
         (
             ["train.py", "--source_train", "{source_train}", "--target_train", "{target_train}"]

@@ -9,12 +9,11 @@ import tensorflow as tf
 import prepro
 import train
 from conftest import SMALL, sample_pairs, slow, write_corpus
-from helpers import load, run_main
+from helpers import load, read_test_sentences, run_main
 from hparams import make_hparams
 from inference import Translator
 from processes import forked_script
 from runtime.errors import InputError
-from text import read_test_sentences
 from vocab import SubwordVocab, load_vocabs
 
 

@@ -24,7 +24,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from browser import chromium, wait_for, wait_for_text
 from conftest import slow
 from data_load import encode_lines
-from helpers import load, refused
+from helpers import load, read_test_sentences, refused
 from ids import RaggedIds
 from inference import SearchDecoder, Translator, token_log_probs
 from monitor.attention_maps import append_eos
@@ -40,7 +40,6 @@ from server.listening import (
     make_runner,
 )
 from server.translating import Batcher
-from text import read_test_sentences
 
 
 @pytest.fixture(scope="module", params=["legacy", "tiny"])

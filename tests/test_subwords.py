@@ -21,7 +21,15 @@ import train
 import trainer
 from conftest import sample_pairs, seeds, slow, write_corpus
 from data_load import apply_bpe_dropout, load_test_data, load_train_data
-from helpers import dev_scores, load, run_main, saved_paths, saved_rows, scalars
+from helpers import (
+    dev_scores,
+    load,
+    read_test_sentences,
+    run_main,
+    saved_paths,
+    saved_rows,
+    scalars,
+)
 from hparams import load_hparams, make_hparams
 from ids import EOS, PAD, SPECIALS, UNK, RaggedIds
 from inference import SearchDecoder, make_search
@@ -30,7 +38,7 @@ from monitor import tensorboard_events
 from processes import ROOT, forked_script
 from runtime.errors import InputError
 from search import paper_penalty
-from text import SentenceFile, read_test_sentences
+from text import SentenceFile
 from vocab import SubwordVocab, fingerprints, load_vocabs
 
 TINY = dict(recipe="tiny", vocab_size=180, hidden_units=16, ffn_units=32, num_blocks=1, num_heads=2)

@@ -17,7 +17,15 @@ import pytest
 import translate
 from conftest import sample_pairs, slow
 from data_load import encode_lines
-from helpers import ODD_LINES, load, refused, run_main, run_translate, translate_command
+from helpers import (
+    ODD_LINES,
+    load,
+    read_test_sentences,
+    refused,
+    run_main,
+    run_translate,
+    translate_command,
+)
 from hparams import make_hparams
 from ids import EOS, SPECIALS, UNK
 from inference import (
@@ -32,7 +40,6 @@ from monitor.attention_maps import alignments, replace_unknown
 from processes import ROOT, Forked, forked, forked_script, start
 from runtime.errors import InputError
 from runtime.workers import wait_for_shard
-from text import read_test_sentences
 from translate import open_alignments
 from vocab import WordVocab
 

@@ -21,7 +21,7 @@ import inference
 import manifest
 from choices import POSITIONS
 from conftest import slow
-from helpers import load, save
+from helpers import load, read_test_sentences, save
 from hparams import Hyperparams, hparams_path, make_hparams, read_hparams
 from ids import SPECIALS, RaggedIds
 from interop import tensor_bundle
@@ -30,7 +30,6 @@ from monitor import tensorboard_events
 from processes import forked
 from runtime.errors import InputError
 from runtime.files import announce_inputs, check_folder, may_write
-from text import read_test_sentences
 from variable_names import variable_shapes, variables_by_2017_name
 from vocab import (
     RESTORE_HINT,
