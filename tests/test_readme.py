@@ -226,7 +226,7 @@ FLOORS = (
     "attention modules positions rnn model search optimizer training_step",
     "text segments vocab data_load bleu",
     "checkpoint ensemble inference score trainer",
-    "prepro train eval translate rerank serve export",
+    "prepro train eval translate rerank serve export mini",
 )
 
 
