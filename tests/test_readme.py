@@ -227,7 +227,7 @@ FLOORS = (
     "variants.attention variants.positions variants.rnn variants.ensemble",
     "segments formats text eval_sets vocab data_load bleu",
     "variable_names checkpoint inference score trainer",
-    "prepro train eval translate rerank serve export",
+    "prepro train eval translate rerank serve export mini",
 )
 
 

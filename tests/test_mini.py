@@ -1,0 +1,336 @@
+"""mini.py is the specification of the recipe legacy: equal to the 2017 code and to the project."""
+
+import ast
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from interop.variable_names import variables_by_2017_name
+
+import mini
+import modules
+import prepro
+from bleu import bleu_score
+from conftest import GOLDEN, decoder, sample_pairs, slow, transformer
+from data_load import load_test_data, load_train_data
+from hparams import Hyperparams
+from ids import BOS, EOS, PAD
+from processes import ROOT
+from search import greedy
+from vocab import load_vocabs
+
+FIELDS = [name for name in vars(mini.Hyperparams) if not name.startswith("_")]
+SIZES = dict(hidden_units=16, num_blocks=1, num_heads=2)
+
+
+@pytest.fixture
+def configure(tmp_path, monkeypatch):
+    """A function that sets hyperparameters of mini.py. Its files are in `tmp_path`."""
+    monkeypatch.chdir(tmp_path)
+    return lambda **fields: monkeypatch.setattr(mini, "hp", type("hp", (mini.hp,), fields))
+
+
+@pytest.fixture
+def eager():
+    """Run each step as it stands. To compile it takes longer than some steps."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+@pytest.fixture
+def sample(configure):
+    """The flags of a corpus of 70 pairs in the format of IWSLT, with vocabularies of both."""
+    pairs, tests = sample_pairs(70), sample_pairs(20, seed=1)
+    files = {
+        name: value for name, value in vars(mini.Hyperparams).items() if "corpora" in str(value)
+    }
+    for name, path in files.items():
+        side = name.startswith("target")
+        lines = [f"<url>a{side}</url>", "", *(f"{pair[side]} 3" for pair in pairs)]
+        if name.endswith("test"):
+            lines = [f'<seg id="{i}"> {pair[side]} 3 </seg>' for i, pair in enumerate(tests, 1)]
+        Path(path).parent.mkdir(exist_ok=True)
+        Path(path).write_text("<mteval>\n" * name.endswith("test") + "\n".join(lines), "utf-8")
+    fields = dict(maxlen=9, min_cnt=2, batch_size=8, dropout_rate=0.0, **SIZES)
+    configure(**fields, num_epochs=2, logdir="logdir/mini")
+    prepro.main({})
+    mini.make_vocab(mini.hp.source_train, "de.vocab.tsv")
+    mini.make_vocab(mini.hp.target_train, "en.vocab.tsv")
+    return fields
+
+
+def by_2017_name(model):
+    """The variables of `Graph.model` by the names of the 2017 code.
+
+    Keras numbers the layers of a kind over the entire model, TensorFlow 1 in each scope.
+    """
+    number = {
+        layer.name: int((re.findall(r"\d+$", layer.name) or [0])[0]) for layer in model.layers
+    }
+    found, counts = {}, Counter()
+    for layer in sorted(model.layers, key=lambda layer: number[layer.name]):
+        for variable in layer.weights:
+            *scope, _, weight = variable.path.split("/")
+            kind = type(layer).__name__
+            count = counts[kind, *scope]
+            suffix = f"_{count}" if count else ""
+            if kind == "Embedding":
+                names = [*scope, "lookup_table"]
+            elif kind == "LayerNormalization":
+                weight = dict(beta="Variable", gamma="Variable_1")[weight]
+                names = [*scope[:-2], scope[-2] + suffix, scope[-1], weight]
+            else:
+                names = [*scope, kind.lower() + suffix, weight]
+            found["/".join(names)] = variable
+        if layer.weights:
+            counts[kind, *scope] += 1
+    return found
+
+
+def assign(model, arrays):
+    """Set the weights of a `Graph.model` to arrays by the names of the 2017 code."""
+    variables = by_2017_name(model)
+    assert variables.keys() == arrays.keys()
+    for name, variable in variables.items():
+        variable.assign(np.reshape(arrays[name], variable.shape))
+    return variables
+
+
+def golden_graph(golden, configure):
+    """Build the graph of golden numbers, without dropout."""
+    configure(**golden.hparams, dropout_rate=0.0)
+    Path(mini.PREPROCESSED).mkdir(parents=True)
+    for lang, size in zip(("de", "en"), golden.vocab_sizes, strict=True):
+        path = Path(mini.PREPROCESSED) / f"{lang}.vocab.tsv"
+        path.write_text("".join(f"w{i}\t1000000000\n" for i in range(size)))
+    graph = mini.Graph()
+    assign(graph.model, golden.group("w"))
+    return graph
+
+
+def sha256(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+# Equal to the 2017 code -----------------------------------------------------------
+
+
+def test_all_numbers_and_gradients_are_those_of_2017(golden, configure):
+    g = golden_graph(golden, configure)
+    names = ("enc", "dec", "logits", "loss", "mean_loss", "acc", "preds")
+    model = keras.Model([g.x, g.y], {name: getattr(g, name) for name in names})
+    variables = by_2017_name(g.model)
+    with tf.GradientTape() as tape:
+        outputs = model([golden["x"], golden["y"]])
+    for name in names:
+        np.testing.assert_allclose(outputs[name], golden[name], atol=1e-5, err_msg=name)
+    gradients = tape.gradient(outputs["mean_loss"], [v.value for v in variables.values()])
+    for name, gradient in zip(variables, gradients, strict=True):
+        theirs = golden[f"g/{name}"].reshape(gradient.shape)
+        difference = np.abs(tf.convert_to_tensor(gradient) - theirs).max()
+        assert difference <= 1e-5 * np.abs(theirs).max(), name
+
+
+def test_five_training_steps_are_those_of_2017(golden, configure, eager, monkeypatch, capsys):
+    """Parameters: all but a few whose gradient is rounding noise (tests/test_model.py)."""
+    g = golden_graph(golden, configure)
+    mini.hp.num_epochs = 5  # of one batch each
+    batch = tf.constant(golden["x"]), tf.constant(golden["y"])
+    monkeypatch.setattr(mini, "Graph", lambda is_training: g)
+    monkeypatch.setattr(mini, "get_batch_data", lambda: ([batch], 1))
+    mini.train()
+    losses = re.findall(r"mean_loss ([\d.]+)", capsys.readouterr().out)
+    np.testing.assert_allclose([*map(float, losses)], golden["losses5"], atol=6e-4)
+    differences = [
+        np.abs(variable.numpy().ravel() - golden[f"w5/{name}"].ravel())
+        for name, variable in by_2017_name(g.model).items()
+    ]
+    assert np.sort(np.concatenate(differences))[-20] < 2e-5
+    assert float(g.model([*batch])[1]) == pytest.approx(float(golden["mean_loss_after5"]), abs=1e-5)
+
+
+def test_greedy_decoding_is_that_of_2017(golden, configure, eager):
+    g = golden_graph(golden, configure)
+    np.testing.assert_array_equal(mini.greedy(g, golden["x"]), golden["greedy"])
+
+
+@pytest.mark.parametrize("maxlen, min_cnt", [(10, 20), (25, 3)])
+def test_arrays_of_real_text_are_those_of_2017(real_text, configure, maxlen, min_cnt):
+    folder = real_text.resolve() / "iwslt16"
+    files = {name: getattr(mini.hp, name) for name in FIELDS[:4]}
+    files = {name: str(folder / Path(path).name) for name, path in files.items()}
+    configure(**files, maxlen=maxlen, min_cnt=min_cnt)
+    mini.make_vocab(mini.hp.source_train, "de.vocab.tsv")
+    mini.make_vocab(mini.hp.target_train, "en.vocab.tsv")
+    train_X, train_Y = mini.load_train_data()
+    test_X, Sources, Targets = mini.load_test_data()
+    golden = json.loads((GOLDEN / "data_iwslt16.json").read_text())
+    assert golden[f"maxlen={maxlen},min_cnt={min_cnt}"] == {
+        "de_vocab": len(mini.load_de_vocab()[0]),
+        "en_vocab": len(mini.load_en_vocab()[0]),
+        "train_pairs": len(train_X),
+        "test_pairs": len(test_X),
+        "train_X": sha256(train_X.tobytes()),
+        "train_Y": sha256(train_Y.tobytes()),
+        "test_X": sha256(test_X.tobytes()),
+        "sources": sha256("\n".join(Sources).encode()),
+        "targets": sha256("\n".join(Targets).encode()),
+        "first_X": train_X[0].tolist(),
+        "first_Y": train_Y[0].tolist(),
+    }
+
+
+# Equal to the complete project ----------------------------------------------------
+
+
+def test_the_hyperparameters_are_the_defaults():
+    assert len(FIELDS) == 15
+    defaults = Hyperparams()
+    for name in FIELDS:
+        assert getattr(mini.Hyperparams, name) == getattr(defaults, name), name
+
+
+def test_the_sample_has_the_hyperparameters_of_make_demo():
+    makefile = (ROOT / "Makefile").read_text()
+    words = re.search(r"^DEMO = .*?^\.PHONY", makefile, re.MULTILINE | re.DOTALL)[0].split()
+    demo = {word[2:]: words[i + 1] for i, word in enumerate(words) if word.startswith("--")}
+    for name in set(FIELDS) - {"logdir"}:
+        value = str(getattr(mini.SampleHyperparams, name))
+        assert value == demo.get(name, str(getattr(mini.Hyperparams, name))), name
+
+
+def test_text_to_arrays_is_that_of_the_project(sample):
+    hp = Hyperparams(**sample)
+    vocabs = load_vocabs(hp)
+    for vocab, load in zip(vocabs, (mini.load_de_vocab, mini.load_en_vocab), strict=True):
+        path = Path(mini.PREPROCESSED) / vocab.path.name
+        assert vocab.path != path and vocab.path.read_bytes() == path.read_bytes()
+        assert load() == (vocab.word2idx, vocab.idx2word)
+    train, test = load_train_data(hp, vocabs), load_test_data(hp, vocabs).data
+    assert 30 < len(train.X) < 70 and 10 < len(test.X) < 20  # others are too long
+    for ours, theirs in zip(mini.load_train_data(), (train.X, train.Y), strict=True):
+        np.testing.assert_array_equal(ours, theirs.pad(width=hp.maxlen))
+        assert ours.dtype == np.int32
+    X, Sources, Targets = mini.load_test_data()
+    np.testing.assert_array_equal(X, test.X.pad(width=hp.maxlen))
+    assert (Sources, Targets) == (test.Sources, test.Targets)
+
+
+def test_a_batch_is_full_and_an_epoch_repeats_no_pair(sample):
+    X, Y = mini.load_train_data()
+    batches, num_batch = mini.get_batch_data()
+    epochs = [[(x.numpy(), y.numpy()) for x, y in batches] for _ in range(2)]
+    known = Counter(map(bytes, np.hstack([X, Y])))
+    for epoch in epochs:
+        assert len(epoch) == num_batch == len(X) // 8
+        assert all(x.shape == y.shape == (8, 9) for x, y in epoch)
+        assert Counter(bytes(row) for x, y in epoch for row in np.hstack([x, y])) <= known
+    assert any((a[0] != b[0]).any() for a, b in zip(*epochs, strict=True))
+
+
+@pytest.mark.parametrize("sinusoid", [False, True])
+def test_a_copied_model_gives_the_same_translations(sample, configure, eager, sinusoid):
+    configure(sinusoid=sinusoid)
+    vocabs = load_vocabs(Hyperparams(**sample))
+    positions = "sinusoid" if sinusoid else "learned"
+    model = transformer(*map(len, vocabs), positions=positions, maxlen=9, **SIZES)
+    rng = np.random.default_rng(0)
+    for variable in model.trainable_variables:  # as after training: no bias is zero
+        scale = 1.0 if variable.name == "lookup_table" else 0.1
+        variable.assign_add(rng.normal(scale=scale, size=variable.shape))
+    g = mini.Graph(is_training=False)
+    assign(g.model, {name: v.numpy() for name, v in variables_by_2017_name(model).items()})
+    X, Y = mini.load_train_data()
+    logits = keras.Model([g.x, g.y], g.logits)([X, Y])
+    np.testing.assert_allclose(logits, model(X, Y), atol=1e-4)
+    ours, theirs = mini.greedy(g, X), greedy(*decoder(model, X), tf.fill([len(X)], BOS), 9)
+    np.testing.assert_array_equal(ours, theirs)
+    assert len(np.unique(ours)) > 20
+
+
+def test_the_functions_equal_the_layers():
+    ids = np.array([[5, 1, 7, 0]], np.int32)
+    labels = np.eye(7, dtype="float32")[None]
+    np.testing.assert_array_equal(mini.label_smoothing(labels), modules.label_smoothing(labels))
+    for arguments in (dict(), dict(zero_pad=False), dict(scale=False)):
+        ours = mini.positional_encoding(ids, 6, **arguments)
+        theirs = modules.PositionalEncoding(6, **arguments)(np.arange(4)[None])
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+# A run ---------------------------------------------------------------------------
+
+
+def test_dropout_acts_in_training_only(sample, configure):
+    configure(dropout_rate=0.5)
+    X, Y = mini.load_train_data()
+    for is_training in (False, True):
+        model = mini.Graph(is_training).model
+        losses = [float(model([X[:8], Y[:8]])[1]) for _ in range(2)]
+        assert (losses[0] != losses[1]) == is_training
+
+
+def test_training_and_evaluation(sample, configure, monkeypatch, capsys):
+    configure(lr=0.01)
+    graphs, make_graph = {}, mini.Graph
+    monkeypatch.setattr(
+        mini, "Graph", lambda is_training: graphs.setdefault(is_training, make_graph(is_training))
+    )
+    mini.train()
+    losses = [*map(float, re.findall(r"mean_loss ([\d.]+)", capsys.readouterr().out))]
+    assert len(losses) == 2 and losses[1] < losses[0]
+    num_batch = len(mini.load_train_data()[0]) // 8
+    names = [f"model_epoch_{epoch:02d}_gs_{epoch * num_batch}" for epoch in (1, 2)]
+    saved = {path.name for path in Path("logdir/mini").iterdir()}
+    assert saved == {f"{name}.weights.h5" for name in names}
+
+    X, Sources, Targets = mini.load_test_data()
+    _, Y, _, _ = mini.create_data(Sources, Targets)
+    monkeypatch.setattr(mini, "greedy", lambda g, x: Y[:8] if (x == X[:8]).all() else None)
+    mini.eval()
+    for ours, theirs in zip(*(graph.model.get_weights() for graph in graphs.values()), strict=True):
+        np.testing.assert_array_equal(ours, theirs)  # the last epoch's
+    results = Path(f"results/mini/{names[1]}").read_text("utf-8")
+    rows = re.findall(r"- source: (.*)\n- expected: (.*)\n- got: (.*)\n\n", results)
+    sources, expected, got = zip(*rows, strict=True)
+    assert ([*sources], [*expected]) == (Sources[:8], Targets[:8])
+    _, idx2en = mini.load_en_vocab()
+    assert got[0] == " ".join(idx2en[i] for i in Y[0] if i not in (PAD, EOS))
+    _, _, score = results.rpartition("Bleu Score = ")
+    assert float(score) == pytest.approx(bleu_score(expected, got)[0])
+    printed = capsys.readouterr().out
+    assert printed.endswith(f"Bleu Score = {score}\n") and printed.count("- got: ") == 5
+
+
+@slow
+def test_a_user_gets_a_good_score_on_the_built_in_corpus(tmp_path):
+    for name in ("mini.py", "runtime"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "corpora").mkdir()
+    for name in ("sample.py", "sample.tsv"):
+        (tmp_path / "corpora" / name).symlink_to(ROOT / "corpora" / name)
+    command = [sys.executable, "mini.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    assert float(re.search(r"^Bleu Score = (.*)", done.stdout, re.MULTILINE)[1]) > 80
+    assert done.stdout.count("- got: ") == 5
+
+
+# The file ------------------------------------------------------------------------
+
+
+def test_it_imports_nothing_from_the_project():
+    own = {path.stem for path in ROOT.iterdir()}
+    for node in ast.walk(ast.parse((ROOT / "mini.py").read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            name = getattr(node, "module", None) or node.names[0].name
+            assert name.partition(".")[0] not in own
