@@ -238,6 +238,7 @@ def train_once(folder, recipe, pairs=400, tests=30, **flags):
             named |= dict(recipe=recipe, lr=0.01, warmup_steps=10)
             named |= {} if recipe == "legacy" else dict(vocab_size=300)
             named |= SMALL if "rnn" not in recipe else dict(hidden_units=32)
+            named |= dict(ffn_units=64) if recipe in ("updated", "paper") else {}  # not 2,048
             named |= dict(batch_tokens=0, batch_size=32, num_epochs=12)
             named |= dict(maxlen=15 if recipe == "legacy" else 40) | flags
             run_main(prepro, named)
@@ -260,6 +261,16 @@ def corpus(tmp_path):
 def seed():
     """A test draws the same numbers with `helpers.random`, whichever test ran before it."""
     RNG.bit_generator.state = np.random.default_rng(0).bit_generator.state
+
+
+@pytest.fixture
+def eager():
+    """Run `tf.function`s without a graph, whose building may take longer than what it computes."""
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Gradient accumulation and clipping, in one step and in a training."""
 
+import dataclasses
 import functools
 import inspect
 import math
@@ -59,36 +60,54 @@ def batches():
     return [[tf.constant(side[rows]) for side in sides] for rows in np.split(np.arange(9), [2, 3])]
 
 
-def update(model, batches, clip_norm=0.0, consistency=0.0):
-    """Update the parameters once; returns the metrics and the change of each parameter / LR."""
-    before = [variable.numpy() for variable in model.trainable_variables]
+def make_update(model, count, clip_norm=0.0, consistency=0.0):
+    """Make the function that updates the parameters once, with `count` batches.
+
+    It returns the metrics and the change of each parameter / LR. The parameters then have their
+    values from before again.
+    """
     sgd = keras.optimizers.SGD(LR)
-    gradient_sum = GradientSum(model.trainable_variables, 3) if len(batches) > 1 else None
+    gradient_sum = GradientSum(model.trainable_variables, 3) if count > 1 else None
     args = STRATEGY, model, sgd, 0.1, clip_norm, consistency, gradient_sum
     step, accumulate = make_train_step(*args), make_train_step(*args, update=False)
-    for batch in batches[:-1]:
-        accumulate(*batch)
-    metrics = step(*batches[-1])
-    after = [variable.numpy() for variable in model.trainable_variables]
-    for variable, value in zip(model.trainable_variables, before, strict=True):
-        variable.assign(value)
-    return metrics, [(old - new) / LR for old, new in zip(before, after, strict=True)]
+
+    def update(batches):
+        before = [variable.numpy() for variable in model.trainable_variables]
+        for batch in batches[:-1]:
+            accumulate(*batch)
+        metrics = step(*batches[-1])
+        after = [variable.numpy() for variable in model.trainable_variables]
+        for variable, value in zip(model.trainable_variables, before, strict=True):
+            variable.assign(value)
+        return metrics, [(old - new) / LR for old, new in zip(before, after, strict=True)]
+
+    return update
+
+
+def update(model, batches, **more):
+    """Update the parameters once, as the function of `make_update`."""
+    return make_update(model, len(batches), **more)(batches)
 
 
 def joined(batches):
     return [[tf.concat(side, axis=0) for side in zip(*batches, strict=True)]]
 
 
+@pytest.mark.parametrize("model", ["tiny", pytest.param("legacy", marks=slow)], indirect=True)
 def test_accumulated_batches_are_one_large_batch(model, batches):
-    metrics, changes = update(model, batches)
+    """Also those of the next update: the sums begin at zero again."""
+    accumulated = make_update(model, len(batches))
     expected_metrics, expected = update(model, joined(batches))
-    np.testing.assert_allclose(metrics, expected_metrics, rtol=1e-6)
-    for change, other in zip(changes, expected, strict=True):
-        np.testing.assert_allclose(change, other, atol=1e-6)
-    assert max(np.abs(change).max() for change in changes) > 0.01
+    for metrics, changes in (accumulated(batches), accumulated(batches)):
+        np.testing.assert_allclose(metrics, expected_metrics, rtol=1e-6)
+        for change, other in zip(changes, expected, strict=True):
+            np.testing.assert_allclose(change, other, atol=1e-6)
+        assert max(np.abs(change).max() for change in changes) > 0.01
 
 
-def test_accumulated_batches_with_consistency_are_one_large_batch(model, batches, monkeypatch):
+def test_accumulated_batches_with_consistency_are_one_large_batch(
+    model, batches, eager, monkeypatch
+):
     """Without dropout the divergence is zero, so another function of the logits takes its place."""
 
     def mean_squares(logits):
@@ -104,20 +123,11 @@ def test_accumulated_batches_with_consistency_are_one_large_batch(model, batches
     assert max(np.abs(difference).max() for difference in differences) > 0.01
 
 
-def test_the_sums_begin_at_zero_after_each_update(model, batches):
-    gradient_sum = GradientSum(model.trainable_variables, 3)
-    sgd = keras.optimizers.SGD(0.0)
-    step = make_train_step(STRATEGY, model, sgd, gradient_sum=gradient_sum)
-    first, second = step(*batches[0]), step(*batches[0])
-    np.testing.assert_array_equal(first, second)
-    assert not any(np.any(total) for total in gradient_sum.gradients)
-
-
 @pytest.mark.parametrize(("count", "limit", "scale"), [(1, 4, 1), (3, 1 / 4, 1 / 4)])
-def test_the_norm_of_all_gradients_together_is_limited(model, batches, count, limit, scale):
+def test_the_norm_of_all_gradients_together_is_limited(model, batches, eager, count, limit, scale):
     _, changes = update(model, joined(batches))
     norm = np.sqrt(sum((change**2).sum() for change in changes))
-    _, clipped = update(model, batches if count == 3 else joined(batches), limit * norm)
+    _, clipped = update(model, batches if count == 3 else joined(batches), clip_norm=limit * norm)
     for change, other in zip(clipped, changes, strict=True):
         np.testing.assert_allclose(change, scale * other, atol=1e-5)
 
@@ -161,12 +171,18 @@ def test_consistency_without_dropout_changes_nothing(model, batches):
         np.testing.assert_allclose(gradient, expected, atol=1e-5)
 
 
-@pytest.fixture
-def flags(tmp_path):
-    flags = write_corpus(tmp_path, sample_pairs(100)) | SMALL
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """The flags of a text with its vocabularies."""
+    flags = write_corpus(tmp_path_factory.mktemp("text"), sample_pairs(100)) | SMALL
     flags |= dict(batch_size=8, num_epochs=2, save_steps=0, deterministic=True)
     run_main(prepro, flags)
     return flags
+
+
+@pytest.fixture
+def flags(text, tmp_path):
+    return text | dict(logdir=str(tmp_path / "logdir"))
 
 
 def train_interrupted(flags):
@@ -208,10 +224,20 @@ def test_a_run_that_accumulates_is_resumed_at_an_update(flags, tmp_path):
     assert scalars(uninterrupted["logdir"])["mean_loss"] == scalars(resumed["logdir"])["mean_loss"]
 
 
-@pytest.fixture
-def run(flags):
-    hp = make_hparams(flags | dict(beta_2=0.97, epsilon=1e-7))
+@pytest.fixture(scope="module")
+def made_once(text):
+    hp = make_hparams(text | dict(beta_2=0.97, epsilon=1e-7))
     return trainer.Trainer(hp, load_vocabs(hp))
+
+
+@pytest.fixture
+def run(made_once, flags):
+    """A `Trainer` before its first step, of which all tests here have the model."""
+    run, values = made_once, made_once.model.get_weights()
+    run.hp = dataclasses.replace(run.hp, logdir=flags["logdir"])
+    run.progress, run.metric_log = trainer.Progress(), trainer.MetricLog()
+    yield run
+    run.model.set_weights(values)
 
 
 def test_adam_has_the_values_of_the_flags(run):
