@@ -13,7 +13,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from interop.variable_names import variables_by_2017_name
 
 import mini
 import modules
@@ -25,6 +24,7 @@ from hparams import Hyperparams
 from ids import BOS, EOS, PAD
 from processes import ROOT
 from search import greedy
+from variable_names import variables_by_2017_name
 from vocab import load_vocabs
 
 FIELDS = [name for name in vars(mini.Hyperparams) if not name.startswith("_")]
