@@ -708,17 +708,19 @@ def describe_limit(ratio, extra) -> str:
 # Choosing ----------------------------------------------------------------------
 
 
-def make_hparams(flags, fields_of_model=None) -> Hyperparams:
+def make_hparams(flags, other=None) -> Hyperparams:
     """The hyperparameters of a new training: the flags that are given, completed by their recipe.
 
     Args:
       flags: dict, those of the command line.
-      fields_of_model: dict, fields that come from another model, whose recipe completes them.
+      other: Hyperparams of the model that the training starts from; None for random parameters.
     """
-    fields = RECIPES.get(flags.get("recipe"), {}) | settle_flags(flags)
-    if fields.get("alpha") == AUTO:  # until train.py has chosen it
-        del fields["alpha"]
-    hp = Hyperparams(**fields | (fields_of_model or {}), given=flags)
+    kept = fields_to_keep(other, flags) if other else {}
+    settled = settle_flags(flags)
+    if settled.get("alpha") == AUTO:  # until train.py has chosen it, that of the recipe
+        del settled["alpha"]
+    of_recipe = RECIPES.get(kept.get("recipe", flags.get("recipe")), {})
+    hp = Hyperparams(**of_recipe | settled | kept, given=flags)
     hp.check_effects(flags, hp)
     return hp
 
@@ -741,24 +743,23 @@ def settle_flags(flags) -> dict:
     return flags | implied
 
 
-def make_hparams_from(other, flags) -> Hyperparams:
-    """The hyperparameters of a training that starts from another model.
+def fields_to_keep(other, given) -> dict:
+    """The fields of a model that a training which starts from it keeps: those of the model.
 
-    Fields of the model are those of the other one. The rest come from its recipe and the flags.
     The flags may change the dropout, which has no parameters. They may change the languages if
     these have one vocabulary: the model may translate between several.
 
     Args:
-      other: Hyperparams of the other model.
-      flags: dict, with start_from.
+      other: Hyperparams of that model.
+      given: dict, the flags that were given.
     """
     may_change = {"dropout_rate", "attention_dropout", "ffn_dropout", "word_dropout"}
     if other.has_one_vocab:
         may_change |= {"source_lang", "target_lang"}
-    may_change &= flags.keys()
-    fixed = {name: v for name, v in other.fixed("model").items() if name not in may_change}
-    check_matches(other.path, fixed, flags, "Leave the flag out")
-    return make_hparams({"recipe": other.recipe} | flags, fixed)
+    may_change &= given.keys()
+    kept = {name: value for name, value in other.fixed("model").items() if name not in may_change}
+    check_matches(other.path, kept, given, "Leave the flag out")
+    return kept
 
 
 def check_matches(path, fixed, given, remedy):

@@ -25,7 +25,6 @@ from hparams import (
     find_trained,
     load_hparams,
     make_hparams,
-    make_hparams_from,
     read_hparams,
     save_hparams,
 )
@@ -79,7 +78,7 @@ def find_start(flags) -> Start:
             for path in split_paths(flags[name]):
                 check_exists(path, f"Check --{name}")
     if rows := read_rows(logdir):
-        start = resume(flags, rows)
+        start = resume(load_hparams(flags), rows)
     elif start_from != NONE:
         start = start_from_model(flags)
     else:
@@ -91,17 +90,16 @@ def find_start(flags) -> Start:
     return start
 
 
-def resume(flags, rows) -> Start:
+def resume(hp, rows) -> Start:
     """Resume the training in `logdir`, whose checkpoints are `rows`."""
-    hp = load_hparams(flags)
     saved = read_hparams(hp.logdir)
-    given = flags.get("start_from", NONE)
-    if given != NONE and os.path.abspath(given) != os.path.abspath(saved.start_from):
+    start_from = hp.given.get("start_from", NONE)
+    if start_from != NONE and os.path.abspath(start_from) != os.path.abspath(saved.start_from):
         raise InputError(
-            f"{hp.logdir}: holds a model that did not start from {given}. Choose a new"
+            f"{hp.logdir}: holds a model that did not start from {start_from}. Choose a new"
             " --logdir, or leave out --start_from to resume it"
         )
-    if hp.recipe != flags.get("recipe", Hyperparams.recipe) and "start_from" not in flags:
+    if hp.recipe != hp.given.get("recipe", Hyperparams.recipe) and start_from == NONE:
         raise InputError(
             f"{hp.logdir}: holds a model of the recipe {hp.recipe}, but without --recipe this"
             f" command means {Hyperparams.recipe}. To resume that model, add --recipe {hp.recipe}."
@@ -117,7 +115,7 @@ def start_from_model(flags) -> Start:
         raise InputError(f"{folder}: holds no checkpoint. Name the folder of a model")
     choice = {name: flags[name] for name in ("best", "average_checkpoints") if name in flags}
     other = load_hparams(choice | dict(logdir=folder))
-    hp = make_hparams_from(other, flags)
+    hp = make_hparams(flags, other)
     return Start(hp, other=dataclasses.replace(other, preprocessed=hp.preprocessed))
 
 

@@ -13,7 +13,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from interop.variable_names import variables_by_2017_name
 
 import mini
 import modules
@@ -21,10 +20,11 @@ import prepro
 from bleu import bleu_score
 from conftest import GOLDEN, decoder, sample_pairs, slow, transformer
 from data_load import load_test_data, load_train_data
-from hparams import Hyperparams
+from hparams import Hyperparams, make_hparams
 from ids import BOS, EOS, PAD
 from processes import ROOT
 from search import greedy
+from variable_names import variables_by_2017_name
 from vocab import load_vocabs
 
 FIELDS = [name for name in vars(mini.Hyperparams) if not name.startswith("_")]
@@ -62,7 +62,7 @@ def sample(configure):
         Path(path).write_text("<mteval>\n" * name.endswith("test") + "\n".join(lines), "utf-8")
     fields = dict(maxlen=9, min_cnt=2, batch_size=8, dropout_rate=0.0, **SIZES)
     configure(**fields, num_epochs=2, logdir="logdir/mini")
-    prepro.main({})
+    prepro.main(make_hparams({}))
     mini.make_vocab(mini.hp.source_train, "de.vocab.tsv")
     mini.make_vocab(mini.hp.target_train, "en.vocab.tsv")
     return fields

@@ -30,6 +30,7 @@ from monitor import tensorboard_events
 from processes import ROOT, Forked, command_line, forked, forked_script
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
+from runtime.flags import AUTO
 from runtime.signals import SignalGuard
 from vocab import load_vocabs
 
@@ -179,6 +180,23 @@ def read_files(folder, *patterns):
     paths = [path for pattern in patterns for path in Path(folder).glob(pattern)]
     assert paths
     return {path.name: path.read_bytes() for path in paths}
+
+
+def test_hyperparameters_are_made_twice_before_a_training_begins(tmp_path, monkeypatch):
+    """From the flags, and with all that the text decides."""
+    flags = write_corpus(tmp_path, sample_pairs(40)) | dict(recipe="tiny")
+    run_main(prepro, flags)
+    made, check = [], Hyperparams.__post_init__
+    monkeypatch.setattr(Hyperparams, "__post_init__", lambda hp: made.append(hp) or check(hp))
+
+    def begin(hp, *_):
+        assert AUTO not in (hp.vocab_size, hp.num_epochs, hp.warmup_steps) and hp.vocab_sha256
+        raise InputError("begins")
+
+    monkeypatch.setattr(train, "Trainer", begin)
+    with pytest.raises(InputError, match="begins"):
+        run_main(train, flags)
+    assert len(made) == 2
 
 
 def test_the_copy_of_a_vocabulary_may_be_missing_but_not_differ(moved, trained):
