@@ -9,7 +9,6 @@ import tensorflow as tf
 import tensorflow_text  # noqa: F401, which a SavedModel needs
 
 import prepro
-import train
 from choices import ATTENTION_SCORES
 from conftest import (
     GOLDEN,
@@ -23,6 +22,7 @@ from conftest import (
 from helpers import X, Y, load, read_test_sentences, refused, run_main
 from hparams import make_hparams
 from ids import RaggedIds
+from inference import LoadedModel
 from model import make_model
 from modules import shift_right
 from monitor.attention_maps import alignments
@@ -30,6 +30,7 @@ from optimizer import FusedAdam
 from processes import Forked, forked_script
 from runtime.errors import InputError
 from training_step import make_train_step
+from translate import TranslateFlags, check_model
 from variable_names import variables_by_2017_name
 from variants.rnn import CELLS, LAYERS
 
@@ -389,15 +390,11 @@ def test_a_trained_model_is_used_like_a_transformer(trained, tmp_path):
     refused("export.py", "format ctranslate2 needs --model transformer, and it is rnn", **more)
 
 
-def test_a_model_without_attention_has_no_picture_of_it(tmp_path):
-    flags = write_corpus(tmp_path, sample_pairs(30)) | dict(recipe="rnn", hidden_units=16)
-    run_main(prepro, flags)
-    run_main(train, flags | dict(num_epochs=1))
-    given = dict(logdir=flags["logdir"], source=flags["source_test"], output=tmp_path / "out")
-    message = "needs a model with attention"
-    refused("translate.py", message, **given, attention=tmp_path / "a.png")
-    assert not given["output"].exists()
-    loaded = load(dict(logdir=flags["logdir"]))
-    X = RaggedIds.from_lists(loaded.vocabs[0].encode(["Der Hund"]))
-    (weights,) = alignments(loaded, X, X)
-    assert weights.shape == (X.lengths[0], X.lengths[0]) and not weights.any()
+@pytest.mark.parametrize("name, value", [("attention", "a.png"), ("alignments", "a")])
+def test_a_model_without_attention_has_none_to_show(name, value):
+    hp = make_hparams(dict(recipe="rnn", hidden_units=16, vocab_size=13))
+    with pytest.raises(InputError, match=f"{name} {value} needs a model with attention"):
+        check_model(TranslateFlags(**{name: value}), hp)
+    X = RaggedIds.from_lists([[5, 6, 3]])
+    (weights,) = alignments(LoadedModel([], hp, make_model(hp, 13, 13), ()), X, X)
+    assert weights.shape == (3, 3) and not weights.any()

@@ -228,13 +228,3 @@ def test_what_contradicts_score_is_refused(trained, tmp_path, change, words):
     output = tmp_path / "out"
     refused("translate.py", *words, **given | dict(output=output) | change)
     assert not output.exists()
-
-
-def test_a_model_without_attention_has_no_alignments(trained, tmp_path):
-    logdir = trained("rnn")["logdir"]
-    refused(
-        "translate.py",
-        "needs a model with attention",
-        logdir=logdir,
-        alignments=tmp_path / "a",
-    )

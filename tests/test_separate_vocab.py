@@ -18,22 +18,27 @@ from vocab import SubwordVocab, load_vocabs
 
 
 @pytest.fixture(scope="module")
-def flags(tmp_path_factory):
-    """Flags of a small model with two vocabularies of different sizes."""
+def text(tmp_path_factory):
+    """Flags of a text with two vocabularies of different sizes, and of a small model."""
     folder = tmp_path_factory.mktemp("separate")
     flags = write_corpus(folder, sample_pairs(300), sample_pairs(20, seed=1)) | SMALL
     flags |= dict(recipe="tiny", maxlen=40, num_epochs=12, lr=0.01, warmup_steps=10)
     flags |= dict(joint_vocab=False, tied_embeddings=False, batch_tokens=0, batch_size=32)
     run_main(prepro, flags)
-    run_main(train, flags)
     return flags
 
 
-def test_each_language_has_its_own_subwords(flags):
-    assert {path.name for path in Path(flags["preprocessed"]).iterdir()} == {
-        *("bpe.de.model", "bpe.en.model", "train_ids", "train_ids.lock")
-    }
-    source, target = load_vocabs(make_hparams(flags))
+@pytest.fixture(scope="module")
+def flags(text):
+    """These flags, with which the model is trained."""
+    run_main(train, text)
+    return text
+
+
+def test_each_language_has_its_own_subwords(text):
+    names = {path.name for path in Path(text["preprocessed"]).glob("*.model")}
+    assert names == {"bpe.de.model", "bpe.en.model"}
+    source, target = load_vocabs(make_hparams(text))
     assert len(source) != len(target)
     (german,), (english,) = source.encode(["über"]), target.encode(["über"])
     assert source.decode(german) == "über" and target.decode(english) != "über"
@@ -127,6 +132,6 @@ def test_flags_that_contradict_each_other(fields, message):
         make_hparams(fields | dict(joint_vocab=False))
 
 
-def test_a_size_that_a_side_does_not_have(flags, tmp_path):
+def test_a_size_that_a_side_does_not_have(text):
     with pytest.raises(InputError, match="bpe.de.model: holds .*, but --vocab_size is 123"):
-        load_vocabs(make_hparams(flags | dict(vocab_size=123)))
+        load_vocabs(make_hparams(text | dict(vocab_size=123)))

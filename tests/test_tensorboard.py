@@ -5,11 +5,13 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import prepro
 import train
 from browser import chromium, image_widths, page_text, wait_for, wait_for_text
 from conftest import INSTALL_EXTRAS, Golden, sample_pairs, slow, write_corpus
@@ -22,7 +24,7 @@ from monitor import tensorboard_events
 from monitor.attention_maps import attention_maps, figure_to_array, plot_heads
 from monitor.summaries import Profiler, choose_example, escape_markdown
 from optimizer import FusedAdam
-from processes import forked_script, free_ports
+from processes import free_ports
 from train import load_dev_data
 from training_step import make_train_step
 from vocab import load_vocabs
@@ -31,27 +33,30 @@ TINY = dict(recipe="tiny", vocab_size=300, hidden_units=32, num_blocks=1, num_he
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Train two models, `first` and `second`: the folder of both, and the flags of the second."""
+def second(tmp_path_factory):
+    """Train a model in a folder `second`, with a profile: the flags."""
     folder = tmp_path_factory.mktemp("runs")
-    flags = write_corpus(folder, sample_pairs(400), sample_pairs(20, seed=1)) | TINY
+    flags = write_corpus(folder, sample_pairs(200), sample_pairs(20, seed=1)) | TINY
     flags |= dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
-    assert forked_script("prepro.py", **flags).returncode == 0
-    for name, lr, more in (
-        ("first", 0.001, dict(num_epochs=1)),
-        ("second", 0.002, dict(num_epochs=2, profile_steps=2)),
-    ):
-        flags |= dict(logdir=str(folder / "logs" / name), batch_tokens=300, lr=lr)
-        done = forked_script("train.py", **flags, **more)
-        assert done.returncode == 0, done.stderr
-    return folder / "logs", flags
+    flags |= dict(logdir=str(folder / "logs" / "second"), batch_tokens=300, lr=0.002)
+    run_main(prepro, flags)
+    run_main(train, flags | dict(num_epochs=2, profile_steps=2))
+    return flags
+
+
+@pytest.fixture(scope="module")
+def first(second):
+    """Train a model in the folder `first` next to it, without a profile: the flags."""
+    flags = second | dict(logdir=str(Path(second["logdir"]).with_name("first")), lr=0.001)
+    run_main(train, flags | dict(num_epochs=1))
+    return flags
 
 
 # Event files -----------------------------------------------------------------------
 
 
-def test_curves(runs):
-    points = scalars(runs[0] / "second")
+def test_curves(second):
+    points = scalars(second["logdir"])
     by_step, at_end = {*tensorboard_events.STEP_TAGS}, {"dev_loss", "dev_bleu", "dev_chrf"}
     assert set(points) == by_step | at_end
     steps, (epoch, last) = {*points["mean_loss"]}, points["dev_loss"]
@@ -63,23 +68,23 @@ def test_curves(runs):
 
 
 @slow
-def test_events_of_an_earlier_training_are_kept_in_another_folder(runs, tmp_path, capsys):
-    logdir = shutil.copytree(runs[0] / "first", tmp_path / "logdir")
+def test_events_of_an_earlier_training_are_kept_in_another_folder(first, tmp_path, capsys):
+    logdir = shutil.copytree(first["logdir"], tmp_path / "logdir")
     for path in logdir.glob("model_epoch_*"):
         path.unlink()
     for name in ("checkpoint", "run.json"):
         (logdir / name).unlink()
     (earlier,) = tensorboard_events.event_files(logdir)
     content = earlier.read_bytes()
-    run_main(train, runs[1] | dict(logdir=str(logdir), num_epochs=1, lr=0.003))
+    run_main(train, first | dict(logdir=str(logdir), num_epochs=1, lr=0.003))
     moved = logdir / tensorboard_events.EARLIER / earlier.name
     assert moved.read_bytes() == content and not earlier.exists()
     assert f"Moved it to {moved.parent}" in capsys.readouterr().err
     assert {*scalars(logdir)["lr"].values()}.isdisjoint(scalars(moved.parent)["lr"].values())
 
 
-def test_each_epoch_writes_pictures_and_a_table(runs):
-    found = event_values(runs[0] / "second")
+def test_each_epoch_writes_pictures_and_a_table(second):
+    found = event_values(second["logdir"])
     per_run = ["graph", "_hparams_/session_start_info"]
     per_epoch = ["attention/cross", "attention/decoder", "attention/encoder", "dev_samples"]
     assert sorted(tag for tag, *_ in found) == sorted(per_run + 2 * per_epoch)
@@ -89,8 +94,8 @@ def test_each_epoch_writes_pictures_and_a_table(runs):
     assert [*table[1, :2]] == [escape_markdown(source).encode(), escape_markdown(target).encode()]
 
 
-def test_the_projector_has_the_tokens_of_the_embedding(runs):
-    logdir = runs[0] / "first"
+def test_the_projector_has_the_tokens_of_the_embedding(second):
+    logdir = Path(second["logdir"])
     text = (logdir / "projector_config.pbtxt").read_text()
     (name,) = [line.split('"')[1] for line in text.splitlines() if "tensor_name" in line]
     shape = tf.train.load_checkpoint(str(logdir)).get_variable_to_shape_map()[name]
@@ -107,9 +112,9 @@ def test_the_projector_has_the_counts_of_words(corpus):
     assert rows == listed[: len(rows)]
 
 
-def test_only_a_run_with_profile_steps_has_a_profile(runs):
-    assert not [*(runs[0] / "first").rglob("*.xplane.pb")]
-    assert len([*(runs[0] / "second").rglob("*.xplane.pb")]) == 1
+def test_only_a_run_with_profile_steps_has_a_profile(second, trained):
+    assert len([*Path(second["logdir"]).rglob("*.xplane.pb")]) == 1
+    assert not [*Path(trained("tiny")["logdir"]).rglob("*.xplane.pb")]
 
 
 # Attention maps --------------------------------------------------------------------
@@ -159,8 +164,8 @@ def test_pictures_of_any_tokens():
         assert picture[..., 2].std() > 10  # the picture is not empty
 
 
-def test_the_sentence_that_is_drawn_is_short_and_known(runs):
-    _, hp, _, vocabs = load(dict(logdir=runs[1]["logdir"]))
+def test_the_sentence_that_is_drawn_is_short_and_known(second):
+    _, hp, _, vocabs = load(dict(logdir=second["logdir"]))
     data = load_dev_data(hp, vocabs).data
     row = choose_example(data)
     lengths = np.maximum(data.X.lengths, data.Y.lengths)
@@ -201,11 +206,16 @@ def test_the_norm_of_the_gradient():
 
 
 @pytest.fixture(scope="module")
-def page(runs):
+def page(first):
     """A function that opens a tab of TensorBoard in Chromium, and returns the driver."""
     with chromium() as driver:
         (port,) = free_ports(1)
-        command = [sys.executable, "-m", "tensorboard.main", f"--logdir={runs[0]}"]
+        command = [
+            sys.executable,
+            "-m",
+            "tensorboard.main",
+            f"--logdir={Path(first['logdir']).parent}",
+        ]
         server = subprocess.Popen(
             [*command, "--host=127.0.0.1", f"--port={port}"],
             stdout=subprocess.DEVNULL,
