@@ -51,6 +51,17 @@ def run_main(script, flags):
     return script.main(*settled) if type(settled) is tuple else script.main(settled)
 
 
+def skip_search():
+    """Find the same translation of each sentence in this process, without the graph of a search."""
+    from inference import Hypothesis, SearchDecoder
+
+    def decode(self, X, prefixes=None):
+        best = Hypothesis(self.loaded.vocabs[1].decode([5]), [5], -1.0, at_limit=False)
+        return [[best] * self.nbest for _ in X]
+
+    SearchDecoder.__call__ = decode
+
+
 def load(flags):
     """Load the model that flags name, a dict."""
     from hparams import find_trained

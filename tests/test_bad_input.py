@@ -17,7 +17,7 @@ import tensorflow as tf
 import prepro
 import train
 from conftest import SMALL, sample_pairs, slow, write_corpus
-from helpers import refused, run_main
+from helpers import refused, run_main, skip_search
 from hparams import (
     Hyperparams,
     check_same_batches,
@@ -142,7 +142,7 @@ def test_a_vocabulary_of_another_language(flags):
 
 def test_a_test_set_of_another_language(model):
     swapped = dict(source_test=model["target_test"], target_test=model["source_test"])
-    done = forked_script("eval.py", **model | swapped)
+    done = forked_script("eval.py", prepare=skip_search, **model | swapped)
     assert done.returncode == 0
     assert f"{model['target_test']}: 9" in done.stderr and "translates from" in done.stderr
 
@@ -177,7 +177,7 @@ def test_a_file_with_both_languages(flags, model, tmp_path):
         f'<ref lang="en" translator="B">{sides[1]}</ref></doc></dataset>',
         "utf-8",
     )
-    done = forked_script("eval.py", **model | test)
+    done = forked_script("eval.py", prepare=skip_search, **model | test)
     assert f"Translating {len(PAIRS)} sentences" in done.stdout and "nrefs:2" in done.stdout
     assert f"- source: {clean(PAIRS[0][0])}\n" in done.stdout
 

@@ -1,6 +1,7 @@
 """Several models that translate together: --logdir a,b."""
 
 import re
+import shutil
 
 import keras
 import numpy as np
@@ -8,10 +9,9 @@ import pytest
 import tensorflow as tf
 
 import inference
-import prepro
 import train
-from conftest import SMALL, sample_pairs, slow, write_corpus
-from helpers import load, read_test_sentences, run_main
+from conftest import slow
+from helpers import load, read_test_sentences, run_main, saved_rows
 from hparams import make_hparams
 from ids import BOS
 from inference import LoadedModel, Translator, make_search
@@ -31,10 +31,10 @@ def small_models(*flags):
     return hps, [make_model(hp, V, V) for hp in hps]
 
 
-TRANSFORMER = dict(recipe="tiny", hidden_units=16, num_blocks=2, num_heads=2)
+TRANSFORMER = dict(recipe="tiny", hidden_units=16, num_blocks=1, num_heads=2)
 MIXED = (
     TRANSFORMER,
-    dict(recipe="tiny", hidden_units=24, num_blocks=1, num_heads=3, positions="rotary"),
+    dict(recipe="tiny", hidden_units=24, num_blocks=2, num_heads=3, positions="rotary"),
     dict(recipe="rnn_attention", hidden_units=16),
 )
 
@@ -105,34 +105,36 @@ def test_beam_search_finds_better_translations_than_each_model_alone():
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    """Flags of two models with one vocabulary."""
+def two(trained, tmp_path_factory):
+    """Flags of two models with one vocabulary: of one text, which gives the same."""
     folder = tmp_path_factory.mktemp("two")
-    flags = write_corpus(folder, sample_pairs(300), sample_pairs(20, seed=1)) | SMALL
-    flags |= dict(recipe="tiny", vocab_size=300, maxlen=40, num_epochs=6, lr=0.01, warmup_steps=10)
-    flags |= dict(batch_tokens=0, batch_size=32)
-    run_main(prepro, flags)
-    logdirs = [str(folder / name) for name in ("first", "second")]
-    for seed, logdir in enumerate(logdirs):
-        run_main(train, flags | dict(logdir=logdir, seed=seed))
-    return flags | dict(logdir=",".join(logdirs))
+    models = dict(first=trained("tiny"), second=trained("tiny", seed=1))
+    for name, flags in models.items():
+        shutil.copytree(flags["logdir"], folder / name)
+    return models["first"] | dict(logdir=",".join(str(folder / name) for name in models))
+
+
+def newest_name(flags):
+    """Return the name of the newest checkpoint, which is the same for both models."""
+    (name,) = {saved_rows(logdir)[-1].name for logdir in flags["logdir"].split(",")}
+    return name
 
 
 def test_the_scripts_use_several_models(two, tmp_path):
     logdir, results = two["logdir"], tmp_path / "results"
-    done = forked_script("eval.py", logdir=logdir, results=results)
+    done = forked_script("eval.py", logdir=logdir, results=results, beam=1)
     assert done.returncode == 0, done.stderr
-    mean = "mean of 2 checkpoints to model_epoch_06_gs_54"
+    mean = f"mean of 3 checkpoints to {newest_name(two)}"
     assert f", 2 models (first: {mean}; second: {mean})\n" in done.stdout
     source = tmp_path / "in"
     lines = read_test_sentences(two["source_test"]).raw
     source.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    done = forked_script("translate.py", logdir=logdir, source=source)
+    done = forked_script("translate.py", logdir=logdir, source=source, beam=1)
     assert done.returncode == 0, done.stderr
     (path,) = results.iterdir()
     got = re.findall(r"^- got: (.*)$", path.read_text("utf-8"), re.MULTILINE)
     assert done.stdout.splitlines() == got
-    loaded = load(dict(logdir=logdir))
+    loaded = load(dict(logdir=logdir, beam=1))
     assert [translation.text for translation in Translator(loaded)(lines)] == got
     assert len(Scorer(loaded)(lines, got)) == len(lines)
 
@@ -163,7 +165,7 @@ def test_the_results_file_names_the_models(two, tmp_path, monkeypatch):
     from eval import results_path
 
     loaded = load(dict(logdir=two["logdir"]))
-    assert results_path(loaded).name == "model_epoch_06_gs_54.first_second"
+    assert results_path(loaded).name == f"{newest_name(two)}.first_second"
 
 
 @pytest.fixture
@@ -209,7 +211,7 @@ def test_models_with_other_positions_but_equal_lengths_translate_together(load_b
 def test_models_that_cannot_translate_together(two, trained, tmp_path):
     first = two["logdir"].split(",")[0]
     for other, message in (
-        (trained("tiny")["logdir"], "has another vocabulary than"),
+        (trained("tiny", vocab_size=200)["logdir"], "has another vocabulary than"),
         (str(tmp_path / "missing"), "missing: holds no checkpoint"),
     ):
         with pytest.raises(InputError, match=message):

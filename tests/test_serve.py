@@ -855,7 +855,7 @@ def test_probabilities_multiply_to_the_score(trained):
     flags = trained("tiny")
     loaded = load(dict(logdir=flags["logdir"], beam=2, alpha=0.0))
     _, hp, model, vocabs = loaded
-    lines = read_test_sentences(flags["source_test"])[1]
+    lines = read_test_sentences(flags["source_test"])[1][:10]
     X, *_ = encode_lines(lines, vocabs[0], hp)
     best = [hypotheses[0] for hypotheses in SearchDecoder(loaded)(X)]
     Y = RaggedIds.from_lists([append_eos(own.ids, hp) for own in best])

@@ -175,8 +175,8 @@ def test_a_folder_whose_vocabulary_is_another_one_is_refused(trained, tmp_path):
 
 def test_auto_is_also_a_name(trained, tmp_path, monkeypatch):
     """Only fields that the program chooses have the value auto."""
-    shutil.copytree(trained("tiny")["logdir"], tmp_path / "auto")
-    shutil.copytree(trained("low_resource")["logdir"], tmp_path / "logdir")  # the default
+    for name in ("auto", "logdir"):  # the default
+        shutil.copytree(trained("tiny")["logdir"], tmp_path / name)
     monkeypatch.chdir(tmp_path)
     saved = read_hparams("auto")
     given = dict(
@@ -186,8 +186,8 @@ def test_auto_is_also_a_name(trained, tmp_path, monkeypatch):
     assert hp.vocab_sha256 == saved.vocab_sha256
     assert (hp.logdir, hp.source_test) == ("auto", "auto")
     assert (hp.num_epochs, hp.alpha, hp.recipe) == (saved.num_epochs, saved.alpha, "tiny")
-    with pytest.raises(InputError, match="this model was trained with --positions t5, not auto"):
-        load_hparams(dict(logdir="logdir", positions="auto"))
+    with pytest.raises(InputError, match="was trained with --positions paired_sinusoid, not auto"):
+        load_hparams(dict(positions="auto"))
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

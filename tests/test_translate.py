@@ -24,6 +24,7 @@ from helpers import (
     refused,
     run_main,
     run_translate,
+    skip_search,
     translate_command,
 )
 from hparams import make_hparams
@@ -31,6 +32,7 @@ from ids import EOS, SPECIALS, UNK
 from inference import (
     Hypothesis,
     LoadedModel,
+    SearchDecoder,
     Translation,
     Translator,
     restore_prefix,
@@ -68,14 +70,14 @@ def test_each_input_line_gives_one_output_line(model):
 
 def test_translations_equal_those_of_eval(tiny):
     sources = read_test_sentences(tiny["source_test"])[1]
-    out, _ = run_translate(tiny, "".join(f"{line}\n" for line in sources).encode())
-    done = forked_script("eval.py", logdir=tiny["logdir"], results=tiny["results"])
+    out, _ = run_translate(tiny, "".join(f"{line}\n" for line in sources).encode(), beam=2)
+    done = forked_script("eval.py", logdir=tiny["logdir"], results=tiny["results"], beam=2)
     text = Path(re.search(r"Full results: (.+)", done.stdout)[1]).read_text("utf-8")
     assert out.splitlines() == re.findall(r"^- got: (.*)", text, re.MULTILINE)
 
 
 def test_a_line_is_translated_before_the_next_one_comes(tiny):
-    with Forked(translate_command(tiny)) as process:
+    with Forked(translate_command(tiny, beam=1)) as process:
         answers = []
         for _ in range(2):
             process.stdin.write("Der Hund schläft\n".encode())
@@ -88,7 +90,7 @@ def test_a_line_is_translated_before_the_next_one_comes(tiny):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE])
 def test_it_can_be_stopped_while_it_waits_for_lines(tiny, number):
     """By Ctrl-C, SIGTERM, or a closed pipe, and without a traceback."""
-    with Forked(translate_command(tiny)) as process:
+    with Forked(translate_command(tiny, beam=1), prepare=skip_search) as process:
         process.stdin.write("Der Hund schläft\n".encode())
         assert process.stdout.readline()
         if number == signal.SIGPIPE:
@@ -106,7 +108,8 @@ def test_it_can_be_stopped_while_it_waits_for_lines(tiny, number):
 def test_a_source_that_is_named_like_a_temporary_file(tiny, tmp_path):
     source, output = tmp_path / "out.tmp", tmp_path / "out"
     source.write_text("Der Hund schläft\n", "utf-8")
-    run_main(translate, dict(logdir=tiny["logdir"], source=str(source), output=str(output)))
+    given = dict(logdir=tiny["logdir"], source=str(source), output=str(output))
+    run_main(translate, given | dict(beam=1))
     assert output.read_text("utf-8").strip() and source.read_text("utf-8") == "Der Hund schläft\n"
 
 
@@ -207,6 +210,8 @@ def test_the_shard_of_another_run_is_ignored(tiny, tmp_path, monkeypatch):
     source.write_text("Der Hund\nDie Frau\n", "utf-8")
     given = dict(logdir=tiny["logdir"], source=str(source), output=str(tmp_path / "out"))
     keys = []
+    best = Hypothesis("The dog", [5], -1.0, at_limit=False)
+    monkeypatch.setattr(SearchDecoder, "__call__", lambda self, X: [[best] * self.nbest for _ in X])
     for more in (dict(nbest=1), dict(nbest=2), dict(alpha=1.0), dict(nbest=1)):
         run_main(translate, given | more)
         keys.append(json.loads(shard.read_text())["key"])
@@ -228,7 +233,8 @@ def test_bad_input_is_refused(tiny, tmp_path):
     latin1.write_bytes("Der Hund\nBäume\n".encode("latin1"))
     output.write_text("mine")
     given = dict(logdir=tiny["logdir"], output=output)
-    refused("translate.py", f"{latin1}:2: byte 2", "iconv", **given, source=latin1)
+    needles = f"{latin1}:2: byte 2", "iconv"
+    refused("translate.py", *needles, prepare=skip_search, **given, source=latin1)
     for message, wrong in {
         "nowhere: no such file": dict(source="nowhere"),
         "is a directory": dict(source=str(tmp_path)),
@@ -267,15 +273,12 @@ def test_unknown_words_are_replaced_by_the_attended_source_words(trained, tmp_pa
 
     source, output = tmp_path / "in", tmp_path / "out"
     source.write_text("".join(f"{line}\n" for line in lines * 10), "utf-8")
-    outputs = []
-    for more in ({}, dict(replace_unknown=True)):
-        run_main(
-            translate, dict(logdir=flags["logdir"], source=str(source), output=str(output)) | more
-        )
-        outputs.append(output.read_text("utf-8").splitlines())
-    assert len(outputs[1]) == 30 and "<UNK>" not in "".join(outputs[1])
+    given = dict(logdir=flags["logdir"], source=str(source), output=str(output))
+    run_main(translate, given | dict(replace_unknown=True))
+    translated = output.read_text("utf-8").splitlines()
+    assert len(translated) == 30 and "<UNK>" not in "".join(translated)
     translations = replace_unknown(loaded, Translator(loaded)(lines))
-    assert outputs[1][:3] == [translation.text for translation in translations]
+    assert translated[:3] == [translation.text for translation in translations]
 
 
 def test_a_prefix_is_normalized():
@@ -308,13 +311,15 @@ def test_an_unknown_word_at_the_maximum_length():
     assert words == ["a", "b", "a"] and last in ("x", "y", "z")
 
 
-def test_a_picture_of_the_attention(tiny, tmp_path):
+def test_a_picture_of_the_attention(tiny, tmp_path, capsys):
     given = dict(logdir=tiny["logdir"], source=str(tmp_path / "in"), output=str(tmp_path / "out"))
+    given |= dict(beam=1)
     picture = tmp_path / "out.png"
     Path(given["source"]).write_text("Der Hund schläft $\n", "utf-8")
     run_main(translate, given | dict(attention=str(picture)))
     before = picture.read_bytes()
     assert before[:4] == b"\x89PNG"
+    assert f"{picture}: attention of the last translation\n" in capsys.readouterr().err
     # It shows the beginning of a long sentence.
     Path(given["source"]).write_text("Der Hund schläft " * 40, "utf-8")
     run_main(translate, given | dict(attention=str(picture)))
@@ -327,18 +332,17 @@ def test_a_picture_of_the_attention(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("last", ["", "$\n\n"])  # without a word of the vocabulary, empty
-def test_attention_is_drawn_once(trained, tmp_path, monkeypatch, capsys, last):
+def test_attention_is_drawn_once(trained, tmp_path, monkeypatch, last):
     monkeypatch.setattr("translate.MAX_BATCH_LINES", 1)
     given = dict(logdir=trained("legacy")["logdir"], source=str(tmp_path / "in"))
-    pictures = []
-    for text in ("Der Hund schläft\nDie Katze läuft\n" + last, "Die Katze läuft\n"):
-        Path(given["source"]).write_text(text, "utf-8")
-        run_main(
-            translate, given | dict(attention=str(tmp_path / "a.png"), output=str(tmp_path / "out"))
-        )
-        assert capsys.readouterr().err.count("attention of the last translation") == 1
-        pictures.append((tmp_path / "a.png").read_bytes())
-    assert pictures[0] == pictures[1]
+    drawn = []
+    monkeypatch.setattr(translate, "draw_translation", lambda *args: drawn.append(args))
+    Path(given["source"]).write_text("Der Hund schläft\nDie Katze läuft\n" + last, "utf-8")
+    picture = str(tmp_path / "a.png")
+    run_main(translate, given | dict(attention=picture, output=str(tmp_path / "out")))
+    ((loaded, translation, path),) = drawn
+    assert path == picture and len(loaded.vocabs) == 2
+    assert translation.line == "Die Katze läuft" and len(translation.ids) == 4
 
 
 @pytest.mark.parametrize("name", ["score", "prefix", "attention", "alignments", "replace_unknown"])
@@ -417,8 +421,8 @@ def test_a_prefix_that_cannot_be_used(trained, tmp_path):
         (dict(engine="ctranslate2"), "needs --engine tensorflow, and it is ctranslate2"),
         (dict(score=source), "needs translations, and --score makes none. Leave it out"),
     ):
-        done = forked_script("translate.py", **flags | more)
-        assert done.returncode == 2 and message in done.stderr, done.stderr
+        with pytest.raises(InputError, match=re.escape(message)):
+            run_main(translate, {name: str(path) for name, path in (flags | more).items()})
         assert not flags["output"].exists()
 
 
@@ -459,6 +463,7 @@ def test_a_picture_that_cannot_be_written_loses_no_translation(trained, tmp_path
         logdir=flags["logdir"],
         source=flags["source_test"],
         attention=picture,
+        beam=1,
         **paths,
     )
     assert done.returncode == 1 and f"{picture}: cannot be written: No space" in done.stderr
@@ -477,7 +482,7 @@ def test_alignments_that_cannot_be_written_lose_no_translation(trained, tmp_path
     assert output == "complete"
     flags, path = trained("tiny"), tmp_path / "output"
     files = dict(source=flags["source_test"], output=path, alignments="/dev/full")
-    done = forked_script("translate.py", logdir=flags["logdir"], **files)
+    done = forked_script("translate.py", logdir=flags["logdir"], beam=1, **files)
     assert done.returncode == 1 and "/dev/full: cannot be written: No space" in done.stderr
     count = len(read_test_sentences(flags["source_test"]).raw)
     assert len(path.read_text("utf-8").splitlines()) >= count

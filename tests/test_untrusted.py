@@ -19,9 +19,10 @@ from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleH
 import checkpoint
 import inference
 import manifest
+import train
 from choices import POSITIONS
 from conftest import slow
-from helpers import load, read_test_sentences, save
+from helpers import load, read_test_sentences, run_main, save, skip_search
 from hparams import Hyperparams, hparams_path, make_hparams, read_hparams
 from ids import SPECIALS, RaggedIds
 from interop import tensor_bundle
@@ -62,9 +63,10 @@ def change(logdir, /, **fields):
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
-def evaluate(stranger, *words, script="eval.py"):
+def evaluate(stranger, *words, script="eval.py", prepare=skip_search):
     """Run a script in the parent of the model's folder, and return its `CompletedProcess`."""
-    done = forked([script, "--logdir", "st", "--beam", "1", *words], cwd=stranger.parent)
+    words = [script, "--logdir", "st", "--beam", "1", *words]
+    done = forked(words, cwd=stranger.parent, prepare=prepare)
     assert "Traceback" not in done.stderr
     return done
 
@@ -84,7 +86,7 @@ def rename_checkpoint(stranger, name, run_file):
 
 
 def test_a_foreign_model_can_be_used(stranger):
-    done = evaluate(stranger)
+    done = evaluate(stranger, prepare=None)
     assert done.returncode == 0, done.stderr
     assert len([*(stranger.parent / "results").iterdir()]) == 1
 
@@ -151,7 +153,7 @@ def test_the_copy_of_other_results_follows_no_link(stranger):
 
 @pytest.mark.parametrize("name", ["lock", "hparams.json", "run.json", "bpe.metadata.tsv"])
 @pytest.mark.parametrize("choose_alpha", [False, True])
-def test_training_follows_no_link_out_of_the_folder(stranger, name, choose_alpha):
+def test_training_follows_no_link_out_of_the_folder(stranger, name, choose_alpha, monkeypatch):
     bashrc = stranger.parent.parent / "home" / ".bashrc"
     path = stranger / name
     if path.exists():
@@ -159,14 +161,16 @@ def test_training_follows_no_link_out_of_the_folder(stranger, name, choose_alpha
         path.unlink()
     before = bashrc.read_bytes()
     path.symlink_to(bashrc)
-    more = ["--recipe", "tiny", "--source_train", "st/source", "--target_train", "st/target"]
-    more += ["--num_epochs", "99"]
+    flags = dict(logdir="st", recipe="tiny", source_train="st/source", target_train="st/target")
     if choose_alpha:  # all epochs are done
-        more += ["--source_dev", "st/source", "--target_dev", "st/target"]
-        more += ["--num_epochs", "1", "--alpha", "auto", "--beam", "2"]
-    done = evaluate(stranger, *more, script="train.py")
-    assert done.returncode == 2 and bashrc.read_bytes() == before
-    assert f"st/{name}: is a link out of this folder" in done.stderr
+        flags |= dict(source_dev="st/source", target_dev="st/target")
+        flags |= dict(num_epochs=1, alpha="auto", beam=2)
+    else:
+        flags |= dict(num_epochs=99)
+    monkeypatch.chdir(stranger.parent)
+    with pytest.raises(InputError, match=f"^st/{name}: is a link out of this folder"):
+        run_main(train, flags)
+    assert bashrc.read_bytes() == before
 
 
 def test_files_outside_the_folder_are_named_before_they_are_read(stranger):
@@ -248,12 +252,24 @@ def test_each_variable_is_compared(monkeypatch, recipe, change):
             checkpoint.check_sizes(hp, (30, 30), Path("model"))
 
 
-@pytest.mark.parametrize("recipe, positions", [("rnn", "auto"), *(("tiny", p) for p in POSITIONS)])
+WITHOUT_VARIABLES = ("sinusoid", "rotary", "none")
+
+
+@pytest.mark.parametrize(
+    "recipe, positions",
+    [
+        ("rnn", "auto"),
+        *(
+            pytest.param("tiny", name, marks=[slow] if name in WITHOUT_VARIABLES else [])
+            for name in POSITIONS
+        ),
+    ],
+)
 def test_the_shapes_of_a_model_that_is_not_built(recipe, positions):
-    fields = {} if recipe == "rnn" else dict(positions=positions, num_blocks=3, num_heads=2)
+    fields = {} if recipe == "rnn" else dict(positions=positions, num_blocks=2, num_heads=2)
     hp = make_hparams(dict(recipe=recipe, hidden_units=16) | fields)
     variables = variables_by_2017_name(make_model(hp, 30, 30)).items()
-    later = "num_blocks_[12]/positions/"  # left out
+    later = "num_blocks_1/positions/"  # left out
     expected = {name: [*v.shape] for name, v in variables if not re.search(later, name)}
     assert variable_shapes(hp, 30, 30) == expected
 
@@ -488,9 +504,8 @@ def test_the_digest_of_parameters_is_of_all_checkpoints(tmp_path):
     assert len(digests) == 3
 
 
-@pytest.mark.parametrize("factor", [1e30, np.nan])
 @pytest.mark.parametrize("beam", [1, 3])
-def test_a_model_without_finite_logits_is_named(factor, beam):
+def test_a_model_without_finite_logits_is_named(beam):
     flags = dict(recipe="tiny", hidden_units=16, ffn_units=16, num_blocks=1, num_heads=2)
     hp = make_hparams(flags | dict(logdir="theirs"))
     model = make_model(hp, 30, 30)
@@ -500,10 +515,11 @@ def test_a_model_without_finite_logits_is_named(factor, beam):
     loaded = inference.LoadedModel([], hp, model, (vocab, vocab))
     decode = inference.SearchDecoder(loaded.with_hp(beam=beam))
     assert decode(X)
-    for variable in model.trainable_variables:
-        variable.assign(variable * factor)
-    with pytest.raises(InputError, match="^theirs: this model gives logits that are NaN or inf"):
-        decode(X)
+    values = model.get_weights()
+    for factor in (1e30, np.nan):
+        model.set_weights([value * np.float32(factor) for value in values])
+        with pytest.raises(InputError, match="^theirs: this model gives logits that are NaN or"):
+            decode(X)
 
 
 # Other files in logdir --------------------------------------------------------------------
@@ -799,10 +815,10 @@ def test_a_message_has_the_line_number_after_comments_and_cdata(tmp_path):
 def test_no_markup_takes_more_than_linear_time(tmp_path, unit):
     """A million of these units once took an hour."""
     path = tmp_path / "test.xml"
-    path.write_text(f"<seg>a</seg><seg>{unit * 1_000_000}</seg>")
+    path.write_text(f"<seg>a</seg><seg>{unit * 200_000}</seg>")
     start = time.process_time()  # of this process: other programs do not count
     try:
         assert len(read_test_sentences(path)[1]) == 2
     except InputError as error:
         assert f"{path}:1: " in str(error)
-    assert time.process_time() - start < 60  # about 1 s; quadratic time would be 10 min
+    assert time.process_time() - start < 6  # about 0.3 s; quadratic time would be minutes
