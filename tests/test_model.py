@@ -345,7 +345,7 @@ def test_a_tied_matrix_starts_so_that_logits_are_near_1():
     assert stddev == pytest.approx(model.hp.hidden_units**-0.5, rel=0.1)
 
 
-def test_label_smoothing_of_training_and_of_the_development_set(corpus, monkeypatch):
+def test_label_smoothing_of_training_and_of_the_development_set(corpus, eager, monkeypatch):
     """Without it, the loss is the mean of -log p of the targets."""
     model = transformer(13, 13, **model_args("tiny") | SIZES | dict(dropout_rate=0.0))
     logp = tf.nn.log_softmax(model(X, Y)).numpy()

@@ -192,7 +192,7 @@ def test_the_ends_of_epochs_are_not_profiled_batches(monkeypatch, tmp_path, batc
     assert events[events.index("start") + 1 : events.index("stop")] == [*range(10, 15)]
 
 
-def test_the_norm_of_the_gradient():
+def test_the_norm_of_the_gradient(eager):
     golden = Golden("legacy_a")
     norms = [np.linalg.norm(array) for array in golden.group("g").values()]
     model = golden.model()
