@@ -549,7 +549,7 @@ def test_a_given_beginning_may_repeat_itself():
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_unknown_tokens_can_be_suppressed(beam):
+def test_unknown_tokens_can_be_suppressed(eager, beam):
     """The bias of the output layer makes <UNK> the most likely token."""
     hp = make_hparams(dict(hidden_units=16, num_blocks=1, num_heads=2))
     model = make_model(hp, 12, 12)
