@@ -93,6 +93,7 @@ def interrupted_evaluation(flags):
     run_main(train, flags)
 
 
+@slow
 def test_a_signal_during_an_evaluation_loses_no_score(flags, uninterrupted, tmp_path):
     flags = flags | dict(logdir=str(tmp_path))
     run(interrupted_evaluation, flags, code=1)

@@ -424,7 +424,7 @@ def load_and_compare(paths):
 
 
 def test_a_keras_file_holds_the_model(tmp_path):
-    """For every recipe, in this process, and in another one that imports model.py."""
+    """For every recipe in this process, and for two in another one that imports model.py."""
     paths = []
     for recipe in RECIPES:
         keras.utils.set_random_seed(1)
@@ -439,7 +439,7 @@ def test_a_keras_file_holds_the_model(tmp_path):
         for ours, theirs in zip(loaded.trainable_variables, model.trainable_variables, strict=True):
             np.testing.assert_array_equal(ours, theirs, err_msg=theirs.path)
         np.testing.assert_array_equal(loaded(X, Y), model(X, Y))
-    with Forked(functools.partial(load_and_compare, paths)) as process:
+    with Forked(functools.partial(load_and_compare, [paths[0], paths[-1]])) as process:
         _, printed = process.communicate()
     assert process.returncode == 0, printed
 
