@@ -202,8 +202,8 @@ def test_what_is_missing_is_named(trained, tmp_path, monkeypatch):
     legacy = trained("legacy")["logdir"]
     more = dict(format="huggingface", output=tmp_path / "out")
     refused("export.py", "needs --no-relu_projections", "saved_model", logdir=legacy, **more)
-    recurrent = trained("rnn_attention")["logdir"]
-    refused("export.py", "format huggingface needs --model transformer", logdir=recurrent, **more)
+    with pytest.raises(InputError, match="format huggingface needs --model transformer"):
+        ExportFlags(format="huggingface").check_needs(make_hparams(dict(recipe="rnn_attention")))
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     with pytest.raises(InputError, match="pip install safetensors"):
         import_optional("safetensors.numpy")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import translate
+from conftest import slow
 from data_load import encode_lines
 from helpers import load, read_test_sentences, refused, run_main
 from hparams import make_hparams
@@ -20,7 +21,7 @@ from score import LineScore, Scorer
 from vocab import WordVocab
 
 
-@pytest.fixture(params=["legacy", "tiny", "rnn_attention"])
+@pytest.fixture(params=["legacy", "tiny", pytest.param("rnn_attention", marks=slow)])
 def loaded(request, trained):
     flags = trained(request.param)
     loaded = load(dict(logdir=flags["logdir"], beam=3, alpha=0.0))
