@@ -6,7 +6,7 @@ makes the built-in corpus, trains a small model on it, and prints translations a
 less than five minutes on two cores. The functions have the names, arguments and defaults of the
 2017 code. Only `reuse` is left out, by which TensorFlow 1 used the same weights in two places.
 The other files of this project compute the same numbers, but faster, for other models too, and
-with checks of what users give them. None of them is needed here.
+with checks of what users give them. Only `corpora/sample.py` is needed here: it makes the corpus.
 
 The functions from `embedding` to `label_smoothing` build a graph, as in TensorFlow 1: they take
 and return symbolic tensors, which have a shape and no numbers, and create the Keras layers that
@@ -320,8 +320,8 @@ def embed(inputs, vocab_size, is_training, side):
 class Graph:
     """The Transformer, from ids to loss. Attributes are symbolic tensors; `model` runs the graph.
 
-    The decoder reads <S> and the target. At each position it predicts the next word, the last one
-    is </S>.
+    The decoder reads <S> and the target. At each position it predicts the next word of the target,
+    and after the last one </S>.
     """
 
     def __init__(self, is_training=True):
@@ -397,7 +397,7 @@ def train():
         x, y, num_batch = get_batch_data()
         for step in tqdm(range(num_batch), ncols=70, leave=False, unit="b"):
             mean_loss, acc = train_op(x[step], y[step])
-        print(f"epoch {epoch}: mean_loss {mean_loss:.3f}, acc {acc:.3f}")
+        print(f"epoch {epoch}: mean_loss {mean_loss:.3f}, acc {acc:.3f}")  # of the last batch
         gs = epoch * num_batch  # global step
         g.model.save_weights(f"{hp.logdir}/model_epoch_{epoch:02d}_gs_{gs}.weights.h5")
 
