@@ -716,10 +716,11 @@ def make_hparams(flags, other=None) -> Hyperparams:
       other: Hyperparams of the model that the training starts from; None for random parameters.
     """
     kept = fields_to_keep(other, flags) if other else {}
-    fields = RECIPES.get(kept.get("recipe", flags.get("recipe")), {}) | settle_flags(flags)
-    if fields.get("alpha") == AUTO:  # until train.py has chosen it
-        del fields["alpha"]
-    hp = Hyperparams(**fields | kept, given=flags)
+    settled = settle_flags(flags)
+    if settled.get("alpha") == AUTO:  # until train.py has chosen it, that of the recipe
+        del settled["alpha"]
+    of_recipe = RECIPES.get(kept.get("recipe", flags.get("recipe")), {})
+    hp = Hyperparams(**of_recipe | settled | kept, given=flags)
     hp.check_effects(flags, hp)
     return hp
 

@@ -20,8 +20,6 @@ from pathlib import Path
 
 from harness import ROOT, corpus_folder, num_cores, script_command
 
-from hparams import find_trained
-
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -138,6 +136,7 @@ def score_set(flags, part) -> dict:
       {description of the decoding: what `bleu_row` returns}
     """
     from data_load import load_test_data
+    from hparams import find_trained
     from inference import SearchDecoder, describe_decoding, load_model
 
     rows = {}

@@ -31,8 +31,6 @@ from harness import (
 from joey import joey_config, run_joey
 from quality import corpus_flags
 
-from hparams import find_trained
-
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -139,6 +137,7 @@ def prepare_joey(logdir, flags, folder):
     """Write JoeyNMT's configuration, and its checkpoint with our parameters."""
     import numpy as np
 
+    from hparams import find_trained
     from inference import load_model
 
     _, hp, model, _ = load_model(find_trained(dict(logdir=logdir)))

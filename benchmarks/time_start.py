@@ -16,8 +16,6 @@ import time
 
 from harness import ROOT, describe_machine
 
-from hparams import find_trained
-
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROUNDS = 5
 
@@ -61,6 +59,7 @@ def training(logdir):
 def translation(logdir):
     """Translate two sentences."""
     stamp = timestamps("import", "read the model", "first sentence", "second sentence")
+    from hparams import find_trained
     from ids import RaggedIds
     from inference import SearchDecoder, load_model
 

@@ -486,7 +486,7 @@ def test_flags_that_contradict_a_checkpoint_of_the_2017_code(original_run, tmp_p
     refused("eval.py", "trained with --positions learned, not t5", **folders, positions="t5")
     message = "trained with --attention_score scaled_dot, not additive"
     refused("eval.py", message, **folders, attention_score="additive")
-    refused("train.py", "new --logdir", **folders | SMALL)
+    refused("train.py", "can be evaluated, but not trained", **folders | SMALL)
     other = write_corpus(tmp_path, PAIRS)
     run_main(prepro, other)
     folders["preprocessed"] = other["preprocessed"]

@@ -504,9 +504,7 @@ def test_a_model_draws_by_its_seed_and_by_the_sentence():
 
 
 def test_sampling_contradicts_a_beam():
-    with pytest.raises(
-        InputError, match="temperature 1.0 needs --beam 1, and it is 5. .* Add --beam 1"
-    ):
+    with pytest.raises(InputError, match="temperature 1.0 needs --beam 1, and it is 5. Draw"):
         make_hparams(dict(recipe="tiny", temperature=1.0))
     with pytest.raises(InputError, match="top_k 3 needs --temperature above 0, and it is 0.0"):
         make_hparams(dict(top_k=3))

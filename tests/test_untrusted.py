@@ -102,7 +102,8 @@ def test_a_checkpoint_with_another_name_is_refused(stranger, name, script, run_f
 
 def test_results_are_written_where_the_user_says(stranger):
     home = stranger.parent.parent / "home"
-    change(stranger, results=str(home))
+    # A file cannot claim that a flag was given.
+    change(stranger, results=str(home), given=dict(results=str(home)))
     done = evaluate(stranger)
     assert done.returncode == 2 and f"add --results {home}" in done.stderr
     assert [path.name for path in home.iterdir()] == [".bashrc"]
@@ -193,7 +194,7 @@ def test_each_of_several_files_outside_the_folder_is_named(capsys, tmp_path, mon
         dict(results="a\x1b[31m"),
         dict(source_lang="de\n"),
         dict(source_lang="../de"),
-        dict(logdir=3),
+        dict(best=3),
         dict(lr=float("nan")),
         dict(maxlen=2**31 - 1),  # a batch may be padded to this length
     ],
