@@ -4,20 +4,20 @@
 
 makes the built-in corpus, trains a small model on it, and prints translations and their BLEU, in
 less than five minutes on two cores. The functions have the names, arguments and defaults of the
-2017 code. The other files of this project compute the same numbers, but faster, for other models
-too, and with checks of what users give them. None of them is needed here.
+2017 code. Only `reuse` is left out, by which TensorFlow 1 used the same weights in two places.
+The other files of this project compute the same numbers, but faster, for other models too, and
+with checks of what users give them. Only `corpora/sample.py` is needed here: it makes the corpus.
 
-The functions from `embedding` to `label_smoothing` build a graph, as in TensorFlow 1. They take
-symbolic tensors, which have a shape and no numbers, create the Keras layers that hold the weights,
-and return symbolic tensors (the functional API of Keras). `Graph` calls them once for each place
-in the model. Numbers flow through the finished graph when its `keras.Model` is called. `scope` is
-the beginning of the names of the weights.
+The functions from `embedding` to `label_smoothing` build a graph, as in TensorFlow 1: they take
+and return symbolic tensors, which have a shape and no numbers, and create the Keras layers that
+hold the weights. `Graph` calls them once for each place in the model. Numbers flow through the
+finished graph when its `keras.Model` is called. `scope` is the beginning of the weights' names.
 
 A comment at the end of a line is the shape of the result:
 
-    N  sentences in a batch           T  words in a sentence, padding included: `maxlen`
-    C  hidden units                   h  attention heads
-    V  words in a vocabulary          T_q, T_k  the T of the queries and of the keys
+    N  sentences in a batch     T  words in a sentence, with </S> and padding: `maxlen`
+    C  hidden units             T_q, T_k  the T of the queries and of the keys
+    h  attention heads          V  words in a vocabulary
 """
 
 import glob
@@ -60,10 +60,7 @@ class Hyperparams:
 
 
 class SampleHyperparams(Hyperparams):
-    """What differs for the built-in corpus: its 20,000 pairs have few words and simple sentences.
-
-    A small model learns them within minutes, and bears a higher learning rate.
-    """
+    """What differs for the built-in corpus: a small model learns its simple sentences quickly."""
 
     source_train = "corpora/sample/train.tags.de-en.de"
     target_train = "corpora/sample/train.tags.de-en.en"
@@ -86,12 +83,12 @@ hp = Hyperparams  # what all functions read; the end of this file replaces it
 
 PREPROCESSED = "preprocessed/mini"  # folder of the vocabularies
 SPECIALS = ["<PAD>", "<UNK>", "<S>", "</S>"]  # padding, unknown word, begin and end of a sentence
-PAD, UNK, BOS = 0, 1, 2  # the ids of the first three
+PAD, UNK, BOS, EOS = range(4)  # their ids
 
 
 def read(fpath):
-    """Return the text of a file. Only a line feed ends a line."""
-    with open(fpath, encoding="utf-8", newline="\n") as fin:
+    """Return the text of a file."""
+    with open(fpath, encoding="utf-8", newline="\n") as fin:  # only a line feed ends a line
         return fin.read()
 
 
@@ -117,8 +114,8 @@ def make_vocab(fpath, fname):
 def load_vocab(fname):
     """Return word2idx and idx2word. The id of a word is the number of its line, from 0."""
     entries = [line.split("\t") for line in read(f"{PREPROCESSED}/{fname}").splitlines()]
-    words = [word for word, cnt in entries if int(cnt) >= hp.min_cnt]
-    return {word: idx for idx, word in enumerate(words)}, dict(enumerate(words))
+    vocab = [word for word, cnt in entries if int(cnt) >= hp.min_cnt]
+    return {word: idx for idx, word in enumerate(vocab)}, dict(enumerate(vocab))
 
 
 def load_de_vocab():
@@ -137,7 +134,7 @@ def load_en_vocab():
 def create_data(source_sents, target_sents):
     """Turn pairs of sentences into rows of ids. Leave out pairs with a side over `maxlen`.
 
-    Returns X and Y, (number of pairs, T) each, and the sentences of these rows.
+    Returns X and Y, (pairs, T) each, and the sentences of their rows.
     """
     de2idx, _ = load_de_vocab()
     en2idx, _ = load_en_vocab()
@@ -155,33 +152,32 @@ def create_data(source_sents, target_sents):
 
 def load_train_data():
     """Return X and Y of the training text. A line that begins with `<` is markup."""
-    de_sents, en_sents = (
-        [clean(line) for line in read(fpath).split("\n") if line and line[0] != "<"]
-        for fpath in (hp.source_train, hp.target_train)
-    )
+    de_lines, en_lines = read(hp.source_train).split("\n"), read(hp.target_train).split("\n")
+    de_sents = [clean(line) for line in de_lines if line and line[0] != "<"]
+    en_sents = [clean(line) for line in en_lines if line and line[0] != "<"]
     X, Y, _, _ = create_data(de_sents, en_sents)
     return X, Y
 
 
 def load_test_data():
     """Return X, Sources and Targets of the test set, XML with a sentence in each <seg>."""
-    de_sents, en_sents = (
-        [clean(seg).strip() for seg in regex.findall("<seg[^>]*>(.*?)</seg>", read(fpath))]
-        for fpath in (hp.source_test, hp.target_test)
-    )
+    seg = "<seg[^>]*>(.*?)</seg>"
+    de_sents = [clean(line).strip() for line in regex.findall(seg, read(hp.source_test))]
+    en_sents = [clean(line).strip() for line in regex.findall(seg, read(hp.target_test))]
     X, _, Sources, Targets = create_data(de_sents, en_sents)
     return X, Sources, Targets
 
 
 def get_batch_data():
-    """Return the batches of an epoch, (x, y) of (N, T) each, and their number.
+    """Return the batches of an epoch: x and y, (num_batch, N, T) each, and num_batch.
 
-    Each epoch shuffles the pairs anew, and leaves out those that do not fill a batch.
+    Each call shuffles the pairs anew, and leaves out those that do not fill a batch.
     """
     X, Y = load_train_data()
     num_batch = len(X) // hp.batch_size
-    pairs = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(len(X))
-    return pairs.batch(hp.batch_size, drop_remainder=True), num_batch
+    order = np.random.permutation(len(X))[: num_batch * hp.batch_size]
+    order = order.reshape(num_batch, hp.batch_size)  # a row for each batch
+    return X[order], Y[order], num_batch
 
 
 # The parts of the model ----------------------------------------------------------
@@ -190,25 +186,19 @@ def get_batch_data():
 def embedding(inputs, vocab_size, num_units, zero_pad=True, scale=True, scope="embedding"):
     """Look up a vector for each id: (N, T) -> (N, T, C)."""
     with keras.name_scope(scope):
-        lookup_table = keras.layers.Embedding(vocab_size, num_units, "glorot_uniform")  # (V, C)
+        lookup_table = keras.layers.Embedding(vocab_size, num_units, "glorot_uniform")
         outputs = lookup_table(inputs)  # (N, T, C)
-        if zero_pad:  # <PAD> has the vector 0, by which `nonzero` recognizes it
+        if zero_pad:  # <PAD> gets the vector 0, by which `nonzero` recognizes it
             outputs *= ops.cast(ops.not_equal(inputs, PAD), "float32")[:, :, None]
         if scale:  # the vectors of words become larger than those of positions, without scale
             outputs *= num_units**0.5
         return outputs
 
 
-def position_ind(inputs):
-    """Number the words of each sentence from 0 to T - 1: (N, T) -> (N, T)."""
-    return ops.zeros_like(inputs) + np.arange(inputs.shape[1], dtype=np.int32)
-
-
 def positional_encoding(inputs, num_units, zero_pad=True, scale=True, scope="positional_encoding"):
     """Encode positions as sines (even columns) and cosines (odd columns): (N, T) -> (N, T, C).
 
-    In the 2017 code, each column has its own frequency. In the paper, columns 2i and 2i + 1 share
-    one.
+    Each column has its own frequency. In the paper, columns 2i and 2i + 1 share one.
     """
     with keras.name_scope(scope):
         pos = np.arange(inputs.shape[1])[:, None]  # (T, 1)
@@ -219,14 +209,14 @@ def positional_encoding(inputs, num_units, zero_pad=True, scale=True, scope="pos
             lookup_table[0] = 0
         if scale:
             lookup_table *= num_units**0.5
-        return ops.take(lookup_table.astype(np.float32), position_ind(inputs), axis=0)  # (N, T, C)
+        position_ind = ops.zeros_like(inputs) + np.arange(inputs.shape[1])  # (N, T)
+        return ops.take(lookup_table.astype("float32"), position_ind, axis=0)  # (N, T, C)
 
 
 def nonzero(inputs):
-    """Return 0 where a vector is all zeros, else 1: (N, T, C) -> (N, T).
+    """Return 0 where a vector is all zeros, as for padding, else 1: (N, T, C) -> (N, T).
 
-    This is how the 2017 code recognizes padding. It works in the first block. There, `normalize`
-    adds beta to all vectors, so later blocks take padding for words.
+    The first `normalize` adds its weight beta to all vectors. After it, padding counts as words.
     """
     return ops.sign(ops.sum(ops.abs(inputs), axis=-1))
 
@@ -241,14 +231,14 @@ def multihead_attention(
     causality=False,
     scope="multihead_attention",
 ):
-    """Add to each query a mean of all values: (N, T_q, C), (N, T_k, C) -> (N, T_q, C).
+    """Add to each query a weighted mean of values: (N, T_q, C), (N, T_k, C) -> (N, T_q, C).
 
         normalize(queries + softmax(Q K^T / sqrt(C/h)) V)
 
-    The softmax gives the weights of the mean. With `causality`, query i sees keys 0 to i only.
+    The softmax gives the weights. With `causality`, query i sees keys 0 to i only.
     """
     num_units = num_units or queries.shape[-1]
-    hidden = -(2.0**32) + 1  # a score that the softmax turns into the weight 0
+    masked = -(2.0**32) + 1  # a score that the softmax turns into the weight 0
     with keras.name_scope(scope):
         Q = keras.layers.Dense(num_units, "relu")(queries)  # (N, T_q, C)
         K = keras.layers.Dense(num_units, "relu")(keys)  # (N, T_k, C)
@@ -265,18 +255,15 @@ def multihead_attention(
 
         # Key masking: no query sees padding.
         key_masks = ops.tile(nonzero(keys), (num_heads, 1))[:, None, :]  # (h*N, 1, T_k)
-        scores = ops.where(ops.equal(key_masks, 0), hidden, scores)
+        scores = ops.where(ops.equal(key_masks, 0), masked, scores)
 
-        # Causality: no query sees the words after it.
-        if causality:
+        if causality:  # no query sees the words after it
             after = np.triu(np.ones(scores.shape[1:], bool), k=1)  # (T_q, T_k)
-            scores = ops.where(after, hidden, scores)
-
-        weights = ops.softmax(scores)  # (h*N, T_q, T_k); the sum over T_k is 1
+            scores = ops.where(after, masked, scores)
 
         # Query masking: padding sees nothing.
         query_masks = ops.tile(nonzero(queries), (num_heads, 1))[:, :, None]  # (h*N, T_q, 1)
-        weights *= query_masks
+        weights = ops.softmax(scores) * query_masks  # (h*N, T_q, T_k); the sum over T_k is 1 or 0
 
         weights = keras.layers.Dropout(dropout_rate)(weights, training=is_training)
         outputs = ops.matmul(weights, V_)  # (h*N, T_q, C/h)
@@ -284,12 +271,8 @@ def multihead_attention(
         return normalize(outputs + queries)
 
 
-def feedforward(inputs, num_units=(2048, 512), scope="multihead_attention"):
-    """Change each position by itself: (N, T, C) -> (N, T, C).
-
-    Conv1D of width 1 sees one position at a time, as Dense does. The default of `scope` is as in
-    the 2017 code.
-    """
+def feedforward(inputs, num_units=[2048, 512], scope="multihead_attention"):  # noqa: B006
+    """Change each position by itself, as a convolution of width 1 does: (N, T, C) -> (N, T, C)."""
     with keras.name_scope(scope):
         outputs = keras.layers.Conv1D(num_units[0], 1, activation="relu")(inputs)  # (N, T, 4*C)
         outputs = keras.layers.Conv1D(num_units[1], 1)(outputs)  # (N, T, C)
@@ -324,28 +307,32 @@ def embed(inputs, vocab_size, is_training, side):
     """Embed words and their positions: (N, T) -> (N, T, C). `side` is "enc" or "dec"."""
     outputs = embedding(inputs, vocab_size, hp.hidden_units, scope=f"{side}_embed")
     key_masks = nonzero(outputs)[:, :, None]  # (N, T, 1)
-    plain = dict(zero_pad=False, scale=False, scope=f"{side}_pe")
+    options = dict(zero_pad=False, scale=False, scope=f"{side}_pe")
     if hp.sinusoid:
-        outputs += positional_encoding(inputs, hp.hidden_units, **plain)
+        outputs += positional_encoding(inputs, hp.hidden_units, **options)
     else:
-        outputs += embedding(position_ind(inputs), hp.maxlen, hp.hidden_units, **plain)
-    outputs *= key_masks  # padding is 0 again
+        position_ind = ops.zeros_like(inputs) + np.arange(hp.maxlen)  # (N, T)
+        outputs += embedding(position_ind, hp.maxlen, hp.hidden_units, **options)
+    outputs *= key_masks  # the vectors of padding are 0 again
     return keras.layers.Dropout(hp.dropout_rate)(outputs, training=is_training)
 
 
 class Graph:
     """The Transformer, from ids to loss. Attributes are symbolic tensors; `model` runs the graph.
 
-    At each position, the decoder reads a word of the target and predicts the next one: it reads
-    <S> and the target, and predicts the target and </S>.
+    The decoder reads <S> and the target. At each position it predicts the next word of the target,
+    and after the last one </S>.
     """
 
     def __init__(self, is_training=True):
         de2idx, _ = load_de_vocab()
         en2idx, _ = load_en_vocab()
-        attention = dict(num_heads=hp.num_heads, dropout_rate=hp.dropout_rate)
-        attention |= dict(num_units=hp.hidden_units, is_training=is_training)
-        ffn_units = (4 * hp.hidden_units, hp.hidden_units)
+        attention = dict(
+            num_units=hp.hidden_units,
+            num_heads=hp.num_heads,
+            dropout_rate=hp.dropout_rate,
+            is_training=is_training,
+        )
 
         self.x = keras.Input((hp.maxlen,), dtype="int32")  # (N, T)
         self.y = keras.Input((hp.maxlen,), dtype="int32")  # (N, T)
@@ -357,7 +344,7 @@ class Graph:
             for i in range(hp.num_blocks):
                 with keras.name_scope(f"num_blocks_{i}"):
                     enc = multihead_attention(enc, enc, **attention)
-                    enc = feedforward(enc, ffn_units)
+                    enc = feedforward(enc, [4 * hp.hidden_units, hp.hidden_units])
         self.enc = enc  # (N, T, C)
 
         with keras.name_scope("decoder"):
@@ -368,7 +355,7 @@ class Graph:
                         dec, dec, causality=True, scope="self_attention", **attention
                     )
                     dec = multihead_attention(dec, enc, scope="vanilla_attention", **attention)
-                    dec = feedforward(dec, ffn_units)
+                    dec = feedforward(dec, [4 * hp.hidden_units, hp.hidden_units])
         self.dec = dec  # (N, T, C)
 
         self.logits = keras.layers.Dense(len(en2idx))(dec)  # (N, T, V)
@@ -394,22 +381,23 @@ def train():
     weights = g.model.trainable_variables
     optimizer = keras.optimizers.Adam(hp.lr, beta_1=0.9, beta_2=0.98, epsilon=1e-8)
 
-    @tf.function  # makes one program of it, which runs faster
+    @tf.function  # the first call compiles it, so that the others are faster
     def train_op(x, y):
         with tf.GradientTape() as tape:
             _, mean_loss, acc = g.model([x, y])
-        # Those of an embedding come as a row per word of the batch. Sum the rows of equal words:
-        # Keras would square them first.
-        gradients = [tf.convert_to_tensor(rows) for rows in tape.gradient(mean_loss, weights)]
+        gradients = tape.gradient(mean_loss, weights)
+        # The gradient of an embedding has a row for each word of the batch. A word that comes
+        # twice has two rows. Adam needs their sum, which this computes.
+        gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         optimizer.apply(gradients, weights)
         return mean_loss, acc
 
     os.makedirs(hp.logdir, exist_ok=True)
-    batches, num_batch = get_batch_data()
     for epoch in range(1, hp.num_epochs + 1):
-        for x, y in tqdm(batches, total=num_batch, ncols=70, leave=False, unit="b"):
-            mean_loss, acc = train_op(x, y)
-        print(f"epoch {epoch}: mean_loss {mean_loss:.3f}, acc {acc:.3f}")
+        x, y, num_batch = get_batch_data()
+        for step in tqdm(range(num_batch), ncols=70, leave=False, unit="b"):
+            mean_loss, acc = train_op(x[step], y[step])
+        print(f"epoch {epoch}: mean_loss {mean_loss:.3f}, acc {acc:.3f}")  # of the last batch
         gs = epoch * num_batch  # global step
         g.model.save_weights(f"{hp.logdir}/model_epoch_{epoch:02d}_gs_{gs}.weights.h5")
 
@@ -418,7 +406,7 @@ def greedy(g, x):
     """Translate a batch: (N, T) -> (N, T). At each position, take the most likely word."""
     preds = np.zeros_like(x)  # (N, T)
     for j in range(hp.maxlen):
-        # The word at position j depends on those before it, which are complete.
+        # The decoder predicts word j from those before it, which are known by now.
         _preds, _, _ = g.model.predict_on_batch([x, preds])  # (N, T)
         preds[:, j] = _preds[:, j]
     return preds
@@ -440,21 +428,24 @@ def eval():
             entries.append(f"- source: {source}\n- expected: {target}\n- got: {got}\n\n")
             ref, hypothesis = target.split(), got.split()
             if len(ref) > 3 and len(hypothesis) > 3:  # BLEU compares groups of up to 4 words
-                list_of_refs.append([ref])
+                list_of_refs.append([ref])  # a list, as a sentence may have several references
                 hypotheses.append(hypothesis)
-    score = f"Bleu Score = {100 * corpus_bleu(list_of_refs, hypotheses)}"
+    score = 100 * corpus_bleu(list_of_refs, hypotheses) if hypotheses else 0.0
+    last_line = f"Bleu Score = {score}"
 
-    print("".join(entries[:5]) + score)
+    print("".join(entries[:5]) + last_line)
     os.makedirs("results/mini", exist_ok=True)
     name = os.path.basename(path).removesuffix(".weights.h5")
     with open(f"results/mini/{name}", "w", encoding="utf-8") as fout:
-        fout.write("".join(entries) + score)
+        fout.write("".join(entries) + last_line)
 
 
 if __name__ == "__main__":
-    hp = SampleHyperparams  # delete this line to train on IWSLT 2016, as documented
-    if not os.path.exists("corpora/sample"):
-        subprocess.run([sys.executable, "corpora/sample.py", "--output", "corpora/sample"])
+    # To train on IWSLT 2016, as documented, delete the next four lines.
+    hp = SampleHyperparams
+    if not os.path.exists(hp.source_train):
+        command = [sys.executable, "corpora/sample.py", "--output", "corpora/sample"]
+        subprocess.run(command, check=True)
     make_vocab(hp.source_train, "de.vocab.tsv")
     make_vocab(hp.target_train, "en.vocab.tsv")
     train()

@@ -43,6 +43,7 @@ from coverage.numbits import numbits_to_nums
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "mutants"
 FILES = [
+    "mini.py",
     "choices.py",
     "attention.py",
     "modules.py",
@@ -75,6 +76,7 @@ MODEL_TESTS = "attention modules positions rnn model"
 TEXT_TESTS = "data_load small_text subwords bad_input"
 TRAINING_TESTS = "scripts resume tensorboard bad_input"
 MORE_TESTS = {
+    "mini.py": "mini",
     "choices.py": f"hparams {MODEL_TESTS}",
     "attention.py": MODEL_TESTS,
     "modules.py": MODEL_TESTS,

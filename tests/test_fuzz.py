@@ -291,7 +291,7 @@ def check_export(loaded):
 
 def repair(flags):
     """Change flags that contradict others, by the rules in their declarations."""
-    for field in dataclasses.fields(Hyperparams):
+    for field in Hyperparams.declared():
         value = flags.get(field.name, field.default)
         needs = field.metadata["needs"] if value != field.default else {}
         if field.metadata["choices"] in (POSITIONS, NORMALIZATIONS):

@@ -1,7 +1,9 @@
 """mini.py is the specification of the recipe legacy: equal to the 2017 code and to the project."""
 
 import ast
+import functools
 import hashlib
+import inspect
 import json
 import re
 import subprocess
@@ -49,6 +51,7 @@ def eager():
 @pytest.fixture
 def sample(configure):
     """The flags of a corpus of 70 pairs in the format of IWSLT, with vocabularies of both."""
+    keras.utils.set_random_seed(0)  # of the weights and the order of the pairs
     pairs, tests = sample_pairs(70), sample_pairs(20, seed=1)
     files = {
         name: value for name, value in vars(mini.Hyperparams).items() if "corpora" in str(value)
@@ -144,9 +147,9 @@ def test_five_training_steps_are_those_of_2017(golden, configure, eager, monkeyp
     """Parameters: all but a few whose gradient is rounding noise (tests/test_model.py)."""
     g = golden_graph(golden, configure)
     mini.hp.num_epochs = 5  # of one batch each
-    batch = tf.constant(golden["x"]), tf.constant(golden["y"])
+    x, y = golden["x"], golden["y"]
     monkeypatch.setattr(mini, "Graph", lambda is_training: g)
-    monkeypatch.setattr(mini, "get_batch_data", lambda: ([batch], 1))
+    monkeypatch.setattr(mini, "get_batch_data", lambda: (x[None], y[None], 1))
     mini.train()
     losses = re.findall(r"mean_loss ([\d.]+)", capsys.readouterr().out)
     np.testing.assert_allclose([*map(float, losses)], golden["losses5"], atol=6e-4)
@@ -155,7 +158,7 @@ def test_five_training_steps_are_those_of_2017(golden, configure, eager, monkeyp
         for name, variable in by_2017_name(g.model).items()
     ]
     assert np.sort(np.concatenate(differences))[-20] < 2e-5
-    assert float(g.model([*batch])[1]) == pytest.approx(float(golden["mean_loss_after5"]), abs=1e-5)
+    assert float(g.model([x, y])[1]) == pytest.approx(float(golden["mean_loss_after5"]), abs=1e-5)
 
 
 def test_greedy_decoding_is_that_of_2017(golden, configure, eager):
@@ -227,14 +230,14 @@ def test_text_to_arrays_is_that_of_the_project(sample):
 
 def test_a_batch_is_full_and_an_epoch_repeats_no_pair(sample):
     X, Y = mini.load_train_data()
-    batches, num_batch = mini.get_batch_data()
-    epochs = [[(x.numpy(), y.numpy()) for x, y in batches] for _ in range(2)]
     known = Counter(map(bytes, np.hstack([X, Y])))
-    for epoch in epochs:
-        assert len(epoch) == num_batch == len(X) // 8
-        assert all(x.shape == y.shape == (8, 9) for x, y in epoch)
-        assert Counter(bytes(row) for x, y in epoch for row in np.hstack([x, y])) <= known
-    assert any((a[0] != b[0]).any() for a, b in zip(*epochs, strict=True))
+    epochs = [mini.get_batch_data() for _ in range(2)]
+    for x, y, num_batch in epochs:
+        assert num_batch == len(X) // 8
+        assert x.shape == y.shape == (num_batch, 8, 9)
+        pairs = np.concatenate([x, y], axis=2).reshape(-1, 18)
+        assert Counter(map(bytes, pairs)) <= known
+    assert (epochs[0][0] != epochs[1][0]).any()
 
 
 @pytest.mark.parametrize("sinusoid", [False, True])
@@ -281,10 +284,7 @@ def test_dropout_acts_in_training_only(sample, configure):
 
 def test_training_and_evaluation(sample, configure, monkeypatch, capsys):
     configure(lr=0.01)
-    graphs, make_graph = {}, mini.Graph
-    monkeypatch.setattr(
-        mini, "Graph", lambda is_training: graphs.setdefault(is_training, make_graph(is_training))
-    )
+    monkeypatch.setattr(mini, "Graph", functools.cache(mini.Graph))
     mini.train()
     losses = [*map(float, re.findall(r"mean_loss ([\d.]+)", capsys.readouterr().out))]
     assert len(losses) == 2 and losses[1] < losses[0]
@@ -297,7 +297,8 @@ def test_training_and_evaluation(sample, configure, monkeypatch, capsys):
     _, Y, _, _ = mini.create_data(Sources, Targets)
     monkeypatch.setattr(mini, "greedy", lambda g, x: Y[:8] if (x == X[:8]).all() else None)
     mini.eval()
-    for ours, theirs in zip(*(graph.model.get_weights() for graph in graphs.values()), strict=True):
+    weights = [mini.Graph(is_training=value).model.get_weights() for value in (False, True)]
+    for ours, theirs in zip(*weights, strict=True):
         np.testing.assert_array_equal(ours, theirs)  # the last epoch's
     results = Path(f"results/mini/{names[1]}").read_text("utf-8")
     rows = re.findall(r"- source: (.*)\n- expected: (.*)\n- got: (.*)\n\n", results)
@@ -309,6 +310,10 @@ def test_training_and_evaluation(sample, configure, monkeypatch, capsys):
     assert float(score) == pytest.approx(bleu_score(expected, got)[0])
     printed = capsys.readouterr().out
     assert printed.endswith(f"Bleu Score = {score}\n") and printed.count("- got: ") == 5
+
+    monkeypatch.setattr(mini, "greedy", lambda g, x: np.full_like(x, EOS))
+    mini.eval()  # of empty translations
+    assert capsys.readouterr().out.endswith("- got: \n\nBleu Score = 0.0\n")
 
 
 @slow
@@ -326,6 +331,22 @@ def test_a_user_gets_a_good_score_on_the_built_in_corpus(tmp_path):
 
 
 # The file ------------------------------------------------------------------------
+
+
+def test_the_document_lists_the_functions_of_2017():
+    text = (ROOT / "docs" / "original.md").read_text("utf-8")
+    own = re.search(r"these functions of its own: (.*?)\.$", text, re.MULTILINE)[1]
+    signatures = [
+        f"{name}{inspect.signature(value)}"
+        for name, value in vars(mini).items()
+        if getattr(value, "__module__", None) == "mini" and f"`{name}`" not in own
+        if inspect.isfunction(value) or name == "Graph"
+    ]
+    rows = re.findall(r"^\| `(\w+\(.*?\))` \| `(\w+)` in `(\w+\.py)`", text, re.MULTILINE)
+    assert [row[0] for row in rows] == signatures
+    for _, name, file in rows:
+        source = (ROOT / file).read_text("utf-8")
+        assert re.search(rf"^(def|class) {name}\b", source, re.MULTILINE), name
 
 
 def test_it_imports_nothing_from_the_project():
