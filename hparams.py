@@ -728,8 +728,8 @@ def make_hparams(flags, other=None) -> Hyperparams:
 def settle_flags(flags) -> dict:
     """Add what some flags imply for others.
 
-    `batch_size` alone switches `batch_tokens` off. `sinusoid` is a name of 2017 for one of the
-    `positions`.
+    `batch_size` alone switches `batch_tokens` off. `average_checkpoints` replaces `best`, which a
+    model may have saved. `sinusoid` is a name of 2017 for one of the `positions`.
     """
     implied = {}
     if flags.get("sinusoid") and "positions" not in flags:
@@ -738,7 +738,7 @@ def settle_flags(flags) -> dict:
         raise InputError("batch_size and batch_tokens both set the size of a batch. Give only one")
     if "batch_size" in flags:
         implied["batch_tokens"] = 0
-    if "average_checkpoints" in flags:  # in place of the best one, if that is the saved choice
+    if "average_checkpoints" in flags:
         implied["best"] = flags.get("best", False)
     return flags | implied
 
@@ -888,22 +888,27 @@ def read_hparams(logdir) -> Hyperparams:
 
 
 def load_hparams(flags) -> Hyperparams:
-    """The hyperparameters of the model in `logdir`, overridden by the flags of this call.
+    """The hyperparameters of the model in `logdir`, overridden by the flags of this call."""
+    return override(read_hparams(flags.get("logdir", Hyperparams.logdir)), flags)
+
+
+def override(saved, given) -> Hyperparams:
+    """The hyperparameters of a trained model, overridden by the flags of this call.
 
     Args:
-      flags: dict, those of the command line.
+      saved: Hyperparams of the model.
+      given: dict, the flags that were given.
     """
-    saved = read_hparams(flags.get("logdir", Hyperparams.logdir))
     # A value that the program has chosen stays.
     automatic = {field.name for field in saved.declared() if field.metadata["auto"]}
-    fields = {name: v for name, v in flags.items() if v != AUTO or name not in automatic}
+    fields = {name: v for name, v in given.items() if v != AUTO or name not in automatic}
     saved.check_effects(fields, saved)
     fixed = saved.fixed("model")
     check_matches(saved.path, fixed, fields, "Leave the flag out, or give a new --logdir")
     for part in ("dev", "test"):
         check_both_sides(saved, fields, part)
     fields = {name: v for name, v in settle_flags(fields).items() if name not in fixed}
-    return dataclasses.replace(saved, **fields, given=flags)
+    return dataclasses.replace(saved, **fields, given=given)
 
 
 def check_same_batches(hp, saved):

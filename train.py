@@ -25,6 +25,7 @@ from hparams import (
     find_trained,
     load_hparams,
     make_hparams,
+    override,
     read_hparams,
     save_hparams,
 )
@@ -44,8 +45,6 @@ from runtime.files import (
 )
 from runtime.flags import AUTO, NONE
 from runtime.signals import SignalGuard
-
-FOLDER_FLAGS = ("logdir", "start_from")
 
 
 class Start(NamedTuple):
@@ -67,7 +66,7 @@ def find_start(flags) -> Start:
     from text import check_text_files
     from vocab import check_vocabs_exist
 
-    logdir, start_from = (flags.get(name, getattr(Hyperparams, name)) for name in FOLDER_FLAGS)
+    logdir = flags.get("logdir", Hyperparams.logdir)
     if "TF_CONFIG" not in os.environ:  # of several workers, one holds the lock
         check_unlocked(logdir)
         check_may_make(logdir)
@@ -78,8 +77,8 @@ def find_start(flags) -> Start:
             for path in split_paths(flags[name]):
                 check_exists(path, f"Check --{name}")
     if rows := read_rows(logdir):
-        start = resume(load_hparams(flags), rows)
-    elif start_from != NONE:
+        start = resume(flags, read_hparams(logdir), rows)
+    elif flags.get("start_from", NONE) != NONE:
         start = start_from_model(flags)
     else:
         start = Start(make_hparams(flags))
@@ -90,16 +89,22 @@ def find_start(flags) -> Start:
     return start
 
 
-def resume(hp, rows) -> Start:
-    """Resume the training in `logdir`, whose checkpoints are `rows`."""
-    saved = read_hparams(hp.logdir)
-    start_from = hp.given.get("start_from", NONE)
+def resume(given, saved, rows) -> Start:
+    """Resume a training.
+
+    Args:
+      given: dict, the flags that were given.
+      saved: its Hyperparams so far.
+      rows: its checkpoints.
+    """
+    hp = override(saved, given)
+    start_from = given.get("start_from", NONE)
     if start_from != NONE and os.path.abspath(start_from) != os.path.abspath(saved.start_from):
         raise InputError(
             f"{hp.logdir}: holds a model that did not start from {start_from}. Choose a new"
             " --logdir, or leave out --start_from to resume it"
         )
-    if hp.recipe != hp.given.get("recipe", Hyperparams.recipe) and start_from == NONE:
+    if hp.recipe != given.get("recipe", Hyperparams.recipe) and start_from == NONE:
         raise InputError(
             f"{hp.logdir}: holds a model of the recipe {hp.recipe}, but without --recipe this"
             f" command means {Hyperparams.recipe}. To resume that model, add --recipe {hp.recipe}."

@@ -33,7 +33,6 @@ from runtime.errors import InputError
 from runtime.workers import check_same_settings, make_strategy
 from training_step import BATCH_SPEC, StepMetrics, make_train_step
 from variable_names import variables_by_2017_name
-from vocab import fingerprints
 
 SUMMARY_STEPS = 10  # steps between two points of TensorBoard's curves
 
@@ -299,7 +298,7 @@ class Trainer:
         """Return what all workers must share, by name; the arguments are those of the class."""
         scores = [row for row in self.rows if row.score is not None]
         return {name: v for name, v in self.hp.as_dict().items() if name not in LOCAL_FIELDS} | {
-            "the vocabularies": fingerprints(self.vocabs),
+            "the vocabularies": self.hp.vocab_sha256,
             "the training text": text_digest.hex(),
             "the development set": self.dev_sha256,
             "the checkpoint to resume from": describe_parameters([self.path] if self.rows else []),

@@ -91,7 +91,9 @@ def parse_flags(description, settle, hparams, *extra, reads_model=False):
     except InputError as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
     except OSError as error:  # a folder may not be read, or a name is too long
-        problem = f"{error.filename}: {error.strerror.lower()}. Check the path"
+        problem = str(error)
+        if error.filename:
+            problem = f"{error.filename}: {error.strerror.lower()}. Check the path"
         parser.exit(2, f"{parser.prog}: {problem}\n")
 
 

@@ -41,14 +41,6 @@ def configure(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def eager():
-    """Run each step as it stands. To compile it takes longer than some steps."""
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
-
-
-@pytest.fixture
 def sample(configure):
     """The flags of a corpus of 70 pairs in the format of IWSLT, with vocabularies of both."""
     keras.utils.set_random_seed(0)  # of the weights and the order of the pairs
