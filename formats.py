@@ -2,6 +2,7 @@
 
 import codecs
 import shlex
+import tarfile
 
 import regex
 
@@ -24,7 +25,6 @@ FILE_TYPES = {
     rb"PK(\x03\x04|\x05\x06)": ("a zip archive or an office document", "unzip"),
     rb"7z\xbc\xaf\x27\x1c": ("a 7-Zip archive", "7z x"),
     rb"Rar!\x1a\x07": ("a RAR archive", "unrar x"),
-    rb".{257}ustar": ("a tar archive", "tar xf"),
     rb"%PDF-": ("a PDF document", None),
     rb"\{\\rtf": ("an RTF document", None),
     rb"\xd0\xcf\x11\xe0": ("an office document", None),
@@ -50,11 +50,21 @@ def check_first_bytes(name, line):
             if command:
                 remedy = f"Unpack it, for example with `{command}`"
             raise InputError(f"{name}: {kind}. {remedy}")
+    if is_tar(line):
+        raise InputError(f"{name}: a tar archive. Unpack it, for example with `tar xf`")
     if encoding := utf16_or_32(line):
         raise InputError(
             f"{name}: is {encoding.upper()}. Convert the file, for example with `iconv -f"
             f" {encoding} -t utf-8`"
         )
+
+
+def is_tar(line) -> bool:
+    """Whether a file with this first line of bytes is a tar archive. Its header has a checksum."""
+    try:
+        return bool(tarfile.TarInfo.frombuf(line[: tarfile.BLOCKSIZE], "utf-8", "surrogateescape"))
+    except tarfile.HeaderError:
+        return False
 
 
 def utf16_or_32(line) -> str | None:

@@ -171,7 +171,7 @@ def load_test_data():
 def get_batch_data():
     """Return the batches of an epoch: x and y, (num_batch, N, T) each, and num_batch.
 
-    Each call shuffles the pairs anew, and leaves out those that do not fill a batch.
+    Each call shuffles the pairs again, and leaves out those that do not fill a batch.
     """
     X, Y = load_train_data()
     num_batch = len(X) // hp.batch_size

@@ -150,6 +150,15 @@ def packed_with_tar(content):
     return buffer.getvalue()
 
 
+def packed_with_old_tar(content):
+    """An archive as Unix V7 wrote it, whose header has no magic number but a checksum."""
+    packed = bytearray(packed_with_tar(content))
+    packed[257:265] = bytes(8)
+    packed[148:156] = b" " * 8
+    packed[148:155] = b"%06o\0" % sum(packed[:512])
+    return bytes(packed)
+
+
 def packed_with_zip(content):
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -166,6 +175,7 @@ def packed_with_zip(content):
         (lambda content: b"\x28\xb5\x2f\xfd" + content, "compressed with zstd. .*unzstd"),
         (packed_with_zip, "a zip archive or an office document. .*unzip"),
         (packed_with_tar, "a tar archive. .*tar xf"),
+        (packed_with_old_tar, "a tar archive. .*tar xf"),
         (lambda content: b"%PDF-1.4\n" + content, "a PDF document"),
         (gzip.compress, "compressed with gzip"),
     ],
