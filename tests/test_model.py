@@ -556,7 +556,7 @@ def test_settings_of_keras_change_no_model(foreign_settings):
 
 @pytest.mark.parametrize("kind, args", [(transformer, TRANSFORMER), (recurrent_model, RECURRENT)])
 def test_a_functional_model_fits_and_predicts(kind, args, tmp_path):
-    """docs/walkthrough.md, section 8. The file of it loads, and quantization may skip layers."""
+    """docs/walkthrough.md, section 11. The file of it loads, and quantization may skip layers."""
     model = kind(**args)
     inputs = [keras.Input((None,), dtype="int32") for _ in range(2)]
     functional = keras.Model(inputs, model(*inputs))
