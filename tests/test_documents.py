@@ -103,8 +103,6 @@ def test_same_output_compares_numbers_with_a_tolerance():
 
 @pytest.mark.parametrize("name", [pytest.param("walkthrough.md", marks=slow), "variants.md"])
 def test_examples_print_what_the_page_shows(name, monkeypatch):
-    if not (ROOT / "docs" / "sample_model").exists():
-        pytest.skip("no docs/sample_model")
     monkeypatch.chdir(ROOT)
     names = {"__name__": "__main__"}
     for block, expected in examples(name):
