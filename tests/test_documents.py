@@ -91,6 +91,8 @@ def same_number(expected, printed):
     """Whether two numbers are equal; decimal ones may differ by two units of the second digit."""
     if "." not in expected + printed:
         return expected == printed
+    if "e" in expected:
+        return abs(float(expected) - float(printed)) <= 0.1 * abs(float(expected))
     return abs(float(expected) - float(printed)) <= 0.02 + 0.01 * abs(float(expected))
 
 
@@ -98,6 +100,7 @@ def test_same_output_compares_numbers_with_a_tolerance():
     assert same_output("(1, 3) [0.5 -0. ]\n", "(1, 3)\n[ 0.51 0.00]")
     assert not same_output("(1, 3)", "(1, 4)")
     assert not same_output("[0.5]", "[0.6]")
+    assert not same_output("1.7e-07", "3.5e-04")
     assert not same_output("the dog 0.5", "a dog 0.5")
 
 
