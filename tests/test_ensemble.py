@@ -85,6 +85,7 @@ def test_an_ensemble_of_one_model_is_the_model(beam):
     np.testing.assert_allclose(got[1], expected[1], atol=1e-5)
 
 
+@slow
 def test_beam_search_finds_better_translations_than_each_model_alone():
     """By the log-probability of both together."""
     keras.utils.set_random_seed(0)
@@ -120,6 +121,7 @@ def newest_name(flags):
     return name
 
 
+@slow
 def test_the_scripts_use_several_models(two, tmp_path):
     logdir, results = two["logdir"], tmp_path / "results"
     done = forked_script("eval.py", logdir=logdir, results=results, beam=1)
