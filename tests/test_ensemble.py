@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import export
 import inference
 import train
 from conftest import slow
@@ -156,13 +157,14 @@ def test_an_ensemble_is_exported(two, tmp_path):
 
 
 @pytest.mark.parametrize("format", ["ctranslate2", "huggingface"])
-def test_other_programs_run_one_model(two, tmp_path, format):
-    output = tmp_path / "exported"
-    done = forked_script("export.py", logdir=two["logdir"], output=output, format=format)
-    assert done.returncode == 2 and "logdir names several models, but" in done.stderr
+def test_other_programs_run_one_model(trained, tmp_path, format):
+    output, twice = tmp_path / "exported", ",".join([trained("tiny")["logdir"]] * 2)
+    with pytest.raises(InputError, match="logdir names several models, but"):
+        run_main(export, dict(logdir=twice, output=str(output), format=format))
     assert not output.exists()
 
 
+@slow
 def test_the_results_file_names_the_models(two, tmp_path, monkeypatch):
     from eval import results_path
 

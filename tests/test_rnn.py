@@ -260,7 +260,7 @@ def train_two_steps(score):
         assert np.isfinite(step(tf.constant(x), tf.constant(y))).all()
 
 
-@pytest.mark.parametrize("score", ATTENTION_SCORES)
+@pytest.mark.parametrize("score", slow_unless(["additive", "cosine"], ATTENTION_SCORES))
 def test_a_training_step_lowers_the_loss(eager, score):
     keras.utils.set_random_seed(1)
     model = recurrent_model(50, 50, hidden_units=16, attention_score=score, tied_embeddings=True)
