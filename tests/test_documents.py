@@ -182,7 +182,7 @@ def test_every_section_links_to_its_exercises():
     for section in sections[1:]:
         title = section.splitlines()[0]
         if title[0].isdigit() and (ROOT / "docs" / "exercises.md").exists():
-            assert f"exercises.md#{anchor_of(title)}" in section, title
+            assert f"](exercises.md#{anchor_of(title)})" in section, title
 
 
 # docs/*.md and docstrings name sections of the walk-through by number or anchor.
