@@ -1182,7 +1182,7 @@ if (!document.title) faults.push("the page has no title");
 const controls = "textarea, input, button, select, summary, [tabindex]";
 for (const element of document.querySelectorAll(controls)) {
     const name = element.labels?.[0]?.textContent || element.ariaLabel || element.innerText;
-    if (!name?.trim() && element.getClientRects().length) faults.push(element.outerHTML);
+    if (!name?.trim() && element.checkVisibility()) faults.push(element.outerHTML);
     if (element.tabIndex < 0) faults.push(`not reached by Tab: ${element.outerHTML}`);
 }
 for (const element of document.querySelectorAll("body *")) {
