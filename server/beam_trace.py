@@ -24,7 +24,7 @@ class Node:
 
     parent: int  # its index among the nodes of the step before; -1 in the first step
     token: int  # id
-    log_prob: float  # of the whole hypothesis
+    log_prob: float  # of all its tokens together
     score: float  # log_prob / length penalty
     fate: str
     rank: int = 0  # among the translations that the search returns, from 1; 0 for the others

@@ -1066,8 +1066,13 @@ def test_the_page_shows_the_inside_of_the_model(flags, server):
         def find(selector):
             return driver.find_elements(By.CSS_SELECTOR, selector)
 
-        def texts(selector):
-            return [element.text for element in find(selector)]
+        def texts(selector):  # at once, since an answer replaces the elements
+            elements = f"[...document.querySelectorAll('{selector}')]"
+            return driver.execute_script(f"return {elements}.map(element => element.innerText)")
+
+        def wait_until_shown(condition):
+            """Wait until the condition is true and no answer is on its way."""
+            wait_for(lambda: condition() and not find("[aria-busy=true]"))
 
         def press(*keys):
             ActionChains(driver).send_keys(*keys).perform()
@@ -1082,9 +1087,9 @@ def test_the_page_shows_the_inside_of_the_model(flags, server):
         wait_for(lambda: len(find("#alternatives button")) == 3)
         assert looks() == []  # nothing is computed yet
         find("summary")[0].send_keys(Keys.ENTER)
-        cells = wait_for(lambda: find("#map tbody td") and find("#likely li"))
+        wait_until_shown(lambda: texts("#map td") and texts("#likely li"))
         assert sorted(looks()) == ["attention", "steps"]
-        assert len(texts("#map tbody th")) == len(cells) == len(texts("#likely li"))
+        assert len(texts("#map tbody th")) == len(texts("#likely li"))
         assert texts("#map thead th")[-1] == texts("#map tbody th")[-1] == "</S>"
         # By keyboard: Tab leads from the choice of the head into the map, arrows move in it.
         find("#head")[0].send_keys(Keys.TAB)
@@ -1092,18 +1097,18 @@ def test_the_page_shows_the_inside_of_the_model(flags, server):
         row, column = texts("#map tbody th")[1], texts("#map thead th")[1]
         wait_for_text(driver, f"Row {row}, column {column}: ")
         Select(find("#kind")[0]).select_by_value("decoder")
-        wait_for(lambda: find("#map .masked"))
+        wait_until_shown(lambda: texts("#map .masked"))
         assert texts("#map thead th")[0] == "<S>"
         Select(find("#head")[0]).select_by_value("2")
-        wait_for(lambda: "head 2" in find("#map table")[0].accessible_name)
+        wait_until_shown(lambda: find("#map [aria-label$='head 2']"))
         assert sorted({*looks()}) == ["attention", "steps"]
 
         find("details details summary")[0].send_keys(Keys.ENTER)
-        wait_for(lambda: find("#tree .node"))
+        wait_until_shown(lambda: texts("#tree .node"))
         best = texts("#tree .taken")
         assert "■ 1" in best[-1]
         find("#alternatives button")[1].click()
-        wait_for(lambda: texts("#tree .taken") != best)
+        wait_until_shown(lambda: texts("#tree .taken") != best)
         assert "■ 2" in texts("#tree .taken")[-1]
         find("#tree [tabindex]")[0].click()
         press(Keys.ARROW_DOWN)
@@ -1113,13 +1118,13 @@ def test_the_page_shows_the_inside_of_the_model(flags, server):
         before = texts("#map tbody th")
         driver.find_element(By.ID, "text").clear()
         driver.find_element(By.ID, "text").send_keys(sentences[1] + "\n")
-        wait_for(lambda: texts("#map tbody th") != before)
-        assert find("#map .masked")  # the chosen kind stays
+        wait_until_shown(lambda: texts("#map tbody th") != before)
+        assert texts("#map .masked")  # the chosen kind stays
         # What is refused is said.
         driver.find_element(By.ID, "text").clear()
         driver.find_element(By.ID, "text").send_keys("a " * 300 + "\n")
         wait_for_text(driver, "To look inside, give one of at most")
-        assert find("#map td") == []
+        wait_until_shown(lambda: not texts("#map td"))
         statuses = [entry["message"] for entry in driver.get_log("browser")]
         assert all("413" in message for message in statuses)
 
