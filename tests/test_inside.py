@@ -75,7 +75,7 @@ def paths(steps):
         (dict(beam=4), []),
         (dict(beam=2, alpha=0.0), []),
         (dict(beam=3, alpha=2.0), []),
-        (dict(beam=4, length_penalty="ctranslate2", alpha=1.0), []),
+        (dict(beam=4, length_penalty="ctranslate2", alpha=2.0), []),
         (dict(beam=4, no_repeat_ngram=1, suppress_unknown=True), []),
         (dict(beam=4), [7, 8]),
         (dict(beam=4), [5] * 20),  # more tokens than a translation may have
@@ -83,17 +83,18 @@ def paths(steps):
 )
 def test_the_tree_has_the_translations_of_beam_search(eager, flags, prefix):
     hp = make_hparams(SMALL | LIMITS | flags)
-    keras.utils.set_random_seed(hp.beam + len(prefix))
+    keras.utils.set_random_seed(0)
     model = make_model(hp, 13, 13)
     x = np.random.default_rng(0).integers(4, 13, (1, 6), np.int32)
     x[:, -1] = EOS
     prefixes = tf.constant([prefix], tf.int32)
-    nbest = hp.beam - 1
+    nbest = max(1, hp.beam - 2)
     ids, scores = make_search(model, hp, hp.beam, nbest, prefixed=True)(x, prefixes)
     steps = trace_beam(
         **search_arguments(model, hp, tf.constant(x), hp.beam, prefixes),
         **beam_arguments(hp, hp.beam, nbest),
     )
+    assert len(steps) == ids.shape[2]  # it stops at the same step
     best = paths(steps)
     assert len(best) == np.isfinite(scores).sum()
     for rank, nodes in best.items():
@@ -116,6 +117,7 @@ def check_fates(steps, beam):
             assert (node.fate == "kept") == (j in parents)
             assert node.fate != "open" or i + 1 == len(steps)
             assert not node.rank or node.fate == "ended"
+            assert node.fate != "ended" or j < beam  # only the best K of a step may end
         assert nodes == sorted(nodes, key=lambda node: -node.log_prob)
 
 
