@@ -185,6 +185,11 @@ class ModelHparams(Flags):
         " <PAD>; none: padding is not masked",
         choices=("activations", "ids", "none"),
     )
+    causality: bool = block_flag(
+        True,
+        "in training, hide later tokens from the decoder's self-attention; translating, which has"
+        " none, stays as it is",
+    )
     dropout_on: str = block_flag(
         "attention",
         "where dropout applies in addition to the embeddings: attention weights, outputs of"
