@@ -229,6 +229,15 @@ def append_eos(ids, hp) -> list:
 # Drawing -----------------------------------------------------------------------
 
 
+def readable_token(token) -> str:
+    """Return a token as pictures show it: the sign that begins a word is a thick bar in most fonts.
+
+    >>> readable_token("▁Hund")
+    '_Hund'
+    """
+    return token.replace("▁", "_")
+
+
 def plot_heads(heads, x_labels, y_labels):
     """Plot an attention map per head. Negative weights are red.
 
