@@ -144,6 +144,7 @@ EXPORT_FORMATS = dict(
         refused=("beam", "length_penalty", "alpha"),
     ),
     huggingface=ExportChoice("interop.huggingface_model.write", MARIAN_NEEDS, OTHER_FORMAT),
+    logdir=ExportChoice("interop.logdir.write"),
 )
 
 ENGINES = dict(

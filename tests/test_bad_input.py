@@ -227,6 +227,7 @@ def test_a_full_disk_is_not_taken_for_a_full_memory():
     assert isinstance(explained, OSError) and "logdir: the disk is full" in str(explained)
 
 
+@slow
 def test_unusual_text(model, tmp_path):
     """Lines of a million characters, a word of a hundred thousand, a null byte: no crash."""
     odd = ["a b" * 333_333, "x" * 100_000, "a\0b", " \t ", "\u00a0", "u\u0308ber\u2028den\u0085\r"]

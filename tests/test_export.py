@@ -1,12 +1,23 @@
 """Exported models translate as translate.py does, in a process without this project."""
 
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import export
+import train
 from conftest import slow
-from helpers import ODD_LINES, load, read_test_sentences, refused, run_main, run_saved_models
+from helpers import (
+    ODD_LINES,
+    load,
+    parameters,
+    read_test_sentences,
+    refused,
+    run_main,
+    run_saved_models,
+)
 from inference import Translator
 from processes import forked_script
 from runtime.errors import InputError
@@ -51,6 +62,42 @@ def test_without_tensorflow_text(trained, tmp_path, monkeypatch, recipe):
     with pytest.raises(InputError, match="tensorflow-text cannot be imported .* `pip install"):
         run_main(export, given)
     assert not output.exists()
+
+
+def test_a_folder_to_give_away(trained, tmp_path):
+    """It has the mean of the parameters alone, and starts another training."""
+    flags, path = trained("tiny"), tmp_path / "shared"
+    mean = dict(logdir=flags["logdir"], average_checkpoints=3)
+    run_main(export, mean | dict(format="logdir", output=str(path)))
+    sizes = [
+        sum(file.stat().st_size for file in Path(folder).iterdir() if "tfevents" not in file.name)
+        for folder in (flags["logdir"], path)
+    ]
+    assert sizes[1] < sizes[0] / 3
+    lines = read_test_sentences(flags["source_test"]).raw
+    texts = [
+        [translation.text for translation in Translator(load(given))(lines)]
+        for given in (mean, dict(logdir=str(path)))
+    ]
+    assert texts[0] == texts[1]
+    shared = parameters(path)
+    more = dict(start_from=str(path), logdir=str(tmp_path / "more"), num_epochs=1, lr=1e-30)
+    run_main(train, flags | more)
+    for name, array in parameters(tmp_path / "more").items():
+        np.testing.assert_allclose(array, shared[name], atol=1e-6)
+
+
+@slow
+def test_a_model_of_the_2017_code_is_given_away(original_run, tmp_path):
+    flags = dict(logdir=original_run / "logdir", preprocessed=original_run / "preprocessed")
+    flags = {name: str(value) for name, value in flags.items()} | dict(num_heads=4)
+    run_main(export, flags | dict(format="logdir", output=str(tmp_path / "shared")))
+    lines = ["Ein Mann schläft .", "Zwei Hunde spielen im Schnee ."]
+    texts = [
+        [translation.text for translation in Translator(load(given))(lines)]
+        for given in (flags, dict(logdir=str(tmp_path / "shared")))
+    ]
+    assert texts[0] == texts[1]
 
 
 @slow

@@ -16,6 +16,7 @@ from conftest import (
     model_args,
     needs_bfloat16,
     recurrent_model,
+    slow,
     token_by_token,
     transformer,
 )
@@ -364,7 +365,9 @@ def test_label_smoothing_of_training_and_of_the_development_set(corpus, eager, m
 
 
 @needs_bfloat16
-@pytest.mark.parametrize("recipe", ["legacy", "tiny", "rnn_attention"])
+@pytest.mark.parametrize(
+    "recipe", ["tiny", *(pytest.param(name, marks=slow) for name in ("legacy", "rnn_attention"))]
+)
 def test_bfloat16_is_near_float32_and_learns(recipe):
     flags = dict(recipe=recipe, hidden_units=32, maxlen=8)
     flags |= {} if "rnn" in recipe else dict(num_blocks=2, num_heads=4)
@@ -414,32 +417,31 @@ def test_the_constructor_makes_all_parameters(recipe, monkeypatch):
     assert model.hp.tied_embeddings == (model.enc_input.tokens is model.dec_input.tokens)
 
 
-def load_and_compare(paths):
-    """Load models, and compare their logits with those in a file next to each."""
-    for path in paths:
-        loaded = keras.models.load_model(path)
-        assert type(loaded) is Transformer
-        arrays = np.load(f"{path}.npz")
-        np.testing.assert_array_equal(loaded(arrays["x"], arrays["y"]), arrays["logits"])
+def load_and_compare(path):
+    """Load a model, and compare its logits with those in the file next to it."""
+    loaded = keras.models.load_model(path)
+    assert type(loaded) is Transformer
+    arrays = np.load(f"{path}.npz")
+    np.testing.assert_array_equal(loaded(arrays["x"], arrays["y"]), arrays["logits"])
 
 
-def test_a_keras_file_holds_the_model(tmp_path):
-    """For every recipe in this process, and for two in another one that imports model.py."""
-    paths = []
-    for recipe in RECIPES:
-        keras.utils.set_random_seed(1)
-        model = recipe_model(recipe)
-        paths.append(str(tmp_path / f"{recipe}.keras"))
-        model.save(paths[-1])
-        np.savez(f"{paths[-1]}.npz", x=X, y=Y, logits=model(X, Y))
-        keras.utils.set_random_seed(2)  # other initial values
-        loaded = keras.models.load_model(paths[-1])
-        assert type(loaded) is Transformer and loaded.get_config() == model.get_config()
-        assert len(loaded.variables) == len(model.variables)
-        for ours, theirs in zip(loaded.trainable_variables, model.trainable_variables, strict=True):
-            np.testing.assert_array_equal(ours, theirs, err_msg=theirs.path)
-        np.testing.assert_array_equal(loaded(X, Y), model(X, Y))
-    with Forked(functools.partial(load_and_compare, [paths[0], paths[-1]])) as process:
+@pytest.mark.parametrize(
+    "recipe", [name if name == "tiny" else pytest.param(name, marks=slow) for name in RECIPES]
+)
+def test_a_keras_file_holds_the_model(recipe, tmp_path):
+    """In this process, and in another one that imports model.py."""
+    keras.utils.set_random_seed(1)
+    model, path = recipe_model(recipe), str(tmp_path / f"{recipe}.keras")
+    model.save(path)
+    np.savez(f"{path}.npz", x=X, y=Y, logits=model(X, Y))
+    keras.utils.set_random_seed(2)  # other initial values
+    loaded = keras.models.load_model(path)
+    assert type(loaded) is Transformer and loaded.get_config() == model.get_config()
+    assert len(loaded.variables) == len(model.variables)
+    for ours, theirs in zip(loaded.trainable_variables, model.trainable_variables, strict=True):
+        np.testing.assert_array_equal(ours, theirs, err_msg=theirs.path)
+    np.testing.assert_array_equal(loaded(X, Y), model(X, Y))
+    with Forked(functools.partial(load_and_compare, path)) as process:
         _, printed = process.communicate()
     assert process.returncode == 0, printed
 

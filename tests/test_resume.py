@@ -143,6 +143,7 @@ def test_killed_several_times_it_gives_the_same(flags, uninterrupted, tmp_path):
     assert len(steps) >= KILLS and any(steps)  # some were killed after a checkpoint
 
 
+@slow
 def test_sigterm_saves_at_once_and_a_run_locks_its_folder(flags, uninterrupted, tmp_path):
     with start(flags, tmp_path, save_steps=0) as process:
         wait_for(process, tmp_path, "events*")

@@ -10,8 +10,11 @@ import time
 import pytest
 
 from conftest import ROOT, sample_pairs
-from helpers import read_test_sentences
+from helpers import load, read_test_sentences
+from hparams import Hyperparams, make_hparams, read_hparams
+from inference import Translator
 from processes import run_script
+from runtime.cli import parse_flags
 from text import SentenceFile
 
 
@@ -151,3 +154,19 @@ def test_it_replaces_its_own_files_and_no_others(tmp_path):
     done = write(tmp_path, train=30, test=2)
     assert done.returncode == 2 and str(foreign) in done.stderr
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_the_sample_model_is_that_of_its_flags(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", f"@{ROOT}/docs/sample_model.flags"])
+    made = parse_flags("", make_hparams, Hyperparams)
+    saved = read_hparams(ROOT / "docs" / "sample_model")
+    other = {name for name in made.as_dict() if getattr(made, name) != getattr(saved, name)}
+    # The text decides the warm-up. The mean of ten checkpoints is one.
+    assert other == {"logdir", "warmup_steps", "average_checkpoints"}
+
+
+def test_the_sample_model_translates_the_example_of_the_documents():
+    example = "Die Frau hat den Brief nicht gelesen."
+    assert example in (ROOT / "docs" / "sample_model.md").read_text("utf-8")
+    (translation,) = Translator(load(dict(logdir=str(ROOT / "docs" / "sample_model"))))([example])
+    assert translation.text == "The woman did not read the letter."

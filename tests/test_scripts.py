@@ -122,7 +122,7 @@ def test_another_test_set_can_be_named(run, tmp_path):
 # Vocabularies of a model ----------------------------------------------------------
 
 
-@pytest.fixture(params=["legacy", "tiny"])
+@pytest.fixture(params=[pytest.param("legacy", marks=slow), "tiny"])
 def moved(request, trained, tmp_path):
     """The flags of a model whose folder was moved to a machine without its other files."""
     flags = trained(request.param)
@@ -415,6 +415,7 @@ def test_a_corpus_smaller_than_a_batch_is_trained_on(tmp_path):
     assert checkpoint.latest_readable(flags["logdir"]).name == "model_epoch_02_gs_2"
 
 
+@slow
 @seeds
 def test_it_learns_to_copy(seed, tmp_path, capsys, record_property):
     """The complete system learns to copy sentences of letters."""
