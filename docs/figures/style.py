@@ -23,6 +23,8 @@ from monitor.attention_maps import readable_token
 WIDTH = 8.0  # inches
 DPI = 200
 SMALL, NORMAL, LARGE = 9, 10, 12  # points
+STEP_MS, CHOSEN_MS, LAST_MS = 1500, 700, 5000  # how long the images of an animation are shown
+COLOURS = 192  # in a file
 
 WEIGHTS_MAP = "Blues"  # attention weights: 0 is white, 1 is dark
 SIGNED_MAP = "RdBu_r"  # numbers from -1, blue, to +1, red
@@ -66,24 +68,29 @@ def make_figure(height, *, title=None, layout="constrained") -> Figure:
     return figure
 
 
-def draw_pictures(pictures, description, **given):
+def draw_pictures(pictures, description, load=None, logdir="docs/sample_model"):
     """Draw the pictures that the command line names, or all.
 
     Args:
-      pictures: {file name: function that returns a Figure, or PIL images of an animation}.
+      pictures: {file name: function that returns a Figure, or a list of images: an animation}.
       description: the docstring of the script.
-      given: arguments of the functions.
+      load: function of a logdir, whose result the functions take; None for functions without
+        arguments.
+      logdir: the default of --logdir, in the root of the repository.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(pictures))
     parser.add_argument("--output", type=Path, default=DOCS, help="folder (default: docs)")
+    if load:
+        parser.add_argument("--logdir", default=str(ROOT / logdir))
     args = parser.parse_args()
     if unknown := {*args.names} - {*pictures}:
         parser.error(f"{', '.join(unknown)}: no such picture. Choose from {', '.join(pictures)}")
+    given = [load(args.logdir)] if load else []
     for name in args.names or pictures:
-        save(pictures[name](**given), args.output / name)
+        save(pictures[name](*given), args.output / name)
         print(args.output / name, file=sys.stderr)
 
 
@@ -94,9 +101,27 @@ def render(figure) -> Image.Image:
     return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 
 
-def save(figure, path):
-    """Write a figure to a PNG file with 256 colours, which is a third as large."""
-    render(figure).quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+def save(picture, path):
+    """Write a picture to a file with few colours, which is a third as large.
+
+    Args:
+      picture: Figure or PIL image; or list of PIL images, an animation.
+    """
+    if isinstance(picture, list):
+        return save_animation(picture, path)
+    image = render(picture) if isinstance(picture, Figure) else picture
+    image.quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+def save_animation(images, path):
+    """Write images to a GIF file, two per step: the second one is shown for a shorter time."""
+    joined = np.concatenate([*map(np.asarray, images)])  # one below the other
+    palette = Image.fromarray(joined).quantize(128, dither=Image.Dither.NONE)
+    first, *others = (image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images)
+    durations = [STEP_MS, CHOSEN_MS] * (len(images) // 2)
+    durations[-1] = LAST_MS
+    options = dict(save_all=True, append_images=others, loop=0, optimize=True)
+    first.save(path, duration=durations, **options)
 
 
 # Attention -------------------------------------------------------------------------
@@ -120,6 +145,11 @@ def draw_weights(ax, weights, keys=None, queries=None, cmap=WEIGHTS_MAP, low=0, 
     ax.tick_params(length=0)
     ax.spines[:].set_color(PALE)
     return image
+
+
+def colour_of(value, cmap, low):
+    """Return the colour of a number between `low` and 1."""
+    return mpl.colormaps[cmap]((value - low) / (1 - low))
 
 
 # Boxes and arrows ------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Train the small models whose attention and curves the pictures show, on the built-in corpus.
 
 python docs/figures/train_models.py              # all that logdir/figures lacks
-python docs/figures/train_models.py additive t5  # these
+python docs/figures/train_models.py learned t5   # these
 
 Each model takes about two minutes on one core. `trained_logdir` finds them.
 """
@@ -13,25 +13,31 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "logdir" / "figures"
-sys.path.insert(0, str(ROOT))
-
-from choices import ATTENTION_SCORES
-
-SMALL_PAIRS = 1000  # of the training that overfits
+FEW, MANY = 1000, 20_000  # training pairs
 SIZE = dict(vocab_size=500, hidden_units=64)
 BLOCKS = dict(ffn_units=256, num_blocks=2, num_heads=4)
-TINY = dict(recipe="tiny", dropout_rate=0.1, num_epochs=8) | SIZE | BLOCKS
-RECURRENT = dict(recipe="rnn_attention", lr=0.003, num_epochs=6) | SIZE
+TINY = dict(recipe="tiny", dropout_rate=0.1, num_epochs=5) | SIZE | BLOCKS
 UNREGULARIZED = dict(dropout_rate=0.0, label_smoothing=0.0, warmup_steps=100)
 
-# The flags of each model by its name. The six recurrent models differ in the attention function.
-MODELS = {name: RECURRENT | dict(attention_score=name) for name in ATTENTION_SCORES} | dict(
-    t5=TINY | dict(positions="t5"),
-    learned=TINY | dict(positions="learned", maxlen=40),
-    curve=TINY | dict(num_epochs=16, dev_steps=50),
-    large_rate=TINY | dict(lr=0.01),
-    many_pairs=TINY | UNREGULARIZED | dict(num_epochs=6, dev_steps=43),
+# The flags of each model by its name.
+MODELS = dict(
     few_pairs=TINY | UNREGULARIZED | dict(num_epochs=60, batch_tokens=1024),
+    many_pairs=TINY | UNREGULARIZED | dict(num_epochs=6, dev_steps=43),
+    recurrent=dict(
+        model="rnn",
+        attention_score="additive",
+        mask_from="ids",
+        tokenizer="words",
+        min_cnt=2,
+        maxlen=12,
+        hidden_units=128,
+        batch_tokens=1024,
+        lr=0.003,
+        warmup_steps=100,
+        num_epochs=8,
+    ),
+    learned=TINY | dict(positions="learned", maxlen=40),
+    t5=TINY | dict(positions="t5"),
 )
 
 
@@ -47,7 +53,7 @@ def run(script, **flags):
     """Run a script of the project."""
     command = [sys.executable, ROOT / script]
     for name, value in flags.items():
-        command += [f"--{name}", str(value)]
+        command += [f"--no-{name}"] if value is False else [f"--{name}", str(value)]
     subprocess.run(command, check=True)
 
 
@@ -71,13 +77,14 @@ def make_corpus(pairs) -> dict:
 
 def train(name):
     """Train a model, with the vocabulary of 20,000 pairs."""
-    vocabulary = FOLDER / "vocabulary"
+    flags = MODELS[name]
+    words = {key: flags[key] for key in ("tokenizer", "min_cnt") if key in flags}
+    vocabulary = FOLDER / ("words" if words else "subwords")
     if not vocabulary.exists():
-        flags = {key: TINY[key] for key in ("recipe", "vocab_size")}
-        run("prepro.py", preprocessed=vocabulary, **flags, **make_corpus(20_000))
-    pairs = SMALL_PAIRS if name == "few_pairs" else 20_000
-    text = make_corpus(pairs) | dict(preprocessed=vocabulary)
-    run("train.py", logdir=FOLDER / name, keep_checkpoints=1, save_steps=0, **text, **MODELS[name])
+        words = words or {key: flags[key] for key in ("recipe", "vocab_size")}
+        run("prepro.py", preprocessed=vocabulary, **words, **make_corpus(MANY))
+    text = make_corpus(FEW if name == "few_pairs" else MANY) | dict(preprocessed=vocabulary)
+    run("train.py", logdir=FOLDER / name, keep_checkpoints=1, save_steps=0, **text, **flags)
 
 
 def main():
