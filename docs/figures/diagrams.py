@@ -228,7 +228,7 @@ def draw_split_heads():
     for x in (left + span / 6, middle, right - span / 6):
         draw_arrow(ax, (x, 5.72), (x, 5.42))
     write_row(5.2, "projected", "(N, T, C)")
-    for i, name in enumerate(("Q = queries W_Q", "K = keys W_K", "V = values W_V")):
+    for i, name in enumerate(("Q = queries W_Q", "K = keys W_K", "V = keys W_V")):
         draw_box(ax, left + i * span / 3 + 0.05, 5.0, span / 3 - 0.1, 0.42, name, fill="attention")
     ax.text(right + 0.1, 5.2, "one matrix\nfor all heads", fontsize=SMALL, va="center", color=GREY)
 
