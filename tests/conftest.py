@@ -41,6 +41,11 @@ needs_bfloat16 = pytest.mark.skipif(
 SMALL = dict(maxlen=15, min_cnt=1, hidden_units=16, num_blocks=1, num_heads=2)
 
 
+def slow_unless(fast, values) -> list:
+    """Values for a test or a fixture, of which `make test` takes those in `fast` only."""
+    return [value if value in fast else pytest.param(value, marks=slow) for value in values]
+
+
 def pytest_collection_modifyitems(items):
     """Skip the slow tests in `make test`."""
     for item in items:

@@ -109,6 +109,7 @@ def test_a_signal_after_the_last_epoch(flags, monkeypatch):
         run_main(train, flags | dict(num_epochs=13, alpha="auto"))
 
 
+@slow
 def test_another_training_in_the_folder(flags):
     with checkpoint.lock(flags["logdir"]):
         refused("train.py", "another training run writes here", **flags | dict(alpha="auto"))

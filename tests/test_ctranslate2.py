@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from conftest import INSTALL_EXTRAS
+from conftest import INSTALL_EXTRAS, slow_unless
 from data_load import encode_lines
 from export import ExportFlags
 from helpers import ODD_LINES, load, read_test_sentences, refused, run_translate
@@ -26,7 +26,7 @@ from translate import TranslateFlags
 ctranslate2 = pytest.importorskip("ctranslate2", reason=INSTALL_EXTRAS)
 
 
-@pytest.fixture(scope="module", params=["updated", "paper", "tiny"])
+@pytest.fixture(scope="module", params=slow_unless(["tiny"], ["updated", "paper", "tiny"]))
 def flags(request, trained):
     return trained(request.param)
 

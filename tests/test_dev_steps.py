@@ -60,6 +60,7 @@ def names(logdir):
     return [row.name for row in saved_rows(logdir)]
 
 
+@slow
 def test_it_is_evaluated_within_and_at_the_end_of_each_epoch(uninterrupted):
     logdir, printed = uninterrupted
     assert [*scalars(logdir)["dev_bleu"]] == [*scalars(logdir)["dev_loss"]] == STEPS
@@ -71,6 +72,7 @@ def test_it_is_evaluated_within_and_at_the_end_of_each_epoch(uninterrupted):
     assert names(logdir) == [name for name in NAMES if name in {*NAMES[1:], best}]
 
 
+@slow
 def test_the_mean_is_that_of_the_evaluated_checkpoints(uninterrupted):
     logdir, _ = uninterrupted
     paths, *_ = load(dict(logdir=str(logdir), average_checkpoints=4))

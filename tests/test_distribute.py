@@ -310,6 +310,7 @@ def test_a_port_that_is_taken_is_named():
     assert re.search(r"127.0.0.1:\d+: this worker cannot use its address .*Choose another", printed)
 
 
+@slow
 def test_workers_that_differ_do_not_train(tmp_path):
     flags = write_corpus(tmp_path, sample_pairs(20)) | SMALL
     run_main(prepro, flags)

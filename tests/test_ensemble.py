@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import export
 import inference
 import train
 from conftest import slow
@@ -85,6 +86,7 @@ def test_an_ensemble_of_one_model_is_the_model(beam):
     np.testing.assert_allclose(got[1], expected[1], atol=1e-5)
 
 
+@slow
 def test_beam_search_finds_better_translations_than_each_model_alone():
     """By the log-probability of both together."""
     keras.utils.set_random_seed(0)
@@ -120,6 +122,7 @@ def newest_name(flags):
     return name
 
 
+@slow
 def test_the_scripts_use_several_models(two, tmp_path):
     logdir, results = two["logdir"], tmp_path / "results"
     done = forked_script("eval.py", logdir=logdir, results=results, beam=1)
@@ -154,13 +157,14 @@ def test_an_ensemble_is_exported(two, tmp_path):
 
 
 @pytest.mark.parametrize("format", ["ctranslate2", "huggingface"])
-def test_other_programs_run_one_model(two, tmp_path, format):
-    output = tmp_path / "exported"
-    done = forked_script("export.py", logdir=two["logdir"], output=output, format=format)
-    assert done.returncode == 2 and "logdir names several models, but" in done.stderr
+def test_other_programs_run_one_model(trained, tmp_path, format):
+    output, twice = tmp_path / "exported", ",".join([trained("tiny")["logdir"]] * 2)
+    with pytest.raises(InputError, match="logdir names several models, but"):
+        run_main(export, dict(logdir=twice, output=str(output), format=format))
     assert not output.exists()
 
 
+@slow
 def test_the_results_file_names_the_models(two, tmp_path, monkeypatch):
     from eval import results_path
 

@@ -64,6 +64,7 @@ def test_without_tensorflow_text(trained, tmp_path, monkeypatch, recipe):
     assert not output.exists()
 
 
+@slow
 def test_a_folder_to_give_away(trained, tmp_path):
     """It has the mean of the parameters alone, and starts another training."""
     flags, path = trained("tiny"), tmp_path / "shared"

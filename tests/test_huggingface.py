@@ -14,7 +14,7 @@ import tensorflow as tf
 from safetensors.numpy import load_file
 
 import prepro
-from conftest import sample_pairs, slow, write_corpus
+from conftest import sample_pairs, slow, slow_unless, write_corpus
 from data_load import encode_lines
 from export import ExportFlags
 from helpers import ODD_LINES, load, read_test_sentences, refused, run_main
@@ -43,7 +43,7 @@ SIDES = (("source", "de"), ("target", "en"))
 EPSILON = 1e-5  # of Marian's normalization; ours is 1e-8
 
 
-@pytest.fixture(scope="module", params=["updated", "paper", "tiny"])
+@pytest.fixture(scope="module", params=slow_unless(["tiny"], ["updated", "paper", "tiny"]))
 def exported(request, trained, tmp_path_factory):
     """The flags of a model, and the folder of its export."""
     flags = dict(logdir=trained(request.param)["logdir"], average_checkpoints=1, beam=1)

@@ -17,6 +17,7 @@ from conftest import (
     needs_bfloat16,
     recurrent_model,
     slow,
+    slow_unless,
     token_by_token,
     transformer,
 )
@@ -145,7 +146,7 @@ FROM_IDS = ["updated", "paper", "tiny", "pre_norm"]
 ONE_BLOCK = dict(maxlen=6, hidden_units=16, num_blocks=1, num_heads=2)
 
 
-@pytest.fixture(params=SETTINGS)
+@pytest.fixture(params=slow_unless(["learned", "tiny", "pre_norm"], SETTINGS))
 def model(request):
     keras.utils.set_random_seed(1)
     model = transformer(13, 13, **SETTINGS[request.param] | SIZES | dict(dropout_rate=0.1))
@@ -225,7 +226,7 @@ def test_padding_changes_nothing_before_the_first_step():
     np.testing.assert_allclose(model(*padded)[:, :6], model(X, Y), atol=1e-5)
 
 
-@pytest.mark.parametrize("model", FROM_IDS, indirect=True)
+@pytest.mark.parametrize("model", slow_unless(["tiny", "pre_norm"], FROM_IDS), indirect=True)
 def test_padding_changes_nothing_where_masks_are_from_ids(model):
     padded = [np.pad(ids, [(0, 0), (0, 3)]) for ids in (X, Y)]
     np.testing.assert_allclose(model(*padded)[:, :6], model(X, Y), atol=1e-5)
@@ -244,12 +245,12 @@ def test_without_masks_padding_gets_attention():
         assert (on_padding > 0.1).all() if mask_from == "none" else (on_padding == 0).all()
 
 
-@pytest.mark.parametrize("model", FROM_IDS, indirect=True)
+@pytest.mark.parametrize("model", slow_unless(["tiny", "pre_norm"], FROM_IDS), indirect=True)
 def test_a_row_that_is_all_padding_is_finite(model):
     assert np.isfinite(model(np.zeros_like(X), np.zeros_like(Y))).all()
 
 
-@pytest.mark.parametrize("model", FROM_IDS, indirect=True)
+@pytest.mark.parametrize("model", slow_unless(["tiny", "pre_norm"], FROM_IDS), indirect=True)
 def test_hypotheses_of_a_sentence_share_its_memory(model):
     """Three hypotheses per sentence get the same logits together as each one alone."""
     beam = 3
@@ -365,9 +366,7 @@ def test_label_smoothing_of_training_and_of_the_development_set(corpus, eager, m
 
 
 @needs_bfloat16
-@pytest.mark.parametrize(
-    "recipe", ["tiny", *(pytest.param(name, marks=slow) for name in ("legacy", "rnn_attention"))]
-)
+@pytest.mark.parametrize("recipe", slow_unless(["tiny"], ["legacy", "tiny", "rnn_attention"]))
 def test_bfloat16_is_near_float32_and_learns(recipe):
     flags = dict(recipe=recipe, hidden_units=32, maxlen=8)
     flags |= {} if "rnn" in recipe else dict(num_blocks=2, num_heads=4)
@@ -398,7 +397,7 @@ def recipe_model(recipe, **kwargs):
     return transformer(13, 13, **args | SIZES | dict(dropout_rate=0.1), **kwargs)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", slow_unless(["legacy", "tiny"], RECIPES))
 def test_the_constructor_makes_all_parameters(recipe, monkeypatch):
     """Without a call, and the first call does not trace the blocks symbolically first."""
     model, calls = recipe_model(recipe), []
@@ -425,9 +424,7 @@ def load_and_compare(path):
     np.testing.assert_array_equal(loaded(arrays["x"], arrays["y"]), arrays["logits"])
 
 
-@pytest.mark.parametrize(
-    "recipe", [name if name == "tiny" else pytest.param(name, marks=slow) for name in RECIPES]
-)
+@pytest.mark.parametrize("recipe", slow_unless(["tiny"], RECIPES))
 def test_a_keras_file_holds_the_model(recipe, tmp_path):
     """In this process, and in another one that imports model.py."""
     keras.utils.set_random_seed(1)
@@ -532,6 +529,7 @@ def foreign_settings():
     config.set_dtype_policy(before[2])
 
 
+@slow
 def test_settings_of_keras_change_no_model(foreign_settings):
     """Neither its dtypes nor its numbers, in training and decoding."""
     sizes = dict(hidden_units=8, vocab_size=12, seed=1)
@@ -554,7 +552,13 @@ def test_settings_of_keras_change_no_model(foreign_settings):
             np.testing.assert_array_equal(got, array, err_msg=str(flags))
 
 
-@pytest.mark.parametrize("kind, args", [(transformer, TRANSFORMER), (recurrent_model, RECURRENT)])
+@pytest.mark.parametrize(
+    "kind, args",
+    [
+        (transformer, TRANSFORMER),
+        pytest.param(recurrent_model, RECURRENT, marks=slow),
+    ],
+)
 def test_a_functional_model_fits_and_predicts(kind, args, tmp_path):
     """docs/walkthrough.md, section 8. The file of it loads, and quantization may skip layers."""
     model = kind(**args)

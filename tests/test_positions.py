@@ -7,7 +7,14 @@ import tensorflow as tf
 from keras import ops
 
 from choices import POSITIONS
-from conftest import beam_and_model_scores, model_args, needs_bfloat16, token_by_token, transformer
+from conftest import (
+    beam_and_model_scores,
+    model_args,
+    needs_bfloat16,
+    slow_unless,
+    token_by_token,
+    transformer,
+)
 from helpers import SIZES, X, Y, random
 from hparams import make_hparams
 from model import InputEmbedding
@@ -326,7 +333,7 @@ def test_only_positions_of_the_decoder_are_causal():
         assert {layer.causality for layer in layers} == {causality}
 
 
-@pytest.mark.parametrize("name", POSITIONS)
+@pytest.mark.parametrize("name", slow_unless(["none", "paired_sinusoid", "t5"], POSITIONS))
 def test_only_without_positions_the_encoder_does_not_see_the_order(name):
     """Tigers love rabbits, or rabbits love tigers."""
     model = small_model(name)
@@ -370,14 +377,16 @@ def test_a_model_with_each_encoding(name, recipe):
     assert len(named) == len(model.trainable_variables)
 
 
-@pytest.mark.parametrize("name", ["recurrent", "convolutional", "xlnet"])
+@pytest.mark.parametrize(
+    "name", slow_unless(["recurrent"], ["recurrent", "convolutional", "xlnet"])
+)
 def test_beam_search_keeps_the_state_of_each_hypothesis(name):
     """The best hypothesis has the score that the model gives to it at once."""
     scores, expected = beam_and_model_scores(dict(recipe="tiny", positions=name) | SIZES)
     np.testing.assert_allclose(scores, expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["hierarchical", "recurrent", "shaw", "t5"])
+@pytest.mark.parametrize("name", slow_unless(["t5"], ["hierarchical", "recurrent", "shaw", "t5"]))
 def test_a_keras_file_holds_the_encoding(name, tmp_path):
     model = small_model(name)
     model.save(tmp_path / "model.keras")

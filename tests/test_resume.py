@@ -198,6 +198,7 @@ def test_a_closed_terminal_saves_and_nohup_trains_on(flags, uninterrupted, tmp_p
     assert_equal(tmp_path, uninterrupted)
 
 
+@slow
 def test_a_full_disk_leaves_the_last_checkpoint(flags, one_epoch):
     """The limit of 100 kB per file is less than a checkpoint has."""
     before = checkpoint.latest_readable(one_epoch)
@@ -284,6 +285,7 @@ def test_an_exhausted_resource_has_the_message_of_its_cause(message, expected):
     assert expected in str(train.explain_tf_error(error, make_hparams({})))
 
 
+@slow
 @pytest.mark.parametrize("lr", [1e20, 3e38] if "SOAK" in os.environ else [1e20])
 def test_training_that_diverges_ends_with_a_message(flags, one_epoch, lr):
     before = saved_rows(one_epoch)[-1]

@@ -16,6 +16,7 @@ from conftest import (
     recurrent_model,
     sample_pairs,
     slow,
+    slow_unless,
     token_by_token,
     write_corpus,
 )
@@ -259,7 +260,7 @@ def train_two_steps(score):
         assert np.isfinite(step(tf.constant(x), tf.constant(y))).all()
 
 
-@pytest.mark.parametrize("score", ATTENTION_SCORES)
+@pytest.mark.parametrize("score", slow_unless(["additive", "cosine"], ATTENTION_SCORES))
 def test_a_training_step_lowers_the_loss(eager, score):
     keras.utils.set_random_seed(1)
     model = recurrent_model(50, 50, hidden_units=16, attention_score=score, tied_embeddings=True)
@@ -304,15 +305,15 @@ def test_cross_attention_has_the_weights_of_each_step():
     np.testing.assert_allclose(weights[:, :, 0], first[:, :, 0], atol=1e-6)
 
 
-@pytest.mark.parametrize("recipe", ["rnn", "rnn_attention"])
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("recipe", slow_unless(["rnn_attention"], ["rnn", "rnn_attention"]))
+@pytest.mark.parametrize("cell", slow_unless(["lstm"], CELLS))
 def test_beam_search_keeps_the_state_of_each_hypothesis(recipe, cell):
     """The best hypothesis has the score that the model gives to it at once."""
     scores, expected = beam_and_model_scores(dict(recipe=recipe, cell=cell, hidden_units=C))
     np.testing.assert_allclose(scores, expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", slow_unless(["float32"], ["float32", "bfloat16"]))
 def test_a_keras_file_holds_the_model(tmp_path, precision):
     flags = dict(recipe="rnn_attention", vocab_size=13, hidden_units=16, precision=precision)
     model = make_model(make_hparams(flags), 13, 13)
