@@ -31,8 +31,10 @@ LINES = (
 COMPLETE = "complete model"
 EXPERIMENTS = {
     COMPLETE: "",
+    "complete model, higher rate": "--lr 0.01",
     "no residual connections": "--no-residual",
     "no normalization": "--normalization none",
+    "no normalization, higher rate": "--normalization none --lr 0.01",
     "no division by sqrt(d_k)": "--attention_score dot",
     "no positions": "--positions none",
     "no padding mask": "--mask_from none",
