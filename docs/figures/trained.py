@@ -41,7 +41,6 @@ NOTES = dict(
     cosine_softmax="nearly equal: about 1/9 each",
 )
 MAX_DISTANCE = 15  # tokens, in the picture of T5's numbers
-SHOWN_POSITIONS = 30
 
 
 def load(name):
@@ -142,7 +141,7 @@ def draw_learned(learned=None, t5=None):
     learned, t5 = learned or load("learned").model, t5 or load("t5").model
     figure = make_figure(4.2)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
-    cosines = similarities(learned)[:SHOWN_POSITIONS, :SHOWN_POSITIONS]
+    cosines = similarities(learned)
     image = left.imshow(cosines, cmap=SIGNED_MAP, vmin=-1, vmax=1)
     title = "learned positions of the encoder:\ncosine between two positions"
     left.set(title=title, xlabel="position", ylabel="position")
