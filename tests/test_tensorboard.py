@@ -258,8 +258,8 @@ def test_page_of_samples(page):
 def test_page_of_attention(page):
     driver = page("images")
     wait_for_text(driver, "attention/cross", "attention/encoder", "attention/decoder")
-    assert wait_for(lambda: len(image_widths(driver)) >= 6)
-    assert min(image_widths(driver)) > 300
+    assert wait_for(lambda: len(image_widths(driver)) >= 12)  # two runs, three kinds, two heads
+    assert min(image_widths(driver)) > 200 and max(image_widths(driver)) <= 350
 
 
 @slow

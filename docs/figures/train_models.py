@@ -3,7 +3,8 @@
 python docs/figures/train_models.py              # all that logdir/figures lacks
 python docs/figures/train_models.py learned t5   # these
 
-Each model takes about two minutes on one core. `trained_logdir` finds them.
+Each model takes a few minutes on an idle core. `few_pairs` and `many_pairs` differ in the number of
+pairs, and in the size of batches (1,024 and 2,048 tokens).
 """
 
 import argparse

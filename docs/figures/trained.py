@@ -3,8 +3,8 @@
 python docs/figures/train_models.py recurrent learned t5
 python docs/figures/trained.py
 
-attention_functions.json has the weights of six models of benchmarks/ladder.py, with which
---measure writes it again.
+attention_functions.json has the weights of six models of benchmarks/ladder.py, to about 0.01: they
+were read from the colours of an earlier picture. --measure computes them from such models again.
 """
 
 import json
