@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from conftest import slow
 from processes import ROOT
 
 DOCS = ROOT / "docs"
@@ -53,6 +54,7 @@ def names():
     return namespace
 
 
+@slow
 @pytest.mark.parametrize("title", [title for title in sections("answers.md") if title])
 def test_the_programs_print_what_stands_beneath_them(names, title):
     text = sections("answers.md")[title]

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from conftest import slow
 from hparams import make_hparams
 from model import make_model
 from processes import ROOT
@@ -58,6 +59,7 @@ def test_every_script_can_be_imported(figures):
         figures(path.stem)
 
 
+@slow
 @pytest.mark.parametrize("script", ["diagrams", "architecture", "ladder_pictures"])
 def test_pictures_without_a_model(figures, script, tmp_path):
     style, pictures = figures("style"), figures(script).PICTURES
@@ -70,6 +72,7 @@ def test_the_weights_of_attention_functions(figures):
     assert figures("trained").draw_functions()
 
 
+@slow
 def test_the_numbers_of_one_head_are_those_of_the_model(figures):
     sentence = figures("sentence")
     example = sentence.Example(str(DOCS / "sample_model"))

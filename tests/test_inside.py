@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from conftest import slow, slow_unless
 from helpers import load, read_test_sentences
 from hparams import make_hparams
 from ids import EOS, SPECIALS, RaggedIds
@@ -73,8 +74,8 @@ def paths(steps):
     "flags, prefix",
     [
         (dict(beam=4), []),
-        (dict(beam=2, alpha=0.0), []),
-        (dict(beam=3, alpha=2.0), []),
+        pytest.param(dict(beam=2, alpha=0.0), [], marks=slow),
+        pytest.param(dict(beam=3, alpha=2.0), [], marks=slow),
         (dict(beam=4, length_penalty="ctranslate2", alpha=2.0), []),
         (dict(beam=4, no_repeat_ngram=1, suppress_unknown=True), []),
         (dict(beam=4), [7, 8]),
@@ -152,7 +153,7 @@ def test_a_search_without_a_tree_says_so(tiny, changes, reason):
 # Attention and likely tokens ----------------------------------------------------
 
 
-@pytest.mark.parametrize("recipe", ["legacy", "tiny"])
+@pytest.mark.parametrize("recipe", slow_unless(["tiny"], ["legacy", "tiny"]))
 def test_each_attention_map_is_that_of_the_model(tiny, words, recipe):
     """With words and padding to a constant length, and with subwords and two blocks."""
     text, see = "Der Hund schläft nicht.", view(words, nbest=2)
