@@ -86,7 +86,7 @@ MODELS = dict(
 NORMALIZATIONS = dict(
     post=Choice(),
     pre=Choice(
-        needs=dict(mask_from="ids"),
+        needs=dict(mask_from=("ids", "none")),
         remedy="It changes the vectors of <PAD>, where activations are no longer 0",
     ),
     none=Choice(),

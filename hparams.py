@@ -158,11 +158,11 @@ class ModelHparams(Flags):
     num_blocks: int = block_flag(6, "blocks in the encoder, and as many in the decoder", 1, 1001)
     num_heads: int = block_flag(8, "h: attention heads, a divisor of C", 1, WIDTH_LIMIT)
     positions: str = block_flag(
-        "learned", "position encoding (docs/walkthrough.md)", choices=POSITIONS
+        "learned", "position encoding (docs/variants.md)", choices=POSITIONS
     )
     attention_score: str = model_flag(
         "scaled_dot",
-        "attention function (docs/walkthrough.md)",
+        "attention function (docs/variants.md)",
         choices=ATTENTION_SCORES,
         only_with=dict(has_attention=ATTENDS),
     )
@@ -184,6 +184,11 @@ class ModelHparams(Flags):
         "activations: padding is where vectors are all zeros, as in 2017; ids: where the token is"
         " <PAD>; none: padding is not masked",
         choices=("activations", "ids", "none"),
+    )
+    causality: bool = block_flag(
+        True,
+        "in training, hide later tokens from the decoder's self-attention; translating, which has"
+        " none, stays as it is",
     )
     dropout_on: str = block_flag(
         "attention",

@@ -12,6 +12,7 @@ from keras import ops
 from choices import MODELS, POSITIONS
 from ids import EOS, PAD, UNK
 from modules import (
+    BOOLEAN,
     Dropout,
     Embedding,
     Feedforward,
@@ -19,6 +20,7 @@ from modules import (
     MultiheadAttention,
     Normalize,
     TranslationModel,
+    check_arguments,
     nonzero_positions,
     shift_right,
 )
@@ -126,11 +128,19 @@ class EncoderBlock(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("transformer")
 class DecoderBlock(keras.layers.Layer):
-    """Figure 1, right: (N, T_q, C), (N, T_k, C) -> (N, T_q, C). Arguments as `EncoderBlock`."""
+    """Figure 1, right: (N, T_q, C), (N, T_k, C) -> (N, T_q, C).
 
-    def __init__(self, attention, feedforward, **kwargs):
+    Args:
+      attention, feedforward: as in `EncoderBlock`.
+      causality: whether, in training, query i may attend to the tokens 0 to i only. Outside of
+        training it always is so, as in decoding.
+    """
+
+    def __init__(self, attention, feedforward, causality=True, **kwargs):
         super().__init__(**kwargs)
+        check_arguments(BOOLEAN, causality=causality)
         dtype = self.dtype_policy.name
+        self.causality = causality
         self.self_attention = MultiheadAttention(**attention, dtype=dtype)
         self.vanilla_attention = MultiheadAttention(**attention, dtype=dtype)
         self.feedforward = Feedforward(**feedforward, dtype=dtype)
@@ -154,8 +164,9 @@ class DecoderBlock(keras.layers.Layer):
           (N, T_q, C).
         """
         keys = self.self_attention.add_norm.prepare(dec)
+        causality = self.causality or not training
         dec = self.self_attention(
-            dec, keys, masks, causality=True, positions=positions, training=training
+            dec, keys, masks, causality=causality, positions=positions, training=training
         )
         dec = self.vanilla_attention(dec, memory, memory_masks, training=training)
         return self.feedforward(dec, training=training)
@@ -196,8 +207,9 @@ class DecoderCache(NamedTuple):
 class Transformer(TranslationModel):
     """Source ids and target ids (N, T) int32 -> logits of the targets (N, T, V).
 
-    The logits at position i depend on the source and on the targets before i only. The
-    defaults are those of the 2017 code. The constructor creates all parameters.
+    The logits at position i depend on the source and on the targets before i only. With
+    `hp.causality` off, they depend on all targets in training. The defaults are those of the 2017
+    code. The constructor creates all parameters.
 
     Args:
       hp: ModelHparams, or Hyperparams.
@@ -223,7 +235,8 @@ class Transformer(TranslationModel):
             target_tokens, dec_embed, hp.dropout_rate, hp.word_dropout, dtype=dtype
         )
         self.dec_blocks = [
-            DecoderBlock(attention, feedforward, dtype=dtype) for _ in range(hp.num_blocks)
+            DecoderBlock(attention, feedforward, hp.causality, dtype=dtype)
+            for _ in range(hp.num_blocks)
         ]
         self.enc_norm, self.dec_norm = (
             Normalize(dtype=dtype) if hp.normalization == "pre" else None for _ in range(2)

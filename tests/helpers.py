@@ -1,6 +1,7 @@
 """What several test files share: text, small models, files of a run, scripts that refuse input."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,21 @@ X = np.array([[5, 6, 7, 8, 3, 0], [9, 10, 3, 0, 0, 0]], np.int32)  # (N, T)
 Y = np.array([[11, 5, 6, 3, 0, 0], [7, 8, 9, 10, 11, 3]], np.int32)
 SIZES = dict(maxlen=6, hidden_units=16, ffn_units=32, num_blocks=2, num_heads=4)
 
+DOCUMENTS = {
+    path.name: path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+}
+
 RNG = np.random.default_rng(0)  # reset by the fixture `seed`
+
+
+def text_of(name):
+    """The text of a document."""
+    return DOCUMENTS[name].read_text("utf-8")
+
+
+def blocks(name):
+    """The code blocks of a document, as (language, text)."""
+    return re.findall(r"^```(\w*)\n(.*?)^```", text_of(name), re.DOTALL | re.MULTILINE)
 
 
 def random(*shape):

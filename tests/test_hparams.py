@@ -51,6 +51,7 @@ DEFAULTS_2017 = dict(
     output_projection=False,
     tied_embeddings=False,
     residual=True,
+    causality=True,
     normalization="post",
     attention_score="scaled_dot",
     beam=1,
@@ -380,6 +381,10 @@ def test_each_rule_is_checked_and_named(owner, field, kind, other):
     "flags, message",
     [
         (dict(cell="lstm"), "cell has an effect only with --model rnn, and it is transformer"),
+        (
+            dict(recipe="rnn", causality=False),
+            "causality has an effect only with --model transformer, and it is rnn",
+        ),
         (dict(recipe="rnn", positions="t5"), "positions .* only with --model transformer"),
         (dict(recipe="rnn", attention_score="dot"), "only with a model with attention"),
         (dict(sinusoid=True, positions="t5"), "sinusoid needs --positions sinusoid"),

@@ -199,6 +199,24 @@ def test_later_tokens_change_nothing_before_them(model):
     assert np.abs(ours[:, 4:] - theirs[:, 4:]).max() > 1e-4
 
 
+@pytest.mark.parametrize("causality", [True, False])
+def test_causality_hides_later_targets_in_training(causality):
+    """Without it they are seen in training; never in decoding, nor in a score."""
+    keras.utils.set_random_seed(1)
+    args = model_args("tiny") | SIZES | dict(dropout_rate=0.0, causality=causality)
+    model = transformer(13, 13, **args)
+    changed = Y.copy()
+    changed[:, 3] = 4
+
+    def difference(training):
+        ours, theirs = (model(X, y, training=training)[:, :4] for y in (Y, changed))
+        return largest_difference(ours, theirs)
+
+    assert difference(training=False) == 0
+    assert difference(training=True) > 1e-4 if not causality else difference(training=True) == 0
+    np.testing.assert_allclose(token_by_token(model, X, Y), model(X, Y), atol=1e-5)
+
+
 def test_sentences_of_a_batch_are_independent(model):
     alone = tf.concat([model(X[:1], Y[:1]), model(X[1:], Y[1:])], axis=0)
     np.testing.assert_allclose(model(X, Y), alone, atol=1e-5)
@@ -560,7 +578,7 @@ def test_settings_of_keras_change_no_model(foreign_settings):
     ],
 )
 def test_a_functional_model_fits_and_predicts(kind, args, tmp_path):
-    """docs/walkthrough.md, section 8. The file of it loads, and quantization may skip layers."""
+    """docs/walkthrough.md, section 11. The file of it loads, and quantization may skip layers."""
     model = kind(**args)
     inputs = [keras.Input((None,), dtype="int32") for _ in range(2)]
     functional = keras.Model(inputs, model(*inputs))

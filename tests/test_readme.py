@@ -14,12 +14,9 @@ from pathlib import Path
 import pytest
 
 from conftest import sample_pairs, slow
-from helpers import FOLDERS
+from helpers import DOCUMENTS, FOLDERS, blocks, text_of
 from processes import ROOT, Forked, forked
 
-DOCUMENTS = {
-    path.name: path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-}
 # Added to the flags of the documents to make everything small.
 VOCAB = "--vocab_size 300 --min_cnt 1"
 SMALL = {
@@ -43,15 +40,6 @@ SETUP = [
     " --source_test test.de --target_test test.en"
     for script in ("prepro.py", "train.py")
 ]
-
-
-def text_of(name):
-    return DOCUMENTS[name].read_text("utf-8")
-
-
-def blocks(name):
-    """The code blocks of a document, as (language, text)."""
-    return re.findall(r"^```(\w*)\n(.*?)^```", text_of(name), re.DOTALL | re.MULTILINE)
 
 
 def commands(block):
@@ -152,25 +140,6 @@ def test_every_command_of_the_documents(folder, name, count):
     assert len(run_document(name, folder)) >= count
 
 
-@slow
-def test_the_walkthrough_runs_from_top_to_bottom():
-    program = "\n".join(block for kind, block in blocks("walkthrough.md") if kind == "python")
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    printed = done.stdout.splitlines()
-    assert len(printed) >= 15
-    assert "[[[[0. 1. 0.]]]]" in printed and "[[ 8  5 12 12 15  3]]" in printed
-
-
-def test_the_walkthrough_names_what_is_in_the_files():
-    named = re.findall(r"`([\w.]+)` in `([\w./]+\.py)`", text_of("walkthrough.md"))
-    assert len(named) >= 6
-    for name, file in named:
-        source = (ROOT / file).read_text("utf-8")
-        for part in name.split("."):
-            assert re.search(rf"\b(def|class) {part}\b|^{part} = ", source, re.MULTILINE), name
-
-
 def test_every_document_with_commands_is_run():
     run = {"README.md", "original.md", "results.md", "training.md", "translating.md", "export.md"}
     tested_elsewhere = {
@@ -194,24 +163,6 @@ def test_every_public_function_has_a_docstring():
                     documented = inner.name.startswith("_") or inner.name in ("build", "call")
                     documented = documented or ast.get_docstring(inner)
                     assert documented, f"{path}:{inner.lineno}: {inner.name}"
-
-
-def anchor_of(title):
-    """The anchor that a web page gives to a title."""
-    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
-
-
-def test_the_documents_name_what_exists():
-    for name, document in DOCUMENTS.items():
-        text = text_of(name)
-        assert not re.search(r"^[A-Z_]{6,}$", text, re.MULTILINE), f"{name}: a placeholder"
-        for target in re.findall(r"\]\((?!http)([^)]+)\)", text):
-            path, _, anchor = target.partition("#")
-            linked = document.parent / path if path else document
-            assert linked.exists(), (name, target)
-            if anchor:
-                titles = re.findall(r"^#+ (.+)$", linked.read_text("utf-8"), re.MULTILINE)
-                assert anchor in map(anchor_of, titles), (name, target)
 
 
 def test_the_readme_names_every_file_and_is_short():

@@ -75,7 +75,7 @@ STEPS = dict(tanh=tanh_step, gru=gru_step, lstm=lstm_step)
 
 
 def printed_score(name, w, q, k):
-    """Score a key for a query by the formulas of docs/walkthrough.md, section 1."""
+    """Score a key for a query by the formulas of docs/variants.md."""
     if name == "additive":
         return w["omega"][0] @ np.tanh(q @ w["query_kernel"][0] + k @ w["key_kernel"][0])
     if name == "bilinear":
@@ -84,7 +84,7 @@ def printed_score(name, w, q, k):
 
 
 def reference(model, cell, x, y, score="scaled_dot"):
-    """The logits of one pair, token by token, by the formulas of docs/walkthrough.md.
+    """The logits of one pair, token by token, by the formulas of docs/walkthrough.md, section 13.
 
     Returns:
       (T_y, V)

@@ -1,4 +1,4 @@
-"""Recurrent encoder-decoders: the models before the Transformer (docs/walkthrough.md).
+"""Recurrent encoder-decoders: the models before the Transformer.
 
     e_t = f(x_t, e_(t-1))              the encoder reads the source, token by token
     C_t = g(e_1, ..., e_n, d_(t-1))    the context of target position t
@@ -13,7 +13,8 @@ directions, the last state of each. With attention, it is a weighted mean of all
 f is a cell: the plain tanh recurrence, a GRU or an LSTM. `RecurrentModel` has the methods of
 `model.Transformer` that training and decoding use.
 
-`hparams.py` explains the letters in shapes; `beam` is the number of hypotheses per sentence.
+docs/walkthrough.md, section 13, explains these models, and `hparams.py` the letters in shapes.
+`beam` is the number of hypotheses per sentence.
 """
 
 from typing import NamedTuple

@@ -1,0 +1,192 @@
+"""The documents show what the files say: excerpts, outputs of examples, formulas, links."""
+
+import ast
+import contextlib
+import io
+import re
+
+import pytest
+
+from conftest import slow
+from helpers import DOCUMENTS, blocks, text_of
+from processes import ROOT
+
+NUMBER = r"(?<![\w.])-?\d+(?:\.\d*)?(?:e[+-]?\d+)?(?!\w)"
+EXCERPT = re.compile(r"# ([\w/]+\.py): ([\w.]+)\n")  # its first line
+
+
+def excerpts(name):
+    """The code blocks of a document that show a file: (path, name in the file, lines)."""
+    for kind, block in blocks(name):
+        if kind == "python" and (head := EXCERPT.match(block)):
+            yield *head.groups(), block[head.end() :]
+
+
+def examples(name):
+    """The programs of a document with the text that the next block shows, or None."""
+    all_blocks = [*blocks(name), ("", "")]
+    for (kind, block), (next_kind, next_block) in zip(all_blocks, all_blocks[1:], strict=False):
+        if kind == "python" and not EXCERPT.match(block):
+            yield block, next_block if next_kind == "text" else None
+
+
+def definition(path, name):
+    """The lines of a function, class, method or constant; `name` has dots."""
+    source = (ROOT / path).read_text("utf-8")
+    node = ast.parse(source)
+    for part in name.split("."):
+        named = {n: inner for inner in node.body for n in names_of(inner)}
+        node = named[part]
+    return "\n".join(source.splitlines()[node.lineno - 1 : node.end_lineno]) + "\n"
+
+
+def names_of(node):
+    """The names that a statement defines."""
+    if isinstance(node, ast.Assign):
+        return [target.id for target in node.targets if isinstance(target, ast.Name)]
+    return [node.name] if hasattr(node, "name") else []
+
+
+def shows(excerpt, source):
+    """Whether the lines are in the source, with other white space; a line `...` skips some."""
+    without_space = re.sub(r"\s", "", source)
+    start = 0
+    for chunk in re.split(r"^ *\.\.\.\n", excerpt, flags=re.MULTILINE):
+        lines = re.sub(r"\s", "", chunk)
+        start = without_space.find(lines, start)
+        if start < 0:
+            return False
+        start += len(lines)
+    return True
+
+
+def test_shows_compares_lines():
+    source = "def f(x):\n    y = x\n    z = y\n    return z\n"
+    assert shows("y = x\nz = y\n", source)
+    assert shows("def f(x):\n    ...\n    return z\n", source)
+    assert not shows("y = x\nreturn z\n", source)
+    assert not shows("z = y\ny = x\n", source)
+    assert not shows("y = x + 1\n", source)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_excerpts_equal_the_files(name):
+    for path, defined, lines in excerpts(name):
+        assert shows(lines, definition(path, defined)), (path, defined, lines)
+
+
+def test_the_walkthrough_shows_the_code():
+    shown = {(path, defined) for path, defined, _ in excerpts("walkthrough.md")}
+    assert len(shown) >= 15
+
+
+def same_output(expected, printed):
+    """Whether two texts differ in white space and in the rounding of decimal numbers only."""
+    texts = [re.sub(r"\s", "", re.sub(NUMBER, "#", text)) for text in (expected, printed)]
+    numbers = [re.findall(NUMBER, text) for text in (expected, printed)]
+    return texts[0] == texts[1] and all(map(same_number, *numbers))
+
+
+def same_number(expected, printed):
+    """Whether two numbers are equal; decimal ones may differ by two units of the second digit."""
+    if "." not in expected + printed:
+        return expected == printed
+    if "e" in expected:
+        return abs(float(expected) - float(printed)) <= 0.1 * abs(float(expected))
+    return abs(float(expected) - float(printed)) <= 0.02 + 0.01 * abs(float(expected))
+
+
+def test_same_output_compares_numbers_with_a_tolerance():
+    assert same_output("(1, 3) [0.5 -0. ]\n", "(1, 3)\n[ 0.51 0.00]")
+    assert not same_output("(1, 3)", "(1, 4)")
+    assert not same_output("[0.5]", "[0.6]")
+    assert not same_output("1.7e-07", "3.5e-04")
+    assert not same_output("the dog 0.5", "a dog 0.5")
+
+
+@pytest.mark.parametrize("name", [pytest.param("walkthrough.md", marks=slow), "variants.md"])
+def test_examples_print_what_the_page_shows(name, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    names = {"__name__": "__main__"}
+    for block, expected in examples(name):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(block, name, "exec"), names)
+        if expected is None:
+            assert not printed.getvalue(), block
+        else:
+            assert same_output(expected, printed.getvalue()), (block, printed.getvalue())
+
+
+def formulas(name):
+    """The formulas of a document in blocks, those in lines, and the text with the latter."""
+    text = re.sub(r"^```.*?^```", "", text_of(name), flags=re.DOTALL | re.MULTILINE)
+    in_blocks = re.findall(r"^\$\$\n(.*?)\n\$\$$", text, re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^\$\$\n.*?\n\$\$$", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"`[^`\n]*`", "", text)
+    return in_blocks, re.findall(r"\$([^$]*)\$", text), text
+
+
+@pytest.mark.parametrize("name", ["walkthrough.md", "variants.md"])
+def test_formulas_survive_the_rules_of_markdown(name):
+    """Markdown reads a formula first: it takes `*`, `_` after punctuation, `<`, and `\\_`."""
+    from matplotlib.mathtext import MathTextParser
+
+    in_blocks, in_lines, text = formulas(name)
+    assert in_lines
+    parser = MathTextParser("path")
+    for formula in in_blocks + in_lines:
+        assert not re.search(r"[*<]|\\[^a-zA-Z]|(?<!\w)_", formula), formula
+        parser.parse(f"${' '.join(formula.split())}$")
+    for formula in in_lines:
+        assert formula.strip() == formula and "\n" not in formula, formula
+        assert "|" not in formula, formula  # it ends the cell of a table
+    # A formula in a line stands between spaces or punctuation.
+    for before, after in re.findall(r"(?:^|(.))\$[^$\n]+\$(.?)", text, re.MULTILINE):
+        assert before in ("", " ", "(") and re.fullmatch(r"|[ .,:;?)]", after), (before, after)
+
+
+def test_the_walkthrough_names_what_is_in_the_files():
+    for document in ("walkthrough.md", "variants.md"):
+        named = re.findall(r"`([\w.]+)`\s+in\s+`([\w./]+\.py)`", text_of(document))
+        assert named
+        for name, file in named:
+            assert definition(file, name)
+
+
+def anchor_of(title):
+    """The anchor that a web page gives to a title."""
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+
+
+def test_the_documents_name_what_exists():
+    for name, document in DOCUMENTS.items():
+        text = text_of(name)
+        assert not re.search(r"^[A-Z_]{6,}$", text, re.MULTILINE), f"{name}: a placeholder"
+        for target in re.findall(r"\]\((?!http)([^)]+)\)", text):
+            path, _, anchor = target.partition("#")
+            linked = document.parent / path if path else document
+            assert linked.exists(), (name, target)
+            if anchor:
+                titles = re.findall(r"^#+ (.+)$", linked.read_text("utf-8"), re.MULTILINE)
+                assert anchor in map(anchor_of, titles), (name, target)
+
+
+def test_the_walkthrough_has_the_sections_that_others_link_to():
+    titles = re.findall(r"^## (\d+)\. (.+)$", text_of("walkthrough.md"), re.MULTILINE)
+    assert [int(number) for number, _ in titles] == [*range(1, 14)]
+
+
+def test_every_section_links_to_its_exercises():
+    sections = re.split(r"^## ", text_of("walkthrough.md"), flags=re.MULTILINE)
+    for section in sections[1:]:
+        title = section.splitlines()[0]
+        if title[0].isdigit() and (ROOT / "docs" / "exercises.md").exists():
+            assert f"](exercises.md#{anchor_of(title)})" in section, title
+
+
+# docs/*.md and docstrings name sections of the walk-through by number or anchor.
+@pytest.mark.parametrize("path", sorted(ROOT.glob("*.py")) + sorted(ROOT.glob("variants/*.py")))
+def test_docstrings_name_documents_that_exist(path):
+    for document in re.findall(r"docs/[\w.]+\.md", path.read_text("utf-8")):
+        assert (ROOT / document).exists(), (path, document)
