@@ -181,63 +181,69 @@ def make_search(model, hp, beam, nbest=1, scored=False, prefixed=False):
       function from source ids (N, T) int32 to ids (N, nbest, T) int32, with zeros after
       `</S>`, and scores (N, nbest) float32.
     """
-    penalty = PENALTIES[hp.length_penalty](hp.alpha)
-    # As in the 2017 code, greedy search may choose <PAD> if the masks come from activations:
-    # the model then treats it as padding.
-    suppress_ids = [PAD] if hp.masks_from_ids or beam > 1 else []
-    suppress_ids += [UNK] if hp.suppress_unknown else []
-    # CTranslate2 stops when `beam` hypotheses have ended. Without a length penalty it stops when
-    # the best one is certain, which is the rule of `beam_search` anyway.
-    early_stopping = hp.length_penalty == "ctranslate2" and hp.alpha > 0
-
     ids = tf.TensorSpec([None, None], tf.int32)
 
     @tf.function(input_signature=[ids, ids] if prefixed else [ids], autograph=False)
     def search(x, prefixes=None):
-        N = tf.shape(x)[0]
-        source_lengths = tf.math.count_nonzero(x != PAD, axis=1, dtype=tf.int32)  # (N,)
-        max_lengths = hp.max_output_tokens(source_lengths)  # (N,)
-        memory = model.encode_memory(x)
-        start = tf.fill([N], BOS)
-
-        step, state = finite_step(model.decode_step), model.initial_cache(memory, beam)
-        if hp.no_repeat_ngram:
-            step = no_repeat_step(step, hp.no_repeat_ngram)
-            state = state, tf.zeros([N * beam, 0], tf.int32)
-        if prefixed:
-            step, state = prefix_step(step), (state, tf.repeat(prefixes, beam, axis=0))
+        args = search_arguments(model, hp, x, beam, prefixes)
         if beam > 1:
-            return beam_search(
-                step,
-                state,
-                memory,
-                start=start,
-                max_lengths=max_lengths,
-                eos=EOS,
-                beam=beam,
-                penalty=penalty,
-                nbest=nbest,
-                suppress_ids=suppress_ids,
-                early_stopping=early_stopping,
-            )
+            return beam_search(**args, **beam_arguments(hp, beam, nbest))
+        suppress_ids = args["suppress_ids"]
         if hp.temperature:
-            step = sampling_step(step, hp.temperature, hp.top_k, suppress_ids)
-            state = state, sentence_seeds(x) + hp.seed, tf.zeros([N], tf.int32)
-        preds = greedy(
-            step,
-            state,
-            memory,
-            start=start,
-            max_lengths=max_lengths,
-            eos=EOS,
-            suppress_ids=suppress_ids,
-        )  # (N, T)
-        scores = tf.zeros([N])
+            args["step"] = sampling_step(args["step"], hp.temperature, hp.top_k, suppress_ids)
+            steps = tf.zeros_like(args["start"])  # (N,)
+            args["state"] = args["state"], sentence_seeds(x) + hp.seed, steps
+        preds = greedy(**args)  # (N, T)
+        scores = tf.zeros([tf.shape(x)[0]])
         if scored:
-            scores = sequence_scores(model, x, preds, max_lengths, penalty, suppress_ids)
+            penalty = PENALTIES[hp.length_penalty](hp.alpha)
+            scores = sequence_scores(model, x, preds, args["max_lengths"], penalty, suppress_ids)
         return preds[:, None], scores[:, None]  # (N, 1, T), (N, 1)
 
     return search
+
+
+def search_arguments(model, hp, x, beam, prefixes=None) -> dict:
+    """Return the arguments that `greedy` and `beam_search` share: the step function and its start.
+
+    Args:
+      x: source ids (N, T) int32.
+      prefixes: the first ids of the translations, (N, P) int32, with zeros after them, or None.
+    """
+    N = tf.shape(x)[0]
+    source_lengths = tf.math.count_nonzero(x != PAD, axis=1, dtype=tf.int32)  # (N,)
+    memory = model.encode_memory(x)
+    step, state = finite_step(model.decode_step), model.initial_cache(memory, beam)
+    if hp.no_repeat_ngram:
+        step = no_repeat_step(step, hp.no_repeat_ngram)
+        state = state, tf.zeros([N * beam, 0], tf.int32)
+    if prefixes is not None:
+        step, state = prefix_step(step), (state, tf.repeat(prefixes, beam, axis=0))
+    # As in the 2017 code, greedy search may choose <PAD> if the masks come from activations:
+    # the model then treats it as padding.
+    suppress_ids = [PAD] if hp.masks_from_ids or beam > 1 else []
+    suppress_ids += [UNK] if hp.suppress_unknown else []
+    return dict(
+        step=step,
+        state=state,
+        memory=memory,
+        start=tf.fill([N], BOS),
+        max_lengths=hp.max_output_tokens(source_lengths),  # (N,)
+        eos=EOS,
+        suppress_ids=suppress_ids,
+    )
+
+
+def beam_arguments(hp, beam, nbest) -> dict:
+    """Return the arguments that only `beam_search` has."""
+    return dict(
+        beam=beam,
+        penalty=PENALTIES[hp.length_penalty](hp.alpha),
+        nbest=nbest,
+        # CTranslate2 stops when `beam` hypotheses have ended. Without a length penalty it stops
+        # when the best one is certain, which is the rule of `beam_search` anyway.
+        early_stopping=hp.length_penalty == "ctranslate2" and hp.alpha > 0,
+    )
 
 
 def finite_step(step):

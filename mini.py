@@ -17,7 +17,7 @@ A comment at the end of a line is the shape of the result:
 
     N  sentences in a batch     T  words in a sentence, with </S> and padding: `maxlen`
     C  hidden units             T_q, T_k  the T of the queries and of the keys
-    h  attention heads          V  words in a vocabulary
+    h  attention heads          K, V  keys and values
 """
 
 import glob
@@ -358,11 +358,12 @@ class Graph:
                     dec = feedforward(dec, [4 * hp.hidden_units, hp.hidden_units])
         self.dec = dec  # (N, T, C)
 
-        self.logits = keras.layers.Dense(len(en2idx))(dec)  # (N, T, V)
+        self.logits = keras.layers.Dense(len(en2idx))(dec)  # (N, T, vocab_size)
         self.preds = ops.argmax(self.logits, axis=-1)  # (N, T)
 
         # The loss is the cross entropy. Padding is no target.
-        self.y_smoothed = label_smoothing(ops.one_hot(self.y, len(en2idx)))  # (N, T, V)
+        labels = ops.one_hot(self.y, len(en2idx))  # (N, T, vocab_size)
+        self.y_smoothed = label_smoothing(labels)  # (N, T, vocab_size)
         self.loss = -ops.sum(self.y_smoothed * ops.log_softmax(self.logits), axis=-1)  # (N, T)
         self.istarget = ops.cast(ops.not_equal(self.y, PAD), "float32")  # (N, T)
         self.mean_loss = ops.sum(self.loss * self.istarget) / ops.sum(self.istarget)  # ()
@@ -395,6 +396,9 @@ def train():
     os.makedirs(hp.logdir, exist_ok=True)
     for epoch in range(1, hp.num_epochs + 1):
         x, y, num_batch = get_batch_data()
+        if num_batch == 0:
+            print(f"{hp.source_train}: no batch of {hp.batch_size} pairs. Lower batch_size.")
+            sys.exit(2)
         for step in tqdm(range(num_batch), ncols=70, leave=False, unit="b"):
             mean_loss, acc = train_op(x[step], y[step])
         print(f"epoch {epoch}: mean_loss {mean_loss:.3f}, acc {acc:.3f}")  # of the last batch

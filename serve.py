@@ -41,6 +41,7 @@ if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
 
 from inference import load_model
 from server.app import host_name, make_app
+from server.inside import InsideView
 from server.listening import listen
 from server.translating import InspectedTranslator, Sentence
 
@@ -94,7 +95,8 @@ def main(options, models):
     nbest = 1 if hp.temperature else options.nbest  # a random translation is one
     translate = InspectedTranslator(loaded.with_hp(beam=max(hp.beam, nbest)), nbest)
     translate([Sentence("Hund")])  # the first call takes a second
-    app = make_app(translate, (hp.source_lang, hp.target_lang), hosts)
+    look_inside = InsideView(translate.loaded, translate.translator, nbest)
+    app = make_app(translate, (hp.source_lang, hp.target_lang), hosts, look_inside)
     asyncio.run(listen(app, options.host, options.port))
     raise KeyboardInterrupt(signal.SIGTERM)
 

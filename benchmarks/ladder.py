@@ -7,8 +7,7 @@
 The first command trains the rows that benchmarks/ladder.json does not have, one after the other,
 and adds them to it. Interrupted, the same command resumes. The second one trains two rows with
 other initial parameters. With --again, rows are trained once more with the same number of steps,
-and printed only. --table prints all rows of benchmarks/ladder.json with the mean of their seeds,
-and draws docs/ladder_length.png and docs/ladder_speed.png.
+and printed only. --table prints all rows of benchmarks/ladder.json with the mean of their seeds.
 
 The row "transformer" has 1,600 steps. Any other row has as many steps as fit into the same time:
 before its first training, its steps are timed in turn with those of "transformer". So other work
@@ -52,15 +51,13 @@ SHARED_FLAGS = dict(batch_tokens=1024, warmup_steps=500)  # fitting for few step
 # Without masks from ids, all rows are padded to `maxlen`, where learned positions end.
 PADDED = dict(positions="learned", maxlen=40)
 RNN_LR = 0.003  # after 1,261 steps, "gru, additive" has mean_loss 4.12; 4.97 with 0.001
-WORDS = (8, 12, 16)  # upper limits of the source lengths of the plot, in words
+WORDS = (8, 12, 16)  # upper limits of the source lengths of the table, in words
 
 SCORES = ("scaled_dot", "dot", "additive", "bilinear", "cosine", "cosine_softmax")
 POSITIONS = (
     *("none", "learned", "sinusoid", "product", "hierarchical", "recurrent", "convolutional"),
     *("complex", "shaw", "t5", "xlnet", "deberta", "rotary"),
 )
-# The rows of the plot by source length.
-DRAWN_BY_LENGTH = ("tanh", "gru", "lstm", "gru, additive", "transformer", "positions none")
 # Units at which the recurrent models have the parameters of `tiny`, with 8,000 subwords.
 UNITS = dict(tanh=256, gru=216, lstm=202)
 
@@ -211,7 +208,7 @@ def mean_of_seeds(measured) -> list[dict]:
 
 
 def print_table(measured):
-    """Print the rows, and draw BLEU by source length, and BLEU by speed."""
+    """Print the rows."""
     measured = mean_of_seeds(measured)
     ranges = [f"{low + 1} to {high}" for low, high in zip((0, *WORDS), WORDS, strict=False)]
     columns = ["row", "parameters", "speed", "steps", "BLEU", *ranges, "more words"]
@@ -221,29 +218,6 @@ def print_table(measured):
         lengths = " | ".join(f"{score:.1f}" for score in row["by_length"])
         start = f"| {row['name']} | {row['parameters']:,} | {row['speed']:.2f} | {row['steps']:,} |"
         print(f"{start} {row['bleu']:.1f}{row['spread']} | {lengths} |")
-
-    from matplotlib.figure import Figure
-
-    figure = Figure((10, 4), layout="constrained")
-    axes = figure.subplots(1, 2)
-    for row in (row for row in measured if row["name"] in DRAWN_BY_LENGTH):
-        shares = [score / row["by_length"][0] for score in row["by_length"]]
-        for ax, scores in zip(axes, (row["by_length"], shares), strict=True):
-            ax.plot([*ranges, "more"], scores, marker="o", label=row["name"])
-    axes[0].set(xlabel="words in the source", ylabel="sacreBLEU")
-    axes[1].set(xlabel="words in the source", ylabel="share of the sacreBLEU of short sentences")
-    axes[0].legend()
-    figure.savefig(ROOT / "docs" / "ladder_length.png", dpi=110)
-
-    figure = Figure((7, 1 + 0.2 * len(measured)), layout="constrained")
-    names = [row["name"] for row in measured]
-    labels = dict(bleu="sacreBLEU", speed="speed of a step, transformer: 1")
-    for ax, (field, label) in zip(figure.subplots(1, 2, sharey=True), labels.items(), strict=True):
-        bars = ax.barh(names, [row[field] for row in measured])
-        ax.bar_label(bars, fmt="%.1f" if field == "bleu" else "%.2f", fontsize=7, padding=2)
-        ax.set(xlabel=label, ylim=(len(names) - 0.5, -0.5))
-        ax.margins(x=0.15)
-    figure.savefig(ROOT / "docs" / "ladder_speed.png", dpi=110)
 
 
 def main():

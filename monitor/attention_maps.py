@@ -21,6 +21,9 @@ from variants.rnn import RecurrentModel
 from vocab import WordVocab, truncate_at_eos
 
 MAX_PICTURE_TOKENS = 100  # on each axis of a picture
+# TensorBoard shrinks pictures to 350 pixels, and tokens would become dots: a map of one head and 16
+# tokens is as wide.
+TENSORBOARD_DPI = 78
 # Fallback fonts: no single font covers all scripts.
 FONTS = (
     "DejaVu Sans",
@@ -229,12 +232,22 @@ def append_eos(ids, hp) -> list:
 # Drawing -----------------------------------------------------------------------
 
 
-def plot_heads(heads, x_labels, y_labels):
+def readable_token(token) -> str:
+    """Return a token as pictures show it: the sign that begins a word is a thick bar in most fonts.
+
+    >>> readable_token("▁Hund")
+    '_Hund'
+    """
+    return token.replace("▁", "_")
+
+
+def plot_heads(heads, x_labels, y_labels, x_title="source", y_title="translation"):
     """Plot an attention map per head. Negative weights are red.
 
     Args:
       heads: (h, T_q, T_k).
       x_labels, y_labels: lists of T_k and T_q tokens, str.
+      x_title, y_title: what the keys and the queries are.
 
     Returns:
       matplotlib.figure.Figure
@@ -244,7 +257,8 @@ def plot_heads(heads, x_labels, y_labels):
 
     columns = math.ceil(len(heads) ** 0.5)
     rows = math.ceil(len(heads) / columns)
-    size = (columns * (1.2 + 0.19 * len(x_labels)), rows * (1.2 + 0.19 * len(y_labels)))  # inches
+    size = (columns * (1.4 + 0.19 * len(x_labels)), rows * (1.4 + 0.19 * len(y_labels)))  # inches
+    x_labels, y_labels = ([*map(readable_token, labels)] for labels in (x_labels, y_labels))
     installed = set(mpl.font_manager.get_font_names())
     with mpl.rc_context({"font.family": [font for font in FONTS if font in installed]}):
         figure = Figure(size, layout="constrained")
@@ -258,8 +272,10 @@ def plot_heads(heads, x_labels, y_labels):
             ax.set_xticks(range(len(x_labels)), x_labels, rotation=90, parse_math=False)
             ax.set_yticks(range(len(y_labels)), y_labels, parse_math=False)
             ax.tick_params(length=0, labelsize=8)
-            ax.set_xlabel(f"head {i + 1}" if len(heads) > 1 else "")
             ax.xaxis.tick_top()
+            ax.xaxis.set_label_position("top")
+            ax.set_xlabel(f"{x_title}, head {i + 1}" if len(heads) > 1 else x_title, labelpad=8)
+            ax.set_ylabel(y_title)
         return figure
 
 
@@ -289,6 +305,7 @@ def figure_to_array(figure):
     """Render a figure as TensorBoard takes it: (height, width, 4) uint8."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+    figure.set_dpi(TENSORBOARD_DPI)
     canvas = FigureCanvasAgg(figure)
     with no_font_warnings():
         canvas.draw()

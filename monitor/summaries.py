@@ -114,6 +114,7 @@ def escape_markdown(text) -> str:
 def write_attention(model, dev, vocabs, hp, global_step):
     """Write pictures of the last block's attention for a sentence pair of the development set.
 
+    Each head has its own picture, which TensorBoard shows large enough to read its tokens.
     The decoder reads the reference, so that the tokens stay the same from epoch to epoch.
     """
     row = choose_example(dev.data)
@@ -125,17 +126,18 @@ def write_attention(model, dev, vocabs, hp, global_step):
     source, target = source[:MAX_PICTURE_TOKENS], target[:MAX_PICTURE_TOKENS]
     decoder_inputs = [SPECIALS[BOS], *target[:-1]]
     maps = attention_maps(model, x, y)
-    for kind, x_labels, y_labels in (
-        ("encoder", source, source),
-        ("decoder", decoder_inputs, target),
-        ("cross", source, target),
+    for kind, x_labels, y_labels, titles in (
+        ("encoder", source, source, ("keys: source", "queries: source")),
+        ("decoder", decoder_inputs, target, ("keys: tokens so far", "next token")),
+        ("cross", source, target, ("keys: source", "next token")),
     ):
         blocks = getattr(maps, kind)
         if not blocks:  # a recurrent model
             continue
         heads = np.array(blocks[-1])[0, :, : len(y_labels), : len(x_labels)]
-        picture = figure_to_array(plot_heads(heads, x_labels, y_labels))  # (height, width, 4)
-        tf.summary.image(f"attention/{kind}", picture[None], global_step)
+        figures = (plot_heads(head[None], x_labels, y_labels, *titles) for head in heads)
+        pictures = np.stack([*map(figure_to_array, figures)])  # (h, height, width, 4)
+        tf.summary.image(f"attention/{kind}", pictures, global_step, max_outputs=len(pictures))
 
 
 def choose_example(data) -> int:

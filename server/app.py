@@ -1,9 +1,9 @@
 """The HTTP interface: the page, its requests, and those of clients of LibreTranslate."""
 
 import asyncio
-import contextlib
 import json
 import logging
+import re
 from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
@@ -12,15 +12,19 @@ from urllib.parse import parse_qsl, urlsplit
 from aiohttp import web
 
 from runtime.files import is_utf8
+from server.errors import RequestError
+from server.inside import Look
 from server.translating import Batcher, Sentence
 
 PAGE = Path(__file__).resolve().with_name("page.html").read_text("utf-8")
 MAX_CHARACTERS = 1000  # of a sentence
 MAX_LINES = 100  # of a text for the interface of LibreTranslate
+MAX_WAITING_LOOKS = 30  # requests for the inside of the model; each one may take seconds
 # JSON may write a character as two escapes of 6 bytes, a form as four of 3 bytes.
 MAX_CHARACTER_BYTES = 12
 MAX_REQUEST_BYTES = MAX_CHARACTER_BYTES * MAX_CHARACTERS * MAX_LINES
 MAX_FIELDS = 100  # of a form
+INDEX = r"[1-9][0-9]{0,3}(\.0)?"  # a whole number from 1; in JSON it is a float, see `read_fields`
 MAX_HEADER_CHARACTERS = 500  # of a header that is parsed: the time is quadratic
 REQUEST_SECONDS = 20  # a client must have sent its request by then
 ANSWER_SECONDS = 60  # a client must have read its answer by then
@@ -35,31 +39,29 @@ TOO_LONG = f"A sentence has at most {MAX_CHARACTERS} characters."
 
 LOGGER = logging.getLogger("aiohttp.server")
 BATCHER = web.AppKey("batcher", Batcher)
+LOOK_BATCHER = web.AppKey("look_batcher", Batcher)
 LANGUAGES = web.AppKey("languages", tuple)  # of source and target
 HOSTS = web.AppKey("hosts", tuple)  # names under which clients may address the server
 
 
-class RequestError(Exception):
-    """A request that is refused, with the status and the reason of the answer."""
-
-    def __init__(self, status, reason):
-        super().__init__(reason)
-        self.status, self.reason = status, reason
-
-
-def make_app(translate, languages=("", ""), hosts=()) -> web.Application:
-    """Make the application: the page at /, and translations at /translate.
+def make_app(translate, languages=("", ""), hosts=(), look_inside=None) -> web.Application:
+    """Make the application: the page at /, translations at /translate, the model's inside at /look.
 
     Args:
       translate: function from a list of `Sentence` to a list of answers, as
         `InspectedTranslator`.
       languages: codes of source and target, for the interface of LibreTranslate.
       hosts: names under which clients may address the server; empty for any name.
+      look_inside: function from a `Look` to an answer, as `InsideView`; None without a model.
     """
     middlewares = [answer_errors, check_host]
     app = web.Application(client_max_size=MAX_REQUEST_BYTES, middlewares=middlewares)
     app[BATCHER] = Batcher(
         lambda sentences: [json.dumps(answer) for answer in translate(sentences)]
+    )
+    # One at a time, so that translations are hardly slower meanwhile.
+    app[LOOK_BATCHER] = Batcher(
+        lambda looks: [json.dumps(look_inside(look)) for look in looks], MAX_WAITING_LOOKS, 1
     )
     app[LANGUAGES], app[HOSTS] = tuple(languages), tuple(hosts)
     app.add_routes(
@@ -73,17 +75,19 @@ def make_app(translate, languages=("", ""), hosts=()) -> web.Application:
             web.get("/spec", handle_spec),
         ]
     )
-    app.cleanup_ctx.append(run_batcher)
+    if look_inside:
+        app.add_routes([web.post("/look/{part:attention|steps|beam}", handle_look)])
+    app.cleanup_ctx.append(run_batchers)
     return app
 
 
-async def run_batcher(app):
-    """Run the batcher as long as the application."""
-    task = asyncio.create_task(app[BATCHER].run())
+async def run_batchers(app):
+    """Run the batchers as long as the application."""
+    tasks = [asyncio.create_task(app[key].run()) for key in (BATCHER, LOOK_BATCHER)]
     yield
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @web.middleware
@@ -154,18 +158,34 @@ async def handle_translate(request):
     if "q" in fields or "text" not in fields:
         return await answer_libretranslate(request.app, fields)
     sentence = Sentence(text_field(fields, "text"), text_field(fields, "prefix", ""))
-    (answer,) = await translate_all(request.app[BATCHER], [sentence])
+    (answer,) = await process_all(request.app[BATCHER], [sentence])
     return web.Response(text=answer, content_type=JSON)
 
 
-async def translate_all(batcher, sentences) -> list[str]:
-    """Translate sentences; returns the answers, in JSON.
+async def handle_look(request):
+    """What the model computes for a translation: its attention, its steps, or its beam."""
+    fields = await read_fields(request)
+    look = Look(
+        part=request.match_info["part"],
+        text=text_field(fields, "text"),
+        prefix=text_field(fields, "prefix", ""),
+        translation=index_field(fields, "translation"),
+        kind=text_field(fields, "kind", ""),
+        block=index_field(fields, "block"),
+        head=index_field(fields, "head"),
+    )
+    (answer,) = await process_all(request.app[LOOK_BATCHER], [look])
+    return web.Response(text=answer, content_type=JSON)
+
+
+async def process_all(batcher, items) -> list[str]:
+    """Give sentences, or looks inside, to a batcher; returns the answers, in JSON.
 
     Raises:
-      RequestError: too many sentences wait already, and these were not queued.
+      RequestError: too many items wait already, and these were not queued.
     """
     try:
-        return await batcher(sentences)
+        return await batcher(items)
     except asyncio.QueueFull:
         raise RequestError(503, "Too many sentences are waiting. Try again later.") from None
 
@@ -296,6 +316,16 @@ def text_field(fields, name, default=None) -> str:
     return text.replace("\n", " ")
 
 
+def index_field(fields, name) -> int | None:
+    """Return a field that is a number from 1, None if it is missing, or raise RequestError."""
+    number = fields.get(name)
+    if number is None:
+        return None
+    if not isinstance(number, float | str) or not re.fullmatch(INDEX, str(number)):
+        raise RequestError(400, f"{name} must be a whole number, 1 or more.")
+    return int(float(number))
+
+
 # LibreTranslate ----------------------------------------------------------------
 
 
@@ -359,7 +389,7 @@ async def answer_libretranslate(app, fields):
     is_list = isinstance(fields["q"], list)
     texts = sentence_lines(fields["q"])
     sentences = [Sentence(line, inspect=False) for lines in texts for line in lines]
-    answers = map(json.loads, await translate_all(app[BATCHER], sentences))
+    answers = map(json.loads, await process_all(app[BATCHER], sentences))
     translated = [[next(answers) for _ in lines] for lines in texts]
 
     def one_or_all(values):

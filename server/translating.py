@@ -104,11 +104,13 @@ class Batcher:
 
     Args:
       function: from a list to a list of the same length. It is called in another thread.
+      max_queued: items that may wait; None for MAX_QUEUED_SENTENCES.
+      max_batch: items in a batch.
     """
 
-    def __init__(self, function):
-        self.function = function
-        self.queue = asyncio.Queue(MAX_QUEUED_SENTENCES)
+    def __init__(self, function, max_queued=None, max_batch=MAX_BATCH_SENTENCES):
+        self.function, self.max_batch = function, max_batch
+        self.queue = asyncio.Queue(max_queued or MAX_QUEUED_SENTENCES)
 
     async def __call__(self, items):
         """Return the results of `function` for items, or raise the exception of one.
@@ -133,7 +135,7 @@ class Batcher:
         while True:
             batch = [await self.queue.get()]
             await asyncio.sleep(BATCH_WAIT_SECONDS)
-            while len(batch) < MAX_BATCH_SENTENCES and not self.queue.empty():
+            while len(batch) < self.max_batch and not self.queue.empty():
                 batch.append(self.queue.get_nowait())
             batch = [(item, future) for item, future in batch if not future.done()]
             results = await asyncio.to_thread(self.results, [item for item, _ in batch])

@@ -1,4 +1,4 @@
-"""The benchmarks, and the script that draws a model's figures, still fit the project's code."""
+"""The benchmarks still fit the project's code."""
 
 import importlib
 import json
@@ -7,10 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from conftest import SMALL, sample_pairs, slow, write_corpus
-from data_load import load_test_data
 from helpers import load
 from hparams import load_hparams, make_hparams
 from model import make_model
@@ -120,57 +118,6 @@ def test_the_model_for_joeynmt(benchmarks, trained, tmp_path):
     per_encoder_block, per_decoder_block = 2 * (4 + 1 + 2 + 1), 2 * (4 + 4 + 1 + 1 + 2 + 1)
     blocks = hp.num_blocks * (per_encoder_block + per_decoder_block)
     assert len(arrays) == blocks + 3 + 2  # the tied matrix three times, two tables of positions
-
-
-def test_the_figures_of_a_model(trained, tmp_path, monkeypatch):
-    from docs.figures import draw
-
-    paths = [tmp_path / "curve.png", tmp_path / "attention.png"]
-    loaded = load({"logdir": trained("tiny")["logdir"]})
-    first, *_ = load_test_data(loaded.hp, loaded.vocabs).data.X
-    monkeypatch.setattr(draw, "NUM_TOKENS", len(first) - 1)  # without </S>
-    draw.draw_curve(loaded.hp.logdir, paths[0])
-    draw.draw_attention(loaded, paths[1])
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
-
-
-def test_the_figure_of_several_trainings(monkeypatch, tmp_path, capsys):
-    monkeypatch.syspath_prepend(ROOT / "docs" / "figures")
-    import compare
-
-    with tf.summary.create_file_writer(str(tmp_path / "logdir")).as_default():
-        for step in (1, 2):
-            tf.summary.scalar("dev_bleu", 10.0 * step, step)
-    steps, scores, minutes = compare.read_scalars(tmp_path / "logdir")["dev_bleu"]
-    assert (steps, scores) == ([1, 2], [10.0, 20.0]) and 0 <= minutes[0] <= minutes[1] < 1
-    trainings = [f"{label}={tmp_path / 'logdir'}" for label in "ab"]
-    monkeypatch.setattr(sys, "argv", ["compare.py", str(tmp_path / "x.png"), *trainings])
-    compare.main()
-    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
-    (tmp_path / "events.out.tfevents.1.a").write_bytes(b"")
-    for training, problem in ((f"a={tmp_path}", f"{tmp_path}: no dev_bleu"), ("a", "a: give")):
-        monkeypatch.setattr(sys, "argv", ["compare.py", str(tmp_path / "y.png"), training])
-        with pytest.raises(SystemExit, match="2"):
-            compare.main()
-        assert problem in capsys.readouterr().err
-
-
-def test_the_figures_of_positions(monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(ROOT / "docs" / "figures")
-    import ladder_figures
-
-    flags = dict(recipe="tiny", vocab_size=20, maxlen=9, num_blocks=1)
-    learned, t5 = (
-        make_model(make_hparams(flags | dict(positions=name)), 20, 20) for name in ("learned", "t5")
-    )
-    numbers = ladder_figures.numbers_by_distance(t5)
-    middle = ladder_figures.MAX_DISTANCE  # the query itself
-    table = t5.enc_positions[0].table.numpy()  # (buckets, h)
-    np.testing.assert_array_equal(numbers[:, middle], table[0])
-    np.testing.assert_array_equal(numbers[:, middle - 1], table[1])  # the key before the query
-    np.testing.assert_array_equal(numbers[:, middle + 1], table[16 + 1])
-    ladder_figures.draw_learned(learned, t5, tmp_path / "learned.png")
-    assert (tmp_path / "learned.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_missing_corpus_is_named(benchmarks, tmp_path, monkeypatch):

@@ -308,6 +308,13 @@ def test_training_and_evaluation(sample, configure, monkeypatch, capsys):
     assert capsys.readouterr().out.endswith("- got: \n\nBleu Score = 0.0\n")
 
 
+def test_a_text_smaller_than_a_batch_is_named(sample, configure, capsys):
+    configure(**{name: getattr(mini.hp, name) for name in FIELDS} | dict(batch_size=100))
+    with pytest.raises(SystemExit, match="2"):
+        mini.train()
+    assert f"{mini.hp.source_train}: no batch of 100 pairs" in capsys.readouterr().out
+
+
 @slow
 def test_a_user_gets_a_good_score_on_the_built_in_corpus(tmp_path):
     for name in ("mini.py", "runtime"):

@@ -144,6 +144,7 @@ def test_every_document_with_commands_is_run():
     run = {"README.md", "original.md", "results.md", "training.md", "translating.md", "export.md"}
     tested_elsewhere = {
         "sample_model.md",
+        "break_it.md",
         "workers.md",
         "development.md",
         "walkthrough.md",

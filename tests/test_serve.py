@@ -42,9 +42,9 @@ from server.listening import (
 from server.translating import Batcher
 
 
-@pytest.fixture(scope="module", params=["legacy", "tiny"])
-def flags(request, trained):
-    return trained(request.param)
+@pytest.fixture(scope="module")
+def flags(trained):
+    return trained("tiny")
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,20 @@ def server(flags):
     """Start serve.py: the address of the page."""
     with serving(flags) as address:
         yield address
+
+
+@pytest.fixture(scope="module")
+def word_server(trained):
+    """Start serve.py with a model of words."""
+    with serving(trained("legacy")) as address:
+        yield address
+
+
+@pytest.fixture(params=["legacy", "tiny"])
+def server_of(request, trained):
+    """The flags of a model and the address of its page: a model of words, and one of subwords."""
+    server = dict(legacy="word_server", tiny="server")[request.param]
+    return trained(request.param), request.getfixturevalue(server)
 
 
 @contextlib.contextmanager
@@ -67,10 +81,10 @@ def serving(flags):
             process.terminate()
 
 
-def ask(server, body, content_type="application/json", **headers):
+def ask(server, body, content_type="application/json", path="translate", **headers):
     """Send a request with this body, bytes: the status and the answer."""
     headers |= {"Content-Type": content_type}
-    request = urllib.request.Request(f"{server}/translate", body, headers)
+    request = urllib.request.Request(f"{server}/{path}", body, headers)
     try:
         with urllib.request.urlopen(request) as response:
             return response.status, json.load(response)
@@ -105,7 +119,12 @@ def upper_case(sentences):
     return [dict(translations=[dict(text=sentence.text.upper())]) for sentence in sentences]
 
 
-def answers(*requests, translate=upper_case, hosts=()):
+def show_look(look):
+    """Answer a look inside the model with what it asks for."""
+    return look._asdict()
+
+
+def answers(*requests, translate=upper_case, hosts=(), look_inside=show_look):
     """Send requests, bytes, to a server without a model: the status and the answer of each."""
 
     async def answer(port, request):
@@ -117,7 +136,7 @@ def answers(*requests, translate=upper_case, hosts=()):
         return int(head.split()[1]), json.loads(body)
 
     async def scenario():
-        async with serving_app(make_app(translate, ("de", "en"), hosts)) as port:
+        async with serving_app(make_app(translate, ("de", "en"), hosts, look_inside)) as port:
             return [await asyncio.wait_for(answer(port, request), 60) for request in requests]
 
     return asyncio.run(scenario())
@@ -133,7 +152,8 @@ def post(body=b"", content_type=None, path="/translate", **headers):
     return f"POST {path} HTTP/1.1\r\n{''.join(lines)}\r\n".encode() + body
 
 
-def test_concurrent_requests_are_translated_as_single_ones(flags, server):
+def test_concurrent_requests_are_translated_as_single_ones(server_of):
+    flags, server = server_of
     lines = [*read_test_sentences(flags["source_test"])[1], "", "我", "<b>&</b>"]
     with concurrent.futures.ThreadPoolExecutor(16) as threads:
         answers = [*threads.map(lambda line: ask(server, sentence(line)), lines)]
@@ -577,6 +597,109 @@ def test_malformed_requests_and_a_stop_during_one_print_no_traceback(flags):
     assert process.returncode == 128 + signal.SIGTERM
 
 
+# Looking inside ----------------------------------------------------------------
+
+
+def look(path="attention", **fields):
+    """A request for a part of the inside of the model."""
+    return post(json.dumps(fields).encode(), "application/json", path=f"/look/{path}")
+
+
+def test_a_look_inside_is_answered(server_of):
+    flags, server = server_of
+    text = read_test_sentences(flags["source_test"])[1][0]
+    _, translated = ask(server, sentence(text))
+    body = json.dumps(dict(text=text, translation=2, kind="decoder", block=1, head=2)).encode()
+    status, answer = ask(server, body, path="look/attention")
+    assert status == 200 and answer["head"] == 2 and np.shape(answer["weights"])
+    status, answer = ask(server, body, path="look/steps")
+    probabilities = [step["probability"] for step in answer["steps"]]
+    shown = translated["translations"][1]["probabilities"]
+    assert status == 200 and probabilities[: len(shown)] == pytest.approx(shown, abs=2e-3)
+    status, answer = ask(server, body, path="look/beam")
+    scores = {node["rank"]: node["score"] for nodes in answer["steps"] for node in nodes}
+    for rank, translation in enumerate(translated["translations"], 1):
+        assert scores[rank] == pytest.approx(translation["score"], abs=2e-3)
+    assert status == 200
+
+
+def test_the_fields_of_a_look():
+    given = dict(text="a\nb", prefix="c", translation="2", kind="cross", block=3, head=4.0)
+    every, few = answers(look("steps", **given), look("beam", text="a"))
+    expected = dict(part="steps", text="a b", prefix="c", translation=2, kind="cross")
+    assert every == (200, expected | dict(block=3, head=4))
+    nothing = dict.fromkeys(("translation", "block", "head"))
+    assert few == (200, dict(part="beam", text="a", prefix="", kind="") | nothing)
+
+
+def test_wrong_looks_are_refused():
+    numbers = (0, -1, 1.5, float("nan"), 1e300, True, "x", "9" * 99, [1], "\u0663")
+    requests = {look(text="a", block=number): 400 for number in numbers}
+    requests |= {
+        look(text="a", head=0): 400,
+        look(text="a", translation=0): 400,
+        look(text="a", kind=1): 400,
+        look(text="x" * (MAX_CHARACTERS + 1)): 413,
+        look(text="a", prefix="x" * (MAX_CHARACTERS + 1)): 413,
+        look(): 400,
+        look("other", text="a"): 404,
+        post(b"{", "application/json", path="/look/beam"): 400,
+        post(b"text=a", serve_app.FORM, path="/look/beam", Origin="http://evil.example"): 403,
+    }
+    got = answers(*requests)
+    assert [status for status, _ in got] == [*requests.values()]
+    assert all(answer["error"] for _, answer in got)
+    ((status, _),) = answers(look(text="a"), hosts=("other.example",))
+    assert status == 403
+
+
+@pytest.mark.parametrize(
+    "path, fields, status, reason",
+    [
+        ("beam", dict(text=" "), 400, "empty"),
+        ("steps", dict(text="a " * 300), 413, "at most"),
+        ("attention", dict(text="Hund", block=9), 400, "block must be at most 1"),
+        ("attention", dict(text="Hund", head=3), 400, "head must be at most 2"),
+        ("attention", dict(text="Hund", kind="all"), 400, "Choose cross or encoder or decoder"),
+    ],
+)
+def test_looks_at_what_is_not_there_are_refused(server, path, fields, status, reason):
+    got, answer = ask(server, json.dumps(fields).encode(), path=f"look/{path}")
+    assert got == status and reason in answer["error"]
+
+
+def test_translations_do_not_wait_for_looks(monkeypatch):
+    """And few looks wait for others."""
+    monkeypatch.setattr(serve_app, "MAX_WAITING_LOOKS", 1)
+    begun, released = threading.Event(), threading.Event()
+
+    def look_slowly(look):
+        begun.set()
+        released.wait(60)
+        return look._asdict()
+
+    async def scenario():
+        client = TestClient(TestServer(make_app(upper_case, ("de", "en"), (), look_slowly)))
+        async with client, asyncio.timeout(60):
+
+            async def post(path):
+                async with client.post(path, json=dict(text="a")) as response:
+                    return response.status
+
+            looks = [asyncio.create_task(post("/look/beam"))]
+            while not begun.is_set():
+                await asyncio.sleep(0.01)
+            looks.append(asyncio.create_task(post("/look/beam")))
+            while not client.app[serve_app.LOOK_BATCHER].queue.qsize():
+                await asyncio.sleep(0.01)
+            assert await post("/look/steps") == 503
+            assert await post("/translate") == 200
+            released.set()
+            assert await asyncio.gather(*looks) == [200, 200]
+
+    asyncio.run(scenario())
+
+
 # LibreTranslate ----------------------------------------------------------------
 
 
@@ -840,7 +963,8 @@ def test_an_overloaded_server_answers_503_and_recovers(monkeypatch):
 
 
 @pytest.mark.parametrize("prefix", ["They", "The 猫"])  # the second one has an unknown character
-def test_a_prefix_is_continued(flags, server, prefix):
+def test_a_prefix_is_continued(server_of, prefix):
+    flags, server = server_of
     source = read_test_sentences(flags["source_test"])[1][0]
     body = json.dumps(dict(text=source, prefix=prefix)).encode()
     status, answer = ask(server, body)
@@ -931,6 +1055,80 @@ def test_the_page(flags, server):
         wait_for_text(driver, source, second)
 
 
+def test_the_page_shows_the_inside_of_the_model(flags, server):
+    sentences = read_test_sentences(flags["source_test"])[1]
+    with chromium() as driver:
+        from selenium.webdriver.common.action_chains import ActionChains
+        from selenium.webdriver.common.by import By
+        from selenium.webdriver.common.keys import Keys
+        from selenium.webdriver.support.ui import Select
+
+        def find(selector):
+            return driver.find_elements(By.CSS_SELECTOR, selector)
+
+        def texts(selector):  # at once, since an answer replaces the elements
+            elements = f"[...document.querySelectorAll('{selector}')]"
+            return driver.execute_script(f"return {elements}.map(element => element.innerText)")
+
+        def wait_until_shown(condition):
+            """Wait until the condition is true and no answer is on its way."""
+            wait_for(lambda: condition() and not find("[aria-busy=true]"))
+
+        def press(*keys):
+            ActionChains(driver).send_keys(*keys).perform()
+
+        def looks():
+            names = "performance.getEntriesByType('resource').map(entry => entry.name)"
+            requests = driver.execute_script(f"return {names}")
+            return [name.rpartition("/")[2] for name in requests if "/look/" in name]
+
+        driver.get(server)
+        driver.find_element(By.ID, "text").send_keys(sentences[0] + "\n")
+        wait_for(lambda: len(find("#alternatives button")) == 3)
+        assert looks() == []  # nothing is computed yet
+        find("summary")[0].send_keys(Keys.ENTER)
+        wait_until_shown(lambda: texts("#map td") and texts("#likely li"))
+        assert sorted(looks()) == ["attention", "steps"]
+        assert len(texts("#map tbody th")) == len(texts("#likely li"))
+        assert texts("#map thead th")[-1] == texts("#map tbody th")[-1] == "</S>"
+        # By keyboard: Tab leads from the choice of the head into the map, arrows move in it.
+        find("#head")[0].send_keys(Keys.TAB)
+        press(Keys.ARROW_RIGHT, Keys.ARROW_DOWN)
+        row, column = texts("#map tbody th")[1], texts("#map thead th")[1]
+        wait_for_text(driver, f"Row {row}, column {column}: ")
+        Select(find("#kind")[0]).select_by_value("decoder")
+        wait_until_shown(lambda: texts("#map .masked"))
+        assert texts("#map thead th")[0] == "<S>"
+        Select(find("#head")[0]).select_by_value("2")
+        wait_until_shown(lambda: find("#map [aria-label$='head 2']"))
+        assert sorted({*looks()}) == ["attention", "steps"]
+
+        find("details details summary")[0].send_keys(Keys.ENTER)
+        wait_until_shown(lambda: texts("#tree .node"))
+        best = texts("#tree .taken")
+        assert "■ 1" in best[-1]
+        find("#alternatives button")[1].click()
+        wait_until_shown(lambda: texts("#tree .taken") != best)
+        assert "■ 2" in texts("#tree .taken")[-1]
+        find("#tree [tabindex]")[0].click()
+        press(Keys.ARROW_DOWN)
+        assert driver.switch_to.active_element.text == texts("#tree .taken")[1]
+        wait_for_text(driver, "log-probability")
+        # Another sentence is shown in the open panel.
+        before = texts("#map tbody th")
+        driver.find_element(By.ID, "text").clear()
+        driver.find_element(By.ID, "text").send_keys(sentences[1] + "\n")
+        wait_until_shown(lambda: texts("#map tbody th") != before)
+        assert texts("#map .masked")  # the chosen kind stays
+        # What is refused is said.
+        driver.find_element(By.ID, "text").clear()
+        driver.find_element(By.ID, "text").send_keys("a " * 300 + "\n")
+        wait_for_text(driver, "To look inside, give one of at most")
+        wait_until_shown(lambda: not texts("#map td"))
+        statuses = [entry["message"] for entry in driver.get_log("browser")]
+        assert all("413" in message for message in statuses)
+
+
 @slow
 def test_the_page_with_an_input_method_and_without_storage(server):
     """Enter ends a word of the input method; the browser refuses to store the last sentences."""
@@ -986,9 +1184,10 @@ const background = element => {
 };
 if (!document.documentElement.lang) faults.push("the page has no language");
 if (!document.title) faults.push("the page has no title");
-for (const element of document.querySelectorAll("textarea, input, button, [tabindex]")) {
+const controls = "textarea, input, button, select, summary, [tabindex]";
+for (const element of document.querySelectorAll(controls)) {
     const name = element.labels?.[0]?.textContent || element.ariaLabel || element.innerText;
-    if (!name?.trim() && element.getClientRects().length) faults.push(element.outerHTML);
+    if (!name?.trim() && element.checkVisibility()) faults.push(element.outerHTML);
     if (element.tabIndex < 0) faults.push(`not reached by Tab: ${element.outerHTML}`);
 }
 for (const element of document.querySelectorAll("body *")) {
@@ -1024,6 +1223,10 @@ def test_the_page_is_accessible_and_fits_a_phone(flags, server, width, colours):
         assert (background == "rgba(255, 255, 255, 1)") == (colours == "light")
         driver.find_element(By.ID, "text").send_keys(source + "\n")
         wait_for(lambda: driver.find_elements(By.CSS_SELECTOR, "#alternatives button"))
+        assert driver.execute_script(ACCESSIBILITY) == []
+        driver.execute_script("document.querySelectorAll('details').forEach(d => d.open = true)")
+        for parts in ("#map td", "#likely li", ".node"):
+            wait_for(lambda parts=parts: driver.find_elements(By.CSS_SELECTOR, parts))
         assert driver.execute_script(ACCESSIBILITY) == []
         # The check notices faults.
         driver.execute_script(

@@ -3,184 +3,159 @@
 python docs/figures/architecture.py
 """
 
-from pathlib import Path
-
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch
-
-PATH = Path(__file__).resolve().parent.parent / "architecture.png"
-COLOURS = dict(
-    embedding="#fde0dd",
-    attention="#fdd0a2",
-    feedforward="#c6dbef",
-    normalize="#fff7bc",
-    logits="#c7e9c0",
-    block="#f4f4f4",
+from style import (
+    BLUE,
+    GREY,
+    NORMAL,
+    ORANGE,
+    PURPLE,
+    SMALL,
+    TEXT,
+    WIDTH,
+    clear_axes,
+    draw_arrow,
+    draw_box,
+    draw_pictures,
+    make_figure,
 )
-BLUE, GREY = "#1f4e79", "#444"
 
-# Horizontal positions
-ENCODER, DECODER, WIDTH = 0.0, 6.4, 3.2
-# Vertical positions of the lower edges
-INPUT, BLOCK, STEP = 1.0, 3.5, 2.25  # STEP from one sublayer to the next
-SUBLAYER_HEIGHT, ADD_OFFSET, ADD_HEIGHT = 0.95, 1.2, 0.45
+HEIGHT = 10.4
+# Horizontal positions of the left edges, in inches.
+ENCODER, DECODER, BOX = 0.3, 4.65, 2.5
+# Vertical positions of the lower edges.
+EMBEDDING, BLOCK, STEP = 0.85, 2.6, 1.8  # STEP from one sublayer to the next
+SUBLAYER, ADD, ADD_HEIGHT = 0.8, 0.98, 0.34
 
-INPUT_EMBEDDING = "InputEmbedding\nEmbedding · √C + positions, dropout"
+INPUT = "embedding · √C + positions, dropout"
 ENCODER_SUBLAYERS = [
-    ("attention", "MultiheadAttention\nself_attention"),
-    ("feedforward", "Feedforward\nfeedforward"),
+    ("attention", "MultiheadAttention", "self_attention", "mask: padding of x"),
+    ("feedforward", "Feedforward", "inner, ReLU, outer", ""),
 ]
 DECODER_SUBLAYERS = [
-    ("attention", "MultiheadAttention\nself_attention, causality=True"),
-    ("attention", "MultiheadAttention\nvanilla_attention"),
-    ("feedforward", "Feedforward\nfeedforward"),
+    ("attention", "MultiheadAttention", "self_attention", "masks: causal, padding of y"),
+    ("attention", "MultiheadAttention", "vanilla_attention", "mask: padding of x"),
+    ("feedforward", "Feedforward", "inner, ReLU, outer", ""),
 ]
-DETAILS = """\
-Inside a MultiheadAttention
-Q = queries W_Q, K = keys W_K, V = keys W_V
-(legacy: each followed by ReLU)
-split into heads          (N, h, T, C/h)
-softmax(Q Kᵀ / √(C/h))    (N, h, T_q, T_k)
-· V, heads joined         (N, T_q, C)
-· W_O  (paper, tiny)      (N, T_q, C)
-
-Inside a Feedforward
-inner, ReLU               (N, T, ffn_units)
-outer                     (N, T, C)
-
-Each of them adds its input to its output
-and normalizes the sum: Normalize(x + f(x))
-"""
+INSIDE = [
+    ("MultiheadAttention", ""),
+    ("Q = queries W_Q", "(N, T_q, C)"),
+    ("K = keys W_K, V = keys W_V", "(N, T_k, C)"),
+    ("split_heads", "(N, h, T, C/h)"),
+    ("Q Kᵀ / √(C/h), masks, softmax", "(N, h, T_q, T_k)"),
+    ("· V, join_heads, · W_O", "(N, T_q, C)"),
+    ("Feedforward", ""),
+    ("inner, ReLU", "(N, T, ffn_units)"),
+    ("outer", "(N, T, C)"),
+]
 
 
-def draw_box(ax, x, y, height, kind, text):
-    """Draw a box with its lower left corner at (x, y): a name, and smaller text below it."""
-    shape = "round,pad=0.05"
-    colour = COLOURS[kind]
-    ax.add_patch(FancyBboxPatch((x, y), WIDTH, height, shape, facecolor=colour, edgecolor="#555"))
-    name, _, rest = text.partition("\n")
-    centre = x + WIDTH / 2
-    ax.text(centre, y + height * (0.68 if rest else 0.5), name, ha="center", va="center")
-    ax.text(centre, y + height * 0.27, rest, ha="center", va="center", fontsize=8, color=GREY)
-
-
-def draw_arrow(ax, *points):
-    """Draw a line through points, with an arrow head at the last one."""
-    if len(points) > 2:
-        ax.plot(*zip(*points[:-1], strict=True), color="black", lw=1.2, solid_joinstyle="round")
-    style = dict(arrowstyle="->", lw=1.2, shrinkA=0, shrinkB=0)
-    ax.annotate("", points[-1], points[-2], arrowprops=style)
+def draw_layer(ax, x, y, height, kind, name, text="", mask=""):
+    """Draw a box with the name of a class, and smaller text below it."""
+    draw_box(ax, x, y, BOX, height, fill=kind)
+    lines = [(name, NORMAL, TEXT), (text, SMALL, GREY), (mask, SMALL, PURPLE)]
+    lines = [line for line in lines if line[0]]
+    for i, (line, size, colour) in enumerate(lines):
+        line_y = y + height * (0.5 + 0.29 * ((len(lines) - 1) / 2 - i))
+        ax.text(x + BOX / 2, line_y, line, fontsize=size, color=colour, ha="center", va="center")
 
 
 def write_shape(ax, x, y, text, **options):
     """Write the shape of a tensor."""
-    options = dict(fontsize=9, va="center", family="monospace", color=BLUE) | options
+    options = dict(fontsize=SMALL, va="center", family="monospace", color=BLUE) | options
     ax.text(x, y, text, **options)
 
 
-def draw_sublayer(ax, x, y, kind, name):
-    """Draw a sublayer with its residual connection and its layer normalization.
+def draw_sublayer(ax, x, y, sublayer):
+    """Draw a sublayer with its inputs, its mask, its residual connection and normalization.
 
     Returns:
       float: the upper edge.
     """
-    centre, add_y = x + WIDTH / 2, y + ADD_OFFSET
-    draw_box(ax, x, y, SUBLAYER_HEIGHT, kind, name)
-    draw_arrow(ax, (centre, y + SUBLAYER_HEIGHT + 0.05), (centre, add_y - 0.05))
-    draw_box(ax, x, add_y, ADD_HEIGHT, "normalize", "Add, Normalize")
+    kind, name, text, mask = sublayer
+    middle, add_y = x + BOX / 2, y + ADD
+    draw_layer(ax, x, y, SUBLAYER, kind, name, text, mask)
+    draw_arrow(ax, (middle, y + SUBLAYER), (middle, add_y))
+    draw_layer(ax, x, add_y, ADD_HEIGHT, "normalize", "dropout, add, Normalize")
     # The residual connection leaves below the sublayer, and passes it on the right.
-    fork, right, add_middle = y - 0.22, x + WIDTH + 0.35, add_y + ADD_HEIGHT / 2
-    start, end = (centre, fork), (x + WIDTH + 0.05, add_middle)
-    draw_arrow(ax, start, (right, fork), (right, add_middle), end)
-    return add_y + ADD_HEIGHT + 0.05
+    fork, right, add_middle = y - 0.3, x + BOX + 0.28, add_y + ADD_HEIGHT / 2
+    draw_arrow(ax, (middle, fork), (right, fork), (right, add_middle), (x + BOX, add_middle))
+    if kind == "attention":
+        names = "queries" if text == "vanilla_attention" else "queries, keys, values"
+        options = dict(ha="right", va="center", color=ORANGE, fontsize=SMALL)
+        ax.text(middle - 0.08, y - 0.15, names, **options)
+    return add_y + ADD_HEIGHT
 
 
-def draw_stack(ax, x, title, sublayers, ids):
+def draw_stack(ax, x, block, sublayers, ids, T):
     """Draw an embedding and the block above it.
 
-    Returns:
-      float: the upper edge of the block.
-    """
-    centre = x + WIDTH / 2
-    height = STEP * len(sublayers)
-    ax.add_patch(
-        FancyBboxPatch(
-            (x - 0.3, BLOCK - 0.5),
-            WIDTH + 0.85,
-            height + 0.3,
-            "round,pad=0.1",
-            facecolor=COLOURS["block"],
-            edgecolor="#999",
-            linestyle="--",
-        )
-    )
-    ax.text(
-        x - 0.25,
-        BLOCK - 0.3 + height,
-        f"{title} × num_blocks",
-        fontsize=8,
-        color="#555",
-        va="center",
-    )
+    Args:
+      block: the name of the class.
+      ids: what the embedding reads.
+      T: T_x or T_y.
 
-    ax.text(centre, 0.0, ids, ha="center", va="center", style="italic")
-    draw_arrow(ax, (centre, 0.2), (centre, INPUT - 0.05))
-    write_shape(ax, centre + 0.12, 0.55, "(N, T)")
-    draw_box(ax, x, INPUT, 1.0, "embedding", INPUT_EMBEDDING)
-    edge = INPUT + 1.05
-    for i, (kind, name) in enumerate(sublayers):
+    Returns:
+      float: the upper edge of the last sublayer.
+    """
+    middle, height = x + BOX / 2, STEP * len(sublayers)
+    draw_box(ax, x - 0.2, BLOCK - 0.45, BOX + 0.6, height + 0.35, fill="block", linestyle="--")
+    small = dict(fontsize=SMALL, color=GREY, va="center")
+    ax.text(x - 0.1, BLOCK + height - 0.24, block, **small)
+    ax.text(x + BOX + 0.3, BLOCK + height - 0.24, "× num_blocks", ha="right", **small)
+    ax.text(middle, 0.2, ids, ha="center", va="center", style="italic")
+    draw_arrow(ax, (middle, 0.35), (middle, EMBEDDING))
+    write_shape(ax, middle + 0.1, 0.58, f"(N, {T})")
+    draw_layer(ax, x, EMBEDDING, 0.72, "embedding", "InputEmbedding", INPUT)
+    edge = EMBEDDING + 0.72
+    for i, sublayer in enumerate(sublayers):
         y = BLOCK + i * STEP
-        draw_arrow(ax, (centre, edge), (centre, y - 0.05))
-        write_shape(ax, centre + 0.12, INPUT + 1.4 if i == 0 else y - 0.39, "(N, T, C)")
-        edge = draw_sublayer(ax, x, y, kind, name)
+        draw_arrow(ax, (middle, edge), (middle, y))
+        write_shape(ax, middle + 0.1, BLOCK - 0.75 if i == 0 else y - 0.17, f"(N, {T}, C)")
+        edge = draw_sublayer(ax, x, y, sublayer)
     return edge
 
 
-def main():
-    """Draw architecture.png."""
-    figure = Figure(figsize=(11, 11), layout="constrained")
-    ax = figure.subplots()
-    enc_top = draw_stack(ax, ENCODER, "EncoderBlock", ENCODER_SUBLAYERS, "x: source ids")
-    dec_ids = "shift_right(y): <S>, then the target ids"
-    dec_top = draw_stack(ax, DECODER, "DecoderBlock", DECODER_SUBLAYERS, dec_ids)
+def draw_architecture():
+    """The encoder on the left, the decoder on the right."""
+    figure = make_figure(HEIGHT, layout=None)
+    ax = clear_axes(figure, WIDTH, HEIGHT)
+    top = draw_stack(ax, ENCODER, "EncoderBlock", ENCODER_SUBLAYERS, "x: ids of the source", "T_x")
+    dec_top = draw_stack(
+        ax,
+        DECODER,
+        "DecoderBlock",
+        DECODER_SUBLAYERS,
+        "shift_right(y): <S>, then y without its end",
+        "T_y",
+    )
 
     # The encoder's output goes into each block of the decoder.
-    enc_centre, dec_centre = ENCODER + WIDTH / 2, DECODER + WIDTH / 2
-    corner, attention_y = 4.85, BLOCK + STEP + SUBLAYER_HEIGHT / 2
-    turn = enc_top + 0.9
-    draw_arrow(
-        ax,
-        (enc_centre, enc_top),
-        (enc_centre, turn),
-        (corner, turn),
-        (corner, attention_y),
-        (DECODER - 0.05, attention_y),
-    )
-    write_shape(ax, enc_centre + 0.12, turn + 0.2, "memory (N, T, C)")
-    write_shape(ax, corner + 0.1, attention_y + 0.17, "keys, values", fontsize=8)
+    enc_middle, dec_middle = ENCODER + BOX / 2, DECODER + BOX / 2
+    corner, cross_y = 4.05, BLOCK + STEP + SUBLAYER / 2
+    turn = top + 0.75
+    points = (enc_middle, top), (enc_middle, turn), (corner, turn), (corner, cross_y)
+    draw_arrow(ax, *points, (DECODER, cross_y))
+    write_shape(ax, enc_middle + 0.1, turn + 0.16, "memory (N, T_x, C)")
+    keys = dict(fontsize=SMALL, color=ORANGE, va="center", ha="right")
+    ax.text(corner - 0.08, cross_y, "keys,\nvalues", **keys)
 
-    logits_y = dec_top + 1.1
-    draw_arrow(ax, (dec_centre, dec_top), (dec_centre, logits_y - 0.05))
-    write_shape(ax, dec_centre + 0.12, dec_top + 0.8, "(N, T, C)")
-    text = "to_logits\nLinear, or the transposed Embedding"
-    draw_box(ax, DECODER, logits_y, 0.95, "logits", text)
-    draw_arrow(ax, (dec_centre, logits_y + 1.0), (dec_centre, logits_y + 1.65))
-    write_shape(ax, dec_centre + 0.12, logits_y + 1.3, "(N, T, V)")
-    ax.text(dec_centre, logits_y + 1.85, "logits", ha="center", va="center", style="italic")
+    logits_y = dec_top + 0.75
+    draw_arrow(ax, (dec_middle, dec_top), (dec_middle, logits_y))
+    write_shape(ax, dec_middle + 0.1, dec_top + 0.5, "(N, T_y, C)")
+    draw_layer(ax, DECODER, logits_y, 0.72, "logits", "to_logits", "transposed embedding matrix")
+    draw_arrow(ax, (dec_middle, logits_y + 0.72), (dec_middle, logits_y + 1.12))
+    write_shape(ax, dec_middle + 0.1, logits_y + 0.9, "(N, T_y, vocab_size)")
+    ax.text(dec_middle, logits_y + 1.25, "logits", ha="center", va="center", style="italic")
 
-    ax.text(
-        ENCODER - 0.6,
-        logits_y + 1.95,
-        DETAILS,
-        fontsize=9,
-        family="monospace",
-        va="top",
-        linespacing=1.45,
-    )
-    ax.set(xlim=(-0.8, 10.4), ylim=(-0.3, logits_y + 2.1))
-    ax.axis("off")
-    figure.savefig(PATH, dpi=90)
+    draw_box(ax, 0.1, 7.5, 3.65, 2.75, fill="block")
+    for i, (name, shape) in enumerate(INSIDE):
+        y = 10.03 - 0.28 * i
+        ax.text(0.25, y, name, va="center", fontsize=SMALL, weight="normal" if shape else "bold")
+        write_shape(ax, 3.65, y, shape, ha="right")
+    return figure
 
+
+PICTURES = {"architecture.png": draw_architecture}
 
 if __name__ == "__main__":
-    main()
+    draw_pictures(PICTURES, __doc__)

@@ -1,0 +1,162 @@
+"""Draw the curves of trainings.
+
+python docs/figures/curves.py                  # all, from the models of train_models.py
+python docs/figures/curves.py curve.png --logdir LOGDIR
+python docs/figures/curves.py --compare docs/low_resource.png tiny=LOGDIR low_resource=LOGDIR
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from style import BLUE, ORANGE, PALE, RED, draw_pictures, make_figure, save
+from train_models import FEW, MANY, MODELS, trained_logdir
+
+from monitor import tensorboard_events
+
+SMOOTHED_STEPS = 200  # steps of a moving mean
+
+
+def read_scalars(logdir) -> dict:
+    """Read TensorBoard's curves: {name: (steps, values, minutes of training)}.
+
+    A run that was resumed has several event files. The time between them is not counted.
+    """
+    curves, before = {}, 0.0
+    for path in tensorboard_events.event_files(logdir):
+        records, _ = tensorboard_events.read_records(path)
+        if not records:  # the training was killed before the first one
+            continue
+        start = seconds = tf.compat.v1.Event.FromString(records[0]).wall_time
+        for name, step, value, seconds in tensorboard_events.scalars(path):
+            steps, values, minutes = curves.setdefault(name, ([], [], []))
+            steps.append(step)
+            values.append(value)
+            minutes.append((before + seconds - start) / 60)
+        before += seconds - start
+    return curves
+
+
+def moving_mean(steps, values):
+    """Average values over the SMOOTHED_STEPS steps around each of them."""
+    steps, values = np.array(steps), np.array(values)
+    near = np.abs(steps[:, None] - steps) <= SMOOTHED_STEPS / 2
+    return near @ values / near.sum(axis=1)
+
+
+def draw_curve(logdir):
+    """The loss of a training, and the BLEU of its development set, with the best one marked."""
+    curves = read_scalars(logdir)
+    figure = make_figure(3.3)
+    left, right = figure.subplots(1, 2)
+    steps, losses, _ = curves["mean_loss"]
+    left.plot(steps, losses, color=PALE, linewidth=0.8, label="each step that is logged")
+    label = f"moving mean of {SMOOTHED_STEPS} steps"
+    left.plot(steps, moving_mean(steps, losses), color=BLUE, label=label)
+    left.set(title="training loss", ylabel="loss per token", ylim=(0, None))
+    left.legend()
+    steps, scores, _ = curves["dev_bleu"]
+    best = int(np.argmax(scores))
+    right.plot(steps, scores, color=BLUE, marker=".", markersize=4)
+    right.plot(steps[best], scores[best], marker="o", color=ORANGE)
+    right.annotate(
+        f"best: {scores[best]:.1f}",
+        (steps[best], scores[best]),
+        xytext=(0, -26),
+        textcoords="offset points",
+        ha="right",
+        color=ORANGE,
+    )
+    right.set(title="translations of the development set", ylabel="BLEU", ylim=(0, None))
+    for ax in (left, right):
+        ax.set(xlabel="step", xlim=(0, None))
+        ax.xaxis.set_major_formatter("{x:,.0f}")
+        ax.grid(alpha=0.3)
+    return figure
+
+
+def epoch_means(steps, values, ends):
+    """Average values over the steps up to each end of an epoch, from the end before it."""
+    steps, values = np.array(steps), np.array(values)
+    starts = [0, *ends[:-1]]
+    return [
+        values[(steps > start) & (steps <= end)].mean()
+        for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+def draw_overfitting():
+    """Training and development loss of two trainings that differ in the number of pairs."""
+    figure = make_figure(3.6, title="Training without dropout and label smoothing")
+    axes = figure.subplots(1, 2, sharey=True)
+    for ax, name, pairs in zip(axes, ("few_pairs", "many_pairs"), (FEW, MANY), strict=True):
+        curves = read_scalars(trained_logdir(name))
+        steps, dev_losses, _ = curves["dev_loss"]
+        train_losses = epoch_means(*curves["mean_loss"][:2], steps)
+        ax.plot(steps, train_losses, color=BLUE, label="training loss")
+        ax.plot(steps, dev_losses, color=ORANGE, label="development loss")
+        best = int(np.argmin(dev_losses))
+        ax.plot(steps[best], dev_losses[best], "o", color=RED, markersize=5)
+        ax.annotate(
+            f"lowest: {dev_losses[best]:.2f}",
+            (steps[best], dev_losses[best]),
+            xytext=(0, -16) if name == "few_pairs" else (0, 14),
+            textcoords="offset points",
+            ha="left" if name == "few_pairs" else "right",
+            color=RED,
+        )
+        epochs = MODELS[name]["num_epochs"]
+        ax.set(title=f"{pairs:,} pairs, {epochs} epochs", xlabel="step", ylim=(0, 5))
+        ax.xaxis.set_major_formatter("{x:,.0f}")
+        ax.grid(alpha=0.3)
+    axes[0].set_ylabel("loss per token")
+    axes[0].legend()
+    return figure
+
+
+def draw_comparison(curves):
+    """Draw the dev BLEU of several trainings over their minutes.
+
+    Args:
+      curves: {label: (scores, minutes)}.
+    """
+    figure = make_figure(4)
+    ax = figure.subplots()
+    for label, (scores, minutes) in curves.items():
+        ax.plot(minutes, scores, label=label)
+    ax.set(xlabel="minutes of training", ylabel="BLEU of the development set")
+    ax.grid(alpha=0.3)
+    ax.legend()
+    return figure
+
+
+def compare(arguments):
+    """Draw the trainings that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--compare", dest="output", help="PNG file")
+    parser.add_argument("trainings", nargs="+", metavar="LABEL=LOGDIR")
+    args = parser.parse_args(arguments)
+    curves = {}
+    for training in args.trainings:
+        label, _, logdir = training.partition("=")
+        if not logdir:
+            parser.error(f"{training}: give LABEL=LOGDIR")
+        scalars = read_scalars(logdir)
+        if "dev_bleu" not in scalars:
+            parser.error(f"{logdir}: no dev_bleu. Train with --source_dev and --target_dev")
+        curves[label] = scalars["dev_bleu"][1:]
+    save(draw_comparison(curves), Path(args.output))
+
+
+PICTURES = {
+    "curve.png": draw_curve,
+    "overfitting.png": lambda logdir: draw_overfitting(),
+}
+
+if __name__ == "__main__":
+    if "--compare" in sys.argv:
+        compare(sys.argv[1:])
+    else:
+        draw_pictures(PICTURES, __doc__, str, logdir="logdir/sample_model")

@@ -1,0 +1,324 @@
+"""Draw the pictures that need no trained model.
+
+python docs/figures/diagrams.py             # all
+python docs/figures/diagrams.py masks.png   # one
+"""
+
+import numpy as np
+from matplotlib.colors import ListedColormap
+from matplotlib.patches import Patch, Polygon, Rectangle
+from style import (
+    BLUE,
+    GREY,
+    LARGE,
+    NORMAL,
+    ORANGE,
+    PALE,
+    RED,
+    SERIES,
+    SIGNED_MAP,
+    SMALL,
+    WIDTH,
+    clear_axes,
+    draw_arrow,
+    draw_box,
+    draw_pictures,
+    draw_weights,
+    make_figure,
+)
+
+from modules import PositionalEncoding, label_smoothing
+from optimizer import InverseSqrtSchedule
+
+# Positions and schedule --------------------------------------------------------------
+
+
+def draw_positions():
+    """Both forms of the sinusoids, of 50 positions and 64 units."""
+    figure = make_figure(3.6, title="Sinusoids that encode the position of a token (C = 64)")
+    forms = {
+        "paper: one frequency per pair of units": True,
+        "2017 code: one frequency per unit": False,
+    }
+    axes = figure.subplots(1, 2, sharey=True)
+    for ax, (title, paired) in zip(axes, forms.items(), strict=True):
+        layer = PositionalEncoding(64, paired=paired, zero_pad=False, scale=False)
+        encodings = layer(np.arange(50)[None])[0]  # (T, C)
+        image = ax.imshow(encodings, cmap=SIGNED_MAP, aspect="auto", vmin=-1, vmax=1)
+        ax.set(title=title, xlabel="unit")
+    axes[0].set_ylabel("position")
+    figure.colorbar(image, ax=axes, label="value", ticks=(-1, 0, 1), aspect=30)
+    return figure
+
+
+def draw_schedule():
+    """The learning rate over the steps: three warm-ups, and the constant rate of 2017."""
+    steps = np.arange(0, 20_001, 50)
+    figure = make_figure(3.4, title="The learning rate of the paper, for C = 512")
+    ax = figure.subplots()
+    for warmup in (1000, 4000, 8000):
+        schedule = InverseSqrtSchedule((512 * warmup) ** -0.5, warmup)
+        rates = [float(schedule(step)) for step in steps]
+        paper = " (paper)" if warmup == 4000 else ""
+        ax.plot(steps, rates, label=f"warm-up of {warmup:,} steps{paper}")
+    ax.axhline(0.0001, color=GREY, linestyle="--", label="constant 0.0001 (2017 code)")
+    ax.set(xlabel="step", ylabel="learning rate", xlim=(0, 20_000), ylim=(0, 0.0015))
+    ax.xaxis.set_major_formatter("{x:,.0f}")
+    ax.grid(alpha=0.3)
+    ax.legend()
+    return figure
+
+
+# Masks -------------------------------------------------------------------------------
+
+SOURCE = ["_der", "_Hund", "_schläft", "</S>", "<PAD>", "<PAD>"]
+TARGET = ["<S>", "_the", "_dog", "_sleeps", "<PAD>"]  # the decoder's input
+
+
+def draw_masks():
+    """The masks of the three attentions, of one sentence that is padded."""
+    source, target = (np.array([token != "<PAD>" for token in side]) for side in (SOURCE, TARGET))
+    causal = np.tril(np.ones((len(TARGET), len(TARGET)), bool))
+    masks = {
+        "encoder self-attention:\npadding mask": (SOURCE, SOURCE, source & np.ones((6, 1), bool)),
+        "decoder self-attention:\ncausal and padding mask": (TARGET, TARGET, causal & target),
+        "cross-attention:\nmask of the source": (
+            SOURCE,
+            TARGET,
+            source & np.ones((5, 1), bool),
+        ),
+    }
+    figure = make_figure(3.85)
+    axes = figure.subplots(1, 3, width_ratios=[mask.shape[1] for *_, mask in masks.values()])
+    colours = "#f3d3cf", "#2f6fb2"
+    for ax, (title, (keys, queries, mask)) in zip(axes, masks.items(), strict=True):
+        draw_weights(ax, mask, keys, queries, cmap=ListedColormap(colours))
+        for q, row in enumerate(mask):
+            for k, visible in enumerate(row):
+                sign, colour = ("✓", "white") if visible else ("×", "#a04438")
+                ax.text(k, q, sign, ha="center", va="center", color=colour, fontsize=NORMAL)
+        ax.set_xticks(np.arange(len(keys) - 1) + 0.5, minor=True)
+        ax.set_yticks(np.arange(len(queries) - 1) + 0.5, minor=True)
+        ax.grid(which="minor", color="white", linewidth=1.5)
+        ax.tick_params(which="minor", length=0)
+        ax.set(title=title, ylabel="queries", anchor="N")
+        ax.set_xlabel("keys", labelpad=8)
+    figure.legend(
+        [Patch(color=colours[1]), Patch(color=colours[0])],
+        ["✓ visible: the query may attend to the key", "× hidden: the weight is 0"],
+        loc="outside lower center",
+        ncols=2,
+        frameon=False,
+    )
+    return figure
+
+
+# Normalization -----------------------------------------------------------------------
+
+
+def draw_cube(ax, x, y, sizes, marked, colour):
+    """Draw a cube of N x T x C cells, of which one slice is marked.
+
+    Args:
+      sizes: N (to the back), T (down) and C (to the right).
+      marked: function (n, t, c) -> bool.
+    """
+    N, T, C = sizes
+    unit, back = 0.3, np.array([0.19, 0.15])
+
+    def draw_face(corners, is_marked):
+        points = [np.array([x, y]) + (c * unit, -t * unit) + n * back for n, t, c in corners]
+        face = colour if is_marked else "white"
+        ax.add_patch(Polygon(points, facecolor=face, edgecolor="#555555", lw=0.7))
+
+    for t in range(T):
+        for c in range(C):  # the front, n = 0
+            draw_face([(0, t, c), (0, t, c + 1), (0, t + 1, c + 1), (0, t + 1, c)], marked(0, t, c))
+    for n in range(N):
+        for c in range(C):  # the top, t = 0
+            draw_face([(n, 0, c), (n, 0, c + 1), (n + 1, 0, c + 1), (n + 1, 0, c)], marked(n, 0, c))
+        for t in range(T):  # the right side, c = C - 1
+            draw_face(
+                [(n, t, C), (n, t + 1, C), (n + 1, t + 1, C), (n + 1, t, C)], marked(n, t, C - 1)
+            )
+    label = dict(ha="center", va="center", fontsize=NORMAL)
+    ax.text(x + C * unit / 2, y - T * unit - 0.2, f"C units = {C}", **label)
+    ax.text(x - 0.2, y - T * unit / 2, f"T tokens = {T}", rotation=90, **label)
+    middle = np.array([x + C * unit, y - T * unit]) + N * back / 2 + (0.16, -0.14)
+    ax.text(*middle, f"N sentences = {N}", rotation=38, rotation_mode="anchor", **label)
+
+
+def draw_norms():
+    """Which numbers batch normalization and layer normalization average."""
+    figure = make_figure(3.6, layout=None)
+    ax = clear_axes(figure, WIDTH, 3.6)
+    sizes = 3, 4, 6
+    kinds = (
+        ("batch normalization", ORANGE, lambda n, t, c: c == 2, "one unit", "N · T = 12 numbers"),
+        (
+            "layer normalization",
+            BLUE,
+            lambda n, t, c: (n, t) == (0, 1),
+            "one token",
+            "C = 6 numbers",
+        ),
+    )
+    for i, (name, colour, marked, of, count) in enumerate(kinds):
+        x = 0.85 + 4 * i
+        ax.text(x + 1.15, 3.35, name, ha="center", fontsize=LARGE, weight="bold", color=colour)
+        draw_cube(ax, x, 2.6, sizes, marked, colour)
+        lines = f"one mean and one variance for {of}:\nover {count} (coloured)"
+        ax.text(x + 1.15, 0.55, lines, ha="center", va="center")
+    return figure
+
+
+# Labels ------------------------------------------------------------------------------
+
+
+def draw_smoothing():
+    """The labels of one position before and after label smoothing, with ten tokens."""
+    tokens = ["<PAD>", "<UNK>", "<S>", "</S>", "_the", "_a", "_dog", "_cat", "_sleeps", "_runs"]
+    labels = np.eye(len(tokens))[tokens.index("_dog")]
+    figure = make_figure(3.4, title='The label of a position whose token is "_dog", for ten tokens')
+    axes = figure.subplots(1, 2, sharey=True)
+    smoothed = {
+        "before: one-hot": labels,
+        "after: label smoothing with epsilon = 0.1": label_smoothing(labels, 0.1),
+    }
+    for ax, (title, values) in zip(axes, smoothed.items(), strict=True):
+        colours = [ORANGE if label else BLUE for label in labels]
+        bars = ax.bar(tokens, values, color=colours)
+        ax.bar_label(bars, [f"{value:.2g}" for value in values], fontsize=SMALL, padding=2)
+        ax.set(title=title, ylim=(0, 1.12))
+        ax.tick_params(axis="x", rotation=90, length=0)
+        ax.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("probability")
+    return figure
+
+
+# Heads -------------------------------------------------------------------------------
+
+
+def draw_split_heads():
+    """How C units become h heads, and the heads C units again, with shapes."""
+    height = 6.3
+    figure = make_figure(height, layout=None)
+    ax = clear_axes(figure, WIDTH, height)
+    h, left, gap = 4, 1.55, 0.24
+    colours, width = SERIES[:h], 1.2
+    xs = [left + i * (width + gap) for i in range(h)]
+    right = xs[-1] + width
+    span, middle = right - left, (left + right) / 2
+
+    def write_row(y, name, shape):
+        ax.text(0.15, y + 0.1, name, va="center", weight="bold")
+        ax.text(0.15, y - 0.13, shape, va="center", color=BLUE, family="monospace", fontsize=SMALL)
+
+    def draw_stripes(y, joined):
+        step = span / h
+        for i, colour in enumerate(colours):
+            x = left + i * step if joined else xs[i]
+            w = step if joined else width
+            patch = Rectangle((x, y), w, 0.36, facecolor=colour, alpha=0.75, edgecolor="white")
+            ax.add_patch(patch)
+            ax.text(x + w / 2, y + 0.18, "C/h units", color="white", ha="center", va="center")
+
+    write_row(5.9, "input", "(N, T, C)")
+    draw_box(ax, left, 5.72, span, 0.36, "C units of each token", fill=PALE)
+    for x in (left + span / 6, middle, right - span / 6):
+        draw_arrow(ax, (x, 5.72), (x, 5.42))
+    write_row(5.2, "projected", "(N, T, C)")
+    for i, name in enumerate(("Q = queries W_Q", "K = keys W_K", "V = keys W_V")):
+        draw_box(ax, left + i * span / 3 + 0.05, 5.0, span / 3 - 0.1, 0.42, name, fill="attention")
+    ax.text(right + 0.1, 5.2, "one matrix\nfor all heads", fontsize=SMALL, va="center", color=GREY)
+
+    write_row(4.35, "each of them", "(N, T, C)")
+    for x in (left + span / 6, middle, right - span / 6):
+        draw_arrow(ax, (x, 5.0), (x, 4.55))
+    draw_stripes(4.17, joined=True)
+    write_row(3.5, "split_heads", "(N, h, T, C/h)")
+    for i, x in enumerate(xs):
+        draw_arrow(ax, (left + (i + 0.5) * span / h, 4.17), (x + width / 2, 3.7))
+    draw_stripes(3.32, joined=False)
+
+    write_row(2.7, "attend_heads", "(N, h, T, C/h)")
+    for i, (x, colour) in enumerate(zip(xs, colours, strict=True), 1):
+        draw_arrow(ax, (x + width / 2, 3.32), (x + width / 2, 2.98))
+        draw_box(ax, x - 0.1, 2.42, width + 0.2, 0.56, "", fill="attention", edge=colour, lw=1.6)
+        ax.text(x + width / 2, 2.8, f"head {i}", ha="center", va="center")
+        ax.text(x + width / 2, 2.58, "own weights (T, T)", ha="center", va="center", fontsize=SMALL)
+        draw_arrow(ax, (x + width / 2, 2.42), (left + (i - 0.5) * span / h, 1.92))
+    write_row(1.75, "join_heads", "(N, T, C)")
+    draw_stripes(1.56, joined=True)
+    draw_arrow(ax, (middle, 1.56), (middle, 1.22))
+    write_row(1.02, "W_O", "(C, C)")
+    text = "output_projection: mixes the units of all heads"
+    draw_box(ax, left, 0.82, span, 0.4, text, fill="attention")
+    draw_arrow(ax, (middle, 0.82), (middle, 0.5))
+    write_row(0.32, "output", "(N, T, C)")
+    draw_box(ax, left, 0.14, span, 0.36, "C units of each token", fill=PALE)
+    return figure
+
+
+# Paths -------------------------------------------------------------------------------
+
+
+def draw_paths():
+    """The path between two tokens in a recurrent encoder and in a Transformer."""
+    height = 3.9
+    figure = make_figure(height, layout=None)
+    ax = clear_axes(figure, WIDTH, height)
+    tokens = ["_der", "_Hund", "_,", "_den", "_ich", "_sehe", "_,", "_schläft"]
+    count, first, last = len(tokens), 1, 7
+    centred = dict(ha="center", va="center")
+
+    def draw_side(left, title, notes, rows):
+        """Draw tokens, and rows of boxes above them: (y, letter, indices on the path)."""
+        middle, xs = left + 1.83, [left + 0.22 + 0.46 * i for i in range(count)]
+        ax.text(middle, 3.68, title, weight="bold", **centred)
+        ax.text(middle, 3.4, notes[0], color=GREY, **centred)
+        ax.text(middle, 0.2, notes[1], **centred)
+        for i, (x, token) in enumerate(zip(xs, tokens, strict=True)):
+            colour = RED if i in (first, last) else GREY
+            ax.text(x, 1.1, token, rotation=90, ha="center", va="top", color=colour)
+            draw_arrow(ax, (x, 1.15), (x, rows[0][0] - 0.17), colour=GREY)
+            for y, letter, path in rows:
+                colours = dict(fill="#f7d9d5", edge=RED) if i in path else {}
+                draw_box(ax, x - 0.17, y - 0.17, 0.34, 0.34, letter, **colours)
+        return xs
+
+    y = 2.2
+    steps = last - first
+    notes = "each state waits for the one before it", f"path from _Hund to _schläft: {steps} steps"
+    xs = draw_side(0.15, "recurrent encoder", notes, [(y, "e", range(first, last + 1))])
+    for i in range(count - 1):
+        on_path = dict(colour=RED, lw=2.2) if first <= i < last else dict(colour=GREY)
+        draw_arrow(ax, (xs[i] + 0.17, y), (xs[i + 1] - 0.17, y), **on_path)
+
+    low, high = 1.6, 2.85
+    notes = "all states at the same time", "path from _Hund to _schläft: 1 step"
+    xs = draw_side(4.2, "self-attention", notes, [(low, "x", [first]), (high, "e", [last])])
+    for i, x in enumerate(xs):
+        for j, other in enumerate(xs):
+            ends = [x, other], [low + 0.17, high - 0.17]
+            if j != last:
+                ax.plot(*ends, color=PALE, lw=0.4, zorder=0)
+            elif i != first:
+                draw_arrow(ax, *zip(*ends, strict=True), colour="#a8a8a8", lw=0.9)
+    draw_arrow(ax, (xs[first], low + 0.17), (xs[last], high - 0.17), colour=RED, lw=2.2)
+    ax.plot([4.0, 4.0], [0.1, 3.8], color=PALE, lw=1)
+    return figure
+
+
+PICTURES = {
+    "positions.png": draw_positions,
+    "schedule.png": draw_schedule,
+    "masks.png": draw_masks,
+    "norms.png": draw_norms,
+    "label_smoothing.png": draw_smoothing,
+    "split_heads.png": draw_split_heads,
+    "paths.png": draw_paths,
+}
+
+if __name__ == "__main__":
+    draw_pictures(PICTURES, __doc__)

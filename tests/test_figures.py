@@ -1,0 +1,154 @@
+"""The pictures of the documents: which script draws each of them, and that it still does."""
+
+import functools
+import importlib
+import re
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+
+from hparams import make_hparams
+from model import make_model
+from processes import ROOT
+
+DOCS = ROOT / "docs"
+FIGURES = DOCS / "figures"
+MAX_BYTES = dict(png=135_000, gif=1_000_000)  # about 120 kB, and some more on other machines
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """A function that imports a script of docs/figures. It leaves the settings of matplotlib."""
+    monkeypatch.syspath_prepend(str(FIGURES))
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    with mpl.rc_context():
+        importlib.import_module("style")
+        yield importlib.import_module
+
+
+@functools.cache
+def table():
+    """The rows of the table in docs/development.md: [(script or "", names of pictures)]."""
+    text = (DOCS / "development.md").read_text("utf-8")
+    rows = re.findall(r"^\| (.*?) \| (.*?\.(?:png|gif)`) \|", text, re.MULTILINE)
+    return [
+        ("".join(re.findall(r"`(.*?\.py)`", script)), re.findall(r"`(.*?)`", names))
+        for script, names in rows
+    ]
+
+
+def test_every_picture_has_a_script():
+    listed = [name for _, names in table() for name in names]
+    pictures = [path.name for path in DOCS.iterdir() if path.suffix in (".png", ".gif")]
+    assert sorted(listed) == sorted(pictures)
+    for script, names in table():
+        assert not script or all(name in (ROOT / script).read_text("utf-8") for name in names)
+
+
+def test_pictures_are_small_files():
+    for path in [*DOCS.glob("*.png"), *DOCS.glob("*.gif")]:
+        assert path.stat().st_size < MAX_BYTES[path.suffix[1:]], path.name
+
+
+def test_every_script_can_be_imported(figures):
+    for path in FIGURES.glob("*.py"):
+        figures(path.stem)
+
+
+@pytest.mark.parametrize("script", ["diagrams", "architecture", "ladder_pictures"])
+def test_pictures_without_a_model(figures, script, tmp_path):
+    style, pictures = figures("style"), figures(script).PICTURES
+    for name, draw in pictures.items():
+        style.save(draw(), tmp_path / name)
+        assert Image.open(tmp_path / name).width == 1600
+
+
+def test_the_weights_of_attention_functions(figures):
+    assert figures("trained").draw_functions()
+
+
+def test_the_numbers_of_one_head_are_those_of_the_model(figures):
+    sentence = figures("sentence")
+    example = sentence.Example(str(DOCS / "sample_model"))
+    assert example.text == "The woman did not read the letter."
+    query = 5
+    q, K, V, weights, outputs = sentence.head_numbers(example, query)
+    block, head = (number - 1 for number in sentence.HEAD)
+    np.testing.assert_allclose(example.maps.cross[block][0, head, query], weights, atol=1e-5)
+    scores = np.exp(K @ q / len(q) ** 0.5)
+    np.testing.assert_allclose(scores / scores.sum(), weights, atol=1e-5)
+    np.testing.assert_allclose(weights @ V, outputs, atol=1e-4)
+    for draw in (sentence.draw_one_head, sentence.draw_bpe, sentence.draw_cross_heads):
+        assert draw(example)
+    assert sentence.draw_beam(example)  # which compares its path with that of beam search
+
+
+def test_the_merges_of_a_word(figures):
+    scores = {"er": 0.0, "ab": -1.0, "aber": -2.0, "be": -3.0}
+    steps = figures("sentence").merges("aber", scores)
+    assert steps == [
+        (["a", "b", "e", "r"], None),
+        (["a", "b", "er"], 2),
+        (["ab", "er"], 0),
+        (["aber"], 0),
+    ]
+
+
+def test_an_animation(figures, tmp_path):
+    images = [Image.new("RGB", (8, 8), colour) for colour in ("red", "green", "blue", "white")]
+    figures("style").save(images, tmp_path / "a.gif")
+    assert Image.open(tmp_path / "a.gif").n_frames == 4
+
+
+def test_the_curves_of_a_training(figures, tmp_path):
+    curves = figures("curves")
+    with tf.summary.create_file_writer(str(tmp_path)).as_default():
+        for step in (1, 2, 3):
+            tf.summary.scalar("mean_loss", 1.0 / step, step)
+            tf.summary.scalar("dev_bleu", 10.0 * step, step)
+    assert curves.draw_curve(tmp_path)
+    assert curves.epoch_means([1, 2, 3, 4], [1.0, 3.0, 5.0, 5.0], [2, 4]) == [2.0, 5.0]
+    mean = curves.moving_mean([0, 100, 1000], [1.0, 2.0, 9.0])
+    np.testing.assert_allclose(mean, [1.5, 1.5, 9.0])
+
+
+def test_the_curves_of_several_trainings(figures, tmp_path, capsys):
+    curves = figures("curves")
+    with tf.summary.create_file_writer(str(tmp_path / "logdir")).as_default():
+        for step in (1, 2):
+            tf.summary.scalar("dev_bleu", 10.0 * step, step)
+    steps, scores, minutes = curves.read_scalars(tmp_path / "logdir")["dev_bleu"]
+    assert (steps, scores) == ([1, 2], [10.0, 20.0]) and 0 <= minutes[0] <= minutes[1] < 1
+    trainings = [f"{label}={tmp_path / 'logdir'}" for label in "ab"]
+    curves.compare(["--compare", str(tmp_path / "x.png"), *trainings])
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "events.out.tfevents.1.a").write_bytes(b"")
+    for training, problem in ((f"a={tmp_path}", f"{tmp_path}: no dev_bleu"), ("a", "a: give")):
+        with pytest.raises(SystemExit, match="2"):
+            curves.compare(["--compare", str(tmp_path / "y.png"), training])
+        assert problem in capsys.readouterr().err
+
+
+def test_what_positions_learn(figures):
+    trained = figures("trained")
+    flags = dict(recipe="tiny", vocab_size=20, maxlen=9, num_blocks=1)
+    learned, t5 = (
+        make_model(make_hparams(flags | dict(positions=name)), 20, 20) for name in ("learned", "t5")
+    )
+    numbers = trained.numbers_by_distance(t5)
+    middle = trained.MAX_DISTANCE  # the query itself
+    biases = t5.enc_positions[0].table.numpy()  # (buckets, h)
+    np.testing.assert_array_equal(numbers[:, middle], biases[0])
+    np.testing.assert_array_equal(numbers[:, middle - 1], biases[1])  # the key before the query
+    np.testing.assert_array_equal(numbers[:, middle + 1], biases[16 + 1])
+    assert trained.draw_learned(learned, t5)
+
+
+def test_a_model_that_is_not_trained_is_named(figures, monkeypatch, tmp_path):
+    train_models = figures("train_models")
+    monkeypatch.setattr(train_models, "FOLDER", tmp_path)
+    with pytest.raises(SystemExit, match="no such model. Run: python docs/figures/train_models.py"):
+        train_models.trained_logdir("t5")
