@@ -1,0 +1,110 @@
+"""The Chinese documents in docs/zh/ say what the English ones say: section by section.
+
+The text of a section is compared by what both languages share: code, formulas, numbers, names
+in backquotes, links, pictures and the shape of tables.
+"""
+
+import re
+from collections import Counter
+from pathlib import PurePosixPath
+
+import pytest
+
+from processes import ROOT
+
+CHINESE = ROOT / "docs" / "zh"
+ENGLISH = {
+    "README.md": ROOT / "README.md",
+    **{
+        f"{name}.md": ROOT / "docs" / f"{name}.md"
+        for name in ("walkthrough", "exercises", "original", "errors")
+    },
+}
+BLOCK = re.compile(r"^```.*?^```$|^\$\$.*?^\$\$$", re.DOTALL | re.MULTILINE)
+LANGUAGES = re.compile(r"^\[(中文|English)\]\(.*\)$\n", re.MULTILINE)  # the link to the other one
+
+
+def read(path):
+    """The text of a document without the link to its other language."""
+    text = path.read_text("utf-8")
+    assert len(LANGUAGES.findall(text)) == 1, f"{path}: needs one line with the other language"
+    return LANGUAGES.sub("", text)
+
+
+def sections(text) -> list:
+    """The sections of a document: (level of the title, text with the title)."""
+    blocks = BLOCK.findall(text)
+    text = BLOCK.sub("\0", text)  # a `#` in a block is no title
+    parts = re.split(r"^(?=#+ )", text, flags=re.MULTILINE)
+    blocks = iter(blocks)
+    return [
+        (len(part) - len(part.lstrip("#")), re.sub("\0", lambda _: next(blocks), part))
+        for part in parts
+        if part.strip()
+    ]
+
+
+def target_of(link, folder):
+    """The file that a link names, from the root; of an anchor, only whether there is one."""
+    if link.startswith("http"):
+        return link
+    path, hash_sign, _ = link.partition("#")
+    parts = []
+    for part in (folder / path).parts if path else folder.parts + ("self",):
+        parts = parts[:-1] if part == ".." else [*parts, part]
+    target = "/".join(parts)
+    for chinese, english in (("docs/zh/README.md", "README.md"), ("docs/zh/", "docs/")):
+        if target.startswith(chinese):
+            target = english + target[len(chinese) :]
+    return "self" + hash_sign if target.endswith("self") else target + hash_sign
+
+
+def facts(section, folder) -> dict:
+    """What a section has in every language."""
+    prose = BLOCK.sub("", section)
+    links = re.findall(r"\]\(([^)]+)\)", prose)
+    names = Counter(re.findall(r"`[^`\n]+`", prose))
+    math = Counter(re.findall(r"\$[^$\n]+\$", prose))
+    rest = re.sub(r"`[^`\n]+`|\]\([^)]+\)|\$[^$\n]+\$", " ", prose)
+    rows = [line.count("|") for line in prose.splitlines() if line.startswith("|")]
+    return dict(
+        blocks=[re.sub(r"\s+$", "", block) for block in BLOCK.findall(section)],
+        names=names,
+        formulas=math,
+        links=Counter(target_of(link, folder) for link in links),
+        numbers=Counter(re.findall(r"\d+(?:[.,]\d+)*", rest)),
+        tables=rows,
+    )
+
+
+@pytest.mark.parametrize("name", ENGLISH)
+def test_both_languages_have_the_same_facts(name):
+    english, chinese = sections(read(ENGLISH[name])), sections(read(CHINESE / name))
+    assert [level for level, _ in chinese] == [level for level, _ in english]
+    folder = PurePosixPath(ENGLISH[name].relative_to(ROOT).parent)
+    for (_, original), (_, translated) in zip(english, chinese, strict=True):
+        ours, theirs = facts(translated, PurePosixPath("docs/zh")), facts(original, folder)
+        title = original.partition("\n")[0]
+        for kind, expected in theirs.items():
+            if isinstance(expected, Counter):
+                missing, added = expected - ours[kind], ours[kind] - expected
+                assert not missing and not added, (title, kind, missing, added)
+            assert ours[kind] == expected, (title, kind)
+
+
+@pytest.mark.parametrize("name", ENGLISH)
+def test_the_prose_is_chinese(name):
+    for _, section in sections(read(CHINESE / name)):
+        prose = re.sub(r"`[^`\n]+`|\]\([^)]+\)|\$[^$\n]+\$", "", BLOCK.sub("", section))
+        for line in prose.splitlines():
+            words = re.findall(r"[A-Za-z]{2,}", line)
+            assert len(words) < 12 or re.search(r"[\u4e00-\u9fff]", line), line
+
+
+def test_each_language_links_to_the_other():
+    for name, english in ENGLISH.items():
+        for path, other in ((english, CHINESE / name), (CHINESE / name, english)):
+            text = path.read_text("utf-8")
+            label = "English" if path.parent == CHINESE else "中文"
+            (link,) = re.findall(rf"^\[{label}\]\((.*)\)$", text, re.MULTILINE)
+            assert (path.parent / link).resolve() == other.resolve()
