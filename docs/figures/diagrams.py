@@ -72,24 +72,21 @@ def draw_schedule():
 # Masks -------------------------------------------------------------------------------
 
 SOURCE = ["_der", "_Hund", "_schläft", "</S>", "<PAD>", "<PAD>"]
-TARGET = ["<S>", "_the", "_dog", "_sleeps", "<PAD>"]  # the decoder's input
+TARGET = ["<S>", "_the", "_dog", "_sleeps", "</S>", "<PAD>"]  # the decoder's input
 
 
 def draw_masks():
     """The masks of the three attentions, of one sentence that is padded."""
     source, target = (np.array([token != "<PAD>" for token in side]) for side in (SOURCE, TARGET))
-    causal = np.tril(np.ones((len(TARGET), len(TARGET)), bool))
+    queries = np.ones((6, 1), bool)  # of both sides
+    causal = np.tril(queries & queries.T)
     masks = {
-        "encoder self-attention:\npadding mask": (SOURCE, SOURCE, source & np.ones((6, 1), bool)),
+        "encoder self-attention:\npadding mask": (SOURCE, SOURCE, queries & source),
         "decoder self-attention:\ncausal and padding mask": (TARGET, TARGET, causal & target),
-        "cross-attention:\nmask of the source": (
-            SOURCE,
-            TARGET,
-            source & np.ones((5, 1), bool),
-        ),
+        "cross-attention:\nmask of the source": (SOURCE, TARGET, queries & source),
     }
-    figure = make_figure(3.85)
-    axes = figure.subplots(1, 3, width_ratios=[mask.shape[1] for *_, mask in masks.values()])
+    figure = make_figure(3.6)
+    axes = figure.subplots(1, 3)
     colours = "#f3d3cf", "#2f6fb2"
     for ax, (title, (keys, queries, mask)) in zip(axes, masks.items(), strict=True):
         draw_weights(ax, mask, keys, queries, cmap=ListedColormap(colours))
@@ -268,7 +265,7 @@ def draw_paths():
     height = 3.9
     figure = make_figure(height, layout=None)
     ax = clear_axes(figure, WIDTH, height)
-    tokens = ["_der", "_Hund", "_,", "_den", "_ich", "_sehe", "_,", "_schläft"]
+    tokens = ["_der", "_Hund", ",", "_den", "_ich", "_sehe", ",", "_schläft"]
     count, first, last = len(tokens), 1, 7
     centred = dict(ha="center", va="center")
 
@@ -280,7 +277,8 @@ def draw_paths():
         ax.text(middle, 0.2, notes[1], **centred)
         for i, (x, token) in enumerate(zip(xs, tokens, strict=True)):
             colour = RED if i in (first, last) else GREY
-            ax.text(x, 1.1, token, rotation=90, ha="center", va="top", color=colour)
+            rotation = 0 if token == "," else 90
+            ax.text(x, 1.1, token, rotation=rotation, ha="center", va="top", color=colour)
             draw_arrow(ax, (x, 1.15), (x, rows[0][0] - 0.17), colour=GREY)
             for y, letter, path in rows:
                 colours = dict(fill="#f7d9d5", edge=RED) if i in path else {}
