@@ -7,7 +7,7 @@ The letters that name the axes of tensors throughout the project:
 
     N  sentences in a batch           T  tokens in a sentence
     C  hidden units                   h  attention heads
-    V  tokens in a vocabulary
+    vocab  tokens in a vocabulary
 """
 
 import dataclasses
@@ -382,7 +382,7 @@ class Hyperparams(ModelHparams):
     )
     vocab_size: int = data_flag(
         32000,
-        "V: subwords in a vocabulary, joint or of one language; auto: chosen from the number of"
+        "subwords in a vocabulary, joint or of one language; auto: chosen from the number of"
         " characters",
         5,
         INT32_LIMIT,

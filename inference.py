@@ -309,7 +309,7 @@ def token_log_probs(model, x, preds, suppress_ids=()):
     Returns:
       (N, T) float32
     """
-    logp = tf.nn.log_softmax(suppress(model(x, preds), suppress_ids))  # (N, T, V)
+    logp = tf.nn.log_softmax(suppress(model(x, preds), suppress_ids))  # (N, T, vocab)
     return tf.gather(logp, preds, batch_dims=2)
 
 

@@ -205,7 +205,7 @@ class DecoderCache(NamedTuple):
 
 @keras.saving.register_keras_serializable("transformer")
 class Transformer(TranslationModel):
-    """Source ids and target ids (N, T) int32 -> logits of the targets (N, T, V).
+    """Source ids and target ids (N, T) int32 -> logits of the targets (N, T, vocab).
 
     The logits at position i depend on the source and on the targets before i only. With
     `hp.causality` off, they depend on all targets in training. The defaults are those of the 2017
@@ -214,7 +214,7 @@ class Transformer(TranslationModel):
     Args:
       hp: ModelHparams, or Hyperparams.
       source_vocab: tokens in the source vocabulary.
-      target_vocab: V, tokens in the target vocabulary.
+      target_vocab: tokens in the target vocabulary.
     """
 
     def __init__(self, hp, source_vocab, target_vocab, **kwargs):
@@ -336,14 +336,14 @@ class Transformer(TranslationModel):
             computed.
 
         Returns:
-          (N, T, V), or (M, V) with `istarget`.
+          (N, T, vocab), or (M, vocab) with `istarget`.
         """
         memory = self.encode(x, training)
         dec = self.decode(shift_right(y), memory, self.padding_masks(x), training)  # (N, T, C)
         if istarget is not None:
             # tf: keras.ops has no operation whose output shape depends on values.
             dec = tf.boolean_mask(dec, istarget)  # (M, C)
-        return self.to_logits(dec)  # (N, T, V), or (M, V)
+        return self.to_logits(dec)  # (N, T, vocab), or (M, vocab)
 
     def padding_masks(self, ids):
         """Return True where ids are not `<PAD>`, (N, T) bool; with mask_from="none" everywhere.
@@ -380,7 +380,7 @@ class Transformer(TranslationModel):
         return dec
 
     def to_logits(self, dec):
-        """Compute logits from the decoder's output: (..., C) -> (..., V)."""
+        """Compute logits from the decoder's output: (..., C) -> (..., vocab)."""
         dec = self.dec_norm(dec) if self.dec_norm else dec
         return (
             self.dec_input.tokens.to_logits(dec)
@@ -417,7 +417,7 @@ class Transformer(TranslationModel):
         for block, block_cache, block_memory, positions in blocks:
             dec, block_cache = block.decode_step(dec, block_cache, block_memory, masks, positions)
             new_blocks.append(block_cache)
-        return self.to_logits(dec[:, 0]), DecoderCache(state, new_blocks)  # (N * beam, V)
+        return self.to_logits(dec[:, 0]), DecoderCache(state, new_blocks)  # (N * beam, vocab)
 
 
 def make_model(hp, source_vocab, target_vocab):

@@ -1,6 +1,6 @@
 """The layers of the Transformer and its loss, named after the functions of the 2017 code.
 
-`hparams.py` explains the letters N, T, C, h and V in shapes. In an attention,
+`hparams.py` explains the letters N, T, C and h in shapes. In an attention,
 
     T_q  query positions              T_k  key positions
 
@@ -71,7 +71,7 @@ class Embedding(keras.layers.Layer):
     """Look up a vector for each id: (N, T) int32 -> (N, T, C).
 
     Args:
-      vocab_size: V, rows of the table.
+      vocab_size: rows of the table.
       num_units: C, columns of the table.
       zero_pad: whether id 0 gives the zero vector instead of its row in the table.
       scale: whether to multiply by sqrt(C) (paper, section 3.4).
@@ -119,12 +119,12 @@ class Embedding(keras.layers.Layer):
         return outputs * self.num_units**0.5 if self.scale else outputs
 
     def to_logits(self, outputs):
-        """Multiply by the transposed table: (..., C) -> (..., V) (paper, section 3.4)."""
+        """Multiply by the transposed table: (..., C) -> (..., vocab) (paper, section 3.4)."""
         table = self.lookup_table if self.pad_logit else self.padded_table()
         return ops.matmul(outputs, ops.transpose(ops.cast(table, outputs.dtype)))
 
     def padded_table(self):
-        """Return the table (V, C), with zeros in row 0."""
+        """Return the table (vocab, C), with zeros in row 0."""
         table = ops.convert_to_tensor(self.lookup_table, self.lookup_table.dtype)
         return ops.concatenate([ops.zeros_like(table[:1]), table[1:]], axis=0)
 
@@ -525,7 +525,7 @@ def nonzero_positions(inputs):
 def label_smoothing(inputs, epsilon=0.1):
     """Move `epsilon` of the probability to all V classes, in equal shares (paper, section 5.4).
 
-    (..., V) -> (..., V). The loss of the model is the cross entropy of these labels.
+    (..., vocab) -> (..., vocab). The loss of the model is the cross entropy of these labels.
 
     >>> np.round(label_smoothing(np.eye(3)[1]), 3).tolist()
     [0.033, 0.933, 0.033]
@@ -534,7 +534,7 @@ def label_smoothing(inputs, epsilon=0.1):
 
 
 def softmax_and_log_sum_exp(logits):
-    """Compute softmax(logits) and log(sum(exp(logits))): (..., V) -> (..., V), (...)."""
+    """Compute softmax(logits) and log(sum(exp(logits))): (..., vocab) -> (..., vocab), (...)."""
     probs = tf.nn.softmax(logits)
     # From the most likely class: its probability cannot round to 0.
     log_sum_exp = tf.reduce_max(logits, axis=-1) - tf.math.log(tf.reduce_max(probs, axis=-1))
@@ -542,7 +542,7 @@ def softmax_and_log_sum_exp(logits):
 
 
 def smoothed_cross_entropy(y, logits, epsilon=0.1):
-    """Compute the cross entropy of smoothed labels: ids (...) int32, logits (..., V) -> (...).
+    """Compute the cross entropy of smoothed labels: ids (...) int32, logits (..., vocab) -> (...).
 
         -sum(label_smoothing(one_hot(y)) * log_softmax(logits))
 
@@ -550,7 +550,7 @@ def smoothed_cross_entropy(y, logits, epsilon=0.1):
 
         L - logits[y] + epsilon * (logits[y] - mean(logits))
 
-    which needs no labels of shape (..., V). The gradient is written out for the same reason:
+    which needs no labels of shape (..., vocab). The gradient is written out for the same reason:
 
         softmax(logits) - label_smoothing(one_hot(y))
     """
@@ -559,16 +559,16 @@ def smoothed_cross_entropy(y, logits, epsilon=0.1):
 
     @tf.custom_gradient
     def loss_of(logits):
-        probs, log_sum_exp = softmax_and_log_sum_exp(logits)  # (M, V), (M,)
+        probs, log_sum_exp = softmax_and_log_sum_exp(logits)  # (M, vocab), (M,)
         target_logits = tf.gather(logits, targets, batch_dims=1)  # (M,)
         mean_logits = tf.reduce_mean(logits, axis=-1)  # (M,)
         loss = log_sum_exp - target_logits + epsilon * (target_logits - mean_logits)  # (M,)
 
         def backward(upstream):
-            gradient = probs - epsilon / logits.shape[-1]  # (M, V)
+            gradient = probs - epsilon / logits.shape[-1]  # (M, vocab)
             indices = tf.stack([tf.range(tf.size(targets)), targets], axis=1)  # (M, 2)
             target_mass = tf.fill(tf.shape(targets), tf.cast(1 - epsilon, logits.dtype))  # (M,)
-            gradient = tf.tensor_scatter_nd_sub(gradient, indices, target_mass)  # (M, V)
+            gradient = tf.tensor_scatter_nd_sub(gradient, indices, target_mass)  # (M, vocab)
             return gradient * upstream[:, None]
 
         return loss, backward
@@ -578,7 +578,7 @@ def smoothed_cross_entropy(y, logits, epsilon=0.1):
 
 
 def divergence_of_halves(logits):
-    """Compute how far the probabilities of two passes are apart: (2 * M, V) -> (M,).
+    """Compute how far the probabilities of two passes are apart: (2 * M, vocab) -> (M,).
 
     It is the mean of both Kullback-Leibler divergences. For probabilities p and q,
 
@@ -589,7 +589,7 @@ def divergence_of_halves(logits):
 
     @tf.custom_gradient
     def divergence_of(logits):
-        probs, log_sum_exp = softmax_and_log_sum_exp(logits)  # (2 * M, V), (2 * M,)
+        probs, log_sum_exp = softmax_and_log_sum_exp(logits)  # (2 * M, vocab), (2 * M,)
         M = tf.shape(logits)[0] // 2
         p, q = probs[:M], probs[M:]
         log_ratio = logits[:M] - logits[M:] - (log_sum_exp[:M] - log_sum_exp[M:])[:, None]

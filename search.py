@@ -11,7 +11,7 @@ The KV cache of the model is such a state. The memory is the encoder's output; i
 N. A step does not change it.
 
     N  sentences                      K  hypotheses per sentence, in consecutive rows
-    T  tokens so far                  V  tokens in the vocabulary
+    T  tokens so far                  vocab  tokens in the vocabulary
 
 The ids in a hypothesis grow by one token per step, so each step copies them and XLA cannot
 compile the loop. On a CPU this costs little compared with a step of the model. Sentences that
@@ -40,7 +40,7 @@ class StepModel(Protocol):
     variables: list
 
     def __call__(self, x, y):
-        """Compute the logits of each token of y (N, T_y), given x (N, T_x): (N, T_y, V)."""
+        """Compute the logits of each token of y (N, T_y), given x (N, T_x): (N, T_y, vocab)."""
 
     def encode_memory(self, x):
         """Encode x (N, T_x), once for all steps of a search; returns the memory."""
@@ -57,7 +57,7 @@ class StepModel(Protocol):
           memory: what `encode_memory` returned.
 
         Returns:
-          ((N * beam, V), state): the logits of the next tokens, and the cache with the newest
+          ((N * beam, vocab), state): the logits of the next tokens, and the cache with the newest
           tokens.
         """
 
@@ -92,7 +92,7 @@ def greedy(step, state, memory, start, max_lengths, eos=None, suppress_ids=()):
 
     def extend(greedy_state):
         ids, newest_ids, state, memory, max_lengths, unfinished = greedy_state
-        logits, state = step(newest_ids, state, memory)  # (N, V)
+        logits, state = step(newest_ids, state, memory)  # (N, vocab)
         logits = suppress(logits, suppress_ids)
         newest_ids = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (N,)
         newest_ids = tf.where(unfinished, newest_ids, 0)
@@ -208,18 +208,18 @@ def sampling_step(step, temperature, top_k=0, suppress_ids=()):
 
     def noisy_step(ids, state, memory):
         inner_state, seeds, t = state
-        logits, inner_state = step(ids, inner_state, memory)  # (N, V)
+        logits, inner_state = step(ids, inner_state, memory)  # (N, vocab)
         logits = suppress(logits, suppress_ids) / temperature
-        V = tf.shape(logits)[1]
+        vocab_size = tf.shape(logits)[1]
         if top_k:
-            best, _ = tf.math.top_k(logits, tf.minimum(top_k, V))  # (N, top_k)
+            best, _ = tf.math.top_k(logits, tf.minimum(top_k, vocab_size))  # (N, top_k)
             logits = tf.where(logits < best[:, -1:], -INF, logits)
+        tiny = np.finfo("float32").tiny  # log(0) would let a token of probability 0 win
         uniform = tf.map_fn(
-            # The logarithm of 0 would let a token of probability 0 win.
-            lambda seed: tf.random.stateless_uniform([V], seed, minval=np.finfo("float32").tiny),
+            lambda seed: tf.random.stateless_uniform([vocab_size], seed, minval=tiny),
             tf.stack([seeds, t], axis=1),
             fn_output_signature=tf.float32,
-        )  # (N, V)
+        )  # (N, vocab)
         return logits - tf.math.log(-tf.math.log(uniform)), (inner_state, seeds, t + 1)
 
     return noisy_step
@@ -465,15 +465,15 @@ def top_tokens(logits, count):
     the groups of tokens with the highest maxima, which hold the most likely tokens.
 
     Args:
-      logits: (R, V) float32. V is known when the graph is built.
+      logits: (R, vocab) float32. vocab is known when the graph is built.
 
     Returns:
       ((R, count), (R, count) int32): log-probabilities, the highest first, and the ids.
     """
-    V, size = logits.shape[-1], GROUP_TOKENS
-    last = V - V % size  # the tokens after it are no complete group
+    vocab_size, size = logits.shape[-1], GROUP_TOKENS
+    last = vocab_size - vocab_size % size  # the tokens after it are no complete group
     if count * size >= last:
-        best, ids = tf.math.top_k(logits, min(count, V))  # (R, count)
+        best, ids = tf.math.top_k(logits, min(count, vocab_size))  # (R, count)
     else:
         grouped = tf.reshape(logits[:, :last], [-1, last // size, size])  # (R, last / size, size)
         _, groups = tf.math.top_k(tf.reduce_max(grouped, axis=2), count, sorted=False)
@@ -508,12 +508,12 @@ def merge(finished, candidates):
 
 
 def suppress(logits, ids):
-    """Return logits (..., V) in float32, with -inf for the tokens `ids`."""
+    """Return logits (..., vocab) in float32, with -inf for the tokens `ids`."""
     logits = tf.cast(logits, tf.float32)
     if not ids:
         return logits
-    tokens = tf.range(tf.shape(logits)[-1])[:, None]  # (V, 1)
-    bias = tf.where(tf.reduce_any(tokens == list(ids), axis=-1), -INF, 0.0)  # (V,)
+    tokens = tf.range(tf.shape(logits)[-1])[:, None]  # (vocab, 1)
+    bias = tf.where(tf.reduce_any(tokens == list(ids), axis=-1), -INF, 0.0)  # (vocab,)
     return tf.nn.bias_add(logits, bias)  # in one pass with the product before it
 
 

@@ -57,7 +57,7 @@ def make_loss_fn(model, smoothing=0.1):
     def loss_fn(x, y):
         istarget = tf.not_equal(y, PAD)  # (N, T)
         target_ids = tf.boolean_mask(y, istarget)  # (M,)
-        logits = tf.cast(model(x, y, istarget=istarget), tf.float32)  # (M, V)
+        logits = tf.cast(model(x, y, istarget=istarget), tf.float32)  # (M, vocab)
         losses = smoothed_cross_entropy(target_ids, logits, smoothing)  # (M,)
         return tf.reduce_sum(losses), tf.size(target_ids)
 

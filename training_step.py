@@ -82,7 +82,7 @@ def replica_gradients(model, x, y, smoothing, consistency, mean):
     # Each token has the same weight, in whichever replica it is.
     num_targets = sum_of_replicas(local_targets) if mean else 1.0
     with tf.GradientTape() as tape:
-        logits = model(x, y, training=True, istarget=istarget)  # (passes * M, V)
+        logits = model(x, y, training=True, istarget=istarget)  # (passes * M, vocab)
         logits = tf.cast(logits, tf.float32)
         with tf.name_scope("mean_loss"):  # a box in TensorBoard's graph
             losses = smoothed_cross_entropy(target_ids, logits, smoothing)  # (passes * M,)

@@ -141,7 +141,7 @@ class InsideView:
           x, y: ids of the source and of its translation, with `</S>`.
         """
         y = y[:MAX_TARGET_TOKENS]
-        logits = self.loaded.model(self.pad(x), self.pad(y))[0, : len(y)]  # (T_y, V)
+        logits = self.loaded.model(self.pad(x), self.pad(y))[0, : len(y)]  # (T_y, vocab)
         logits = tf.cast(logits, tf.float32)
         probabilities = tf.nn.softmax(logits)
         highest, ids = tf.math.top_k(probabilities, min(TOP_TOKENS, logits.shape[-1]))

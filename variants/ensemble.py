@@ -48,7 +48,7 @@ class Ensemble:
 
 
 def mean_log_probs(logits):
-    """Average the log-probabilities that logits (..., V) of several models give."""
+    """Average the log-probabilities that logits (..., vocab) of several models give."""
     log_probs = [tf.nn.log_softmax(tf.cast(own, tf.float32)) for own in logits]
     return tf.add_n(log_probs) / len(log_probs)
 

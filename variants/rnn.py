@@ -169,7 +169,7 @@ class RecurrentDecoder(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("transformer")
 class RecurrentModel(TranslationModel):
-    """Source ids and target ids (N, T) int32 -> logits of the targets (N, T, V).
+    """Source ids and target ids (N, T) int32 -> logits of the targets (N, T, vocab).
 
     The arguments of the methods are those of `model.Transformer`. The decoder starts with the
     encoder's last state (Sutskever et al. 2014).
@@ -177,7 +177,7 @@ class RecurrentModel(TranslationModel):
     Args:
       hp: ModelHparams, or Hyperparams.
       source_vocab: tokens in the source vocabulary.
-      target_vocab: V, tokens in the target vocabulary.
+      target_vocab: tokens in the target vocabulary.
     """
 
     def __init__(self, hp, source_vocab, target_vocab, **kwargs):
@@ -217,7 +217,7 @@ class RecurrentModel(TranslationModel):
         dec = self.decode(shift_right(y), memory, training)  # (N, T, C)
         if istarget is not None:
             dec = tf.boolean_mask(dec, istarget)  # (M, C)
-        return self.to_logits(dec)  # (N, T, V), or (M, V)
+        return self.to_logits(dec)  # (N, T, vocab), or (M, vocab)
 
     def encode_memory(self, x, training=None):
         """Encode source ids (N, T) as `Memory`."""
@@ -239,7 +239,7 @@ class RecurrentModel(TranslationModel):
         return self.output_dropout(dec, training=training)
 
     def to_logits(self, dec):
-        """Compute logits from the decoder's states: (..., C) -> (..., V)."""
+        """Compute logits from the decoder's states: (..., C) -> (..., vocab)."""
         if self.hp.tied_embeddings:
             return self.target_tokens.to_logits(dec)
         return self.output_layer(dec)
