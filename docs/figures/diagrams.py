@@ -72,7 +72,7 @@ def draw_schedule():
 # Masks -------------------------------------------------------------------------------
 
 SOURCE = ["_der", "_Hund", "_schläft", "</S>", "<PAD>", "<PAD>"]
-TARGET = ["<S>", "_the", "_dog", "_sleeps", "<PAD>"]  # the decoder's input
+TARGET = ["<S>", "_the", "_dog", "_sleeps", "</S>", "<PAD>"]  # the decoder's input
 
 
 def draw_masks():
@@ -85,7 +85,7 @@ def draw_masks():
         "cross-attention:\nmask of the source": (
             SOURCE,
             TARGET,
-            source & np.ones((5, 1), bool),
+            source & np.ones((6, 1), bool),
         ),
     }
     figure = make_figure(3.85)
