@@ -4,11 +4,13 @@ python docs/figures/diagrams.py             # all
 python docs/figures/diagrams.py masks.png   # one
 """
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch, Polygon, Rectangle
 from style import (
     BLUE,
+    GREEN,
     GREY,
     LARGE,
     NORMAL,
@@ -18,6 +20,7 @@ from style import (
     SERIES,
     SIGNED_MAP,
     SMALL,
+    TEXT,
     WIDTH,
     clear_axes,
     draw_arrow,
@@ -78,18 +81,15 @@ TARGET = ["<S>", "_the", "_dog", "_sleeps", "</S>", "<PAD>"]  # the decoder's in
 def draw_masks():
     """The masks of the three attentions, of one sentence that is padded."""
     source, target = (np.array([token != "<PAD>" for token in side]) for side in (SOURCE, TARGET))
-    causal = np.tril(np.ones((len(TARGET), len(TARGET)), bool))
+    queries = np.ones((6, 1), bool)  # of both sides
+    causal = np.tril(queries & queries.T)
     masks = {
-        "encoder self-attention:\npadding mask": (SOURCE, SOURCE, source & np.ones((6, 1), bool)),
+        "encoder self-attention:\npadding mask": (SOURCE, SOURCE, queries & source),
         "decoder self-attention:\ncausal and padding mask": (TARGET, TARGET, causal & target),
-        "cross-attention:\nmask of the source": (
-            SOURCE,
-            TARGET,
-            source & np.ones((6, 1), bool),
-        ),
+        "cross-attention:\nmask of the source": (SOURCE, TARGET, queries & source),
     }
-    figure = make_figure(3.85)
-    axes = figure.subplots(1, 3, width_ratios=[mask.shape[1] for *_, mask in masks.values()])
+    figure = make_figure(3.6)
+    axes = figure.subplots(1, 3)
     colours = "#f3d3cf", "#2f6fb2"
     for ax, (title, (keys, queries, mask)) in zip(axes, masks.items(), strict=True):
         draw_weights(ax, mask, keys, queries, cmap=ListedColormap(colours))
@@ -268,7 +268,7 @@ def draw_paths():
     height = 3.9
     figure = make_figure(height, layout=None)
     ax = clear_axes(figure, WIDTH, height)
-    tokens = ["_der", "_Hund", "_,", "_den", "_ich", "_sehe", "_,", "_schläft"]
+    tokens = ["_der", "_Hund", ",", "_den", "_ich", "_sehe", ",", "_schläft"]
     count, first, last = len(tokens), 1, 7
     centred = dict(ha="center", va="center")
 
@@ -280,7 +280,8 @@ def draw_paths():
         ax.text(middle, 0.2, notes[1], **centred)
         for i, (x, token) in enumerate(zip(xs, tokens, strict=True)):
             colour = RED if i in (first, last) else GREY
-            ax.text(x, 1.1, token, rotation=90, ha="center", va="top", color=colour)
+            rotation = 0 if token == "," else 90
+            ax.text(x, 1.1, token, rotation=rotation, ha="center", va="top", color=colour)
             draw_arrow(ax, (x, 1.15), (x, rows[0][0] - 0.17), colour=GREY)
             for y, letter, path in rows:
                 colours = dict(fill="#f7d9d5", edge=RED) if i in path else {}
@@ -310,6 +311,149 @@ def draw_paths():
     return figure
 
 
+# Residual connections ----------------------------------------------------------------
+
+
+@mpl.rc_context({"text.parse_math": True})
+def draw_residual():
+    """A layer without and with a residual connection, their gradients, and degradation."""
+    height = 3.9
+    figure = make_figure(height, layout=None)
+    ax = clear_axes(figure, WIDTH, height)
+    down = dict(colour=ORANGE, lw=2)
+    centred = dict(ha="center", va="center")
+    bottom, top = 0.95, 3.0  # of the arrows
+    middle = (bottom + top) / 2
+
+    def draw_layer(x, title, output):
+        """Draw a layer f from its input to its output."""
+        ax.text(x, 3.7, title, weight="bold", **centred)
+        ax.text(x, top + 0.2, output, fontsize=LARGE, **centred)
+        ax.text(x, bottom - 0.17, "$x$", fontsize=LARGE, **centred)
+        draw_box(ax, x - 0.4, middle - 0.22, 0.8, 0.44, "$f$", fill="feedforward", size=LARGE)
+        draw_arrow(ax, (x, bottom), (x, middle - 0.22))
+        draw_arrow(ax, (x + 0.22, middle - 0.22), (x + 0.22, bottom), **down)
+        factor = "$\\times\\; f'(x)$"
+        ax.text(x + 0.3, (bottom + middle - 0.22) / 2, factor, color=ORANGE, va="center")
+
+    x = 1.0
+    draw_layer(x, "plain layer", "$y = f(x)$")
+    draw_arrow(ax, (x, middle + 0.22), (x, top))
+    draw_arrow(ax, (x + 0.22, top), (x + 0.22, middle + 0.22), **down)
+    note = f"gradient after 12 layers\nwith $f'(x) = 0.3$:\n$0.3^{{12}}$ = {0.3**12:.0e}"
+    ax.text(x, 0.32, note, color=ORANGE, **centred)
+
+    x, plus, low, left = 3.75, 2.63, 1.2, 2.82
+    draw_layer(x, "residual connection", "$y = x + f(x)$")
+    draw_arrow(ax, (x, middle + 0.22), (x, plus - 0.13))
+    draw_arrow(ax, (x, plus + 0.13), (x, top))
+    circle = dict(boxstyle="circle,pad=0.15", facecolor="white")
+    ax.text(x, plus, "+", fontsize=LARGE, bbox=circle, **centred)
+    draw_arrow(ax, (x, low), (left, low), (left, plus), (x - 0.14, plus), colour=BLUE, lw=2)
+    ax.text(left - 0.18, middle, "x unchanged", color=BLUE, rotation=90, **centred)
+    draw_arrow(ax, (x + 0.22, top), (x + 0.22, middle + 0.22), **down)
+    inner = left + 0.12, low + 0.12, plus - 0.12
+    path = [(x - 0.14, inner[2]), (inner[0], inner[2]), (inner[0], inner[1]), (x - 0.06, inner[1])]
+    draw_arrow(ax, *path, **down)
+    ax.text(inner[0] + 0.1, middle, "$\\times\\, 1$", color=ORANGE, va="center", fontsize=SMALL)
+    note = f"gradient after 12 layers\nwith $f'(x) = 0.3$:\n$(1 + 0.3)^{{12}}$ = {1.3**12:.1f}"
+    ax.text(x, 0.32, note, color=ORANGE, **centred)
+
+    ax.text(6.6, 3.7, "degradation (sketch)", weight="bold", **centred)
+    curves = figure.add_axes((5.55 / WIDTH, bottom / height, 2.25 / WIDTH, 2.2 / height))
+    steps = np.linspace(0, 1, 100)
+    for layers, end, speed, colour in ((56, 0.42, 3.5, RED), (20, 0.2, 5, GREEN)):
+        error = end + (1 - end) * np.exp(-speed * steps)
+        curves.plot(steps, error, color=colour, lw=2)
+        curves.text(0.98, error[-1] + 0.12, f"{layers} plain layers", color=colour, ha="right")
+    curves.set(xlabel="step", ylabel="training error", xticks=[], yticks=[], ylim=(0, 1.05))
+    curves.spines[["top", "right"]].set_visible(False)
+    ax.text(6.6, 0.32, "the deeper stack has the\nlarger training error", **centred)
+    for border in (2.3, 5.15):
+        ax.plot([border, border], [0.1, height - 0.1], color=PALE, lw=1)
+    return figure
+
+
+# Recurrent model ---------------------------------------------------------------------
+
+
+@mpl.rc_context({"text.parse_math": True})
+def draw_rnn():
+    """A recurrent encoder and decoder with attention: how one state of the decoder is computed."""
+    height, step = 6.1, 2
+    figure = make_figure(height, layout=None)
+    ax = clear_axes(figure, WIDTH, height)
+    source, target = "Hunde sind klein . </S>".split(), "Dogs are small . </S>".split()
+    between = 0.93
+    xs = [2.4 + between * i for i in range(len(source))]  # of both sentences
+    edge, end = xs[0] - 0.3, xs[-1] + 0.3
+    rows = dict(x=0.35, e=1.1, s=2.1, softmax=2.68, a=3.26, c=4.05, d=5.0, y=5.75)
+    bus = 1.6  # along which the query reaches all scores
+    half = 0.2  # of the height of a box
+    centred = dict(ha="center", va="center")
+
+    def write_row(row, name, formula=""):
+        ax.text(0.12, rows[row], name, va="center", weight="bold")
+        ax.text(end + 0.25, rows[row], formula, va="center", color=BLUE)
+
+    def draw_state(x, row, text, **options):
+        options = dict(fill="plain", size=LARGE) | options
+        draw_box(ax, x - 0.27, rows[row] - half, 0.54, 2 * half, text, **options)
+
+    write_row("x", "source")
+    write_row("e", "encoder states", "keys and values")
+    write_row("s", "scores", f"$s_i = \\mathrm{{score}}(e_i, d_{step - 1})$")
+    write_row("a", "weights", r"$\alpha_i = \dfrac{e^{s_i}}{\sum_j e^{s_j}}$")
+    write_row("c", "context", rf"$c_{step} = \sum_i \alpha_i e_i$")
+    write_row("d", "decoder states")
+    write_row("y", "outputs")
+
+    for i, (x, word) in enumerate(zip(xs, source, strict=True), 1):
+        value = x + 0.37  # where the line of the value is
+        start = x + 0.2, rows["e"] + half
+        draw_arrow(ax, start, (value, start[1] + 0.14), (value, rows["c"] - half), colour=BLUE)
+        ax.text(x, rows["x"], f"$x_{i}$\n{word}", **centred)
+        draw_arrow(ax, (x, rows["x"] + 0.2), (x, rows["e"] - half), colour=GREY)
+        draw_state(x, "e", f"$e_{i}$", fill="feedforward")
+        if i > 1:
+            draw_arrow(ax, (x - between + 0.27, rows["e"]), (x - 0.27, rows["e"]), colour=GREY)
+        draw_arrow(ax, (x, rows["e"] + half), (x, rows["s"] - half))
+        draw_arrow(ax, (x - 0.15, bus), (x - 0.15, rows["s"] - half), colour=RED)
+        draw_state(x, "s", f"$s_{i}$")
+        draw_arrow(ax, (x, rows["s"] + half), (x, rows["softmax"] - 0.14))
+        draw_arrow(ax, (x, rows["softmax"] + 0.14), (x, rows["a"] - half))
+        draw_state(x, "a", f"$\\alpha_{i}$", fill="attention")
+        draw_arrow(ax, (x, rows["a"] + half), (x, rows["c"] - half))
+    width = end + 0.17 - edge
+    draw_box(ax, edge, rows["softmax"] - 0.14, width, 0.28, "softmax", fill="attention", zorder=3)
+    products = " + ".join(rf"\alpha_{i} e_{i}" for i in range(1, len(xs) + 1))
+    text = f"$c_{step} = {products}$"
+    draw_box(ax, edge, rows["c"] - half, width, 2 * half, text, fill="attention", size=LARGE)
+
+    query, left = xs[step - 2], 1.9
+    path = [(query - 0.15, rows["d"] - half), (query - 0.15, 4.5), (left, 4.5), (left, bus)]
+    ax.plot(*zip(*path, (xs[-1] - 0.15, bus), strict=True), color=RED, lw=1.2)
+    ax.text(left - 0.2, 3.0, f"query $d_{step - 1}$", color=RED, rotation=90, **centred)
+    draw_arrow(ax, (xs[step - 1], rows["c"] + half), (xs[step - 1], rows["d"] - half), colour=BLUE)
+
+    before = left - 0.35
+    ax.text(before, rows["d"], f"$e_{len(xs)}$", fontsize=LARGE, **centred)
+    ax.text(before + 0.05, rows["y"], "<S>", **centred)
+    for i, (x, word) in enumerate(zip(xs, target, strict=True), 1):
+        now = i == step
+        colour = TEXT if now else GREY
+        draw_state(x, "d", f"$d_{i}$", fill="logits" if i <= step else "plain", lw=2 if now else 1)
+        draw_arrow(ax, (x - between + 0.27, rows["d"]), (x - 0.27, rows["d"]), colour=colour)
+        start = x - between + 0.1
+        draw_arrow(ax, (start + 0.15, rows["y"] - 0.2), (x - 0.2, rows["d"] + half), colour=colour)
+        draw_arrow(ax, (x, rows["d"] + half), (x, rows["y"] - 0.2), colour=colour)
+        ax.text(x, rows["y"], f"$y_{i}$\n{word}", color=colour, **centred)
+        if not now:
+            ax.text(x + 0.1, 4.42, f"$c_{i}$", color=GREY, **centred)
+            draw_arrow(ax, (x + 0.1, 4.54), (x + 0.1, rows["d"] - half), colour=GREY)
+    return figure
+
+
 PICTURES = {
     "positions.png": draw_positions,
     "schedule.png": draw_schedule,
@@ -318,6 +462,8 @@ PICTURES = {
     "label_smoothing.png": draw_smoothing,
     "split_heads.png": draw_split_heads,
     "paths.png": draw_paths,
+    "residual.png": draw_residual,
+    "rnn.png": draw_rnn,
 }
 
 if __name__ == "__main__":
