@@ -381,6 +381,8 @@ def main(hp):
       hp: Hyperparams.
     """
     check_text_files(hp, "train")
+    if os.path.exists("hyperparams.py"):  # that of the 2017 code, which users edit
+        print("hyperparams.py: is not read. Give its values as flags", file=sys.stderr)
     paths = training_files(hp)
     is_markup = TOKENIZERS[hp.tokenizer].is_markup
     pairs = [[SentenceFile(path, is_markup) for path in pair] for pair in paths]

@@ -182,8 +182,8 @@ def blocks(lines, size=None):
 MISSING_CORPUS_HINT = (
     "The default is the corpus of the 2017 code, IWSLT 2016 German-English, which can no longer be"
     " downloaded. Run `python corpora/download.py multi30k` for another corpus, and name its files"
-    " or your own with --source_train and --target_train. Or run `make demo`, which trains on a"
-    " built-in corpus"
+    " or your own with --source_train and --target_train. Or run `python corpora/sample.py`, which"
+    " writes a small built-in corpus under these names"
 )
 MISSING_TEST_HINT = "Name a test set with --source_test and --target_test"
 

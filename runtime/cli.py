@@ -239,16 +239,29 @@ class HelpFormatter(argparse.HelpFormatter):
         return "\n".join(filled(line, width, indent) for line in text.splitlines())
 
 
+# Flags of the paper and of other programs, by their names there.
+NAMES_ELSEWHERE = {
+    "--learning_rate": "--lr",
+    "--d_model": "--hidden_units",
+    "--d_ff": "--ffn_units",
+    "--num_layers": "--num_blocks",
+    "--beam_size": "--beam",
+}
+
+
 def explain_unknown(word, known) -> str:
     """Explain a word of the command line that is not a flag.
 
     >>> explain_unknown("--max_len=25", ["--maxlen", "--logdir"])
     'there is no flag --max_len: did you mean --maxlen?'
+    >>> explain_unknown("--learning_rate", ["--lr", "--logdir"])
+    'there is no flag --learning_rate: did you mean --lr?'
     """
     if not word.startswith("-"):
         return f"{word!r} follows no flag. Each value needs its flag before it"
     name = word.partition("=")[0]
-    similar = difflib.get_close_matches(name, known)
+    other_name = NAMES_ELSEWHERE.get(name)
+    similar = [other_name] if other_name in known else difflib.get_close_matches(name, known)
     guess = f": did you mean {similar[0]}?" if similar else "."
     return f"there is no flag {name}{guess}"
 

@@ -82,7 +82,7 @@ def test_a_missing_corpus(flags, script, side):
 @pytest.mark.parametrize("script", ["prepro.py", "train.py"])
 def test_the_default_corpus_is_missing(tmp_path, flags, script):
     """The hint is printed only if no flag names the corpus."""
-    hint = ["corpora/train.tags.de-en.de: no such file", "IWSLT 2016", "make demo"]
+    hint = ["corpora/train.tags.de-en.de: no such file", "IWSLT 2016", "corpora/sample.py"]
     hint += ["`python corpora/download.py multi30k`", "--source_train", "--target_train"]
     folders = ["--preprocessed", flags["preprocessed"], "--logdir", str(tmp_path / "new")]
     folders += ["--min_cnt", "1"]

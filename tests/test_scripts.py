@@ -62,6 +62,13 @@ def test_training_saves_one_checkpoint_per_epoch(run):
     assert "epoch 2/2" in printed["train"].stderr  # the progress bar
 
 
+def test_the_file_of_hyperparameters_of_2017_is_not_read(corpus, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("hyperparams.py").write_text("class Hyperparams:\n    maxlen = 20\n")
+    run_main(prepro, corpus)
+    assert "hyperparams.py: is not read. Give its values as flags" in capsys.readouterr().err
+
+
 def test_tensorboard_gets_loss_and_accuracy(run):
     points = scalars(run[0]["logdir"])
     assert set(points) == tensorboard_events.STEP_TAGS
