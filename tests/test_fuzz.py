@@ -296,7 +296,10 @@ def repair(flags):
         needs = field.metadata["needs"] if value != field.default else {}
         if field.metadata["choices"] in (POSITIONS, NORMALIZATIONS):
             needs = needs | field.metadata["choices"][value].needs
-        flags.update(needs)
+        for name, allowed in needs.items():
+            allowed = allowed if isinstance(allowed, tuple) else (allowed,)
+            if flags.get(name) not in allowed:
+                flags[name] = allowed[0]
     if flags.get("positions") == "rotary":
         flags["num_heads"] = 4  # an even number of units per head
     if flags["recipe"] == "rnn":
