@@ -45,7 +45,7 @@ class Baseline(nn.Module):
         return self.dropout(embedding(ids) * self.scale + self.positions[: ids.shape[1]])
 
     def forward(self, x, y):
-        """Compute logits (N, T, V) from source ids and target ids, (N, T) each."""
+        """Compute logits (N, T, vocab) from source ids and target ids, (N, T) each."""
         decoder_inputs = torch.cat([torch.full_like(y[:, :1], 2), y[:, :-1]], 1)  # (N, T)
         causal_mask = torch.ones(y.shape[1], y.shape[1], dtype=torch.bool).triu(1)
         outputs = self.transformer(
@@ -57,7 +57,7 @@ class Baseline(nn.Module):
             memory_key_padding_mask=x == 0,
             tgt_is_causal=True,
         )
-        return self.to_logits(outputs)  # (N, T, V)
+        return self.to_logits(outputs)  # (N, T, vocab)
 
 
 def main(batches, size):

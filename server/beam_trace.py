@@ -66,7 +66,7 @@ def trace_beam(
         )
 
     while len(steps) < limit and can_improve():
-        logits, state = step(newest_ids, state, memory)  # (K, V)
+        logits, state = step(newest_ids, state, memory)  # (K, vocab)
         token_log_probs, tokens = map(np.array, top_tokens(suppress(logits, suppress_ids), 2 * K))
         sums = log_probs[:, None] + token_log_probs  # (K, 2K)
         best = np.argsort(-sums, axis=None, kind="stable")[: 2 * K]

@@ -142,7 +142,7 @@ def decoder(model, x, beam=1):
 
 
 def token_by_token(model, x, y):
-    """Compute the logits of `y` as a search does, with a cache: (N, T, V)."""
+    """Compute the logits of `y` as a search does, with a cache: (N, T, vocab)."""
     from modules import shift_right
 
     step, state, memory = decoder(model, x)

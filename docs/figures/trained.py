@@ -11,6 +11,7 @@ import json
 import sys
 
 import numpy as np
+from sentence import LINE
 from style import (
     GREY,
     LARGE,
@@ -29,7 +30,6 @@ from ids import RaggedIds
 from inference import Translator, load_model
 from monitor.attention_maps import alignments, append_eos
 
-LINE = "Die Frau hat den Brief nicht gelesen."  # the example sentence of the documents
 PAIR = ("Ein Mann schläft in einem grünen Raum.", "A man is sleeping in a green room.")
 FUNCTIONS = ROOT / "docs" / "figures" / "attention_functions.json"
 NOTES = dict(
