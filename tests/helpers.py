@@ -1,5 +1,7 @@
 """What several test files share: text, small models, files of a run, scripts that refuse input."""
 
+import contextlib
+import io
 import json
 import re
 import subprocess
@@ -64,6 +66,14 @@ def run_main(script, flags):
     settle = dict(prepro="make_hparams", train="find_start").get(script.__name__, "settle")
     settled = getattr(script, settle)(flags)
     return script.main(*settled) if type(settled) is tuple else script.main(settled)
+
+
+def run_program(code, name, namespace) -> str:
+    """Run a program of the document `name`, and return what it prints."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, name, "exec"), namespace)
+    return printed.getvalue()
 
 
 def skip_search():

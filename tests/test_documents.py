@@ -1,14 +1,12 @@
 """The documents show what the files say: excerpts, outputs of examples, formulas, links."""
 
 import ast
-import contextlib
-import io
 import re
 
 import pytest
 
 from conftest import slow
-from helpers import DOCUMENTS, blocks, text_of
+from helpers import DOCUMENTS, blocks, run_program, text_of
 from processes import ROOT
 
 NUMBER = r"(?<![\w.])-?\d+(?:\.\d*)?(?:e[+-]?\d+)?(?!\w)"
@@ -109,13 +107,11 @@ def test_examples_print_what_the_page_shows(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     names = {"__name__": "__main__"}
     for block, expected in examples(name):
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile(block, name, "exec"), names)
+        printed = run_program(block, name, names)
         if expected is None:
-            assert not printed.getvalue(), block
+            assert not printed, block
         else:
-            assert same_output(expected, printed.getvalue()), (block, printed.getvalue())
+            assert same_output(expected, printed), (block, printed)
 
 
 def formulas(name):
@@ -160,8 +156,8 @@ def anchor_of(title):
 
 
 def test_the_documents_name_what_exists():
-    for name, document in DOCUMENTS.items():
-        text = text_of(name)
+    for document in [*DOCUMENTS.values(), *(ROOT / "docs" / "zh").glob("*.md")]:
+        name, text = document.relative_to(ROOT), document.read_text("utf-8")
         assert not re.search(r"^[A-Z_]{6,}$", text, re.MULTILINE), f"{name}: a placeholder"
         for target in re.findall(r"\]\((?!http)([^)]+)\)", text):
             path, _, anchor = target.partition("#")

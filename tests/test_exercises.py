@@ -1,12 +1,11 @@
 """The programs in docs/answers.md print what stands beneath them; each exercise has an answer."""
 
-import contextlib
-import io
 import re
 
 import pytest
 
 from conftest import slow
+from helpers import run_program
 from processes import ROOT
 
 DOCS = ROOT / "docs"
@@ -18,14 +17,6 @@ def sections(name):
     """The sections of a document by their titles; what stands before them has the title ""."""
     first, *others = re.split(r"^## ", (DOCS / name).read_text("utf-8"), flags=re.MULTILINE)
     return {"": first} | {part.partition("\n")[0]: part.partition("\n")[2] for part in others}
-
-
-def run(code, namespace):
-    """Run a program, and return what it prints."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(code, "answers.md", "exec"), namespace)
-    return printed.getvalue()
 
 
 def texts_and_numbers(printed):
@@ -50,7 +41,7 @@ def names():
     """The names that the program at the beginning defines."""
     (code,) = re.findall(r"^```python\n(.*?)^```", sections("answers.md")[""], re.DOTALL | re.M)
     namespace = {}
-    run(code, namespace)
+    run_program(code, "answers.md", namespace)
     return namespace
 
 
@@ -62,7 +53,7 @@ def test_the_programs_print_what_stands_beneath_them(names, title):
     assert len(examples) == text.count("```python")
     namespace = dict(names)
     for code, expected in examples:
-        assert_same(run(code, namespace), expected)
+        assert_same(run_program(code, "answers.md", namespace), expected)
 
 
 def test_each_exercise_has_an_answer():
