@@ -168,3 +168,24 @@ def quantization_flag(name, table):
         needs={name: names},
         remedy="Leave it out",
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class FormChoice(Choice):
+    """A form of sentences, for --augment and --robustness.
+
+    Attributes:
+      of_source: how a source in this form is described; "": only training pairs have it.
+    """
+
+    of_source: str = ""
+
+
+FORMS = dict(
+    upper=FormChoice("forms.Upper", of_source="in capitals"),
+    title=FormChoice("forms.Title", of_source="in title case"),
+    lower=FormChoice("forms.Lower", of_source="in lower case"),
+    punctuation=FormChoice("forms.Punctuation", of_source="without final punctuation"),
+    typos=FormChoice("forms.Typos", of_source="with typing errors"),
+    stand_ins=FormChoice("forms.StandIns"),
+)

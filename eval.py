@@ -4,10 +4,12 @@ import dataclasses
 import hashlib
 import itertools
 import os
+import random
 import re
 import sys
 from pathlib import Path
 
+from choices import FORMS
 from hparams import SEARCH_FLAGS, Hyperparams, find_trained, hparams_path, read_hparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
@@ -32,6 +34,11 @@ class EvalFlags(Flags):
         "results file of another evaluation of the same test set: show whether the difference may"
         " be chance; none: no comparison",
         path=True,
+    )
+    robustness: bool = flag(
+        False,
+        "also translate the test set in capitals, in title case, in lower case, without final"
+        " punctuation and with typing errors, and compare the scores",
     )
 
 
@@ -69,6 +76,7 @@ from data_load import load_test_data
 from inference import (
     SearchDecoder,
     SharedDecoder,
+    Translator,
     describe_decoding,
     limit_hint,
     limit_note,
@@ -196,6 +204,39 @@ def describe_comparison(path, test, got, others, lang) -> list[str]:
     ]
 
 
+def describe_robustness(loaded, test, got, search) -> list[str]:
+    """Translate the test set in other forms, and return a table of the scores.
+
+    Case does not count in these scores: the form of a translation may be that of its source.
+
+    Args:
+      got: the translations of the test set as it is.
+      search: SearchDecoder.
+    """
+    lang = loaded.hp.target_lang
+    translate = Translator(loaded, search)
+    plain, _ = corpus_score("bleu", test, got, lang, lowercase=True)
+    rows = [("as it is", plain)]
+    for name, form in FORMS.items():
+        if not form.of_source:
+            continue
+        change = form.load()().change
+        sources = [
+            change(source, loaded.hp.source_lang, random.Random(f"{name} {row}"))
+            for row, source in enumerate(test.data.Sources)
+        ]
+        if sources == test.data.Sources:
+            rows.append((f"{form.of_source}: the same text", plain))
+            continue
+        changed = [translation.text for translation in translate(sources)]
+        rows.append((form.of_source, corpus_score("bleu", test, changed, lang, lowercase=True)[0]))
+    return [
+        "| source | sacreBLEU, lower-cased | share |",
+        "|---|---|---|",
+        *(f"| {name} | {bleu:.2f} | {bleu / (plain or 1):.1%} |" for name, bleu in rows),
+    ]
+
+
 def describe_identity(loaded, decoding, digest, test) -> list[str]:
     """Return the lines of a results file that say of which evaluation it is.
 
@@ -222,7 +263,9 @@ def main(options, models):
       options: EvalFlags.
       models: list of `Trained`.
     """
-    rank, _ = worker_rank()  # raises the InputError of a wrong TF_CONFIG
+    rank, num_workers = worker_rank()  # raises the InputError of a wrong TF_CONFIG
+    if options.robustness and num_workers > 1:
+        raise InputError("robustness works in a single process only. Unset TF_CONFIG")
     loaded = load_model(models)
     hp, paths, vocabs = loaded.hp, loaded.paths, loaded.vocabs
     path = results_path(loaded)
@@ -258,6 +301,8 @@ def main(options, models):
     if others:
         # Before the Bleu Score, which is the last line in the 2017 code.
         summary[-1:-1] = describe_comparison(options.compare, test, got, others, hp.target_lang)
+    if options.robustness:
+        summary[-1:-1] = describe_robustness(loaded, test, got, search)
     keep_other_results(path, identity)
     atomic_write(path, "\n".join(records + summary) + "\n")
 

@@ -156,9 +156,9 @@ from bleu import (
     training_language_notes,
 )
 from data_load import (
-    apply_bpe_dropout,
     load_test_data,
     load_train_data,
+    pairs_of_epoch,
     plan_batches,
 )
 from inference import SearchDecoder, choose_checkpoints, describe_checkpoints, load_model
@@ -378,8 +378,7 @@ def epochs_follow_steps(hp, steps_done) -> bool:
 
 def count_steps_per_epoch(hp, data, vocabs) -> int:
     """Count the steps of the first epoch."""
-    if hp.bpe_dropout:
-        data = apply_bpe_dropout(data, vocabs, hp.bpe_dropout, hp.seed, epoch=1)
+    data = pairs_of_epoch(data, vocabs, hp, epoch=1)
     return math.ceil(len(plan_batches(data, hp, 1)) / hp.accumulate)
 
 

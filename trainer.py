@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 import checkpoint
 from bleu import LITTLE_LEARNED_HINT, METRICS, corpus_score, empty_note
-from data_load import apply_bpe_dropout, get_batch_data
+from data_load import get_batch_data, pairs_of_epoch
 from hparams import TEXT_FIELDS, save_hparams
 from ids import PAD
 from inference import LoadedModel, SearchDecoder, decoding_batches, limit_hint, limit_note
@@ -38,10 +38,8 @@ SUMMARY_STEPS = 10  # steps between two points of TensorBoard's curves
 
 
 def epoch_batches(data, vocabs, hp, epoch, skip=0, strategy=None):
-    """Call `get_batch_data`, with new subwords in each epoch if `hp.bpe_dropout` is set."""
-    if hp.bpe_dropout:
-        data = apply_bpe_dropout(data, vocabs, hp.bpe_dropout, hp.seed, epoch)
-    return get_batch_data(data, hp, epoch, skip, strategy)
+    """Call `get_batch_data`, with the subwords and forms of the epoch."""
+    return get_batch_data(pairs_of_epoch(data, vocabs, hp, epoch), hp, epoch, skip, strategy)
 
 
 # The development set -----------------------------------------------------------

@@ -1,0 +1,51 @@
+"""Parts of a sentence that are the same in each language: addresses, placeholders, tags, emoji."""
+
+import regex
+
+STAND_IN = "\ufffc"  # replaces such a part; Unicode's object replacement character
+# Possessive quantifiers and looking back keep the time linear.
+IN_URL = r"[[\w!#$%&'()*+,\-./:;=?@~]--[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}]]"
+DOMAINS = (
+    "com|org|net|info|edu|gov|io|eu|de|at|ch|uk|fr|it|es|nl|pl|cz|ru|jp|cn|hk|tw|kr|in|br|au|ie"
+)
+ATTRIBUTE = r"""\s++[\w:-]++\s*+=\s*+(?:"[^"<>]*+"|'[^'<>]*+'|[^\s"'<>=]++)"""
+EMOJI = (
+    r"(?:\p{RI}\p{RI}|[0-9#*]\ufe0f?\u20e3"
+    r"|\p{Extended_Pictographic}[\ufe0e\ufe0f\p{Emoji_Modifier}\U000e0020-\U000e007f]*+"
+    r"(?:\u200d\p{Extended_Pictographic}[\ufe0f\p{Emoji_Modifier}]*+)*+)"
+)
+PATTERNS = dict(
+    url=rf"(?<!\w)(?:[a-zA-Z][a-zA-Z+.-]{{1,20}}+://|www\.){IN_URL}*[[\w/=&~#%+-]&&{IN_URL}]",
+    email=r"(?<![\w.+%-])[\w.+%-]++@(?:[\w-]{1,63}+\.){1,5}\p{L}{2,}+",
+    domain=rf"(?<![\w.@-])(?:[a-z0-9-]{{1,63}}+\.){{1,5}}(?:{DOMAINS})(?![\w-])(?:/{IN_URL}*[\w/=&~#-])?",
+    handle=r"(?<![\w@])@[A-Za-z0-9_]{2,}+",
+    tag=rf"</?[A-Za-z][\w:-]*+(?:{ATTRIBUTE})*+\s*+/?>",
+    entity=r"&(?:\#[0-9]{1,7}+|\#[xX][0-9a-fA-F]{1,6}+|[A-Za-z][A-Za-z0-9]{1,30}+);",
+    braces=r"\{\{[^{}\s]{1,50}+\}\}|[$\#]?\{[^{}\s]{0,50}+\}|\[\[[^\[\]\s]{1,50}+\]\]",
+    percent=r"(?<![\w%])%(?:\(\w{1,50}+\))?(?:[0-9]+\$)?[-+0\#]*+[0-9]*+(?:\.[0-9]++)?[a-zA-Z@](?!\w)",
+    variable=r"(?<![\w$])\$[A-Za-z_]\w*+",
+    emoji=rf"{EMOJI}++",
+    stand_in=STAND_IN,
+)
+SPAN = regex.compile("|".join(f"(?:{pattern})" for pattern in PATTERNS.values()), regex.V1)
+# What each span has at least; most sentences have nothing of it, and need no longer search.
+HINT = regex.compile(r"[@<&{%$/\[\u20e3\ufffc\p{RI}\p{Extended_Pictographic}]|\.[a-z]")
+NUMBER = regex.compile(r"\p{Nd}++(?:[.,:/-]\p{Nd}++)*+")
+
+
+def change_between(text, change) -> str:
+    """Change the text before, between and after the spans, which stay as they are.
+
+    Args:
+      change: function of a str.
+
+    >>> change_between("ein Hund, www.example.de, {name}", str.upper)
+    'EIN HUND, www.example.de, {name}'
+    """
+    if not HINT.search(text):
+        return change(text)
+    parts, end = [], 0
+    for match in SPAN.finditer(text):
+        parts += [change(text[end : match.start()]), match[0]]
+        end = match.end()
+    return "".join([*parts, change(text[end:])])
