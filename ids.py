@@ -177,7 +177,7 @@ class RaggedText(Sequence):
     @classmethod
     def from_sentences(cls, sentences):
         """Build from a list of str."""
-        encoded = [sentence.encode("utf-8", "surrogateescape") for sentence in sentences]
+        encoded = [sentence.encode() for sentence in sentences]
         ids = np.frombuffer(b"".join(encoded), np.uint8)
         return cls(RaggedIds(ids, np.cumsum([0, *map(len, encoded)])))
 
@@ -193,7 +193,7 @@ class RaggedText(Sequence):
         if row >= len(self):
             raise IndexError(row)
         splits = self.ragged.splits
-        return bytes(self.ragged.ids[splits[row] : splits[row + 1]]).decode()
+        return bytes(self.ragged.ids[splits[row] : splits[row + 1]]).decode("utf-8", "replace")
 
 
 class RaggedWriter:

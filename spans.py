@@ -31,6 +31,7 @@ SPAN = regex.compile("|".join(f"(?:{pattern})" for pattern in PATTERNS.values())
 # What each span has at least; most sentences have nothing of it, and need no longer search.
 HINT = regex.compile(r"[@<&{%$/\[\u20e3\ufffc\p{RI}\p{Extended_Pictographic}]|\.[a-z]")
 NUMBER = regex.compile(r"\p{Nd}++(?:[.,:/-]\p{Nd}++)*+")
+SPAN_OR_NUMBER = regex.compile(f"{SPAN.pattern}|{NUMBER.pattern}", regex.V1)
 
 
 def change_between(text, change) -> str:

@@ -510,16 +510,20 @@ def test_files_that_may_not_be_written_are_temporary(encoded):
     assert [x.tolist() for x in data.X] == [x.tolist() for x in shared.X]
 
 
-def test_the_text_is_kept_for_bpe_dropout_only(tmp_path):
+def test_the_text_is_kept_only_if_epochs_change_it(tmp_path):
     """Also if the files are there already. Other kinds of line ends are part of a sentence."""
     pairs = [("ein\u2028s\x0bx", "one"), ("", "two"), ("drei\x85", "three")]
     flags = write_corpus(tmp_path, pairs) | dict(recipe="tiny")
     run_main(prepro, flags)
-    for dropout in (0.1, 0.1, 0.0, 0.1):
-        hp = make_hparams(flags | dict(bpe_dropout=dropout))
+    for dropout, augment in ((0.1, "none"), (0.0, "upper=0.1"), (0.0, "none"), (0.1, "none")):
+        hp = make_hparams(flags | dict(bpe_dropout=dropout, augment=augment))
         data = load_train_data(hp, load_vocabs(hp))
-        assert [*zip(data.Sources, data.Targets, strict=True)] == (pairs[::2] if dropout else [])
-    (hp.id_folder / "Y.txt").write_bytes(b"one\n\xff\n")
+        kept = pairs[::2] if hp.changes_text else []
+        assert [*zip(data.Sources, data.Targets, strict=True)] == kept
+    path = hp.id_folder / "Y.text.ids"
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")  # as someone else may have written it
+    assert [*load_train_data(hp, load_vocabs(hp)).Targets] == ["one", "thre\ufffd"]
+    path.write_bytes(b"one")
     assert not read_ids(hp, load_vocabs(hp))
 
 

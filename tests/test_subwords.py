@@ -20,7 +20,7 @@ import prepro
 import train
 import trainer
 from conftest import sample_pairs, seeds, slow, write_corpus
-from data_load import apply_bpe_dropout, load_test_data, load_train_data
+from data_load import load_test_data, load_train_data, pairs_of_epoch
 from helpers import (
     dev_scores,
     load,
@@ -214,9 +214,10 @@ def test_seed_and_epoch_decide_bpe_dropout(flags, vocab, capsys):
     data = load_train_data(hp, vocabs)
 
     def ids(seed, epoch, dropout=0.1):
-        dropped = apply_bpe_dropout(data, vocabs, dropout, seed, epoch)
-        assert [vocab.decode(x) for x in dropped.X] == data.Sources
-        assert [vocab.decode(y) for y in dropped.Y] == data.Targets
+        changed = dataclasses.replace(hp, seed=seed, bpe_dropout=dropout)
+        dropped = pairs_of_epoch(data, vocabs, changed, epoch)
+        assert [vocab.decode(x) for x in dropped.X] == [*data.Sources]
+        assert [vocab.decode(y) for y in dropped.Y] == [*data.Targets]
         return np.concatenate([dropped.X.ids, dropped.Y.ids]).tolist()
 
     first = ids(0, 1)

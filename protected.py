@@ -1,0 +1,297 @@
+"""Keep parts of sentences as they are: addresses, placeholders, tags, emoji, unknown characters.
+
+If a model was trained with `--augment stand_ins`, `<UNK>` replaces each of these parts before a
+sentence is translated. The translation then has `<UNK>` where the part belongs; if there are
+several, attention decides which is which. With other models the parts are left out. A part without
+`<UNK>` in the translation is inserted next to the translation of the word next to it. So each part
+is in each translation once.
+
+Numbers are translated like words. Only if one is missing in a translation, the sentence is
+translated again, and its numbers are such parts.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import regex
+
+from ids import UNK, RaggedIds
+from inference import Translation
+from monitor.attention_maps import alignments
+from spans import NUMBER, SPAN, SPAN_OR_NUMBER, STAND_IN
+from text import normalize
+
+# Where words have no spaces between them, an unknown character is a part of its own.
+UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+SPACED_LETTER = regex.compile(rf"[[\p{{L}}\p{{M}}\p{{N}}]--[{UNSPACED}]]", regex.V1)
+# A part that leaves no space when it is taken out.
+LOOSE_STAND_IN = regex.compile(
+    rf"(?:\s*+{STAND_IN})++(?=[\s\p{{Pe}}\p{{Pf}}.,:;!?]|$)|^{STAND_IN}\s++"
+)
+UNKNOWN_PARTS = regex.compile(rf"[[\p{{L}}\p{{M}}\p{{N}}]--[{UNSPACED}]]++|\X", regex.V1)
+
+
+class Part(NamedTuple):
+    """A part of a sentence that must stay as it is."""
+
+    text: str
+    start: int  # position of its first character
+    end: int  # position after its last character
+
+
+def find_parts(line, known=None, pattern=SPAN) -> list[Part]:
+    """Find the parts of a sentence that must stay as they are.
+
+    >>> [part.text for part in find_parts("Hallo {name}, siehe www.example.de.")]
+    ['{name}', 'www.example.de']
+
+    Args:
+      known: the characters that the vocabulary has; None for all.
+      pattern: what must stay.
+    """
+    spans = [match.span() for match in pattern.finditer(line)]
+    if known is not None and {*normalize(line)} - known:
+        spans += [
+            match.span()
+            for match in UNKNOWN_PARTS.finditer(line)
+            if {*normalize(match[0])} - known and not match[0].isspace()
+        ]
+    merged = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:  # the tokenizer would make one <UNK> of both
+            merged[-1][1] = max(end, merged[-1][1])
+        else:
+            merged.append([start, end])
+    return [Part(line[start:end], start, end) for start, end in merged]
+
+
+def replace_parts(line, parts, new) -> str:
+    """Replace the parts of a line by other text.
+
+    >>> replace_parts("Hallo {name}!", find_parts("Hallo {name}!"), "X")
+    'Hallo X!'
+    """
+    edges = [0, *(edge for part in parts for edge in (part.start, part.end)), len(line)]
+    return new.join(line[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True))
+
+
+def is_glued(line, part) -> tuple[bool, bool]:
+    """Whether a part touches a word before it, and after it, in a script with spaces.
+
+    >>> [is_glued("<b>ein</b> Hund", part) for part in find_parts("<b>ein</b> Hund")]
+    [(False, True), (True, False)]
+    """
+    before, after = line[part.start - 1 : part.start], line[part.end : part.end + 1]
+    return bool(SPACED_LETTER.match(before)), bool(SPACED_LETTER.match(after))
+
+
+class ProtectingTranslator:
+    """Translate lines with a `Translator`, and keep parts of them as they are.
+
+    Args:
+      translator: Translator, whose vocabularies are subwords.
+    """
+
+    def __init__(self, translator):
+        self.translator, self.loaded = translator, translator.loaded
+        self.known = self.loaded.vocabs[0].characters()
+        self.copies = "stand_ins" in self.loaded.hp.form_shares  # whether the model copies <UNK>
+
+    def __call__(self, lines, prefixes=None) -> list[Translation]:
+        """Translate lines; the arguments are those of `Translator`.
+
+        A line with a prefix is translated as it is.
+        """
+        prefixes = prefixes or [""] * len(lines)
+        parts = [
+            [] if prefix else find_parts(line, self.known)
+            for line, prefix in zip(lines, prefixes, strict=True)
+        ]
+        translations = self.translate(lines, parts, prefixes)
+        again = [
+            row
+            for row, own in enumerate(translations)
+            if not prefixes[row] and len(own.ids) and not has_numbers(own.line, own.text)
+        ]
+        if again:
+            some_lines = [lines[row] for row in again]
+            parts = [find_parts(line, self.known, SPAN_OR_NUMBER) for line in some_lines]
+            found = self.translate(some_lines, parts, [""] * len(again))
+            for row, translation in zip(again, found, strict=True):
+                translations[row] = translation
+        return translations
+
+    def translate(self, lines, all_parts, prefixes) -> list[Translation]:
+        """Translate lines, and put their parts into the translations.
+
+        Args:
+          all_parts: the list of `Part` of each line.
+        """
+        texts = [
+            self.without_parts(line, parts) for line, parts in zip(lines, all_parts, strict=True)
+        ]
+        found = self.translator(texts, prefixes if any(prefixes) else None)
+        translations = []
+        for line, parts, own in zip(lines, all_parts, found, strict=True):
+            if parts and not len(own.ids):  # nothing else is in the line
+                kept = own.hypotheses[0]._replace(text=normalize(line).strip())
+                own = own._replace(hypotheses=[kept])
+            translations.append(own._replace(line=line, hypotheses=[*own.hypotheses]))
+        places = [
+            (row, i)
+            for row, own in enumerate(translations)
+            for i, _ in enumerate(own.hypotheses)
+            if all_parts[row] and len(own.ids)
+        ]
+        X = RaggedIds.from_lists([translations[row].ids for row, _ in places])
+        Y = [translations[row].hypotheses[i].ids for row, i in places]
+        for (row, i), x, y, weights in zip(
+            places, X, Y, alignments(self.loaded, X, Y), strict=True
+        ):
+            hypotheses = translations[row].hypotheses
+            text = self.put_in(lines[row], all_parts[row], x, y, weights)
+            hypotheses[i] = hypotheses[i]._replace(text=text)
+        return translations
+
+    def without_parts(self, line, parts) -> str:
+        """Return a line as the model is to read it."""
+        text = replace_parts(line, parts, STAND_IN)
+        if not self.copies:
+            text = LOOSE_STAND_IN.sub("", text).replace(STAND_IN, "")
+        if parts and not regex.search(r"[\p{L}\p{N}]", text.replace(STAND_IN, "")):
+            return ""
+        return text
+
+    def put_in(self, line, parts, x, y, weights) -> str:
+        """Return the text of a translation with the parts of its source.
+
+        Args:
+          line, parts: the source, and its parts.
+          x: the ids of what the model has read, `</S>` included.
+          y: the ids of the translation, without `</S>`.
+          weights: (T_y, T_x), what each token of the translation attends to.
+        """
+        vocab = self.loaded.vocabs[1]
+        glued = [is_glued(line, part) for part in parts]
+        if self.copies:
+            positions = np.flatnonzero(x == UNK)
+        else:
+            befores = [replace_parts(line[: p.start], parts[:k], "") for k, p in enumerate(parts)]
+            encoded = self.loaded.vocabs[0].encode(self.loaded.vocabs[0].prepare(befores))
+            positions = np.array([len(ids) - 1 for ids in encoded])
+        parts, glued = parts[: len(positions)], glued[: len(positions)]  # the rest was truncated
+        ids, order = insert_unknown(positions, glued, x, y, weights, vocab)
+        pieces = vocab.decode_stand_ins(ids).split(STAND_IN)
+        text = pieces[0]
+        for k, piece in zip(order, pieces[1:], strict=True):
+            before, after = glued[k]
+            text = (text.rstrip() if before else text) + parts[k].text
+            text += piece.lstrip() if after else piece
+        return text
+
+    def notes(self) -> list[str]:
+        """Describe what the translations of all lines so far may lack."""
+        self.translator.with_unknown = 0  # unknown characters are kept
+        return self.translator.notes()
+
+
+def insert_unknown(positions, glued, x, y, weights, vocab):
+    """Make the ids of a translation that has `<UNK>` for each part once.
+
+    Args:
+      positions: of the parts in `x`, or of what follows them if `x` is without them.
+      glued: for each part what `is_glued` returned.
+      x: the ids of the source, `</S>` included.
+      y: the ids of the translation, without `</S>`.
+      weights: (T_y, T_x), what each token of the translation attends to.
+      vocab: that of the target.
+
+    Returns:
+      (list of int, list of int): the ids; and for each `<UNK>` in them the index of its part.
+    """
+    targets = [j for j, token in enumerate(y[: len(weights)]) if token == UNK]
+    in_source = [k for k, position in enumerate(positions) if x[position] == UNK]
+    pairs = assign(weights[np.ix_(targets, positions[in_source])]) if targets else {}
+    part_of = {targets[j]: in_source[k] for j, k in pairs.items()}
+    missing = {}  # parts to insert before each position of the translation
+    for k in sorted({*range(len(positions))} - {*part_of.values()}):
+        (_, after), aligned = glued[k], weights[: len(y)].argmax(axis=1)  # (T_y,)
+        following = positions[k] + (x[positions[k]] == UNK)
+        find = place_before if after else place_after
+        missing.setdefault(find(following, aligned, y, vocab), []).append(k)
+    ids, order = [], []
+    for j, token in enumerate([*y, None]):
+        for k in missing.get(j, []):
+            ids += [vocab.space_id, UNK] if ids and vocab.space_id else [UNK]
+            order.append(k)
+        if token is not None and (token != UNK or j in part_of):
+            ids.append(token)
+            order += [part_of[j]] if j in part_of else []
+    return ids, order
+
+
+def assign(weights) -> dict[int, int]:
+    """Assign columns to rows, each to one at most, the largest weight first.
+
+    >>> assign(np.array([[0.2, 0.7], [0.1, 0.8]]))
+    {1: 1, 0: 0}
+    """
+    assigned = {}
+    for flat in np.argsort(-weights, axis=None, kind="stable").tolist():
+        row, column = divmod(flat, weights.shape[1])
+        if row not in assigned and column not in assigned.values():
+            assigned[row] = column
+    return assigned
+
+
+def place_after(position, aligned, y, vocab) -> int:
+    """Return where a part belongs: after the translation of the nearest word before it.
+
+    Args:
+      position: of the token in the source that follows the part.
+      aligned: (T_y,), the position in the source that each token of the translation attends to.
+      y, vocab: as in `insert_unknown`.
+    """
+    before = aligned[aligned < position]
+    if not len(before):
+        return 0
+    place = int(np.flatnonzero(aligned == before.max())[-1]) + 1
+    while place < len(y) and not starts_word_or_mark(vocab, y[place]):
+        place += 1
+    return place
+
+
+def place_before(position, aligned, y, vocab) -> int:
+    """Return where a part belongs: before the translation of the nearest word after it.
+
+    The arguments are those of `place_after`.
+    """
+    after = aligned[aligned >= position]
+    if not len(after):
+        return len(y)
+    place = int(np.flatnonzero(aligned == after.min())[0])
+    while place > 0 and not starts_word_or_mark(vocab, y[place]):
+        place -= 1
+    return place
+
+
+def starts_word_or_mark(vocab, i) -> bool:
+    """Whether the token with id `i` begins a word or is punctuation."""
+    return vocab.starts_word(i) or not regex.search(r"[\p{L}\p{M}\p{N}]", vocab.display(i))
+
+
+def has_numbers(source, translation) -> bool:
+    """Whether a translation has the digits of all numbers of its source, perhaps separated.
+
+    >>> has_numbers("am 3.5. 1.000 Euro", "1,000 euros on 5/3"), has_numbers("2 Hunde", "dogs")
+    (True, False)
+    """
+    groups = [regex.findall(r"\p{Nd}+", text) for text in (source, translation)]
+    wanted, found = ([str(int(one)) if len(one) < 99 else one for one in side] for side in groups)
+    joined = {"".join(regex.findall(r"\p{Nd}", m[0])) for m in NUMBER.finditer(translation)}
+    for group in wanted:
+        if group in found:
+            found.remove(group)
+        elif not any(group in one for one in joined):
+            return False
+    return True
