@@ -75,6 +75,18 @@ def lower(text, lang="") -> str:
     return change_between(text, change)
 
 
+def fold(text, lang="") -> str:
+    """Remove the case of a text, character by character.
+
+    >>> fold("STRASSE") == fold("Straße"), fold("ΟΔΟΣ") == fold("οδός".replace("ό", "ο"))
+    (True, True)
+    """
+    if is_turkish(lang):
+        text = text.replace("İ", "i").replace("I", "ı")
+    folded = "".join(char.casefold() for char in text.replace("İ", "i"))
+    return unicodedata.normalize("NFC", folded)
+
+
 def title(text, lang="") -> str:
     """Begin each word of a text with a capital. Addresses and placeholders stay as they are.
 

@@ -76,6 +76,7 @@ PAPER = UPDATED | dict(
 )
 TINY = PAPER | dict(
     vocab_size=AUTO,
+    fold_case=True,
     hidden_units=128,
     ffn_units=256,
     num_blocks=4,
@@ -397,6 +398,13 @@ class Hyperparams(ModelHparams):
         fixed="model",
         needs=dict(tokenizer="bpe"),
     )
+    fold_case: bool = data_flag(
+        False,
+        "read sources without their case, so that the translation of capitals is that of small"
+        " letters",
+        fixed="model",
+        needs=dict(tokenizer="bpe"),
+    )
     symbols: str = data_flag(
         NONE,
         "prepro.py: words that are always one subword, separated by commas, for example"
@@ -647,7 +655,7 @@ class Hyperparams(ModelHparams):
 
     @property
     def has_one_vocab(self) -> bool:
-        """Whether both languages have the same vocabulary."""
+        """Whether both languages have the same subwords."""
         return self.tokenizer == "bpe" and self.joint_vocab
 
     @property
@@ -802,7 +810,7 @@ def fields_to_keep(other, given) -> dict:
       given: dict, the flags that were given.
     """
     may_change = {"dropout_rate", "attention_dropout", "ffn_dropout", "word_dropout"}
-    if other.has_one_vocab:
+    if other.has_one_vocab and not other.fold_case:
         may_change |= {"source_lang", "target_lang"}
     may_change &= given.keys()
     kept = {name: value for name, value in other.fixed("model").items() if name not in may_change}

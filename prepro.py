@@ -25,8 +25,10 @@ if __name__ == "__main__":
 
 import numpy as np
 import sentencepiece
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from bleu import training_language_notes
+from forms import fold
 from ids import BOS, EOS, PAD, SPECIALS, UNK
 from text import (
     SentenceFile,
@@ -154,6 +156,27 @@ def with_forms(word2cnt, lang, shares) -> Counter:
     return +counts
 
 
+def fold_words(word2cnt, lang) -> Counter:
+    """Count words without their case."""
+    counts = Counter()
+    for word, count in word2cnt.items():
+        counts[fold(word, lang)] += count
+    return counts
+
+
+def fold_case(proto, lang) -> bytes:
+    """Return a sentencepiece model that has the same subwords, but reads text without its case.
+
+    Args:
+      proto: the model, bytes.
+      lang: language of the text.
+    """
+    rules = train_sentencepiece(Counter(a=1), len(SPECIALS) + 2, [], fold_lang=lang)
+    model = ModelProto.FromString(proto)
+    model.normalizer_spec.CopyFrom(ModelProto.FromString(rules).normalizer_spec)
+    return model.SerializeToString(deterministic=True)
+
+
 def make_subwords(
     word2cnt, sources, vocab_size, symbols=(), byte_fallback=False, character_coverage=1.0
 ) -> bytes:
@@ -279,16 +302,17 @@ def is_merged(processor, i) -> bool:
     return not special and len(processor.id_to_piece(i)) > 1
 
 
-def train_sentencepiece(word2cnt, vocab_size, sources, **more) -> bytes:
+def train_sentencepiece(word2cnt, vocab_size, sources, fold_lang=None, **more) -> bytes:
     """Train a sentencepiece model of `vocab_size` subwords; see `make_subwords`.
 
     Args:
+      fold_lang: as in `normalization_rules`.
       more: further options of sentencepiece's trainer.
     """
     model = io.BytesIO()
     names = [f"{kind}_piece" for kind in ("pad", "unk", "bos", "eos")]
     try:
-        with normalization_file() as rules:
+        with normalization_file(fold_lang) as rules:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=(f"{word}\t{count}" for word, count in word2cnt.items()),
                 input_format="tsv",
@@ -311,7 +335,7 @@ def train_sentencepiece(word2cnt, vocab_size, sources, **more) -> bytes:
 
 
 @contextlib.contextmanager
-def normalization_file():
+def normalization_file(fold_lang):
     """Write `normalization_rules` to a temporary file, and yield its name.
 
     The model stores the name of the file, and the same text must give the same bytes. The file
@@ -320,32 +344,41 @@ def normalization_file():
     """
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         try:
-            Path("rules.tsv").write_text(normalization_rules())
+            Path("rules.tsv").write_text(normalization_rules(fold_lang))
         except OSError as error:
             raise write_error(f"{folder}/rules.tsv", error) from None
         yield "rules.tsv"
 
 
 @functools.cache  # it looks at all 1,114,112 code points
-def normalization_rules() -> str:
+def normalization_rules(fold_lang=None) -> str:
     """Make the rules by which sentencepiece normalizes text.
 
     They are `text.normalize` for each character, and make plain spaces of all spaces: programs
     that use the model without this project normalize most text as it does. Sentencepiece's own
     rules would also replace full-width characters and fractions, which decoding cannot restore.
     Each line holds two strings, from and to, as hexadecimal code points.
+
+    Args:
+      fold_lang: the language of text that is to be read without its case; None to keep the case.
     """
+
+    def fold_or_keep(text):
+        return text if fold_lang is None else fold(text, fold_lang)
+
     pairs = []
     for char in map(chr, range(1, sys.maxunicode + 1)):  # sentencepiece cannot replace U+0000
         decomposed, normalized = unicodedata.normalize("NFD", char), normalize(char)
+        folded = fold_or_keep(normalized)
         if char in "\u200c\u200d":  # joiners; the characters next to them decide
             continue
         if char.isspace() and char != " ":
             pairs.append((char, " "))
-        elif char != normalized:
-            pairs.append((char, normalized))
-        elif char != decomposed:
-            pairs.append((decomposed, char))
+            continue
+        if char != folded:
+            pairs.append((char, folded))
+        if char == normalized != decomposed:
+            pairs.append((decomposed, folded))
     lines = ["\t".join(" ".join(f"{ord(c):x}" for c in text) for text in pair) for pair in pairs]
     return "".join(f"{line}\n" for line in lines)
 
@@ -429,12 +462,13 @@ def write_subwords(hp, pairs):
       pairs: list of pairs of `SentenceFile`, source and target.
     """
     check_symbols(hp.symbol_list)
+    langs = hp.source_lang, hp.target_lang
     counts = [
         with_forms(count_subword_text(files), lang, hp.form_shares)
-        for files, lang in zip(
-            zip(*pairs, strict=True), (hp.source_lang, hp.target_lang), strict=True
-        )
+        for files, lang in zip(zip(*pairs, strict=True), langs, strict=True)
     ]
+    if hp.fold_case:
+        counts[0] = fold_words(counts[0], hp.source_lang)
     for pair in pairs:
         check_same_length(*pair)
     names = [[hp.source_train], [hp.target_train]]
@@ -445,6 +479,8 @@ def write_subwords(hp, pairs):
         make_subwords(*side, hp.vocab_size, hp.symbol_list, hp.byte_fallback, hp.character_coverage)
         for side in zip(counts, names, strict=True)
     ]
+    if hp.fold_case:
+        models = [fold_case(models[0], hp.source_lang), models[-1]]
     for path, model in zip(SubwordVocab.paths(hp), models, strict=True):
         replace_vocab(path, model)
         vocab = SubwordVocab(path)

@@ -10,6 +10,7 @@ Numbers are translated like words. Only if one is missing in a translation, the 
 translated again, and its numbers are such parts.
 """
 
+import unicodedata
 from typing import NamedTuple
 
 import numpy as np
@@ -18,11 +19,10 @@ import regex
 from ids import UNK, RaggedIds
 from inference import Translation
 from monitor.attention_maps import alignments
-from spans import NUMBER, SPAN, SPAN_OR_NUMBER, STAND_IN
+from spans import NUMBER, SPAN, SPAN_OR_NUMBER, STAND_IN, UNSPACED
 from text import normalize
 
 # Where words have no spaces between them, an unknown character is a part of its own.
-UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 SPACED_LETTER = regex.compile(rf"[[\p{{L}}\p{{M}}\p{{N}}]--[{UNSPACED}]]", regex.V1)
 # A part that leaves no space when it is taken out.
 LOOSE_STAND_IN = regex.compile(
@@ -39,22 +39,20 @@ class Part(NamedTuple):
     end: int  # position after its last character
 
 
-def find_parts(line, known=None, pattern=SPAN) -> list[Part]:
+def find_parts(line, vocab=None, pattern=SPAN) -> list[Part]:
     """Find the parts of a sentence that must stay as they are.
 
     >>> [part.text for part in find_parts("Hallo {name}, siehe www.example.de.")]
     ['{name}', 'www.example.de']
 
     Args:
-      known: the characters that the vocabulary has; None for all.
+      vocab: SubwordVocab, which may lack characters; None for one that has all.
       pattern: what must stay.
     """
     spans = [match.span() for match in pattern.finditer(line)]
-    if known is not None and {*normalize(line)} - known:
+    if vocab and vocab.lacks_part_of(line):
         spans += [
-            match.span()
-            for match in UNKNOWN_PARTS.finditer(line)
-            if {*normalize(match[0])} - known and not match[0].isspace()
+            match.span() for match in UNKNOWN_PARTS.finditer(line) if vocab.lacks_part_of(match[0])
         ]
     merged = []
     for start, end in sorted(spans):
@@ -94,7 +92,7 @@ class ProtectingTranslator:
 
     def __init__(self, translator):
         self.translator, self.loaded = translator, translator.loaded
-        self.known = self.loaded.vocabs[0].characters()
+        self.vocab = self.loaded.vocabs[0]
         self.copies = "stand_ins" in self.loaded.hp.form_shares  # whether the model copies <UNK>
 
     def __call__(self, lines, prefixes=None) -> list[Translation]:
@@ -104,7 +102,7 @@ class ProtectingTranslator:
         """
         prefixes = prefixes or [""] * len(lines)
         parts = [
-            [] if prefix else find_parts(line, self.known)
+            [] if prefix else find_parts(line, self.vocab)
             for line, prefix in zip(lines, prefixes, strict=True)
         ]
         translations = self.translate(lines, parts, prefixes)
@@ -115,7 +113,7 @@ class ProtectingTranslator:
         ]
         if again:
             some_lines = [lines[row] for row in again]
-            parts = [find_parts(line, self.known, SPAN_OR_NUMBER) for line in some_lines]
+            parts = [find_parts(line, self.vocab, SPAN_OR_NUMBER) for line in some_lines]
             found = self.translate(some_lines, parts, [""] * len(again))
             for row, translation in zip(again, found, strict=True):
                 translations[row] = translation
@@ -177,7 +175,7 @@ class ProtectingTranslator:
             positions = np.flatnonzero(x == UNK)
         else:
             befores = [replace_parts(line[: p.start], parts[:k], "") for k, p in enumerate(parts)]
-            encoded = self.loaded.vocabs[0].encode(self.loaded.vocabs[0].prepare(befores))
+            encoded = self.vocab.encode(self.vocab.prepare(befores))
             positions = np.array([len(ids) - 1 for ids in encoded])
         parts, glued = parts[: len(positions)], glued[: len(positions)]  # the rest was truncated
         ids, order = insert_unknown(positions, glued, x, y, weights, vocab)
@@ -286,12 +284,25 @@ def has_numbers(source, translation) -> bool:
     >>> has_numbers("am 3.5. 1.000 Euro", "1,000 euros on 5/3"), has_numbers("2 Hunde", "dogs")
     (True, False)
     """
-    groups = [regex.findall(r"\p{Nd}+", text) for text in (source, translation)]
-    wanted, found = ([str(int(one)) if len(one) < 99 else one for one in side] for side in groups)
-    joined = {"".join(regex.findall(r"\p{Nd}", m[0])) for m in NUMBER.finditer(translation)}
-    for group in wanted:
-        if group in found:
-            found.remove(group)
-        elif not any(group in one for one in joined):
-            return False
+    wanted, found = (
+        [regex.findall(r"\p{Nd}+", match[0]) for match in NUMBER.finditer(text)]
+        for text in (source, translation)
+    )
+    for groups in (plain_digits(number) for number in wanted):
+        numbers = [plain_digits(number) for number in found]
+        joined = ["".join(number) for number in numbers]
+        if "".join(groups) in joined:
+            del found[joined.index("".join(groups))]
+            continue
+        parts = [group for number in numbers for group in number]
+        for group in groups:
+            if group not in parts:
+                return False
+            parts.remove(group)
+        found = [parts]
     return True
+
+
+def plain_digits(groups) -> list[str]:
+    """Return groups of digits of any script as ASCII, without zeros before them."""
+    return ["".join(str(unicodedata.digit(d)) for d in group).lstrip("0") for group in groups]

@@ -4,7 +4,10 @@ import regex
 
 STAND_IN = "\ufffc"  # replaces such a part; Unicode's object replacement character
 # Possessive quantifiers and looking back keep the time linear.
-IN_URL = r"[[\w!#$%&'()*+,\-./:;=?@~]--[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}]]"
+UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+IN_WORD = rf"[\w--[{UNSPACED}]]"  # in a script with spaces between words
+IN_URL = rf"[[\w!#$%&'()*+,\-./:;=?@~]--[{UNSPACED}]]"
+IN_NAME = rf"[[\w.+%-]--[{UNSPACED}]]"  # of an e-mail address
 DOMAINS = (
     "com|org|net|info|edu|gov|io|eu|de|at|ch|uk|fr|it|es|nl|pl|cz|ru|jp|cn|hk|tw|kr|in|br|au|ie"
 )
@@ -15,15 +18,15 @@ EMOJI = (
     r"(?:\u200d\p{Extended_Pictographic}[\ufe0f\p{Emoji_Modifier}]*+)*+)"
 )
 PATTERNS = dict(
-    url=rf"(?<!\w)(?:[a-zA-Z][a-zA-Z+.-]{{1,20}}+://|www\.){IN_URL}*[[\w/=&~#%+-]&&{IN_URL}]",
-    email=r"(?<![\w.+%-])[\w.+%-]++@(?:[\w-]{1,63}+\.){1,5}\p{L}{2,}+",
-    domain=rf"(?<![\w.@-])(?:[a-z0-9-]{{1,63}}+\.){{1,5}}(?:{DOMAINS})(?![\w-])(?:/{IN_URL}*[\w/=&~#-])?",
-    handle=r"(?<![\w@])@[A-Za-z0-9_]{2,}+",
+    url=rf"(?<!{IN_WORD})(?:[a-zA-Z][a-zA-Z+.-]{{1,20}}+://|www\.){IN_URL}*[[\w/=&~#%+-]&&{IN_URL}]",
+    email=rf"(?<!{IN_NAME}){IN_NAME}++@(?:[\w-]{{1,63}}+\.){{1,5}}[\p{{L}}--[{UNSPACED}]]{{2,}}+",
+    domain=rf"(?<![{IN_WORD}.@-])(?:[a-z0-9-]{{1,63}}+\.){{1,5}}(?:{DOMAINS})(?![{IN_WORD}-])(?:/{IN_URL}*[\w/=&~#-])?",
+    handle=rf"(?<![{IN_WORD}@])@[A-Za-z0-9_]{{2,}}+",
     tag=rf"</?[A-Za-z][\w:-]*+(?:{ATTRIBUTE})*+\s*+/?>",
     entity=r"&(?:\#[0-9]{1,7}+|\#[xX][0-9a-fA-F]{1,6}+|[A-Za-z][A-Za-z0-9]{1,30}+);",
     braces=r"\{\{[^{}\s]{1,50}+\}\}|[$\#]?\{[^{}\s]{0,50}+\}|\[\[[^\[\]\s]{1,50}+\]\]",
-    percent=r"(?<![\w%])%(?:\(\w{1,50}+\))?(?:[0-9]+\$)?[-+0\#]*+[0-9]*+(?:\.[0-9]++)?[a-zA-Z@](?!\w)",
-    variable=r"(?<![\w$])\$[A-Za-z_]\w*+",
+    percent=rf"(?<![{IN_WORD}%])%(?:\(\w{{1,50}}+\))?(?:[0-9]+\$)?[-+0\#]*+[0-9]*+(?:\.[0-9]++)?[a-zA-Z@](?!{IN_WORD})",
+    variable=rf"(?<![{IN_WORD}$])\$[A-Za-z_]{IN_WORD}*+",
     emoji=rf"{EMOJI}++",
     stand_in=STAND_IN,
 )

@@ -276,7 +276,7 @@ def paths_to_start_from(start, vocabs) -> list[Path]:
 
 def choose_saved_size(hp, vocabs):
     """The `vocab_size` to save: that of a joint vocabulary; two may have different sizes."""
-    if vocabs[0] is vocabs[1]:
+    if hp.has_one_vocab:
         return len(vocabs[0])
     is_set = not vocabs[0].sized_by_flag or "vocab_size" in hp.given
     return hp.vocab_size if is_set else AUTO

@@ -16,7 +16,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from ids import EOS, SPECIALS, UNK
 from runtime.errors import InputError
 from runtime.files import atomic_write, check_exists, read_file
-from runtime.flags import AUTO
+from runtime.flags import AUTO, as_flag
 from spans import STAND_IN
 from text import clean, decode_utf8, is_tag_line, normalize, normalize_lines, starts_with_tag
 
@@ -272,7 +272,7 @@ class SubwordVocab(Vocab):
     @classmethod
     def paths(cls, hp) -> list[Path]:
         """The sentencepiece model of both languages, or that of source and that of target."""
-        names = ["bpe"]
+        names = ["bpe.source", "bpe"] if hp.fold_case else ["bpe"]
         if not hp.joint_vocab:
             names = [f"bpe.{lang}" for lang in (hp.source_lang, hp.target_lang)]
         return [Path(hp.preprocessed) / f"{name}{cls.suffix}" for name in names]
@@ -291,8 +291,17 @@ class SubwordVocab(Vocab):
         for symbol in hp.symbol_list if new else ():
             if processor.is_unknown(processor.piece_to_id(symbol)):
                 raise InputError(f"{self.path}: lacks {symbol}, which --symbols names. {remedy}")
+        is_source = self.path.name == self.paths(hp)[0].name
+        if new and is_source and hp.fold_case != self.folds_case:
+            flag = as_flag("fold_case", self.folds_case)
+            raise InputError(f"{self.path}: was written with {flag}. {remedy}")
         if new and hp.byte_fallback and not any(map(processor.is_byte, range(len(self)))):
             raise InputError(f"{self.path}: was written without --byte_fallback. {remedy}")
+
+    @property
+    def folds_case(self) -> bool:
+        """Whether the vocabulary reads text without its case."""
+        return self.processor.normalize("B") == self.processor.normalize("b")
 
     def __len__(self):
         return self.processor.get_piece_size()
@@ -388,9 +397,14 @@ class SubwordVocab(Vocab):
         """The ids that sentencepiece gives a `STAND_IN`: `<UNK>`, or those of its bytes."""
         return [i for i in self.processor.encode(STAND_IN) if i != self.space_id]
 
+    @functools.cached_property
     def characters(self) -> set[str]:
-        """Return the characters that have a subword, or bytes."""
-        return {*"".join(self.tokens()[len(SPECIALS) :]), " "}
+        """The characters that have a subword."""
+        return {*"".join(self.tokens()[len(SPECIALS) :])}
+
+    def lacks_part_of(self, text) -> bool:
+        """Whether a text has characters without a subword."""
+        return bool({*self.processor.normalize(normalize(text))} - self.characters)
 
 
 def replace_sequence(ids, sequence, new) -> list[int]:

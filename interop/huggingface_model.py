@@ -38,8 +38,8 @@ def write(loaded, path):
     # transformers 4 refuses a file without this metadata.
     content = safetensors.save(tensors, metadata={"format": "pt"})
     (path / "model.safetensors").write_bytes(content)
-    for name in ("source.spm", "target.spm"):
-        (path / name).write_bytes(vocab.content)
+    for name, side in zip(("source.spm", "target.spm"), loaded.vocabs, strict=True):
+        (path / name).write_bytes(side.content)
     files = {
         "config.json": model_config(hp, len(vocab)),
         "generation_config.json": generation_config(hp),
