@@ -81,6 +81,8 @@ def fold(text, lang="") -> str:
     >>> fold("STRASSE") == fold("Straße"), fold("ΟΔΟΣ") == fold("οδός".replace("ό", "ο"))
     (True, True)
     """
+    if text == text.casefold():
+        return text
     if is_turkish(lang):
         text = text.replace("İ", "i").replace("I", "ı")
     folded = "".join(char.casefold() for char in text.replace("İ", "i"))

@@ -368,6 +368,8 @@ def normalization_rules(fold_lang=None) -> str:
 
     pairs = []
     for char in map(chr, range(1, sys.maxunicode + 1)):  # sentencepiece cannot replace U+0000
+        if char > "\uffff" and unicodedata.category(char) in ("Cn", "Co"):
+            continue  # no character (yet)
         decomposed, normalized = unicodedata.normalize("NFD", char), normalize(char)
         folded = fold_or_keep(normalized)
         if char in "\u200c\u200d":  # joiners; the characters next to them decide

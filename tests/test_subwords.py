@@ -21,6 +21,7 @@ import train
 import trainer
 from conftest import sample_pairs, seeds, slow, write_corpus
 from data_load import load_test_data, load_train_data, pairs_of_epoch
+from forms import lower, title, upper
 from helpers import (
     dev_scores,
     load,
@@ -37,11 +38,13 @@ from interop.saved_model import SubwordOps
 from monitor import tensorboard_events
 from processes import ROOT, forked_script
 from runtime.errors import InputError
+from runtime.flags import as_flag
 from search import paper_penalty
 from text import SentenceFile
 from vocab import SubwordVocab, fingerprints, load_vocabs
 
 TINY = dict(recipe="tiny", vocab_size=180, hidden_units=16, ffn_units=32, num_blocks=1, num_heads=2)
+TINY |= dict(fold_case=False)
 
 
 @pytest.fixture(scope="module")
@@ -203,6 +206,56 @@ def test_without_a_flag_training_takes_the_size_from_the_file(flags, tmp_path, c
     more = dict(recipe="paper", logdir=str(tmp_path), num_epochs=1, batch_size=200)
     run_main(train, free | more)
     assert load_hparams({"logdir": more["logdir"]}).vocab_size == 180
+
+
+# Sources without case -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("joint_vocab", [True, False])
+def test_a_source_has_no_case_and_a_target_keeps_it(flags, tmp_path, joint_vocab):
+    more = dict(fold_case=True, joint_vocab=joint_vocab, preprocessed=str(tmp_path), vocab_size=300)
+    hp = make_hparams(flags | more | dict(tied_embeddings=joint_vocab, pad_logit=joint_vocab))
+    prepro.main(hp)
+    source, target = load_vocabs(hp)
+    for german, english in sample_pairs(20):
+        forms = [german, upper(german, "de"), title(german), lower(german)]
+        assert len({tuple(ids) for ids in source.encode(forms)}) == 1
+        assert target.decode(target.encode([english])[0]) == english
+        assert target.encode([english]) != target.encode([english.upper()])
+    assert (source.tokens() == target.tokens()) == joint_vocab
+    assert source.fingerprint != target.fingerprint
+    assert source.folds_case and not target.folds_case
+
+
+@pytest.mark.parametrize(
+    "lang, forms",
+    [
+        ("de", ["Straße", "STRASSE", "strasse"]),
+        ("tr", ["ışık İki", "IŞIK İKİ", "Işık iki"]),
+        ("en", ["I\u0308s", "i\u0308S", "ÏS"]),
+        ("el", ["σοφός", "ΣΟΦΌΣ"]),
+        ("ru", ["Ёж", "ЁЖ", "ёж"]),
+        ("ja", ["ＡＢ犬", "ａｂ犬"]),
+    ],
+)
+def test_case_follows_the_rules_of_the_language(tmp_path, lang, forms):
+    flags = write_corpus(tmp_path, [(" ".join([form, *form]), "x") for form in forms])
+    flags |= dict(recipe="tiny", vocab_size="auto", source_lang=lang, fold_case=True)
+    hp = make_hparams(flags)
+    prepro.main(hp)
+    source, _ = load_vocabs(hp)
+    ids = source.encode(forms)
+    assert len({tuple(own) for own in ids}) == 1 and UNK not in ids[0]
+
+
+def test_a_vocabulary_with_another_case_is_refused(flags, tmp_path):
+    more = dict(
+        joint_vocab=False, tied_embeddings=False, preprocessed=str(tmp_path), vocab_size=300
+    )
+    for written, wanted in ((False, True), (True, False)):
+        prepro.main(make_hparams(flags | more | dict(fold_case=written)))
+        with pytest.raises(InputError, match=f"was written with {as_flag('fold_case', written)}"):
+            load_vocabs(make_hparams(flags | more | dict(fold_case=wanted)))
 
 
 # BPE-dropout --------------------------------------------------------------------------
