@@ -23,12 +23,15 @@ from spans import NUMBER, SPAN, SPAN_OR_NUMBER, STAND_IN, UNSPACED
 from text import normalize
 
 # Where words have no spaces between them, an unknown character is a part of its own.
+SPACED = regex.compile(rf"[^\s{UNSPACED}]")
 SPACED_LETTER = regex.compile(rf"[[\p{{L}}\p{{M}}\p{{N}}]--[{UNSPACED}]]", regex.V1)
 # A part that leaves no space when it is taken out.
 LOOSE_STAND_IN = regex.compile(
     rf"(?:\s*+{STAND_IN})++(?=[\s\p{{Pe}}\p{{Pf}}.,:;!?]|$)|^{STAND_IN}\s++"
 )
-UNKNOWN_PARTS = regex.compile(rf"[[\p{{L}}\p{{M}}\p{{N}}]--[{UNSPACED}]]++|\X", regex.V1)
+UNKNOWN_PARTS = regex.compile(
+    rf"{NUMBER.pattern}|[[\p{{L}}\p{{M}}\p{{N}}]--[{UNSPACED}]]++|\X", regex.V1
+)
 
 
 class Part(NamedTuple):
@@ -73,14 +76,15 @@ def replace_parts(line, parts, new) -> str:
     return new.join(line[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True))
 
 
-def is_glued(line, part) -> tuple[bool, bool]:
-    """Whether a part touches a word before it, and after it, in a script with spaces.
+def touched(line, part, pattern) -> tuple[bool, bool]:
+    """Whether a part touches, before it and after it, a character of a pattern.
 
-    >>> [is_glued("<b>ein</b> Hund", part) for part in find_parts("<b>ein</b> Hund")]
+    >>> line = "<b>ein</b> Hund"
+    >>> [touched(line, part, SPACED_LETTER) for part in find_parts(line)]
     [(False, True), (True, False)]
     """
     before, after = line[part.start - 1 : part.start], line[part.end : part.end + 1]
-    return bool(SPACED_LETTER.match(before)), bool(SPACED_LETTER.match(after))
+    return bool(pattern.match(before)), bool(pattern.match(after))
 
 
 class ProtectingTranslator:
@@ -169,8 +173,8 @@ class ProtectingTranslator:
           y: the ids of the translation, without `</S>`.
           weights: (T_y, T_x), what each token of the translation attends to.
         """
-        vocab = self.loaded.vocabs[1]
-        glued = [is_glued(line, part) for part in parts]
+        vocabs = self.loaded.vocabs
+        glued = [touched(line, part, SPACED_LETTER) for part in parts]
         if self.copies:
             positions = np.flatnonzero(x == UNK)
         else:
@@ -178,11 +182,11 @@ class ProtectingTranslator:
             encoded = self.vocab.encode(self.vocab.prepare(befores))
             positions = np.array([len(ids) - 1 for ids in encoded])
         parts, glued = parts[: len(positions)], glued[: len(positions)]  # the rest was truncated
-        ids, order = insert_unknown(positions, glued, x, y, weights, vocab)
-        pieces = vocab.decode_stand_ins(ids).split(STAND_IN)
+        ids, order = insert_unknown(positions, glued, x, y, weights, vocabs)
+        pieces = vocabs[1].decode_stand_ins(ids).split(STAND_IN)
         text = pieces[0]
         for k, piece in zip(order, pieces[1:], strict=True):
-            before, after = glued[k]
+            before, after = touched(line, parts[k], SPACED)
             text = (text.rstrip() if before else text) + parts[k].text
             text += piece.lstrip() if after else piece
         return text
@@ -193,16 +197,16 @@ class ProtectingTranslator:
         return self.translator.notes()
 
 
-def insert_unknown(positions, glued, x, y, weights, vocab):
+def insert_unknown(positions, glued, x, y, weights, vocabs):
     """Make the ids of a translation that has `<UNK>` for each part once.
 
     Args:
       positions: of the parts in `x`, or of what follows them if `x` is without them.
-      glued: for each part what `is_glued` returned.
+      glued: for each part which sides of it touch a letter: (before it, after it).
       x: the ids of the source, `</S>` included.
       y: the ids of the translation, without `</S>`.
       weights: (T_y, T_x), what each token of the translation attends to.
-      vocab: that of the target.
+      vocabs: of source and target.
 
     Returns:
       (list of int, list of int): the ids; and for each `<UNK>` in them the index of its part.
@@ -213,14 +217,12 @@ def insert_unknown(positions, glued, x, y, weights, vocab):
     part_of = {targets[j]: in_source[k] for j, k in pairs.items()}
     missing = {}  # parts to insert before each position of the translation
     for k in sorted({*range(len(positions))} - {*part_of.values()}):
-        (_, after), aligned = glued[k], weights[: len(y)].argmax(axis=1)  # (T_y,)
-        following = positions[k] + (x[positions[k]] == UNK)
-        find = place_before if after else place_after
-        missing.setdefault(find(following, aligned, y, vocab), []).append(k)
+        place = find_place(positions[k], glued[k], x, y, weights, vocabs)
+        missing.setdefault(place, []).append(k)
     ids, order = [], []
     for j, token in enumerate([*y, None]):
         for k in missing.get(j, []):
-            ids += [vocab.space_id, UNK] if ids and vocab.space_id else [UNK]
+            ids += [vocabs[1].space_id, UNK] if ids and vocabs[1].space_id else [UNK]
             order.append(k)
         if token is not None and (token != UNK or j in part_of):
             ids.append(token)
@@ -242,40 +244,38 @@ def assign(weights) -> dict[int, int]:
     return assigned
 
 
-def place_after(position, aligned, y, vocab) -> int:
-    """Return where a part belongs: after the translation of the nearest word before it.
+def find_place(position, glued, x, y, weights, vocabs) -> int:
+    """Return the position in a translation where a part belongs that it lacks.
 
-    Args:
-      position: of the token in the source that follows the part.
-      aligned: (T_y,), the position in the source that each token of the translation attends to.
-      y, vocab: as in `insert_unknown`.
+    At the end or at the beginning of a source it is so in the translation, too. Else it comes
+    after the translation of the nearest word before it, or, if it touches only the word after it,
+    before the translation of that one. The arguments are those of `insert_unknown`.
     """
-    before = aligned[aligned < position]
+    source, target = vocabs
+    following = position + (x[position] == UNK)
+    aligned = weights[: len(y)].argmax(axis=1)  # (T_y,)
+    before, after = aligned[aligned < position], aligned[aligned >= following]
+    if not any(is_word(source, i) for i in x[following:-1]):
+        ends_with_mark = len(y) and following < len(x) - 1 and not is_word(target, y[-1])
+        return len(y) - bool(ends_with_mark)
+    if not any(is_word(source, i) for i in x[:position]):
+        return 0
+    if glued == (False, True) and len(after):
+        place = int(np.flatnonzero(aligned == after.min())[0])
+        while place > 0 and is_word(target, y[place]) and not target.starts_word(y[place]):
+            place -= 1
+        return place
     if not len(before):
         return 0
     place = int(np.flatnonzero(aligned == before.max())[-1]) + 1
-    while place < len(y) and not starts_word_or_mark(vocab, y[place]):
+    while place < len(y) and is_word(target, y[place]) and not target.starts_word(y[place]):
         place += 1
     return place
 
 
-def place_before(position, aligned, y, vocab) -> int:
-    """Return where a part belongs: before the translation of the nearest word after it.
-
-    The arguments are those of `place_after`.
-    """
-    after = aligned[aligned >= position]
-    if not len(after):
-        return len(y)
-    place = int(np.flatnonzero(aligned == after.min())[0])
-    while place > 0 and not starts_word_or_mark(vocab, y[place]):
-        place -= 1
-    return place
-
-
-def starts_word_or_mark(vocab, i) -> bool:
-    """Whether the token with id `i` begins a word or is punctuation."""
-    return vocab.starts_word(i) or not regex.search(r"[\p{L}\p{M}\p{N}]", vocab.display(i))
+def is_word(vocab, i) -> bool:
+    """Whether the token with id `i` has letters or digits."""
+    return i != UNK and bool(regex.search(r"[\p{L}\p{M}\p{N}]", vocab.display(i)))
 
 
 def has_numbers(source, translation) -> bool:

@@ -132,14 +132,14 @@ def test_a_sentence_without_parts_is_translated_as_before(sample):
 
 def test_a_model_that_copies_unknown_tokens():
     """Its two stand-ins may change places, and it may write too many or too few."""
-    vocab = load(dict(logdir=str(ROOT / "docs" / "sample_model"))).vocabs[1]
+    vocabs = load(dict(logdir=str(ROOT / "docs" / "sample_model"))).vocabs
     x, glued = np.array([5, UNK, 6, UNK, 3]), [(False, False)] * 2
     crossed = np.array([[0, 0.1, 0, 0.9, 0], [0.9, 0, 0, 0, 0], [0, 0.9, 0, 0.1, 0]])
-    ids, order = insert_unknown(np.array([1, 3]), glued, x, [UNK, 7, UNK], crossed, vocab)
+    ids, order = insert_unknown(np.array([1, 3]), glued, x, [UNK, 7, UNK], crossed, vocabs)
     assert (ids, order) == ([UNK, 7, UNK], [1, 0])
     ids, order = insert_unknown(
-        np.array([1]), glued[:1], x[:3], [UNK, 7, UNK], crossed[:, :3], vocab
+        np.array([1]), glued[:1], x[:3], [UNK, 7, UNK], crossed[:, :3], vocabs
     )
     assert (ids, order) == ([7, UNK], [0])
-    ids, order = insert_unknown(np.array([1, 3]), glued, x, [7], crossed[1:2], vocab)
+    ids, order = insert_unknown(np.array([1, 3]), glued, x, [7], crossed[1:2], vocabs)
     assert ids.count(UNK) == 2 and order == [0, 1]
