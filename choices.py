@@ -175,7 +175,7 @@ class FormChoice(Choice):
     """A form of sentences, for --augment and --robustness.
 
     Attributes:
-      of_source: how a source in this form is described; "": only training pairs have it.
+      of_source: how a source in this form is described.
     """
 
     of_source: str = ""
@@ -187,5 +187,4 @@ FORMS = dict(
     lower=FormChoice("forms.Lower", of_source="in lower case"),
     punctuation=FormChoice("forms.Punctuation", of_source="without final punctuation"),
     typos=FormChoice("forms.Typos", of_source="with typing errors"),
-    stand_ins=FormChoice("forms.StandIns"),
 )

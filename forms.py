@@ -7,7 +7,7 @@ import unicodedata
 
 import regex
 
-from spans import STAND_IN, change_between
+from spans import change_between
 
 SHARED = regex.compile(
     r"[\p{L}\p{M}\p{N}][\p{L}\p{M}\p{N}'’.-]*[\p{L}\p{M}\p{N}]"
@@ -249,41 +249,3 @@ class Typos(Form):
     def change_pair(self, pair, langs, rng):
         """Change the source only: a model should translate errors, not learn to make them."""
         return [with_typos(pair[0], rng), pair[1]]
-
-
-class StandIns(Form):
-    """With <UNK> in place of words that both sides share, or next to the sentence.
-
-    A model learns to copy <UNK>, which stands for what the translation must keep as it is.
-    """
-
-    MAX_STAND_INS = 3
-
-    def change_pair(self, pair, langs, rng):
-        """Replace up to MAX_STAND_INS words that both sides have once, or add one stand-in."""
-        words = [[match[0] for match in SHARED.finditer(side)] for side in pair]
-        shared = [word for word in words[0] if all(side.count(word) == 1 for side in words)]
-        rng.shuffle(shared)
-        for word in shared[: rng.randint(1, self.MAX_STAND_INS)]:
-            pair = [replace_word(side, word, STAND_IN) for side in pair]
-        if shared:
-            return pair
-        if rng.random() < 0.5:
-            return [f"{STAND_IN} {side}" for side in pair]
-        return [add_at_end(side, STAND_IN) for side in pair]
-
-
-def replace_word(text, word, new) -> str:
-    """Replace the only occurrence of a word."""
-    return SHARED.sub(lambda match: new if match[0] == word else match[0], text)
-
-
-def add_at_end(text, word) -> str:
-    """Add a word before the punctuation that ends a sentence.
-
-    >>> add_at_end("Ein Hund.", "{name}"), add_at_end("你好", "{name}")
-    ('Ein Hund {name}.', '你好 {name}')
-    """
-    end = FINAL_MARK.search(text)
-    end = end.start() if end else len(text)
-    return f"{text[:end].rstrip()} {word}{text[end:]}"

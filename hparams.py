@@ -679,8 +679,6 @@ class Hyperparams(ModelHparams):
                 problem = f"{name} is there twice"
             elif not re.fullmatch(r"[0-9]*\.?[0-9]+", share) or float(share) > 1:
                 problem = f"{share!r} is not a share, a number from 0 to 1"
-            elif name == "stand_ins" and self.tokenizer != "bpe":
-                problem = "stand_ins needs --tokenizer bpe"
             if problem:
                 raise InputError(
                     f"augment {self.augment}: {problem}. Write, for example, upper=0.05,lower=0.05"

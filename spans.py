@@ -2,7 +2,6 @@
 
 import regex
 
-STAND_IN = "\ufffc"  # replaces such a part; Unicode's object replacement character
 # Possessive quantifiers and looking back keep the time linear.
 UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 IN_WORD = rf"[\w--[{UNSPACED}]]"  # in a script with spaces between words
@@ -28,11 +27,10 @@ PATTERNS = dict(
     percent=rf"(?<![{IN_WORD}%])%(?:\(\w{{1,50}}+\))?(?:[0-9]+\$)?[-+0\#]*+[0-9]*+(?:\.[0-9]++)?[a-zA-Z@](?!{IN_WORD})",
     variable=rf"(?<![{IN_WORD}$])\$[A-Za-z_]{IN_WORD}*+",
     emoji=rf"{EMOJI}++",
-    stand_in=STAND_IN,
 )
 SPAN = regex.compile("|".join(f"(?:{pattern})" for pattern in PATTERNS.values()), regex.V1)
 # What each span has at least; most sentences have nothing of it, and need no longer search.
-HINT = regex.compile(r"[@<&{%$/\[\u20e3\ufffc\p{RI}\p{Extended_Pictographic}]|\.[a-z]")
+HINT = regex.compile(r"[@<&{%$/\[\u20e3\p{RI}\p{Extended_Pictographic}]|\.[a-z]")
 NUMBER = regex.compile(r"\p{Nd}++(?:[.,:/-]\p{Nd}++)*+")
 SPAN_OR_NUMBER = regex.compile(f"{SPAN.pattern}|{NUMBER.pattern}", regex.V1)
 

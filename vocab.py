@@ -17,7 +17,6 @@ from ids import EOS, SPECIALS, UNK
 from runtime.errors import InputError
 from runtime.files import atomic_write, check_exists, read_file
 from runtime.flags import AUTO, as_flag
-from spans import STAND_IN
 from text import clean, decode_utf8, is_tag_line, normalize, normalize_lines, starts_with_tag
 
 MAX_COUNT_DIGITS = 18  # digits of a word's count, so that it fits into an int64
@@ -333,23 +332,13 @@ class SubwordVocab(Vocab):
     def encode(self, sentences, dropout=0.0, seed=0) -> list[list[int]]:
         """Encode sentences: the ids of the subwords of each, and of `</S>`.
 
-        A `STAND_IN` becomes `<UNK>`, also with a subword for each byte.
-
         Args:
           dropout: BPE-dropout (Provilkov et al. 2020), the probability of skipping a merge.
           seed: with the sentences, it decides which merges are skipped.
         """
-        sentences = list(sentences)
-        ids = self.encode_with_dropout(sentences, dropout, seed)
-        if self.stand_in_ids != [UNK]:
-            for row, sentence in enumerate(sentences):
-                if STAND_IN in sentence:
-                    ids[row] = replace_sequence(ids[row], self.stand_in_ids, UNK)
-        return ids
-
-    def encode_with_dropout(self, sentences, dropout, seed) -> list[list[int]]:
-        """Encode as `encode`, but without a rule for a `STAND_IN`."""
-        encode = functools.partial(self.processor.encode, sentences, add_eos=True, num_threads=1)
+        encode = functools.partial(
+            self.processor.encode, list(sentences), add_eos=True, num_threads=1
+        )
         if not dropout:
             return encode()
         # sentencepiece has one generator per thread and seeds it at the first draw. Only in a
@@ -373,29 +362,8 @@ class SubwordVocab(Vocab):
         Two normalized subwords may together be text that is not. `--byte_fallback` makes subwords
         of all bytes, also of those that end a line.
         """
-        return self.join(self.processor, ids)
-
-    def decode_stand_ins(self, ids) -> str:
-        """Do the same, with a `STAND_IN` for each `<UNK>`."""
-        return self.join(self.stand_in_processor, ids)
-
-    @staticmethod
-    def join(processor, ids) -> str:
-        """Join subwords as `decode`."""
-        text = processor.decode([int(i) for i in truncate_at_eos(ids)])
+        text = self.processor.decode([int(i) for i in truncate_at_eos(ids)])
         return normalize(text.replace("\n", " ").replace("\r", " "))
-
-    @functools.cached_property
-    def stand_in_processor(self):
-        """The processor that writes `<UNK>` as `STAND_IN`."""
-        model = parse_sentencepiece(self.content)
-        model.trainer_spec.unk_surface = STAND_IN
-        return sentencepiece.SentencePieceProcessor(model_proto=model.SerializeToString())
-
-    @functools.cached_property
-    def stand_in_ids(self) -> list[int]:
-        """The ids that sentencepiece gives a `STAND_IN`: `<UNK>`, or those of its bytes."""
-        return [i for i in self.processor.encode(STAND_IN) if i != self.space_id]
 
     @functools.cached_property
     def characters(self) -> set[str]:
@@ -405,20 +373,6 @@ class SubwordVocab(Vocab):
     def lacks_part_of(self, text) -> bool:
         """Whether a text has characters without a subword."""
         return bool({*self.processor.normalize(normalize(text))} - self.characters)
-
-
-def replace_sequence(ids, sequence, new) -> list[int]:
-    """Replace each occurrence of a sequence in a list of ids by one id.
-
-    >>> replace_sequence([5, 7, 8, 7, 8, 3], [7, 8], 1)
-    [5, 1, 1, 3]
-    """
-    replaced, i = [], 0
-    while i < len(ids):
-        found = ids[i : i + len(sequence)] == sequence
-        replaced.append(new if found else ids[i])
-        i += len(sequence) if found else 1
-    return replaced
 
 
 # Sentencepiece's library crashes on some files, so that they are checked before it reads them.

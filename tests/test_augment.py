@@ -14,7 +14,7 @@ from ids import PAD, UNK
 from runtime.errors import InputError
 from vocab import load_vocabs
 
-AUGMENT = "upper=0.1,title=0.1,lower=0.1,punctuation=0.1,typos=0.1,stand_ins=0.1"
+AUGMENT = "upper=0.1,title=0.1,lower=0.1,punctuation=0.1,typos=0.1"
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_seed_and_epoch_decide_which_pairs_have_another_form(flags, tmp_path, mo
     changed = np.array(
         [[a != b for a, b in zip(*side, strict=True)] for side in zip(plain, first, strict=True)]
     )
-    assert 0.45 < changed.any(axis=0).mean() < 0.65  # 0.6 of the pairs; some look the same
+    assert 0.35 < changed.any(axis=0).mean() < 0.55  # 0.5 of the pairs; some look the same
     uppers = [source.isupper() and target.isupper() for source, target in zip(*first, strict=True)]
     assert 0.05 < np.mean(uppers) < 0.15
     assert epoch(1, augment="none") == plain
@@ -80,18 +80,6 @@ def test_a_pair_that_would_be_too_long_stays_as_it_is(flags):
     assert max(changed.X.lengths.max(), changed.Y.lengths.max()) <= longest
     uppers = [text.isupper() for text in texts(changed, vocabs)[0]]
     assert 0 < np.mean(uppers) < 1
-
-
-@pytest.mark.parametrize("byte_fallback", [False, True])
-def test_stand_ins_are_unknown_tokens_on_both_sides(flags, tmp_path, byte_fallback):
-    flags = flags | dict(preprocessed=str(tmp_path), byte_fallback=byte_fallback)
-    run_main(prepro, flags)
-    data, vocabs, hp = load(flags, augment="stand_ins=1")
-    changed = pairs_of_epoch(data, vocabs, hp, 1)
-    counts = [
-        (side.pad(np.arange(len(side))) == UNK).sum(axis=1) for side in (changed.X, changed.Y)
-    ]
-    assert np.array_equal(*counts) and counts[0].min() >= 1 and counts[0].max() <= 3
 
 
 def test_the_words_of_2017_have_forms_too(tmp_path):
@@ -128,7 +116,6 @@ def test_the_vocabulary_has_subwords_of_the_forms(flags, tmp_path):
         ("upper=0.1,upper=0.1", "upper is there twice"),
         ("upper=0.6,lower=0.6", "sum of the shares is above 1"),
         ("upper=0.1,", "'' is not a form"),
-        ("stand_ins=0.1", "stand_ins needs --tokenizer bpe"),
     ],
 )
 def test_a_wrong_value_is_refused(augment, problem):
