@@ -91,7 +91,9 @@ def attention_maps(model, x, y) -> AttentionMaps:
 def cross_weights(model, x, y):
     """Compute the cross-attention of the last block, as a mean over its heads: (N, T_y, T_x).
 
-    Without attention, it is 0. The arguments are those of `attention_maps`.
+    For word alignments, too, it is better than other blocks, and than the row of the next step,
+    which reads the token (docs/translating.md). Without attention, it is 0. The arguments are
+    those of `attention_maps`.
     """
     if cross := attention_maps(model, x, y).cross:
         return ops.mean(cross[-1], axis=1)
@@ -148,13 +150,24 @@ def word_alignments(loaded, pairs) -> list[str]:
     rows = [row for row, sides in enumerate(pairs) if all(map(len, sides))]
     X, Y = (RaggedIds.from_lists([pairs[row][side] for row in rows]) for side in (0, 1))
     for row, x, y, weights in zip(rows, X, Y, alignments(loaded, X, Y), strict=True):
-        y = y[: len(weights)]  # the model may have a maximum length
-        x_words, y_words = map(word_indices, (x[:-1], y), loaded.vocabs)
-        sums = np.zeros((y_words[-1] + 1, x_words[-1] + 1))
-        np.add.at(sums, np.ix_(y_words, x_words), weights[: len(y_words), : len(x_words)])
-        aligned = [f"{x_word}-{y_word}" for y_word, x_word in enumerate(sums.argmax(axis=1))]
-        results[row] = " ".join(aligned)
+        words = aligned_words(x, y, weights, loaded.vocabs)
+        results[row] = " ".join(f"{x_word}-{y_word}" for y_word, x_word in enumerate(words))
     return results
+
+
+def aligned_words(x, y, weights, vocabs) -> list[int]:
+    """Return for each word of a translation the index of its word in the source.
+
+    Args:
+      x, y: ids of the source, `</S>` included, and of its translation.
+      weights: (T_y, T_x), a row per token of the translation. Words of y beyond it are left out.
+      vocabs: of source and target.
+    """
+    y = y[: len(weights)]  # the model may have a maximum length
+    x_words, y_words = map(word_indices, (x[:-1], y), vocabs)
+    sums = np.zeros((y_words[-1] + 1, x_words[-1] + 1))
+    np.add.at(sums, np.ix_(y_words, x_words), weights[: len(y_words), : len(x_words)])
+    return sums.argmax(axis=1).tolist()
 
 
 def align_translations(loaded, translations) -> list[str]:
