@@ -47,7 +47,7 @@ def settle(flags):
     # Here, since `parse_flags` has a message for an environment without packages.
     from text import check_text_files
 
-    options, flags = EvalFlags.split(flags)
+    options, flags = EvalFlags.separate(flags)
     models = find_trained(flags)
     if models[0].hp:
         check_text_files(models[0].hp, "test")

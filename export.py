@@ -35,7 +35,7 @@ class ExportFlags(Flags):
 
 def settle(flags):
     """Find the model, and check the output, before TensorFlow is loaded; see `main`."""
-    options, flags = ExportFlags.split(flags)
+    options, flags = ExportFlags.separate(flags)
     refused = EXPORT_FORMATS[options.format].refused
     check_not_given(flags, refused, "is given to the program that loads the model")
     models = find_trained(flags)

@@ -508,17 +508,21 @@ class Translator:
       decode: Decoder; None for a `SearchDecoder`.
       max_tokens: tokens of a line that are read, `</S>` included; None for
         `hp.max_input_tokens`.
+      unit: what a line is, for `notes`: a line, or a sentence of one.
 
     Attributes:
-      truncated: how many of all lines so far were truncated to `max_tokens`.
+      num_lines: how many lines there were so far.
+      truncated: how many of them were truncated to `max_tokens`.
+      first_truncated: the number of the first of these, counted from 1; 0 if there is none.
       at_limit: how many of their best translations ended at the limit of their length.
       translated: how many lines were translated.
       with_unknown: in how many lines there is `<UNK>`.
     """
 
-    def __init__(self, loaded, decode=None, max_tokens=None):
-        self.loaded, self.decode = loaded, decode or SearchDecoder(loaded)
+    def __init__(self, loaded, decode=None, max_tokens=None, unit="line"):
+        self.loaded, self.decode, self.unit = loaded, decode or SearchDecoder(loaded), unit
         self.max_tokens = max_tokens or loaded.hp.max_input_tokens
+        self.num_lines = self.first_truncated = 0
         self.truncated = self.at_limit = self.translated = self.with_unknown = 0
 
     def __call__(self, lines, prefixes=None) -> list[Translation]:
@@ -535,6 +539,9 @@ class Translator:
             found = self.continue_prefixes(X, [prefixes[row] for row in rows])
         self.translated += len(X)
         self.truncated += len(truncated)
+        if truncated and not self.first_truncated:
+            self.first_truncated = self.num_lines + truncated[0] + 1
+        self.num_lines += len(lines)
         self.with_unknown += sum(UNK in ids for ids in X)
         self.at_limit += sum(best.at_limit for hypotheses in found for best in hypotheses[:1])
         truncated = {*truncated}
@@ -564,10 +571,11 @@ class Translator:
         """Describe what the translations of all lines so far may lack."""
         hp, vocab, notes = self.loaded.hp, self.loaded.vocabs[0], []
         if count := self.truncated:
-            lines = "1 line was" if count == 1 else f"{count} lines were"
-            notes.append(f"{lines} truncated to {self.max_tokens - 1} tokens")
+            lines = f"1 {self.unit} was" if count == 1 else f"{count} {self.unit}s were"
+            first = f"(first: {self.unit} {self.first_truncated})"
+            notes.append(f"{lines} truncated to {self.max_tokens - 1} tokens {first}")
         if (count := self.with_unknown) and vocab.lacks:
-            lines = "1 line has" if count == 1 else f"{count} lines have"
+            lines = f"1 {self.unit} has" if count == 1 else f"{count} {self.unit}s have"
             notes.append(f"{lines} {vocab.lacks} that the vocabulary lacks")
         if note := limit_note(self.at_limit, self.translated, hp):
             notes.append(f"{note}. {limit_hint(hp)}")

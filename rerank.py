@@ -50,7 +50,7 @@ class RerankFlags(Flags):
 
 def settle(flags):
     """Find the files that the flags name, before TensorFlow is loaded; see `main`."""
-    options, flags = RerankFlags.split(flags)
+    options, flags = RerankFlags.separate(flags)
     check_not_given(flags, SEARCH_FLAGS, "has no effect: nothing is translated")
     if options.method == "mbr":
         check_not_given(flags, MODEL_FLAGS, "has no effect: mbr needs no model")

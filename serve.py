@@ -1,4 +1,4 @@
-"""Serve a web page that translates sentences and shows what each token attends to.
+"""Serve a web page that translates text and shows what each token attends to.
 
     python serve.py --logdir logdir
 
@@ -27,12 +27,17 @@ class ServeFlags(Flags):
         NONE,
         "host names that a proxy passes on, with commas between them, as translate.example.org",
     )
+    split: bool = flag(
+        True,
+        "split a text into sentences, and sentences that are too long into parts; without it, a"
+        " line is one sentence",
+    )
     nbest: int = flag(5, "translations per sentence; raises --beam if it is smaller", 1, 1001)
 
 
 def settle(flags):
     """Find the model, before TensorFlow is loaded; see `main`."""
-    options, flags = ServeFlags.split(flags)
+    options, flags = ServeFlags.separate(flags)
     return options, find_trained(flags)
 
 
@@ -40,6 +45,7 @@ if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
     settled = parse_flags(__doc__, settle, Hyperparams, ServeFlags, reads_model=True)
 
 from inference import load_model
+from paragraphs import Splitter
 from server.app import host_name, make_app
 from server.inside import InsideView
 from server.listening import listen
@@ -96,7 +102,10 @@ def main(options, models):
     translate = InspectedTranslator(loaded.with_hp(beam=max(hp.beam, nbest)), nbest)
     translate([Sentence("Hund")])  # the first call takes a second
     look_inside = InsideView(translate.loaded, translate.translator, nbest)
-    app = make_app(translate, (hp.source_lang, hp.target_lang), hosts, look_inside)
+    split = None
+    if options.split:
+        split = Splitter(hp.source_lang, loaded.vocabs[0], translate.translator.max_tokens)
+    app = make_app(translate, (hp.source_lang, hp.target_lang), hosts, look_inside, split)
     asyncio.run(listen(app, options.host, options.port))
     raise KeyboardInterrupt(signal.SIGTERM)
 

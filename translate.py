@@ -4,13 +4,14 @@
     python translate.py --source in --output out
 
 Each line of the input gives one line of the output, in the same order. On a terminal the
-program asks for one sentence at a time."""
+program asks for one sentence at a time. With --split, a line may be a paragraph."""
 
 import contextlib
 import dataclasses
 import os
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from choices import ENGINES, quantization_flag
 from hparams import ATTENDS, SEARCH_FLAGS, Hyperparams, find_trained
@@ -30,6 +31,7 @@ from runtime.flags import NONE, Condition, Flags, check_not_given, flag
 # Conditions of rules.
 SOURCE_FILE = Condition(lambda path: path != "-", "the file of the sources, --{name}")
 NO_SCORE = Condition(lambda path: path == NONE, "translations, and --score makes none")
+NO_PREFIX = Condition(lambda path: path == NONE, "translations without --prefix")
 
 
 def translation_flag(*args, needs=None, remedy="Leave it out", **metadata):
@@ -42,9 +44,19 @@ class TranslateFlags(Flags):
     """The flags of this script."""
 
     source: str = flag(
-        "-", "file to translate, one sentence per line; -: standard input", path=True
+        "-",
+        "file to translate, one sentence per line, or with --split one paragraph; -: standard"
+        " input",
+        path=True,
     )
     output: str = flag("-", "file to write the translations to; -: standard output", path=True)
+    split: bool = translation_flag(
+        False,
+        "split each line into sentences, and sentences that are too long for the model into parts;"
+        " a line of the output has all their translations",
+        needs=dict(nbest=1, prefix=NO_PREFIX),
+        remedy="Leave one of the two out: it is for lines of one sentence",
+    )
     nbest: int = translation_flag(
         1,
         "translations per line, at most --beam; if more than 1, the output has a line `number |||"
@@ -105,7 +117,7 @@ class TranslateFlags(Flags):
 
 def settle(flags):
     """Find the files that the flags name, before TensorFlow is loaded; see `main`."""
-    options, flags = TranslateFlags.split(flags)
+    options, flags = TranslateFlags.separate(flags)
     models = find_trained(flags)
     if models[0].hp:
         check_model(options, models[0].hp)
@@ -139,15 +151,19 @@ from inference import SharedDecoder, Translator, describe_decoding, load_model
 from monitor.attention_maps import (
     align_translations,
     draw_translation,
+    ids_by_words,
     replace_unknown,
     word_alignments,
+    word_indices,
 )
+from paragraphs import Paragraph, Splitter
 from runtime.lines import batch_as_available, prompt_lines
 from runtime.workers import worker_rank
 from score import LineScore, Scorer
 from text import GZIP_MAGIC, blocks, decode_utf8, read_lines
 
 MAX_BATCH_LINES = 1000  # lines that are translated together, sorted by length
+SPLIT_HINT = "With --split, all of a long line is translated, part by part"
 SOURCE_HINT = "Check the path, which --source names"
 
 # Reading and writing lines -----------------------------------------------------
@@ -217,18 +233,74 @@ def read_prefixes(options) -> list[str] | None:
     return read_other_side(options.source, num_lines, options.prefix, "prefix", remedy)
 
 
-def format_line(number, translation, nbest) -> bytes:
-    """Format the translations of a line for the output.
+class TranslatedLine(NamedTuple):
+    """A line as a paragraph. Without --split, it is one sentence."""
+
+    paragraph: Paragraph
+    translations: list  # the Translation of each sentence
+
+    def format(self, number, nbest) -> bytes:
+        """Format the translations for the output.
+
+        Args:
+          number: of the line, counted from 0.
+          nbest: translations per line; with 1, the output is the text alone.
+        """
+        if nbest == 1:
+            text = self.paragraph.join([own.text for own in self.translations])
+            return " ".join(text.splitlines()).encode() + b"\n"  # U+2028 for example ends no line
+        (translation,) = self.translations
+        rows = (f"{number} ||| {own.text} ||| {own.score:.4f}\n" for own in translation.hypotheses)
+        return "".join(rows).encode()
+
+    def alignments(self, loaded) -> list[str]:
+        """Align the words of the line with those of each of its translations."""
+        aligned = align_translations(loaded, self.translations)
+        if len(self.translations) == 1:
+            return aligned
+        joints = self.paragraph.joints([own.text for own in self.translations])
+        pairs, offsets = [], [0, 0]  # the words of the sentences before
+        for translation, sentence_pairs, *spaces in zip(
+            self.translations, aligned, self.paragraph.gaps[1:], joints, strict=True
+        ):
+            for pair in sentence_pairs.split():
+                words = map(int, pair.split("-"))
+                pairs.append("-".join(map(str, map(sum, zip(words, offsets, strict=True)))))
+            sides = translation.ids[:-1], ids_by_words(loaded, translation.hypotheses[0])
+            for side, (ids, space) in enumerate(zip(sides, spaces, strict=True)):
+                words = word_indices(ids, loaded.vocabs[side])[-1] + 1 if len(ids) else 0
+                # Without a space, the next sentence continues the last word.
+                offsets[side] += words - (words > 0 and not space)
+        return [" ".join(pairs)]
+
+
+class LineTranslator:
+    """Translate lines as the flags say.
 
     Args:
-      number: of the line, counted from 0.
-      translation: Translation.
-      nbest: translations per line; with 1, the output is the text alone.
+      options: TranslateFlags.
+      translator: Translator.
     """
-    if nbest == 1:
-        return f"{translation.text}\n".encode()
-    rows = (f"{number} ||| {best.text} ||| {best.score:.4f}\n" for best in translation.hypotheses)
-    return "".join(rows).encode()
+
+    def __init__(self, options, translator):
+        loaded = translator.loaded
+        self.translator, self.replaces_unknown = translator, options.replace_unknown
+        self.split = lambda line: Paragraph([line], ["", ""])
+        if options.split:
+            self.split = Splitter(loaded.hp.source_lang, loaded.vocabs[0], translator.max_tokens)
+
+    def __call__(self, lines, prefixes=None) -> list[TranslatedLine]:
+        """Translate lines, as a `Translator`."""
+        paragraphs = [*map(self.split, lines)]
+        sentences = [sentence for paragraph in paragraphs for sentence in paragraph.sentences]
+        translations = self.translator(sentences, prefixes)
+        if self.replaces_unknown:
+            translations = replace_unknown(self.translator.loaded, translations)
+        rest = iter(translations)
+        return [
+            TranslatedLine(paragraph, [next(rest) for _ in paragraph.sentences])
+            for paragraph in paragraphs
+        ]
 
 
 @contextlib.contextmanager
@@ -324,19 +396,19 @@ def translate_stream(options, translator, file, write_alignments):
     loaded, total = translator.loaded, count_lines(options.source)
     no_bar = total is None or is_shown(options.output)
     prefixes = read_prefixes(options)
+    translate = LineTranslator(options, translator)
     number = 0  # of the next line
     recent = []  # translations that show whether the model has learned anything
     last = None
     with tqdm(desc="translating", total=total, disable=no_bar, unit=" lines") as bar:
         for lines in read_batches(options.source, prompt=loaded.hp.source_lang):
-            translations = translator(lines, prefixes and prefixes[number : number + len(lines)])
-            if options.replace_unknown:
-                translations = replace_unknown(loaded, translations)
-            for translation in translations:
-                file.write(format_line(number, translation, options.nbest))
+            translated = translate(lines, prefixes and prefixes[number : number + len(lines)])
+            for line in translated:
+                file.write(line.format(number, options.nbest))
                 number += 1
             if write_alignments:
-                write_alignments(align_translations(loaded, translations))
+                write_alignments(own for line in translated for own in line.alignments(loaded))
+            translations = [own for line in translated for own in line.translations]
             file.flush()
             recent += [own.text for own in translations if own.line.strip()]
             del recent[:-MAX_BATCH_LINES]
@@ -369,13 +441,14 @@ def translate_with_workers(options, translator):
     """
     loaded = translator.loaded
     settings = [describe_decoding(loaded), checkpoint.parameters_digest(loaded.paths)]
-    settings += [options.nbest, options.engine, options.quantization]
+    settings += [options.split, options.nbest, options.engine, options.quantization]
     translator.decode = SharedDecoder(translator.decode, Path(options.output), str(settings))
-    translations = translator(list(read_lines(options.source, SOURCE_HINT)))
+    lines = list(read_lines(options.source, SOURCE_HINT))
+    translated = LineTranslator(options, translator)(lines)
     if worker_rank()[0] == 0:
         with atomic_open(options.output) as file:
-            for number, translation in enumerate(translations):
-                file.write(format_line(number, translation, options.nbest))
+            for number, line in enumerate(translated):
+                file.write(line.format(number, options.nbest))
 
 
 def check_workers(options):
@@ -404,11 +477,14 @@ def main(options, models):
         return score_file(options, loaded)
     choice = ENGINES[options.engine]
     more = dict(quantization=options.quantization) if choice.quantizes else {}
-    translator = Translator(loaded, choice.load()(loaded, options.nbest, **more))
+    decode = choice.load()(loaded, options.nbest, **more)
+    translator = Translator(loaded, decode, unit="sentence" if options.split else "line")
     translate = translate_with_workers if worker_rank()[1] > 1 else translate_alone
     translate(options, translator)
     for note in translator.notes():
         print(note, file=sys.stderr)
+    if translator.truncated and not options.split:
+        print(SPLIT_HINT, file=sys.stderr)
 
 
 if __name__ == "__main__":

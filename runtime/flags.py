@@ -172,8 +172,8 @@ class Flags:
                 check_conditions(subject, field.metadata["only_with"], values, remedy)
 
     @classmethod
-    def split(cls, flags):
-        """Split parsed flags into an instance of this class and a dict of the rest."""
+    def separate(cls, flags):
+        """Separate parsed flags into an instance of this class and a dict of the rest."""
         names = {field.name for field in cls.declared()}
         own = {name: value for name, value in flags.items() if name in names}
         options = cls(**own)

@@ -11,18 +11,22 @@ from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import web
 
+from paragraphs import Paragraph, split_lines
 from runtime.files import is_utf8
 from server.errors import RequestError
+from server.html_text import HtmlText
 from server.inside import Look
-from server.translating import Batcher, Sentence
+from server.translating import Batcher, Sentence, nth_text
 
 PAGE = Path(__file__).resolve().with_name("page.html").read_text("utf-8")
-MAX_CHARACTERS = 1000  # of a sentence
-MAX_LINES = 100  # of a text for the interface of LibreTranslate
+MAX_CHARACTERS = 20_000  # of all texts of a request
+MAX_SENTENCES = 500  # of all texts of a request
+MAX_SENTENCE_CHARACTERS = 1000  # of the first words of a translation, and to look inside
+MAX_URL_CHARACTERS = 5000  # of a text in the query string
 MAX_WAITING_LOOKS = 30  # requests for the inside of the model; each one may take seconds
 # JSON may write a character as two escapes of 6 bytes, a form as four of 3 bytes.
 MAX_CHARACTER_BYTES = 12
-MAX_REQUEST_BYTES = MAX_CHARACTER_BYTES * MAX_CHARACTERS * MAX_LINES
+MAX_REQUEST_BYTES = MAX_CHARACTER_BYTES * (MAX_CHARACTERS + MAX_SENTENCE_CHARACTERS) + 10_000
 MAX_FIELDS = 100  # of a form
 INDEX = r"[1-9][0-9]{0,3}(\.0)?"  # a whole number from 1; in JSON it is a float, see `read_fields`
 MAX_HEADER_CHARACTERS = 500  # of a header that is parsed: the time is quadratic
@@ -33,18 +37,21 @@ FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 # Python decodes these in linear time. Others are quadratic, for example punycode.
 CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin1", "windows-1252")
-USAGE = f'Send {JSON}: {{"text": "a sentence"}}, or the fields q, source and target.'
+USAGE = f'Send {JSON}: {{"text": "a text"}}, or the fields q, source and target.'
 SERVER_FAILED = "The server failed. Its log has the reason."
-TOO_LONG = f"A sentence has at most {MAX_CHARACTERS} characters."
+TOO_LONG = f"A text has at most {MAX_CHARACTERS} characters. Send a longer one in parts."
 
 LOGGER = logging.getLogger("aiohttp.server")
 BATCHER = web.AppKey("batcher", Batcher)
 LOOK_BATCHER = web.AppKey("look_batcher", Batcher)
 LANGUAGES = web.AppKey("languages", tuple)  # of source and target
 HOSTS = web.AppKey("hosts", tuple)  # names under which clients may address the server
+SPLIT = web.AppKey("split", object)  # function from a text to a `Paragraph`, or None
 
 
-def make_app(translate, languages=("", ""), hosts=(), look_inside=None) -> web.Application:
+def make_app(
+    translate, languages=("", ""), hosts=(), look_inside=None, split=None
+) -> web.Application:
     """Make the application: the page at /, translations at /translate, the model's inside at /look.
 
     Args:
@@ -53,17 +60,17 @@ def make_app(translate, languages=("", ""), hosts=(), look_inside=None) -> web.A
       languages: codes of source and target, for the interface of LibreTranslate.
       hosts: names under which clients may address the server; empty for any name.
       look_inside: function from a `Look` to an answer, as `InsideView`; None without a model.
+      split: function from a text to a `Paragraph`, as `Splitter`; None if a text of the page, and a
+        line of a client of LibreTranslate, is one sentence.
     """
     middlewares = [answer_errors, check_host]
     app = web.Application(client_max_size=MAX_REQUEST_BYTES, middlewares=middlewares)
-    app[BATCHER] = Batcher(
-        lambda sentences: [json.dumps(answer) for answer in translate(sentences)]
-    )
+    app[BATCHER] = Batcher(translate)
     # One at a time, so that translations are hardly slower meanwhile.
     app[LOOK_BATCHER] = Batcher(
         lambda looks: [json.dumps(look_inside(look)) for look in looks], MAX_WAITING_LOOKS, 1
     )
-    app[LANGUAGES], app[HOSTS] = tuple(languages), tuple(hosts)
+    app[LANGUAGES], app[HOSTS], app[SPLIT] = tuple(languages), tuple(hosts), split
     app.add_routes(
         [
             web.get("/", handle_page),
@@ -153,13 +160,55 @@ async def handle_page(_):
 
 
 async def handle_translate(request):
-    """Translate a sentence for the page, or texts for a client of LibreTranslate."""
+    """Translate a text for the page, or texts for a client of LibreTranslate."""
     fields = await read_fields(request)
     if "q" in fields or "text" not in fields:
         return await answer_libretranslate(request.app, fields)
-    sentence = Sentence(text_field(fields, "text"), text_field(fields, "prefix", ""))
-    (answer,) = await process_all(request.app[BATCHER], [sentence])
-    return web.Response(text=answer, content_type=JSON)
+    text = text_field(fields, "text")
+    prefix = one_line(text_field(fields, "prefix", "", MAX_SENTENCE_CHARACTERS))
+    split, batcher = request.app[SPLIT], request.app[BATCHER]
+    paragraph = Paragraph([], [text])
+    if split and boolean_field(fields, "split", True):
+        paragraph = await asyncio.to_thread(split, text)
+        check_sentences(paragraph.sentences)
+    if len(paragraph.sentences) > 1:
+        sentences = [Sentence(one_line(own), inspect=0) for own in paragraph.sentences]
+        sentences[0] = sentences[0]._replace(prefix=prefix)
+        answers = await process_all(batcher, sentences)
+        return web.json_response(paragraph_answer(paragraph, answers))
+    (answer,) = await process_all(batcher, [Sentence(one_line(text), prefix)])
+    return web.Response(text=await asyncio.to_thread(write_json, answer), content_type=JSON)
+
+
+def write_json(answer) -> str:
+    """Write an answer of the translator as JSON."""
+    return json.dumps(answer, default=lambda weights: weights.astype(float).round(3).tolist())
+
+
+def paragraph_answer(paragraph, answers) -> dict:
+    """Return the answer to a text of several sentences: its translation, and that of each one.
+
+    Args:
+      answers: those of the translator to its sentences.
+    """
+    texts = [nth_text(answer, 0) for answer in answers]
+    truncated = [is_truncated(answer, 1) for answer in answers]
+    rows = zip(
+        [paragraph.gaps[0], *paragraph.joints(texts)],
+        paragraph.sentences,
+        texts,
+        truncated,
+        strict=False,
+    )
+    return dict(
+        source=[],
+        translations=[dict(text=paragraph.join(texts), truncated=any(truncated))],
+        truncated=any(answer.get("truncated", False) for answer in answers),
+        sentences=[
+            dict(before=before, text=text, translation=translation, truncated=is_cut)
+            for before, text, translation, is_cut in rows
+        ],
+    )
 
 
 async def handle_look(request):
@@ -167,8 +216,8 @@ async def handle_look(request):
     fields = await read_fields(request)
     look = Look(
         part=request.match_info["part"],
-        text=text_field(fields, "text"),
-        prefix=text_field(fields, "prefix", ""),
+        text=one_line(text_field(fields, "text", None, MAX_SENTENCE_CHARACTERS)),
+        prefix=one_line(text_field(fields, "prefix", "", MAX_SENTENCE_CHARACTERS)),
         translation=index_field(fields, "translation"),
         kind=text_field(fields, "kind", ""),
         block=index_field(fields, "block"),
@@ -178,8 +227,8 @@ async def handle_look(request):
     return web.Response(text=answer, content_type=JSON)
 
 
-async def process_all(batcher, items) -> list[str]:
-    """Give sentences, or looks inside, to a batcher; returns the answers, in JSON.
+async def process_all(batcher, items) -> list:
+    """Give sentences, or looks inside, to a batcher; returns the answers. Those to looks are JSON.
 
     Raises:
       RequestError: too many items wait already, and these were not queued.
@@ -306,14 +355,38 @@ def decode_multipart(body, boundary) -> list[tuple[str, str]]:
     return pairs
 
 
-def text_field(fields, name, default=None) -> str:
-    """Return a field that is text of at most MAX_CHARACTERS, or raise RequestError."""
+def text_field(fields, name, default=None, max_characters=MAX_CHARACTERS) -> str:
+    """Return a field that is text of at most so many characters, or raise RequestError."""
     text = fields.get(name, default)
     if not isinstance(text, str) or not is_utf8(text):
         raise RequestError(400, f"{name} must be text. {USAGE}")
-    if len(text) > MAX_CHARACTERS:
-        raise RequestError(413, TOO_LONG)
+    if len(text) > max_characters:
+        reason = f"Here, {name} has at most {max_characters} characters."
+        raise RequestError(413, TOO_LONG if max_characters == MAX_CHARACTERS else reason)
+    return text
+
+
+def one_line(text) -> str:
+    """Replace each line break of a text by a space."""
     return text.replace("\n", " ")
+
+
+def boolean_field(fields, name, default) -> bool:
+    """Return a field that is true or false, or raise RequestError."""
+    value = fields.get(name, default)
+    if value not in (True, False, "true", "false"):
+        raise RequestError(400, f"{name} must be true or false.")
+    return value in (True, "true")
+
+
+def check_sentences(sentences):
+    """Raise RequestError if a request has too many sentences."""
+    if len(sentences) > MAX_SENTENCES:
+        raise RequestError(
+            413,
+            f"This text has {len(sentences)} sentences. A request has at most {MAX_SENTENCES}. Send"
+            " a longer text in parts.",
+        )
 
 
 def index_field(fields, name) -> int | None:
@@ -353,6 +426,7 @@ async def handle_settings(request):
     return web.json_response(
         dict(
             charLimit=MAX_CHARACTERS,
+            supportedFormat=[*FORMATS],  # an addition: of the field format
             frontendTimeout=500,  # milliseconds that a page waits for more input
             apiKeys=False,
             keyRequired=False,
@@ -375,39 +449,67 @@ async def handle_spec(request):
     return web.json_response(dict(swagger="2.0", info=info, paths=paths))
 
 
+class PlainText:
+    """Text to translate.
+
+    Args:
+      text: str.
+      split: function from a text to a `Paragraph`.
+      count: how many translations are needed; see `HtmlText`.
+    """
+
+    def __init__(self, text, split, count=1):
+        self.paragraph = split(text)
+        self.sentences = [Sentence(own, inspect=0) for own in self.paragraph.sentences]
+
+    def join(self, answers, index) -> str:
+        """Return the translation at `index`; see `nth_text`."""
+        return self.paragraph.join([nth_text(answer, index) for answer in answers])
+
+
+FORMATS = dict(text=PlainText, html=HtmlText)
+
+
 async def answer_libretranslate(app, fields):
     """Answer a request of a client of LibreTranslate (https://docs.libretranslate.com).
 
-    `q` is a text or a list of texts, with a sentence on each line. The answer has
-    `translatedText` of the same kind, and `alternatives` if the request asks for some. Where a
-    limit takes effect, it also has `truncated` or `maxAlternatives`.
+    `q` is a text or a list of texts. The answer has `translatedText` of the same kind, and
+    `alternatives` if the request asks for some. Where a limit takes effect, it also has `truncated`
+    or `maxAlternatives`.
     """
     source, _ = app[LANGUAGES]
     check_present(fields, "q")
     check_languages(fields, app[LANGUAGES])
     alternatives = number_field(fields, "alternatives")
+    read_text, split = FORMATS[format_field(fields)], app[SPLIT] or split_lines
     is_list = isinstance(fields["q"], list)
-    texts = sentence_lines(fields["q"])
-    sentences = [Sentence(line, inspect=False) for lines in texts for line in lines]
-    answers = map(json.loads, await process_all(app[BATCHER], sentences))
-    translated = [[next(answers) for _ in lines] for lines in texts]
+    given = texts_field(fields)
+    # In another thread, so that other clients do not wait.
+    texts = await asyncio.to_thread(
+        lambda: [read_text(text, split, 1 + alternatives) for text in given]
+    )
+    sentences = [sentence for text in texts for sentence in text.sentences]
+    check_sentences(sentences)
+    rest = iter(await process_all(app[BATCHER], sentences))
+    translated = [[next(rest) for _ in text.sentences] for text in texts]
 
     def one_or_all(values):
         return values if is_list else values[0]
 
-    answer = dict(translatedText=one_or_all([join_lines(lines, 0) for lines in translated]))
+    counts = [count_alternatives(answers) for answers in translated]
+    joined = await asyncio.to_thread(
+        lambda: [
+            [text.join(answers, i) for i in range(1 + min(alternatives, count))]
+            for text, answers, count in zip(texts, translated, counts, strict=True)
+        ]
+    )
+    answer = dict(translatedText=one_or_all([best for best, *_ in joined]))
     if alternatives:
-        counts = [count_alternatives(lines) for lines in translated]
-        answer["alternatives"] = one_or_all(
-            [
-                [join_lines(lines, i + 1) for i in range(min(alternatives, count))]
-                for lines, count in zip(translated, counts, strict=True)
-            ]
-        )
+        answer["alternatives"] = one_or_all([others for _, *others in joined])
         if alternatives > min(counts, default=0):
             answer["maxAlternatives"] = one_or_all(counts)
     truncated = [
-        any(is_truncated(answer, 1 + alternatives) for answer in lines) for lines in translated
+        any(is_truncated(answer, 1 + alternatives) for answer in answers) for answers in translated
     ]
     if any(truncated):
         answer["truncated"] = one_or_all(truncated)
@@ -435,29 +537,25 @@ def check_languages(fields, languages):
         code = fields[name]
         if not isinstance(code, str) or code.lower() not in map(str.lower, supported):
             raise RequestError(400, f"This {name} is not supported. Use {supported[0]}.")
-    if (fields.get("format") or "text") != "text":
-        raise RequestError(
-            400, "Only the format text is supported, not yet html. Send text without markup."
-        )
 
 
-def sentence_lines(q) -> list[list[str]]:
-    """Split a text, or each text of a list, into lines, each of them a sentence.
+def format_field(fields) -> str:
+    """Return the format of the texts, text if it is missing, or raise RequestError."""
+    name = fields.get("format") or "text"
+    if not isinstance(name, str) or name.lower() not in FORMATS:
+        raise RequestError(400, f"This format is not supported. Use {' or '.join(FORMATS)}.")
+    return name.lower()
 
-    Raises:
-      RequestError: a text is not a str, or there are too many lines. They are counted before
-        they are split: other clients wait in the meantime.
-    """
+
+def texts_field(fields) -> list[str]:
+    """Return the texts of a request, or raise RequestError."""
+    q = fields["q"]
     texts = q if isinstance(q, list) else [q]
     if not all(isinstance(text, str) for text in texts):
         raise RequestError(400, f"q must be text, or a list of texts. {USAGE}")
-    if sum(text.count("\n") + 1 for text in texts) > MAX_LINES:
-        raise RequestError(413, f"A request has at most {MAX_LINES} lines.")
-    return [
-        # The forms of browsers end a line with \r\n.
-        [text_field(dict(q=line), "q") for line in text.replace("\r\n", "\n").split("\n")]
-        for text in texts
-    ]
+    if sum(map(len, texts)) > MAX_CHARACTERS or len(texts) > MAX_SENTENCES:
+        raise RequestError(413, f"{TOO_LONG} A list has at most {MAX_SENTENCES} texts.")
+    return [text_field(dict(q=text), "q") for text in texts]
 
 
 def number_field(fields, name) -> int:
@@ -468,23 +566,9 @@ def number_field(fields, name) -> int:
         raise RequestError(400, f"{name} must be a number.") from None
 
 
-def join_lines(answers, index) -> str:
-    """Join one translation per line of a text: the one at `index`, or the last if there are fewer.
-
-    Args:
-      answers: the answers of the translator, one per line. An empty line has no translation.
-
-    >>> lines = [["a", "b"], ["c"], []]
-    >>> join_lines([dict(translations=[dict(text=text) for text in line]) for line in lines], 1)
-    'b\\nc\\n'
-    """
-    texts = [[translation["text"] for translation in a["translations"]] or [""] for a in answers]
-    return "\n".join(line[min(index, len(line) - 1)] for line in texts)
-
-
 def count_alternatives(answers) -> int:
-    """Count the alternatives of a text: those of the line that has the most."""
-    return max(0, *(len(answer["translations"]) - 1 for answer in answers))
+    """Count the alternatives of a text: those of the sentence that has the most."""
+    return max((len(answer["translations"]) - 1 for answer in answers), default=0)
 
 
 def is_truncated(answer, count) -> bool:

@@ -14,8 +14,8 @@ from runtime.errors import InputError
 from runtime.signals import termination_signals
 from server import app as application
 
-# A query string may have a sentence and other fields.
-MAX_URL_BYTES = application.MAX_CHARACTER_BYTES * application.MAX_CHARACTERS + 1000
+# A query string may have a text and other fields.
+MAX_URL_BYTES = application.MAX_CHARACTER_BYTES * application.MAX_URL_CHARACTERS + 1000
 REPORT_SECONDS = 60  # between two reports of one problem
 NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 

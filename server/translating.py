@@ -1,6 +1,7 @@
 """Translate the sentences of concurrent requests in batches, and inspect the translations."""
 
 import asyncio
+from collections import deque
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from monitor.attention_maps import append_eos, cross_weights
 MAX_TOKENS = 200  # of a sentence, </S> included: an answer grows with their square
 MAX_BATCH_SENTENCES = 32
 BATCH_WAIT_SECONDS = 0.01  # the first sentence of a batch waits so long for others
-MAX_QUEUED_SENTENCES = 256
+MAX_QUEUED_SENTENCES = 1000
 
 
 class Sentence(NamedTuple):
@@ -21,7 +22,7 @@ class Sentence(NamedTuple):
 
     text: str
     prefix: str = ""  # the first words of its translation
-    inspect: bool = True  # whether the answer has the attention and the probability of each token
+    inspect: int | None = None  # of how many translations the answer has attention; None: of all
 
 
 class InspectedTranslator:
@@ -48,7 +49,7 @@ class InspectedTranslator:
         """Translate a list of `Sentence`.
 
         Returns:
-          list of dict: the answer of the server to each one, in types that JSON has.
+          list of dict: the answer of the server to each one. Attention is an array, (T_y, T_x).
         """
         # With prefixes, also empty ones, there is one graph for all requests.
         texts, prefixes, _ = map(list, zip(*sentences, strict=True))
@@ -60,9 +61,10 @@ class InspectedTranslator:
                 for sentence, translation, answer in zip(
                     sentences, translations, answers, strict=True
                 )
-                if sentence.inspect
                 for hypothesis, inspected in zip(
-                    translation.hypotheses, answer["translations"], strict=False
+                    translation.hypotheses[: sentence.inspect],
+                    answer["translations"],
+                    strict=False,
                 )
             ]
         )
@@ -96,21 +98,38 @@ class InspectedTranslator:
                 T_y, T_x = len(ids), X.lengths[row] - 1  # without </S>
                 answer["tokens"] = [*map(vocab.display, ids)]
                 answer["probabilities"] = probabilities[:T_y].astype(float).round(3).tolist()
-                answer["attention"] = weights[:T_y, :T_x].astype(float).round(3).tolist()
+                answer["attention"] = weights[:T_y, :T_x]
+
+
+def nth_text(answer, index) -> str:
+    """Return a translation of a sentence: the one at `index`, or the last if there are fewer.
+
+    Args:
+      answer: that of the translator. An empty sentence has no translation.
+    """
+    texts = [translation["text"] for translation in answer["translations"]] or [""]
+    return texts[min(index, len(texts) - 1)]
 
 
 class Batcher:
     """Collect items of concurrent tasks, and call a function on batches of them.
 
+    Tasks take turns: a batch has one item of each task, then the next one of each, as long as there
+    is room. So a task with many items hardly delays others.
+
     Args:
       function: from a list to a list of the same length. It is called in another thread.
-      max_queued: items that may wait; None for MAX_QUEUED_SENTENCES.
+      max_queued: items that may wait; None for MAX_QUEUED_SENTENCES. A quarter of them is for tasks
+        with a single item.
       max_batch: items in a batch.
     """
 
     def __init__(self, function, max_queued=None, max_batch=MAX_BATCH_SENTENCES):
         self.function, self.max_batch = function, max_batch
-        self.queue = asyncio.Queue(max_queued or MAX_QUEUED_SENTENCES)
+        self.max_queued = max_queued or MAX_QUEUED_SENTENCES
+        self.queued = 0  # items that wait
+        self.tasks = deque()  # for each task, a deque of its items and their futures
+        self.not_empty = asyncio.Event()
 
     async def __call__(self, items):
         """Return the results of `function` for items, or raise the exception of one.
@@ -118,26 +137,46 @@ class Batcher:
         Raises:
           asyncio.QueueFull: too many items wait already. None of these is queued.
         """
-        if self.queue.qsize() + len(items) > self.queue.maxsize:
+        if not items:
+            return []
+        room = self.max_queued if len(items) <= 1 else self.max_queued * 3 // 4
+        if self.queued + len(items) > room:
             raise asyncio.QueueFull
         loop = asyncio.get_running_loop()
         futures = [loop.create_future() for _ in items]
-        for pair in zip(items, futures, strict=True):
-            self.queue.put_nowait(pair)
+        task = deque(zip(items, futures, strict=True))
+        self.tasks.append(task)
+        self.queued += len(items)
+        self.not_empty.set()
         try:
             return await asyncio.gather(*futures)
         finally:
             for future in futures:
                 future.cancel()
+            self.queued -= len(task)
+            task.clear()
+
+    def next_batch(self) -> list:
+        """Take the items of the next batch, and their futures, from the queue."""
+        batch = []
+        while self.tasks and len(batch) < self.max_batch:
+            task = self.tasks.popleft()
+            if task:
+                batch.append(task.popleft())
+                self.queued -= 1
+                self.tasks.append(task)
+        return batch
 
     async def run(self):
         """Process batches until this task is cancelled."""
         while True:
-            batch = [await self.queue.get()]
+            await self.not_empty.wait()
             await asyncio.sleep(BATCH_WAIT_SECONDS)
-            while len(batch) < self.max_batch and not self.queue.empty():
-                batch.append(self.queue.get_nowait())
-            batch = [(item, future) for item, future in batch if not future.done()]
+            batch = self.next_batch()
+            if not self.tasks:
+                self.not_empty.clear()
+            if not batch:  # the clients have closed their connections
+                continue
             results = await asyncio.to_thread(self.results, [item for item, _ in batch])
             for (_, future), result in zip(batch, results, strict=True):
                 if future.done():  # the client has closed its connection

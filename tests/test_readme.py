@@ -183,7 +183,7 @@ FLOORS = (
     "choices manifest hparams ids",
     "attention modules positions model search optimizer training_step",
     "variants.attention variants.positions variants.rnn variants.ensemble",
-    "segments formats text eval_sets vocab data_load bleu",
+    "segments formats text eval_sets paragraphs vocab data_load bleu",
     "variable_names checkpoint inference score trainer",
     "prepro train eval translate rerank serve export mini",
 )

@@ -45,6 +45,8 @@ from runtime.workers import wait_for_shard
 from translate import open_alignments
 from vocab import WordVocab
 
+LONG_LINE = max(range(len(ODD_LINES)), key=lambda i: len(ODD_LINES[i].split()))
+
 
 @pytest.fixture(params=["legacy", "tiny"])
 def model(request, trained):
@@ -66,6 +68,7 @@ def test_each_input_line_gives_one_output_line(model):
         assert "truncated" not in stderr
     else:
         assert lines[5] == "" and "1 line was truncated to 14 tokens" in stderr
+        assert f"(first: line {1 + LONG_LINE})" in stderr and "With --split" in stderr
 
 
 def test_translations_equal_those_of_eval(tiny):
@@ -122,6 +125,62 @@ def test_very_long_lines_are_truncated(tiny, tmp_path):
     assert done.returncode == 0 and "2 lines were truncated to 1023 tokens" in done.stderr
     lines = output.read_text("utf-8").split("\n")
     assert len(lines) == 5 and lines[0] == lines[3] != ""
+
+
+SAMPLE = dict(logdir=str(ROOT / "docs" / "sample_model"))
+GERMAN = "Die Frau hat den Brief nicht gelesen. Der Hund schläft.  Der Mann liest ein Buch."
+ENGLISH = "The woman did not read the letter. The dog sleeps.  The man reads a book."
+
+
+def test_a_line_may_be_a_paragraph(tmp_path):
+    """The alignments count the words of the line, not those of a sentence."""
+    aligned = tmp_path / "aligned"
+    text = f"{GERMAN}\n\n  Der Hund schläft.\n \nDer\u2028Hund schläft.\n"
+    options = dict(split=True, alignments=str(aligned), beam=1)
+    out, stderr = run_translate(SAMPLE, text.encode(), **options)
+    lines = out.split("\n")
+    assert lines[:4] == [ENGLISH, "", "  The dog sleeps.", " "] and len(lines) == 6
+    assert len(lines[4].splitlines()) == 1
+    assert "truncated" not in stderr
+    first, *others = aligned.read_text().split("\n")
+    pairs = [tuple(map(int, pair.split("-"))) for pair in first.split()]
+    assert [target for _, target in pairs] == [*range(len(ENGLISH.split()))]
+    words = GERMAN.split()
+    for source, target in pairs[-8:]:
+        assert (source < 10) == (target < 10), (words[source], ENGLISH.split()[target])
+    assert others[0] == "" and others[1].startswith("0-0 1-1")
+    assert others[2] == "" and others[4] == ""
+
+
+@pytest.mark.parametrize("recipe", ["legacy", "tiny"])
+def test_nothing_is_truncated_if_lines_are_split(trained, recipe):
+    """Also in a model that reads at most 14 words, and is given 2,001."""
+    text = "Der Hund schläft, " * 667 + "\n" + "x" * 3000 + "\n"
+    out, stderr = run_translate(trained(recipe), text.encode(), split=True, beam=1)
+    assert out.count("\n") == 2 and "truncated" not in stderr
+    assert len(out.split("\n")[0].split()) > 20
+
+
+def test_replaced_words_of_a_paragraph(trained):
+    text = "Der Hund Qwxyz schläft. Der Hund schläft.\n".encode()
+    options = dict(beam=1, replace_unknown=True)
+    parts = [
+        run_translate(trained("legacy"), part.encode(), **options)[0].strip()
+        for part in ("Der Hund Qwxyz schläft.", "Der Hund schläft.")
+    ]
+    out, stderr = run_translate(trained("legacy"), text, split=True, **options)
+    assert out == " ".join(parts) + "\n"
+
+
+@pytest.mark.parametrize("flag", ["score", "prefix", "nbest"])
+def test_flags_for_sentences_refuse_paragraphs(tmp_path, flag):
+    path = tmp_path / "in"
+    path.write_text("Der Hund schläft.\n", "utf-8")
+    value = 2 if flag == "nbest" else path
+    given = {"source": path, "split": True, "beam": 2, flag: value} | SAMPLE
+    if flag == "score":
+        del given["beam"]
+    refused("translate.py", "split needs", flag, **given)
 
 
 def test_several_translations_of_a_line(tiny, tmp_path):
