@@ -14,8 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import regex
 
+from data_load import encode_lines
 from ids import RaggedIds
-from inference import Translation
+from inference import Translation, Translator
 from monitor.attention_maps import alignments
 from spans import NUMBER, SPAN, SPAN_OR_NUMBER, UNSPACED
 from text import normalize
@@ -88,21 +89,11 @@ def leave_out(line, parts) -> list[str]:
 # Translating --------------------------------------------------------------------
 
 
-class ProtectingTranslator:
-    """Translate lines with a `Translator`, and keep parts of them as they are.
-
-    Args:
-      translator: Translator, whose vocabularies are subwords.
-    """
-
-    def __init__(self, translator):
-        self.translator, self.loaded = translator, translator.loaded
+class ProtectingTranslator(Translator):
+    """A `Translator` that keeps parts of lines as they are. Its vocabularies are subwords."""
 
     def __call__(self, lines, prefixes=None) -> list[Translation]:
-        """Translate lines; the arguments are those of `Translator`.
-
-        A line with a prefix is translated as it is.
-        """
+        """Translate lines, as `Translator`. A line with a prefix is translated as it is."""
         prefixes = prefixes or [""] * len(lines)
         vocab = self.loaded.vocabs[0]
         parts = [
@@ -118,7 +109,9 @@ class ProtectingTranslator:
         if again:
             some_lines = [lines[row] for row in again]
             parts = [find_parts(line, vocab, SPAN_OR_NUMBER) for line in some_lines]
+            counts = dict(vars(self))  # these lines are counted already
             found = self.translate(some_lines, parts, [""] * len(again))
+            vars(self).update(counts)
             for row, translation in zip(again, found, strict=True):
                 translations[row] = translation
         return translations
@@ -137,28 +130,56 @@ class ProtectingTranslator:
             own[-1] if not parts or WORD_CHARACTER.search(own[-1]) else ""
             for own, parts in zip(left, all_parts, strict=True)
         ]
-        found = self.translator(texts, prefixes if any(prefixes) else None)
-        translations, places = [], []
-        for row, (line, parts, own) in enumerate(zip(lines, all_parts, found, strict=True)):
-            hypotheses = [*own.hypotheses]
-            if parts and len(own.ids):
-                places += [(row, i) for i in range(len(hypotheses))]
-            elif parts:  # nothing else is in the line
-                hypotheses = [hypotheses[0]._replace(text=normalize(line).strip())]
-            translations.append(own._replace(line=line, hypotheses=hypotheses))
+        translations = super().__call__(texts, prefixes if any(prefixes) else None)
+        rows = [row for row, parts in enumerate(all_parts) if parts]
+        places = [
+            (row, i)
+            for row in rows
+            if len(translations[row].ids)
+            for i, _ in enumerate(translations[row].hypotheses)
+        ]
+        new_texts = {(row, 0): normalize(lines[row]).strip() for row in rows}  # without words
         X = RaggedIds.from_lists([translations[row].ids for row, _ in places])
         Y = [translations[row].hypotheses[i].ids for row, i in places]
-        for (row, i), x, y, weights in zip(
-            places, X, Y, alignments(self.loaded, X, Y), strict=True
-        ):
-            hypotheses, (*befores, _) = translations[row].hypotheses, left[row]
-            text = put_in(lines[row], all_parts[row], befores, x, y, weights, self.loaded.vocabs)
-            hypotheses[i] = hypotheses[i]._replace(text=text)
+        weights = alignments(self.loaded, X, Y)
+        for (row, i), *sides in zip(places, X, Y, weights, strict=True):
+            befores = left[row][:-1]
+            new_texts[row, i] = put_in(
+                lines[row], all_parts[row], befores, *sides, self.loaded.vocabs
+            )
+        return self.with_texts(translations, lines, rows, new_texts)
+
+    def with_texts(self, translations, lines, rows, new_texts) -> list[Translation]:
+        """Replace the text of translations, and its ids and those of the line accordingly.
+
+        Args:
+          rows: indices of the translations that change.
+          new_texts: the text for each (row, index of the hypothesis).
+        """
+        source, target = self.loaded.vocabs
+        X, found, _ = encode_lines(
+            [lines[row] for row in rows], source, self.loaded.hp, self.max_tokens
+        )
+        ids_of = {rows[k]: ids for k, ids in zip(found, X, strict=True)}
+        for row in rows:
+            own = translations[row]
+            hypotheses = []
+            for i, hypothesis in enumerate(own.hypotheses):
+                text = new_texts[row, i]
+                ids = target.encode(target.prepare([text]))[0][:-1]  # without </S>
+                hypotheses.append(hypothesis._replace(text=text, ids=ids))
+            ids = ids_of.get(row, own.ids)
+            translations[row] = own._replace(line=lines[row], ids=ids, hypotheses=hypotheses)
         return translations
 
-    def notes(self) -> list[str]:
-        """Describe what the translations of all lines so far may lack."""
-        return self.translator.notes()
+
+def make_translator(loaded, protect, *arguments, **more) -> Translator:
+    """Make a `Translator`, or if `protect` is true one that keeps parts of lines as they are.
+
+    A model of words has no subwords for them, and is as it was in 2017.
+    """
+    protects = protect and loaded.hp.tokenizer == "bpe"
+    return (ProtectingTranslator if protects else Translator)(loaded, *arguments, **more)
 
 
 def put_in(line, parts, befores, x, y, weights, vocabs) -> str:

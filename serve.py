@@ -32,6 +32,11 @@ class ServeFlags(Flags):
         "split a text into sentences, and sentences that are too long into parts; without it, a"
         " line is one sentence",
     )
+    protect: bool = flag(
+        True,
+        "keep URLs, e-mail addresses, placeholders such as {name} and %s, tags, emoji, numbers, and"
+        " characters that the vocabulary lacks; with subwords",
+    )
     nbest: int = flag(5, "translations per sentence; raises --beam if it is smaller", 1, 1001)
 
 
@@ -44,7 +49,7 @@ def settle(flags):
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
     settled = parse_flags(__doc__, settle, Hyperparams, ServeFlags, reads_model=True)
 
-from inference import load_model
+from inference import Translator, load_model
 from paragraphs import Splitter
 from server.app import host_name, make_app
 from server.inside import InsideView
@@ -99,12 +104,15 @@ def main(options, models):
     loaded = load_model(models)
     hp = loaded.hp
     nbest = 1 if hp.temperature else options.nbest  # a random translation is one
-    translate = InspectedTranslator(loaded.with_hp(beam=max(hp.beam, nbest)), nbest)
+    loaded = loaded.with_hp(beam=max(hp.beam, nbest))
+    translate = InspectedTranslator(loaded, nbest, options.protect)
     translate([Sentence("Hund")])  # the first call takes a second
-    look_inside = InsideView(translate.loaded, translate.translator, nbest)
+    translator = translate.translator
+    plain = Translator(loaded, translator.decode, translator.max_tokens)
+    look_inside = InsideView(loaded, plain, nbest)
     split = None
     if options.split:
-        split = Splitter(hp.source_lang, loaded.vocabs[0], translate.translator.max_tokens)
+        split = Splitter(hp.source_lang, loaded.vocabs[0], translator.max_tokens)
     app = make_app(translate, (hp.source_lang, hp.target_lang), hosts, look_inside, split)
     asyncio.run(listen(app, options.host, options.port))
     raise KeyboardInterrupt(signal.SIGTERM)

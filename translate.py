@@ -71,6 +71,11 @@ class TranslateFlags(Flags):
         path=True,
         needs=dict(has_attention=ATTENDS),
     )
+    protect: bool = translation_flag(
+        True,
+        "keep URLs, e-mail addresses, placeholders such as {name} and %s, tags, emoji, numbers, and"
+        " characters that the vocabulary lacks; with subwords",
+    )
     alignments: str = flag(
         NONE,
         "file for the word alignment of each translation: 0-0 1-2 aligns word 0 of the source"
@@ -147,7 +152,7 @@ from tqdm import tqdm
 
 import checkpoint
 from bleu import LITTLE_LEARNED_HINT, empty_note
-from inference import SharedDecoder, Translator, describe_decoding, load_model
+from inference import SharedDecoder, describe_decoding, load_model
 from monitor.attention_maps import (
     align_translations,
     draw_translation,
@@ -157,6 +162,7 @@ from monitor.attention_maps import (
     word_indices,
 )
 from paragraphs import Paragraph, Splitter
+from protected import make_translator
 from runtime.lines import batch_as_available, prompt_lines
 from runtime.workers import worker_rank
 from score import LineScore, Scorer
@@ -478,8 +484,10 @@ def main(options, models):
     choice = ENGINES[options.engine]
     more = dict(quantization=options.quantization) if choice.quantizes else {}
     decode = choice.load()(loaded, options.nbest, **more)
-    translator = Translator(loaded, decode, unit="sentence" if options.split else "line")
-    translate = translate_with_workers if worker_rank()[1] > 1 else translate_alone
+    several = worker_rank()[1] > 1
+    unit = "sentence" if options.split else "line"
+    translator = make_translator(loaded, options.protect and not several, decode, unit=unit)
+    translate = translate_with_workers if several else translate_alone
     translate(options, translator)
     for note in translator.notes():
         print(note, file=sys.stderr)

@@ -50,7 +50,8 @@ def lowered_bleu(translations, references) -> float:
 def main(args):
     """Print the table."""
     sources, references = (list(read_lines(path))[: args.count] for path in args.text)
-    alone = Translator(load_model(find_trained(dict(logdir=args.logdir))))
+    loaded = load_model(find_trained(dict(logdir=args.logdir)))
+    alone = Translator(loaded)
     plain = lowered_bleu([own.text for own in alone(sources)], references)
     print(f"{len(sources)} sentences, sacreBLEU, lower-cased, without parts: {plain:.2f}\n")
     print("| part | survives: model alone | sacreBLEU | survives: protected | sacreBLEU |")
@@ -60,7 +61,7 @@ def main(args):
         parts = [rng.choice(forms).format(rng.randint(2, 9999)) for _ in sources]
         lines = [insert(*pair, rng) for pair in zip(sources, parts, strict=True)]
         row = kind
-        for translate in (alone, ProtectingTranslator(alone)):
+        for translate in (alone, ProtectingTranslator(loaded)):
             texts = [own.text for own in translate(lines)]
             pairs = [*zip(texts, parts, strict=True)]
             share = sum(text.count(part) == 1 for text, part in pairs) / len(pairs)

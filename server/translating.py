@@ -8,8 +8,9 @@ import numpy as np
 import tensorflow as tf
 
 from ids import RaggedIds
-from inference import SearchDecoder, Translator, decoding_batches, token_log_probs
+from inference import SearchDecoder, decoding_batches, token_log_probs
 from monitor.attention_maps import append_eos, cross_weights
+from protected import make_translator
 
 MAX_TOKENS = 200  # of a sentence, </S> included: an answer grows with their square
 MAX_BATCH_SENTENCES = 32
@@ -31,12 +32,14 @@ class InspectedTranslator:
     Args:
       loaded: LoadedModel.
       nbest: translations per sentence, `hp.beam` at most.
+      protect: whether to keep addresses, placeholders, numbers and the like.
     """
 
-    def __init__(self, loaded, nbest=1):
+    def __init__(self, loaded, nbest=1, protect=False):
         self.loaded = loaded
         max_tokens = min(MAX_TOKENS, loaded.hp.max_input_tokens)
-        self.translator = Translator(loaded, SearchDecoder(loaded, nbest), max_tokens)
+        decode = SearchDecoder(loaded, nbest)
+        self.translator = make_translator(loaded, protect, decode, max_tokens)
         ids = tf.TensorSpec([None, None], tf.int32)
 
         @tf.function(input_signature=[ids, ids], autograph=False)

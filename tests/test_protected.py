@@ -9,7 +9,7 @@ from protected import ProtectingTranslator, find_parts, has_numbers, leave_out
 
 @pytest.fixture(scope="module")
 def sample():
-    return ProtectingTranslator(Translator(load(dict(logdir=str(ROOT / "docs" / "sample_model")))))
+    return ProtectingTranslator(load(dict(logdir=str(ROOT / "docs" / "sample_model"))))
 
 
 PARTS = [
@@ -128,7 +128,12 @@ def test_tags_stay_around_the_same_words(sample):
 
 def test_a_sentence_without_parts_is_translated_as_before(sample):
     lines = ["Die Frau hat den Brief nicht gelesen.", "", "Der Mann schläft."]
-    texts = [[translation.text for translation in t(lines)] for t in (sample, sample.translator)]
+    texts = [
+        [translation.text for translation in t(lines)] for t in (sample, Translator(sample.loaded))
+    ]
     assert texts[0] == texts[1]
+    numbers = sample.num_lines
+    assert len(sample(["3 Frauen haben 4 Briefe nicht gelesen."])) == 1
+    assert sample.num_lines == numbers + 1
     prefixed = sample(["Die Frau hat {name} gelesen."], ["The woman"])
     assert prefixed[0].text.startswith("The woman")
