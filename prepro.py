@@ -26,6 +26,8 @@ import sentencepiece
 
 from bleu import training_language_notes
 from ids import BOS, EOS, PAD, SPECIALS, UNK
+from overlap import overlap_notes
+from shifts import shift_notes
 from text import (
     SentenceFile,
     blocks,
@@ -397,6 +399,10 @@ def main(hp):
                 file=sys.stderr,
             )
     for note in training_language_notes(hp):
+        print(note, file=sys.stderr)
+    for note in overlap_notes(hp):
+        print(note)
+    for note in shift_notes(paths, is_markup):
         print(note, file=sys.stderr)
     print("Done")
 
