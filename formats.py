@@ -22,6 +22,11 @@ FILE_TYPES = {
     rb"\x04\x22\x4d\x18": ("compressed with lz4", "unlz4"),
     rb"LZIP[\x00\x01]": ("compressed with lzip", "lzip -d"),
     rb"\x1f\x9d": ("compressed with compress", "uncompress"),
+    # The name of the first file in the archive follows.
+    rb"PK\x03\x04.{26}(\[Content_Types\]|mimetype|_rels/|docProps/|xl/|word/)": (
+        "a spreadsheet or an office document",
+        None,
+    ),
     rb"PK(\x03\x04|\x05\x06)": ("a zip archive or an office document", "unzip"),
     rb"7z\xbc\xaf\x27\x1c": ("a 7-Zip archive", "7z x"),
     rb"Rar!\x1a\x07": ("a RAR archive", "unrar x"),
@@ -47,6 +52,11 @@ def check_first_bytes(name, line):
     for start, (kind, command) in FILE_TYPES.items():
         if regex.match(start, line, regex.DOTALL):
             remedy = "Save its text as UTF-8, one sentence on each line"
+            if "spreadsheet" in kind:
+                remedy += (
+                    ", or a table as TSV, with tabs between the columns, which"
+                    " `python corpora/split.py` reads"
+                )
             if command:
                 remedy = f"Unpack it, for example with `{command}`"
             raise InputError(f"{name}: {kind}. {remedy}")
@@ -98,6 +108,7 @@ ROOTS = dict(
     html="HTML",
     **dict.fromkeys(("mteval", "srcset", "refset", "tstset"), "a test set in XML"),
 )
+SPLIT_DOES_IT = ". `python corpora/split.py` does it, and makes development and test files"
 SHOWN_IN = "docs/training.md#formats shows how"  # of TMX, WMT's XML, SGML and CSV
 
 
@@ -112,6 +123,7 @@ def check_sentences(path, head):
             f"{path}: is {ROOTS.get(root, 'XML')}, and one sentence on each line is needed. Write"
             " the sentences of each language to a file of its own"
             + ("" if root in ("xliff", "html") or root not in ROOTS else f" ({SHOWN_IN})")
+            + (SPLIT_DOES_IT if root == "tmx" else "")
         )
     for number, line in enumerate(head, 1):
         if opens_segment(line):
@@ -124,7 +136,7 @@ def check_sentences(path, head):
         kind, remedy = kind_and_remedy
         raise InputError(
             f"{path}: holds {kind}, and one sentence on each line is needed. Write each side to a"
-            f" file of its own ({remedy})"
+            f" file of its own ({remedy})" + (SPLIT_DOES_IT if "TSV" in kind else "")
         )
 
 

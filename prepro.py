@@ -30,6 +30,8 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from bleu import training_language_notes
 from forms import fold
 from ids import BOS, EOS, PAD, SPECIALS, UNK
+from overlap import overlap_notes
+from shifts import shift_notes
 from text import (
     SentenceFile,
     blocks,
@@ -453,6 +455,10 @@ def main(hp):
                 file=sys.stderr,
             )
     for note in training_language_notes(hp):
+        print(note, file=sys.stderr)
+    for note in overlap_notes(hp):
+        print(note)
+    for note in shift_notes(paths, is_markup):
         print(note, file=sys.stderr)
     print("Done")
 

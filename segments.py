@@ -216,16 +216,20 @@ class XmlSegments:
         self.segment, self.text = None, []
         self.codes = 0  # how many elements of CODES are open
 
-    def parse(self, text) -> list[Side]:
-        """Read the text of the file."""
+    def feed(self, content, is_last):
+        """Read a part of the file, text or bytes."""
         try:
-            self.parser.Parse(text, True)
+            self.parser.Parse(content, is_last)
         except expat.ExpatError as error:
             reason = expat.errors.messages[error.code]
             raise InputError(
                 f"{self.path}:{error.lineno}: this line is not valid XML ({reason}). Correct"
                 " it, for example by writing & as &amp;, or download the file again"
             ) from None
+
+    def parse(self, text) -> list[Side]:
+        """Read the text of the file."""
+        self.feed(text, True)
         if not self.sides:
             raise InputError(f"{self.path}: holds no <seg>. Name a test set with segments")
         return [
@@ -276,3 +280,59 @@ class XmlSegments:
         """Read text."""
         if self.segment and not self.codes:
             self.text.append(text)
+
+
+class TmxUnits(XmlSegments):
+    """The translation units of a TMX file. Few of them are in memory at a time."""
+
+    CHUNK_BYTES = 2**20
+    MAX_UNIT_CHARS = 2**25  # a unit that never ends would fill the memory
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.units = []  # those that were read, and are not used yet
+        self.unit_chars = 0  # of the open one
+
+    def read(self, file):
+        """Yield each unit: its texts by their language, a list of variants each.
+
+        Args:
+          file: binary file.
+        """
+        while content := file.read(self.CHUNK_BYTES):
+            yield from self.take(content, False)
+        yield from self.take(b"", True)
+
+    def take(self, content, is_last) -> list:
+        """Read a part of the file, and return the units that it completes."""
+        try:
+            self.feed(content, is_last)
+        except (LookupError, ValueError) as error:  # the name of an encoding
+            raise InputError(
+                f"{self.path}: its encoding cannot be read ({error}). Convert the file to UTF-8,"
+                " and correct its first line"
+            ) from None
+        units, self.units = self.units, []
+        return units
+
+    def end(self, name):
+        """Read the end of an element."""
+        super().end(name)
+        if name != "tu":
+            return
+        unit = {}
+        for (_, lang, _), (texts, _) in self.sides.items():
+            unit.setdefault(lang, []).extend(texts)
+        self.units.append(unit)
+        self.sides.clear()
+        self.unit_chars = 0
+
+    def data(self, text):
+        """Read text."""
+        super().data(text)
+        self.unit_chars += len(text)
+        if self.unit_chars > self.MAX_UNIT_CHARS:
+            raise InputError(
+                f"{self.path}:{self.parser.CurrentLineNumber}: a <tu> has more than"
+                f" {self.MAX_UNIT_CHARS >> 20} million characters. Correct the file"
+            )

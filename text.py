@@ -253,6 +253,19 @@ class SentenceFile:
         """Yield the lines that are not markup."""
         return self.lines(with_markup=False)
 
+    def line_number(self, index) -> int:
+        """Return the number of the line that holds a sentence, counted from 1.
+
+        Args:
+          index: that of a sentence that was read, counted from 0.
+        """
+        number = index + 1
+        for markup_line in self.markup_lines:
+            if markup_line > number:
+                break
+            number += 1
+        return number
+
     @property
     def skipped(self) -> tuple[int, int]:
         """The `count_skipped` of the lines read so far."""

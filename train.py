@@ -163,6 +163,7 @@ from data_load import (
 )
 from inference import SearchDecoder, choose_checkpoints, describe_checkpoints, load_model
 from monitor import summaries, tensorboard_events
+from overlap import overlap_notes
 from runtime.workers import worker_rank
 from text import check_text_files
 from trainer import Trainer, digest_of
@@ -217,6 +218,7 @@ def main(start):
         print(note, file=sys.stderr)
     dev = load_dev_data(hp, vocabs)
     data = load_train_data(hp, vocabs, may_write(hp.id_folder, "preprocessed", hp))
+    report_overlap(hp)
     if not rows:
         chosen = dict(vocab_size=choose_saved_size(hp, vocabs), vocab_sha256=fingerprints(vocabs))
         chosen |= settle_schedule(hp, data, vocabs) | choose_output_limit(hp, data)
@@ -250,6 +252,14 @@ def main(start):
                 guard.check()  # the chief has ended, too
             raise explain_tf_error(error, hp) from None
     print("Done")
+
+
+def report_overlap(hp):
+    """Print how much of the development and test set is in the training text."""
+    if worker_rank()[0] == 0:
+        has_files = may_write(hp.id_folder, "preprocessed", hp) and hp.id_folder.is_dir()
+        for note in overlap_notes(hp, hp.id_folder if has_files else None):
+            print(note)
 
 
 def rows_to_resume(start, vocabs) -> list:

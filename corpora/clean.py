@@ -13,22 +13,27 @@ long: a side has more than --max_chars characters.
 ratio: a side is more than --max_ratio times as long as the other one. The lengths are
 characters, and the mean ratio of the text counts as 1.
 script: less than half of the letters of a side are in its script, the most frequent one there.
+language (with --languages de,en): a side is in another language than its own.
+overlap (with --against test.de,test.en): a side is in one of these files, but for case and
+punctuation. They are those of development and test sets, in any format that train.py reads.
 duplicate: the same pair was there before.
 
-The files are read twice and may have any size. 8 bytes per pair are in memory, and after the first
-pass 9 bytes per pair that occurs more than once.
+A warning says where the sides seem to be shifted against each other.
+
+The files are read three times and may have any size. 8 bytes per pair are in memory, and after the
+first pass 9 bytes per pair that occurs more than once.
 """
 
 import argparse
 import contextlib
 import functools
-import itertools
 import os
 import random
 import sys
 from array import array
 from collections import Counter
 from hashlib import blake2b
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +41,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from runtime.cli import Parser, check_environment, parse_path, run_script
 from runtime.errors import InputError
-from runtime.files import atomic_open, check_regular_file, make_folder
+from runtime.files import (
+    atomic_open,
+    check_exists,
+    check_regular_file,
+    make_folder,
+    split_paths,
+)
+from runtime.parallel import map_on_cores
 
 if __name__ == "__main__":
     check_environment()  # before the packages are imported
@@ -44,14 +56,18 @@ if __name__ == "__main__":
 import numpy as np
 import regex
 
-from text import SentenceFile, empty_text_error, read_pairs, skipped_note
+from eval_sets import read_test_file
+from overlap import plain_forms
+from shifts import shift_notes
+from text import SentenceFile, empty_text_error, is_tag_line, read_pairs, skipped_note
 
-RULES = ("empty", "equal", "long", "ratio", "script", "duplicate")
+RULES = ("empty", "equal", "long", "ratio", "script", "language", "overlap", "duplicate")
 NUM_EXAMPLES = 3
 EXAMPLE_CHARS = 50  # of each side that are shown
 RATIO_SLACK_CHARS = 10  # added to both lengths: short sentences have other ratios
 MIN_LETTERS = 4  # with fewer, a side may be a number or a name in another script
 MIN_SCRIPT_SHARE = 0.5
+LANGUAGE_MARGIN = 10  # a language must be so many times as probable as the one that was named
 # Scripts that one text mixes have one name.
 SCRIPTS = {
     r"\p{Latin}": "Latin",
@@ -110,12 +126,11 @@ def make_profile(paths) -> Profile:
     """Read a text for the first time."""
     digests, lengths, scripts = array("Q"), [0, 0], [Counter(), Counter()]
     files = [SentenceFile(path) for path in paths]
-    for sides in read_pairs(files, "first pass"):
-        digests.extend(map(digest_of, *sides))
-        for i, sentences in enumerate(sides):
-            text = "".join(sentences)
-            lengths[i] += len(text)
-            scripts[i] += count_scripts(text)
+    for block in map_on_cores(profile_block, read_pairs(files, "first pass")):
+        digests.extend(block.digests)
+        for i in (0, 1):
+            lengths[i] += block.lengths[i]
+            scripts[i] += block.scripts[i]
     for file, length in zip(files, lengths, strict=True):
         if not length:
             raise empty_text_error(file.path, file.num_sentences)
@@ -127,43 +142,79 @@ def make_profile(paths) -> Profile:
     return Profile(len(digests), lengths[1] / lengths[0], most_frequent, repeated, skipped)
 
 
+class BlockProfile(NamedTuple):
+    """What the first pass finds out about a block of pairs."""
+
+    digests: array
+    lengths: list[int]  # characters of each side
+    scripts: list[Counter]  # letters of each side
+
+
+def profile_block(sides) -> BlockProfile:
+    """Make the profile of a block, two lists of sentences."""
+    texts = ["".join(sentences) for sentences in sides]
+    digests = array("Q", map(digest_of, *sides))
+    return BlockProfile(digests, [*map(len, texts)], [*map(count_scripts, texts)])
+
+
 # Rules -------------------------------------------------------------------------
 
 
+class Limits(NamedTuple):
+    """What the flags say about the rules."""
+
+    max_chars: int
+    max_ratio: float
+    languages: tuple = ()  # of source and target, or empty
+    against: frozenset = frozenset()  # the `plain_forms` of sentences to remove
+
+
 class Cleaner:
-    """Finds the rule that a pair breaks.
+    """Finds the rule that a pair breaks, but for duplicates.
 
     Args:
       profile: Profile.
-      max_chars, max_ratio: the values of the flags.
+      limits: Limits.
     """
 
-    def __init__(self, profile, max_chars, max_ratio):
-        self.profile, self.max_chars, self.max_ratio = profile, max_chars, max_ratio
-        self.seen = np.zeros(len(profile.repeated), bool)  # which repeated pairs came already
+    def __init__(self, profile, limits):
+        self.ratio, self.scripts, self.limits = profile.ratio, profile.scripts, limits
+
+    def check_block(self, sides):
+        """Return the broken rule of each pair of a block, or None, and the digest of each pair."""
+        forms = [plain_forms(side) for side in sides] if self.limits.against else sides
+        rules = [
+            self.broken_rule(*pair) or self.broken_choice(pair, plain)
+            for pair, plain in zip(zip(*sides, strict=True), zip(*forms, strict=True), strict=True)
+        ]
+        return sides, rules, np.fromiter(map(digest_of, *sides), np.uint64, len(rules))
 
     def broken_rule(self, source, target) -> str | None:
-        """Return the name of the first rule that the next pair of the text breaks, or None."""
+        """Return the name of the first rule that a pair breaks, of those without a flag."""
         sides = [side.strip() for side in (source, target)]
         if not all(sides):
             return "empty"
         if len({" ".join(side.casefold().split()) for side in sides}) == 1:
             return "equal"
-        if max(map(len, sides)) > self.max_chars:
+        if max(map(len, sides)) > self.limits.max_chars:
             return "long"
-        expected = len(sides[0]) * self.profile.ratio + RATIO_SLACK_CHARS
+        expected = len(sides[0]) * self.ratio + RATIO_SLACK_CHARS
         actual = len(sides[1]) + RATIO_SLACK_CHARS
-        if max(expected, actual) > self.max_ratio * min(expected, actual):
+        if max(expected, actual) > self.limits.max_ratio * min(expected, actual):
             return "ratio"
-        if not all(map(self.is_in_script, sides, self.profile.scripts)):
+        if not all(map(self.is_in_script, sides, self.scripts)):
             return "script"
-        digest, repeated = digest_of(source, target), self.profile.repeated
-        index = np.searchsorted(repeated, np.uint64(digest))
-        if index < len(repeated) and repeated[index] == digest:
-            if self.seen[index]:
-                return "duplicate"
-            self.seen[index] = True
         return None
+
+    def broken_choice(self, pair, forms) -> str | None:
+        """Return the name of the first rule with a flag that a pair breaks.
+
+        Args:
+          forms: the `plain_forms` of both sides, if there is text to compare with.
+        """
+        if self.limits.languages and not all(map(is_in_language, pair, self.limits.languages)):
+            return "language"
+        return "overlap" if not self.limits.against.isdisjoint(forms) else None
 
     @staticmethod
     def is_in_script(sentence, script) -> bool:
@@ -171,6 +222,50 @@ class Cleaner:
         counts = count_scripts(sentence)
         total = counts.total()
         return total < MIN_LETTERS or counts[script] >= MIN_SCRIPT_SHARE * total
+
+
+@functools.cache
+def language_identifier():
+    """Load the model of py3langid, which is 97 languages and more in some megabytes."""
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+def is_in_language(sentence, language) -> bool:
+    """Whether no language is `LANGUAGE_MARGIN` times as probable as the one that was named.
+
+    Short sentences, and languages that are close to each other, are uncertain, and stay.
+    """
+    ranked = language_identifier().rank(sentence)
+    return ranked[0][1] < LANGUAGE_MARGIN * dict(ranked)[language]
+
+
+class Duplicates:
+    """Finds the pairs that were there before.
+
+    Args:
+      repeated: the digests of the pairs that occur more than once, in order.
+    """
+
+    def __init__(self, repeated):
+        self.repeated = repeated
+        self.seen = np.zeros(len(repeated), bool)
+
+    def mark(self, rules, digests):
+        """Write "duplicate" to the rules of a block where it is broken.
+
+        Args:
+          rules: list of the rules that the pairs break, or None.
+          digests: of the pairs, (N,).
+        """
+        if not len(self.repeated):
+            return
+        indices = np.searchsorted(self.repeated, digests).clip(max=len(self.repeated) - 1)
+        for row in np.flatnonzero(self.repeated[indices] == digests):
+            if rules[row] is None and self.seen[indices[row]]:
+                rules[row] = "duplicate"
+            self.seen[indices[row]] |= rules[row] is None
 
 
 class Removed:
@@ -190,25 +285,33 @@ class Removed:
             self.examples[index] = (number, *pair)
 
 
-def clean_text(paths, outputs, profile, max_chars, max_ratio) -> dict:
+def clean_text(paths, outputs, profile, limits) -> dict:
     """Read a text for the second time, and write the pairs that break no rule.
 
     Args:
       outputs: two files of bytes, or an empty list to only count.
+      limits: Limits.
 
     Returns:
       dict: a `Removed` for each rule.
     """
-    cleaner = Cleaner(profile, max_chars, max_ratio)
-    removed = {rule: Removed() for rule in RULES}
+    unused = {
+        name
+        for name, used in (("language", limits.languages), ("overlap", limits.against))
+        if not used
+    }
+    removed = {rule: Removed() for rule in RULES if rule not in unused}
+    duplicates, total = Duplicates(profile.repeated), 0
     blocks = read_pairs([SentenceFile(path) for path in paths], "second pass")
-    pairs = itertools.chain.from_iterable(zip(*sides, strict=True) for sides in blocks)
-    for number, pair in enumerate(pairs, 1):
-        if rule := cleaner.broken_rule(*pair):
-            removed[rule].add(number, pair)
-        elif outputs:
-            for file, sentence in zip(outputs, pair, strict=True):
-                file.write(f"{sentence}\n".encode())
+    for sides, rules, digests in map_on_cores(Cleaner(profile, limits).check_block, blocks):
+        duplicates.mark(rules, digests)
+        for number, (rule, *pair) in enumerate(zip(rules, *sides, strict=True), total + 1):
+            if rule:
+                removed[rule].add(number, pair)
+        total += len(rules)
+        for file, sentences in zip(outputs, sides, strict=bool(outputs)):
+            kept = (line for line, rule in zip(sentences, rules, strict=True) if not rule)
+            file.write("".join(f"{line}\n" for line in kept).encode())
     return removed
 
 
@@ -251,18 +354,48 @@ def output_paths(paths, folder) -> list[Path]:
     return outputs
 
 
+def read_against(value) -> frozenset:
+    """Return the `plain_forms` of all sentences in the files that --against names."""
+    forms = set()
+    for path in split_paths(value) if value else []:
+        check_exists(path, "Check --against")
+        for side in read_test_file(path):
+            forms |= {*plain_forms(side.raw)}
+    return frozenset(forms - {""})
+
+
+def parse_languages(word) -> tuple:
+    """Return the two languages of --languages."""
+    if not find_spec("py3langid"):
+        raise argparse.ArgumentTypeError(
+            "py3langid is needed to tell languages apart. Run `pip install py3langid`"
+        )
+    languages, known = tuple(word.split(",")), language_identifier().labels
+    if len(languages) != 2:
+        raise argparse.ArgumentTypeError(f"{word} is not two languages, as in de,en")
+    for language in languages:
+        if language not in known:
+            raise argparse.ArgumentTypeError(
+                f"{language} is no language that py3langid knows. It knows {', '.join(known)}"
+            )
+    return languages
+
+
 def main(args):
     """Clean the text that the flags name."""
     paths = args.source, args.target
     for path in paths:
         check_regular_file(path, "it is read twice. Write the text to a file")
     outputs = output_paths(paths, args.output) if args.output else []
+    limits = Limits(args.max_chars, args.max_ratio, args.languages, read_against(args.against))
     profile = make_profile(paths)
+    for note in shift_notes([paths], is_tag_line):
+        print(note, file=sys.stderr)
     if outputs:
         make_folder(args.output)
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(atomic_open(output)) for output in outputs]
-        removed = clean_text(paths, files, profile, args.max_chars, args.max_ratio)
+        removed = clean_text(paths, files, profile, limits)
     print_table(profile.num_pairs, removed)
     if note := skipped_note(paths, profile.skipped):
         print(note)
@@ -284,6 +417,19 @@ def parse_args():
         type=parse_path,
         help="folder for the cleaned files; none are written without",
     )
+    parser.add_argument(
+        "--against",
+        type=parse_path,
+        metavar="FILE,FILE,...",
+        help="development and test sets: pairs with a side that is in them are removed",
+    )
+    parser.add_argument(
+        "--languages",
+        type=parse_languages,
+        default=(),
+        metavar="SOURCE,TARGET",
+        help="codes of the languages, for example de,en: pairs in other ones are removed",
+    )
     parser.add_argument("--max_chars", type=int, default=1000, help="default: %(default)s")
     parser.add_argument("--max_ratio", type=float, default=3.0, help="default: %(default)s")
     args = parser.parse_args()
@@ -294,4 +440,6 @@ def parse_args():
 
 
 if __name__ == "__main__":
-    run_script(main, parse_args())
+    import clean  # by its name, under which the other processes find its functions, too
+
+    run_script(clean.main, clean.parse_args())

@@ -47,7 +47,8 @@ def map_on_cores(function, items):
     import loky  # here: few texts need it, and on Windows its import fails before the message
 
     prepare = functools.partial(prepare_process, function, os.getpid())
-    pool = loky.ProcessPoolExecutor(count, initializer=prepare)
+    one_thread = dict(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # each process has a core
+    pool = loky.ProcessPoolExecutor(count, initializer=prepare, env=one_thread)
     try:
         pending = collections.deque()
         for item in items:

@@ -93,9 +93,7 @@ def test_the_ratio_is_relative_to_that_of_the_text(tmp_path, clean):
     pairs = [("我们今天去公园看花和树。", "Today we all go to the park to look at flowers.")] * 9
     profile = clean.make_profile(write_pairs(tmp_path, pairs))
     assert profile.scripts == ("Han or Kana", "Latin") and profile.ratio > 3
-    cleaner = clean.Cleaner(
-        profile._replace(repeated=profile.repeated[:0]), max_chars=1000, max_ratio=3
-    )
+    cleaner = clean.Cleaner(profile, clean.Limits(max_chars=1000, max_ratio=3))
     assert cleaner.broken_rule(*pairs[0]) is None
     assert cleaner.broken_rule(pairs[0][0], pairs[0][1][:7]) == "ratio"
     assert cleaner.broken_rule("The park is green.", pairs[0][1]) == "script"
@@ -168,12 +166,10 @@ def test_a_pipe_is_refused(tmp_path):
 def test_all_repeated_pairs_are_found(tmp_path, clean):
     pairs = sample_pairs(300)
     text = pairs + pairs[::2] + pairs[::3]
-    removed = clean.clean_text(
-        *(write_pairs(tmp_path, text), [], clean.make_profile(write_pairs(tmp_path, text))),
-        *(1000, 3.0),
-    )
-    broken = sum(removed[rule].count for rule in clean.RULES[:-1])
-    assert not broken and removed["duplicate"].count == 250
+    profile = clean.make_profile(write_pairs(tmp_path, text))
+    paths = write_pairs(tmp_path, text)
+    removed = clean.clean_text(paths, [], profile, clean.Limits(1000, 3.0))
+    assert {rule: of.count for rule, of in removed.items() if of.count} == dict(duplicate=250)
 
 
 @slow
@@ -209,7 +205,72 @@ def test_an_error_while_writing_leaves_no_file(tmp_path, clean, monkeypatch):
     arguments = clean.argparse.Namespace(
         source=paths[0], target=paths[1], output=tmp_path / "out", max_chars=99, max_ratio=3
     )
+    arguments.languages, arguments.against = (), None
+    monkeypatch.setattr(clean, "shift_notes", lambda *_: [])
     monkeypatch.setattr(clean, "make_profile", lambda paths: profile)
     with pytest.raises(InputError, match="9 sentences, but .* has 1"):
         clean.main(arguments)
     assert not [*(tmp_path / "out").iterdir()]
+
+
+def test_sentences_of_test_sets_are_removed(tmp_path):
+    pairs = dict(sample_pairs(99))
+    pairs = [*pairs.items()]
+    test = tmp_path / "test.de", tmp_path / "test.tmx"
+    test[0].write_text(f"{pairs[3][0].upper().rstrip('.')} !\n\n", "utf-8")
+    test[1].write_text(
+        f'<tmx><tu><tuv xml:lang="en"><seg>{pairs[7][1]}</seg></tuv></tu></tmx>', "utf-8"
+    )
+    done = run(*write_pairs(tmp_path, pairs), "--against", ",".join(map(str, test)))
+    assert done.returncode == 0, done.stderr
+    (count,) = re.findall(r"^\| overlap \| (\d+) ", done.stdout, re.MULTILINE)
+    assert 2 <= int(count) < 9  # several sources may have one translation
+    done = run(*write_pairs(tmp_path, pairs), "--against", tmp_path / "missing")
+    assert done.returncode == 2 and "missing: no such file" in done.stderr
+
+
+def test_other_languages_are_removed(tmp_path):
+    pytest.importorskip("py3langid")
+    pairs = [*dict(sample_pairs(60)).items()]
+    french = "Le chien mange une pomme dans le jardin.", "The dog eats an apple in the garden."
+    english = "The dog sees a cat in the large garden.", "The dog is looking at a cat."
+    text = [*pairs, french, english, ("Ja.", "Yes.")]
+    done = run(*write_pairs(tmp_path, text), "--languages", "de,en")
+    assert "| language | 2 |" in done.stdout and "61: Le chien" in done.stdout
+    for value, message in (("de", "de is not two languages"), ("de,xx", "xx is no language")):
+        done = run(*write_pairs(tmp_path, text), "--languages", value)
+        assert done.returncode == 2 and message in done.stderr
+
+
+def test_without_py3langid_a_message_says_how_to_install_it(clean, monkeypatch):
+    monkeypatch.setattr(clean, "find_spec", lambda name: None)
+    with pytest.raises(clean.argparse.ArgumentTypeError, match="pip install py3langid"):
+        clean.parse_languages("de,en")
+
+
+def test_a_shift_is_reported(tmp_path):
+    sources, targets = zip(*dict(sample_pairs(900)).items(), strict=True)
+    n = len(sources) - 1
+    assert n > 300
+    pairs = [*zip(sources[:n], targets[:200] + targets[201:], strict=True)]
+    paths = write_pairs(tmp_path, pairs)
+    done = run(*paths)
+    line = r":(\d+) and \S*my.en:\1: from here on, the sides seem to be shifted by 1 line: "
+    (number,) = re.findall(line, done.stderr)
+    assert abs(int(number) - 201) <= 3
+    assert (
+        f"{paths[1]} lacks 1 line there or before, or {paths[0]} has 1 line too many" in done.stderr
+    )
+
+
+def test_other_processes_find_the_functions(tmp_path, monkeypatch):
+    """As with a text that takes longer than a second."""
+    code = (
+        "import sys, runpy; sys.path.insert(0, '.'); import runtime.parallel as parallel;"
+        " parallel.ALONE_SECONDS = 0; parallel.num_processes = lambda: 2; sys.argv = sys.argv[1:];"
+        " sys.path.insert(0, 'corpora'); runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    paths = write_pairs(tmp_path, [*sample_pairs(12_000), *BAD.values()])
+    words = [sys.executable, "-c", code, "corpora/clean.py", *map(str, paths)]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and "of 12,005 pairs are kept" in done.stdout, done.stderr

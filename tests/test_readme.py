@@ -28,6 +28,7 @@ SKIPPED = {
     "python eval.py --num_heads 8": "tests/test_checkpoint.py has a model of the 2017 code",
     "python corpora/download.py": "tests/test_download.py has a server",
     "python corpora/clean.py": "tests/test_clean.py runs it",
+    "python corpora/split.py": "tests/test_split.py runs it",
     "python tests/mutants.py": "takes hours",
     "python eval.py --logdir logdir/": "tests/test_eval.py compares two evaluations",
     "python translate.py --logdir logdir/a,": "tests/test_ensemble.py trains two models",
@@ -183,8 +184,8 @@ FLOORS = (
     "choices manifest hparams ids",
     "attention modules positions model search optimizer training_step",
     "variants.attention variants.positions variants.rnn variants.ensemble",
-    "segments formats text eval_sets paragraphs vocab data_load bleu",
-    "variable_names checkpoint inference score trainer",
+    "segments formats text eval_sets spans forms paragraphs vocab overlap shifts data_load bleu",
+    "variable_names checkpoint inference protected score trainer",
     "prepro train eval translate rerank serve export mini",
 )
 

@@ -1,0 +1,486 @@
+"""Split a parallel text into training, development and test files.
+
+    python corpora/split.py my.de my.en --output split
+    python corpora/split.py my.tsv --output split --source_lang de --target_lang en
+    python corpora/split.py my.tmx --output split --source_lang de --target_lang en
+
+The text is two files with one sentence per line, one file with columns and tabs between them
+(TSV), or a translation memory (TMX). The commands write split/train.de, split/train.en and the
+same for dev and test. Pairs that share a source or a target, but for case and punctuation, go to
+the same part: else a model would be tested on sentences that it was trained on. Only the pairs
+and --seed decide where a pair goes, not their order. Within a part, the order is that of the text.
+
+The text is read twice and may have any size. 33 bytes per pair are in memory, some more for pairs
+that share a side, and twice as much for a moment.
+"""
+
+import argparse
+import contextlib
+import functools
+import gzip
+import itertools
+import os
+import sys
+import zlib
+from array import array
+from collections import Counter
+from hashlib import blake2b
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from runtime.cli import Parser, check_environment, parse_path, run_script
+from runtime.errors import InputError
+from runtime.files import atomic_open, check_exists, check_regular_file, make_folder
+
+if __name__ == "__main__":
+    check_environment()  # before the packages are imported
+
+import numpy as np
+import regex
+
+from eval_sets import same_language
+from formats import FORMAT_LINES, check_first_bytes, check_sentences, root_element
+from overlap import plain_forms
+from runtime.parallel import map_on_cores
+from segments import TmxUnits
+from text import GZIP_MAGIC, SentenceFile, blocks, is_tag_line, read_lines, read_pairs, skipped_note
+
+PARTS = ("train", "dev", "test")
+SEED_BYTES = 8
+HEAD_BYTES = 2**16  # of a file, that show whether it is TMX
+MAX_LANGUAGES = 1000  # in a TMX file
+
+# Reading -----------------------------------------------------------------------
+
+
+class TwoFiles:
+    """Two files with one sentence per line.
+
+    Args:
+      paths: of source and target.
+    """
+
+    def __init__(self, paths):
+        self.paths = paths
+        self.files = []
+
+    def languages(self):
+        """Return the last suffixes of the names of the files, or None."""
+        names = [Path(path).name.removesuffix(".gz") for path in self.paths]
+        found = [Path(name).suffix.removeprefix(".") for name in names]
+        return found if all(found) and found[0] != found[1] else None
+
+    def blocks(self, languages):
+        """Yield blocks of pairs, two lists of sentences each."""
+        self.files = [SentenceFile(path) for path in self.paths]
+        return read_pairs(self.files, "reading")
+
+    def notes(self) -> list[str]:
+        """Return notes on what the last reading has left out."""
+        note = skipped_note(self.paths, [file.skipped for file in self.files])
+        return [note] if note else []
+
+
+class Table:
+    """A file with columns and tabs between them.
+
+    Args:
+      paths: its path, a list.
+      columns: the numbers of the columns of source and target, counted from 1.
+    """
+
+    def __init__(self, paths, columns):
+        (self.path,) = self.paths = paths
+        self.columns = columns
+
+    def languages(self):
+        """Return None: the file does not say them."""
+        return None
+
+    def blocks(self, languages):
+        """Yield blocks of pairs, two lists of sentences each."""
+        for rows in blocks(self.rows()):
+            yield [*map(list, zip(*rows, strict=True))]
+
+    def rows(self):
+        """Yield the source and the target of each line."""
+        for number, line in enumerate(read_lines(self.path), 1):
+            cells = line.split("\t")
+            if len(cells) < max(self.columns):
+                raise InputError(
+                    f"{self.path}:{number}: this line has {len(cells)} columns, and column"
+                    f" {max(self.columns)} is needed. Correct the line, or choose others with"
+                    " --columns"
+                )
+            yield [cells[column - 1].strip() for column in self.columns]
+
+    def notes(self) -> list[str]:
+        """Return no notes: nothing is left out."""
+        return []
+
+
+class Memory:
+    """A translation memory (TMX). Of several variants of a language, the first one counts.
+
+    Args:
+      paths: its path, a list.
+    """
+
+    def __init__(self, paths):
+        (self.path,) = self.paths = paths
+        self.left_out = Counter()
+
+    def languages(self):
+        """Return the two languages of the file. It is an error if it has others."""
+        found = {}
+        for unit in self.units():
+            found |= dict.fromkeys(unit)
+            if len(found) > MAX_LANGUAGES:
+                break
+        if len(found) == 2 and all(found):
+            return [*found]
+        names = ", ".join(map(str, itertools.islice(found, 20)))
+        raise InputError(
+            f"{self.path}: has the languages {names or 'of no unit'}, and two are needed. Name them"
+            " with --source_lang and --target_lang"
+        )
+
+    def units(self):
+        """Yield the units of the file."""
+        with open(self.path, "rb") as file:
+            is_gzip = file.peek(2)[:2] == GZIP_MAGIC
+            try:
+                yield from TmxUnits(self.path).read(
+                    gzip.GzipFile(fileobj=file) if is_gzip else file
+                )
+            except (EOFError, gzip.BadGzipFile, zlib.error):
+                raise InputError(
+                    f"{self.path}: a damaged gzip file. Download it or compress it again"
+                ) from None
+
+    def blocks(self, languages):
+        """Yield blocks of pairs, two lists of sentences each."""
+        self.left_out = Counter()
+        for rows in blocks(self.rows(languages)):
+            yield [*map(list, zip(*rows, strict=True))]
+
+    def rows(self, languages):
+        """Yield the source and the target of each unit that has both."""
+        for unit in self.units():
+            row = []
+            for language in languages:
+                variants = texts_in(unit, language)
+                self.left_out["further variants of a unit in one language"] += len(variants[1:])
+                row += variants[:1]
+            if len(row) == 2:
+                yield row
+            else:
+                self.left_out[f"units without {' or '.join(languages)}"] += 1
+
+    def notes(self) -> list[str]:
+        """Return notes on what the last reading has left out."""
+        return [f"Left out: {count:,} {what}" for what, count in self.left_out.items() if count]
+
+
+def texts_in(unit, language) -> list[str]:
+    """Return the texts of a unit in a language, those with its very name first.
+
+    >>> texts_in({"en-us": ["color"], "en-gb": ["colour"], "de": ["Farbe"]}, "en-GB")
+    ['colour', 'color']
+    """
+    tag = language.lower().replace("_", "-")
+    names = [name for name in unit if same_language(name, language)]
+    names.sort(key=lambda name: name != tag)
+    return [text for name in names for text in unit[name]]
+
+
+def open_text(paths, columns):
+    """Return what reads a text: `TwoFiles`, `Table` or `Memory`."""
+    for path in paths:
+        check_exists(path, "Check the path")
+        check_regular_file(path, "it is read twice. Write the text to a file")
+    if len(paths) == 2:
+        return TwoFiles(paths)
+    (path,) = paths
+    with open(path, "rb") as file:
+        opener = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == GZIP_MAGIC else file
+        try:
+            content = opener.read(HEAD_BYTES)
+        except (EOFError, gzip.BadGzipFile, zlib.error):
+            content = b""  # reading it will say what is wrong
+    is_wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
+    head = content.decode("utf-16" if is_wide else "utf-8", "ignore").removeprefix("\ufeff")
+    if root_element(head.splitlines()) == "tmx":
+        return Memory(paths)
+    check_first_bytes(path, content.partition(b"\n")[0])
+    lines = [*itertools.islice(read_lines(path), FORMAT_LINES)]
+    if any("\t" in line for line in lines):
+        return Table(paths, columns)
+    check_sentences(path, lines)
+    raise InputError(
+        f"{path}: is neither TSV nor TMX, so a second file is needed. Name the files of both sides"
+    )
+
+
+# Splitting ---------------------------------------------------------------------
+
+
+def digest(text, seed=b"") -> int:
+    """Return a number below 2**64 that identifies a text."""
+    content = text.encode("utf-8", "surrogateescape")
+    return int.from_bytes(blake2b(content, digest_size=8, key=seed).digest(), "little")
+
+
+def digest_block(seed, sides):
+    """Return three digests of each pair of a block, and which pairs can be used.
+
+    Args:
+      seed: bytes.
+
+    Returns:
+      (list of array, array): the digests of the sources, of the targets, and a random one of the
+      pairs; and for each pair 0 if a side is empty, 1 if a side is a tag, else 2.
+    """
+    forms = [plain_forms(side) for side in sides]
+    digests = [array("Q", map(digest, side)) for side in forms]
+    pairs = [*zip(*sides, strict=True)]
+    digests.append(array("Q", (digest("\n".join(pair), seed) for pair in pairs)))
+    kinds = array(
+        "B",
+        (
+            0 if not all(map(str.strip, pair)) else 1 if any(map(is_tag_line, pair)) else 2
+            for pair in pairs
+        ),
+    )
+    return digests, kinds
+
+
+def connect(sources, targets) -> np.ndarray:
+    """Return a number for each pair, (N,), equal for pairs that share a source or a target.
+
+    Pairs that share none directly are also connected by others between them.
+
+    Args:
+      sources, targets: the digests of the sides, (N,).
+
+    >>> connect(np.array([7, 7, 8, 9]), np.array([1, 2, 2, 3])).tolist()
+    [0, 0, 0, 3]
+    """
+    ids, shared = [], np.zeros(len(sources), bool)
+    for side in (sources, targets):
+        _, inverse, counts = np.unique(side, return_inverse=True, return_counts=True)
+        shared |= counts[inverse] > 1
+        ids.append(inverse + (ids[0].max(initial=0) + 1 if ids else 0))
+    parents = {}
+
+    def root(node):
+        while parents.setdefault(node, node) != node:
+            parents[node] = node = parents[parents[node]]
+        return node
+
+    rows = np.flatnonzero(shared).tolist()
+    for source, target in zip(*(side[rows].tolist() for side in ids), strict=True):
+        parents[root(source)] = root(target)
+    numbers, first = np.arange(len(sources)), {}
+    for row, source in zip(rows, ids[0][rows].tolist(), strict=True):
+        numbers[row] = first.setdefault(root(source), row)
+    return numbers
+
+
+def assign(numbers, order, sizes) -> np.ndarray:
+    """Return the index in `PARTS` of each pair, (N,) uint8.
+
+    Args:
+      numbers: as `connect` returns them.
+      order: a random number for each pair, which depends on nothing else, (N,).
+      sizes: the pairs of the development and the test set.
+    """
+    groups, inverse, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    smallest = np.full(len(groups), np.iinfo(np.uint64).max, np.uint64)
+    np.minimum.at(smallest, inverse, order)
+    parts, left = np.zeros(len(groups), np.uint8), [0, *sizes]
+    for group in np.argsort(smallest, kind="stable").tolist():
+        for part in (2, 1):
+            if counts[group] <= left[part]:
+                parts[group] = part
+                left[part] -= int(counts[group])
+                break
+        if not any(left):
+            break
+    for part in (1, 2):
+        if left[part]:
+            raise InputError(
+                f"only {sizes[part - 1] - left[part]:,} of {sizes[part - 1]:,} pairs could be put"
+                f" into {PARTS[part]}, since pairs that share a source or a target stay together:"
+                f" {counts.max():,} of {len(numbers):,} are one group. Lower --{PARTS[part]}, or"
+                " remove repeated sentences first"
+            )
+    return parts[inverse]
+
+
+def split(text, languages, sizes, seed, outputs):
+    """Split a text, and print where its pairs went.
+
+    Args:
+      text: what `open_text` returns.
+      languages: of source and target.
+      sizes: as in `assign`.
+      outputs: for each of `PARTS` the paths of both sides, or None.
+    """
+    columns, kinds = [array("Q") for _ in range(3)], array("B")
+    seed = (seed % 2 ** (8 * SEED_BYTES)).to_bytes(SEED_BYTES, "little")
+    read = text.blocks(languages)
+    for digests, block_kinds in map_on_cores(functools.partial(digest_block, seed), read):
+        for column, values in zip(columns, digests, strict=True):
+            column.extend(values)
+        kinds.extend(block_kinds)
+    kinds = np.frombuffer(kinds, np.uint8) if kinds else np.zeros(0, np.uint8)
+    usable = kinds == 2
+    name, total = " and ".join(map(str, text.paths)), int(usable.sum())
+    if total < 2 * sum(sizes):
+        raise InputError(
+            f"{name}: has {total:,} pairs with text on both sides, too few for {sum(sizes):,} pairs"
+            " of development and test, and at least as many for training. Use smaller sizes, for"
+            f" example --dev {total // 20} --test {total // 20}"
+        )
+    sources, targets, order = (np.frombuffer(column, np.uint64)[usable] for column in columns)
+    numbers = connect(sources, targets)
+    try:
+        parts = assign(numbers, order, sizes)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    all_parts = np.full(len(kinds), len(PARTS), np.uint8)  # of pairs that are left out
+    all_parts[usable] = parts
+    write_parts(text, languages, all_parts, outputs)
+    for part, paths in enumerate(outputs):
+        if paths:
+            print(f"{' and '.join(map(str, paths))}: {int((parts == part).sum()):,} pairs")
+    groups = np.bincount(numbers, minlength=total)
+    print(f"Kept together: {int(groups[groups > 1].sum()):,} pairs that share a source or a target")
+    for kind, what in enumerate(("an empty side", "a side that is only a tag")):
+        if count := int((kinds == kind).sum()):
+            print(f"Left out: {count:,} pairs with {what}")
+    for note in text.notes():
+        print(note)
+
+
+def write_parts(text, languages, parts, outputs):
+    """Write each pair of a text to the files of its part.
+
+    Args:
+      parts: the index in `outputs` of each pair, (N,), or `len(outputs)` to leave it out.
+      outputs: as in `split`.
+    """
+    make_folder(next(paths for paths in outputs if paths)[0].parent)
+    row = 0
+    with contextlib.ExitStack() as stack:
+        files = [
+            [stack.enter_context(atomic_open(path)) for path in paths or []] for paths in outputs
+        ]
+        for sides in text.blocks(languages):
+            of_rows = parts[row : row + len(sides[0])].tolist()
+            row += len(sides[0])
+            for part, pair in zip(of_rows, zip(*sides, strict=True), strict=False):
+                for file, sentence in zip(files[part] if part < len(files) else [], pair):
+                    file.write(f"{sentence}\n".encode())
+        if row != len(parts):
+            raise InputError(
+                f"{text.paths[0]}: has changed while it was read. Run the command again"
+            )
+
+
+# The script --------------------------------------------------------------------
+
+
+def output_paths(folder, languages, sizes) -> list:
+    """Return the paths of both sides for each of `PARTS`, or None for a part without pairs."""
+    outputs = [
+        [Path(folder) / f"{part}.{language}" for language in languages] if size else None
+        for part, size in zip(PARTS, (1, *sizes), strict=True)
+    ]
+    for path in itertools.chain.from_iterable(paths for paths in outputs if paths):
+        if os.path.lexists(path):
+            raise InputError(f"{path}: exists already. Choose another --output, or delete it")
+    return outputs
+
+
+def main(args):
+    """Split the text that the flags name."""
+    text = open_text(args.files, args.columns)
+    languages = [args.source_lang, args.target_lang]
+    if not all(languages):
+        found = text.languages()
+        if not found:
+            raise InputError(
+                f"{text.paths[0]}: does not say its languages. Name them with --source_lang and"
+                " --target_lang"
+            )
+        languages = [given or name for given, name in zip(languages, found, strict=True)]
+    if languages[0] == languages[1]:
+        raise InputError(f"both languages are {languages[0]}. Give them different names")
+    sizes = args.dev, args.test
+    outputs = output_paths(args.output, languages, sizes)
+    split(text, languages, sizes, args.seed, outputs)
+
+
+def parse_columns(word) -> tuple:
+    """Return the two columns of --columns.
+
+    >>> parse_columns("1,3")
+    (1, 3)
+    """
+    if not regex.fullmatch("[1-9][0-9]{0,3},[1-9][0-9]{0,3}", word):
+        raise argparse.ArgumentTypeError(f"{word} is not two numbers of columns, as in 1,3")
+    columns = tuple(map(int, word.split(",")))
+    if columns[0] == columns[1]:
+        raise argparse.ArgumentTypeError(f"{word} names one column twice")
+    return columns
+
+
+def parse_language(word) -> str:
+    """Return the code of a language, which becomes part of a file name."""
+    if not regex.fullmatch(r"[\w-]{1,50}", word):
+        raise argparse.ArgumentTypeError(f"{word} is no code of a language, as de or en-GB")
+    return word
+
+
+def parse_args():
+    """Parse the command line."""
+    parser = Parser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "files", nargs="+", type=parse_path, help="source and target, or one TSV or TMX; or .gz"
+    )
+    parser.add_argument("--output", type=parse_path, required=True, help="folder for the files")
+    parser.add_argument("--dev", type=int, default=1000, help="pairs; default: %(default)s")
+    parser.add_argument("--test", type=int, default=1000, help="pairs; default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+    parser.add_argument(
+        "--source_lang", type=parse_language, help="default: the suffix of its file, or as in TMX"
+    )
+    parser.add_argument("--target_lang", type=parse_language, help="default: the same")
+    parser.add_argument(
+        "--columns", type=parse_columns, help="of source and target in TSV; default: 1,2"
+    )
+    args = parser.parse_args()
+    if len(args.files) > 2:
+        parser.error(f"{len(args.files)} files are named. Name two, or one TSV or TMX")
+    if args.columns and len(args.files) == 2:
+        parser.error("--columns is for one TSV file, and two files are named")
+    args.columns = args.columns or (1, 2)
+    for name in ("dev", "test"):
+        if getattr(args, name) < 0:
+            parser.error(f"{name} is {getattr(args, name)}. It must be at least 0")
+    if not args.dev + args.test:
+        parser.error("dev and test are 0, so there is nothing to split")
+    return args
+
+
+if __name__ == "__main__":
+    import split  # by its name, under which the other processes find its functions, too
+
+    run_script(split.main, split.parse_args())
