@@ -456,10 +456,11 @@ def main(hp):
             )
     for note in training_language_notes(hp):
         print(note, file=sys.stderr)
-    for note in overlap_notes(hp):
-        print(note)
-    for note in shift_notes(paths, is_markup):
-        print(note, file=sys.stderr)
+    if all(os.path.isfile(path) for pair in paths for path in pair):  # a pipe is read only once
+        for note in overlap_notes(hp):
+            print(note)
+        for note in shift_notes(paths, is_markup):
+            print(note, file=sys.stderr)
     print("Done")
 
 

@@ -151,9 +151,8 @@ class Memory:
         with open(self.path, "rb") as file:
             is_gzip = file.peek(2)[:2] == GZIP_MAGIC
             try:
-                yield from TmxUnits(self.path).read(
-                    gzip.GzipFile(fileobj=file) if is_gzip else file
-                )
+                opened = gzip.GzipFile(fileobj=file) if is_gzip else file
+                yield from TmxUnits(self.path).read(opened)
             except (EOFError, gzip.BadGzipFile, zlib.error):
                 raise InputError(
                     f"{self.path}: a damaged gzip file. Download it or compress it again"
@@ -382,7 +381,8 @@ def write_parts(text, languages, parts, outputs):
             of_rows = parts[row : row + len(sides[0])].tolist()
             row += len(sides[0])
             for part, pair in zip(of_rows, zip(*sides, strict=True), strict=False):
-                for file, sentence in zip(files[part] if part < len(files) else [], pair):
+                outputs_of_pair = files[part] if part < len(files) else []
+                for file, sentence in zip(outputs_of_pair, pair, strict=bool(outputs_of_pair)):
                     file.write(f"{sentence}\n".encode())
         if row != len(parts):
             raise InputError(
