@@ -25,9 +25,11 @@ from typing import NamedTuple
 import numpy as np
 
 from runtime.parallel import map_on_cores
-from text import SentenceFile, read_pairs
+from text import BLOCK_LINES, SentenceFile, read_pairs
 
 OVERLAP_PAIRS = 2_000  # that a window shares with the one before
+ALL_WINDOWS = 50  # at the beginning of a text that are tested, half a million pairs
+SAMPLED_WINDOWS = 10  # of so many later windows, one is tested
 MIN_PAIRS = 60  # a shorter text has too few pairs for correlations
 MAX_LAG = 1_000  # a larger shift is not searched
 NEAR_LAGS = 10  # all lags up to this one are tested, of the larger ones only the likeliest
@@ -290,17 +292,42 @@ def locate(fit, lag, first, end) -> Shift:
 def find_shifts(files):
     """Yield each `Shift` of a text, up to the first one that lasts to the end.
 
+    Of a large text, some windows are left out: a shift that lasts is found later, and the windows
+    before it are then searched for its beginning.
+
     Args:
       files: two `SentenceFile`.
     """
-    covered = 0
-    found = map_on_cores(check_window, windows(read_pairs(files, "comparing")))
-    for shift in itertools.chain.from_iterable(found):
-        if shift.start >= covered:
+    covered = searched = 0
+    for start, shifts in search_windows(files, is_sampled):
+        for shift in shifts:
+            if shift.start < covered:
+                continue
+            if searched < start and shift.start < start + OVERLAP_PAIRS:
+                first, end = searched // BLOCK_LINES, start // BLOCK_LINES + 1
+                before = search_windows(files, lambda i, a=first, b=end: a <= i <= b)
+                earlier = (found for _, own in before for found in own if found.start >= covered)
+                shift = next(earlier, shift)._replace(end=shift.end)
             yield shift
             if shift.end is None:
                 return
             covered = shift.end
+        searched = start + BLOCK_LINES
+
+
+def is_sampled(index) -> bool:
+    """Whether the window with this index is tested in any case."""
+    return index < ALL_WINDOWS or index % SAMPLED_WINDOWS == 0
+
+
+def search_windows(files, is_tested):
+    """Test windows: yield the index of the first pair of each one, and its list of `Shift`.
+
+    Args:
+      is_tested: function of the index of a window.
+    """
+    numbered = enumerate(windows(read_pairs(files, "comparing")))
+    return map_on_cores(check_window, (window for i, window in numbered if is_tested(i)))
 
 
 def windows(blocks):
@@ -314,11 +341,15 @@ def windows(blocks):
 
 
 def check_window(window) -> list:
-    """Return each `Shift` of a window, which is the index of its first pair, and both sides."""
+    """Return the index of the first pair of a window, and each `Shift` in it.
+
+    Args:
+      window: the index of its first pair, and both sides.
+    """
     start, sides = window
     if len(sides[0]) < MIN_PAIRS:
-        return []
-    return [
+        return start, []
+    return start, [
         shift._replace(start=start + shift.start, end=shift.end and start + shift.end)
         for shift in find_in_window([*map(make_vectors, sides)])
     ]

@@ -22,7 +22,7 @@ def text():
 
 
 def find(sides):
-    return shifts.check_window((0, sides))
+    return shifts.check_window((0, sides))[1]
 
 
 def shifted(sides, start, lag):
@@ -91,7 +91,7 @@ def test_windows_cover_a_long_text(text, monkeypatch):
         (100, 300),
         (300, 299),
     ]
-    found = [shifts.check_window(window) for window in windows]
+    found = [shifts.check_window(window)[1] for window in windows]
     assert found[0] == [] and abs(found[1][0].start - 260) <= 3
 
 
@@ -120,8 +120,24 @@ def test_the_number_of_a_line(tmp_path):
 
 def test_shifts_that_windows_share_are_reported_once(monkeypatch):
     found = [[Shift(5, 9, 1)], [Shift(5, 9, 1), Shift(20, None, 2)], [Shift(20, None, 2)]]
-    monkeypatch.setattr(shifts, "map_on_cores", lambda *_: iter(found))
+    monkeypatch.setattr(shifts, "map_on_cores", lambda *_: iter([(0, own) for own in found]))
     assert [*find_shifts([])] == [Shift(5, 9, 1), Shift(20, None, 2)]
+
+
+@pytest.mark.parametrize("start, place", [(0, 0), (450, 450), (760, 760), (1390, 1390)])
+def test_a_shift_between_the_tested_windows_of_a_large_text_is_found(
+    tmp_path, text, monkeypatch, start, place
+):
+    """The second window is tested, then each fifth one."""
+    monkeypatch.setattr(shifts, "OVERLAP_PAIRS", 50)
+    monkeypatch.setattr(shifts, "BLOCK_LINES", 100)
+    monkeypatch.setattr(shifts, "ALL_WINDOWS", 2)
+    monkeypatch.setattr(shifts, "SAMPLED_WINDOWS", 5)
+    sides = shifted([side * 3 for side in text], start, 1)
+    found = [(side[i : i + 100]) for side in sides for i in range(0, 1799, 100)]
+    monkeypatch.setattr(shifts, "read_pairs", lambda *_: zip(found[:18], found[18:], strict=True))
+    ((begin, end, lag),) = find_shifts([])
+    assert abs(begin - place) <= 10 and (end, lag) == (None, 1)
 
 
 @pytest.mark.skipif(not (REAL_TEXT / "multi30k").exists(), reason="needs REAL_TEXT")
