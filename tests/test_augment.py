@@ -20,7 +20,7 @@ AUGMENT = "upper=0.1,title=0.1,lower=0.1,punctuation=0.1,typos=0.1"
 @pytest.fixture(scope="module")
 def flags(tmp_path_factory):
     flags = write_corpus(tmp_path_factory.mktemp("corpus"), sample_pairs(500))
-    flags |= dict(recipe="tiny", vocab_size=500, augment=AUGMENT)
+    flags |= dict(recipe="tiny", vocab_size=500, augment=AUGMENT, fold_case=False)
     run_main(prepro, flags)
     return flags
 

@@ -309,7 +309,7 @@ def test_subwords_of_bad_text(flags, tmp_path):
     large = more | dict(vocab_size=8000)
     needles = "room for at most", "subwords, and vocab_size is 8000", "--vocab_size auto"
     refused("prepro.py", *needles, **large)
-    refused("train.py", "bpe.model", "`python prepro.py`", "--recipe", **more)
+    refused("train.py", "bpe.source.model", "`python prepro.py`", "--recipe", **more)
     assert not (tmp_path / "subwords").exists()
 
 
