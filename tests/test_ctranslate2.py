@@ -95,11 +95,14 @@ def test_normalization_before_each_sublayer(trained, tmp_path):
 CLIENT = """
 import sys
 import ctranslate2, sentencepiece
-tokenizer = sentencepiece.SentencePieceProcessor(model_file=sys.argv[1] + "/bpe.model")
+source, target = (
+    sentencepiece.SentencePieceProcessor(model_file=f"{sys.argv[1]}/{name}.model")
+    for name in ("bpe.source", "bpe")
+)
 translator = ctranslate2.Translator(sys.argv[1])
-tokens = tokenizer.encode(sys.stdin.read().splitlines(), out_type=str)
+tokens = source.encode(sys.stdin.read().splitlines(), out_type=str)
 for result in translator.translate_batch(tokens, beam_size=1):
-    print(tokenizer.decode(result.hypotheses[0]))
+    print(target.decode(result.hypotheses[0]))
 """
 
 

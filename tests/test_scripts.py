@@ -618,7 +618,7 @@ def refused_early(words, cwd=ROOT):
         (
             ["train.py", "--source_train", "{source_train}", "--target_train", "{target_train}"]
             + ["--preprocessed", "{preprocessed}", "--recipe", "tiny"],
-            "bpe.model: no such file .*/de.vocab.tsv exists, but this is the recipe tiny",
+            "bpe.source.model: no such file .*/de.vocab.tsv exists, but this is the recipe tiny",
         ),
     ],
     ids=lambda value: "-".join(value[:2]) if isinstance(value, list) else "",

@@ -102,8 +102,8 @@ def test_the_projector_has_the_tokens_of_the_embedding(second):
     text = (logdir / "projector_config.pbtxt").read_text()
     (name,) = [line.split('"')[1] for line in text.splitlines() if "tensor_name" in line]
     shape = tf.train.load_checkpoint(str(logdir)).get_variable_to_shape_map()[name]
-    assert shape == [300, 32] and 'metadata_path: "bpe.metadata.tsv"' in text
-    lines = (logdir / "bpe.metadata.tsv").read_text("utf-8").split("\n")
+    assert shape == [300, 32] and 'metadata_path: "bpe.source.metadata.tsv"' in text
+    lines = (logdir / "bpe.source.metadata.tsv").read_text("utf-8").split("\n")
     assert lines[:4] == ["<PAD>", "<UNK>", "<S>", "</S>"] and len(lines) == 301
 
 
@@ -276,7 +276,7 @@ def test_page_of_the_graph(page):
 
 @slow
 def test_page_of_embeddings(page):
-    wait_for_text(page("projector"), "Points: 300", "Dimension: 32", "bpe.metadata.tsv")
+    wait_for_text(page("projector"), "Points: 300", "Dimension: 32", "bpe.source.metadata.tsv")
 
 
 @slow

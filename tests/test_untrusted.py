@@ -151,7 +151,7 @@ def test_the_copy_of_other_results_follows_no_link(stranger):
     assert copy.read_text() == "echo theirs\n" and not copy.is_symlink()
 
 
-@pytest.mark.parametrize("name", ["lock", "hparams.json", "run.json", "bpe.metadata.tsv"])
+@pytest.mark.parametrize("name", ["lock", "hparams.json", "run.json", "bpe.source.metadata.tsv"])
 @pytest.mark.parametrize("choose_alpha", [False, True])
 def test_training_follows_no_link_out_of_the_folder(stranger, name, choose_alpha, monkeypatch):
     bashrc = stranger.parent.parent / "home" / ".bashrc"
