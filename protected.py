@@ -94,23 +94,22 @@ class ProtectingTranslator(Translator):
 
     def __call__(self, lines, prefixes=None) -> list[Translation]:
         """Translate lines, as `Translator`. A line with a prefix is translated as it is."""
-        prefixes = prefixes or [""] * len(lines)
-        vocab = self.loaded.vocabs[0]
+        vocab, begun = self.loaded.vocabs[0], prefixes or [""] * len(lines)
         parts = [
             [] if prefix else find_parts(line, vocab)
-            for line, prefix in zip(lines, prefixes, strict=True)
+            for line, prefix in zip(lines, begun, strict=True)
         ]
         translations = self.translate(lines, parts, prefixes)
         again = [
             row
             for row, own in enumerate(translations)
-            if len(own.ids) and not prefixes[row] and not has_numbers(own.line, own.text)
+            if len(own.ids) and not begun[row] and not has_numbers(own.line, own.text)
         ]
         if again:
             some_lines = [lines[row] for row in again]
             parts = [find_parts(line, vocab, SPAN_OR_NUMBER) for line in some_lines]
             counts = dict(vars(self))  # these lines are counted already
-            found = self.translate(some_lines, parts, [""] * len(again))
+            found = self.translate(some_lines, parts, prefixes and [""] * len(again))
             vars(self).update(counts)
             for row, translation in zip(again, found, strict=True):
                 translations[row] = translation
@@ -130,7 +129,7 @@ class ProtectingTranslator(Translator):
             own[-1] if not parts or WORD_CHARACTER.search(own[-1]) else ""
             for own, parts in zip(left, all_parts, strict=True)
         ]
-        translations = super().__call__(texts, prefixes if any(prefixes) else None)
+        translations = super().__call__(texts, prefixes)
         rows = [row for row, parts in enumerate(all_parts) if parts]
         places = [
             (row, i)

@@ -121,7 +121,7 @@ def test_text_that_does_not_allow_the_chosen_size_still_has_a_vocabulary(tmp_pat
     run_main(prepro, flags)
     vocab, _ = load_vocabs(make_hparams(flags))
     (ids,) = vocab.encode([line])
-    assert vocab.decode(ids) == line or not line.isprintable()
+    assert vocab.decode(ids) == line.casefold() or not line.isprintable()
 
 
 @functools.cache

@@ -556,6 +556,7 @@ def test_beam_scores_are_the_log_probabilities_of_the_model(run):
 @pytest.mark.parametrize("vocab_size", ["auto", 400])
 def test_symbols_are_one_subword_and_unseen_characters_are_bytes(tmp_path, vocab_size):
     flags = write_corpus(tmp_path, sample_pairs(300)) | dict(recipe="tiny", vocab_size=vocab_size)
+    flags |= dict(fold_case=False)
     plain = dict(preprocessed=str(tmp_path / "plain"))
     run_main(prepro, flags | plain)
     run_main(prepro, flags | dict(symbols=">>de<<,@@1@@", byte_fallback=True))
@@ -590,7 +591,7 @@ def test_a_flag_that_prepro_did_not_have_is_refused(tmp_path, change):
     run_main(prepro, flags | dict(symbols=">>de<<"))
     hp = make_hparams(flags | change)
     needle = ">>en<<" if "symbols" in change else "--byte_fallback"
-    with pytest.raises(InputError, match=f"bpe.model: .*{needle}.* and this flag"):
+    with pytest.raises(InputError, match=f"bpe.source.model: .*{needle}.* and this flag"):
         load_vocabs(hp)
     load_vocabs(make_hparams(flags | dict(symbols=">>de<<")))
     load_vocabs(make_hparams(flags))
