@@ -177,6 +177,7 @@ def test_all_repeated_pairs_are_found(tmp_path, clean):
 def test_memory_per_pair(tmp_path, clean, monkeypatch, copies, most):
     """8 bytes, and 9 more for a pair that is repeated; containers grow by more than they need."""
     monkeypatch.setattr(text, "BLOCK_LINES", 100)
+    monkeypatch.setattr(clean, "map_on_cores", map)  # starting processes takes memory, too
     paths = write_pairs(tmp_path, sample_pairs(40_000 // copies) * copies)
     clean.make_profile(paths)  # fills caches, which would count otherwise
     peaks = []
