@@ -808,7 +808,7 @@ def fields_to_keep(other, given) -> dict:
       given: dict, the flags that were given.
     """
     may_change = {"dropout_rate", "attention_dropout", "ffn_dropout", "word_dropout"}
-    if other.has_one_vocab and not other.fold_case:
+    if other.has_one_vocab:
         may_change |= {"source_lang", "target_lang"}
     may_change &= given.keys()
     kept = {name: value for name, value in other.fixed("model").items() if name not in may_change}
