@@ -92,6 +92,10 @@ def leave_out(line, parts) -> list[str]:
 class ProtectingTranslator(Translator):
     """A `Translator` that keeps parts of lines as they are. Its vocabularies are subwords."""
 
+    def __init__(self, *arguments, **more):
+        super().__init__(*arguments, **more)
+        self.decode_alone = self.decode  # also if several workers share the lines
+
     def __call__(self, lines, prefixes=None) -> list[Translation]:
         """Translate lines, as `Translator`. A line with a prefix is translated as it is."""
         vocab, begun = self.loaded.vocabs[0], prefixes or [""] * len(lines)
@@ -100,6 +104,8 @@ class ProtectingTranslator(Translator):
             for line, prefix in zip(lines, begun, strict=True)
         ]
         translations = self.translate(lines, parts, prefixes)
+        if not all(own.hypotheses for own in translations):  # another worker collects them
+            return translations
         again = [
             row
             for row, own in enumerate(translations)
@@ -108,9 +114,10 @@ class ProtectingTranslator(Translator):
         if again:
             some_lines = [lines[row] for row in again]
             parts = [find_parts(line, vocab, SPAN_OR_NUMBER) for line in some_lines]
-            counts = dict(vars(self))  # these lines are counted already
+            before = dict(vars(self))  # these lines are counted already
+            self.decode = self.decode_alone
             found = self.translate(some_lines, parts, prefixes and [""] * len(again))
-            vars(self).update(counts)
+            vars(self).update(before)
             for row, translation in zip(again, found, strict=True):
                 translations[row] = translation
         return translations

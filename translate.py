@@ -447,7 +447,13 @@ def translate_with_workers(options, translator):
     """
     loaded = translator.loaded
     settings = [describe_decoding(loaded), checkpoint.parameters_digest(loaded.paths)]
-    settings += [options.split, options.nbest, options.engine, options.quantization]
+    settings += [
+        options.split,
+        options.protect,
+        options.nbest,
+        options.engine,
+        options.quantization,
+    ]
     translator.decode = SharedDecoder(translator.decode, Path(options.output), str(settings))
     lines = list(read_lines(options.source, SOURCE_HINT))
     translated = LineTranslator(options, translator)(lines)
@@ -484,10 +490,9 @@ def main(options, models):
     choice = ENGINES[options.engine]
     more = dict(quantization=options.quantization) if choice.quantizes else {}
     decode = choice.load()(loaded, options.nbest, **more)
-    several = worker_rank()[1] > 1
     unit = "sentence" if options.split else "line"
-    translator = make_translator(loaded, options.protect and not several, decode, unit=unit)
-    translate = translate_with_workers if several else translate_alone
+    translator = make_translator(loaded, options.protect, decode, unit=unit)
+    translate = translate_with_workers if worker_rank()[1] > 1 else translate_alone
     translate(options, translator)
     for note in translator.notes():
         print(note, file=sys.stderr)

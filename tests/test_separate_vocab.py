@@ -52,7 +52,7 @@ def test_a_model_with_two_vocabularies_translates_everywhere(flags, tmp_path):
     assert (model.source_vocab, model.target_vocab) == tuple(map(len, loaded.vocabs))
     lines = read_test_sentences(flags["source_test"]).raw
     expected = [translation.text for translation in Translator(loaded)(lines)]
-    assert len({*expected}) > 5
+    assert len({*expected}) > 3
     source, moved = tmp_path / "in", tmp_path / "moved"
     source.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     shutil.copytree(flags["logdir"], moved)
