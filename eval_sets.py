@@ -4,8 +4,6 @@ import os
 import sys
 from typing import NamedTuple
 
-import regex
-
 from formats import FORMAT_LINES, SHOWN_IN, check_sentences, root_element
 from runtime.errors import InputError
 from segments import (
@@ -24,6 +22,7 @@ from text import (
     clean,
     count_skipped,
     is_tag_line,
+    language_code,
     normalize_lines,
     read_lines,
     skipped_note,
@@ -217,8 +216,7 @@ def same_language(name, other) -> bool:
     >>> same_language("de-DE", "de"), same_language("german", "de"), same_language(None, "de")
     (True, False, False)
     """
-    primary, other = (regex.split("[-_]", str(text).lower())[0] for text in (name, other))
-    return primary == other
+    return language_code(name) == language_code(other)
 
 
 def check_not_source(source, target):

@@ -8,10 +8,8 @@ import unicodedata
 import regex
 
 from spans import change_between
+from text import language_code
 
-SHARED = regex.compile(
-    r"[\p{L}\p{M}\p{N}][\p{L}\p{M}\p{N}'’.-]*[\p{L}\p{M}\p{N}]"
-)  # two letters or digits at least
 FIRST_LETTER = regex.compile(r"(?<![\p{L}\p{M}'’])\p{Ll}")
 DUTCH_IJ = regex.compile(r"(?<![\p{L}\p{M}'’])ij")
 WORD = regex.compile(r"\p{L}[\p{L}\p{M}'’]*+")
@@ -50,7 +48,7 @@ def capitals(text, lang) -> str:
     if is_turkish(lang):
         text = text.replace("i", "İ")
     text = text.upper()
-    if lang_code(lang) == "el":  # capitals have no accent
+    if language_code(lang) == "el":  # capitals have no accent
         text = GREEK.sub(lambda match: drop_accents(match[0]), text)
     return text
 
@@ -99,25 +97,16 @@ def title(text, lang="") -> str:
     turkish = is_turkish(lang)
 
     def change(part):
-        if lang_code(lang) == "nl":
+        if language_code(lang) == "nl":
             part = DUTCH_IJ.sub("IJ", part)
         return FIRST_LETTER.sub(lambda m: "İ" if turkish and m[0] == "i" else m[0].title(), part)
 
     return change_between(text, change)
 
 
-def lang_code(lang) -> str:
-    """Return the code of a language without that of a country.
-
-    >>> lang_code("pt-BR"), lang_code("zh_TW")
-    ('pt', 'zh')
-    """
-    return regex.split("[-_]", lang.lower())[0]
-
-
 def is_turkish(lang) -> bool:
     """Whether a language has a dotted and a dotless i."""
-    return lang_code(lang) in TURKISH
+    return language_code(lang) in TURKISH
 
 
 # Punctuation -------------------------------------------------------------------
@@ -129,7 +118,7 @@ def without_final_mark(text) -> str:
     >>> without_final_mark("Hallo!"), without_final_mark("„Wer?“"), without_final_mark("你好。")
     ('Hallo', '„Wer“', '你好')
     """
-    return FINAL_MARK.sub("", text, 1) if FINAL_MARK.search(text) else text
+    return FINAL_MARK.sub("", text, 1)
 
 
 def with_final_mark(text) -> str:

@@ -6,6 +6,9 @@ from typing import NamedTuple
 import regex
 import sentencex
 
+from spans import SPACED_LETTER
+from text import language_code
+
 # sentencex takes quadratic time for quotation marks that are never closed.
 BLOCK_CHARACTERS = 10_000
 SEARCH_CHARACTERS = 5_000  # on each side of the middle of a text that is split
@@ -16,13 +19,12 @@ WHITE_SPACE = regex.compile(r"\s")  # sentencex fails at some of it, as U+3000
 LETTER = regex.compile(r"\p{L}")
 # A quotation that ends within a sentence, in scripts without spaces: 「はい。」と言った。
 QUOTATION_END = regex.compile(r"[\p{Pe}\p{Pf}]$")
-# Scripts that write no spaces between words. Of these, only Chinese and Japanese write none between
+# Of the scripts without spaces between words, only Chinese and Japanese write none between
 # sentences: their punctuation is as wide as a character.
-UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
 WIDE_END = regex.compile(
     r"[\p{Han}\p{Hiragana}\p{Katakana}\u3001-\u303f\uff01-\uff65][\p{Pi}\p{Pf}\p{Pe}…—]*+$"
 )
-INSIDE_WORD = regex.compile(rf"[[\p{{L}}\p{{M}}\p{{N}}]--[{UNSPACED}]]$", regex.VERSION1)
+INSIDE_WORD = regex.compile(rf"{SPACED_LETTER.pattern}$", regex.VERSION1)
 # Where a sentence that is too long is split, the best places first: after the end of a sentence,
 # after a clause, at a space. Within numbers, as in 3.5 or 10:30, there is no such place.
 BOUNDARIES = (
@@ -112,7 +114,7 @@ class Splitter:
     """
 
     def __init__(self, language, vocab, max_tokens):
-        self.language = regex.split("[-_]", language.lower())[0]  # of de-AT, de
+        self.language = language_code(language)
         self.vocab, self.max_tokens = vocab, max_tokens
 
     def __call__(self, text) -> Paragraph:

@@ -18,13 +18,12 @@ from data_load import encode_lines
 from ids import RaggedIds
 from inference import Translation, Translator
 from monitor.attention_maps import alignments
-from spans import NUMBER, SPAN, SPAN_OR_NUMBER, UNSPACED
+from spans import NUMBER, SPACED_LETTER, SPAN, SPAN_OR_NUMBER, UNSPACED
 from text import normalize
 
-LETTER = regex.compile(rf"[[\p{{L}}\p{{M}}\p{{N}}]--[{UNSPACED}]]", regex.V1)
 # What is a part if one of its characters is unknown: a number, or a word. Where words have no
 # spaces between them, it is the character.
-UNKNOWN_PARTS = regex.compile(rf"{NUMBER.pattern}|{LETTER.pattern}++|\X", regex.V1)
+UNKNOWN_PARTS = regex.compile(rf"{NUMBER.pattern}|{SPACED_LETTER.pattern}++|\X", regex.V1)
 UNSPACED_LETTER = regex.compile(rf"[{UNSPACED}]")
 WORD_CHARACTER = regex.compile(r"[\p{L}\p{M}\p{N}]")
 MAX_PLACED_PARTS = 100  # of a line; a sentence has fewer
@@ -94,7 +93,8 @@ class ProtectingTranslator(Translator):
 
     def __init__(self, *arguments, **more):
         super().__init__(*arguments, **more)
-        self.decode_alone = self.decode  # also if several workers share the lines
+        # For lines that are translated again: they are counted once, and no other worker has them.
+        self.second = Translator(self.loaded, self.decode, self.max_tokens)
 
     def __call__(self, lines, prefixes=None) -> list[Translation]:
         """Translate lines, as `Translator`. A line with a prefix is translated as it is."""
@@ -103,7 +103,7 @@ class ProtectingTranslator(Translator):
             [] if prefix else find_parts(line, vocab)
             for line, prefix in zip(lines, begun, strict=True)
         ]
-        translations = self.translate(lines, parts, prefixes)
+        translations = self.translate(super().__call__, lines, parts, prefixes)
         if not all(own.hypotheses for own in translations):  # another worker collects them
             return translations
         again = [
@@ -114,18 +114,17 @@ class ProtectingTranslator(Translator):
         if again:
             some_lines = [lines[row] for row in again]
             parts = [find_parts(line, vocab, SPAN_OR_NUMBER) for line in some_lines]
-            before = dict(vars(self))  # these lines are counted already
-            self.decode = self.decode_alone
-            found = self.translate(some_lines, parts, prefixes and [""] * len(again))
-            vars(self).update(before)
+            begun = prefixes and [""] * len(again)
+            found = self.translate(self.second, some_lines, parts, begun)
             for row, translation in zip(again, found, strict=True):
                 translations[row] = translation
         return translations
 
-    def translate(self, lines, all_parts, prefixes) -> list[Translation]:
+    def translate(self, translate_texts, lines, all_parts, prefixes) -> list[Translation]:
         """Translate lines, and put their parts into the translations.
 
         Args:
+          translate_texts: function that translates the lines without their parts.
           all_parts: the list of `Part` of each line.
         """
         left = [
@@ -136,7 +135,7 @@ class ProtectingTranslator(Translator):
             own[-1] if not parts or WORD_CHARACTER.search(own[-1]) else ""
             for own, parts in zip(left, all_parts, strict=True)
         ]
-        translations = super().__call__(texts, prefixes)
+        translations = translate_texts(texts, prefixes)
         rows = [row for row, parts in enumerate(all_parts) if parts]
         places = [
             (row, i)
@@ -239,7 +238,7 @@ def find_place(position, line, part, x, y, weights, vocabs) -> int:
         return len(y) - bool(ends_with_mark)
     if not len(before) or not any(is_word(source, i) for i in x[:position]):
         return 0
-    if touches(line, part, LETTER) == (False, True) and len(after):
+    if touches(line, part, SPACED_LETTER) == (False, True) and len(after):
         place = int(np.flatnonzero(aligned == after.min())[0])
         while place > 0 and is_inside_word(target, y[place]):
             place -= 1
@@ -264,7 +263,7 @@ def touches(line, part, pattern) -> tuple[bool, bool]:
     """Whether a part touches, before it and after it, a character of a pattern.
 
     >>> line = "<b>ein</b> Hund"
-    >>> [touches(line, part, LETTER) for part in find_parts(line)]
+    >>> [touches(line, part, SPACED_LETTER) for part in find_parts(line)]
     [(False, True), (True, False)]
     """
     before, after = line[part.start - 1 : part.start], line[part.end : part.end + 1]
@@ -282,7 +281,7 @@ def sticks(source_char, char) -> bool:
     """
     if UNSPACED_LETTER.match(char):
         return True
-    same_kind = bool(LETTER.match(source_char)) == bool(LETTER.match(char))
+    same_kind = bool(SPACED_LETTER.match(source_char)) == bool(SPACED_LETTER.match(char))
     return bool(source_char.strip()) and same_kind
 
 

@@ -3,8 +3,10 @@
 import regex
 
 # Possessive quantifiers and looking back keep the time linear.
-UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+# Scripts that write no spaces between words.
+UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
 IN_WORD = rf"[\w--[{UNSPACED}]]"  # in a script with spaces between words
+SPACED_LETTER = regex.compile(rf"[[\p{{L}}\p{{M}}\p{{N}}]--[{UNSPACED}]]", regex.V1)  # or a digit
 IN_URL = rf"[[\w!#$%&'()*+,\-./:;=?@~]--[{UNSPACED}]]"
 IN_NAME = rf"[[\w.+%-]--[{UNSPACED}]]"  # of an e-mail address
 DOMAINS = (

@@ -4,6 +4,7 @@ Only a line feed ends a line. Some programs also end a line at U+2028, U+0085 or
 carriage return, which would shift one side of a parallel corpus against the other.
 """
 
+import contextlib
 import gzip
 import itertools
 import os
@@ -85,6 +86,15 @@ def clean(line) -> str:
     return regex.sub(r"[^\s\p{Latin}']", "", line)
 
 
+def language_code(name) -> str:
+    """Return the code of a language without that of a country.
+
+    >>> language_code("pt-BR"), language_code("zh_TW")
+    ('pt', 'zh')
+    """
+    return regex.split("[-_]", str(name).lower())[0]
+
+
 def is_tag_line(line) -> bool:
     """Whether a line consists of tags of a known format; a header of IWSLT has text between them.
 
@@ -116,6 +126,17 @@ def read_lines(path, hint="Check the path"):
     Args:
       hint: what the user can do if the file cannot be opened.
     """
+    with open_unpacked(path, hint) as file:
+        yield from decode_utf8(path, file)
+
+
+@contextlib.contextmanager
+def open_unpacked(path, hint="Check the path"):
+    """Context manager: a binary file, unpacked while it is read if gzip has compressed it.
+
+    Args:
+      hint: as in `read_lines`.
+    """
     try:
         file = open(path, "rb")
     except OSError as error:
@@ -123,7 +144,7 @@ def read_lines(path, hint="Check the path"):
     with file:
         is_gzip = file.peek(2)[:2] == GZIP_MAGIC
         try:
-            yield from decode_utf8(path, gzip.GzipFile(fileobj=file) if is_gzip else file)
+            yield gzip.GzipFile(fileobj=file) if is_gzip else file
         except (EOFError, gzip.BadGzipFile, zlib.error):
             raise InputError(
                 f"{path}: a damaged gzip file. Download it or compress it again"

@@ -17,11 +17,9 @@ that share a side, and twice as much for a moment.
 import argparse
 import contextlib
 import functools
-import gzip
 import itertools
 import os
 import sys
-import zlib
 from array import array
 from collections import Counter
 from hashlib import blake2b
@@ -44,7 +42,15 @@ from formats import FORMAT_LINES, check_first_bytes, check_sentences, root_eleme
 from overlap import plain_forms
 from runtime.parallel import map_on_cores
 from segments import TmxUnits
-from text import GZIP_MAGIC, SentenceFile, blocks, is_tag_line, read_lines, read_pairs, skipped_note
+from text import (
+    SentenceFile,
+    blocks,
+    is_tag_line,
+    open_unpacked,
+    read_lines,
+    read_pairs,
+    skipped_note,
+)
 
 PARTS = ("train", "dev", "test")
 SEED_BYTES = 8
@@ -148,15 +154,8 @@ class Memory:
 
     def units(self):
         """Yield the units of the file."""
-        with open(self.path, "rb") as file:
-            is_gzip = file.peek(2)[:2] == GZIP_MAGIC
-            try:
-                opened = gzip.GzipFile(fileobj=file) if is_gzip else file
-                yield from TmxUnits(self.path).read(opened)
-            except (EOFError, gzip.BadGzipFile, zlib.error):
-                raise InputError(
-                    f"{self.path}: a damaged gzip file. Download it or compress it again"
-                ) from None
+        with open_unpacked(self.path) as file:
+            yield from TmxUnits(self.path).read(file)
 
     def blocks(self, languages):
         """Yield blocks of pairs, two lists of sentences each."""
@@ -202,12 +201,8 @@ def open_text(paths, columns):
     if len(paths) == 2:
         return TwoFiles(paths)
     (path,) = paths
-    with open(path, "rb") as file:
-        opener = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == GZIP_MAGIC else file
-        try:
-            content = opener.read(HEAD_BYTES)
-        except (EOFError, gzip.BadGzipFile, zlib.error):
-            content = b""  # reading it will say what is wrong
+    with open_unpacked(path) as file:
+        content = file.read(HEAD_BYTES)
     is_wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
     head = content.decode("utf-16" if is_wide else "utf-8", "ignore").removeprefix("\ufeff")
     if root_element(head.splitlines()) == "tmx":

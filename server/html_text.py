@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import regex
 
-from paragraphs import UNSPACED
 from server.translating import Sentence, nth_text
+from spans import SPACED_LETTER
 
 VOID = frozenset(
     "area base br col embed hr img input link meta param source track wbr".split()
@@ -41,7 +41,6 @@ MARKUP = {
 ATTRIBUTE = regex.compile(r"""([^\s"'<>/=]++)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s"'>]++))""")
 # No character has such a number, and Python reads numbers in quadratic time.
 LARGE_NUMBER = regex.compile(r"&#(?:0*+[0-9]{8,}+|[xX]0*+[0-9a-fA-F]{8,}+);?")
-WORD = regex.compile(rf"[[\p{{L}}\p{{M}}\p{{N}}]--[{UNSPACED}]]", regex.VERSION1)
 
 
 # Reading -----------------------------------------------------------------------
@@ -320,9 +319,17 @@ class WordAligner:
                 largest, rows = total, (begin, row)
         start, end = self.target[rows[0]][0], self.target[rows[1]][1]
         text = self.text
-        while 0 < start < len(text) and WORD.match(text[start - 1]) and WORD.match(text[start]):
+        while (
+            0 < start < len(text)
+            and SPACED_LETTER.match(text[start - 1])
+            and SPACED_LETTER.match(text[start])
+        ):
             start -= 1
-        while 0 < end < len(text) and WORD.match(text[end - 1]) and WORD.match(text[end]):
+        while (
+            0 < end < len(text)
+            and SPACED_LETTER.match(text[end - 1])
+            and SPACED_LETTER.match(text[end])
+        ):
             end += 1
         return start, end
 
@@ -396,9 +403,9 @@ def with_spaces(tag, text, place) -> str:
     It touches a word only where it did so in the source.
     """
     last, following = text[max(0, place - 1) : place], text[place : place + 1]
-    begins_word = last.strip() and (tag.last.isspace() or WORD.match(last))
-    before = " " if begins_word and not WORD.match(tag.last) else ""
-    after = " " if WORD.match(following) and not WORD.match(tag.following) else ""
+    begins_word = last.strip() and (tag.last.isspace() or SPACED_LETTER.match(last))
+    before = " " if begins_word and not SPACED_LETTER.match(tag.last) else ""
+    after = " " if SPACED_LETTER.match(following) and not SPACED_LETTER.match(tag.following) else ""
     return f"{before}{tag.raw}{after}"
 
 

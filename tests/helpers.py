@@ -225,3 +225,11 @@ def save(objects, logdir, *clock, keep=5, score=None):
     earlier = [other for other in manifest.read_rows(logdir) if other.place < row.place]
     checkpoint.save(objects, logdir, [*earlier, row], keep)
     return Path(logdir) / row.name
+
+
+def write_pairs(folder, pairs):
+    """Write pairs to two files; returns their paths."""
+    paths = [folder / "my.de", folder / "my.en"]
+    for path, lines in zip(paths, zip(*pairs, strict=True), strict=True):
+        path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return paths

@@ -11,6 +11,7 @@ import pytest
 
 import text
 from conftest import sample_pairs, slow
+from helpers import write_pairs
 from processes import ROOT
 from runtime.errors import InputError
 
@@ -22,14 +23,6 @@ def clean(monkeypatch):
     import clean
 
     return clean
-
-
-def write_pairs(folder, pairs):
-    """Write pairs to two files; returns their paths."""
-    paths = [folder / "my.de", folder / "my.en"]
-    for path, lines in zip(paths, zip(*pairs, strict=True), strict=True):
-        path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    return paths
 
 
 def run(*words):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from conftest import sample_pairs
+from helpers import write_pairs
 from processes import ROOT
 
 SIZES = ["--dev", "30", "--test", "20"]
@@ -22,14 +23,6 @@ def split(monkeypatch):
     import split
 
     return split
-
-
-def write_pairs(folder, pairs):
-    """Write pairs to two files; returns their paths."""
-    paths = [folder / "my.de", folder / "my.en"]
-    for path, lines in zip(paths, zip(*pairs, strict=True), strict=True):
-        path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    return paths
 
 
 def run(*words):
