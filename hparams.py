@@ -86,6 +86,7 @@ TINY = PAPER | dict(
     batch_tokens=2048,
     lr=0.0025,
     warmup_steps=AUTO,
+    decay_steps=AUTO,
     num_epochs=AUTO,
     keep_checkpoints=10,
     beam=5,
@@ -490,6 +491,14 @@ class Hyperparams(ModelHparams):
         INT32_LIMIT,
         auto=True,
     )
+    decay_steps: int = training_flag(
+        0,
+        "step up to which the learning rate falls linearly, after its peak; 0: it falls with"
+        " 1 / sqrt(step) and has no end, as in the paper; auto: all steps",
+        0,
+        INT32_LIMIT,
+        auto=True,
+    )
     label_smoothing: float = training_flag(
         0.1, "share of the probability that all tokens get in the labels of the loss", 0.0, 1.0
     )
@@ -845,7 +854,7 @@ def choose_vocab_size(characters) -> int:
 
 
 def choose_schedule(hp, steps_per_epoch) -> dict[str, int]:
-    """Choose numbers for `num_epochs` and `warmup_steps`, where they are `AUTO`.
+    """Choose numbers for `num_epochs`, `warmup_steps` and `decay_steps`, where they are `AUTO`.
 
     An epoch of a small text has few steps, and a model needs some thousands to learn
     anything. The fewer steps per epoch, the more epochs; with `max_steps`, as many as these
@@ -861,15 +870,17 @@ def choose_schedule(hp, steps_per_epoch) -> dict[str, int]:
     {'num_epochs': 60, 'warmup_steps': 660}
     {'num_epochs': 40, 'warmup_steps': 1000}
     """
-    num_epochs, warmup_steps = hp.num_epochs, hp.warmup_steps
+    num_epochs, warmup_steps, decay_steps = hp.num_epochs, hp.warmup_steps, hp.decay_steps
     if num_epochs == AUTO and hp.max_steps:
         num_epochs = count_epochs(hp.max_steps, steps_per_epoch)
     elif num_epochs == AUTO:
         num_epochs = round(40 * max(1.0, ENOUGH_STEPS_PER_EPOCH / steps_per_epoch) ** 0.4)
+    steps = count_steps(num_epochs, steps_per_epoch, hp.max_steps)
     if warmup_steps == AUTO:
-        steps = count_steps(num_epochs, steps_per_epoch, hp.max_steps)
         warmup_steps = min(1000, max(1, steps // 10))
-    return dict(num_epochs=num_epochs, warmup_steps=warmup_steps)
+    if decay_steps == AUTO:
+        decay_steps = steps
+    return dict(num_epochs=num_epochs, warmup_steps=warmup_steps, decay_steps=decay_steps)
 
 
 def count_epochs(max_steps, steps_per_epoch) -> int:

@@ -42,6 +42,47 @@ class InverseSqrtSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @keras.saving.register_keras_serializable("transformer")
+class LinearSchedule(keras.optimizers.schedules.LearningRateSchedule):
+    """A learning rate that rises linearly to a peak and then falls linearly, to 1% of it.
+
+    The first step is 1. After the last step of the schedule the learning rate stays.
+
+    Args:
+      peak: the highest learning rate.
+      warmup_steps: the step that has it; 0 if the first step has it.
+      decay_steps: the step that has the lowest learning rate.
+    """
+
+    END_SHARE = 0.01  # of the peak
+
+    def __init__(self, peak, warmup_steps, decay_steps):
+        check_arguments(POSITIVE, peak=peak, decay_steps=decay_steps)
+        check_arguments(COUNT, warmup_steps=warmup_steps)
+        self.peak = peak
+        self.warmup_steps = warmup_steps
+        self.decay_steps = decay_steps
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32") + 1  # Keras counts from 0
+        rise = step / max(1, self.warmup_steps)
+        fall = (self.decay_steps - step) / max(1, self.decay_steps - self.warmup_steps)
+        return self.peak * ops.minimum(rise, ops.maximum(fall, self.END_SHARE))
+
+    def get_config(self):
+        """Return the arguments of the constructor."""
+        return dict(
+            peak=self.peak, warmup_steps=self.warmup_steps, decay_steps=self.decay_steps
+        )
+
+
+def make_schedule(hp):
+    """Make the learning-rate schedule of Hyperparams."""
+    if hp.decay_steps:
+        return LinearSchedule(hp.peak_lr, hp.warmup_steps, hp.decay_steps)
+    return InverseSqrtSchedule(hp.peak_lr, hp.warmup_steps)
+
+
+@keras.saving.register_keras_serializable("transformer")
 class FusedAdam(keras.optimizers.Adam):
     """Adam (Kingma and Ba 2015) with one fused operation per variable.
 

@@ -110,7 +110,7 @@ class Splitter:
     Args:
       language: code of the language of the text, as de; an unknown one has common rules.
       vocab: Vocab of the source.
-      max_tokens: tokens that the model reads, `</S>` included.
+      max_tokens: tokens of a sentence at most, `</S>` included.
     """
 
     def __init__(self, language, vocab, max_tokens):

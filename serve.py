@@ -29,8 +29,8 @@ class ServeFlags(Flags):
     )
     split: bool = flag(
         True,
-        "split a text into sentences, and sentences that are too long into parts; without it, a"
-        " line is one sentence",
+        "split a text into sentences, and sentences of more than maxlen tokens into parts; without"
+        " it, a line is one sentence",
     )
     protect: bool = flag(
         True,
@@ -112,7 +112,7 @@ def main(options, models):
     look_inside = InsideView(loaded, plain, nbest)
     split = None
     if options.split:
-        split = Splitter(hp.source_lang, loaded.vocabs[0], translator.max_tokens)
+        split = Splitter(hp.source_lang, loaded.vocabs[0], hp.maxlen)
     app = make_app(translate, (hp.source_lang, hp.target_lang), hosts, look_inside, split)
     asyncio.run(listen(app, options.host, options.port))
     raise KeyboardInterrupt(signal.SIGTERM)

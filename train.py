@@ -223,9 +223,8 @@ def main(start):
         chosen = dict(vocab_size=choose_saved_size(hp, vocabs), vocab_sha256=fingerprints(vocabs))
         chosen |= settle_schedule(hp, data, vocabs) | choose_output_limit(hp, data)
         hp = dataclasses.replace(hp, **chosen)
-    elif more_steps:
-        num_epochs = count_epochs(hp.max_steps, count_steps_per_epoch(hp, data, vocabs))
-        hp = dataclasses.replace(hp, num_epochs=max(hp.num_epochs, num_epochs))
+    else:
+        hp = dataclasses.replace(hp, **adapt_schedule(start, data, vocabs))
     if hp.deterministic:
         tf.config.experimental.enable_op_determinism()
     text_digest = digest_of(data) if worker_rank()[1] > 1 else b""
@@ -382,8 +381,13 @@ def load_dev_data(hp, vocabs):
 
 def epochs_follow_steps(hp, steps_done) -> bool:
     """Whether a training that resumes has as many epochs as `max_steps` needs, which may be new."""
-    of_recipe = RECIPES[hp.recipe].get("num_epochs", Hyperparams.num_epochs)
-    return hp.given.get("num_epochs", of_recipe) == AUTO and hp.max_steps > steps_done
+    return is_chosen(hp, "num_epochs") and hp.max_steps > steps_done
+
+
+def is_chosen(hp, name) -> bool:
+    """Whether the flags of this call or the recipe let the program choose the value of a field."""
+    of_recipe = RECIPES[hp.recipe].get(name, getattr(Hyperparams, name))
+    return hp.given.get(name, of_recipe) == AUTO
 
 
 def count_steps_per_epoch(hp, data, vocabs) -> int:
@@ -397,13 +401,13 @@ def settle_schedule(hp, data, vocabs) -> dict[str, int]:
 
     Warns if the warm-up is longer than the training.
     """
-    if not hp.warmup_steps and hp.num_epochs != AUTO:
+    if not hp.warmup_steps and AUTO not in (hp.num_epochs, hp.decay_steps):
         return {}
     steps_per_epoch = count_steps_per_epoch(hp, data, vocabs)
     chosen = choose_schedule(hp, steps_per_epoch)
     num_epochs, warmup_steps = chosen["num_epochs"], chosen["warmup_steps"]
     steps = count_steps(num_epochs, steps_per_epoch, hp.max_steps)
-    if AUTO in (hp.num_epochs, hp.warmup_steps):
+    if AUTO in (hp.num_epochs, hp.warmup_steps, hp.decay_steps):
         print(
             f"Chosen for {len(data.X)} pairs, {steps_per_epoch} steps per epoch: num_epochs"
             f" {num_epochs}, {steps} steps in all, warmup_steps {warmup_steps}"
@@ -416,6 +420,25 @@ def settle_schedule(hp, data, vocabs) -> dict[str, int]:
             file=sys.stderr,
         )
     return chosen
+
+
+def adapt_schedule(start, data, vocabs) -> dict[str, int]:
+    """Choose numbers for what the program has chosen, if a training that resumes has new ends.
+
+    Args:
+      start: Start.
+    """
+    hp, saved = start.hp, start.saved
+    if (hp.num_epochs, hp.max_steps) == (saved.num_epochs, saved.max_steps):
+        return {}
+    steps_per_epoch = count_steps_per_epoch(hp, data, vocabs)
+    num_epochs, decay_steps = hp.num_epochs, hp.decay_steps
+    if hp.max_steps and is_chosen(hp, "num_epochs"):
+        num_epochs = max(num_epochs, count_epochs(hp.max_steps, steps_per_epoch))
+    if saved.decay_steps and is_chosen(hp, "decay_steps"):
+        decay_steps = count_steps(num_epochs, steps_per_epoch, hp.max_steps)
+        print(f"The learning rate now falls up to step {decay_steps}, not {saved.decay_steps}")
+    return dict(num_epochs=num_epochs, decay_steps=decay_steps)
 
 
 def choose_output_limit(hp, data) -> dict:

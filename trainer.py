@@ -28,7 +28,7 @@ from manifest import make_row
 from model import make_model
 from modules import smoothed_cross_entropy
 from monitor import summaries
-from optimizer import FusedAdam, GradientSum, InverseSqrtSchedule
+from optimizer import FusedAdam, GradientSum, make_schedule
 from runtime.errors import InputError
 from runtime.workers import check_same_settings, make_strategy
 from training_step import BATCH_SPEC, StepMetrics, make_train_step
@@ -243,7 +243,7 @@ class Trainer:
         self.strategy = make_strategy()
         check_same_settings(self.strategy, self.settings(start_paths, text_digest))
         self.chief = self.strategy.extended.should_checkpoint  # false in all workers but one
-        self.schedule = InverseSqrtSchedule(hp.peak_lr, hp.warmup_steps)
+        self.schedule = make_schedule(hp)
         with self.strategy.scope():
             self.model = make_model(hp, *map(len, vocabs))
             self.optimizer = FusedAdam(

@@ -52,7 +52,7 @@ class TranslateFlags(Flags):
     output: str = flag("-", "file to write the translations to; -: standard output", path=True)
     split: bool = translation_flag(
         False,
-        "split each line into sentences, and sentences that are too long for the model into parts;"
+        "split each line into sentences, and sentences of more than maxlen tokens into parts;"
         " a line of the output has all their translations",
         needs=dict(nbest=1, prefix=NO_PREFIX),
         remedy="Leave one of the two out: it is for lines of one sentence",
@@ -293,7 +293,7 @@ class LineTranslator:
         self.translator, self.replaces_unknown = translator, options.replace_unknown
         self.split = lambda line: Paragraph([line], ["", ""])
         if options.split:
-            self.split = Splitter(loaded.hp.source_lang, loaded.vocabs[0], translator.max_tokens)
+            self.split = Splitter(loaded.hp.source_lang, loaded.vocabs[0], loaded.hp.maxlen)
 
     def __call__(self, lines, prefixes=None) -> list[TranslatedLine]:
         """Translate lines, as a `Translator`."""

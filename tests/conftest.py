@@ -245,7 +245,7 @@ def train_once(folder, recipe, pairs=400, tests=30, **flags):
             named |= SMALL if "rnn" not in recipe else dict(hidden_units=32)
             named |= dict(ffn_units=64) if recipe in ("updated", "paper") else {}  # not 2,048
             named |= dict(batch_tokens=0, batch_size=32, num_epochs=12)
-            named |= dict(maxlen=15 if recipe == "legacy" else 40) | flags
+            named |= dict(maxlen=15 if recipe == "legacy" else 80) | flags
             run_main(prepro, named)
             run_main(train, named)
             done.write_text(json.dumps(named))

@@ -144,6 +144,17 @@ def test_translate_with_ctranslate2(trained):
         assert float(ours[2]) == pytest.approx(float(theirs[2]), abs=1.1e-4)
 
 
+def test_paragraphs_with_ctranslate2(trained):
+    text = "Der Hund schläft. Die Frau singt.  Der Hund schläft.\n\n".encode()
+    outputs = []
+    for engine in ("tensorflow", "ctranslate2"):
+        more = dict(engine=engine, length_penalty="ctranslate2", alpha=1.0)
+        out, _ = run_translate(trained("tiny"), text, split=True, **more)
+        outputs.append(out)
+    dog, _ = run_translate(trained("tiny"), "Der Hund schläft.\n".encode(), **more)
+    assert outputs[0] == outputs[1] and outputs[1].endswith(f"  {dog}\n")
+
+
 def test_unsupported_models_and_flags(trained, tmp_path, monkeypatch):
     legacy, tiny = (trained(recipe)["logdir"] for recipe in ("legacy", "tiny"))
     more = dict(format="ctranslate2", output=tmp_path / "out")

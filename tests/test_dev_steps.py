@@ -1,5 +1,6 @@
 """Evaluations within an epoch, with --dev_steps, and an end within it, with --max_steps."""
 
+import dataclasses
 import functools
 import os
 import signal
@@ -16,7 +17,7 @@ import trainer
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import SentencePairs, plan_batches
 from helpers import dev_scores, load, parameters, run_main, saved_rows, scalars
-from hparams import choose_schedule, make_hparams
+from hparams import choose_schedule, make_hparams, override
 from ids import RaggedIds
 from processes import Forked
 from runtime.errors import InputError
@@ -186,7 +187,29 @@ def test_a_larger_max_steps_trains_longer(flags, tmp_path):
 
 def test_the_schedule_is_that_of_max_steps():
     hp = make_hparams(dict(recipe="tiny", max_steps=1000))
-    assert choose_schedule(hp, steps_per_epoch=300) == dict(num_epochs=4, warmup_steps=100)
+    chosen = dict(num_epochs=4, warmup_steps=100, decay_steps=1000)
+    assert choose_schedule(hp, steps_per_epoch=300) == chosen
+
+
+@pytest.mark.parametrize(
+    "flags, steps",
+    [
+        (dict(), 20),
+        (dict(num_epochs=5), 50),
+        (dict(max_steps=15), 15),
+        (dict(num_epochs=5, decay_steps=30), 30),
+    ],
+)
+def test_the_learning_rate_falls_up_to_the_new_end_of_a_training_that_resumes(flags, steps):
+    first = dict(recipe="tiny", num_epochs=2, batch_size=10)
+    rows = RaggedIds.from_lists([[4, 3]] * 100)
+    data = SentencePairs(rows, rows, [], [], [])
+    saved = make_hparams(first)
+    saved = dataclasses.replace(saved, **choose_schedule(saved, steps_per_epoch=10))
+    assert saved.decay_steps == 20
+    start = train.Start(override(saved, first | flags), saved=saved)
+    chosen = train.adapt_schedule(start, data, None)
+    assert dataclasses.replace(start.hp, **chosen).decay_steps == steps
 
 
 @pytest.mark.parametrize("max_steps", [508, 1016])

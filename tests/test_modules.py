@@ -27,7 +27,7 @@ from modules import (
     label_smoothing,
     smoothed_cross_entropy,
 )
-from optimizer import FusedAdam, InverseSqrtSchedule
+from optimizer import FusedAdam, InverseSqrtSchedule, LinearSchedule
 from positions import LearnedPositions, Positions
 from variants import positions as other_positions
 from variants import rnn
@@ -346,6 +346,14 @@ def test_the_learning_rate_rises_to_its_peak_and_falls():
     assert float(InverseSqrtSchedule(0.5, 0)(123)) == 0.5
 
 
+def test_the_linear_learning_rate_rises_to_its_peak_and_falls_to_one_percent():
+    rates = [float(LinearSchedule(0.5, 10, 30)(step)) for step in range(40)]
+    np.testing.assert_allclose(rates[:10], 0.05 * np.arange(1, 11), rtol=1e-6)
+    np.testing.assert_allclose(rates[9:29], 0.025 * np.arange(20, 0, -1), rtol=1e-5)
+    np.testing.assert_allclose(rates[29:], 0.005, rtol=1e-6)
+    assert float(LinearSchedule(0.5, 0, 30)(0)) == pytest.approx(0.5 * 29 / 30)
+
+
 def plain_loss(y, logits):
     """The formula that `smoothed_cross_entropy` equals."""
     labels = label_smoothing(tf.one_hot(y, logits.shape[-1]))
@@ -455,6 +463,7 @@ def test_optimizer_and_schedule_survive_a_round_trip_through_their_configs():
         (lambda: rnn.RecurrentEncoder(7), "num_units is 7. With bidirectional it must be even"),
         (lambda: rnn.RecurrentDecoder(8, attention_score="cos"), "attention_score is 'cos'"),
         (lambda: InverseSqrtSchedule(0.1, -4), "warmup_steps is -4"),
+        (lambda: LinearSchedule(0.1, 4, 0), "decay_steps is 0"),
     ],
 )
 def test_wrong_arguments_are_refused(make, message):

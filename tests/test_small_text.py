@@ -43,7 +43,7 @@ def test_a_large_text_has_the_schedule_of_the_published_results():
 def test_a_small_text_has_more_epochs_and_reaches_the_peak():
     tiny, before = make_hparams(dict(recipe="tiny")), None
     for steps_per_epoch in (1, 4, 17, 45, 200, 300, 5000):
-        num_epochs, warmup_steps = choose_schedule(tiny, steps_per_epoch).values()
+        num_epochs, warmup_steps, _ = choose_schedule(tiny, steps_per_epoch).values()
         steps = num_epochs * steps_per_epoch
         assert 1 <= warmup_steps <= steps / 10
         if before:  # fewer epochs than before, but more steps

@@ -235,11 +235,13 @@ def test_a_terminal_is_asked_for_sentences(tiny):
 
 
 @slow
-def test_workers_share_a_file(tiny, tmp_path):
+@pytest.mark.parametrize("split", [False, True])
+def test_workers_share_a_file(tiny, tmp_path, split):
     source, outputs = tmp_path / "in", [tmp_path / "alone", tmp_path / "shared"]
-    source.write_text("".join(f"{line}\n" for line in ODD_LINES), "utf-8")
-    run_main(translate, dict(logdir=tiny["logdir"], source=str(source), output=str(outputs[0])))
-    for process in start(translate_command(tiny, source=source, output=outputs[1]), workers=2):
+    source.write_text("".join(f"{line}\n" for line in [*ODD_LINES, GERMAN]), "utf-8")
+    given = dict(source=str(source), split=split)
+    run_main(translate, dict(logdir=tiny["logdir"], output=str(outputs[0])) | given)
+    for process in start(translate_command(tiny, output=outputs[1], **given), workers=2):
         _, stderr = process.communicate()
         assert process.returncode == 0, stderr
     assert outputs[0].read_bytes() == outputs[1].read_bytes() != b""
