@@ -39,6 +39,7 @@ MAX_INPUT_TOKENS = 1024  # that are read of a sentence, if the model itself has 
 MAXLEN_LIMIT = 4097  # exclusive; the memory for attention grows with the square of `maxlen`
 MIN_COVERAGE = 0.98  # of sentencepiece
 MIN_TEMPERATURE = 0.001  # below it, but above 0, logits could overflow
+TIMED_WARMUP_STEPS = 250  # of a training that has so many minutes, and not so many steps
 ENOUGH_STEPS_PER_EPOCH = 300  # with so many, num_epochs auto is 40
 
 TEXT_FIELDS = [
@@ -524,6 +525,13 @@ class Hyperparams(ModelHparams):
         0,
         INT32_LIMIT,
     )
+    minutes: float = training_flag(
+        0.0,
+        "end the training this many minutes after the start of train.py, in place of num_epochs and"
+        " max_steps: the number of steps is planned from their speed; 0: train all epochs",
+        0.0,
+        1e6,
+    )
     dev_steps: int = training_flag(
         0,
         "also evaluate on the development set every this many steps, and save a checkpoint; 0: only"
@@ -801,6 +809,9 @@ def settle_flags(flags) -> dict:
         raise InputError("batch_size and batch_tokens both set the size of a batch. Give only one")
     if "batch_size" in flags:
         implied["batch_tokens"] = 0
+    for name in ("num_epochs", "max_steps"):
+        if flags.get("minutes") and name in flags:
+            raise InputError(f"minutes and {name} both set the end of a training. Give only one")
     if "average_checkpoints" in flags:
         implied["best"] = flags.get("best", False)
     return flags | implied
@@ -875,7 +886,10 @@ def choose_schedule(hp, steps_per_epoch) -> dict[str, int]:
         num_epochs = count_epochs(hp.max_steps, steps_per_epoch)
     elif num_epochs == AUTO:
         num_epochs = round(40 * max(1.0, ENOUGH_STEPS_PER_EPOCH / steps_per_epoch) ** 0.4)
-    steps = count_steps(num_epochs, steps_per_epoch, hp.max_steps)
+    if hp.minutes:  # the end is planned when the speed is known
+        num_epochs, steps = INT32_LIMIT - 1, 10 * TIMED_WARMUP_STEPS
+    else:
+        steps = count_steps(num_epochs, steps_per_epoch, hp.max_steps)
     if warmup_steps == AUTO:
         warmup_steps = min(1000, max(1, steps // 10))
     if decay_steps == AUTO:

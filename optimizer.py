@@ -46,6 +46,7 @@ class LinearSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """A learning rate that rises linearly to a peak and then falls linearly, to 1% of it.
 
     The first step is 1. After the last step of the schedule the learning rate stays.
+    `decay_steps` is a variable, so that the end of a training can be planned while it runs.
 
     Args:
       peak: the highest learning rate.
@@ -60,19 +61,18 @@ class LinearSchedule(keras.optimizers.schedules.LearningRateSchedule):
         check_arguments(COUNT, warmup_steps=warmup_steps)
         self.peak = peak
         self.warmup_steps = warmup_steps
-        self.decay_steps = decay_steps
+        self.decay_steps = tf.Variable(float(decay_steps), trainable=False)
 
     def __call__(self, step):
         step = ops.cast(step, "float32") + 1  # Keras counts from 0
         rise = step / max(1, self.warmup_steps)
-        fall = (self.decay_steps - step) / max(1, self.decay_steps - self.warmup_steps)
+        fall = (self.decay_steps - step) / ops.maximum(1.0, self.decay_steps - self.warmup_steps)
         return self.peak * ops.minimum(rise, ops.maximum(fall, self.END_SHARE))
 
     def get_config(self):
         """Return the arguments of the constructor."""
-        return dict(
-            peak=self.peak, warmup_steps=self.warmup_steps, decay_steps=self.decay_steps
-        )
+        decay_steps = int(self.decay_steps.numpy())
+        return dict(peak=self.peak, warmup_steps=self.warmup_steps, decay_steps=decay_steps)
 
 
 def make_schedule(hp):

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -43,8 +44,10 @@ from runtime.files import (
     may_write,
     split_paths,
 )
-from runtime.flags import AUTO, NONE
+from runtime.flags import AUTO, INT32_LIMIT, NONE
 from runtime.signals import SignalGuard
+
+START_SECONDS = time.monotonic()  # --minutes counts from here
 
 
 class Start(NamedTuple):
@@ -54,6 +57,14 @@ class Start(NamedTuple):
     rows: list = []  # the checkpoints in `logdir`, oldest first; none in a new training
     saved: Hyperparams | None = None  # of the training that it resumes
     other: Hyperparams | None = None  # of the model that it starts from
+
+    @property
+    def deadline(self) -> float | None:
+        """When the training ends, as time.monotonic(); None if it has a number of steps."""
+        hp, saved = self.hp, self.saved
+        is_planned = saved and saved.minutes == hp.minutes and saved.max_steps
+        is_timed = hp.given.get("minutes") and not is_planned
+        return START_SECONDS + 60 * hp.minutes if is_timed else None
 
 
 def find_start(flags) -> Start:
@@ -192,13 +203,14 @@ def main(start):
       KeyboardInterrupt: a signal came, and a checkpoint was saved.
       OSError: the disk is full, the memory is too small, or another worker has ended.
     """
-    worker_rank()  # raises the InputError of a wrong TF_CONFIG
+    if worker_rank()[1] > 1 and start.deadline:
+        raise InputError("minutes works in a single process only. Give --max_steps in its place")
     hp, rows, start_paths = start.hp, [], []
     choose_alpha_last = hp.given.get("alpha") == AUTO
     vocabs = load_vocabs(start.other or hp)
     if start.rows:
         rows = rows_to_resume(start, vocabs)
-        more_steps = epochs_follow_steps(hp, rows[-1].step)
+        more_steps = start.deadline or epochs_follow_steps(hp, rows[-1].step)
         if rows[-1].epochs_done >= hp.num_epochs and not more_steps:
             path = Path(hp.logdir) / rows[-1].name
             print(
@@ -223,6 +235,8 @@ def main(start):
         chosen = dict(vocab_size=choose_saved_size(hp, vocabs), vocab_sha256=fingerprints(vocabs))
         chosen |= settle_schedule(hp, data, vocabs) | choose_output_limit(hp, data)
         hp = dataclasses.replace(hp, **chosen)
+    elif start.deadline:  # the end is planned anew
+        hp = dataclasses.replace(hp, num_epochs=INT32_LIMIT - 1, max_steps=0)
     else:
         hp = dataclasses.replace(hp, **adapt_schedule(start, data, vocabs))
     if hp.deterministic:
@@ -239,7 +253,7 @@ def main(start):
         note_slow(hp, data, vocabs, trainer.model.count_params())
     with own_logdir(trainer, start.rows), SignalGuard() as guard:
         try:
-            trainer.train(data, dev, guard)
+            trainer.train(data, dev, guard, start.deadline)
             if choose_alpha_last and trainer.chief:
                 choose_alpha(hp, dev, guard)
         except KeyboardInterrupt as interrupt:
@@ -406,6 +420,8 @@ def settle_schedule(hp, data, vocabs) -> dict[str, int]:
     steps_per_epoch = count_steps_per_epoch(hp, data, vocabs)
     chosen = choose_schedule(hp, steps_per_epoch)
     num_epochs, warmup_steps = chosen["num_epochs"], chosen["warmup_steps"]
+    if hp.minutes:
+        return chosen
     steps = count_steps(num_epochs, steps_per_epoch, hp.max_steps)
     if AUTO in (hp.num_epochs, hp.warmup_steps, hp.decay_steps):
         print(

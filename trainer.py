@@ -7,6 +7,7 @@ count more in a replica that has few of them. Resuming exactly in the middle of 
 control of the loop.
 """
 
+import dataclasses
 import functools
 import math
 import sys
@@ -21,7 +22,7 @@ from tqdm import tqdm
 import checkpoint
 from bleu import LITTLE_LEARNED_HINT, METRICS, corpus_score, empty_note
 from data_load import get_batch_data, pairs_of_epoch
-from hparams import TEXT_FIELDS, save_hparams
+from hparams import TEXT_FIELDS, count_epochs, save_hparams
 from ids import PAD
 from inference import LoadedModel, SearchDecoder, decoding_batches, limit_hint, limit_note
 from manifest import make_row
@@ -34,6 +35,7 @@ from runtime.workers import check_same_settings, make_strategy
 from training_step import BATCH_SPEC, StepMetrics, make_train_step
 from variable_names import variables_by_2017_name
 
+PLAN_STEPS = 50  # after so many steps their speed is known well enough to plan the end
 SUMMARY_STEPS = 10  # steps between two points of TensorBoard's curves
 
 
@@ -183,6 +185,43 @@ def check_same_text(progress, digest, hp, path):
         )
 
 
+class Clock:
+    """Measures the speed of a run, evaluations included.
+
+    Args:
+      deadline: when the training ends, as time.monotonic(), or None.
+    """
+
+    def __init__(self, deadline=None):
+        self.deadline = deadline
+        self.start_seconds, self.first_step, self.global_step = 0.0, 0, 0
+        self.steps_per_epoch, self.epoch_end = 0, 0
+
+    def start_epoch(self, global_step, steps):
+        """Note how many steps are left of an epoch, which may have begun in an earlier run."""
+        self.steps_per_epoch = max(self.steps_per_epoch, steps)
+        self.epoch_end = global_step + steps
+
+    def step(self, global_step):
+        """Note that a step is done. The first one, which builds the graph, is not measured."""
+        if not self.start_seconds:
+            self.start_seconds, self.first_step = time.monotonic(), global_step
+        self.global_step = global_step
+
+    def steps(self) -> int:
+        """Count the steps that were measured."""
+        return self.global_step - self.first_step
+
+    def seconds_per_step(self) -> float:
+        """Return the mean time of a step."""
+        return (time.monotonic() - self.start_seconds) / max(1, self.steps())
+
+    def plan_is_due(self) -> bool:
+        """Whether to plan the end now: every so many steps, or when the time is over."""
+        is_over = time.monotonic() > self.deadline
+        return is_over or self.steps() > 0 and self.steps() % PLAN_STEPS == 0
+
+
 class MetricLog:
     """Collects the metrics of steps, and writes the curves of TensorBoard."""
 
@@ -318,25 +357,26 @@ class Trainer:
         """Whether a checkpoint has a score with this metric and development set."""
         return row.score is not None and (row.metric, row.dev) == (self.hp.metric, self.dev_sha256)
 
-    def train(self, data, dev, guard):
-        """Train for `num_epochs`, up to `max_steps`, or until `patience` runs out.
+    def train(self, data, dev, guard, deadline=None):
+        """Train for `num_epochs`, up to `max_steps` or the deadline, or until `patience` runs out.
 
         Args:
           data: SentencePairs.
           dev: EvalSet, or None.
           guard: SignalGuard.
+          deadline: as time.monotonic(), or None.
 
         Raises:
           KeyboardInterrupt: a signal came, and a checkpoint was saved.
         """
         hp, progress = self.hp, self.progress
+        self.clock = Clock(deadline)
         digest = digest_of(data)
         check_same_text(progress, digest, hp, self.path)
         progress.text_digest.assign(digest)
-        self.start = time.monotonic(), progress.global_step  # of this run
         for bar in self.moments(data):
             if self.log_is_due():
-                bar.set_postfix_str(self.log_metrics(), refresh=False)
+                bar.set_postfix_str(self.log_metrics() + self.time_left(), refresh=False)
             # Only the chief stops by itself: it would wait for workers that ended before it.
             # Before the first step there is nothing to save; a signal waits for that step.
             stop = self.chief and guard.signal is not None and progress.global_step > 0
@@ -349,7 +389,8 @@ class Trainer:
             if self.is_over():
                 break
         if self.steps_are_done():
-            print(f"All {hp.max_steps} steps are done. To train longer, raise --max_steps")
+            flag = "minutes" if hp.minutes else "max_steps"
+            print(f"All {self.hp.max_steps} steps are done. To train longer, raise --{flag}")
         elif progress.epochs_done < hp.num_epochs:
             unit = "evaluations" if hp.dev_steps else "epochs"
             metric, best = METRICS[hp.metric], max(self.scores)
@@ -365,16 +406,19 @@ class Trainer:
           the progress bar.
         """
         hp, progress = self.hp, self.progress
-        while progress.epoch <= hp.num_epochs:
+        while progress.epoch <= self.hp.num_epochs:
             done = progress.steps * hp.accumulate  # batches
             batches, num_batch = epoch_batches(
                 data, self.vocabs, hp, progress.epoch, skip=done, strategy=self.strategy
             )
             done = min(done, num_batch)  # the last step of an epoch may have fewer batches
             progress.epoch_done = done == num_batch  # a signal came before its evaluation
+            steps_left = math.ceil((num_batch - done) / hp.accumulate)
+            self.clock.start_epoch(progress.global_step, steps_left)
+            of_all = "" if self.clock.deadline else f"/{hp.num_epochs}"
             bar = tqdm(
                 batches,
-                desc=f"epoch {progress.epoch}/{hp.num_epochs}",
+                desc=f"epoch {progress.epoch}{of_all}",
                 total=num_batch,
                 initial=done,
                 leave=False,
@@ -393,6 +437,8 @@ class Trainer:
                     self.metric_log.add(self.step(x, y))
                     progress.global_step += 1
                     progress.epoch_done = done == num_batch
+                    self.clock.step(progress.global_step)
+                    self.plan_end()
                     yield bar
             progress.next_epoch()
 
@@ -454,14 +500,35 @@ class Trainer:
 
     def time_left(self) -> str:
         """Describe how long the remaining steps take at the mean speed of this run."""
-        hp, progress = self.hp, self.progress
-        steps = (hp.num_epochs - progress.epoch) * progress.steps
+        hp, clock, global_step = self.hp, self.clock, self.progress.global_step
+        epochs = hp.num_epochs - self.progress.epoch
+        steps = clock.epoch_end - global_step + epochs * clock.steps_per_epoch
         if hp.max_steps:
-            steps = min(steps, hp.max_steps - progress.global_step)
-        start_time, start_step = self.start
-        seconds = (time.monotonic() - start_time) / max(1, progress.global_step - start_step)
-        minutes = math.ceil(steps * seconds / 60)
+            steps = min(steps, hp.max_steps - global_step)
+        seconds = steps * clock.seconds_per_step()
+        if clock.deadline and not hp.max_steps:
+            seconds = clock.deadline - time.monotonic()
+        minutes = math.ceil(seconds / 60)
         return f", {minutes} min left" if minutes > 0 else ""
+
+    def plan_end(self):
+        """Plan how many steps the training has up to the deadline, as often as `PLAN_STEPS`.
+
+        The learning rate then falls up to the last one.
+        """
+        clock, global_step = self.clock, self.progress.global_step
+        if not clock.deadline or not clock.plan_is_due():
+            return
+        steps = int((clock.deadline - time.monotonic()) / clock.seconds_per_step())
+        max_steps = global_step + max(0, steps)
+        if not self.hp.max_steps:
+            tqdm.write(f"Planned: {max_steps} steps in {self.hp.minutes:g} minutes")
+        changes = dict(max_steps=max_steps)
+        changes["num_epochs"] = count_epochs(max_steps, clock.steps_per_epoch)
+        if self.hp.decay_steps:
+            changes["decay_steps"] = max_steps
+            self.schedule.decay_steps.assign(max_steps)
+        self.hp = dataclasses.replace(self.hp, **changes)
 
     def evaluate(self, dev, guard):
         """Evaluate on the development set.

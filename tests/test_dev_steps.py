@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import os
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ import trainer
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import SentencePairs, plan_batches
 from helpers import dev_scores, load, parameters, run_main, saved_rows, scalars
-from hparams import choose_schedule, make_hparams, override
+from hparams import choose_schedule, make_hparams, override, read_hparams
 from ids import RaggedIds
 from processes import Forked
 from runtime.errors import InputError
@@ -158,6 +159,39 @@ def test_the_last_evaluation_of_max_steps_is_made_up_for_after_a_signal(flags, t
     run(run_training, flags)
     assert [*scalars(tmp_path)["dev_bleu"]] == [5, 9]
     assert checkpoint.latest_readable(tmp_path).name == "model_epoch_01_gs_9_partial"
+
+
+def test_a_training_of_some_minutes_plans_its_end(flags, tmp_path, monkeypatch):
+    flags = flags | dict(logdir=str(tmp_path), minutes=0.1, dev_steps=0, decay_steps="auto")
+    del flags["num_epochs"]
+    monkeypatch.setattr(train, "START_SECONDS", time.monotonic())
+    run_main(train, flags)
+    last, hp = manifest.read_rows(tmp_path)[-1], read_hparams(tmp_path)
+    assert 0 < last.step == hp.max_steps == hp.decay_steps and last.score is not None
+    assert hp.num_epochs < last.step
+    monkeypatch.setattr(train, "START_SECONDS", time.monotonic())
+    run_main(train, flags)  # the same command: the training is done
+    assert manifest.read_rows(tmp_path)[-1] == last
+    run_main(train, flags | dict(minutes=0.05))  # other minutes: they begin anew
+    assert manifest.read_rows(tmp_path)[-1].step > last.step
+    with pytest.raises(InputError, match="minutes and max_steps both set the end"):
+        run_main(train, flags | dict(max_steps=3))
+
+
+def test_the_end_is_planned_from_the_speed(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(trainer.time, "monotonic", lambda: now)
+    clock = trainer.Clock(deadline=400.0)
+    clock.start_epoch(0, 500)
+    planned = []
+    for step in range(1, 103):
+        now += 20 if step == 1 else 1 if step < 100 else 200  # the first step is not measured
+        clock.step(step)
+        planned += [step] * clock.plan_is_due()
+        if step == 51:
+            assert clock.seconds_per_step() == 1
+    assert planned == [51, 100, 101, 102]  # and when the time is over
+    assert clock.steps_per_epoch == 500
 
 
 @slow
