@@ -41,7 +41,7 @@ POSITIONS = dict(
     convolutional=PositionChoice("variants.positions.ConvolutionalPositions"),
     complex=PositionChoice("variants.positions.ComplexPositions", even="hidden_units"),
     shaw=relative("variants.positions.ShawPositions"),
-    t5=relative("variants.positions.T5Positions"),
+    t5=PositionChoice("variants.positions.T5Positions", relative=True),
     xlnet=relative("variants.positions.XLNetPositions"),
     deberta=relative("variants.positions.DebertaPositions"),
     rotary=relative("variants.positions.RotaryPositions", even="head_units"),
@@ -102,7 +102,7 @@ USUAL_TRANSFORMER = dict(
     temperature=0.0,
 )
 CTRANSLATE2_NEEDS = USUAL_TRANSFORMER | dict(
-    positions=("learned", "sinusoid", "paired_sinusoid"), normalization=("post", "pre")
+    positions=("learned", "sinusoid", "paired_sinusoid", "t5"), normalization=("post", "pre")
 )
 MARIAN_NEEDS = USUAL_TRANSFORMER | dict(
     positions="paired_sinusoid", normalization="post", tied_embeddings=True
@@ -143,7 +143,12 @@ EXPORT_FORMATS = dict(
         quantizes=True,
         refused=("beam", "length_penalty", "alpha"),
     ),
-    huggingface=ExportChoice("interop.huggingface_model.write", MARIAN_NEEDS, OTHER_FORMAT),
+    huggingface=ExportChoice(
+        "interop.huggingface_model.write",
+        MARIAN_NEEDS,
+        "Export with --format saved_model, or train with --recipe updated or paper, or with"
+        " --positions paired_sinusoid --normalization post",
+    ),
     logdir=ExportChoice("interop.logdir.write"),
 )
 

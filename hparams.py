@@ -40,7 +40,7 @@ MAXLEN_LIMIT = 4097  # exclusive; the memory for attention grows with the square
 MIN_COVERAGE = 0.98  # of sentencepiece
 MIN_TEMPERATURE = 0.001  # below it, but above 0, logits could overflow
 TIMED_WARMUP_STEPS = 250  # of a training that has so many minutes, and not so many steps
-ENOUGH_STEPS_PER_EPOCH = 300  # with so many, num_epochs auto is 40
+ENOUGH_STEPS_PER_EPOCH = 300  # with so many, num_epochs auto is 20
 
 TEXT_FIELDS = [
     f"{side}_{part}" for part in ("train", "dev", "test") for side in ("source", "target")
@@ -75,31 +75,31 @@ PAPER = UPDATED | dict(
     beam=4,
     average_checkpoints=5,
 )
-TINY = PAPER | dict(
+# What the recipes for a CPU share.
+CPU = PAPER | dict(
     vocab_size=AUTO,
     fold_case=True,
+    dropout_on="sublayers",
+    dropout_rate=0.2,
+    batch_tokens=2048,
+    warmup_steps=AUTO,
+    decay_steps=AUTO,
+    num_epochs=AUTO,
+    beam=5,
+    alpha=1.4,
+    average_checkpoints=1,  # the last one, with the lowest learning rate, is the best
+)
+TINY = CPU | dict(
     hidden_units=128,
     ffn_units=256,
     num_blocks=4,
     num_heads=4,
-    dropout_on="sublayers",
-    dropout_rate=0.2,
-    batch_tokens=2048,
-    lr=0.0025,
-    warmup_steps=AUTO,
-    decay_steps=AUTO,
-    num_epochs=AUTO,
-    keep_checkpoints=10,
-    beam=5,
-    alpha=1.4,
-    average_checkpoints=10,
-)
-LOW_RESOURCE = TINY | dict(
     positions="t5",
     normalization="pre",
-    consistency=5.0,
+    lr=0.005,
 )
-RNN = TINY | dict(
+LOW_RESOURCE = TINY | dict(consistency=5.0)
+RNN = CPU | dict(
     model="rnn",
     hidden_units=256,
     decoder_attention=False,
@@ -877,15 +877,15 @@ def choose_schedule(hp, steps_per_epoch) -> dict[str, int]:
     >>> hp = make_hparams(dict(recipe="tiny"))
     >>> for steps in (6, 110, 318):
     ...     print(choose_schedule(hp, steps))
-    {'num_epochs': 191, 'warmup_steps': 114}
-    {'num_epochs': 60, 'warmup_steps': 660}
-    {'num_epochs': 40, 'warmup_steps': 1000}
+    {'num_epochs': 96, 'warmup_steps': 57, 'decay_steps': 576}
+    {'num_epochs': 30, 'warmup_steps': 330, 'decay_steps': 3300}
+    {'num_epochs': 20, 'warmup_steps': 636, 'decay_steps': 6360}
     """
     num_epochs, warmup_steps, decay_steps = hp.num_epochs, hp.warmup_steps, hp.decay_steps
     if num_epochs == AUTO and hp.max_steps:
         num_epochs = count_epochs(hp.max_steps, steps_per_epoch)
     elif num_epochs == AUTO:
-        num_epochs = round(40 * max(1.0, ENOUGH_STEPS_PER_EPOCH / steps_per_epoch) ** 0.4)
+        num_epochs = round(20 * max(1.0, ENOUGH_STEPS_PER_EPOCH / steps_per_epoch) ** 0.4)
     if hp.minutes:  # the end is planned when the speed is known
         num_epochs, steps = INT32_LIMIT - 1, 10 * TIMED_WARMUP_STEPS
     else:

@@ -36,6 +36,7 @@ from training_step import BATCH_SPEC, StepMetrics, make_train_step
 from variable_names import variables_by_2017_name
 
 PLAN_STEPS = 50  # after so many steps their speed is known well enough to plan the end
+ESTIMATE_STEPS = 100  # after so many steps the time that is left is printed
 SUMMARY_STEPS = 10  # steps between two points of TensorBoard's curves
 
 
@@ -439,6 +440,8 @@ class Trainer:
                     progress.epoch_done = done == num_batch
                     self.clock.step(progress.global_step)
                     self.plan_end()
+                    if self.clock.steps() == ESTIMATE_STEPS and self.chief and self.time_left():
+                        tqdm.write(f"Step {progress.global_step}{self.time_left()}")
                     yield bar
             progress.next_epoch()
 

@@ -16,6 +16,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "benchmarks" / "work"
+# The recipe tiny with the parts that the paper has.
+SMALL_PAPER = dict(
+    recipe="tiny",
+    positions="paired_sinusoid",
+    normalization="post",
+    lr=0.0025,
+    decay_steps=0,
+)
 
 
 def corpus_folder(corpus) -> Path:

@@ -214,7 +214,9 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("baseline", choices=("uncached", "joeynmt", "ctranslate2"))
-    parser.add_argument("--logdir", help="a model of the recipe tiny")
+    parser.add_argument(
+        "--logdir", help="a model of the recipe tiny, with the flags of harness.SMALL_PAPER"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     WORK.mkdir(exist_ok=True)

@@ -17,6 +17,7 @@ import sys
 
 from harness import (
     ROOT,
+    SMALL_PAPER,
     WORK,
     Worker,
     baseline_python,
@@ -32,7 +33,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 SIZES = dict(
     legacy=("iwslt16", 20, {"recipe": "legacy"}),
-    tiny=("multi30k", 40, {"recipe": "tiny", "warmup_steps": 1000}),
+    tiny=("multi30k", 40, SMALL_PAPER | {"warmup_steps": 1000}),
     base=("multi30k", 5, {"recipe": "paper", "vocab_size": 8000, "batch_tokens": 4096}),
 )
 TORCH_ARGS = "hidden_units num_blocks num_heads dropout_rate tied_embeddings precision".split()

@@ -53,18 +53,25 @@ def make_spec(hp, model):
     """Convert a built `Transformer` to a `ctranslate2.specs.TransformerSpec`."""
     specs = import_optional("ctranslate2").specs
     pre_norm = hp.normalization == "pre"
-    spec = specs.TransformerSpec.from_config(hp.num_blocks, hp.num_heads, pre_norm=pre_norm)
+    spec = specs.TransformerSpec.from_config(
+        hp.num_blocks,
+        hp.num_heads,
+        pre_norm=pre_norm,
+        relative_attention_bias=hp.positions == "t5",
+    )
     spec.config.unk_token, spec.config.eos_token = SPECIALS[UNK], SPECIALS[EOS]
     spec.config.bos_token = spec.config.decoder_start_token = SPECIALS[BOS]
     spec.config.add_source_eos = True
     spec.config.layer_norm_epsilon = Normalize().epsilon
     set_input(spec.encoder, spec.encoder.embeddings[0], model.enc_input, hp)
     set_input(spec.decoder, spec.decoder.embeddings, model.dec_input, hp)
-    for layer, block in zip(spec.encoder.layer, model.enc_blocks, strict=True):
-        set_self_attention(layer.self_attention, block.self_attention)
+    encoder = spec.encoder.layer, model.enc_blocks, model.enc_positions
+    decoder = spec.decoder.layer, model.dec_blocks, model.dec_positions
+    for layer, block, positions in zip(*encoder, strict=True):
+        set_self_attention(layer.self_attention, block.self_attention, positions)
         set_feedforward(layer.ffn, block.feedforward)
-    for layer, block in zip(spec.decoder.layer, model.dec_blocks, strict=True):
-        set_self_attention(layer.self_attention, block.self_attention)
+    for layer, block, positions in zip(*decoder, strict=True):
+        set_self_attention(layer.self_attention, block.self_attention, positions)
         set_cross_attention(layer.attention, block.vanilla_attention)
         set_feedforward(layer.ffn, block.feedforward)
     if pre_norm:
@@ -83,6 +90,8 @@ def set_input(spec, embeddings, layer, hp):
       layer: the `InputEmbedding`.
     """
     embeddings.weight = layer.tokens.padded_table().numpy()  # (V, C)
+    if hp.positions == "t5":  # they are in self-attention
+        return
     if hp.positions != "learned":
         # <S>, and the longest translation of the longest source.
         count = 1 + int(hp.max_output_tokens(hp.max_input_tokens))
@@ -93,8 +102,15 @@ def set_input(spec, embeddings, layer, hp):
     spec.position_encodings.encodings = vectors[0].numpy()
 
 
-def set_self_attention(spec, attention):
-    """Set Q, K and V, which CTranslate2 fuses into one matrix, W_O and the normalization."""
+def set_self_attention(spec, attention, positions):
+    """Set Q, K and V, which CTranslate2 fuses into one matrix, W_O and the normalization.
+
+    Args:
+      positions: T5Positions, or None for absolute positions.
+    """
+    if positions is not None:
+        spec.relative_attention_bias = positions.table.numpy()  # (buckets, h)
+        spec.relative_attention_max_distance = np.int32(positions.max_distance)
     set_dense(spec.linear[0], attention.query, attention.key, attention.value)
     set_output(spec.linear[1], attention)
     set_normalize(spec.layer_norm, attention.add_norm.normalize)

@@ -426,8 +426,8 @@ def test_another_recipe_in_the_logdir(model, tmp_path):
         (["export.py", "--quantization", "int8"], "needs --format ctranslate2"),
         (["train.py", "--recipe", "rnn", "--num_heads", "2"], "num_heads has an effect only with"),
         (
-            ["train.py", "--positions", "t5", "--attention_score", "dot"],
-            "positions t5 needs --attention_score scaled_dot, and it is dot",
+            ["train.py", "--positions", "rotary", "--attention_score", "dot"],
+            "positions rotary needs --attention_score scaled_dot, and it is dot",
         ),
         (["train.py", "--positions", "t5", "--sinusoid"], "sinusoid needs --positions sinusoid"),
         (["train.py", "--best", "--average_checkpoints", "5"], "best uses one checkpoint"),
@@ -457,7 +457,7 @@ def test_batch_size_switches_batch_tokens_off(tmp_path):
     hp = make_hparams(dict(recipe="tiny", batch_size=4))
     assert (hp.batch_size, hp.batch_tokens) == (4, 0)
     assert make_hparams(dict(recipe="tiny")).batch_tokens == 2048
-    fields = dict(batch_tokens=2048, vocab_size=300, num_epochs=40, warmup_steps=100)
+    fields = dict(batch_tokens=2048, vocab_size=300, num_epochs=40, warmup_steps=100, decay_steps=0)
     fields |= dict(logdir=str(tmp_path), vocab_sha256={"bpe": "1"})
     save_hparams(dataclasses.replace(hp, **fields))
     given = dict(logdir=str(tmp_path), batch_size=4)

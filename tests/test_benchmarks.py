@@ -109,7 +109,7 @@ def test_the_model_for_joeynmt(benchmarks, trained, tmp_path):
     import joey
     import time_decode
 
-    flags = trained("tiny")
+    flags = trained("tiny", positions="paired_sinusoid", normalization="post")
     hp = load_hparams({"logdir": flags["logdir"]})
     config = joey.joey_config(hp, dict(source_train="train.de", source_dev="val.de"), tmp_path)
     assert json.loads(json.dumps(config))["data"]["train"] == "train"
@@ -118,6 +118,21 @@ def test_the_model_for_joeynmt(benchmarks, trained, tmp_path):
     per_encoder_block, per_decoder_block = 2 * (4 + 1 + 2 + 1), 2 * (4 + 4 + 1 + 1 + 2 + 1)
     blocks = hp.num_blocks * (per_encoder_block + per_decoder_block)
     assert len(arrays) == blocks + 3 + 2  # the tied matrix three times, two tables of positions
+
+
+def test_the_table_and_the_curves_of_the_race(benchmarks, tmp_path):
+    import race
+
+    points = [[1.0, 1.5, 250, 28.0], [2.0, 3.04, 500, 31.0], [3.0, 4.5, 750, 30.5]]
+    row = dict(date="2026-11-25", name="tiny", flags="--seed 0", machine="a PC", points=points)
+    last = race.table([row, row]).splitlines()[-1]
+    assert last.split(" | ")[4:] == ["2.0 (3.0)", "", "", "", "30.5", "3.0 (4.5) |"]
+    race.draw([row], tmp_path / "race.png")
+    assert (tmp_path / "race.png").stat().st_size > 1000
+    line = (
+        "logdir/model_epoch_01_gs_253: mean_loss 5.491 acc 0.302, dev loss 4.227 BLEU 13.03 chrF 3"
+    )
+    assert race.REPORT.search(line).groups() == ("253", "13.03")
 
 
 def test_a_missing_corpus_is_named(benchmarks, tmp_path, monkeypatch):

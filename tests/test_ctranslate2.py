@@ -80,9 +80,13 @@ def test_log_probabilities_are_equal(flags, tmp_path, quantization):
         assert 0 < np.abs(differences).mean() < 0.05
 
 
-def test_normalization_before_each_sublayer(trained, tmp_path):
+@pytest.mark.parametrize(
+    "more", [dict(normalization="pre"), dict(normalization="post"), dict(positions="t5")]
+)
+def test_normalization_and_positions(trained, tmp_path, more):
     (_, hp, _, vocabs), X = loaded(trained("tiny"), beam=1)
-    hp = dataclasses.replace(hp, normalization="pre")
+    X = [*X, np.resize(X[0][:-1], 300)]  # distances above the last bucket of t5, which is at 128
+    hp = dataclasses.replace(hp, **more)
     model = make_model(hp, *map(len, vocabs))
     rng = np.random.default_rng(0)
     for variable in model.trainable_variables:  # also gamma and beta differ between layers

@@ -85,7 +85,7 @@ RECIPES = dict(
     | dict(warmup_steps=4000, dropout_on="attention", pad_logit=False, label_smoothing=0.1),
     paper=dict(vocab_size=32000, beta_2=0.98, epsilon=1e-9, dropout_rate=0.1, ffn_units=2048)
     | dict(output_projection=True, dropout_on="both", beam=4, alpha=0.6, average_checkpoints=5),
-    tiny=dict(hidden_units=128, ffn_units=256, num_blocks=4, num_heads=4),
+    tiny=dict(hidden_units=128, ffn_units=256, num_blocks=4, positions="t5", normalization="pre"),
     low_resource=dict(positions="t5", normalization="pre", consistency=5.0, hidden_units=128),
 )
 
@@ -126,7 +126,7 @@ def help_of(*words):
 def test_help_shows_the_defaults_that_apply(tmp_path):
     assert "1: greedy search (default: the model's)" in help_of("eval.py", f"--logdir={tmp_path}")
     hp = make_hparams(dict(recipe="tiny", logdir=str(tmp_path), beam=7, vocab_size=300))
-    fields = dict(num_epochs=40, warmup_steps=100, vocab_sha256={"bpe": "1"})
+    fields = dict(num_epochs=40, warmup_steps=100, decay_steps=0, vocab_sha256={"bpe": "1"})
     save_hparams(dataclasses.replace(hp, **fields))
     assert "1: greedy search (default: 7)" in help_of("eval.py", f"--logdir={tmp_path}")
     assert "1: greedy search (default: 1)" in help_of("train.py")
@@ -389,7 +389,10 @@ def test_each_rule_is_checked_and_named(owner, field, kind, other):
         (dict(recipe="rnn", positions="t5"), "positions .* only with --model transformer"),
         (dict(recipe="rnn", attention_score="dot"), "only with a model with attention"),
         (dict(sinusoid=True, positions="t5"), "sinusoid needs --positions sinusoid"),
-        (dict(positions="t5", attention_score="dot"), "t5 needs --attention_score scaled_dot"),
+        (
+            dict(positions="rotary", attention_score="dot"),
+            "rotary needs --attention_score scaled_dot",
+        ),
         (dict(recipe="tiny", temperature=1.0), "needs --beam 1, and it is 5. Draw"),
         (dict(top_k=5), "top_k 5 needs --temperature above 0, and it is 0.0"),
         (dict(bpe_dropout=0.1, tokenizer="bpe"), "needs positions without an end"),

@@ -40,17 +40,19 @@ needs_transformers = pytest.mark.skipif(
     " another environment whose Python HUGGINGFACE_PYTHON names",
 )
 SIDES = (("source", "de"), ("target", "en"))
+MARIAN = dict(positions="paired_sinusoid", normalization="post")  # what it has, and tiny has not
 EPSILON = 1e-5  # of Marian's normalization; ours is 1e-8
 
 
 @pytest.fixture(scope="module", params=slow_unless(["tiny"], ["updated", "paper", "tiny"]))
 def exported(request, trained, tmp_path_factory):
     """The flags of a model, and the folder of its export."""
-    flags = dict(logdir=trained(request.param)["logdir"], average_checkpoints=1, beam=1)
+    model = trained(request.param, **MARIAN)
+    flags = dict(logdir=model["logdir"], average_checkpoints=1, beam=1)
     path = tmp_path_factory.mktemp(request.param) / "model"
     done = forked_script("export.py", **flags, format="huggingface", output=path)
     assert done.returncode == 0 and f"{path}: " in done.stdout, done.stderr
-    return flags | dict(source_test=trained(request.param)["source_test"]), path
+    return flags | dict(source_test=model["source_test"]), path
 
 
 # A model of Marian in NumPy ----------------------------------------------------
@@ -184,7 +186,7 @@ def test_the_search_of_generate():
     ],
 )
 def test_models_that_marian_does_not_have_are_refused(change):
-    hp = make_hparams(dict(recipe="tiny") | change)
+    hp = make_hparams(change if "recipe" in change else dict(recipe="tiny") | MARIAN | change)
     with pytest.raises(InputError, match="format huggingface needs .* Export with --format saved"):
         ExportFlags(format="huggingface").check_needs(hp)
 
@@ -283,7 +285,7 @@ def test_real_text_has_the_same_tokens(real_text, tmp_path):
     """The model has not learned anything, only the vocabulary has."""
     folder = real_text / "multi30k"
     flags = {f"{side}_train": str(folder / f"train.{lang}") for side, lang in SIDES}
-    flags |= dict(recipe="tiny", preprocessed=str(tmp_path / "vocab"))
+    flags |= dict(recipe="tiny", preprocessed=str(tmp_path / "vocab")) | MARIAN
     run_main(prepro, flags)
     hp = make_hparams(flags)
     vocabs = load_vocabs(dataclasses.replace(hp, vocab_size=AUTO))

@@ -139,7 +139,7 @@ SETTINGS = dict(
     learned={},
     sinusoid=dict(positions="sinusoid"),
     **{recipe: model_args(recipe) for recipe in ("updated", "paper", "tiny")},
-    pre_norm=model_args("tiny") | dict(normalization="pre"),
+    pre_norm=model_args("tiny") | dict(positions="paired_sinusoid"),
     unmasked=model_args("legacy") | dict(mask_from="none"),
 )
 FROM_IDS = ["updated", "paper", "tiny", "pre_norm"]
@@ -159,7 +159,7 @@ def test_normalization_before_each_sublayer_equals_the_formula():
     """x + Sublayer(LayerNorm(x)) for each sublayer, and LayerNorm after the last one."""
     model = transformer(13, 13, **SETTINGS["pre_norm"] | SIZES)
     plain = transformer(
-        13, 13, **SETTINGS["tiny"] | SIZES | dict(normalization="none", residual=False)
+        13, 13, **SETTINGS["pre_norm"] | SIZES | dict(normalization="none", residual=False)
     )
     for variable in model.trainable_variables:
         variable.assign_add(np.random.default_rng(0).normal(scale=0.1, size=variable.shape))
@@ -498,7 +498,11 @@ TRANSFORMER = RECURRENT | dict(maxlen=9, num_blocks=1, num_heads=2)
         (transformer, dict(word_dropout=1.0), "word_dropout is 1.0"),
         (transformer, dict(source_vocab=0), "source_vocab is 0"),
         (transformer, dict(tied_embeddings=True, target_vocab=13), "one vocabulary. source_vocab"),
-        (transformer, dict(positions="t5", attention_score="dot"), "t5 needs --attention_score"),
+        (
+            transformer,
+            dict(positions="rotary", attention_score="dot"),
+            "rotary needs --attention_score",
+        ),
         (recurrent_model, dict(cell="GRU"), "cell is GRU. Choose one of tanh, gru, lstm"),
         (recurrent_model, dict(hidden_units=7), "hidden_units is 7"),
         (recurrent_model, dict(dropout_rate=-1.0), "dropout_rate is -1.0"),

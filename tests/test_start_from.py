@@ -186,7 +186,7 @@ def test_auto_is_also_a_name(trained, tmp_path, monkeypatch):
     assert hp.vocab_sha256 == saved.vocab_sha256
     assert (hp.logdir, hp.source_test) == ("auto", "auto")
     assert (hp.num_epochs, hp.alpha, hp.recipe) == (saved.num_epochs, saved.alpha, "tiny")
-    with pytest.raises(InputError, match="was trained with --positions paired_sinusoid, not auto"):
+    with pytest.raises(InputError, match="was trained with --positions t5, not auto"):
         load_hparams(dict(positions="auto"))
 
 

@@ -438,7 +438,7 @@ def test_the_order_is_kept_and_a_translation_does_not_depend_on_its_batch(run, m
         together = [best.text for best, *_ in decode(X)]
         each = (decode(RaggedIds.from_lists([x.tolist()])) for x in X)
         alone = [best.text for [(best, *_)] in each]
-        assert together == alone and len(set(together)) > 5
+        assert together == alone and len(set(together)) > 2
 
 
 def test_the_score_of_a_translation_equals_that_of_the_search(run):

@@ -507,7 +507,7 @@ def test_the_digest_of_parameters_is_of_all_checkpoints(tmp_path):
 @pytest.mark.parametrize("beam", [1, 3])
 def test_a_model_without_finite_logits_is_named(beam):
     flags = dict(recipe="tiny", hidden_units=16, ffn_units=16, num_blocks=1, num_heads=2)
-    hp = make_hparams(flags | dict(logdir="theirs"))
+    hp = make_hparams(flags | dict(logdir="theirs", normalization="post"))
     model = make_model(hp, 30, 30)
     X = RaggedIds.from_lists([[4, 5, 3]])
     vocab = WordVocab.__new__(WordVocab)

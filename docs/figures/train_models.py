@@ -17,7 +17,8 @@ FOLDER = ROOT / "logdir" / "figures"
 FEW, MANY = 1000, 20_000  # training pairs
 SIZE = dict(vocab_size=500, hidden_units=64)
 BLOCKS = dict(ffn_units=256, num_blocks=2, num_heads=4)
-TINY = dict(recipe="tiny", dropout_rate=0.1, num_epochs=5) | SIZE | BLOCKS
+PAPER = dict(positions="paired_sinusoid", normalization="post", lr=0.0025, decay_steps=0)
+TINY = dict(recipe="tiny", dropout_rate=0.1, num_epochs=5) | PAPER | SIZE | BLOCKS
 UNREGULARIZED = dict(dropout_rate=0.0, label_smoothing=0.0, warmup_steps=100)
 
 # The flags of each model by its name.

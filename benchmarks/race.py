@@ -1,0 +1,142 @@
+"""Train on Multi30k, German to English, and print how soon the development set has which BLEU.
+
+    REAL_TEXT=DIR python benchmarks/race.py --name "tiny" --recipe tiny --seed 0
+    REAL_TEXT=DIR python benchmarks/race.py --name "tiny before" --checkout OTHER --recipe tiny
+    REAL_TEXT=DIR python benchmarks/race.py --draw docs/race.png
+
+The time counts from the start of prepro.py, and includes the evaluations, which are those of
+train.py: greedy search with the newest checkpoint. Processor time is that of all threads and
+processes. All further arguments go to prepro.py and train.py. Each run is a row of race.json, in
+this folder. `--checkout` runs the scripts of another working tree, for example of an earlier
+commit. It needs Linux.
+"""
+
+import argparse
+import datetime
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from harness import ROOT, WORK, describe_machine, load_rows, save_rows
+from quality import corpus_flags
+
+RESULTS = ROOT / "benchmarks" / "race.json"
+GOALS = (30, 35, 40, 42)  # BLEU
+REPORT = re.compile(r"gs_(\d+)\S*: .* dev loss .* BLEU ([0-9.]+) chrF")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def processor_seconds(pid) -> float:
+    """Return the processor time of a process so far, and of its children that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / TICKS_PER_SECOND
+
+
+def race(checkout, more_flags) -> list[list]:
+    """Run prepro.py and train.py.
+
+    Args:
+      checkout: folder of the scripts.
+      more_flags: list of the words of flags.
+
+    Returns:
+      list of [minutes, processor minutes, steps, BLEU], one for each evaluation.
+    """
+    folder = WORK / "race"
+    shutil.rmtree(folder, ignore_errors=True)
+    files = corpus_flags("multi30k", "de-en")
+    flags = files | dict(preprocessed=folder / "preprocessed", logdir=folder / "logdir")
+    options = [*(f"--{name}={value}" for name, value in flags.items()), *more_flags]
+    start = time.monotonic()
+    subprocess.run([sys.executable, "prepro.py", *options], cwd=checkout, check=True)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    prepared = used.ru_utime + used.ru_stime  # of all children, of which this is the first
+    points = []
+    command = [sys.executable, "-u", "train.py", *options]
+    with subprocess.Popen(command, cwd=checkout, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            if found := REPORT.search(line):
+                seconds = time.monotonic() - start
+                processor = prepared + processor_seconds(process.pid)
+                points.append([seconds / 60, processor / 60, int(found[1]), float(found[2])])
+    if process.returncode:
+        sys.exit(process.returncode)
+    return points
+
+
+def time_to(points, goal) -> str:
+    """Describe when a score was reached first: minutes and processor minutes.
+
+    >>> time_to([[1.0, 1.5, 250, 28.0], [2.0, 3.04, 500, 31.0]], 30), time_to([], 30)
+    ('2.0 (3.0)', '')
+    """
+    reached = (point for point in points if point[3] >= goal)
+    minutes, processor, *_ = next(reached, (None, None))
+    return "" if minutes is None else f"{minutes:.1f} ({processor:.1f})"
+
+
+def table(rows) -> str:
+    """Describe runs in a table of Markdown: minutes, with processor minutes in brackets."""
+    columns = ("date", "name", "flags", "machine", *GOALS, "last BLEU", "minutes")
+    lines = [f"| {' | '.join(map(str, columns))} |", "|---" * len(columns) + "|"]
+    for row in rows:
+        points = row["points"]
+        minutes, processor, _, bleu = points[-1]
+        cells = [row["date"], row["name"], f"`{row['flags']}`", row["machine"]]
+        cells += [time_to(points, goal) for goal in GOALS]
+        cells += [f"{bleu:.1f}", f"{minutes:.1f} ({processor:.1f})"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def draw(rows, path):
+    """Draw the curve of each run: BLEU over minutes of processor time."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for row in rows:
+        _, processor, _, bleu = zip(*row["points"], strict=True)
+        axes.plot(processor, bleu, marker=".", label=row["name"])
+    axes.set_xlabel("minutes of processor time")
+    axes.set_ylabel("BLEU of the development set, greedy")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def main():
+    """Run the race, or draw the earlier ones."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--name", help="what is new in this run, for the table")
+    parser.add_argument("--checkout", default=str(ROOT), help="folder of the scripts to run")
+    parser.add_argument("--draw", metavar="PNG", help="draw the runs so far, and run nothing")
+    args, more_flags = parser.parse_known_args()
+    rows = load_rows(RESULTS)
+    if args.draw:
+        draw(rows, args.draw)
+    else:
+        if not args.name:
+            parser.error("--name is missing. Say what is new in this run")
+        points = race(args.checkout, more_flags)
+        rows.append(
+            dict(
+                date=str(datetime.date.today()),
+                name=args.name,
+                flags=" ".join(more_flags),
+                machine=describe_machine(),
+                points=[[round(value, 2) for value in point] for point in points],
+            )
+        )
+        save_rows(RESULTS, rows)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
