@@ -125,19 +125,20 @@ def newest_name(flags):
 @slow
 def test_the_scripts_use_several_models(two, tmp_path):
     logdir, results = two["logdir"], tmp_path / "results"
-    done = forked_script("eval.py", logdir=logdir, results=results, beam=1)
+    decoding = dict(logdir=logdir, beam=1, average_checkpoints=3)
+    done = forked_script("eval.py", results=results, **decoding)
     assert done.returncode == 0, done.stderr
     mean = f"mean of 3 checkpoints to {newest_name(two)}"
     assert f", 2 models (first: {mean}; second: {mean})\n" in done.stdout
     source = tmp_path / "in"
     lines = read_test_sentences(two["source_test"]).raw
     source.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    done = forked_script("translate.py", logdir=logdir, source=source, beam=1)
+    done = forked_script("translate.py", source=source, **decoding)
     assert done.returncode == 0, done.stderr
     (path,) = results.iterdir()
     got = re.findall(r"^- got: (.*)$", path.read_text("utf-8"), re.MULTILINE)
     assert done.stdout.splitlines() == got
-    loaded = load(dict(logdir=logdir, beam=1))
+    loaded = load(decoding)
     assert [translation.text for translation in Translator(loaded)(lines)] == got
     assert len(Scorer(loaded)(lines, got)) == len(lines)
 

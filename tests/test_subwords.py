@@ -379,7 +379,7 @@ def test_the_dev_bleu_is_what_eval_gives_the_best_checkpoint(run):
 
 @slow
 @pytest.mark.parametrize(
-    "decoding", [dict(), dict(beam=1, average_checkpoints=1), dict(best=True, beam=3)]
+    "decoding", [dict(), dict(beam=1, average_checkpoints=10), dict(best=True, beam=3)]
 )
 def test_eval_writes_plain_text_for_each_line(run, decoding):
     flags, _ = run
@@ -387,7 +387,8 @@ def test_eval_writes_plain_text_for_each_line(run, decoding):
     assert done.returncode == 0, done.stderr
     if not decoding:  # as in the recipe
         assert "beam 5, length penalty paper 1.4" in done.stdout
-        assert "average_checkpoints is 10, but the last quarter of this training has" in done.stderr
+    few = "average_checkpoints is 10, but the last quarter of this training has"
+    assert (few in done.stderr) == ("average_checkpoints" in decoding)
     name = re.search(r"Full results: (.+)", done.stdout)[1]
     *records, summary = Path(name).read_text("utf-8").split("\n\n")
     sources, references = (
@@ -512,16 +513,18 @@ def test_scores_after_the_resumed_checkpoint_are_ignored(run, tmp_path):
 @slow
 @seeds
 def test_it_learns_to_copy_text_with_digits_and_punctuation(seed, tmp_path, record_property):
-    """Train the recipe tiny until it copies sentences, with the mean of its last checkpoints.
+    """Train the recipe tiny until it copies sentences.
 
-    Each word becomes one subword, so all are learned. docs/development.md has the margin.
+    Each word becomes one subword, so all are learned. With T5 positions, the cross-attention
+    knows no positions, and copies words in no order less well. docs/development.md has the margin.
     """
     rng = np.random.default_rng(0)
     words = "Ab, c3 d! Ef 42 g? (hi)".split()
     lines = [" ".join(rng.choice(words, size=5)) for _ in range(600)]
     flags = write_corpus(tmp_path, list(zip(lines[:550], lines[:550], strict=True)))
     more = dict(recipe="tiny", hidden_units=64, num_blocks=1, num_heads=4, seed=seed)
-    more |= dict(dropout_rate=0.0, batch_tokens=150, lr=0.004, warmup_steps=100, num_epochs=16)
+    more |= dict(positions="paired_sinusoid", dropout_rate=0.0, batch_tokens=150)
+    more |= dict(lr=0.005, warmup_steps=100, num_epochs=24)
     run_main(prepro, flags | more)
     run_main(train, flags | more)
     loaded = load(dict(logdir=flags["logdir"]))
