@@ -1261,8 +1261,19 @@ def test_the_page_shows_a_paragraph(sample_server):
         assert value("document.images.length") == 0
 
 
-def test_the_page_shows_the_inside_of_the_model(flags, server):
+@pytest.fixture(scope="module")
+def sentence_server(flags):
+    """The server that takes a text for one sentence, however long it is."""
+    with serving(flags, "--no-split") as address:
+        yield address
+
+
+def test_the_page_shows_the_inside_of_the_model(flags, sentence_server):
     sentences = read_test_sentences(flags["source_test"])[1]
+    # A model as small as this one may translate some sentences alike.
+    answers = [ask(sentence_server, sentence(line))[1]["translations"] for line in sentences]
+    first = [hypothesis["tokens"] for hypothesis in answers[0]]
+    other = next(i for i, (best, *_) in enumerate(answers) if best["tokens"] not in first)
     with chromium() as driver:
         from selenium.webdriver.common.action_chains import ActionChains
         from selenium.webdriver.common.by import By
@@ -1288,7 +1299,7 @@ def test_the_page_shows_the_inside_of_the_model(flags, server):
             requests = driver.execute_script(f"return {names}")
             return [name.rpartition("/")[2] for name in requests if "/look/" in name]
 
-        driver.get(server)
+        driver.get(sentence_server)
         driver.find_element(By.ID, "text").send_keys(sentences[0] + "\n")
         wait_for(lambda: len(find("#alternatives button")) == 3)
         assert looks() == []  # nothing is computed yet
@@ -1323,7 +1334,7 @@ def test_the_page_shows_the_inside_of_the_model(flags, server):
         # Another sentence is shown in the open panel.
         before = texts("#map tbody th")
         driver.find_element(By.ID, "text").clear()
-        driver.find_element(By.ID, "text").send_keys(sentences[1] + "\n")
+        driver.find_element(By.ID, "text").send_keys(sentences[other] + "\n")
         wait_until_shown(lambda: texts("#map tbody th") != before)
         assert texts("#map .masked")  # the chosen kind stays
         # What is refused is said.
