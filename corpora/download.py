@@ -1,12 +1,17 @@
-"""Download a public German-English corpus, check it, and unpack it.
+"""Download a public corpus, check it, and unpack it.
 
     python corpora/download.py multi30k
+    python corpora/download.py multi30k_fr_cs
     python corpora/download.py iwslt2017
 
 multi30k: image captions, 29,000 training pairs, in the folder corpora/multi30k: train.de,
 train.en, val.de, val.en, and four test sets, for example test_2016_flickr.de.
 
-iwslt2017: TED talks, about 206,000 training pairs, in the folder corpora: train.tags.de-en.de,
+multi30k_fr_cs: the same captions in French and Czech, in the same folder: train.fr, train.cs,
+val.*, test_2016_flickr.*. Together with train.en and the others of multi30k, they are four
+directions.
+
+iwslt2017: German-English TED talks, about 206,000 training pairs, in the folder corpora: train.tags.de-en.de,
 train.tags.de-en.en, and development and test sets, for example IWSLT17.TED.tst2014.de-en.de.xml.
 
 The downloads stay in corpora/downloads, and the same command downloads only what is missing there.
@@ -73,6 +78,14 @@ MULTI30K_SHA256 = {
     "test_2018_flickr.de": "39fcc8b3331d76fb42d648d019c6898b0d5e58baac87bc2a0bb93f44ec8db207",
     "test_2018_flickr.en": "4e585c2dd525911a6ea7730e9d0b516239af3f1b1ffae6a2130223cfb639f25e",
 }
+MULTI30K_FR_CS_SHA256 = {
+    "train.fr": "5925a3c18f1587b6b54b87743106e6e8ab93618edb6f65d19eac0621f853a10d",
+    "train.cs": "2be68b38c8d586ff4f54eb13cc6e1baaaa053695b3f070d3038303a47f2268da",
+    "val.fr": "5304e444d842e962b2dda4d816b70b22a1765b15401642b7ca37a67477e708dc",
+    "val.cs": "d53827e469b0a1ca8d57e9e26b2b64c4bc4b33f5479c7b03ae87ae5c882c3e33",
+    "test_2016_flickr.fr": "cb3160d69b002bb638e66cc7612fcd56cb0af82eadc9c142dedc438afb885ef6",
+    "test_2016_flickr.cs": "45adb85f688de8407fddcbe1b36dca15d12aab868149b337e2576f2d6d2ff8d8",
+}
 IWSLT2017_URL = (
     "https://raw.githubusercontent.com/hlt-mt/WIT3/master/archive/2017-01-trnted/texts/de/en"
     "/de-en.tgz"
@@ -85,7 +98,7 @@ IWSLT2017_NAMES = ["train.tags.de-en.{}"] + [
 
 
 def multi30k(url=MULTI30K_URL, checksums=MULTI30K_SHA256) -> Corpus:
-    """List the downloads of Multi30k: one gzip file per text."""
+    """List downloads of Multi30k: one gzip file per text."""
     return Corpus(
         "only for non-commercial research and education (the images' terms of Flickr apply)",
         [
@@ -104,7 +117,11 @@ def iwslt2017(url=IWSLT2017_URL, md5=IWSLT2017_MD5) -> Corpus:
     )
 
 
-CORPORA = dict(multi30k=multi30k(), iwslt2017=iwslt2017())
+CORPORA = dict(
+    multi30k=multi30k(),
+    multi30k_fr_cs=multi30k(checksums=MULTI30K_FR_CS_SHA256),
+    iwslt2017=iwslt2017(),
+)
 
 
 def fetch_corpus(name, folder) -> list[Path]:

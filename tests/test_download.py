@@ -100,13 +100,30 @@ def test_every_url_is_secure_and_every_path_is_in_the_folder():
                 assert re.fullmatch(r"(multi30k/)?\w[\w.-]*", path)
 
 
-def test_the_checksums_are_those_of_real_text(real_text):
-    paths = {name: real_text / "multi30k" / name for name in download.MULTI30K_SHA256}
+@pytest.mark.parametrize(
+    "folder, checksums",
+    [
+        ("multi30k", download.MULTI30K_SHA256),
+        ("multi30k_fr_cs", download.MULTI30K_FR_CS_SHA256),
+    ],
+)
+def test_the_checksums_are_those_of_real_text(real_text, folder, checksums):
+    paths = {name: real_text / folder / name for name in checksums}
     paths = {name: path for name, path in paths.items() if path.exists()}
     assert len(paths) >= 6
     for name, path in paths.items():
-        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-        assert sha256 == download.MULTI30K_SHA256[name]
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == checksums[name]
+
+
+def test_the_sides_of_a_corpus_have_one_folder():
+    names = {
+        path
+        for corpus in ("multi30k", "multi30k_fr_cs")
+        for each in download.CORPORA[corpus].downloads
+        for path in each.texts.values()
+    }
+    for part in ("train", "val", "test_2016_flickr"):
+        assert {f"multi30k/{part}.{language}" for language in "de en fr cs".split()} <= names
 
 
 @pytest.mark.parametrize("corpus", ["multi30k", "iwslt2017"])
