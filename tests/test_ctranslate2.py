@@ -77,7 +77,7 @@ def test_log_probabilities_are_equal(flags, tmp_path, quantization):
     if quantization == "float32":
         np.testing.assert_allclose(differences, 0, atol=1e-4)
     else:
-        assert 0 < np.abs(differences).mean() < 0.05
+        assert 0 < np.abs(differences).mean() < 0.3
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_translate_with_ctranslate2(trained):
     assert len(outputs[0]) > len(ODD_LINES)
     for ours, theirs in zip(*outputs, strict=True):
         assert ours[:2] == theirs[:2]
-        assert float(ours[2]) == pytest.approx(float(theirs[2]), abs=1.1e-4)
+        assert float(ours[2]) == pytest.approx(float(theirs[2]), abs=1e-3)
 
 
 def test_paragraphs_with_ctranslate2(trained):
