@@ -180,7 +180,7 @@ class FormChoice(Choice):
     """A form of sentences, for --augment and --robustness.
 
     Attributes:
-      of_source: how a source in this form is described.
+      of_source: how a source in this form is described; "" if another form has the same sources.
     """
 
     of_source: str = ""
@@ -191,5 +191,6 @@ FORMS = dict(
     title=FormChoice("forms.Title", of_source="in title case"),
     lower=FormChoice("forms.Lower", of_source="in lower case"),
     punctuation=FormChoice("forms.Punctuation", of_source="without final punctuation"),
+    missing_mark=FormChoice("forms.MissingMark"),
     typos=FormChoice("forms.Typos", of_source="with typing errors"),
 )

@@ -218,6 +218,8 @@ def describe_robustness(loaded, test, got, search) -> list[str]:
     plain, _ = corpus_score("bleu", test, got, lang, lowercase=True)
     rows = [("as it is", plain)]
     for name, form in FORMS.items():
+        if not form.of_source:
+            continue
         change = form.load()().change
         sources = [
             change(source, loaded.hp.source_lang, random.Random(f"{name} {row}"))

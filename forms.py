@@ -228,6 +228,14 @@ class Punctuation(Form):
         return [*map(without_final_mark if all(has_mark) else with_final_mark, pair)]
 
 
+class MissingMark(Punctuation):
+    """Without final punctuation, which the translation has nevertheless."""
+
+    def change_pair(self, pair, langs, rng):
+        """Change the source only: the translation is a complete sentence, as most targets are."""
+        return [without_final_mark(pair[0]), pair[1]]
+
+
 class Typos(Form):
     """With typing errors."""
 

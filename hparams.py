@@ -98,7 +98,7 @@ TINY = CPU | dict(
     normalization="pre",
     lr=0.005,
 )
-LOW_RESOURCE = TINY | dict(consistency=5.0)
+LOW_RESOURCE = TINY | dict(consistency=5.0, augment="missing_mark=0.05")
 RNN = CPU | dict(
     model="rnn",
     hidden_units=256,

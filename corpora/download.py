@@ -11,8 +11,9 @@ multi30k_fr_cs: the same captions in French and Czech, in the same folder: train
 val.*, test_2016_flickr.*. Together with train.en and the others of multi30k, they are four
 directions.
 
-iwslt2017: German-English TED talks, about 206,000 training pairs, in the folder corpora: train.tags.de-en.de,
-train.tags.de-en.en, and development and test sets, for example IWSLT17.TED.tst2014.de-en.de.xml.
+iwslt2017: German-English TED talks, about 206,000 training pairs, in the folder corpora:
+train.tags.de-en.de, train.tags.de-en.en, and development and test sets, for example
+IWSLT17.TED.tst2014.de-en.de.xml.
 
 The downloads stay in corpora/downloads, and the same command downloads only what is missing there.
 It never replaces a file with other content.

@@ -83,11 +83,14 @@ def test_final_marks_within_quotes_and_without_text():
     assert without_final_mark("...") == "" and with_final_mark("") == ""
 
 
-def test_a_pair_changes_its_punctuation_on_both_sides_or_not_at_all():
+def test_a_pair_changes_its_punctuation_on_both_sides_or_only_the_source():
     change_pair = FORMS["punctuation"].load()().change_pair
     langs, rng = ("de", "ja"), random.Random(0)
     assert change_pair(["Ein Hund.", "犬。"], langs, rng) == ["Ein Hund", "犬"]
     assert change_pair(["Ein Hund", "犬"], langs, rng) == ["Ein Hund.", "犬。"]
+    assert change_pair(["Ein Hund", "犬。"], langs, rng) == ["Ein Hund", "犬。"]
+    change_pair = FORMS["missing_mark"].load()().change_pair
+    assert change_pair(["Ein Hund.", "犬。"], langs, rng) == ["Ein Hund", "犬。"]
     assert change_pair(["Ein Hund", "犬。"], langs, rng) == ["Ein Hund", "犬。"]
 
 
