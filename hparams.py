@@ -75,7 +75,7 @@ PAPER = UPDATED | dict(
     beam=4,
     average_checkpoints=5,
 )
-# What the recipes for a CPU share.
+# The fields that all recipes for a CPU have.
 CPU = PAPER | dict(
     vocab_size=AUTO,
     fold_case=True,

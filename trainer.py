@@ -440,8 +440,9 @@ class Trainer:
                     progress.epoch_done = done == num_batch
                     self.clock.step(progress.global_step)
                     self.plan_end()
-                    if self.clock.steps() == ESTIMATE_STEPS and self.chief and self.time_left():
-                        tqdm.write(f"Step {progress.global_step}{self.time_left()}")
+                    if self.clock.steps() == ESTIMATE_STEPS and self.chief:
+                        if left := self.time_left():
+                            tqdm.write(f"Step {progress.global_step}{left}")
                     yield bar
             progress.next_epoch()
 

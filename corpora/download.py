@@ -8,8 +8,8 @@ multi30k: image captions, 29,000 training pairs, in the folder corpora/multi30k:
 train.en, val.de, val.en, and four test sets, for example test_2016_flickr.de.
 
 multi30k_fr_cs: the same captions in French and Czech, in the same folder: train.fr, train.cs,
-val.*, test_2016_flickr.*. Together with train.en and the others of multi30k, they are four
-directions.
+val.*, test_2016_flickr.*. A line is the translation of the same line in train.en and train.de,
+which multi30k downloads.
 
 iwslt2017: German-English TED talks, about 206,000 training pairs, in the folder corpora:
 train.tags.de-en.de, train.tags.de-en.en, and development and test sets, for example

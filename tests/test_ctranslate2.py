@@ -77,6 +77,7 @@ def test_log_probabilities_are_equal(flags, tmp_path, quantization):
     if quantization == "float32":
         np.testing.assert_allclose(differences, 0, atol=1e-4)
     else:
+        # The mean is 0.01 on an EPYC, and 0.13 there with ONEDNN_MAX_CPU_ISA=AVX2.
         assert 0 < np.abs(differences).mean() < 0.3
 
 

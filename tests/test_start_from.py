@@ -62,7 +62,7 @@ def test_it_starts_with_the_parameters_and_vocabularies_of_the_other_model(
 @slow
 def test_optimizer_schedule_and_epochs_begin_anew_and_it_resumes(trained, tmp_path, capsys):
     flags = started(trained("tiny"), tmp_path, lr=0.001, warmup_steps=4, save_steps=0)
-    flags |= dict(decay_steps=0)
+    flags |= dict(decay_steps=0)  # with "auto" the only epoch ends at the lowest rate
     run_main(train, flags)
     assert "Starting from" in capsys.readouterr().out
     ((step, lr),) = scalars(flags["logdir"])["lr"].items()

@@ -13,12 +13,15 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "benchmarks"))
+
+from harness import SMALL_PAPER
+
 FOLDER = ROOT / "logdir" / "figures"
 FEW, MANY = 1000, 20_000  # training pairs
 SIZE = dict(vocab_size=500, hidden_units=64)
 BLOCKS = dict(ffn_units=256, num_blocks=2, num_heads=4)
-PAPER = dict(positions="paired_sinusoid", normalization="post", lr=0.0025, decay_steps=0)
-TINY = dict(recipe="tiny", dropout_rate=0.1, num_epochs=5) | PAPER | SIZE | BLOCKS
+TINY = SMALL_PAPER | dict(dropout_rate=0.1, num_epochs=5) | SIZE | BLOCKS
 UNREGULARIZED = dict(dropout_rate=0.0, label_smoothing=0.0, warmup_steps=100)
 
 # The flags of each model by its name.
