@@ -92,6 +92,13 @@ NORMALIZATIONS = dict(
     none=Choice(),
 )
 
+OPTIMIZERS = dict(
+    adam=Choice("optimizer.FusedAdam"),
+    muon=Choice(
+        "variants.muon.Muon", dict(model="transformer"), "It updates matrices in blocks alone"
+    ),
+)
+
 # What Transformers of other programs are like.
 USUAL_TRANSFORMER = dict(
     model="transformer",

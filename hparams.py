@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from choices import ATTENTION_SCORES, FORMS, MODELS, NORMALIZATIONS, POSITIONS
+from choices import ATTENTION_SCORES, FORMS, MODELS, NORMALIZATIONS, OPTIMIZERS, POSITIONS
 from manifest import no_checkpoint_error, read_rows
 from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import atomic_write, read_json, split_paths
@@ -96,6 +96,7 @@ TINY = CPU | dict(
     num_heads=4,
     positions="t5",
     normalization="pre",
+    optimizer="muon",
     lr=0.005,
 )
 LOW_RESOURCE = TINY | dict(consistency=5.0, augment="missing_mark=0.05")
@@ -159,7 +160,10 @@ class ModelHparams(Flags):
     )
     hidden_units: int = model_flag(512, "C: units of each layer", 1, WIDTH_LIMIT)
     ffn_units: int = block_flag(0, "inner units of a feed-forward layer; 0: 4 * C", 0, WIDTH_LIMIT)
-    num_blocks: int = block_flag(6, "blocks in the encoder, and as many in the decoder", 1, 1001)
+    num_blocks: int = block_flag(6, "blocks in the encoder", 1, 1001)
+    decoder_blocks: int = block_flag(
+        0, "blocks in the decoder; 0: as many as in the encoder", 0, 1001
+    )
     num_heads: int = block_flag(8, "h: attention heads, a divisor of C", 1, WIDTH_LIMIT)
     positions: str = block_flag(
         "learned", "position encoding (docs/variants.md)", choices=POSITIONS
@@ -247,6 +251,11 @@ class ModelHparams(Flags):
     def head_units(self) -> int:
         """Units per head."""
         return self.hidden_units // self.num_heads
+
+    @property
+    def block_counts(self) -> dict[str, int]:
+        """How many blocks the encoder and the decoder have."""
+        return dict(encoder=self.num_blocks, decoder=self.decoder_blocks or self.num_blocks)
 
     @property
     def masks_from_ids(self) -> bool:
@@ -477,9 +486,15 @@ class Hyperparams(ModelHparams):
     clip_norm: float = training_flag(
         0.0, "limit of the gradient's norm, above which it is scaled down; 0: none", 0.0, 3.4e38
     )
+    optimizer: str = training_flag(
+        "adam",
+        "adam; or muon, which makes the updates of matrices in blocks orthogonal",
+        choices=OPTIMIZERS,
+        fixed="model",
+    )
     lr: float = training_flag(
         0.0001,
-        "Adam's learning rate, or its peak with a warm-up; 0: (C * warmup_steps)**-0.5, as in the"
+        "learning rate, or its peak with a warm-up; 0: (C * warmup_steps)**-0.5, as in the"
         " paper",
         0.0,
         3.4e38,  # the largest float32
@@ -820,14 +835,14 @@ def settle_flags(flags) -> dict:
 def fields_to_keep(other, given) -> dict:
     """The fields of a model that a training which starts from it keeps: those of the model.
 
-    The flags may change the dropout, which has no parameters. They may change the languages if
+    The flags may change the dropout, which has no parameters, and the optimizer. They may change the languages if
     these have one vocabulary: the model may translate between several.
 
     Args:
       other: Hyperparams of that model.
       given: dict, the flags that were given.
     """
-    may_change = {"dropout_rate", "attention_dropout", "ffn_dropout", "word_dropout"}
+    may_change = {"dropout_rate", "attention_dropout", "ffn_dropout", "word_dropout", "optimizer"}
     if other.has_one_vocab:
         may_change |= {"source_lang", "target_lang"}
     may_change &= given.keys()

@@ -223,20 +223,21 @@ class Transformer(TranslationModel):
         dtype = self.dtype_policy.name
         attention, feedforward = self.sublayer_args()
         source_tokens, target_tokens = self.token_layers()
-        enc_embed, self.enc_positions = self.position_layers(causality=False)
-        dec_embed, self.dec_positions = self.position_layers(causality=True)
+        enc_blocks, dec_blocks = hp.block_counts.values()
+        enc_embed, self.enc_positions = self.position_layers(enc_blocks, causality=False)
+        dec_embed, self.dec_positions = self.position_layers(dec_blocks, causality=True)
         self.enc_input = InputEmbedding(
             source_tokens, enc_embed, hp.dropout_rate, hp.word_dropout, dtype=dtype
         )
         self.enc_blocks = [
-            EncoderBlock(attention, feedforward, dtype=dtype) for _ in range(hp.num_blocks)
+            EncoderBlock(attention, feedforward, dtype=dtype) for _ in range(enc_blocks)
         ]
         self.dec_input = InputEmbedding(
             target_tokens, dec_embed, hp.dropout_rate, hp.word_dropout, dtype=dtype
         )
         self.dec_blocks = [
             DecoderBlock(attention, feedforward, hp.causality, dtype=dtype)
-            for _ in range(hp.num_blocks)
+            for _ in range(dec_blocks)
         ]
         self.enc_norm, self.dec_norm = (
             Normalize(dtype=dtype) if hp.normalization == "pre" else None for _ in range(2)
@@ -258,7 +259,7 @@ class Transformer(TranslationModel):
         )
         return shared, shared
 
-    def position_layers(self, causality):
+    def position_layers(self, num_blocks, causality):
         """Return the `Positions` of the encoder or, with `causality`, of the decoder.
 
         Returns:
@@ -274,10 +275,10 @@ class Transformer(TranslationModel):
             dtype=self.dtype_policy.name,
         )
         if not choice.relative:
-            return kind(**args), [None] * self.hp.num_blocks
+            return kind(**args), [None] * num_blocks
         if kind.shared:
-            return Positions(**args), [kind(**args)] * self.hp.num_blocks
-        return Positions(**args), [kind(**args) for _ in range(self.hp.num_blocks)]
+            return Positions(**args), [kind(**args)] * num_blocks
+        return Positions(**args), [kind(**args) for _ in range(num_blocks)]
 
     def sublayer_args(self):
         """Return the arguments of `MultiheadAttention` and of `Feedforward`, two dicts."""

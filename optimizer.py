@@ -6,6 +6,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
+from choices import OPTIMIZERS
 from modules import COUNT, POSITIVE, check_arguments
 
 
@@ -112,15 +113,20 @@ class FusedAdam(keras.optimizers.Adam):
         momentum, velocity = self._momentums[index], self._velocities[index]
         # All variables share the learning rate and the powers of beta: the graph is smaller.
         self.apply_adam = self.apply_adam or self.adam_operation(learning_rate, momentum.dtype)
-        gradient = tf.convert_to_tensor(gradient)
-        half_squared_norm = tf.cast(tf.nn.l2_loss(gradient), tf.float32)
-        self.half_squared_norms[index].assign(half_squared_norm)
+        gradient = self.note_norm(index, gradient)
         self.apply_adam(
             var=variable_handle(variable),
             m=variable_handle(momentum),
             v=variable_handle(velocity),
             grad=gradient,
         )
+
+    def note_norm(self, index, gradient):
+        """Remember the norm of the gradient of one variable; returns the gradient as a tensor."""
+        gradient = tf.convert_to_tensor(gradient)
+        half_squared_norm = tf.cast(tf.nn.l2_loss(gradient), tf.float32)
+        self.half_squared_norms[index].assign(half_squared_norm)
+        return gradient
 
     def adam_operation(self, learning_rate, dtype):
         """Return the operation of this step, without its variable and gradient."""
@@ -135,6 +141,12 @@ class FusedAdam(keras.optimizers.Adam):
             beta2=beta_2,
             epsilon=tf.constant(self.epsilon, dtype),
         )
+
+
+def make_optimizer(hp, schedule):
+    """Make the optimizer of Hyperparams, with a learning-rate schedule."""
+    Optimizer = OPTIMIZERS[hp.optimizer].load()
+    return Optimizer(learning_rate=schedule, beta_1=0.9, beta_2=hp.beta_2, epsilon=hp.epsilon)
 
 
 class GradientSum:

@@ -29,7 +29,7 @@ from manifest import make_row
 from model import make_model
 from modules import smoothed_cross_entropy
 from monitor import summaries
-from optimizer import FusedAdam, GradientSum, make_schedule
+from optimizer import GradientSum, make_optimizer, make_schedule
 from runtime.errors import InputError
 from runtime.workers import check_same_settings, make_strategy
 from training_step import BATCH_SPEC, StepMetrics, make_train_step
@@ -286,9 +286,7 @@ class Trainer:
         self.schedule = make_schedule(hp)
         with self.strategy.scope():
             self.model = make_model(hp, *map(len, vocabs))
-            self.optimizer = FusedAdam(
-                learning_rate=self.schedule, beta_1=0.9, beta_2=hp.beta_2, epsilon=hp.epsilon
-            )
+            self.optimizer = make_optimizer(hp, self.schedule)
             self.optimizer.build(self.model.trainable_variables)
             gradient_sum = None
             if hp.accumulate > 1:

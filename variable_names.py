@@ -44,13 +44,16 @@ def variable_shapes(hp, source_vocab, target_vocab) -> dict:
     left out.
     """
     with keras.StatelessScope(initialize_variables=False):
-        model = make_model(dataclasses.replace(hp, num_blocks=1), source_vocab, target_vocab)
+        small = dataclasses.replace(hp, num_blocks=1, decoder_blocks=0)
+        model = make_model(small, source_vocab, target_vocab)
         first = {name: [*v.shape] for name, v in variables_by_2017_name(model).items()}
     shapes = dict(first)
-    for i in range(1, hp.num_blocks if hp.model == "transformer" else 1):
+    for side, num_blocks in hp.block_counts.items():
+        scope = f"{side}/num_blocks_0/"  # a recurrent model has none
         for name, shape in first.items():
-            if "/num_blocks_0/" in name and "/num_blocks_0/positions/" not in name:
-                shapes[name.replace("/num_blocks_0/", f"/num_blocks_{i}/")] = shape
+            if name.startswith(scope) and not name.startswith(f"{scope}positions/"):
+                rest = name.removeprefix(scope)
+                shapes |= {f"{side}/num_blocks_{i}/{rest}": shape for i in range(num_blocks)}
     return shapes
 
 

@@ -21,6 +21,7 @@ SMALL_PAPER = dict(
     recipe="tiny",
     positions="paired_sinusoid",
     normalization="post",
+    optimizer="adam",
     lr=0.0025,
     decay_steps=0,
 )

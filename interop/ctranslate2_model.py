@@ -54,7 +54,7 @@ def make_spec(hp, model):
     specs = import_optional("ctranslate2").specs
     pre_norm = hp.normalization == "pre"
     spec = specs.TransformerSpec.from_config(
-        hp.num_blocks,
+        tuple(hp.block_counts.values()),
         hp.num_heads,
         pre_norm=pre_norm,
         relative_attention_bias=hp.positions == "t5",

@@ -79,9 +79,9 @@ def model_config(hp, vocab_size) -> dict:
     """The content of config.json. Defaults of Marian differ, so each key is needed."""
     sizes = {
         f"{side}_{name}": value
-        for side in ("encoder", "decoder")
+        for side, num_blocks in hp.block_counts.items()
         for name, value in dict(
-            layers=hp.num_blocks,
+            layers=num_blocks,
             attention_heads=hp.num_heads,
             ffn_dim=hp.ffn_units or 4 * hp.hidden_units,
         ).items()

@@ -82,9 +82,13 @@ def test_log_probabilities_are_equal(flags, tmp_path, quantization):
 
 
 @pytest.mark.parametrize(
-    "more", [dict(normalization="pre"), dict(normalization="post"), dict(positions="t5")]
+    "more",
+    [
+        *(dict(normalization="pre"), dict(normalization="post"), dict(positions="t5")),
+        dict(decoder_blocks=3),
+    ],
 )
-def test_normalization_and_positions(trained, tmp_path, more):
+def test_other_models(trained, tmp_path, more):
     (_, hp, _, vocabs), X = loaded(trained("tiny"), beam=1)
     X = [*X, np.resize(X[0][:-1], 300)]  # distances above the last bucket of t5, which is at 128
     hp = dataclasses.replace(hp, **more)

@@ -31,11 +31,12 @@ from processes import command_line, start, start_all
 from runtime.errors import InputError
 from runtime.workers import make_strategy, worker_rank
 from training_step import make_train_step
+from variants.muon import Muon
 
 # Plain gradient descent is compared closely. Adam divides each gradient by its size. If the true
 # gradient is zero, rounding noise becomes a full step.
 CASES = {("tiny", "SGD"): 1e-5, ("tiny", "Adam"): 1e-3, ("tiny", "accumulated SGD"): 1e-5}
-CASES["rnn_attention", "Adam"] = 1e-3
+CASES["tiny", "Muon"] = CASES["rnn_attention", "Adam"] = 1e-3
 if "SOAK" in os.environ:
     CASES["legacy", "SGD"] = 1e-5
 
@@ -58,7 +59,7 @@ def print_losses(num_devices):
 
 
 def losses_of(strategy, recipe, optimizer_name):
-    """Train a small model for some steps, and return the losses; with Adam, also a norm."""
+    """Train a small model for some steps, and return the losses; but with SGD, also a norm."""
     small = dict(hidden_units=16, maxlen=10, dropout_rate=0.0)
     small |= {} if "rnn" in recipe else dict(num_blocks=1, num_heads=2)
     batch = dict(batch_size=25) if recipe == "legacy" else dict(batch_tokens=150)
@@ -67,7 +68,8 @@ def losses_of(strategy, recipe, optimizer_name):
     with strategy.scope():
         model = make_model(hp, 50, 50)
         lr = 0.03 if "rnn" in recipe else 0.003
-        optimizer = FusedAdam(lr) if optimizer_name == "Adam" else keras.optimizers.SGD(0.1)
+        kind = dict(Adam=FusedAdam, Muon=Muon).get(optimizer_name)
+        optimizer = kind(lr) if kind else keras.optimizers.SGD(0.1)
         optimizer.build(model.trainable_variables)
         gradient_sum = GradientSum(model.trainable_variables, 3)
     train_step = make_train_step(strategy, model, optimizer)
@@ -91,7 +93,7 @@ def losses_of(strategy, recipe, optimizer_name):
     batches, count = get_batch_data(data, hp, 1, strategy=strategy)
     losses = [float(train_step(x, y).mean_loss) for x, y in batches]
     assert len(losses) == count
-    return losses + ([float(optimizer.gradient_norm())] if optimizer_name == "Adam" else [])
+    return losses + ([float(optimizer.gradient_norm())] if kind else [])
 
 
 @functools.cache

@@ -166,6 +166,9 @@ def test_fine_tuning_starts_with_the_dropout_of_the_model(on, on_weights):
     own = dict(attention_dropout=0.3) if on == "sublayers" else {}
     hp = make_hparams(dict(recipe="tiny", dropout_on=on, ffn_dropout=0.4) | own)
     config = huggingface_model.model_config(hp, 9)
+    assert config["encoder_layers"] == config["decoder_layers"] == 4
+    shallow = dataclasses.replace(hp, decoder_blocks=2)
+    assert huggingface_model.model_config(shallow, 9)["decoder_layers"] == 2
     names = ("dropout", "attention_dropout", "activation_dropout")
     assert [config[name] for name in names] == [0.2, on_weights, 0.4]
 
