@@ -23,6 +23,7 @@ from runtime.files import (
     make_folder,
 )
 from runtime.flags import NONE, Flags, flag
+from runtime.parallel import one_thread_per_operation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +54,7 @@ def settle(flags):
         check_text_files(models[0].hp, "test")
     if options.compare != NONE:
         check_exists(options.compare, "Check the path, which --compare names")
+    one_thread_per_operation()
     return options, models
 
 

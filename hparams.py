@@ -494,8 +494,7 @@ class Hyperparams(ModelHparams):
     )
     lr: float = training_flag(
         0.0001,
-        "learning rate, or its peak with a warm-up; 0: (C * warmup_steps)**-0.5, as in the"
-        " paper",
+        "learning rate, or its peak with a warm-up; 0: (C * warmup_steps)**-0.5, as in the paper",
         0.0,
         3.4e38,  # the largest float32
     )
@@ -842,7 +841,8 @@ def fields_to_keep(other, given) -> dict:
       other: Hyperparams of that model.
       given: dict, the flags that were given.
     """
-    may_change = {"dropout_rate", "attention_dropout", "ffn_dropout", "word_dropout", "optimizer"}
+    may_change = {"dropout_rate", "attention_dropout", "ffn_dropout", "word_dropout"}
+    may_change |= {"optimizer"}
     if other.has_one_vocab:
         may_change |= {"source_lang", "target_lang"}
     may_change &= given.keys()

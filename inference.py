@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import math
 import sys
 from collections import Counter
 from pathlib import Path
@@ -20,8 +21,10 @@ from ids import BOS, EOS, PAD, UNK, RaggedIds
 from interop import original
 from model import make_model
 from runtime.errors import InputError
+from runtime.parallel import map_in_threads, num_cores
 from runtime.workers import translate_distributed
 from search import (
+    NOT_FINITE,
     PENALTIES,
     StepModel,
     beam_search,
@@ -38,7 +41,8 @@ from vocab import fingerprints, load_vocabs, truncate_at_eos
 # The limits of a batch bound the memory. Larger batches are faster.
 MAX_BATCH_SOURCE_TOKENS = 4096  # padding included
 MAX_BATCH_HYPOTHESES = 1024
-NOT_FINITE = "this model gives logits that are NaN or infinite"
+MAX_THREADS = 8  # that translate batches at the same time
+MAX_SHARES = 4  # of the limits of a batch, among threads
 
 # Loading a model ---------------------------------------------------------------
 
@@ -213,7 +217,7 @@ def search_arguments(model, hp, x, beam, prefixes=None) -> dict:
     N = tf.shape(x)[0]
     source_lengths = tf.math.count_nonzero(x != PAD, axis=1, dtype=tf.int32)  # (N,)
     memory = model.encode_memory(x)
-    step, state = finite_step(model.decode_step), model.initial_cache(memory, beam)
+    step, state = model.decode_step, model.initial_cache(memory, beam)
     if hp.no_repeat_ngram:
         step = no_repeat_step(step, hp.no_repeat_ngram)
         state = state, tf.zeros([N * beam, 0], tf.int32)
@@ -244,21 +248,6 @@ def beam_arguments(hp, beam, nbest) -> dict:
         # when the best one is certain, which is the rule of `beam_search` anyway.
         early_stopping=hp.length_penalty == "ctranslate2" and hp.alpha > 0,
     )
-
-
-def finite_step(step):
-    """Make a step function that raises InvalidArgumentError if a logit is NaN or too large.
-
-    Finite parameters that are too large give such logits. A search would continue with them.
-    """
-
-    def checked_step(ids, state, memory):
-        logits, state = step(ids, state, memory)  # (N * K, V)
-        finite = tf.reduce_all(tf.reduce_max(logits, axis=-1) < np.inf)  # false for NaN, too
-        with tf.control_dependencies([tf.debugging.Assert(finite, [NOT_FINITE])]):
-            return tf.identity(logits), state
-
-    return checked_step
 
 
 def not_finite_error(hp) -> InputError:
@@ -372,6 +361,9 @@ class Decoder(Protocol):
 class SearchDecoder:
     """The `Decoder` that searches with the model, in batches of similar length.
 
+    On a CPU, each core translates batches of its own: most operations are too small to be divided
+    among cores (`runtime.parallel.one_thread_per_operation`).
+
     Args:
       loaded: LoadedModel.
       nbest: hypotheses per sentence, `hp.beam` at most.
@@ -391,6 +383,13 @@ class SearchDecoder:
     def __call__(self, X, prefixes=None):
         """Translate sentences, as `Decoder`."""
         hp, vocab, lengths = self.loaded.hp, self.loaded.vocabs[1], X.lengths
+        threads = 1 if tf.config.list_logical_devices("GPU") else min(num_cores(), MAX_THREADS)
+        batches = [*decoding_batches(lengths, hp.beam, hp.pad_to, threads)]
+
+        def decode_rows(rows):
+            first_ids = None if prefixes is None else prefixes.pad(rows)
+            return self.decode_batch(X.pad(rows, hp.pad_to), first_ids)
+
         found = [None] * len(X)
         with tqdm(
             desc="translating",
@@ -399,9 +398,8 @@ class SearchDecoder:
             mininterval=1,
             disable=not self.show_progress,
         ) as bar:
-            for rows in decoding_batches(lengths, hp.beam, hp.pad_to):
-                first_ids = None if prefixes is None else prefixes.pad(rows)
-                preds, scores = self.decode_batch(X.pad(rows, hp.pad_to), first_ids)
+            results = map_in_threads(decode_rows, batches, threads)
+            for rows, (preds, scores) in zip(batches, results, strict=True):
                 limits = hp.max_output_tokens(lengths[rows]).tolist()  # N
                 for row, *pairs, limit in zip(rows, preds, scores, limits, strict=True):
                     # Beam search may find fewer than `nbest`; the others have the score -inf.
@@ -448,22 +446,25 @@ class SharedDecoder:
         return [[Hypothesis(*fields) for fields in hypotheses] for hypotheses in found]
 
 
-def decoding_batches(lengths, beam=1, width=None):
+def decoding_batches(lengths, beam=1, width=None, threads=1):
     """Yield the row indices of each batch: sentences of similar length, the longest first.
 
     Args:
       width: the length to which all rows are padded, or None for the longest row of a batch.
+      threads: how many batches are in memory at the same time. Each gets one.
     """
     order = np.argsort(lengths, kind="stable")[::-1]
+    share = math.ceil(len(order) / threads)
     while len(order):
-        size = decoding_batch_size(width or lengths[order[0]], beam)
+        size = min(share, decoding_batch_size(width or lengths[order[0]], beam, threads))
         rows, order = np.split(order, [size])
         yield rows
 
 
-def decoding_batch_size(longest, beam) -> int:
+def decoding_batch_size(longest, beam, threads=1) -> int:
     """Return the number of sentences in a batch whose longest sentence has `longest` tokens."""
-    return max(1, min(MAX_BATCH_SOURCE_TOKENS // longest, MAX_BATCH_HYPOTHESES // beam))
+    size = min(MAX_BATCH_SOURCE_TOKENS // longest, MAX_BATCH_HYPOTHESES // beam)
+    return max(1, size // min(threads, MAX_SHARES))
 
 
 def limit_note(count, total, hp) -> str:

@@ -26,8 +26,9 @@ import tensorflow as tf
 INF = float("inf")
 REPEAT_COST = 1e9  # so low is the logit of a token that would repeat others
 # If at most this share of a batch is unfinished, the finished sentences leave it.
-MAX_UNFINISHED_SHARE = 0.5
+MAX_UNFINISHED_SHARE = 0.75
 GROUP_TOKENS = 64  # tokens in a group of `top_tokens`
+NOT_FINITE = "this model gives logits that are NaN or infinite"
 
 
 class StepModel(Protocol):
@@ -95,6 +96,7 @@ def greedy(step, state, memory, start, max_lengths, eos=None, suppress_ids=()):
         logits, state = step(newest_ids, state, memory)  # (N, vocab)
         logits = suppress(logits, suppress_ids)
         newest_ids = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (N,)
+        newest_ids = if_finite(tf.reduce_max(logits, axis=-1), newest_ids)
         newest_ids = tf.where(unfinished, newest_ids, 0)
         ids = tf.concat([ids, newest_ids[:, None]], axis=1)  # (N, T + 1)
         unfinished &= tf.shape(ids)[1] < max_lengths
@@ -123,8 +125,8 @@ def greedy(step, state, memory, start, max_lengths, eos=None, suppress_ids=()):
 def search_loop(extend, search_state, is_unfinished, take_sentences, results):
     """Extend the sentences of a batch until all are finished.
 
-    A finished sentence costs as much per step as any other. So when half of them are finished,
-    they leave the batch, and the loop continues with the others.
+    A finished sentence costs as much per step as any other. So when a quarter of them is finished,
+    these leave the batch, and the loop continues with the others.
 
     Args:
       extend: function, search state -> the search state one step later.
@@ -447,6 +449,7 @@ def top_continuations(live, logits, count):
     """
     N, K = tf.unstack(tf.shape(live.scores))
     log_probs, next_ids = top_tokens(logits, count)  # (N * K, count): no others can be best
+    log_probs = if_finite(log_probs[:, 0], log_probs)
     scores = tf.reshape(log_probs, [N, K, -1]) + live.scores[:, :, None]  # (N, K, count)
     scores, indices = tf.math.top_k(tf.reshape(scores, [N, -1]), count)  # (N, count)
     parents = indices // tf.shape(log_probs)[1]  # (N, count)
@@ -515,6 +518,16 @@ def suppress(logits, ids):
     tokens = tf.range(tf.shape(logits)[-1])[:, None]  # (vocab, 1)
     bias = tf.where(tf.reduce_any(tokens == list(ids), axis=-1), -INF, 0.0)  # (vocab,)
     return tf.nn.bias_add(logits, bias)  # in one pass with the product before it
+
+
+def if_finite(values, result):
+    """Return `result`, or raise InvalidArgumentError if a value is NaN or too large.
+
+    Finite parameters that are too large give such logits. A search would continue with them.
+    """
+    finite = tf.reduce_all(values < INF)  # false for NaN, too
+    with tf.control_dependencies([tf.debugging.Assert(finite, [NOT_FINITE])]):
+        return tf.identity(result)
 
 
 def varying_shapes(loop_vars):

@@ -27,6 +27,7 @@ from runtime.files import (
     open_output,
 )
 from runtime.flags import NONE, Condition, Flags, check_not_given, flag
+from runtime.parallel import one_thread_per_operation
 
 # Conditions of rules.
 SOURCE_FILE = Condition(lambda path: path != "-", "the file of the sources, --{name}")
@@ -131,6 +132,8 @@ def settle(flags):
             check_exists(getattr(options, name), f"Check the path, which --{name} names")
     if options.score != NONE:
         check_not_given(flags, SEARCH_FLAGS, "has no effect: with --score nothing is translated")
+    if options.source != "-":  # where it is "-", sentences may come one by one
+        one_thread_per_operation()
     return options, models
 
 

@@ -226,7 +226,7 @@ def test_sentences_of_a_batch_are_independent(model):
 @pytest.mark.parametrize("blocks", [(1, 3), (3, 1)], ids=str)
 def test_encoder_and_decoder_may_have_different_depths(blocks, positions):
     keras.utils.set_random_seed(1)
-    args = model_args("tiny") | SIZES | dict(zip(("num_blocks", "decoder_blocks"), blocks))
+    args = model_args("tiny") | SIZES | dict(num_blocks=blocks[0], decoder_blocks=blocks[1])
     model = transformer(13, 13, **args | dict(dropout_rate=0.0, positions=positions))
     assert (len(model.enc_blocks), len(model.dec_blocks)) == blocks
     np.testing.assert_allclose(token_by_token(model, X, Y), model(X, Y), atol=1e-5)

@@ -87,7 +87,7 @@ def test_greedy_search_stops_when_all_sentences_have_ended():
 
 
 def test_sentences_that_are_done_leave_the_batch():
-    """When half of the batch is done, the step function reads the others only."""
+    """When a quarter of the batch is done, the step function reads the others only."""
     words = ["abcdefghiz", "abz", "az", "abcz", "abcdez"]
     sizes = []
 
@@ -97,7 +97,7 @@ def test_sentences_that_are_done_leave_the_batch():
 
     preds = search_greedily(step, 5, 10, EOS)
     assert spell(preds) == [word.ljust(10, ".") for word in words]
-    assert sizes == [5, 5, 5, 5, 2, 2, 1, 1, 1, 1]
+    assert sizes == [5, 5, 5, 3, 2, 2, 1, 1, 1, 1]
 
 
 def test_without_eos_greedy_search_continues_as_in_the_2017_code():
@@ -410,6 +410,17 @@ def test_only_the_penalty_of_ctranslate2_stops_early(
     hp = make_hparams(flags | dict(length_penalty=length_penalty, alpha=alpha))
     make_search(make_model(hp, 9, 9), hp, beam=2)(np.array([[4, 3]], np.int32))
     assert given == [stops_early]
+
+
+def test_each_thread_has_batches_and_all_together_have_a_limit():
+    lengths = np.random.default_rng(0).integers(2, 20, 1000)
+    for beam, count in ((1, 1000), (5, 1000), (5, 7), (5, 2)):
+        for threads in (1, 2, 4):
+            batches = [*inference.decoding_batches(lengths[:count], beam, threads=threads)]
+            assert sorted(np.concatenate(batches)) == [*range(count)]
+            assert len(batches) >= min(count, threads)
+            hypotheses = threads * beam * max(map(len, batches))
+            assert hypotheses <= inference.MAX_BATCH_HYPOTHESES
 
 
 def test_a_batch_has_at_least_one_sentence():

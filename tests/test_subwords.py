@@ -7,6 +7,7 @@ import subprocess
 import sys
 import unicodedata
 from pathlib import Path
+from threading import get_ident
 
 import numpy as np
 import pytest
@@ -428,15 +429,27 @@ def test_a_translation_has_at_most_twice_the_tokens_of_its_source_and_ten(run):
         assert [len(best.ids) for best, *_ in found] == [16, 410, 20]
 
 
-def test_the_order_is_kept_and_a_translation_does_not_depend_on_its_batch(run, monkeypatch):
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_order_is_kept_and_a_translation_does_not_depend_on_its_batch(
+    run, monkeypatch, threads
+):
     loaded = load(dict(logdir=run[0]["logdir"]))
     hp = loaded.hp
     X = load_test_data(hp, loaded.vocabs).data.X
     monkeypatch.setattr(inference, "MAX_BATCH_HYPOTHESES", 35)
+    monkeypatch.setattr(inference, "num_cores", lambda: threads)
     assert len(X) > inference.decoding_batch_size(X.lengths.max(), hp.beam) == 7
     for beam in (1, 4):
         decode = SearchDecoder(loaded.with_hp(beam=beam))
+        used = set()  # threads
+
+        def search(x, search=decode.search, used=used):
+            used.add(get_ident())
+            return search(x)
+
+        decode.search = search
         together = [best.text for best, *_ in decode(X)]
+        assert len(used) <= threads and (get_ident() in used) == (threads == 1)
         each = (decode(RaggedIds.from_lists([x.tolist()])) for x in X)
         alone = [best.text for [(best, *_)] in each]
         assert together == alone and len(set(together)) > 2
