@@ -834,8 +834,8 @@ def settle_flags(flags) -> dict:
 def fields_to_keep(other, given) -> dict:
     """The fields of a model that a training which starts from it keeps: those of the model.
 
-    The flags may change the dropout, which has no parameters, and the optimizer. They may change the languages if
-    these have one vocabulary: the model may translate between several.
+    The flags may change the dropout, which has no parameters, and the optimizer. They may change
+    the languages if these have one vocabulary: the model may translate between several.
 
     Args:
       other: Hyperparams of that model.

@@ -121,8 +121,7 @@ class EncoderBlock(keras.layers.Layer):
           masks: (N, T) bool or None, as in `project_keys_values`.
           positions: as in `MultiheadAttention.attend`.
         """
-        keys = self.self_attention.add_norm.prepare(enc)
-        enc = self.self_attention(enc, keys, masks, positions=positions, training=training)
+        enc = self.self_attention(enc, key_masks=masks, positions=positions, training=training)
         return self.feedforward(enc, training=training)
 
 
@@ -163,10 +162,9 @@ class DecoderBlock(keras.layers.Layer):
         Returns:
           (N, T_q, C).
         """
-        keys = self.self_attention.add_norm.prepare(dec)
         causality = self.causality or not training
         dec = self.self_attention(
-            dec, keys, masks, causality=causality, positions=positions, training=training
+            dec, key_masks=masks, causality=causality, positions=positions, training=training
         )
         dec = self.vanilla_attention(dec, memory, memory_masks, training=training)
         return self.feedforward(dec, training=training)
@@ -187,9 +185,9 @@ class DecoderBlock(keras.layers.Layer):
         Returns:
           ((N * beam, 1, C), KeysValues): the output, and the cache with the newest token.
         """
-        keys = self.self_attention.add_norm.prepare(dec)
-        cache = cache.append(self.self_attention.project_keys_values(keys, masks))
-        dec = self.self_attention.attend(dec, cache, positions=positions)
+        inputs = self.self_attention.add_norm.prepare(dec)
+        cache = cache.append(self.self_attention.project_keys_values(inputs, masks))
+        dec = self.self_attention.attend(dec, cache, positions=positions, inputs=inputs)
         shape, N = ops.shape(dec), ops.shape(memory.K)[0]
         dec = ops.reshape(dec, (N, -1, shape[-1]))  # (N, beam, C)
         dec = self.vanilla_attention.attend(dec, memory)

@@ -287,7 +287,8 @@ class AddAndNorm(keras.layers.Layer):
         """Combine x = `inputs` and the `outputs` of the sublayer, (N, T, C) each."""
         outputs = self.dropout(outputs, training=training)
         if self.residual:
-            outputs = outputs + inputs
+            # tf: the gradient of + has operations for shapes that may differ.
+            outputs = tf.add_n([outputs, inputs])
         return self.normalize(outputs) if self.normalization == "post" else outputs
 
 
@@ -386,10 +387,16 @@ class MultiheadAttention(keras.layers.Layer):
         self.score_parameters = add_parameters(self, self.choice, self.num_heads, self.head_units)
         self.add_norm.build(queries_shape)
 
-    def call(self, queries, keys, key_masks=None, causality=False, positions=None, training=None):
-        """Attend to `keys`; arguments as in `project_keys_values` and `attend`."""
-        keys_values = self.project_keys_values(keys, key_masks)
-        return self.attend(queries, keys_values, causality, positions, training)
+    def call(
+        self, queries, keys=None, key_masks=None, causality=False, positions=None, training=None
+    ):
+        """Attend to `keys`; arguments as in `project_keys_values` and `attend`.
+
+        Without `keys` it is self-attention.
+        """
+        inputs = self.add_norm.prepare(queries)
+        keys_values = self.project_keys_values(inputs if keys is None else keys, key_masks)
+        return self.attend(queries, keys_values, causality, positions, training, inputs)
 
     def project_keys_values(self, keys, key_masks=None):
         """Project `keys` to K and V.
@@ -411,7 +418,9 @@ class MultiheadAttention(keras.layers.Layer):
         zeros = ops.zeros((N, self.num_heads, 0, self.head_units), self.compute_dtype)
         return KeysValues(K=zeros, V=zeros, key_masks=ops.zeros((N, 0), "bool"))
 
-    def attend(self, queries, keys_values, causality=False, positions=None, training=None):
+    def attend(
+        self, queries, keys_values, causality=False, positions=None, training=None, inputs=None
+    ):
         """Attend to projected keys, add the queries, and normalize.
 
         Args:
@@ -419,28 +428,35 @@ class MultiheadAttention(keras.layers.Layer):
           keys_values: KeysValues, (N, h, T_k, C/h).
           causality: whether query i may attend to the keys 0 to i only.
           positions: in self-attention, a `positions.Positions`, or None.
+          inputs: what `add_norm.prepare` returns for the queries, if it was called before.
 
         Returns:
           (N, T_q, C).
         """
-        outputs, _ = self.attend_heads(queries, keys_values, causality, positions, training)
+        inputs = self.add_norm.prepare(queries) if inputs is None else inputs
+        outputs, _ = self.attend_heads(inputs, keys_values, causality, positions, training)
         outputs = self.join_heads(outputs)  # (N, T_q, C)
         if self.output_projection:
             outputs = self.output_projection(outputs)
         return self.add_norm(queries, outputs, training=training)
 
-    def attention_weights(self, queries, keys, key_masks=None, causality=False, positions=None):
+    def attention_weights(
+        self, queries, keys=None, key_masks=None, causality=False, positions=None
+    ):
         """Return the attention weights that `call` computes, (N, h, T_q, T_k)."""
-        keys_values = self.project_keys_values(keys, key_masks)
-        _, weights = self.attend_heads(queries, keys_values, causality, positions)
+        inputs = self.add_norm.prepare(queries)
+        keys_values = self.project_keys_values(inputs if keys is None else keys, key_masks)
+        _, weights = self.attend_heads(inputs, keys_values, causality, positions)
         return weights
 
     def attend_heads(self, queries, keys_values, causality=False, positions=None, training=None):
         """Compute the outputs of all heads, (N, h, T_q, C/h), and their weights.
 
+        The queries are those that `add_norm.prepare` returns.
+
         By default this is softmax(Q K^T / sqrt(d_k)) V (paper, section 3.2.1, equation 1).
         """
-        Q = self.split_heads(self.query(self.add_norm.prepare(queries)))  # (N, h, T_q, C/h)
+        Q = self.split_heads(self.query(queries))  # (N, h, T_q, C/h)
         K, V, key_masks = keys_values
         # Relative positions have hooks here and below (positions.py); absolute ones are None.
         if positions is not None:

@@ -95,17 +95,23 @@ class FusedAdam(keras.optimizers.Adam):
     def build(self, variables):
         """Create the state of the optimizer."""
         super().build(variables)
-        # With several devices, only `update_step` sees the all-reduced gradient.
-        self.half_squared_norms = [tf.Variable(0.0, trainable=False) for _ in variables]
+        self.half_squared_norm = tf.Variable(0.0, trainable=False)
 
     def gradient_norm(self):
         """Return the norm of the last gradient of all parameters together, () float32."""
-        return tf.sqrt(2 * tf.add_n([half.read_value() for half in self.half_squared_norms]))
+        return tf.sqrt(2 * self.half_squared_norm.read_value())
 
     def apply(self, grads, trainable_variables=None):
         """Update all variables."""
         self.apply_adam = None  # `update_step` makes it for the first variable
-        super().apply(grads, trainable_variables)
+        super().apply([tf.convert_to_tensor(gradient) for gradient in grads], trainable_variables)
+
+    def _distributed_tf_update_step(self, distribution, grads_and_vars, learning_rate):
+        # With several devices, these are the first gradients that are summed over all of them.
+        gradients = [distribution.experimental_local_results(pair[0])[0] for pair in grads_and_vars]
+        halves = [tf.cast(tf.nn.l2_loss(gradient), tf.float32) for gradient in gradients]
+        self.half_squared_norm.assign(tf.add_n(halves))
+        super()._distributed_tf_update_step(distribution, grads_and_vars, learning_rate)
 
     def update_step(self, gradient, variable, learning_rate):
         """Update one variable; Keras calls this for each variable and its gradient."""
@@ -113,20 +119,12 @@ class FusedAdam(keras.optimizers.Adam):
         momentum, velocity = self._momentums[index], self._velocities[index]
         # All variables share the learning rate and the powers of beta: the graph is smaller.
         self.apply_adam = self.apply_adam or self.adam_operation(learning_rate, momentum.dtype)
-        gradient = self.note_norm(index, gradient)
         self.apply_adam(
             var=variable_handle(variable),
             m=variable_handle(momentum),
             v=variable_handle(velocity),
             grad=gradient,
         )
-
-    def note_norm(self, index, gradient):
-        """Remember the norm of the gradient of one variable; returns the gradient as a tensor."""
-        gradient = tf.convert_to_tensor(gradient)
-        half_squared_norm = tf.cast(tf.nn.l2_loss(gradient), tf.float32)
-        self.half_squared_norms[index].assign(half_squared_norm)
-        return gradient
 
     def adam_operation(self, learning_rate, dtype):
         """Return the operation of this step, without its variable and gradient."""

@@ -70,19 +70,17 @@ def attention_maps(model, x, y) -> AttentionMaps:
     masks, inputs = model.padding_masks(x), shift_right(y)
     enc = model.enc_input(x)  # (N, T_x, C)
     for block, positions in zip(model.enc_blocks, model.enc_positions, strict=True):
-        attention = block.self_attention
-        keys = attention.add_norm.prepare(enc)
-        maps.encoder.append(attention.attention_weights(enc, keys, masks, positions=positions))
+        weights = block.self_attention.attention_weights(enc, key_masks=masks, positions=positions)
+        maps.encoder.append(weights)
         enc = block(enc, masks, positions=positions)
     if model.enc_norm:
         enc = model.enc_norm(enc)
     dec, dec_masks = model.dec_input(inputs), model.padding_masks(inputs)  # (N, T_y, C)
     for block, positions in zip(model.dec_blocks, model.dec_positions, strict=True):
         attention, cross_attention = block.self_attention, block.vanilla_attention
-        keys = attention.add_norm.prepare(dec)
         attended = dict(key_masks=dec_masks, causality=True, positions=positions)
-        maps.decoder.append(attention.attention_weights(dec, keys, **attended))
-        dec = attention(dec, keys, **attended)
+        maps.decoder.append(attention.attention_weights(dec, **attended))
+        dec = attention(dec, **attended)
         maps.cross.append(cross_attention.attention_weights(dec, enc, masks))
         dec = block.feedforward(cross_attention(dec, enc, masks))
     return maps

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from optimizer import FusedAdam
+from optimizer import FusedAdam, variable_handle
 
 # A singular value s becomes a s + b s^3 + c s^5. With these numbers of Jordan et al., small ones
 # grow fast, and all end near 1.
@@ -26,19 +26,45 @@ class Muon(FusedAdam):
         """Create the state of the optimizer."""
         super().build(variables)
         self.in_blocks = [is_block_matrix(variable) for variable in variables]
+        self.waiting = {}  # (handle, momentum's handle, gradient) of matrices, by device and shape
 
     def update_step(self, gradient, variable, learning_rate):
-        """Update one variable."""
+        """Update one variable, or let it wait for all matrices of its shape."""
         index = self._get_variable_index(variable)
         if not self.in_blocks[index]:
             super().update_step(gradient, variable, learning_rate)
             return
-        gradient, momentum = self.note_norm(index, gradient), self._momentums[index]
-        average = mix(tf.convert_to_tensor(momentum), gradient)
-        momentum.assign(average)
-        scale = ADAM_RMS * max(variable.shape) ** 0.5
-        update = scale * orthogonalize(mix(average, gradient))
-        variable.assign_sub(tf.cast(learning_rate, update.dtype) * update)
+        handle = variable_handle(variable)
+        matrix = handle, variable_handle(self._momentums[index]), gradient
+        self.waiting.setdefault((handle.device, *gradient.shape), []).append(matrix)
+
+    def _distributed_tf_update_step(self, distribution, grads_and_vars, learning_rate):
+        super()._distributed_tf_update_step(distribution, grads_and_vars, learning_rate)
+        waiting, self.waiting = self.waiting, {}
+        for (device, *_), matrices in waiting.items():
+            with tf.device(device):
+                update_matrices(*zip(*matrices, strict=True), learning_rate)
+
+
+def update_matrices(handles, momentum_handles, gradients, learning_rate):
+    """Update n matrices of one shape together, which takes fewer operations.
+
+    Args:
+      handles, momentum_handles: those of the matrices and of their momentums.
+      gradients: n tensors (rows, columns).
+    """
+    gradients = tf.stack(gradients)  # (n, rows, columns)
+    dtype = gradients.dtype
+    momentums = tf.stack(
+        [tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype) for handle in momentum_handles]
+    )
+    momentums = mix(momentums, gradients)
+    scale = tf.cast(ADAM_RMS * max(gradients.shape[1:]) ** 0.5 * learning_rate, dtype)
+    updates = scale * orthogonalize(mix(momentums, gradients))
+    for handle, value in zip(momentum_handles, tf.unstack(momentums), strict=True):
+        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+    for handle, value in zip(handles, tf.unstack(updates), strict=True):
+        tf.raw_ops.AssignSubVariableOp(resource=handle, value=value)
 
 
 def is_block_matrix(variable) -> bool:
@@ -51,13 +77,17 @@ def mix(average, gradient):
     return MOMENTUM * average + (1 - MOMENTUM) * gradient
 
 
-def orthogonalize(matrix):
-    """Set all singular values of a matrix near 1, by a Newton-Schulz iteration."""
-    rows, columns = matrix.shape
-    X = tf.transpose(matrix) if rows > columns else matrix  # A is then the smaller square
-    X /= tf.norm(X) + 1e-7  # no singular value is above 1
+def orthogonalize(matrices):
+    """Set all singular values of matrices near 1, by a Newton-Schulz iteration.
+
+    (..., rows, columns) -> (..., rows, columns).
+    """
+    rows, columns = matrices.shape[-2:]
+    is_tall = rows > columns
+    X = tf.linalg.matrix_transpose(matrices) if is_tall else matrices  # A is the smaller square
+    X /= tf.norm(X, axis=[-2, -1], keepdims=True) + 1e-7  # no singular value is above 1
     a, b, c = COEFFICIENTS
     for _ in range(ITERATIONS):
         A = tf.matmul(X, X, transpose_b=True)
         X = a * X + tf.matmul(b * A + c * tf.matmul(A, A), X)
-    return tf.transpose(X) if rows > columns else X
+    return tf.linalg.matrix_transpose(X) if is_tall else X
