@@ -97,7 +97,7 @@ TINY = CPU | dict(
     positions="t5",
     normalization="pre",
     optimizer="muon",
-    lr=0.005,
+    lr=0.01,
 )
 LOW_RESOURCE = TINY | dict(consistency=5.0, augment="missing_mark=0.05")
 RNN = CPU | dict(

@@ -47,6 +47,14 @@ MAX_SHARES = 4  # of the limits of a batch, among threads
 # Loading a model ---------------------------------------------------------------
 
 
+def start_quickly():
+    """Let TensorFlow not optimize graphs: the first translation then takes half a second less.
+
+    All others take 2% longer with beam search, and 8% with greedy search.
+    """
+    tf.config.optimizer.set_experimental_options(dict(disable_meta_optimizer=True))
+
+
 class LoadedModel(NamedTuple):
     """A model, and what is needed to translate text with it."""
 

@@ -155,7 +155,7 @@ from tqdm import tqdm
 
 import checkpoint
 from bleu import LITTLE_LEARNED_HINT, empty_note
-from inference import SharedDecoder, describe_decoding, load_model
+from inference import SharedDecoder, describe_decoding, load_model, start_quickly
 from monitor.attention_maps import (
     align_translations,
     draw_translation,
@@ -485,6 +485,8 @@ def main(options, models):
       models: list of `Trained`.
     """
     check_workers(options)
+    if options.source == "-":
+        start_quickly()
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for translations only
         loaded = load_model(models)
     check_model(options, loaded.hp)  # also of one of the 2017 code
