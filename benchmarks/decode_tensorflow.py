@@ -14,6 +14,11 @@ from harness import ROOT, worker_loop
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+from runtime.parallel import one_thread_per_operation
+
+if "trained" in sys.argv[1:2]:  # as eval.py, before TensorFlow is loaded
+    one_thread_per_operation()
+
 import keras
 import numpy as np
 import tensorflow as tf
