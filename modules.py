@@ -287,8 +287,7 @@ class AddAndNorm(keras.layers.Layer):
         """Combine x = `inputs` and the `outputs` of the sublayer, (N, T, C) each."""
         outputs = self.dropout(outputs, training=training)
         if self.residual:
-            # tf: the gradient of + has operations for shapes that may differ.
-            outputs = tf.add_n([outputs, inputs])
+            outputs = outputs + inputs
         return self.normalize(outputs) if self.normalization == "post" else outputs
 
 
