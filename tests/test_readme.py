@@ -183,7 +183,7 @@ def test_the_requirements_say_what_each_package_is_for():
 FLOORS = (
     "choices manifest hparams ids",
     "attention modules positions model search optimizer training_step",
-    "variants.attention variants.positions variants.rnn variants.ensemble",
+    "variants.attention variants.positions variants.rnn variants.ensemble variants.muon",
     "segments formats text eval_sets spans forms paragraphs vocab overlap shifts data_load bleu",
     "variable_names checkpoint inference protected score trainer",
     "prepro train eval translate rerank serve export mini",

@@ -14,6 +14,7 @@ import sentencepiece
 import tensorflow as tf
 
 import eval
+import inference
 import prepro
 import train
 from bleu import choose_tokenizer, empty_note
@@ -323,6 +324,7 @@ def test_translations_that_fill_their_limit_are_counted(monkeypatch):
     vocab = WordVocab.__new__(WordVocab)
     vocab.idx2word = dict(enumerate([*SPECIALS, *"abcd"]))
     decode = SearchDecoder(LoadedModel([], hp, None, (vocab, vocab)))
+    monkeypatch.setattr(inference, "num_cores", lambda: 1)  # all in one batch
     monkeypatch.setattr(
         decode, "search", lambda _: (tf.constant(rows[::-1])[:, None], tf.zeros([3, 1]))
     )
