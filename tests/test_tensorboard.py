@@ -271,7 +271,7 @@ def test_page_of_hyperparameters(page):
 
 @slow
 def test_page_of_the_graph(page):
-    wait_for_text(page("graphs"), "Main Graph", "transformer", "mean_loss", "adam")
+    wait_for_text(page("graphs"), "Main Graph", "transformer", "mean_loss", "muon")
 
 
 @slow
