@@ -94,9 +94,7 @@ NORMALIZATIONS = dict(
 
 OPTIMIZERS = dict(
     adam=Choice("optimizer.FusedAdam"),
-    muon=Choice(
-        "variants.muon.Muon", dict(model="transformer"), "It updates matrices in blocks alone"
-    ),
+    muon=Choice("variants.muon.Muon", dict(model="transformer"), "Use --optimizer adam"),
 )
 
 # What Transformers of other programs are like.

@@ -846,8 +846,7 @@ def fields_to_keep(other, given) -> dict:
       other: Hyperparams of that model.
       given: dict, the flags that were given.
     """
-    may_change = {"dropout_rate", "attention_dropout", "ffn_dropout", "word_dropout"}
-    may_change |= {"optimizer"}
+    may_change = {"optimizer", "dropout_rate", "attention_dropout", "ffn_dropout", "word_dropout"}
     if other.has_one_vocab:
         may_change |= {"source_lang", "target_lang"}
     may_change &= given.keys()

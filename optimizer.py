@@ -107,7 +107,7 @@ class FusedAdam(keras.optimizers.Adam):
         super().apply([tf.convert_to_tensor(gradient) for gradient in grads], trainable_variables)
 
     def _distributed_tf_update_step(self, distribution, grads_and_vars, learning_rate):
-        # With several devices, these are the first gradients that are summed over all of them.
+        # With several devices, Keras has summed the gradients over all of them by now.
         gradients = [distribution.experimental_local_results(pair[0])[0] for pair in grads_and_vars]
         halves = [tf.cast(tf.nn.l2_loss(gradient), tf.float32) for gradient in gradients]
         self.half_squared_norm.assign(tf.add_n(halves))

@@ -132,7 +132,8 @@ def settle(flags):
             check_exists(getattr(options, name), f"Check the path, which --{name} names")
     if options.score != NONE:
         check_not_given(flags, SEARCH_FLAGS, "has no effect: with --score nothing is translated")
-    if options.source != "-":  # where it is "-", sentences may come one by one
+    # Scores are computed batch by batch, and from "-", sentences may come one by one.
+    if options.score == NONE and options.source != "-":
         one_thread_per_operation()
     return options, models
 

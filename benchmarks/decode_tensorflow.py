@@ -16,7 +16,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 from runtime.parallel import one_thread_per_operation
 
-if "trained" in sys.argv[1:2]:  # as eval.py, before TensorFlow is loaded
+if sys.argv[1:2] == ["trained"]:  # as eval.py, before TensorFlow is loaded
     one_thread_per_operation()
 
 import keras

@@ -14,6 +14,10 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from runtime.parallel import num_cores
+
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "benchmarks" / "work"
 # The recipe tiny with the parts that the paper has.
@@ -112,11 +116,6 @@ def load_rows(path) -> list[dict]:
 def save_rows(path, rows):
     """Write measurements, a list of dict, to a file, one per line."""
     path.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
-
-
-def num_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def describe_machine() -> str:

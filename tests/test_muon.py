@@ -44,12 +44,12 @@ def test_singular_values_end_near_1_and_singular_vectors_stay(shape):
         assert np.abs(result - np.diag(np.diag(result))).max() < 1e-3
 
 
-def test_a_gradient_of_zeros_changes_nothing():
+def test_a_gradient_of_zeros_gives_an_update_of_zeros():
     assert not orthogonalize(tf.zeros((4, 8))).numpy().any()
 
 
 @pytest.mark.parametrize("decoder_blocks, matrices", [(0, 2 * (4 + 2) + 2 * (8 + 2)), (1, 22)])
-def test_the_matrices_in_blocks_are_updated_so(decoder_blocks, matrices):
+def test_which_parameters_have_muon(decoder_blocks, matrices):
     model = small_model(decoder_blocks=decoder_blocks)
     chosen = [v for v in model.trainable_variables if is_block_matrix(v)]
     assert len(chosen) == matrices and all(len(v.shape) == 2 for v in chosen)

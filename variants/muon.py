@@ -5,12 +5,12 @@ import tensorflow as tf
 
 from optimizer import FusedAdam, variable_handle
 
-# A singular value s becomes a s + b s^3 + c s^5. With these numbers of Jordan et al., small ones
+# A singular value s becomes a s + b s^3 + c s^5. Jordan et al. chose these numbers: small values
 # grow fast, and all end near 1.
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
 ITERATIONS = 5
 MOMENTUM = 0.95  # share that stays
-ADAM_RMS = 0.2  # of Adam's usual updates, in learning rates
+ADAM_RMS = 0.2  # root mean square of Adam's updates, divided by the learning rate
 
 
 @keras.saving.register_keras_serializable("transformer")
@@ -58,9 +58,9 @@ def update_matrices(handles, momentum_handles, gradients, learning_rate):
     momentums = tf.stack(
         [tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype) for handle in momentum_handles]
     )
-    momentums = mix(momentums, gradients)
+    momentums = next_average(momentums, gradients)
     scale = tf.cast(ADAM_RMS * max(gradients.shape[1:]) ** 0.5 * learning_rate, dtype)
-    updates = scale * orthogonalize(mix(momentums, gradients))
+    updates = scale * orthogonalize(next_average(momentums, gradients))
     for handle, value in zip(momentum_handles, tf.unstack(momentums), strict=True):
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
     for handle, value in zip(handles, tf.unstack(updates), strict=True):
@@ -69,10 +69,11 @@ def update_matrices(handles, momentum_handles, gradients, learning_rate):
 
 def is_block_matrix(variable) -> bool:
     """Whether a parameter is the matrix of a linear layer in an encoder or decoder block."""
-    return "coder_block" in variable.path and variable.path.endswith("/kernel")
+    in_block = "encoder_block" in variable.path or "decoder_block" in variable.path
+    return in_block and variable.path.endswith("/kernel")
 
 
-def mix(average, gradient):
+def next_average(average, gradient):
     """Return the next moving average of the gradients."""
     return MOMENTUM * average + (1 - MOMENTUM) * gradient
 
