@@ -118,6 +118,11 @@ def save_rows(path, rows):
     path.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
 
 
+def describe_cores() -> str:
+    """Return the number of cores, as "1 core" or "2 cores"."""
+    return f"{num_cores()} core{'s' if num_cores() > 1 else ''}"
+
+
 def describe_machine() -> str:
     """Return the cores and the name of the processor."""
     names = [
@@ -125,4 +130,4 @@ def describe_machine() -> str:
         for line in Path("/proc/cpuinfo").read_text().splitlines()
         if line.startswith("model name")
     ]
-    return f"{num_cores()} cores of {names[0] if names else platform.processor()}"
+    return f"{describe_cores()} of {names[0] if names else platform.processor()}"

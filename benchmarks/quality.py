@@ -3,8 +3,8 @@
     REAL_TEXT=DIR python benchmarks/quality.py multi30k de-en --recipe tiny
     REAL_TEXT=DIR python benchmarks/quality.py iwslt16 de-en --recipe legacy --num_epochs 20
 
-All further arguments go to prepro.py and train.py. DIR holds multi30k/ and iwslt16/;
-benchmarks/README.md explains how to get them. Multi30k is scored on `val`, on which settings are
+All further arguments go to prepro.py and train.py. DIR holds the folder of the corpus;
+benchmarks/README.md explains how to get it. The development set is scored, on which settings are
 chosen; `--score test` scores the test set. The same command resumes a run that was stopped. The
 packages in benchmarks/requirements.txt are needed, too.
 """
@@ -18,23 +18,28 @@ import sys
 import time
 from pathlib import Path
 
-from harness import ROOT, corpus_folder, num_cores, script_command
+from harness import ROOT, corpus_folder, describe_cores, script_command
 
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+THREE_TEXTS = dict(train="train.{}", dev="dev.{}", test="test.{}")
 CORPORA = dict(
     multi30k=dict(train="train.{}", dev="val.{}", test="test_2016_flickr.{}"),
     iwslt16=dict(train="train.tags.de-en.{}", test="IWSLT16.TED.tst2014.de-en.{}.xml"),
+    loresmt2021_en_ga=THREE_TEXTS,
+    small_parallel_enja=THREE_TEXTS,
+    wordshk_en_yue=THREE_TEXTS,
 )
+SIDES = ("source_train", "target_train")
 COLUMNS = (
     *("date", "corpus", "flags", "training", "set", "decoding"),
     *("sacreBLEU", "interval", "lower-cased", "tokens", "chrF"),
 )
 HEADER = f"""# Scores of all runs of quality.py
 
-README.md, section Quality, explains the kinds of BLEU. `dev` is `val`; the interval is half of
-sacreBLEU's 95% interval.
+README.md, section Quality, explains the kinds of BLEU. `dev` is the development set; the interval
+is half of sacreBLEU's 95% interval.
 
 | {" | ".join(COLUMNS)} |
 {"|---" * len(COLUMNS)}|
@@ -45,10 +50,10 @@ def corpus_flags(corpus, direction) -> dict:
     """Return the flags that name the files and languages of a corpus.
 
     Args:
-      direction: "de-en" or "en-de".
+      direction: the languages, for example "de-en".
 
     Raises:
-      SystemExit: as `corpus_folder`.
+      SystemExit: as `corpus_folder`, or the corpus lacks one of the languages.
     """
     folder = corpus_folder(corpus)
     source, target = direction.split("-")
@@ -56,6 +61,8 @@ def corpus_flags(corpus, direction) -> dict:
     for part, name in CORPORA[corpus].items():
         flags[f"source_{part}"] = str(folder / name.format(source))
         flags[f"target_{part}"] = str(folder / name.format(target))
+    if missing := [flags[side] for side in SIDES if not Path(flags[side]).exists()]:
+        sys.exit(f"{missing[0]}: no such file. Name two languages of {corpus}, as in de-en")
     return flags
 
 
@@ -107,13 +114,22 @@ def spacy_tokens(lines, lang) -> list[str]:
     return [" ".join(token.text for token in tokenize(line.lower())) for line in lines]
 
 
+def characters(lines, lang) -> list[str]:
+    """Split into characters, as sacreBLEU's tokenizer `char` does."""
+    return [" ".join("".join(line.split())) for line in lines]
+
+
+# How published results split a language into words, where that is not `moses_tokens`.
+PUBLISHED_TOKENS = dict(en=spacy_tokens, yue=characters)
+
+
 def bleu_row(test, got, lang) -> list[str]:
     """Compute sacreBLEU, its interval, lower-cased, BLEU of published results' tokens, and chrF."""
     import sacrebleu
 
     from bleu import align_with_references, confidence_intervals, corpus_score
 
-    tokens = spacy_tokens if lang == "en" else moses_tokens
+    tokens = PUBLISHED_TOKENS.get(lang, moses_tokens)
     got_tokens = tokens(align_with_references(test, got), lang)
     references = [tokens(side, lang) for side in test.references]
     scores = [
@@ -156,11 +172,11 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("corpus", choices=CORPORA)
-    parser.add_argument("direction", choices=("de-en", "en-de"))
+    parser.add_argument("direction", help="the languages, for example de-en")
     parser.add_argument("--score", choices=("dev", "test"), help="the set to score")
     parser.add_argument("--work", default="benchmarks/work", help="folder for models")
     args, more_flags = parser.parse_known_args()
-    package = "spacy" if args.direction == "de-en" else "sacremoses"
+    package = "spacy" if args.direction.endswith("-en") else "sacremoses"
     if not importlib.util.find_spec(package):  # before hours of training
         parser.error(f"{package} is missing. Run: pip install -r benchmarks/requirements.txt")
     flags = corpus_flags(args.corpus, args.direction)
@@ -173,8 +189,7 @@ def main():
     minutes = train(flags, more_flags)
     table = ROOT / "benchmarks" / "quality.md"
     rows = [] if table.exists() else [HEADER]
-    cores = num_cores()
-    training = f"{minutes:.0f} min, {cores} core{'s' if cores > 1 else ''}"
+    training = f"{minutes:.0f} min, {describe_cores()}"
     today = datetime.date.today()
     corpus, flags_cell = f"{args.corpus} {args.direction}", f"`{' '.join(more_flags)}`"
     for decoding, scores in score_set(flags, part).items():

@@ -96,14 +96,17 @@ def table(rows) -> str:
 
 
 def draw(rows, path):
-    """Draw the curve of each run: BLEU over minutes of processor time."""
+    """Draw the curve of each run: BLEU over minutes of processor time. Names have a color each."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
+    names = list(dict.fromkeys(row["name"] for row in rows))
+    for index, name in enumerate(names):
+        axes.plot([], [], color=f"C{index}", marker=".", label=name)
     for row in rows:
         _, processor, _, bleu = zip(*row["points"], strict=True)
-        axes.plot(processor, bleu, marker=".", label=row["name"])
+        axes.plot(processor, bleu, color=f"C{names.index(row['name'])}", marker=".")
     axes.set_xlabel("minutes of processor time")
     axes.set_ylabel("BLEU of the development set, greedy")
     axes.grid(alpha=0.3)

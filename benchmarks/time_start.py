@@ -57,12 +57,13 @@ def training(logdir):
 
 
 def translation(logdir):
-    """Translate two sentences."""
+    """Translate two sentences, as translate.py does from standard input."""
     stamp = timestamps("import", "read the model", "first sentence", "second sentence")
     from hparams import find_trained
     from ids import RaggedIds
-    from inference import SearchDecoder, load_model
+    from inference import SearchDecoder, load_model, start_quickly
 
+    start_quickly()
     stamp()
     loaded = load_model(find_trained(dict(logdir=logdir)))
     stamp()

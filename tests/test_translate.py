@@ -216,6 +216,21 @@ def test_a_file_of_several_batches(tiny, tmp_path, monkeypatch):
 
 
 @slow
+@pytest.mark.parametrize(
+    ("names", "threads"),
+    [(["source"], "1"), ([], None), (["source", "score"], None)],
+    ids=["file", "standard input", "score"],
+)
+def test_one_thread_per_operation_where_each_core_has_a_batch(
+    tiny, tmp_path, monkeypatch, names, threads
+):
+    path = tmp_path / "in"
+    path.write_text("Der Hund schläft.\n", "utf-8")
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    translate.settle({"logdir": tiny["logdir"]} | dict.fromkeys(names, str(path)))
+    assert os.environ.get("TF_NUM_INTRAOP_THREADS") == threads
+
+
 def test_a_terminal_is_asked_for_sentences(tiny):
     terminal, program_side = pty.openpty()
     locale = dict(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
