@@ -154,6 +154,13 @@ EXPORT_FORMATS = dict(
         "Export with --format saved_model, or train with --recipe updated or paper, or with"
         " --positions paired_sinusoid --normalization post",
     ),
+    onnx=ExportChoice(
+        "interop.onnx_model.write",
+        dict(temperature=0.0, no_repeat_ngram=0),
+        "Leave it out: the exported search has neither",
+        quantizes=True,
+        has_search=True,
+    ),
     logdir=ExportChoice("interop.logdir.write"),
 )
 

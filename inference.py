@@ -231,10 +231,6 @@ def search_arguments(model, hp, x, beam, prefixes=None) -> dict:
         state = state, tf.zeros([N * beam, 0], tf.int32)
     if prefixes is not None:
         step, state = prefix_step(step), (state, tf.repeat(prefixes, beam, axis=0))
-    # As in the 2017 code, greedy search may choose <PAD> if the masks come from activations:
-    # the model then treats it as padding.
-    suppress_ids = [PAD] if hp.masks_from_ids or beam > 1 else []
-    suppress_ids += [UNK] if hp.suppress_unknown else []
     return dict(
         step=step,
         state=state,
@@ -242,8 +238,18 @@ def search_arguments(model, hp, x, beam, prefixes=None) -> dict:
         start=tf.fill([N], BOS),
         max_lengths=hp.max_output_tokens(source_lengths),  # (N,)
         eos=EOS,
-        suppress_ids=suppress_ids,
+        suppress_ids=suppressed_ids(hp, beam),
     )
+
+
+def suppressed_ids(hp, beam) -> list[int]:
+    """Return the ids that a search never chooses.
+
+    As in the 2017 code, greedy search may choose <PAD> if the masks come from activations: the
+    model then treats it as padding.
+    """
+    suppress_ids = [PAD] if hp.masks_from_ids or beam > 1 else []
+    return suppress_ids + ([UNK] if hp.suppress_unknown else [])
 
 
 def beam_arguments(hp, beam, nbest) -> dict:

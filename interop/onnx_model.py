@@ -1,0 +1,274 @@
+"""Convert a model to ONNX, as a folder that translates in Python and in the browser.
+
+    encoder.onnx     source ids (1, T) -> the memory, and the first state of the decoder
+    step.onnx        one step of a search: the most likely next tokens, and the next state
+    model.json       how to tokenize, and how to search
+    index.html       a page that translates; it needs translator.js
+    translate.py     the same in Python, with onnxruntime
+    *.model          the sentencepiece models, if there are any
+
+Two graphs, since the encoder runs once and the step for each token. The search itself is a loop
+of the program that loads them (web/translator.js, web/translate.py).
+"""
+
+import contextlib
+import json
+import logging
+import re
+import shutil
+import sys
+import warnings
+from pathlib import Path
+
+import tensorflow as tf
+
+from ids import BOS, EOS, SPECIALS, UNK
+from inference import beam_arguments, describe_decoding, suppressed_ids
+from interop.optional import import_optional
+from runtime.errors import InputError
+from search import suppress
+from text import INVISIBLE, JOINERS, LOOSE_NON_JOINER, UNJOINED
+from variants.ensemble import Ensemble
+from vocab import SubwordVocab, parse_sentencepiece, sentencepiece_options
+
+WEB = Path(__file__).resolve().parent / "web"
+OPSET = 18  # version of ONNX's operations
+EXAMPLES = [[EOS]], [[UNK, EOS]]  # sentences of other lengths
+
+
+def write(loaded, path, quantization="float32"):
+    """Write the folder.
+
+    Args:
+      loaded: LoadedModel.
+      path: folder that does not exist yet.
+      quantization: "float32" or "int8", of the matrices.
+    """
+    import_optional("tf2onnx")
+    hp, path = loaded.hp, Path(path)
+    tokenizers = [describe_tokenizer(vocab) for vocab in loaded.vocabs]
+    path.mkdir()
+    with quiet():
+        functions = make_functions(in_float32(loaded.model), suppressed_ids(hp, hp.beam))
+        for name, function in functions.items():
+            save_onnx(function, path / f"{name}.onnx", quantization)
+    for vocab in filter(is_subwords, loaded.vocabs):
+        (path / vocab.path.name).write_bytes(vocab.content)
+    settings = dict(
+        languages=[hp.source_lang, hp.target_lang],
+        description=describe_decoding(loaded),
+        search=search_settings(hp),
+        normalize=normalization_patterns(),
+        source=tokenizers[0],
+        target=tokenizers[1],
+    )
+    (path / "model.json").write_text(json.dumps(settings, ensure_ascii=False) + "\n", "utf-8")
+    for file in WEB.iterdir():
+        if file.is_file():
+            shutil.copy(file, path)
+
+
+# Graphs ------------------------------------------------------------------------
+
+
+def in_float32(model):
+    """Return the model, or a copy that computes in float32 if it does not: ONNX lacks bfloat16."""
+    if isinstance(model, Ensemble):
+        return Ensemble([in_float32(part) for part in model.models])
+    if model.compute_dtype == "float32":
+        return model
+    copy = type(model).from_config(model.get_config() | dict(dtype="float32"))
+    copy.set_weights(model.get_weights())
+    return copy
+
+
+def make_functions(model, suppress_ids) -> dict:
+    """Make the two functions of a StepModel that become ONNX graphs.
+
+    Args:
+      suppress_ids: ids that a search never chooses.
+
+    Returns:
+      {"encoder": tf.function, "step": tf.function}
+    """
+
+    def encode(x):
+        memory = model.encode_memory(x)  # N is 1
+        return name_tensors("memory", memory) | name_tensors("state", model.initial_cache(memory))
+
+    def step(ids, parents, count, *tensors):
+        """Continue R hypotheses.
+
+        Args:
+          ids: their newest tokens, (R,) int32.
+          parents: (R,) int32, which hypothesis of the step before each of them extends.
+          count: (1,) int32, how many next tokens to return.
+          tensors: the memory, and the state after the step before.
+
+        Returns:
+          dict: scores (R, count) float32 and tokens (R, count) int32, log-probabilities and ids of
+          the most likely next tokens; and the next state.
+        """
+        memory, state = tensors[: len(memory_specs)], tensors[len(memory_specs) :]
+        state = [tf.gather(tensor, parents) for tensor in state]
+        state = tf.nest.pack_sequence_as(states[0], state)
+        logits, state = model.decode_step(ids, state, tf.nest.pack_sequence_as(memories[0], memory))
+        log_probs = tf.nn.log_softmax(suppress(logits, suppress_ids))  # (R, vocab)
+        scores, tokens = tf.math.top_k(log_probs, count[0])  # (R, count)
+        # An output cannot have the name of an input.
+        return dict(scores=scores, tokens=tokens) | name_tensors("next_state", state)
+
+    # Axes that differ between two sentences, or two steps, vary.
+    memories = [model.encode_memory(tf.constant(ids)) for ids in EXAMPLES]
+    first = model.initial_cache(memories[0])
+    states = [first, model.decode_step(tf.constant([BOS]), first, memories[0])[1]]
+    memory_specs = varying_specs("memory", 1, *memories)
+    inputs = [tf.TensorSpec([None], tf.int32, name) for name in ("ids", "parents")]
+    inputs += [tf.TensorSpec([1], tf.int32, "count"), *memory_specs]
+    inputs += varying_specs("state", None, *states)
+    return dict(
+        encoder=tf.function(
+            encode, input_signature=[tf.TensorSpec([1, None], tf.int32, "x")], autograph=False
+        ),
+        step=tf.function(step, input_signature=inputs, autograph=False),
+    )
+
+
+def name_tensors(prefix, nest) -> dict:
+    """Return the tensors of a nest by names: prefix_0, prefix_1 and so on."""
+    return {f"{prefix}_{i}": tensor for i, tensor in enumerate(tf.nest.flatten(nest))}
+
+
+def varying_specs(prefix, rows, nest, other) -> list[tf.TensorSpec]:
+    """Return a TensorSpec for each tensor of a nest.
+
+    Args:
+      prefix: as in `name_tensors`.
+      rows: size of the first axis; None if it varies.
+      nest, other: two examples. An axis that differs varies.
+    """
+    pairs = zip(name_tensors(prefix, nest).items(), tf.nest.flatten(other), strict=True)
+    specs = []
+    for (name, tensor), like in pairs:
+        sizes = zip(tensor.shape[1:], like.shape[1:], strict=True)
+        shape = [rows, *(a if a == b else None for a, b in sizes)]
+        specs.append(tf.TensorSpec(shape, tensor.dtype, name))
+    return specs
+
+
+def save_onnx(function, path, quantization):
+    """Convert a tf.function, and write it.
+
+    Args:
+      quantization: as in `write`.
+    """
+    import tf2onnx
+
+    model, _ = tf2onnx.convert.from_function(function, function.input_signature, opset=OPSET)
+    if foreign := {node.op_type for node in model.graph.node if node.domain}:
+        raise InputError(
+            f"{path.name}: ONNX has no {', '.join(sorted(foreign))}. Export with --format"
+            " saved_model"
+        )
+    path.write_bytes(model.SerializeToString())
+    if quantization == "int8":
+        quantize(path)
+
+
+def quantize(path):
+    """Replace the matrices of an ONNX file by 8-bit integers."""
+    dynamic = import_optional("onnxruntime.quantization")
+    dynamic.quantize_dynamic(path, path, per_channel=True)
+
+
+@contextlib.contextmanager
+def quiet():
+    """Context manager: the libraries print no logs, which concern only their developers."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+# Settings ----------------------------------------------------------------------
+
+
+def search_settings(hp) -> dict:
+    """Describe the search, for a program that knows nothing of hyperparameters."""
+    factor, extra = 0, hp.max_output_tokens(0)
+    if hp.unbounded_length:
+        factor = hp.max_output_tokens(10) - extra
+    return dict(
+        start=BOS,
+        end=EOS,
+        beam=hp.beam,
+        length_penalty=hp.length_penalty,
+        alpha=hp.alpha,
+        early_stopping=beam_arguments(hp, hp.beam, 1)["early_stopping"],
+        max_input_tokens=hp.max_input_tokens,
+        pad_to=hp.pad_to or 0,
+        # A translation of n source tokens has at most n * factor // 10 + extra tokens.
+        max_output=dict(factor=factor, extra=extra),
+    )
+
+
+def is_subwords(vocab) -> bool:
+    """Whether a vocabulary is a sentencepiece model."""
+    return isinstance(vocab, SubwordVocab)
+
+
+def describe_tokenizer(vocab) -> dict:
+    """Describe a tokenizer, for a program that has neither sentencepiece nor `text.normalize`."""
+    settings = dict(
+        tokens=vocab.tokens(),
+        specials=len(SPECIALS),
+        unknown=UNK,
+    )
+    if not is_subwords(vocab):
+        return settings | dict(kind="words")
+    proto = parse_sentencepiece(vocab.content)
+    check_spaces(vocab, proto)
+    kinds = [piece.type for piece in proto.pieces]
+    return settings | dict(
+        kind="subwords",
+        file=vocab.path.name,
+        scores=[piece.score for piece in proto.pieces],
+        symbols=[i for i, kind in enumerate(kinds) if kind == proto.SentencePiece.USER_DEFINED],
+        bytes=[i for i, kind in enumerate(kinds) if kind == proto.SentencePiece.BYTE],
+        unknown_text=proto.trainer_spec.unk_surface,
+        replaced=replaced_characters(vocab),
+    )
+
+
+def check_spaces(vocab, proto):
+    """Raise InputError if a sentencepiece model treats spaces in an unusual way."""
+    options = sentencepiece_options(proto)
+    usual = options[0][:2] == (proto.trainer_spec.BPE, False) and options[2][:3] == (True,) * 3
+    if not usual:
+        raise InputError(
+            f"{vocab.path}: treats spaces in another way than those of prepro.py. Export with"
+            " --format saved_model"
+        )
+
+
+def replaced_characters(vocab) -> dict:
+    """Return what a sentencepiece model reads in place of single characters."""
+    others = {*range(0xD800, 0xE000), ord("▁")}  # halves of characters; ▁ stays
+    chars = [chr(i) for i in range(1, sys.maxunicode + 1) if i not in others]
+    normalized = vocab.processor.normalize([f"-{char}-" for char in chars])
+    pairs = zip(chars, (text[2:-1].replace("▁", " ") for text in normalized), strict=True)
+    return {char: text for char, text in pairs if char != text}
+
+
+def normalization_patterns() -> dict:
+    """Return the patterns of `text.normalize` as JavaScript writes them, with its flag u."""
+    patterns = dict(
+        invisible=f"[{INVISIBLE}]+",
+        joiners=f"[{JOINERS}]+",
+        unjoined=rf"(?:^|[{UNJOINED}])[\p{{M}}{JOINERS}]+",
+        loose=LOOSE_NON_JOINER,
+    )
+    script = re.compile(r"\\p\{(\w{3,})\}")  # shorter names are categories, as \p{Zs}
+    return {name: script.sub(r"\\p{Script=\1}", text) for name, text in patterns.items()}
