@@ -14,7 +14,7 @@ DEMO = --source_train corpora/sample/train.tags.de-en.de \
 DEMO_MODEL = --maxlen 15 --min_cnt 2 --hidden_units 128 --num_blocks 2 --num_heads 4 \
        --batch_size 64 --lr 0.001 --num_epochs 6
 
-.PHONY: install demo test test-slow soak lint
+.PHONY: install demo test test-slow soak lint lock canary
 
 install: .venv/installed
 
@@ -52,3 +52,18 @@ soak: .venv/installed-tests
 lint: .venv/installed-tests
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+
+# The versions of all packages that requirements.txt needs, with checksums, for every platform.
+lock: .venv/installed
+	$(PY) -m pip install uv
+	$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+	    --custom-compile-command "make lock" requirements.txt --output-file requirements.lock
+
+# The fast tests with the newest pre-releases of TensorFlow and Keras, in an environment of their own.
+CANARY = build/canary
+canary:
+	$(PYTHON) -m venv --clear $(CANARY)
+	$(CANARY)/bin/python -m pip install -r requirements.txt -r tests/requirements.txt
+	$(CANARY)/bin/python -m pip install --pre --upgrade tensorflow keras
+	$(CANARY)/bin/python -m pytest -n $(TESTS_AT_ONCE) --maxprocesses 4 --dist loadscope \
+	    --no-loadscope-reorder

@@ -29,7 +29,8 @@ def import_tensorflow_text():
     except ImportError as error:
         raise InputError(
             f"tensorflow-text cannot be imported ({error}), and a SavedModel needs it."
-            " Install it with `pip install tensorflow-text`, or use --format ctranslate2"
+            " Install it with `pip install tensorflow-text`, which has releases for Python 3.11 to"
+            " 3.13, or use --format onnx"
         ) from None
     return tensorflow_text
 

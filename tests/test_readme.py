@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from conftest import sample_pairs, slow
 from helpers import DOCUMENTS, FOLDERS, blocks, text_of
@@ -178,6 +180,17 @@ def test_the_readme_names_every_file_and_is_short():
 def test_the_requirements_say_what_each_package_is_for():
     for line in Path(ROOT / "requirements.txt").read_text().splitlines():
         assert line.startswith("#") or "  # " in line, line
+
+
+def test_the_lock_has_all_requirements_with_checksums():
+    lock = text_of("requirements.lock")
+    pins = re.findall(r"^([\w.-]+)==([\w.]+).*\\\n    --hash=sha256:", lock, re.MULTILINE)
+    assert len(pins) == len(re.findall(r"^\w", lock, re.MULTILINE))
+    locked = {canonicalize_name(name): version for name, version in pins}
+    lines = [line.partition("#")[0] for line in text_of("requirements.txt").splitlines()]
+    for requirement in map(Requirement, filter(str.strip, lines)):
+        version = locked[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(version), f"{requirement}. Run: make lock"
 
 
 # docs/development.md, Layout: a file imports from its own floor and from those below.
