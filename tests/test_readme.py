@@ -183,11 +183,14 @@ def test_the_requirements_say_what_each_package_is_for():
 
 
 def test_the_lock_has_all_requirements_with_checksums():
-    lock = text_of("requirements.lock")
+    lock = (ROOT / "requirements.lock").read_text("utf-8")
     pins = re.findall(r"^([\w.-]+)==([\w.]+).*\\\n    --hash=sha256:", lock, re.MULTILINE)
     assert len(pins) == len(re.findall(r"^\w", lock, re.MULTILINE))
     locked = {canonicalize_name(name): version for name, version in pins}
-    lines = [line.partition("#")[0] for line in text_of("requirements.txt").splitlines()]
+    lines = [
+        line.partition("#")[0]
+        for line in (ROOT / "requirements.txt").read_text("utf-8").splitlines()
+    ]
     for requirement in map(Requirement, filter(str.strip, lines)):
         version = locked[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(version), f"{requirement}. Run: make lock"
