@@ -85,6 +85,7 @@ from inference import (
     load_model,
 )
 from interop.original import is_original
+from model_card import record_evaluation, write_card
 from runtime.workers import worker_rank
 from text import read_lines
 
@@ -307,9 +308,13 @@ def main(options, models):
         summary[-1:-1] = describe_robustness(loaded, test, got, search)
     keep_other_results(path, identity)
     atomic_write(path, "\n".join(records + summary) + "\n")
+    lines = [line for line in summary if not is_long_list(line)]
+    if len({*(path.parent for path in paths)}) == 1:
+        record_evaluation(loaded, decoding, [x for x in lines if not x.startswith(LEFT_OUT)])
+        write_card(loaded, paths[-1].parent)
 
     print("", *records[:SAMPLES], sep="\n")
-    print(*(line for line in summary if not is_long_list(line)), sep="\n")
+    print(*lines, sep="\n")
     print(f"Full results: {path}")
     if note := empty_note(got):
         print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)

@@ -57,6 +57,7 @@ if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
 import tensorflow as tf
 
 from inference import describe_checkpoints, describe_decoding, load_model
+from model_card import write_card
 
 
 def main(options, models):
@@ -78,6 +79,7 @@ def main(options, models):
     temporary = temp_path(output)
     try:
         choice.load()(loaded, temporary, **more)
+        write_card(loaded, temporary)
         for path in filter(Path.is_file, temporary.rglob("*")):
             fsync(path)
         durable_replace(temporary, output)

@@ -173,6 +173,7 @@ from data_load import (
     plan_batches,
 )
 from inference import SearchDecoder, choose_checkpoints, describe_checkpoints, load_model
+from model_card import recording_training
 from monitor import summaries, tensorboard_events
 from overlap import overlap_notes
 from runtime.workers import worker_rank
@@ -230,7 +231,7 @@ def main(start):
         print(note, file=sys.stderr)
     dev = load_dev_data(hp, vocabs)
     data = load_train_data(hp, vocabs, may_write(hp.id_folder, "preprocessed", hp))
-    report_overlap(hp)
+    notes = report_overlap(hp)
     if not rows:
         chosen = dict(vocab_size=choose_saved_size(hp, vocabs), vocab_sha256=fingerprints(vocabs))
         chosen |= settle_schedule(hp, data, vocabs) | choose_output_limit(hp, data)
@@ -253,7 +254,9 @@ def main(start):
         note_slow(hp, data, vocabs, trainer.model.count_params())
     with own_logdir(trainer, start.rows), SignalGuard() as guard:
         try:
-            trainer.train(data, dev, guard, start.deadline)
+            recording = recording_training(hp, len(data.X), notes)
+            with recording if trainer.chief else contextlib.nullcontext():
+                trainer.train(data, dev, guard, start.deadline)
             if choose_alpha_last and trainer.chief:
                 choose_alpha(hp, dev, guard)
         except KeyboardInterrupt as interrupt:
@@ -267,12 +270,15 @@ def main(start):
     print("Done")
 
 
-def report_overlap(hp):
-    """Print how much of the development and test set is in the training text."""
-    if worker_rank()[0] == 0:
-        has_files = may_write(hp.id_folder, "preprocessed", hp) and hp.id_folder.is_dir()
-        for note in overlap_notes(hp, hp.id_folder if has_files else None):
-            print(note)
+def report_overlap(hp) -> list[str]:
+    """Print, and return, how much of the development and test set is in the training text."""
+    if worker_rank()[0]:
+        return []
+    has_files = may_write(hp.id_folder, "preprocessed", hp) and hp.id_folder.is_dir()
+    notes = [*overlap_notes(hp, hp.id_folder if has_files else None)]
+    for note in notes:
+        print(note)
+    return notes
 
 
 def rows_to_resume(start, vocabs) -> list:

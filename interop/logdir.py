@@ -10,12 +10,13 @@ from pathlib import Path
 from checkpoint import make_checkpoint, save
 from hparams import save_hparams
 from manifest import make_row, read_rows
+from model_card import copy_facts
 from variants.ensemble import check_single_model
 from vocab import fingerprints, save_vocabs
 
 
 def write(loaded, path):
-    """Write the parameters, the hyperparameters and the vocabularies.
+    """Write the parameters, the hyperparameters, the vocabularies, and the facts of the card.
 
     The parameters of several checkpoints are saved as their mean.
 
@@ -33,3 +34,4 @@ def write(loaded, path):
     save_hparams(dataclasses.replace(loaded.hp, logdir=str(path), **one))
     # The score belongs to one checkpoint, not to the mean.
     save(make_checkpoint(loaded.model), path, [make_row(row.epoch, row.step, row.epoch_done)])
+    copy_facts(newest.parent, path)
