@@ -26,9 +26,10 @@ def import_tensorflow_text():
     """Import the package tensorflow_text, which only a SavedModel needs."""
     try:
         import tensorflow_text
-    except ImportError as error:
+    except (ImportError, tf.errors.NotFoundError) as error:  # the second: for another TensorFlow
+        reason, *_ = str(error).splitlines()
         raise InputError(
-            f"tensorflow-text cannot be imported ({error}), and a SavedModel needs it."
+            f"tensorflow-text cannot be imported ({reason}), and a SavedModel needs it."
             " Install it with `pip install tensorflow-text`, which has releases for Python 3.11 to"
             " 3.13, or use --format onnx"
         ) from None

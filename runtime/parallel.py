@@ -4,6 +4,7 @@ import collections
 import functools
 import os
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +21,12 @@ def num_cores() -> int:
 
 
 def num_processes() -> int:
-    """Return how many processes compute at once: one per core, but not too many."""
-    return min(num_cores(), MAX_PROCESSES)
+    """Return how many processes compute at once: one per core, but not too many.
+
+    On Linux they share memory in /dev/shm. Where that cannot be written, there is only this one.
+    """
+    can_share = sys.platform != "linux" or os.access("/dev/shm", os.W_OK)
+    return min(num_cores(), MAX_PROCESSES) if can_share else 1
 
 
 def one_thread_per_operation():

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from processes import ROOT, command_line, forked, forked_script
 
@@ -140,8 +141,20 @@ def read_test_sentences(path):
     return read_test_file(path)[0]
 
 
+def tensorflow_text():
+    """Import tensorflow-text, which registers operations; skips the test if it cannot be used."""
+    from interop.saved_model import import_tensorflow_text
+    from runtime.errors import InputError
+
+    try:
+        return import_tensorflow_text()
+    except InputError as error:
+        pytest.skip(str(error))
+
+
 def run_saved_models(paths, lines, cwd):
     """Translate lines with each of the exported models: translations and scores."""
+    tensorflow_text()
     done = subprocess.run(
         [sys.executable, "-c", SAVED_MODEL_CLIENT, *map(str, paths)],
         input=json.dumps(lines),

@@ -12,7 +12,7 @@ import export
 import inference
 import train
 from conftest import slow, slow_unless
-from helpers import load, read_test_sentences, run_main, saved_rows
+from helpers import load, read_test_sentences, run_main, saved_rows, tensorflow_text
 from hparams import make_hparams
 from ids import BOS
 from inference import LoadedModel, Translator, make_search
@@ -147,7 +147,7 @@ def test_the_scripts_use_several_models(two, tmp_path):
 def test_an_ensemble_is_exported(two, tmp_path):
     done = forked_script("export.py", logdir=two["logdir"], output=tmp_path / "exported")
     assert done.returncode == 0, done.stderr
-    import tensorflow_text  # noqa: F401  registers the operations that tokenize
+    tensorflow_text()  # registers the operations that tokenize
 
     loaded = load(dict(logdir=two["logdir"]))
     lines = read_test_sentences(two["source_test"]).raw

@@ -23,7 +23,7 @@ from choices import ATTENTION_SCORES, EXPORT_FORMATS, NORMALIZATIONS, POSITIONS
 from conftest import BFLOAT16, sample_pairs, slow, write_corpus
 from data_load import load_train_data
 from export import ExportFlags
-from helpers import read_test_sentences, run_main, save
+from helpers import read_test_sentences, run_main, save, tensorflow_text
 from hparams import RECIPES, Hyperparams, make_hparams
 from ids import EOS, SPECIALS, UNK
 from inference import LoadedModel, Translator, make_search
@@ -156,6 +156,7 @@ def test_any_text_has_subwords(subwords, lines, dropout):
 @pytest.fixture(scope="module")
 def words(tmp_path_factory):
     """A `WordVocab` with the words a, é, ß, ' and aé, and its `WordOps`."""
+    tensorflow_text()
     path = tmp_path_factory.mktemp("words") / "de.vocab.tsv"
     listed = [*SPECIALS, "a", "é", "ß", "'", "aé"]
     path.write_text("".join(f"{word}\t9\n" for word in listed), encoding="utf-8")
@@ -187,6 +188,7 @@ def test_words_are_the_same_within_tensorflow(words, lines):
 @examples(200, 20_000)
 @given(LINES)
 def test_subwords_are_the_same_within_tensorflow(subwords, lines):
+    tensorflow_text()
     ops = SubwordOps(subwords, subwords)
     expected = subwords.encode([*map(normalize, lines)])
     assert ops.encode(tf.constant(lines)).to_list() == expected
@@ -276,6 +278,7 @@ def check_export(loaded):
         with contextlib.suppress(InputError):
             ExportFlags(format=name).check_needs(loaded.hp)
     lines = ["a", "", "a é ß", "Ein Hund läuft"]
+    tensorflow_text()
     with TemporaryDirectory() as folder:
         saved_model.write(loaded, folder)
         serve = tf.saved_model.load(folder).signatures["serving_default"]

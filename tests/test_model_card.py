@@ -49,7 +49,7 @@ def test_the_card_of_an_evaluated_model(copied, tmp_path):
     assert again == card  # one evaluation is listed once
 
 
-@pytest.mark.parametrize("format", ["logdir", "saved_model"])
+@pytest.mark.parametrize("format", ["logdir", "ctranslate2"])
 def test_the_card_of_an_export(copied, tmp_path, format):
     evaluate(copied, tmp_path)
     output = tmp_path / "exported"

@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_text  # noqa: F401, which a SavedModel needs
 
 import prepro
 from choices import ATTENTION_SCORES
@@ -20,7 +19,7 @@ from conftest import (
     token_by_token,
     write_corpus,
 )
-from helpers import X, Y, load, read_test_sentences, refused, run_main
+from helpers import X, Y, load, read_test_sentences, refused, run_main, tensorflow_text
 from hparams import make_hparams
 from ids import RaggedIds
 from inference import LoadedModel
@@ -382,6 +381,7 @@ def test_a_trained_model_is_used_like_a_transformer(trained, tmp_path):
     done = forked_script("translate.py", **logdir, **files)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
+    tensorflow_text()
     done = forked_script("export.py", **logdir, output=tmp_path / "model")
     assert done.returncode == 0, done.stderr
     serve = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]

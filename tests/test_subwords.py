@@ -12,7 +12,6 @@ from threading import get_ident
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_text
 
 import checkpoint
 import inference
@@ -31,6 +30,7 @@ from helpers import (
     saved_paths,
     saved_rows,
     scalars,
+    tensorflow_text,
 )
 from hparams import load_hparams, make_hparams
 from ids import EOS, PAD, SPECIALS, UNK, RaggedIds
@@ -146,7 +146,7 @@ def test_both_implementations_of_sentencepiece_agree(real_text, tmp_path, corpus
     files = dict(source_train=paths[0], target_train=paths[1], preprocessed=str(tmp_path))
     run_main(prepro, dict(recipe="tiny") | files)
     vocab = SubwordVocab(tmp_path / "bpe.model")
-    tokenizer = tensorflow_text.SentencepieceTokenizer(vocab.content, add_eos=True)
+    tokenizer = tensorflow_text().SentencepieceTokenizer(vocab.content, add_eos=True)
     for path in paths:
         lines = list(SentenceFile(path).sentences())
         ours = RaggedIds.from_lists(vocab.encode(lines))
@@ -588,7 +588,7 @@ def test_symbols_are_one_subword_and_unseen_characters_are_bytes(tmp_path, vocab
     assert tokens[-4:-1] == [f"<0x{byte:02X}>" for byte in "日".encode()]
     assert UNK not in ids and UNK in known
     assert vocab.decode(ids) == text
-    tokenizer = tensorflow_text.SentencepieceTokenizer(vocab.content, add_eos=True)  # of exports
+    tokenizer = tensorflow_text().SentencepieceTokenizer(vocab.content, add_eos=True)  # of exports
     assert tokenizer.tokenize(text).numpy().tolist() == ids
     assert tokenizer.detokenize(ids[:-1]).numpy().decode() == text
     assert "@@1@@" not in [before.id_to_token(i) for i in known]
