@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import logging
 import os
 import warnings
 from typing import NamedTuple
@@ -44,6 +45,16 @@ LITTLE_LEARNED_HINT = (
 METRICS = dict(bleu="BLEU", chrf="chrF")  # names for the user, by the values of --metric
 BOOTSTRAP_SAMPLES = 1000
 MIN_SCORE = 1e-6  # below it the score is 0, for which NLTK returns a tiny number
+
+
+def is_first(record, seen=set()) -> bool:  # noqa: B006  all calls share the set
+    """Whether a record of a log is the first one with its text."""
+    text = record.getMessage()
+    return not (text in seen or seen.add(text))
+
+
+# sacreBLEU warns of tokenized text each time that it scores.
+logging.getLogger("sacrebleu").addFilter(is_first)
 
 
 def bleu_score(expected, got):
@@ -137,7 +148,7 @@ def compare_systems(references, hypotheses, others, lang) -> dict:
 def tokenizer_note(lang, references) -> str:
     """Return a note if the references are not in the script of `lang`, else an empty string."""
     tokenizer = choose_tokenizer(lang, tuple(references))
-    if tokenizer == TOKENIZERS.get(lang, DEFAULT_TOKENIZER):
+    if tokenizer == TOKENIZERS.get(lang, DEFAULT_TOKENIZER) or may_be_in(lang, references):
         return ""
     (name, *_) = [name for name, other in TOKENIZERS.items() if other == tokenizer]
     return (

@@ -5,6 +5,8 @@ import itertools
 import json
 import random
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -17,7 +19,7 @@ import eval
 import inference
 import prepro
 import train
-from bleu import choose_tokenizer, empty_note
+from bleu import choose_tokenizer, empty_note, tokenizer_note
 from conftest import sample_pairs, slow, write_corpus
 from data_load import SentencePairs, load_train_data
 from helpers import run_main, scalars
@@ -262,6 +264,24 @@ def test_training_that_diverges_ends_with_a_message(run, tmp_path):
 )
 def test_the_script_of_the_references_chooses_the_tokenizer(lang, line, tokenizer):
     assert choose_tokenizer(lang, (line,)) == tokenizer
+
+
+@pytest.mark.parametrize(
+    "lang, is_wrong", [("en", True), ("yue", False), ("zh_TW", False), ("zh", False)]
+)
+def test_a_note_on_the_tokenizer_for_a_language_of_another_script(lang, is_wrong):
+    assert bool(tokenizer_note(lang, ["我爱你。"])) == is_wrong
+
+
+def test_sacrebleu_warns_once_of_tokenized_text():
+    program = (
+        "import bleu, sacrebleu; lines = [f'line {i} .' for i in range(200)];"
+        " [sacrebleu.corpus_bleu(lines, [lines]) for _ in range(3)]"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stderr.count("forgot to detokenize") == 1
 
 
 @slow
