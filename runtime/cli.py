@@ -7,6 +7,7 @@ Scripts call `parse_flags` before they import TensorFlow, which takes seconds, s
 import argparse
 import contextlib
 import difflib
+import errno
 import io
 import os
 import re
@@ -279,12 +280,26 @@ def parse_bool(word) -> bool:
 
 
 def parse_path(word) -> str:
-    """Return a path of the command line, as `expand_path` does; a URL is an error."""
+    """Return a path of the command line, as `expand_path` does.
+
+    A URL is an error, and so is a name that no file can have: since Python 3.14, such a file just
+    does not exist.
+    """
     try:
         check_no_url(word)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    return expand_path(word)
+    path = expand_path(word)
+    for name in path.split(","):  # there may be several
+        try:
+            os.lstat(name)
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                text = f"{name}: {error.strerror.lower()}. Check the path"
+                raise argparse.ArgumentTypeError(text) from None
+        except ValueError:
+            pass  # a zero byte has a message of its own
+    return path
 
 
 def number_or_auto(kind, word):
