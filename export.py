@@ -3,12 +3,14 @@
     python export.py --logdir logdir --output exported/1
     python export.py --logdir logdir --output exported/ctranslate2 --format ctranslate2
     python export.py --logdir logdir --output exported/huggingface --format huggingface
+    python export.py --logdir logdir --output exported/onnx --format onnx
     python export.py --logdir logdir --output exported/logdir --format logdir
 
 The TensorFlow SavedModel takes sentences and returns translations. It contains the tokenizer:
 a program that loads it needs only tensorflow and tensorflow-text. The CTranslate2 model takes
 tokens and returns tokens. Its folder also contains the sentencepiece model, if there is one. The
 Hugging Face folder is for the Auto classes of transformers, or for converters to other formats.
+The ONNX folder is for ONNX Runtime, and is a page that translates in the browser.
 The logdir is for this project: the parameters alone, to be given away."""
 
 import dataclasses
