@@ -35,14 +35,14 @@ demo: .venv/installed
 	$(PY) train.py $(DEMO) $(DEMO_MODEL)
 	$(PY) eval.py --logdir logdir/demo
 
-PYTEST = $(PY) -m pytest -n $(TESTS_AT_ONCE) --maxprocesses 4 --dist loadscope --no-loadscope-reorder
+PYTEST = -m pytest -n $(TESTS_AT_ONCE) --maxprocesses 4 --dist loadscope --no-loadscope-reorder
 
 test: .venv/installed-tests
-	$(PYTEST)
+	$(PY) $(PYTEST)
 
 # The tests that take longest: complete trainings, real text, benchmarks, commands of all documents.
 test-slow: .venv/installed-tests
-	SLOW=1 $(PYTEST) -m slow
+	SLOW=1 $(PY) $(PYTEST) -m slow
 
 # Random input by the ten thousands, training killed twenty times. It prints each test and its time.
 soak: .venv/installed-tests
@@ -65,5 +65,4 @@ canary:
 	$(PYTHON) -m venv --clear $(CANARY)
 	$(CANARY)/bin/python -m pip install -r requirements.txt -r tests/requirements.txt
 	$(CANARY)/bin/python -m pip install --pre --upgrade tensorflow keras
-	$(CANARY)/bin/python -m pytest -n $(TESTS_AT_ONCE) --maxprocesses 4 --dist loadscope \
-	    --no-loadscope-reorder
+	$(CANARY)/bin/python $(PYTEST)

@@ -106,7 +106,7 @@ def results_path(loaded) -> Path:
     """
     hp, paths = loaded.hp, loaded.paths
     parts = [paths[-1].name]
-    folders = [*dict.fromkeys(path.parent for path in paths)]
+    folders = loaded.folders
     named = folders != [Path(Hyperparams.logdir)] and hp.results == Hyperparams.results
     if named or len(folders) > 1:
         parts.append("+".join(Path(os.path.abspath(folder)).name for folder in folders))
@@ -308,13 +308,13 @@ def main(options, models):
         summary[-1:-1] = describe_robustness(loaded, test, got, search)
     keep_other_results(path, identity)
     atomic_write(path, "\n".join(records + summary) + "\n")
-    lines = [line for line in summary if not is_long_list(line)]
-    if len({*(path.parent for path in paths)}) == 1:
-        record_evaluation(loaded, decoding, [x for x in lines if not x.startswith(LEFT_OUT)])
+    if len(loaded.folders) == 1:
+        lines = [line for line in summary if not line.startswith(LEFT_OUT)]
+        record_evaluation(loaded, decoding, lines)
         write_card(loaded, paths[-1].parent)
 
     print("", *records[:SAMPLES], sep="\n")
-    print(*lines, sep="\n")
+    print(*(line for line in summary if not is_long_list(line)), sep="\n")
     print(f"Full results: {path}")
     if note := empty_note(got):
         print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)

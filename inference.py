@@ -63,6 +63,11 @@ class LoadedModel(NamedTuple):
     model: StepModel
     vocabs: tuple  # of source and target, as `load_vocabs` returns them
 
+    @property
+    def folders(self) -> list[Path]:
+        """The folders of the checkpoints; several if it is an `Ensemble`."""
+        return [*dict.fromkeys(path.parent for path in self.paths)]
+
     def with_hp(self, **changes):
         """Return the same model with other hyperparameters, for example of the search."""
         return self._replace(hp=dataclasses.replace(self.hp, **changes))

@@ -25,6 +25,7 @@ from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import atomic_write, read_json, split_paths
 from runtime.flags import as_flag
 from runtime.parallel import num_cores
+from variants.ensemble import Ensemble
 
 CARD = "README.md"
 MARK = "<!-- Written by eval.py or export.py. Delete this line to keep your changes. -->"
@@ -32,8 +33,7 @@ TRAINING, EVALUATIONS = "training.json", "evaluations.json"
 MAX_EVALUATIONS = 20  # the newest ones are kept
 MAX_LINE_CHARS = 500
 TITLES = dict(bleu="sacreBLEU", chrf="chrF")  # of the lines in a results file
-# Flags of files and of this machine, which do not decide what a model is.
-LOCAL_FLAGS = {"logdir", "preprocessed", "results", "recipe"}
+UNLISTED_FLAGS = {"recipe", "vocab_sha256"}  # the first one is listed before all others
 
 
 # Facts -------------------------------------------------------------------------
@@ -161,7 +161,9 @@ def record_evaluation(loaded, decoding, summary):
 
 
 def read_evaluations(loaded) -> list[dict]:
-    """Return the evaluations of a model, oldest first."""
+    """Return the evaluations of a model, oldest first. Those of an ensemble are not saved."""
+    if len(loaded.folders) > 1:
+        return []
     rows = read_facts(loaded.paths[-1].parent / EVALUATIONS) or []
     kinds = dict(test=str, decoding=str, lines=list)
     return [
@@ -250,7 +252,9 @@ def introduction(loaded) -> list[str]:
     """Return the first lines of the card."""
     hp = loaded.hp
     kind = "Transformer" if hp.model == "transformer" else f"recurrent model ({hp.cell})"
-    count = f"{loaded.model.count_params():,}"
+    model = loaded.model
+    models = model.models if isinstance(model, Ensemble) else [model]
+    count = f"{sum(each.count_params() for each in models):,}"
     tokens = f"{len(loaded.vocabs[0]):,} {loaded.vocabs[0].token_name}"
     return [
         "",
@@ -261,17 +265,21 @@ def introduction(loaded) -> list[str]:
 
 
 def training_section(loaded) -> list[str]:
-    """Return the lines on the training."""
-    hp, newest = loaded.hp, loaded.paths[-1]
-    facts = read_training(newest.parent)
-    lines = ["", "## Training", ""]
+    """Return the lines on the training, or on that of each model of an ensemble."""
+    newest = {path.parent: path for path in loaded.paths}.values()
+    lines = [line for path in newest for line in describe_training(path, loaded.hp)]
+    return ["", "## Training", "", *lines, "- Settings:", "", "      " + settings(loaded.hp)]
+
+
+def describe_training(newest, hp) -> list[str]:
+    """Return the lines on the training of a checkpoint."""
+    facts, rows, lines = read_training(newest.parent), rows_to(newest), []
     if facts:
         lines += [
             f"- Text: {facts['pairs']:,} sentence pairs of {facts['source']} ({hp.source_lang}) and"
             f" {facts['target']} ({hp.target_lang})",
             *(f"- {note}" for note in facts["notes"]),
         ]
-    rows = rows_to(newest)
     if rows:
         row = rows[-1]
         time_taken = f", {facts['minutes']:.0f} minutes on {facts['device']}" if facts else ""
@@ -280,20 +288,20 @@ def training_section(loaded) -> list[str]:
     if scored:
         metric, score = METRICS[scored[-1].metric], scored[-1].score
         lines.append(f"- Development set: {metric} {score:.1f}, greedy search")
-    return [*lines, "- Settings:", "", "      " + " ".join(changed_flags(hp))]
+    return lines
 
 
-def changed_flags(hp) -> list[str]:
+def settings(hp) -> str:
     """Return the recipe, and the flags of the model and its training that differ from it."""
     recipe = RECIPES[hp.recipe]
     flags = [f"--recipe {hp.recipe}"]
     for field in hp.declared():
         value, usual = getattr(hp, field.name), recipe.get(field.name, field.default)
-        is_local = field.metadata["path"] or field.name in LOCAL_FLAGS
+        is_listed = not field.metadata["path"] and field.name not in UNLISTED_FLAGS
         is_setting = field.metadata["fixed"] or field.metadata["group"] == "training"
-        if value != usual and is_setting and not is_local and field.name != "vocab_sha256":
+        if value != usual and is_setting and is_listed:
             flags.append(as_flag(field.name, value))
-    return flags
+    return " ".join(flags)
 
 
 def scores_section(evaluations) -> list[str]:

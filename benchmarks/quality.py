@@ -31,7 +31,6 @@ CORPORA = dict(
     small_parallel_enja=THREE_TEXTS,
     wordshk_en_yue=THREE_TEXTS,
 )
-SIDES = ("source_train", "target_train")
 COLUMNS = (
     *("date", "corpus", "flags", "training", "set", "decoding"),
     *("sacreBLEU", "interval", "lower-cased", "tokens", "chrF"),
@@ -61,8 +60,9 @@ def corpus_flags(corpus, direction) -> dict:
     for part, name in CORPORA[corpus].items():
         flags[f"source_{part}"] = str(folder / name.format(source))
         flags[f"target_{part}"] = str(folder / name.format(target))
-    if missing := [flags[side] for side in SIDES if not Path(flags[side]).exists()]:
-        sys.exit(f"{missing[0]}: no such file. Name two languages of {corpus}, as in de-en")
+    for path in (flags["source_train"], flags["target_train"]):
+        if not Path(path).exists():
+            sys.exit(f"{path}: no such file. Name two languages of {corpus}, as in de-en")
     return flags
 
 

@@ -46,7 +46,7 @@ def write(loaded, path, quantization="float32"):
     """
     import_optional("tf2onnx")
     hp, path = loaded.hp, Path(path)
-    tokenizers = [describe_tokenizer(vocab) for vocab in loaded.vocabs]
+    source, target = loaded.vocabs
     path.mkdir()
     with quiet():
         functions = make_functions(in_float32(loaded.model), suppressed_ids(hp, hp.beam))
@@ -59,8 +59,8 @@ def write(loaded, path, quantization="float32"):
         description=describe_decoding(loaded),
         search=search_settings(hp),
         normalize=normalization_patterns(),
-        source=tokenizers[0],
-        target=tokenizers[1],
+        source=describe_tokenizer(source) | encoding_rules(source),
+        target=describe_tokenizer(target),
     )
     (path / "model.json").write_text(json.dumps(settings, ensure_ascii=False) + "\n", "utf-8")
     for file in WEB.iterdir():
@@ -234,12 +234,19 @@ def describe_tokenizer(vocab) -> dict:
     return settings | dict(
         kind="subwords",
         file=vocab.path.name,
-        scores=[piece.score for piece in proto.pieces],
-        symbols=[i for i, kind in enumerate(kinds) if kind == proto.SentencePiece.USER_DEFINED],
         bytes=[i for i, kind in enumerate(kinds) if kind == proto.SentencePiece.BYTE],
         unknown_text=proto.trainer_spec.unk_surface,
-        replaced=replaced_characters(vocab),
     )
+
+
+def encoding_rules(vocab) -> dict:
+    """Describe what a program must also know of a sentencepiece model to encode text."""
+    if not is_subwords(vocab):
+        return {}
+    pieces = parse_sentencepiece(vocab.content).pieces
+    symbols = [i for i, piece in enumerate(pieces) if piece.type == piece.USER_DEFINED]
+    scores = [piece.score for piece in pieces]
+    return dict(scores=scores, symbols=symbols, replaced=replaced_characters(vocab))
 
 
 def check_spaces(vocab, proto):

@@ -62,6 +62,14 @@ def test_the_card_of_an_export(copied, tmp_path, format):
         assert "sacreBLEU = " in same and "400 sentence pairs" in same
 
 
+def test_the_card_of_an_ensemble_has_the_scores_of_no_model(copied, tmp_path):
+    evaluate(copied, tmp_path)
+    other = shutil.copytree(copied["logdir"], tmp_path / "other")
+    card = model_card.make_card(load(dict(logdir=f"{copied['logdir']},{other}")))
+    assert card.count("- Text: 400 sentence pairs") == 2
+    assert "sacreBLEU" not in card and "has not been evaluated yet" in card
+
+
 def test_a_readme_of_the_user_stays(copied, tmp_path):
     path = Path(copied["logdir"]) / model_card.CARD
     path.write_text("mine")

@@ -206,8 +206,12 @@ def test_javascript_tokenizes_as_sentencepiece(tmp_path, more):
     flags |= dict(recipe="tiny") | more
     run_main(prepro, flags)
     vocabs = load_vocabs(make_hparams(flags))
-    sides = zip(("source", "target"), map(onnx_model.describe_tokenizer, vocabs), strict=True)
-    settings = dict(sides) | dict(normalize=onnx_model.normalization_patterns())
+    source, target = vocabs
+    settings = dict(
+        source=onnx_model.describe_tokenizer(source) | onnx_model.encoding_rules(source),
+        target=onnx_model.describe_tokenizer(target),
+        normalize=onnx_model.normalization_patterns(),
+    )
     (tmp_path / "model.json").write_text(json.dumps(settings), "utf-8")
     shutil.copy(onnx_model.WEB / "translator.js", tmp_path)
     (tmp_path / "package.json").write_text('{"type": "module"}')
@@ -223,7 +227,6 @@ def test_javascript_tokenizes_as_sentencepiece(tmp_path, more):
         cwd=tmp_path,
         check=True,
     )
-    source, target = vocabs
     for line, ids, (their_ids, text) in zip(
         lines, source.encode(source.prepare(lines)), json.loads(done.stdout), strict=True
     ):

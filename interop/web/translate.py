@@ -37,6 +37,7 @@ class Translator:
             onnxruntime.InferenceSession(folder / f"{name}.onnx", options)
             for name in ("encoder", "step")
         )
+        self.word_ids = {word: i for i, word in enumerate(self.sides[0]["tokens"])}
         if self.sides[0]["kind"] == "subwords":
             self.processors = [
                 sentencepiece.SentencePieceProcessor(model_file=str(folder / side["file"]))
@@ -65,8 +66,7 @@ class Translator:
         if source["kind"] == "subwords":
             return self.processors[0].encode(text)
         words = regex.sub(r"[^\s\p{Latin}']", "", text).split()
-        ids = {word: i for i, word in enumerate(source["tokens"])}
-        return [ids.get(word, source["unknown"]) for word in words]
+        return [self.word_ids.get(word, source["unknown"]) for word in words]
 
     def decode(self, ids) -> str:
         """Return the text of ids."""
@@ -92,7 +92,6 @@ class Translator:
         names = [output.name for output in self.encoder.get_outputs()]
         tensors = dict(zip(names, self.encoder.run(None, {"x": x}), strict=True))
         names = [output.name for output in self.step.get_outputs()]
-        inputs = {value.name for value in self.step.get_inputs()}
         live, scores, parents = [[]], np.float32([0]), [0]  # not ended, the best first
         finished = []  # (score, ids) of those that ended, the best first
         for length in range(1, limit + 1):
@@ -100,7 +99,6 @@ class Translator:
             feeds = tensors | dict(
                 ids=np.int32(newest), parents=np.int32(parents), count=np.int32([count])
             )
-            feeds = {name: value for name, value in feeds.items() if name in inputs}
             outputs = dict(zip(names, self.step.run(None, feeds), strict=True))
             tensors |= {
                 name.removeprefix("next_"): value
