@@ -47,14 +47,21 @@ BOOTSTRAP_SAMPLES = 1000
 MIN_SCORE = 1e-6  # below it the score is 0, for which NLTK returns a tiny number
 
 
-def is_first(record, seen=set()) -> bool:  # noqa: B006  all calls share the set
-    """Whether a record of a log is the first one with its text."""
-    text = record.getMessage()
-    return not (text in seen or seen.add(text))
+class FirstOnly(logging.Filter):
+    """Let each text of a log pass once. sacreBLEU warns of tokenized text in each score."""
+
+    def __init__(self):
+        super().__init__()
+        self.texts = set()
+
+    def filter(self, record) -> bool:
+        """Whether a record is the first one with its text."""
+        is_new = record.getMessage() not in self.texts
+        self.texts.add(record.getMessage())
+        return is_new
 
 
-# sacreBLEU warns of tokenized text each time that it scores.
-logging.getLogger("sacrebleu").addFilter(is_first)
+logging.getLogger("sacrebleu").addFilter(FirstOnly())
 
 
 def bleu_score(expected, got):

@@ -1,4 +1,4 @@
-"""The card of a model: what it was trained on, how it scores, and where its limits are.
+"""The card of a model: its training text, settings, scores and limits.
 
 A card is a README.md in the format of Hugging Face. `train.py` and `eval.py` keep its facts in the
 folder of the model:
@@ -32,7 +32,7 @@ MARK = "<!-- Written by eval.py or export.py. Delete this line to keep your chan
 TRAINING, EVALUATIONS = "training.json", "evaluations.json"
 MAX_EVALUATIONS = 20  # the newest ones are kept
 MAX_LINE_CHARS = 500
-TITLES = dict(bleu="sacreBLEU", chrf="chrF")  # of the lines in a results file
+TITLES = dict(bleu="sacreBLEU", chrf="chrF")  # as in a results file
 UNLISTED_FLAGS = {"recipe", "vocab_sha256"}  # the first one is listed before all others
 
 
@@ -101,7 +101,7 @@ def recording_training(hp, num_pairs, notes):
         yield
     finally:
         minutes = before + (time.monotonic() - start) / 60
-        if (path.parent / RUN_FILE).exists():  # else nothing was saved
+        if (path.parent / RUN_FILE).exists():  # else there is no checkpoint
             write_facts(path, facts | dict(minutes=round(minutes, 2)))
 
 
@@ -116,7 +116,7 @@ def read_training(logdir) -> dict:
 
 
 def describe_device() -> str:
-    """Return on what a training runs.
+    """Return the devices of a training.
 
     >>> describe_device() in ("1 CPU core", f"{num_cores()} CPU cores")
     True
@@ -228,7 +228,7 @@ def front_matter(hp, evaluations) -> str:
 
 
 def as_yaml(text) -> str:
-    """Write a text so that YAML reads nothing else in it. JSON is YAML."""
+    """Write a text as a string of YAML. JSON is YAML, too."""
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -323,7 +323,7 @@ def scores_section(evaluations) -> list[str]:
 
 
 def limits_section(loaded) -> list[str]:
-    """Return the lines on what the model cannot do."""
+    """Return the lines on the limits of the model."""
     hp = loaded.hp
     lines = [
         f"- It reads at most {hp.max_input_tokens - 1} {loaded.vocabs[0].token_name} of a sentence,"
@@ -331,7 +331,7 @@ def limits_section(loaded) -> list[str]:
         "- It translates sentence by sentence, and knows no context.",
         "- Text that differs from the training text, in its topic or style, has worse translations"
         " than these scores say. They can be fluent and wrong.",
-        "- What the training text says of people and groups, translations may say, too.",
+        "- Translations may repeat prejudices of the training text.",
     ]
     if hp.fold_case:
         lines.append("- It reads sources without their case.")

@@ -1,7 +1,7 @@
 """Convert a model to the Marian format of Hugging Face transformers.
 
 Its `AutoModelForSeq2SeqLM` and `AutoTokenizer` load the folder. From there, other tools convert it
-to ONNX, for example. PyTorch is needed to load it, not to write it.
+to further formats. PyTorch is needed to load it, not to write it.
 """
 
 import json

@@ -196,7 +196,7 @@ def quiet():
 
 
 def search_settings(hp) -> dict:
-    """Describe the search, for a program that knows nothing of hyperparameters."""
+    """Describe the search, for a program without `Hyperparams`."""
     factor, extra = 0, hp.max_output_tokens(0)
     if hp.unbounded_length:
         factor = hp.max_output_tokens(10) - extra
@@ -240,7 +240,7 @@ def describe_tokenizer(vocab) -> dict:
 
 
 def encoding_rules(vocab) -> dict:
-    """Describe what a program must also know of a sentencepiece model to encode text."""
+    """Describe the rules of a sentencepiece model for encoding, which decoding does not need."""
     if not is_subwords(vocab):
         return {}
     pieces = parse_sentencepiece(vocab.content).pieces
@@ -261,7 +261,7 @@ def check_spaces(vocab, proto):
 
 
 def replaced_characters(vocab) -> dict:
-    """Return what a sentencepiece model reads in place of single characters."""
+    """Return the replacements of single characters in a sentencepiece model."""
     others = {*range(0xD800, 0xE000), ord("▁")}  # halves of characters; ▁ stays
     chars = [chr(i) for i in range(1, sys.maxunicode + 1) if i not in others]
     normalized = vocab.processor.normalize([f"-{char}-" for char in chars])

@@ -1,4 +1,4 @@
-"""The card of a model has what is known of it, and trusts no file of a stranger."""
+"""The card of a model has all known facts, and trusts no file of a stranger."""
 
 import json
 import re
