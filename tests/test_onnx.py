@@ -168,6 +168,7 @@ def test_a_model_in_bfloat16_is_exported_in_float32():
     np.testing.assert_allclose(wide(x, y), same(x, y), atol=1e-5)
 
 
+@slow
 def test_int8_is_smaller_and_translates(tmp_path):
     sample = str(ROOT / "docs" / "sample_model")
     folder = export(dict(logdir=sample), tmp_path / "int8", quantization="int8")
