@@ -83,6 +83,8 @@ MODELS = dict(
     ),
 )
 
+ACTIVATIONS = ("relu", "swish")
+
 NORMALIZATIONS = dict(
     post=Choice(),
     pre=Choice(

@@ -19,7 +19,15 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from choices import ATTENTION_SCORES, FORMS, MODELS, NORMALIZATIONS, OPTIMIZERS, POSITIONS
+from choices import (
+    ACTIVATIONS,
+    ATTENTION_SCORES,
+    FORMS,
+    MODELS,
+    NORMALIZATIONS,
+    OPTIMIZERS,
+    POSITIONS,
+)
 from manifest import no_checkpoint_error, read_rows
 from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import atomic_write, read_json, split_paths
@@ -165,6 +173,9 @@ class ModelHparams(Flags):
     )
     hidden_units: int = model_flag(512, "C: units of each layer", 1, WIDTH_LIMIT)
     ffn_units: int = block_flag(0, "inner units of a feed-forward layer; 0: 4 * C", 0, WIDTH_LIMIT)
+    ffn_activation: str = block_flag(
+        "relu", "function between both maps of a feed-forward layer", choices=ACTIVATIONS
+    )
     num_blocks: int = block_flag(6, "blocks in the encoder", 1, 1001)
     decoder_blocks: int = block_flag(
         0, "blocks in the decoder; 0: as many as in the encoder", 0, 1001
@@ -191,6 +202,12 @@ class ModelHparams(Flags):
     )
     pad_logit: bool = model_flag(
         False, "with tied embeddings: compute the logit of <PAD> from its row; else it is 0"
+    )
+    output_bias: bool = block_flag(
+        False,
+        "with tied embeddings: add a bias to the logits, as Marian does",
+        needs=dict(tied_embeddings=True),
+        remedy="Without them there always is one",
     )
     mask_from: str = model_flag(
         "activations",
@@ -693,6 +710,11 @@ class Hyperparams(ModelHparams):
     def has_one_vocab(self) -> bool:
         """Whether both languages have the same subwords."""
         return self.tokenizer == "bpe" and self.joint_vocab
+
+    @property
+    def reads_source_apart(self) -> bool:
+        """Whether one vocabulary of subwords has a sentencepiece model for sources alone."""
+        return self.fold_case or "bpe.source" in self.vocab_sha256
 
     @property
     def symbol_list(self) -> list[str]:

@@ -21,7 +21,6 @@ from modules import (
     Normalize,
     TranslationModel,
     check_arguments,
-    nonzero_positions,
     shift_right,
 )
 from positions import Positions
@@ -89,7 +88,7 @@ class InputEmbedding(keras.layers.Layer):
     def embed(self, ids, start, state):
         """Embed tokens without dropout; arguments and results as in `Positions.embed`."""
         outputs = self.tokens(ids)  # (N, T, C)
-        key_masks = ops.cast(nonzero_positions(outputs), outputs.dtype)[:, :, None]  # (N, T, 1)
+        key_masks = ops.cast(ids != PAD, outputs.dtype)[:, :, None]  # (N, T, 1)
         outputs, state = self.positions.embed(outputs, start, state)
         return outputs * key_masks, state
 
@@ -302,6 +301,7 @@ class Transformer(TranslationModel):
             num_units=self.hp.hidden_units,
             add_norm=add_norm,
             dropout_rate=self.hp.ffn_dropout,
+            activation=self.hp.ffn_activation,
         )
         return attention, feedforward
 
@@ -323,6 +323,10 @@ class Transformer(TranslationModel):
             layer.build(units)
         if not self.hp.tied_embeddings:
             self.output_layer.build(units)
+        if self.hp.output_bias:
+            self.output_bias = self.add_weight(
+                shape=(self.target_vocab,), initializer="zeros", name="output_bias"
+            )
 
     def call(self, x, y, training=None, istarget=None):
         """Compute the logits of `y`, given `x` and the targets before each position.
@@ -381,11 +385,10 @@ class Transformer(TranslationModel):
     def to_logits(self, dec):
         """Compute logits from the decoder's output: (..., C) -> (..., vocab)."""
         dec = self.dec_norm(dec) if self.dec_norm else dec
-        return (
-            self.dec_input.tokens.to_logits(dec)
-            if self.hp.tied_embeddings
-            else self.output_layer(dec)
-        )
+        if not self.hp.tied_embeddings:
+            return self.output_layer(dec)
+        logits = self.dec_input.tokens.to_logits(dec)
+        return logits + ops.cast(self.output_bias, logits.dtype) if self.hp.output_bias else logits
 
     def encode_memory(self, x):
         """Encode source ids (N, T) and project the memory once for all steps of a search.

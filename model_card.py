@@ -11,6 +11,7 @@ folder of the model:
 
 import contextlib
 import json
+import os
 import re
 import time
 from pathlib import Path
@@ -23,7 +24,7 @@ from inference import describe_checkpoints
 from manifest import RUN_FILE, rows_to
 from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import atomic_write, read_json, split_paths
-from runtime.flags import as_flag
+from runtime.flags import NONE, as_flag
 from runtime.parallel import num_cores
 from variants.ensemble import Ensemble
 
@@ -89,6 +90,9 @@ def recording_training(hp, num_pairs, notes):
       notes: lines on the text.
     """
     path, start = Path(hp.logdir) / TRAINING, time.monotonic()
+    if hp.start_from != NONE:
+        other = Path(os.path.abspath(hp.start_from)).name
+        notes = [f"The training started from the parameters of {other}", *notes]
     before = read_training(hp.logdir).get("minutes", 0)
     facts = dict(
         source=file_names(hp.source_train),

@@ -33,7 +33,7 @@ import tensorflow as tf
 from keras import ops
 
 from attention import add_parameters, attention_scores, prepare_keys, scores_to_weights, upcast
-from choices import ATTENTION_SCORES, NORMALIZATIONS
+from choices import ACTIVATIONS, ATTENTION_SCORES, NORMALIZATIONS
 from hparams import ModelHparams
 from ids import BOS
 
@@ -495,7 +495,7 @@ class MultiheadAttention(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("transformer")
 class Feedforward(keras.layers.Layer):
-    """Two linear maps with a ReLU between, residual and normalization (paper, section 3.3).
+    """Two linear maps, a ReLU between them, residual and normalization (paper, section 3.3).
 
     (N, T, C) -> (N, T, C).
 
@@ -504,14 +504,24 @@ class Feedforward(keras.layers.Layer):
       num_units: C.
       add_norm: dict, arguments of `AddAndNorm`; None for its defaults.
       dropout_rate: share of the inner units dropped in training.
+      activation: what is between both maps, one of `choices.ACTIVATIONS`.
     """
 
-    def __init__(self, inner_units, num_units, add_norm=None, dropout_rate=0.0, **kwargs):
+    def __init__(
+        self,
+        inner_units,
+        num_units,
+        add_norm=None,
+        dropout_rate=0.0,
+        activation="relu",
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         check_arguments(SIZE, inner_units=inner_units, num_units=num_units)
+        check_arguments(ACTIVATIONS, activation=activation)
         check_arguments(SHARE, dropout_rate=dropout_rate)
         dtype = self.dtype_policy.name
-        self.inner = Linear(inner_units, activation="relu", dtype=dtype)
+        self.inner = Linear(inner_units, activation=activation, dtype=dtype)
         self.dropout = Dropout(dropout_rate, dtype=dtype)
         self.outer = Linear(num_units, dtype=dtype)
         self.add_norm = AddAndNorm(**(add_norm or {}), dtype=dtype)

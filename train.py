@@ -12,7 +12,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hparams import (
     RECIPES,
@@ -57,6 +57,7 @@ class Start(NamedTuple):
     rows: list = []  # the checkpoints in `logdir`, oldest first; none in a new training
     saved: Hyperparams | None = None  # of the training that it resumes
     other: Hyperparams | None = None  # of the model that it starts from
+    pretrained: Any = None  # that model, if it is of another program: a `Pretrained`
 
     @property
     def deadline(self) -> float | None:
@@ -126,7 +127,12 @@ def resume(given, saved, rows) -> Start:
 
 def start_from_model(flags) -> Start:
     """Start from the parameters and vocabularies of the model in the folder `start_from`."""
+    from interop.pretrained import is_pretrained, read_pretrained
+
     folder = flags["start_from"]
+    if not read_rows(folder) and is_pretrained(folder):
+        pretrained = read_pretrained(folder, flags)
+        return Start(make_hparams(flags, pretrained.hp), other=pretrained.hp, pretrained=pretrained)
     if not read_rows(folder):
         raise InputError(f"{folder}: holds no checkpoint. Name the folder of a model")
     choice = {name: flags[name] for name in ("best", "average_checkpoints") if name in flags}
@@ -172,13 +178,13 @@ from data_load import (
     pairs_of_epoch,
     plan_batches,
 )
-from inference import SearchDecoder, choose_checkpoints, describe_checkpoints, load_model
+from inference import SearchDecoder, choose_checkpoints, load_model
 from model_card import recording_training
 from monitor import summaries, tensorboard_events
 from overlap import overlap_notes
 from runtime.workers import worker_rank
 from text import check_text_files
-from trainer import Trainer, digest_of
+from trainer import SavedOrigin, Trainer, digest_of
 from vocab import fingerprints, load_vocabs, save_vocabs
 
 # The step is in training_step.py, the loop in trainer.py, which also says why it is not Model.fit.
@@ -206,9 +212,9 @@ def main(start):
     """
     if worker_rank()[1] > 1 and start.deadline:
         raise InputError("minutes works in a single process only. Give --max_steps in its place")
-    hp, rows, start_paths = start.hp, [], []
+    hp, rows, origin = start.hp, [], None
     choose_alpha_last = hp.given.get("alpha") == AUTO
-    vocabs = load_vocabs(start.other or hp)
+    vocabs = start.pretrained.vocabs if start.pretrained else load_vocabs(start.other or hp)
     if start.rows:
         rows = rows_to_resume(start, vocabs)
         more_steps = start.deadline or epochs_follow_steps(hp, rows[-1].step)
@@ -224,7 +230,10 @@ def main(start):
             return
         announce_inputs(hp, "source_train", "target_train", "source_dev", "target_dev")
     if start.other:
-        start_paths = paths_to_start_from(start, vocabs)
+        for vocab in vocabs:
+            vocab.check_flags(dataclasses.replace(hp, vocab_sha256=fingerprints(vocabs)))
+        origin = start.pretrained or saved_origin(start, vocabs)
+        print(f"Starting from {origin.describe()} in {start.other.logdir}")
     if "source_test" in hp.given or "target_test" in hp.given:
         check_text_files(hp, "test")  # eval.py reads it, which may be hours later
     for note in training_language_notes(hp):
@@ -244,7 +253,7 @@ def main(start):
         tf.config.experimental.enable_op_determinism()
     text_digest = digest_of(data) if worker_rank()[1] > 1 else b""
     try:
-        trainer = Trainer(hp, vocabs, rows, dev.digest() if dev else "", start_paths, text_digest)
+        trainer = Trainer(hp, vocabs, rows, dev.digest() if dev else "", origin, text_digest)
     except tf.errors.ResourceExhaustedError:
         raise OSError(
             f"the model is too large for the memory. Lower --hidden_units ({hp.hidden_units}),"
@@ -294,13 +303,11 @@ def rows_to_resume(start, vocabs) -> list:
     return rows
 
 
-def paths_to_start_from(start, vocabs) -> list[Path]:
+def saved_origin(start, vocabs) -> SavedOrigin:
     """Return the checkpoints of the other model that the training starts from."""
     newest = checkpoint.latest_readable(start.other.logdir)
     checkpoint.check_sizes(start.hp, [*map(len, vocabs)], newest)
-    paths = choose_checkpoints(newest, start.other)
-    print(f"Starting from {describe_checkpoints(paths)} in {start.other.logdir}")
-    return paths
+    return SavedOrigin(choose_checkpoints(newest, start.other))
 
 
 def choose_saved_size(hp, vocabs):

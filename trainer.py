@@ -13,6 +13,7 @@ import math
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -24,7 +25,14 @@ from bleu import LITTLE_LEARNED_HINT, METRICS, corpus_score, empty_note
 from data_load import get_batch_data, pairs_of_epoch
 from hparams import TEXT_FIELDS, count_epochs, save_hparams
 from ids import PAD
-from inference import LoadedModel, SearchDecoder, decoding_batches, limit_hint, limit_note
+from inference import (
+    LoadedModel,
+    SearchDecoder,
+    decoding_batches,
+    describe_checkpoints,
+    limit_hint,
+    limit_note,
+)
 from manifest import make_row
 from model import make_model
 from modules import smoothed_cross_entropy
@@ -167,6 +175,24 @@ def describe_parameters(paths) -> str:
     return f"{names} ({checkpoint.parameters_digest(paths)[:8]})"
 
 
+class SavedOrigin(NamedTuple):
+    """Checkpoints of another model: a new training starts from the mean of their parameters."""
+
+    paths: list
+
+    def describe(self) -> str:
+        """Name the checkpoints, for messages."""
+        return describe_checkpoints(self.paths)
+
+    def identify(self) -> str:
+        """Return their names and a digest, to compare between workers."""
+        return describe_parameters(self.paths)
+
+    def restore(self, model):
+        """Set the parameters of a built model."""
+        checkpoint.restore_average(model, self.paths)
+
+
 def digest_of(data) -> bytes:
     """Return the digest of the token ids of a SentencePairs."""
     return data.X.digest() + data.Y.digest()
@@ -270,18 +296,19 @@ class Trainer:
       vocabs: those of source and target.
       rows: the checkpoints of the training so far, as `manifest.Row`; it resumes from the last.
       dev_sha256: digest of the development set, "" if there is none.
-      start_paths: checkpoints of another model; training starts from the mean of its parameters.
+      origin: the parameters that a new training starts from: a `SavedOrigin`, or a
+        `interop.pretrained.Pretrained`; None for random ones.
       text_digest: digest of the training text, with several workers.
     """
 
-    def __init__(self, hp, vocabs, rows=(), dev_sha256="", start_paths=(), text_digest=b""):
+    def __init__(self, hp, vocabs, rows=(), dev_sha256="", origin=None, text_digest=b""):
         # A model that was built before would change the names of layers. The order in which
         # TensorFlow adds gradients follows names, and a resumed run would round differently.
         keras.backend.clear_session()
         keras.utils.set_random_seed(hp.seed)
         self.hp, self.vocabs, self.dev_sha256, self.rows = hp, vocabs, dev_sha256, [*rows]
         self.strategy = make_strategy()
-        check_same_settings(self.strategy, self.settings(start_paths, text_digest))
+        check_same_settings(self.strategy, self.settings(origin, text_digest))
         self.chief = self.strategy.extended.should_checkpoint  # false in all workers but one
         self.schedule = make_schedule(hp)
         with self.strategy.scope():
@@ -316,8 +343,8 @@ class Trainer:
         print("Building the graph of a training step takes some seconds", flush=True)
         self.events = summaries.EventFile()
         self.notes = {}  # on the last translations of the development set
-        if start_paths:
-            checkpoint.restore_average(self.model, start_paths)
+        if origin:
+            origin.restore(self.model)
         if rows:
             checkpoint.restore(self.checkpoint, self.path)
             self.progress.resume(rows[-1])
@@ -330,7 +357,7 @@ class Trainer:
         greedy = loaded.with_hp(beam=1, temperature=0.0, top_k=0)
         return SearchDecoder(greedy, show_progress=True)
 
-    def settings(self, start_paths, text_digest) -> dict:
+    def settings(self, origin, text_digest) -> dict:
         """Return what all workers must share, by name; the arguments are those of the class."""
         scores = [row for row in self.rows if row.score is not None]
         return {name: v for name, v in self.hp.as_dict().items() if name not in LOCAL_FIELDS} | {
@@ -339,7 +366,7 @@ class Trainer:
             "the development set": self.dev_sha256,
             "the checkpoint to resume from": describe_parameters([self.path] if self.rows else []),
             "the scores in run.json": scores,
-            "the model to start from": describe_parameters(start_paths),
+            "the model to start from": origin.identify() if origin else "none",
         }
 
     @property

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 from google.protobuf.message import DecodeError
-from sentencepiece.sentencepiece_model_pb2 import ModelProto
+from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
 from ids import EOS, SPECIALS, UNK
 from runtime.errors import InputError
@@ -271,13 +271,19 @@ class SubwordVocab(Vocab):
     @classmethod
     def paths(cls, hp) -> list[Path]:
         """The sentencepiece model of both languages, or that of source and that of target."""
-        names = ["bpe.source", "bpe"] if hp.fold_case else ["bpe"]
+        # Two files with the same ids, which read text in different ways.
+        names = ["bpe.source", "bpe"] if hp.reads_source_apart else ["bpe"]
         if not hp.joint_vocab:
             names = [f"bpe.{lang}" for lang in (hp.source_lang, hp.target_lang)]
         return [Path(hp.preprocessed) / f"{name}{cls.suffix}" for name in names]
 
     def check_flags(self, hp):
         """Raise InputError if prepro.py had other flags when it wrote the file."""
+        if hp.bpe_dropout and self.options[0][0] != TrainerSpec.BPE:
+            raise InputError(
+                f"{self.path}: its subwords are not those of BPE, and bpe_dropout skips merges of"
+                " BPE. Leave --bpe_dropout out"
+            )
         remedy = "Write the file again with `python prepro.py` and this flag, or leave the flag out"
         new = not hp.vocab_sha256
         is_set = not new or "vocab_size" in hp.given
@@ -401,7 +407,8 @@ def parse_sentencepiece(content) -> ModelProto:
     types = [piece.type for piece in model.pieces]
     if types[: len(SPECIALS)] != [kinds.CONTROL, kinds.UNKNOWN, kinds.CONTROL, kinds.CONTROL]:
         raise ValueError(f"{' '.join(SPECIALS)} have other types")
-    if not {*types[len(SPECIALS) :]} <= {kinds.NORMAL, kinds.USER_DEFINED, kinds.BYTE}:
+    usual = {kinds.NORMAL, kinds.USER_DEFINED, kinds.BYTE, kinds.UNUSED}
+    if not {*types[len(SPECIALS) :]} <= usual:
         raise ValueError("a subword has another type")
     trainer = model.trainer_spec
     names = trainer.pad_piece, trainer.unk_piece, trainer.bos_piece, trainer.eos_piece

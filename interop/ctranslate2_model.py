@@ -57,6 +57,7 @@ def make_spec(hp, model):
         tuple(hp.block_counts.values()),
         hp.num_heads,
         pre_norm=pre_norm,
+        activation=specs.common_spec.Activation[hp.ffn_activation.upper()],
         relative_attention_bias=hp.positions == "t5",
     )
     spec.config.unk_token, spec.config.eos_token = SPECIALS[UNK], SPECIALS[EOS]
@@ -157,7 +158,8 @@ def set_logits(spec, model):
     """Set the output layer, with a bias that excludes `<PAD>`."""
     if model.hp.tied_embeddings:
         spec.weight = model.dec_input.tokens.lookup_table.numpy()  # (V, C)
-        spec.bias = np.zeros(len(spec.weight), np.float32)
+        bias = np.zeros(len(spec.weight), np.float32)
+        spec.bias = model.output_bias.numpy() if model.hp.output_bias else bias
     else:
         set_dense(spec, model.output_layer)
     spec.bias[PAD] = PAD_LOGIT

@@ -6,6 +6,7 @@ to further formats. PyTorch is needed to load it, not to write it.
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from sentencepiece import sentencepiece_model_pb2
@@ -13,6 +14,7 @@ from sentencepiece import sentencepiece_model_pb2
 from ids import BOS, EOS, PAD, SPECIALS, UNK
 from interop.optional import import_optional
 from runtime.errors import InputError
+from variable_names import variables_by_2017_name
 from variants.ensemble import check_single_model
 
 MAX_GENERATED_TOKENS = 512  # of a translation, unless the caller of `generate` sets a limit
@@ -30,8 +32,8 @@ def write(loaded, path):
     """
     hp, model, path = loaded.hp, loaded.model, Path(path)
     check_single_model(model, "Hugging Face transformers")
-    vocab = loaded.vocabs[0]
-    check_no_symbols(vocab)
+    vocab = loaded.vocabs[1]  # that of sources has a space before symbols
+    check_no_symbols(loaded.vocabs[0])
     safetensors = import_optional("safetensors.numpy")
     path.mkdir()
     tensors = {name: np.ascontiguousarray(v) for name, v in make_tensors(model).items()}
@@ -55,10 +57,11 @@ def check_no_symbols(vocab):
     """Raise InputError if a vocabulary has words of the flag --symbols.
 
     Marian's tokenizer takes a word like >>de<< out of the text, and puts it first, without the
-    subword of the space before it.
+    subword of the space before it. Symbols that have the space are those of Marian itself.
     """
     proto = sentencepiece_model_pb2.ModelProto.FromString(vocab.content)
     symbols = [piece.piece for piece in proto.pieces if piece.type == piece.USER_DEFINED]
+    symbols = [symbol for symbol in symbols if not symbol.startswith("▁")]
     if symbols:
         raise InputError(
             f"{vocab.path}: has the symbols {','.join(symbols)}, which Hugging Face's tokenizer"
@@ -100,7 +103,7 @@ def model_config(hp, vocab_size) -> dict:
             tie_word_embeddings=True,
             d_model=hp.hidden_units,
             scale_embedding=True,
-            activation_function="relu",
+            activation_function=hp.ffn_activation,
             # <S>, and the longest translation of the longest source.
             max_position_embeddings=1 + hp.max_output_tokens(hp.max_input_tokens),
             dropout=hp.dropout_rate,
@@ -147,61 +150,84 @@ def tokenizer_config(hp) -> dict:
 # Parameters --------------------------------------------------------------------
 
 
+class Place(NamedTuple):
+    """Where a parameter of Marian is in a model here."""
+
+    name: str  # of its variable, in `variables_by_2017_name`
+    unit_axes: tuple  # the axes of the variable whose units Marian has in another order
+
+
+def unit_order(hidden_units):
+    """The units in the order of Marian, (C,).
+
+    Marian has the sines of its positions in the first half of the units and the cosines in the
+    second; here they alternate. So the units are sorted, in everything that reads or writes them.
+    """
+    units = np.arange(hidden_units)
+    return np.concatenate([units[::2], units[1::2]])
+
+
+def layer_places(hp) -> dict[str, Place]:
+    """The parameters of all blocks, by their names in `MarianMTModel`."""
+    places = {}
+    attentions = dict(
+        encoder=dict(self_attn="multihead_attention"),
+        decoder=dict(self_attn="self_attention", encoder_attn="vanilla_attention"),
+    )
+    normalized = dict(encoder="multihead_attention_1", decoder="multihead_attention")
+    for side, num_blocks in hp.block_counts.items():
+        for i in range(num_blocks):
+            name, scope = f"model.{side}.layers.{i}", f"{side}/num_blocks_{i}"
+            for attention, inside in attentions[side].items():
+                places |= attention_places(f"{name}.{attention}", f"{scope}/{inside}")
+            places |= normalize_places(f"{name}.final_layer_norm", f"{scope}/{normalized[side]}")
+            inside = f"{scope}/multihead_attention"
+            places |= linear_places(f"{name}.fc1", f"{inside}/conv1d", reads_units=True)
+            places |= linear_places(f"{name}.fc2", f"{inside}/conv1d_1", reads_units=False)
+    return places
+
+
+def attention_places(name, scope) -> dict[str, Place]:
+    """The parameters of an attention and of its normalization."""
+    places = normalize_places(f"{name}_layer_norm", scope)
+    for letter, dense in zip("qkv", ("dense", "dense_1", "dense_2"), strict=True):
+        places |= linear_places(f"{name}.{letter}_proj", f"{scope}/{dense}", reads_units=True)
+    return places | linear_places(f"{name}.out_proj", f"{scope}/dense_3", reads_units=False)
+
+
+def linear_places(name, scope, reads_units) -> dict[str, Place]:
+    """The kernel and bias of a linear map that reads the units of the model, or writes them."""
+    return {
+        f"{name}.weight": Place(f"{scope}/kernel", (0,) if reads_units else (1,)),
+        f"{name}.bias": Place(f"{scope}/bias", () if reads_units else (0,)),
+    }
+
+
+def normalize_places(name, scope) -> dict[str, Place]:
+    """The parameters of a normalization."""
+    return {
+        f"{name}.weight": Place(f"{scope}/ln/Variable_1", (0,)),
+        f"{name}.bias": Place(f"{scope}/ln/Variable", (0,)),
+    }
+
+
 def make_tensors(model) -> dict:
     """Convert the parameters of a built `Transformer` to those of `MarianMTModel`, by name.
 
-    Marian has the sines of its positions in the first half of the units and the cosines in the
-    second; here they alternate. So the units are sorted, in everything that reads or writes
-    them. The shared matrix is stored once: Marian ties the output layer to it.
+    The shared matrix is stored once: Marian ties the output layer to it.
     """
-    units = np.arange(model.hp.hidden_units)
-    units = np.concatenate([units[::2], units[1::2]])
-    table = model.enc_input.tokens.padded_table().numpy()[:, units]  # (V, C)
-    bias = np.zeros((1, len(table)), np.float32)
-    bias[0, PAD] = PAD_LOGIT
-    tensors = {"model.shared.weight": table, "final_logits_bias": bias}
-    for i, block in enumerate(model.enc_blocks):
-        name = f"model.encoder.layers.{i}"
-        tensors |= attention_tensors(block.self_attention, f"{name}.self_attn", units)
-        tensors |= feedforward_tensors(block.feedforward, name, units)
-    for i, block in enumerate(model.dec_blocks):
-        name = f"model.decoder.layers.{i}"
-        tensors |= attention_tensors(block.self_attention, f"{name}.self_attn", units)
-        tensors |= attention_tensors(block.vanilla_attention, f"{name}.encoder_attn", units)
-        tensors |= feedforward_tensors(block.feedforward, name, units)
+    hp, order = model.hp, unit_order(model.hp.hidden_units)
+    variables = {name: v.numpy() for name, v in variables_by_2017_name(model).items()}
+    table = model.enc_input.tokens.padded_table().numpy()[:, order]  # (V, C)
+    bias = variables.get("dense/bias", np.zeros(len(table), np.float32))
+    bias[PAD] = PAD_LOGIT
+    tensors = {"model.shared.weight": table, "final_logits_bias": bias[None]}
+    identity = dict(kernel=np.eye(hp.hidden_units, dtype="float32"))
+    identity["bias"] = np.zeros(hp.hidden_units, "float32")
+    for name, (variable, unit_axes) in layer_places(hp).items():
+        # A model without an output projection lacks dense_3.
+        array = variables.get(variable, identity.get(variable.rpartition("/")[2]))
+        for axis in unit_axes:
+            array = array.take(order, axis)
+        tensors[name] = array.T
     return tensors
-
-
-def attention_tensors(attention, name, units) -> dict:
-    """Convert a `MultiheadAttention` and its normalization, with the units in a new order."""
-    tensors = normalize_tensors(attention.add_norm.normalize, f"{name}_layer_norm", units)
-    for letter, layer in zip("qkv", (attention.query, attention.key, attention.value), strict=True):
-        tensors[f"{name}.{letter}_proj.weight"] = layer.kernel.numpy()[units].T
-        tensors[f"{name}.{letter}_proj.bias"] = layer.bias.numpy()
-    if attention.output_projection:
-        kernel = attention.output_projection.kernel.numpy()
-        bias = attention.output_projection.bias.numpy()
-    else:
-        kernel, bias = np.eye(len(units), dtype="float32"), np.zeros(len(units), "float32")
-    tensors[f"{name}.out_proj.weight"] = kernel[:, units].T
-    tensors[f"{name}.out_proj.bias"] = bias[units]
-    return tensors
-
-
-def feedforward_tensors(feedforward, name, units) -> dict:
-    """Convert a `Feedforward` and its normalization, with the units in a new order."""
-    inner, outer = feedforward.inner, feedforward.outer
-    return normalize_tensors(feedforward.add_norm.normalize, f"{name}.final_layer_norm", units) | {
-        f"{name}.fc1.weight": inner.kernel.numpy()[units].T,
-        f"{name}.fc1.bias": inner.bias.numpy(),
-        f"{name}.fc2.weight": outer.kernel.numpy()[:, units].T,
-        f"{name}.fc2.bias": outer.bias.numpy()[units],
-    }
-
-
-def normalize_tensors(normalize, name, units) -> dict:
-    """Convert a `Normalize`, with the units in a new order."""
-    return {
-        f"{name}.weight": normalize.gamma.numpy()[units],
-        f"{name}.bias": normalize.beta.numpy()[units],
-    }

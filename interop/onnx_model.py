@@ -250,9 +250,14 @@ def encoding_rules(vocab) -> dict:
 
 
 def check_spaces(vocab, proto):
-    """Raise InputError if a sentencepiece model treats spaces in an unusual way."""
+    """Raise InputError if a sentencepiece model is not BPE, or treats spaces in an unusual way."""
     options = sentencepiece_options(proto)
-    usual = options[0][:2] == (proto.trainer_spec.BPE, False) and options[2][:3] == (True,) * 3
+    if options[0][0] != proto.trainer_spec.BPE:
+        raise InputError(
+            f"{vocab.path}: its subwords are not those of BPE, as in most pretrained models, and"
+            " the exported programs know no other ones. Export with --format saved_model"
+        )
+    usual = not options[0][1] and options[2][:3] == (True,) * 3
     if not usual:
         raise InputError(
             f"{vocab.path}: treats spaces in another way than those of prepro.py. Export with"

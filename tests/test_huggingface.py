@@ -1,17 +1,13 @@
 """Exported models give the same numbers in Hugging Face's Marian class as here."""
 
 import dataclasses
-import importlib.util
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from safetensors.numpy import load_file
 
 import prepro
 from conftest import sample_pairs, slow, slow_unless, write_corpus
@@ -23,6 +19,7 @@ from ids import BOS, PAD
 from inference import LoadedModel, Translator
 from interop import huggingface_model
 from interop.optional import import_optional
+from marian import Marian, ask_transformers, needs_transformers
 from model import make_model
 from processes import forked_script
 from runtime.errors import InputError
@@ -31,17 +28,8 @@ from search import suppress
 from text import read_lines
 from vocab import SubwordVocab, load_vocabs
 
-# The Python that loads the exported models: this one, or that of another environment.
-CLIENT_PYTHON = os.environ.get("HUGGINGFACE_PYTHON", sys.executable)
-INSTALLED = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
-needs_transformers = pytest.mark.skipif(
-    not INSTALLED and CLIENT_PYTHON == sys.executable,
-    reason="no Hugging Face. To run them: pip install transformers torch sacremoses, here or in"
-    " another environment whose Python HUGGINGFACE_PYTHON names",
-)
 SIDES = (("source", "de"), ("target", "en"))
 MARIAN = dict(positions="paired_sinusoid", normalization="post")  # what it has, and tiny has not
-EPSILON = 1e-5  # of Marian's normalization; ours is 1e-8
 
 
 @pytest.fixture(scope="module", params=slow_unless(["tiny"], ["updated", "paper", "tiny"]))
@@ -53,63 +41,6 @@ def exported(request, trained, tmp_path_factory):
     done = forked_script("export.py", **flags, format="huggingface", output=path)
     assert done.returncode == 0 and f"{path}: " in done.stdout, done.stderr
     return flags | dict(source_test=model["source_test"]), path
-
-
-# A model of Marian in NumPy ----------------------------------------------------
-
-
-class Marian:
-    """The folder of a model, read and computed as the documentation of transformers has it."""
-
-    def __init__(self, path):
-        self.config = json.loads((path / "config.json").read_text())
-        self.tensors = load_file(path / "model.safetensors")
-
-    def linear(self, name, x):
-        return x @ self.tensors[f"{name}.weight"].T + self.tensors[f"{name}.bias"]
-
-    def normalize(self, name, x):
-        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + EPSILON)
-        return x * self.tensors[f"{name}.weight"] + self.tensors[f"{name}.bias"]
-
-    def attention(self, name, queries, keys, heads, causal=False):
-        Q, K, V = (
-            self.linear(f"{name}.{letter}_proj", x).reshape(len(x), heads, -1).swapaxes(0, 1)
-            for letter, x in zip("qkv", (queries, keys, keys), strict=True)
-        )
-        scores = Q @ K.swapaxes(1, 2) * Q.shape[-1] ** -0.5
-        if causal:
-            scores += np.triu(np.full(scores.shape[1:], -np.inf), 1)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        weights /= weights.sum(-1, keepdims=True)
-        outputs = (weights @ V).swapaxes(0, 1).reshape(len(queries), -1)
-        return self.normalize(
-            f"{name}_layer_norm", queries + self.linear(f"{name}.out_proj", outputs)
-        )
-
-    def feedforward(self, name, x):
-        inner = np.maximum(self.linear(f"{name}.fc1", x), 0)
-        return self.normalize(f"{name}.final_layer_norm", x + self.linear(f"{name}.fc2", inner))
-
-    def embed(self, ids):
-        units = self.config["d_model"]
-        angles = np.arange(len(ids))[:, None] / 10000 ** (2 * np.arange(units // 2) / units)
-        positions = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
-        return self.tensors["model.shared.weight"][ids] * units**0.5 + positions
-
-    def logits(self, source, target):
-        memory, heads = self.embed(source), self.config["encoder_attention_heads"]
-        for i in range(self.config["encoder_layers"]):
-            name = f"model.encoder.layers.{i}"
-            memory = self.attention(f"{name}.self_attn", memory, memory, heads)
-            memory = self.feedforward(name, memory)
-        x = self.embed([self.config["decoder_start_token_id"], *target[:-1]])
-        for i in range(self.config["decoder_layers"]):
-            name = f"model.decoder.layers.{i}"
-            x = self.attention(f"{name}.self_attn", x, x, heads, causal=True)
-            x = self.attention(f"{name}.encoder_attn", x, memory, heads)
-            x = self.feedforward(name, x)
-        return x @ self.tensors["model.shared.weight"].T + self.tensors["final_logits_bias"]
 
 
 def model_flags(flags) -> dict:
@@ -222,9 +153,9 @@ CLIENT = """
 import json, sys
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-lines, limits, pairs = json.load(sys.stdin)
+paths, lines, limits, pairs = json.load(sys.stdin)
 answers = []
-for path in sys.argv[1:]:
+for path in paths:
     tokenizer = AutoTokenizer.from_pretrained(path)
     model = AutoModelForSeq2SeqLM.from_pretrained(path)
     ids = [tokenizer(line)["input_ids"] for line in lines]
@@ -240,37 +171,26 @@ for path in sys.argv[1:]:
         for x, y in pairs
     ]
     answers.append([ids, texts, together, logits])
-    tokenizer.save_pretrained(sys.argv[1] + "_again")
-    model.save_pretrained(sys.argv[1] + "_again")
+    tokenizer.save_pretrained(paths[0] + "_again")
+    model.save_pretrained(paths[0] + "_again")
 json.dump(answers, sys.stdout)
 """
-
-
-def ask_transformers(paths, *given):
-    """Load the folders in another process, and save the first one again, as FOLDER_again."""
-    done = subprocess.run(
-        [CLIENT_PYTHON, "-c", CLIENT, *map(str, paths)],
-        input=json.dumps(given),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 @needs_transformers
 def test_transformers_computes_the_same(exported):
     flags, path = exported
     lines = read_test_sentences(flags["source_test"]).raw
-    lines += [line for line in (line.strip("\ufeff\r") for line in ODD_LINES) if line.strip()]
+    odd_lines = (line.strip("\ufeff\r").replace("\0", "") for line in ODD_LINES)
+    lines += [line for line in odd_lines if line.strip()]
     loaded = load(model_flags(flags))
     _, hp, model, vocabs = loaded
     rows = encode_lines(lines, vocabs[0], hp)[0]
     limits = [1 + int(hp.max_output_tokens(len(row))) for row in rows]  # the <S> counts
     pairs = [*random_pairs()]
     given = lines, limits, [[side.tolist() for side in pair] for pair in pairs]
-    (answer,) = ask_transformers([path], *given)
-    (again,) = ask_transformers([f"{path}_again"], *given)
+    (answer,) = ask_transformers(CLIENT, [str(path)], *given)
+    (again,) = ask_transformers(CLIENT, [f"{path}_again"], *given)
     assert again == answer
     ids, texts, together, logits = answer
     assert ids == [row.tolist() for row in rows]
@@ -296,5 +216,5 @@ def test_real_text_has_the_same_tokens(real_text, tmp_path):
     huggingface_model.write(LoadedModel([], hp, model, vocabs), tmp_path / "model")
     lines = [line for _, lang in SIDES for line in read_lines(folder / f"val.{lang}")]
     assert len(lines) == 2028
-    [[ids, *_]] = ask_transformers([tmp_path / "model"], lines, [], [])
+    [[ids, *_]] = ask_transformers(CLIENT, [str(tmp_path / "model")], lines, [], [])
     assert ids == vocabs[0].encode(lines)

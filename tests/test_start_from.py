@@ -88,7 +88,7 @@ def test_the_flags_or_the_other_model_choose_its_checkpoints(trained, tmp_path):
         flags = started(base, tmp_path, start_from=str(copy), **more)
         start = train.find_start(flags)
         vocabs = load_vocabs(start.other)
-        assert train.paths_to_start_from(start, vocabs) == expected
+        assert train.saved_origin(start, vocabs).paths == expected
 
 
 @slow
