@@ -86,6 +86,7 @@ def test_log_probabilities_are_equal(flags, tmp_path, quantization):
     [
         *(dict(normalization="pre"), dict(normalization="post"), dict(positions="t5")),
         dict(decoder_blocks=3),
+        dict(ffn_activation="swish", output_bias=True),
     ],
 )
 def test_other_models(trained, tmp_path, more):

@@ -108,6 +108,7 @@ def make_random_model(positions="t5", attention_score="scaled_dot", **fields):
 KINDS = (
     [dict(positions=name, decoder_blocks=1) for name in POSITIONS]
     + [dict(positions="none", attention_score=name) for name in ATTENTION_SCORES]
+    + [dict(ffn_activation="swish", output_bias=True, tied_embeddings=True)]
     + [
         dict(model="rnn", cell=cell, decoder_attention=attention)
         for cell in ("tanh", "gru", "lstm")

@@ -38,6 +38,7 @@ SKIPPED = {
     "python translate.py --logdir logdir/en-de": "needs a reverse model",
     "python rerank.py --source in --nbest nbest --logdir": "needs a reverse model",
     "python train.py --start_from logdir/de-en": "tests/test_start_from.py has such a model",
+    "python train.py --start_from opus-mt-de-en": "tests/test_pretrained.py has such a model",
 }
 SETUP = [
     f"python {script} --recipe tiny --source_train my.de --target_train my.en"
