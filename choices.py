@@ -114,6 +114,7 @@ CTRANSLATE2_NEEDS = USUAL_TRANSFORMER | dict(
 MARIAN_NEEDS = USUAL_TRANSFORMER | dict(
     positions="paired_sinusoid", normalization="post", tied_embeddings=True
 )
+SEARCH_OF_OTHERS = ("beam", "length_penalty", "alpha")
 OTHER_FORMAT = "Export with --format saved_model, or train with --recipe updated, paper or tiny"
 
 
@@ -135,10 +136,12 @@ class ExportChoice(EngineChoice):
     Attributes:
       has_search: whether the exported model searches, and not the program that loads it.
       refused: flags that are for the program that loads it.
+      suffix: end of the name of a zip file that holds the exported folder; "" if it is a folder.
     """
 
     has_search: bool = False
     refused: tuple = ()
+    suffix: str = ""
 
 
 EXPORT_FORMATS = dict(
@@ -148,7 +151,7 @@ EXPORT_FORMATS = dict(
         CTRANSLATE2_NEEDS,
         OTHER_FORMAT,
         quantizes=True,
-        refused=("beam", "length_penalty", "alpha"),
+        refused=SEARCH_OF_OTHERS,
     ),
     huggingface=ExportChoice(
         "interop.huggingface_model.write",
@@ -162,6 +165,14 @@ EXPORT_FORMATS = dict(
         "Leave it out: the exported search has neither",
         quantizes=True,
         has_search=True,
+    ),
+    argos=ExportChoice(
+        "interop.argos_package.write",
+        CTRANSLATE2_NEEDS | dict(tokenizer="bpe"),
+        OTHER_FORMAT,
+        quantizes=True,
+        refused=SEARCH_OF_OTHERS,
+        suffix=".argosmodel",
     ),
     logdir=ExportChoice("interop.logdir.write"),
 )

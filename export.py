@@ -4,6 +4,7 @@
     python export.py --logdir logdir --output exported/ctranslate2 --format ctranslate2
     python export.py --logdir logdir --output exported/huggingface --format huggingface
     python export.py --logdir logdir --output exported/onnx --format onnx
+    python export.py --logdir logdir --output exported/de_en.argosmodel --format argos
     python export.py --logdir logdir --output exported/logdir --format logdir
 
 The TensorFlow SavedModel takes sentences and returns translations. It contains the tokenizer:
@@ -11,11 +12,13 @@ a program that loads it needs only tensorflow and tensorflow-text. The CTranslat
 tokens and returns tokens. Its folder also contains the sentencepiece model, if there is one. The
 Hugging Face folder is for the Auto classes of transformers, or for converters to other formats.
 The ONNX folder is for ONNX Runtime, and is a page that translates in the browser.
+The package of Argos Translate is one file, which LibreTranslate reads, too.
 The logdir is for this project: the parameters alone, to be given away."""
 
 import dataclasses
 import os
 import shutil
+import zipfile
 from pathlib import Path
 
 from choices import EXPORT_FORMATS, quantization_flag
@@ -30,7 +33,7 @@ from runtime.flags import Flags, check_not_given, flag
 class ExportFlags(Flags):
     """The flags of this script."""
 
-    output: str = flag("exported/1", "folder to write, which must not exist yet", path=True)
+    output: str = flag("exported/1", "folder or file to write, which must not exist yet", path=True)
     format: str = flag("saved_model", "format of the exported model", choices=EXPORT_FORMATS)
     quantization: str = quantization_flag("format", EXPORT_FORMATS)
 
@@ -43,12 +46,18 @@ def settle(flags):
     models = find_trained(flags)
     if models[0].hp:
         options.check_needs(models[0].hp)
-    check_new(options.output)
+    check_new(options.output, EXPORT_FORMATS[options.format].suffix)
     return options, models
 
 
-def check_new(path):
-    """Raise InputError if the output exists, also as a link to a missing file."""
+def check_new(path, suffix):
+    """Raise InputError if the output exists, also as a link to a missing file.
+
+    Args:
+      suffix: end of the name that it must have; "" for any.
+    """
+    if suffix and Path(path).suffix != suffix:
+        raise InputError(f"{path}: is the name of a file, which must end in {suffix}. Add it")
     if os.path.lexists(path):
         raise InputError(f"{path}: already exists. Delete it, or choose another --output")
 
@@ -82,9 +91,10 @@ def main(options, models):
     try:
         choice.load()(loaded, temporary, **more)
         write_card(loaded, temporary)
+        written = pack(temporary, output.stem) if choice.suffix else temporary
         for path in filter(Path.is_file, temporary.rglob("*")):
             fsync(path)
-        durable_replace(temporary, output)
+        durable_replace(written, output)
     except (OSError, tf.errors.OpError) as error:
         reason, *_ = str(error).splitlines()
         raise OSError(
@@ -95,6 +105,20 @@ def main(options, models):
     description = describe_checkpoints(loaded.paths)
     description = describe_decoding(loaded) if choice.has_search else description
     print(", ".join([f"{output}: {description}", *more.values()]))
+
+
+def pack(folder, name) -> Path:
+    """Write a zip file of a folder into it, and return its path.
+
+    Args:
+      name: of the folder in the zip file.
+    """
+    files = sorted(filter(Path.is_file, folder.rglob("*")))
+    path = folder / "package.zip"
+    with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive:
+        for file in files:
+            archive.write(file, Path(name) / file.relative_to(folder))
+    return path
 
 
 if __name__ == "__main__":
