@@ -33,6 +33,7 @@ from vocab import SubwordVocab, parse_sentencepiece, sentencepiece_options
 
 WEB = Path(__file__).resolve().parent / "web"
 OPSET = 18  # version of ONNX's operations
+UNKNOWN_PENALTY = 10.0  # of sentencepiece, for a character without a subword of unigrams
 EXAMPLES = [[EOS]], [[UNK, EOS]]  # sentences of other lengths
 
 
@@ -229,12 +230,13 @@ def describe_tokenizer(vocab) -> dict:
     if not is_subwords(vocab):
         return settings | dict(kind="words")
     proto = parse_sentencepiece(vocab.content)
-    check_spaces(vocab, proto)
+    check_splitting(vocab, proto)
     kinds = [piece.type for piece in proto.pieces]
     return settings | dict(
         kind="subwords",
         file=vocab.path.name,
         bytes=[i for i, kind in enumerate(kinds) if kind == proto.SentencePiece.BYTE],
+        unused=[i for i, kind in enumerate(kinds) if kind == proto.SentencePiece.UNUSED],
         unknown_text=proto.trainer_spec.unk_surface,
     )
 
@@ -243,35 +245,41 @@ def encoding_rules(vocab) -> dict:
     """Describe the rules of a sentencepiece model for encoding, which decoding does not need."""
     if not is_subwords(vocab):
         return {}
-    pieces = parse_sentencepiece(vocab.content).pieces
-    symbols = [i for i, piece in enumerate(pieces) if piece.type == piece.USER_DEFINED]
+    proto = parse_sentencepiece(vocab.content)
+    pieces, is_bpe = proto.pieces, proto.trainer_spec.model_type == proto.trainer_spec.BPE
     scores = [piece.score for piece in pieces]
-    return dict(scores=scores, symbols=symbols, replaced=replaced_characters(vocab))
+    usual_scores = [piece.score for piece in pieces if piece.type == piece.NORMAL]
+    return dict(
+        algorithm="bpe" if is_bpe else "unigram",
+        scores=scores,
+        unknown_score=min(usual_scores, default=0.0) - UNKNOWN_PENALTY,
+        symbols=[i for i, piece in enumerate(pieces) if piece.type == piece.USER_DEFINED],
+        replaced=replaced_characters(vocab),
+        # Whether what is replaced is composed with the marks after it, as in NFKC.
+        composes=vocab.processor.normalize("ª\u0300") == "▁à",
+    )
 
 
-def check_spaces(vocab, proto):
-    """Raise InputError if a sentencepiece model is not BPE, or treats spaces in an unusual way."""
-    options = sentencepiece_options(proto)
-    if options[0][0] != proto.trainer_spec.BPE:
+def check_splitting(vocab, proto):
+    """Raise InputError if a sentencepiece model splits text in an unusual way."""
+    (algorithm, is_suffix, _), _, rules, _ = sentencepiece_options(proto)
+    is_known = algorithm in (proto.trainer_spec.BPE, proto.trainer_spec.UNIGRAM)
+    if not is_known or is_suffix or rules[:3] != (True,) * 3:
         raise InputError(
-            f"{vocab.path}: its subwords are not those of BPE, as in most pretrained models, and"
-            " the exported programs know no other ones. Export with --format saved_model"
-        )
-    usual = not options[0][1] and options[2][:3] == (True,) * 3
-    if not usual:
-        raise InputError(
-            f"{vocab.path}: treats spaces in another way than those of prepro.py. Export with"
-            " --format saved_model"
+            f"{vocab.path}: splits text in another way than those of prepro.py and of OPUS-MT."
+            " Export with --format saved_model"
         )
 
 
 def replaced_characters(vocab) -> dict:
     """Return the replacements of single characters in a sentencepiece model."""
-    others = {*range(0xD800, 0xE000), ord("▁")}  # halves of characters; ▁ stays
+    others = {*range(0xD800, 0xE000), ord("▁")}  # halves of characters; ▁ is a space in results
     chars = [chr(i) for i in range(1, sys.maxunicode + 1) if i not in others]
     normalized = vocab.processor.normalize([f"-{char}-" for char in chars])
     pairs = zip(chars, (text[2:-1].replace("▁", " ") for text in normalized), strict=True)
-    return {char: text for char, text in pairs if char != text}
+    replaced = {char: text for char, text in pairs if char != text}
+    # Only repeated spaces become one.
+    return replaced | ({"▁": " "} if vocab.processor.normalize("-▁▁-") == "▁-▁-" else {})
 
 
 def normalization_patterns() -> dict:

@@ -30,6 +30,8 @@ from hparams import make_hparams
 from ids import BOS, EOS, PAD
 from inference import SearchDecoder
 from interop import onnx_model
+from interop.pretrained import read_pretrained
+from marian import make_marian
 from processes import ROOT, forked_script
 from search import suppress
 from vocab import load_vocabs
@@ -193,7 +195,12 @@ def test_searches_that_it_lacks_are_refused(trained, tmp_path):
 # JavaScript ----------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not shutil.which("node"), reason="no Node.js. To run them: install node")
+needs_node = pytest.mark.skipif(
+    not shutil.which("node"), reason="no Node.js. To run them: install node"
+)
+
+
+@needs_node
 @pytest.mark.parametrize(
     "more",
     [
@@ -207,7 +214,18 @@ def test_javascript_tokenizes_as_sentencepiece(tmp_path, more):
     flags = write_corpus(tmp_path, sample_pairs(90))
     flags |= dict(recipe="tiny") | more
     run_main(prepro, flags)
-    vocabs = load_vocabs(make_hparams(flags))
+    check_javascript(tmp_path, load_vocabs(make_hparams(flags)))
+
+
+@needs_node
+def test_javascript_tokenizes_as_marian(tmp_path):
+    texts = [list(side) for side in zip(*sample_pairs(300), strict=True)]
+    make_marian(tmp_path / "marian", texts)
+    check_javascript(tmp_path, read_pretrained(tmp_path / "marian", {}).vocabs)
+
+
+def check_javascript(tmp_path, vocabs):
+    """Compare the tokens of odd and usual lines."""
     source, target = vocabs
     settings = dict(
         source=onnx_model.describe_tokenizer(source) | onnx_model.encoding_rules(source),
@@ -220,7 +238,17 @@ def test_javascript_tokenizes_as_sentencepiece(tmp_path, more):
     rng = np.random.default_rng(1)
     lines = ["".join(rng.choice([*CHARACTERS], rng.integers(0, 30))) for _ in range(500)]
     lines += [line for pair in sample_pairs(50, seed=2) for line in pair]
-    lines += [">>de<< Der Hund", "Der>>d<num>>>de<<", "<num>", "▁", " ", "", "Hund " * 60]
+    lines += [
+        ">>eng<< Der Hund",
+        "ﬁnden Ⅻ ½ ＡＢ ｶﾞ",
+        ">>de<< Der Hund",
+        "Der>>d<num>>>de<<",
+        "<num>",
+        "▁",
+        " ",
+        "",
+        "Hund " * 60,
+    ]
     done = subprocess.run(
         ["node", "--input-type=module", "--eval", TOKENIZE],
         input=json.dumps(lines),

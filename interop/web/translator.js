@@ -98,12 +98,13 @@ class Tokenizer {
   constructor(settings) {
     Object.assign(this, settings);
     const texts = settings.tokens.map((token, id) => [token, id]).slice(settings.specials);
-    const special = new Set(settings.bytes);
-    this.ids = new Map(texts.filter(([, id]) => !special.has(id)));
+    const unread = new Set([...(settings.bytes ?? []), ...(settings.unused ?? [])]);  // in no text
+    this.ids = new Map(texts.filter(([, id]) => !unread.has(id)));
     const symbols = (settings.symbols ?? []).map((id) => settings.tokens[id]);
     symbols.sort((a, b) => b.length - a.length);
     const escaped = symbols.map((symbol) => symbol.replace(/[\\^$.*+?()[\]{}|\/-]/g, "\\$&"));
     this.symbolPattern = escaped.length ? new RegExp(`(${escaped.join("|")})`, "u") : /(?!)/;
+    this.longest = Math.max(...Array.from(this.ids.keys(), (token) => Array.from(token).length));
   }
 
   // Returns the ids of normalized text.
@@ -113,16 +114,50 @@ class Tokenizer {
       return words.map((word) => this.ids.get(word) ?? this.unknown);
     }
     const isSymbol = (i) => i % 2;  // split keeps the symbols at odd places
-    const replace = (part) => Array.from(part, (char) => this.replaced[char] ?? char).join("");
+    const replace = (part) => Array.from(part, (char) => this.replacement(char)).join("");
     text = text.split(this.symbolPattern).map((p, i) => isSymbol(i) ? p : replace(p)).join("");
+    if (this.composes) text = text.normalize("NFC").replaceAll("\0", "");
     const words = text.split(" ").filter(Boolean).map((word) => SPACE + word);
     const parts = words.join("").replace(/▁+$/u, "").split(this.symbolPattern);
+    const split = this.algorithm === "bpe"
+      ? (part) => part.split(/(?=▁)/u).flatMap((word) => this.splitByMerges(word))
+      : (part) => this.splitByScores(part);
     return this.joinUnknown(parts.flatMap((part, i) => isSymbol(i) ? [this.ids.get(part)]
-      : part.split(/(?=▁)/u).flatMap((word) => this.encodeWord(word))));
+      : split(part).flatMap((token) => this.idsOf(token))));
+  }
+
+  // Returns what replaces a character. Several characters are not composed with a mark after them.
+  replacement(char) {
+    const text = this.replaced[char] ?? char;
+    return this.composes && Array.from(text).length > 1 ? text + "\0" : text;
+  }
+
+  // Unigrams (Kudo 2018): the split whose tokens have the highest sum of scores.
+  splitByScores(text) {
+    const chars = Array.from(text);
+    const best = [{score: 0}];  // of the text before each character
+    const propose = (score, start, end) => {
+      if (!best[end] || score > best[end].score) best[end] = {score: Math.fround(score), start};
+    };
+    for (let start = 0; start < chars.length; start++) {
+      let token = "", known = false;
+      for (let end = start + 1; end <= Math.min(chars.length, start + this.longest); end++) {
+        token += chars[end - 1];
+        if (!this.ids.has(token)) continue;
+        propose(best[start].score + this.scores[this.ids.get(token)], start, end);
+        known ||= end === start + 1;
+      }
+      if (!known) propose(Math.fround(best[start].score + this.unknown_score), start, start + 1);
+    }
+    const tokens = [];
+    for (let end = chars.length; end > 0; end = best[end].start) {
+      tokens.unshift(chars.slice(best[end].start, end).join(""));
+    }
+    return tokens;
   }
 
   // Byte-pair encoding: joins the pair with the highest score until none is a token.
-  encodeWord(word) {
+  splitByMerges(word) {
     const parts = Array.from(word);
     for (;;) {
       let best = -1, bestScore = -Infinity;
@@ -133,11 +168,13 @@ class Tokenizer {
       if (best < 0) break;
       parts.splice(best, 2, parts[best] + parts[best + 1]);
     }
-    return parts.flatMap((part) => {
-      if (this.ids.has(part)) return [this.ids.get(part)];
-      if (!this.bytes.length) return [this.unknown];
-      return Array.from(new TextEncoder().encode(part), (byte) => this.bytes[byte]);
-    });
+    return parts;
+  }
+
+  idsOf(token) {
+    if (this.ids.has(token)) return [this.ids.get(token)];
+    if (!this.bytes.length) return [this.unknown];
+    return Array.from(new TextEncoder().encode(token), (byte) => this.bytes[byte]);
   }
 
   // Unknown characters next to each other are one token.
