@@ -29,7 +29,7 @@ from ids import BOS, EOS, PAD, SPECIALS, UNK
 from interop.huggingface_model import PAD_LOGIT, layer_places, unit_order
 from interop.optional import import_optional
 from runtime.errors import MALFORMED_JSON, InputError
-from runtime.files import check_regular_file, read_file, read_json
+from runtime.files import check_regular_file, is_utf8, read_file, read_json
 from vocab import MAX_SENTENCEPIECE_BYTES, SubwordVocab, fingerprints
 
 CONFIG, PARAMETERS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
@@ -92,7 +92,10 @@ def read_pretrained(folder, flags) -> Pretrained:
     folder = Path(folder)
     config = read_settings(folder / CONFIG)
     fields = model_fields(folder / CONFIG, config)
-    hp = make_hparams(fields | languages(folder, flags))
+    try:
+        hp = make_hparams(fields | languages(folder, flags))
+    except InputError as error:
+        raise InputError(f"{folder / CONFIG}: {error}") from None
     joint = hp.joint_vocab
     keys = dict(pad="pad_token_id", eos="eos_token_id", start="decoder_start_token_id")
     special = {name: require(folder / CONFIG, config, key, int) for name, key in keys.items()}
@@ -137,7 +140,7 @@ def require(path, settings, name, kind, default=None):
     """Return a value of a settings file; raise InputError if it is missing or of another type."""
     value = settings.get(name, default)
     if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
-        raise InputError(f"{path}: {name} is {value!r}. It must be of the type {kind.__name__}")
+        raise InputError(f"{path}: {name} is {value!r}, of another type. {READ_AGAIN}")
     return value
 
 
@@ -157,19 +160,20 @@ def model_fields(path, config) -> dict:
                 f"{path}: encoder_{name} is {size}, and decoder_{name} is {other}. Only models"
                 " where both are equal can be read"
             )
-    activation = config.get("activation_function")
-    needed = dict(
-        activation_function=activation if activation in ACTIVATIONS else "swish",
-        scale_embedding=True,
+    usual = dict(  # of old files, which have them
         normalize_before=False,
         normalize_embedding=False,
         add_final_layer_norm=False,
         static_position_embeddings=True,
     )
-    for name, value in needed.items():
-        if config.get(name, value) != value:
+    needed = {name: (value,) for name, value in usual.items()}
+    needed |= dict(activation_function=(*ACTIVATIONS,), scale_embedding=(True,))
+    for name, values in needed.items():
+        value = config.get(name, usual.get(name))
+        if value not in values:
             raise InputError(
-                f"{path}: {name} is {config[name]!r}. Only models with {value!r} can be read"
+                f"{path}: {name} is {value!r}. Only models with"
+                f" {' or '.join(map(repr, values))} can be read"
             )
     joint = get("share_encoder_decoder_embeddings", bool, True)
     size = get("vocab_size", int)
@@ -180,7 +184,7 @@ def model_fields(path, config) -> dict:
         maxlen=get("max_position_embeddings", int),
         hidden_units=get("d_model", int),
         ffn_units=sizes["ffn_dim"],
-        ffn_activation=ACTIVATIONS[activation],
+        ffn_activation=ACTIVATIONS[config["activation_function"]],
         num_blocks=get("encoder_layers", int),
         decoder_blocks=get("decoder_layers", int),
         num_heads=sizes["attention_heads"],
@@ -213,9 +217,12 @@ def languages(folder, flags) -> dict:
 def read_sentencepiece(path) -> ModelProto:
     """Read a sentencepiece model. The vocabulary that is made of it is checked."""
     try:
-        return ModelProto.FromString(read_file(path, MAX_SENTENCEPIECE_BYTES))
-    except (OSError, DecodeError) as error:
+        model = ModelProto.FromString(read_file(path, MAX_SENTENCEPIECE_BYTES))
+        if not all(isinstance(piece.piece, str) for piece in model.pieces):  # else they are bytes
+            raise ValueError("a subword is not UTF-8")
+    except (OSError, DecodeError, ValueError) as error:
         raise InputError(f"{path}: not a sentencepiece model ({error}). {READ_AGAIN}") from None
+    return model
 
 
 def arrange(path, special, num_rows, models) -> Tokens:
@@ -231,6 +238,8 @@ def arrange(path, special, num_rows, models) -> Tokens:
       models: the sentencepiece models.
     """
     ids = read_settings(path)
+    if not is_utf8("".join(ids)):
+        raise InputError(f"{path}: a token is not UTF-8. {READ_AGAIN}")
     valid = all(isinstance(i, int) and 0 <= i < num_rows for i in ids.values())
     if not valid or len({*ids.values()}) < len(ids):
         raise InputError(
