@@ -26,7 +26,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from hparams import Hyperparams, make_hparams
 from ids import BOS, EOS, PAD, SPECIALS, UNK
-from interop.huggingface_model import PAD_LOGIT, layer_places, unit_order
+from interop.marian_names import PAD_LOGIT, layer_places, unit_order
 from interop.optional import import_optional
 from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import check_regular_file, is_utf8, read_file, read_json
