@@ -156,8 +156,8 @@ EXPORT_FORMATS = dict(
     huggingface=ExportChoice(
         "interop.huggingface_model.write",
         MARIAN_NEEDS,
-        "Export with --format saved_model, or train with --recipe updated or paper, or with"
-        " --positions paired_sinusoid --normalization post",
+        "Export with --format saved_model, or train with one vocabulary for both languages and"
+        " --recipe updated or paper, or with --positions paired_sinusoid --normalization post",
     ),
     onnx=ExportChoice(
         "interop.onnx_model.write",

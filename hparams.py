@@ -201,13 +201,13 @@ class ModelHparams(Flags):
         remedy="It needs one vocabulary of subwords: add --no-tied_embeddings",
     )
     pad_logit: bool = model_flag(
-        False, "with tied embeddings: compute the logit of <PAD> from its row; else it is 0"
+        False, "with tied embeddings: compute the logit of <PAD> from its row; else from zeros"
     )
     output_bias: bool = block_flag(
         False,
         "with tied embeddings: add a bias to the logits, as Marian does",
         needs=dict(tied_embeddings=True),
-        remedy="Without them there always is one",
+        remedy="Leave it out: without tied embeddings the output layer has a bias",
     )
     mask_from: str = model_flag(
         "activations",
@@ -479,7 +479,8 @@ class Hyperparams(ModelHparams):
     # training
     start_from: str = training_flag(
         NONE,
-        "folder of a model from whose parameters and vocabularies a new training starts; best and"
+        "folder of a model from whose parameters and vocabularies a new training starts, also of a"
+        " Marian model of Hugging Face; best and"
         " average_checkpoints choose its checkpoints, by default as saved with that model",
         path=True,
     )
@@ -873,7 +874,7 @@ def fields_to_keep(other, given) -> dict:
         may_change |= {"source_lang", "target_lang"}
     may_change &= given.keys()
     kept = {name: value for name, value in other.fixed("model").items() if name not in may_change}
-    check_matches(other.path, kept, given, "Leave the flag out")
+    check_matches(other.logdir, kept, given, "Leave the flag out")
     return kept
 
 

@@ -495,7 +495,7 @@ class MultiheadAttention(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("transformer")
 class Feedforward(keras.layers.Layer):
-    """Two linear maps, a ReLU between them, residual and normalization (paper, section 3.3).
+    """Two linear maps with a function between, residual, normalization (paper, section 3.3).
 
     (N, T, C) -> (N, T, C).
 

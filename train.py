@@ -131,6 +131,8 @@ def start_from_model(flags) -> Start:
 
     folder = flags["start_from"]
     if not read_rows(folder) and is_pretrained(folder):
+        if os.path.realpath(folder) == os.path.realpath(flags.get("logdir", Hyperparams.logdir)):
+            raise InputError(f"{folder}: would be changed. Choose another --logdir")
         pretrained = read_pretrained(folder, flags)
         return Start(make_hparams(flags, pretrained.hp), other=pretrained.hp, pretrained=pretrained)
     if not read_rows(folder):

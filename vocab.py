@@ -374,7 +374,9 @@ class SubwordVocab(Vocab):
     @functools.cached_property
     def characters(self) -> set[str]:
         """The characters that have a subword."""
-        return {*"".join(self.tokens()[len(SPECIALS) :])}
+        is_unused = self.processor.is_unused
+        tokens = [token for i, token in enumerate(self.tokens()) if not is_unused(i)]
+        return {*"".join(tokens[len(SPECIALS) :])}
 
     def lacks_part_of(self, text) -> bool:
         """Whether a text has characters without a subword."""

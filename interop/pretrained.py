@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from sentencepiece.sentencepiece_model_pb2 import ModelProto
+from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
 from hparams import Hyperparams, make_hparams
 from ids import BOS, EOS, PAD, SPECIALS, UNK
@@ -30,16 +30,18 @@ from interop.marian_names import PAD_LOGIT, layer_places, unit_order
 from interop.optional import import_optional
 from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import check_regular_file, is_utf8, read_file, read_json
+from runtime.flags import AUTO
 from vocab import MAX_SENTENCEPIECE_BYTES, SubwordVocab, fingerprints
 
 CONFIG, PARAMETERS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
-ACTIVATIONS = dict(relu="relu", swish="swish", silu="swish")  # their names here
+ACTIVATION_NAMES = dict(relu="relu", swish="swish", silu="swish")  # their names here
 START_NAMES = "<s>", SPECIALS[BOS]
-SPECIAL_NAMES = {*SPECIALS, *START_NAMES, "<pad>", "<unk>", "</s>"}
+SPECIAL_NAMES = {*SPECIALS, "<s>", "<pad>", "<unk>", "</s>"}
 LANGUAGE_TOKEN = re.compile(r">>.+<<")  # names the target language, in a model for several
-LANGUAGE = re.compile(r"[a-z]{2,3}(_[A-Za-z]{2,8})*")
-MAX_REASON_CHARS = 150  # of the messages of safetensors, which may list much
-READ_AGAIN = "Download the folder again"
+LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z]{2,8})*")
+MAX_REASON_CHARS = 250  # of what a message repeats, since it may be long
+UNSEEN_BIAS = -10.0  # of a token that Marian cannot write, below the bias of <UNK>
+DOWNLOAD_AGAIN = "Download the folder again"
 
 
 class Tokens(NamedTuple):
@@ -47,7 +49,7 @@ class Tokens(NamedTuple):
 
     names: list  # of str
     rows: list  # of int: which row of Marian's matrix each token has
-    has_logit: list  # of bool: whether Marian can choose the token
+    added_bias: list  # of float: 0, or added to Marian's bias of a token that Marian cannot write
 
 
 class Pretrained(NamedTuple):
@@ -74,7 +76,7 @@ class Pretrained(NamedTuple):
 
         variables = variables_by_2017_name(model)
         with open_parameters(self) as read:
-            for name, array in convert(self, read):
+            for name, array in convert_parameters(self, read):
                 variables[name].assign(array)
 
 
@@ -92,30 +94,32 @@ def read_pretrained(folder, flags) -> Pretrained:
     folder = Path(folder)
     config = read_settings(folder / CONFIG)
     fields = model_fields(folder / CONFIG, config)
+    fields |= languages(folder, flags)
     try:
-        hp = make_hparams(fields | languages(folder, flags))
+        hp = make_hparams(fields)
     except InputError as error:
-        raise InputError(f"{folder / CONFIG}: {error}") from None
+        raise InputError(f"{folder / CONFIG}: {cut(error)}") from None
     joint = hp.joint_vocab
     keys = dict(pad="pad_token_id", eos="eos_token_id", start="decoder_start_token_id")
     special = {name: require(folder / CONFIG, config, key, int) for name, key in keys.items()}
-    num_rows = (config["vocab_size"], config.get("decoder_vocab_size") or config["vocab_size"])
+    num_rows = (config["vocab_size"], config.get("decoder_vocab_size", config["vocab_size"]))
     models = [read_sentencepiece(folder / f"{side}.spm") for side in ("source", "target")]
     names = ["vocab.json", "vocab.json" if joint else "target_vocab.json"]
     if joint:
-        tokens = arrange(folder / names[0], special, num_rows[0], models)
+        tokens = arrange_tokens(folder / names[0], special, num_rows[0], models)
         sides = tokens, tokens
     else:
         sides = tuple(
-            arrange(folder / name, special, count, [model])
+            arrange_tokens(folder / name, special, count, [model])
             for name, count, model in zip(names, num_rows, models, strict=True)
         )
     contents = [
-        make_sentencepiece(model, side, is_source)
-        for model, side, is_source in zip(models, sides, (True, False), strict=True)
+        make_sentencepiece(folder / f"{name}.spm", model, tokens, name == "source")
+        for name, model, tokens in zip(("source", "target"), models, sides, strict=True)
     ]
-    vocabs = load_contents(folder, hp, contents)
-    chosen = dict(vocab_size=len(vocabs[0]), vocab_sha256=fingerprints(vocabs), given={})
+    vocabs = load_sentencepiece_models(folder, hp, contents)
+    size = len(vocabs[0]) if joint else AUTO  # two may differ
+    chosen = dict(vocab_size=size, vocab_sha256=fingerprints(vocabs), given={})
     hp = dataclasses.replace(hp, **chosen, logdir=str(folder))
     pretrained = Pretrained(folder, hp, vocabs, sides, num_rows)
     with open_parameters(pretrained):
@@ -132,15 +136,20 @@ def read_settings(path) -> dict:
         if not isinstance(content, dict):
             raise ValueError("it is not an object")
     except (OSError, *MALFORMED_JSON) as error:
-        raise InputError(f"{path}: cannot be read ({error}). {READ_AGAIN}") from None
+        raise InputError(f"{path}: cannot be read ({cut(error)}). {DOWNLOAD_AGAIN}") from None
     return content
+
+
+def cut(value) -> str:
+    """Return the beginning of a text, or of the representation of another value."""
+    return (value if isinstance(value, str) else str(value))[:MAX_REASON_CHARS]
 
 
 def require(path, settings, name, kind, default=None):
     """Return a value of a settings file; raise InputError if it is missing or of another type."""
     value = settings.get(name, default)
     if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
-        raise InputError(f"{path}: {name} is {value!r}, of another type. {READ_AGAIN}")
+        raise InputError(f"{path}: {name} is {cut(repr(value))}, of another type. {DOWNLOAD_AGAIN}")
     return value
 
 
@@ -149,8 +158,8 @@ def model_fields(path, config) -> dict:
     kind = config.get("model_type")
     if kind != "marian":
         raise InputError(
-            f"{path}: describes a model of the type {kind!r}. --start_from reads models of the"
-            " type 'marian', and folders of train.py"
+            f"{path}: describes a model of the type {cut(repr(kind))}. --start_from reads models"
+            " of the type 'marian', and folders of train.py"
         )
     get = functools.partial(require, path, config)
     sizes = {name: get(f"encoder_{name}", int) for name in ("attention_heads", "ffn_dim")}
@@ -165,26 +174,27 @@ def model_fields(path, config) -> dict:
         normalize_embedding=False,
         add_final_layer_norm=False,
         static_position_embeddings=True,
+        tie_word_embeddings=True,
     )
     needed = {name: (value,) for name, value in usual.items()}
-    needed |= dict(activation_function=(*ACTIVATIONS,), scale_embedding=(True,))
+    needed |= dict(activation_function=(*ACTIVATION_NAMES,), scale_embedding=(True,))
     for name, values in needed.items():
         value = config.get(name, usual.get(name))
         if value not in values:
             raise InputError(
-                f"{path}: {name} is {value!r}. Only models with"
+                f"{path}: {name} is {cut(repr(value))}. Only models with"
                 f" {' or '.join(map(repr, values))} can be read"
             )
     joint = get("share_encoder_decoder_embeddings", bool, True)
     size = get("vocab_size", int)
     if get("decoder_vocab_size", int, size) != size and joint:
-        raise InputError(f"{path}: one vocabulary has two sizes. {READ_AGAIN}")
+        raise InputError(f"{path}: one vocabulary has two sizes. {DOWNLOAD_AGAIN}")
     return dict(
         recipe="paper",
         maxlen=get("max_position_embeddings", int),
         hidden_units=get("d_model", int),
         ffn_units=sizes["ffn_dim"],
-        ffn_activation=ACTIVATIONS[config["activation_function"]],
+        ffn_activation=ACTIVATION_NAMES[config["activation_function"]],
         num_blocks=get("encoder_layers", int),
         decoder_blocks=get("decoder_layers", int),
         num_heads=sizes["attention_heads"],
@@ -201,13 +211,19 @@ def model_fields(path, config) -> dict:
 
 
 def languages(folder, flags) -> dict:
-    """Return the languages: those of the flags, or those of tokenizer_config.json."""
+    """Return the languages: those of the flags, or those of tokenizer_config.json.
+
+    Models for several languages name a group of them there.
+    """
     path, langs = folder / "tokenizer_config.json", {}
     settings = read_settings(path) if path.exists() else {}
     for name in ("source_lang", "target_lang"):
         lang = flags.get(name, settings.get(name))
-        if isinstance(lang, str) and (name in flags or LANGUAGE.fullmatch(lang)):
-            langs[name] = lang
+        if name not in flags and not (isinstance(lang, str) and LANGUAGE.fullmatch(lang)):
+            raise InputError(
+                f"{path}: {name} is {cut(repr(lang))}, not the code of one language. Add --{name}"
+            )
+        langs[name] = lang
     return langs
 
 
@@ -220,44 +236,53 @@ def read_sentencepiece(path) -> ModelProto:
         model = ModelProto.FromString(read_file(path, MAX_SENTENCEPIECE_BYTES))
         if not all(isinstance(piece.piece, str) for piece in model.pieces):  # else they are bytes
             raise ValueError("a subword is not UTF-8")
-    except (OSError, DecodeError, ValueError) as error:
-        raise InputError(f"{path}: not a sentencepiece model ({error}). {READ_AGAIN}") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror.lower()}. {DOWNLOAD_AGAIN}") from None
+    except (DecodeError, ValueError) as error:
+        reason = cut(error)
+        raise InputError(
+            f"{path}: not a sentencepiece model ({reason}). {DOWNLOAD_AGAIN}"
+        ) from None
+    if model.trainer_spec.model_type not in (TrainerSpec.UNIGRAM, TrainerSpec.BPE):
+        raise InputError(f"{path}: splits text neither into unigrams nor by BPE, as no Marian does")
     return model
 
 
-def arrange(path, special, num_rows, models) -> Tokens:
+def arrange_tokens(path, special, num_rows, models) -> Tokens:
     """Give each token its id here: the special ones first, then those of a vocabulary file.
 
     The sentencepiece models may have subwords that the file lacks. Marian reads them as `<UNK>`,
-    and never writes them. Here each is a token of its own, with the vector of `<UNK>`.
+    and never writes them. Here each is a token of its own, with the vector of `<UNK>` and a low
+    bias, which training can raise.
 
     Args:
       path: vocab.json.
-      special: dict, the ids of the tokens pad, eos and start.
+      special: dict, the rows of the tokens pad, eos and start.
       num_rows: of Marian's matrix.
       models: the sentencepiece models.
     """
     ids = read_settings(path)
     if not is_utf8("".join(ids)):
-        raise InputError(f"{path}: a token is not UTF-8. {READ_AGAIN}")
+        raise InputError(f"{path}: a token is not UTF-8. {DOWNLOAD_AGAIN}")
     valid = all(isinstance(i, int) and 0 <= i < num_rows for i in ids.values())
     if not valid or len({*ids.values()}) < len(ids):
         raise InputError(
-            f"{path}: the ids are not different numbers from 0 to {num_rows - 1}. {READ_AGAIN}"
+            f"{path}: the ids are not different numbers from 0 to {num_rows - 1}. {DOWNLOAD_AGAIN}"
         )
     unknown = next((ids[name] for name in ("<unk>", SPECIALS[UNK]) if name in ids), num_rows)
     rows = special["pad"], unknown, special["start"], special["eos"]  # in the order of `ids`
     if not all(0 <= row < num_rows for row in rows):
-        raise InputError(f"{path}: lacks a special token. {READ_AGAIN}")
+        raise InputError(f"{path}: lacks a special token. {DOWNLOAD_AGAIN}")
     ordinary = sorted((i, name) for name, i in ids.items() if name not in SPECIAL_NAMES)
-    more = [piece.piece for model in models for piece in usual_pieces(model)]
-    more = [name for name in dict.fromkeys(more) if name not in ids]
+    pieces = [piece.piece for model in models for piece in usual_pieces(model)]
+    missing = [name for name in dict.fromkeys(pieces) if name not in ids]
     # Most models have no token of their own for the start.
     has_start = special["start"] in [ids.get(name) for name in START_NAMES]
+    special_bias = [PAD_LOGIT, 0.0, 0.0 if has_start else PAD_LOGIT, 0.0]
     return Tokens(
-        names=[*SPECIALS, *(name for _, name in ordinary), *more],
-        rows=[*rows, *(i for i, _ in ordinary), *[unknown] * len(more)],
-        has_logit=[False, True, has_start, True, *[True] * len(ordinary), *[False] * len(more)],
+        names=[*SPECIALS, *(name for _, name in ordinary), *missing],
+        rows=[*rows, *(i for i, _ in ordinary), *[unknown] * len(missing)],
+        added_bias=[*special_bias, *[0.0] * len(ordinary), *[UNSEEN_BIAS] * len(missing)],
     )
 
 
@@ -272,7 +297,7 @@ def usual_pieces(model) -> list:
     return [p for p in pieces if not LANGUAGE_TOKEN.fullmatch(p.piece.removeprefix("▁"))]
 
 
-def make_sentencepiece(model, tokens, is_source) -> bytes:
+def make_sentencepiece(path, model, tokens, is_source) -> bytes:
     """Make a sentencepiece model that splits text in the same way, with the ids here.
 
     A token that the model lacks, as those of the other language, is unused: no text has it.
@@ -280,28 +305,34 @@ def make_sentencepiece(model, tokens, is_source) -> bytes:
     space before it, as all text does.
     """
     kinds = ModelProto.SentencePiece
-    special = dict(zip(SPECIALS, (kinds.CONTROL, kinds.UNKNOWN, *[kinds.CONTROL] * 2), strict=True))
+    types = dict(zip(SPECIALS, (kinds.CONTROL, kinds.UNKNOWN, *[kinds.CONTROL] * 2), strict=True))
     pieces = {piece.piece: piece for piece in usual_pieces(model)}
     made = ModelProto()
     made.CopyFrom(model)
     del made.pieces[:], made.self_test_data.samples[:]
     for name in tokens.names:
-        if name in special:
-            made.pieces.add(piece=name, type=special.pop(name))
+        if name in types:
+            made.pieces.add(piece=name, type=types[name])
         elif name in pieces:
             made.pieces.add().CopyFrom(pieces[name])
-        elif is_source and LANGUAGE_TOKEN.fullmatch(name):
+        elif is_source and LANGUAGE_TOKEN.fullmatch(name) and f"▁{name}" not in tokens.names:
             made.pieces.add(piece=f"▁{name}", type=kinds.USER_DEFINED)
         else:
             made.pieces.add(piece=name, type=kinds.UNUSED)
     trainer = made.trainer_spec
+    unused = sum(piece.type == kinds.UNUSED for piece in made.pieces)
+    if trainer.model_type == trainer.BPE and unused:
+        raise InputError(
+            f"{path}: lacks {unused} tokens of the vocabulary, which BPE would join. Only unigrams"
+            " can be read where the two languages differ"
+        )
     trainer.vocab_size = len(tokens.names)
     trainer.pad_id, trainer.unk_id, trainer.bos_id, trainer.eos_id = PAD, UNK, BOS, EOS
     trainer.pad_piece, trainer.unk_piece, trainer.bos_piece, trainer.eos_piece = SPECIALS
     return made.SerializeToString(deterministic=True)
 
 
-def load_contents(folder, hp, contents) -> tuple:
+def load_sentencepiece_models(folder, hp, contents) -> tuple:
     """Load the vocabularies, which are in no file of the folder.
 
     Args:
@@ -315,9 +346,10 @@ def load_contents(folder, hp, contents) -> tuple:
             copy = Path(temporary) / path.name
             copy.write_bytes(content)
             try:
-                vocabs.append(SubwordVocab(copy, READ_AGAIN))
+                vocabs.append(SubwordVocab(copy, DOWNLOAD_AGAIN))
             except InputError as error:
                 raise InputError(str(error).replace(temporary, str(folder))) from None
+            vocabs[-1].path = folder / path.name
     return tuple(vocabs)
 
 
@@ -331,23 +363,24 @@ def open_parameters(pretrained):
     The names and shapes are checked before.
     """
     path, pickled = pretrained.folder / PARAMETERS, pretrained.folder / PICKLED
-    if not path.exists() and pickled.exists():
+    if pickled.exists() and not path.exists():
         raise InputError(
             f"{pickled}: is a file of pickled objects, which can run any program when it is read."
             f" Convert it to {PARAMETERS} with transformers: load the model with"
             " AutoModelForSeq2SeqLM.from_pretrained, and save it with save_pretrained"
         )
     if not path.exists():
-        raise InputError(f"{path}: no such file. It has the parameters. {READ_AGAIN}")
-    check_regular_file(path, f"the parameters are needed. {READ_AGAIN}")
+        raise InputError(
+            f"{path}: no such file. All parameters must be in it: files of parts are not read"
+        )
+    check_regular_file(path, f"the parameters are needed. {DOWNLOAD_AGAIN}")
     safetensors = import_optional("safetensors")
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             check_shapes(path, file, expected_shapes(pretrained))
             yield functools.partial(read_tensor, path, file)
     except (OSError, safetensors.SafetensorError) as error:
-        reason = str(error)[:MAX_REASON_CHARS]
-        raise InputError(f"{path}: cannot be read ({reason}). {READ_AGAIN}") from None
+        raise InputError(f"{path}: cannot be read ({cut(error)}). {DOWNLOAD_AGAIN}") from None
 
 
 def check_shapes(path, file, expected):
@@ -357,7 +390,7 @@ def check_shapes(path, file, expected):
         found = tuple(file.get_slice(name).get_shape()) if name in present else "missing"
         if found != shape:
             raise InputError(
-                f"{path}: {name} is {found}, and {CONFIG} describes {shape}. {READ_AGAIN}"
+                f"{path}: {name} is {found}, and {CONFIG} describes {shape}. {DOWNLOAD_AGAIN}"
             )
 
 
@@ -366,9 +399,9 @@ def read_tensor(path, file, name):
     try:
         array = np.asarray(file.get_tensor(name), np.float32)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{path}: {name} cannot be read ({error}). {READ_AGAIN}") from None
+        raise InputError(f"{path}: {name} cannot be read ({error}). {DOWNLOAD_AGAIN}") from None
     if not np.isfinite(array).all():
-        raise InputError(f"{path}: {name} is not finite. {READ_AGAIN}")
+        raise InputError(f"{path}: {name} is not finite. {DOWNLOAD_AGAIN}")
     return array
 
 
@@ -394,7 +427,7 @@ def expected_shapes(pretrained) -> dict:
     return shapes
 
 
-def convert(pretrained, read):
+def convert_parameters(pretrained, read):
     """Yield the name of each variable, as in `variables_by_2017_name`, and its value.
 
     Args:
@@ -407,8 +440,8 @@ def convert(pretrained, read):
         for axis in unit_axes:
             array = array.take(order, axis)
         yield variable, array
-    bias = np.where(target.has_logit, read("final_logits_bias")[0, target.rows], PAD_LOGIT)
-    yield "dense/bias", bias.astype(np.float32)
+    bias = read("final_logits_bias")[0, target.rows] + np.array(target.added_bias, np.float32)
+    yield "dense/bias", bias
     source_table, target_table = (
         read(name)[side.rows][:, order]
         for name, side in zip(embedding_names(hp), pretrained.sides, strict=True)

@@ -105,6 +105,7 @@ def make_marian(folder, lines, joint=True, activation="swish"):
         subwords = [dict.fromkeys(subwords[0] + subwords[1])]
     # Those of the text that was most common come first, and the rarest ones are missing.
     vocabs = [["</s>", "<unk>", *[*side][:-3], *LANGUAGES, "<pad>"] for side in subwords]
+    vocabs[-1][9] += "renamed"  # one piece more is missing, with two vocabularies in the target
     size = max(map(len, vocabs))
     vocabs = [
         [*side[:-1], *[f"unused{i}" for i in range(size - len(side))], "<pad>"] for side in vocabs

@@ -81,8 +81,7 @@ def test_tokens_and_logits_are_those_of_marian(folder, texts):
     source, target = pretrained.vocabs
     sources = texts[0][:20] + [f"{name} {texts[0][0]}" for name in LANGUAGES] + [ODD]
     targets = texts[1][:20] + texts[1][:2] + [ODD]
-    has_logit = np.array(target_side.has_logit)
-    rows = np.array(target_side.rows)
+    rows, added = np.array(target_side.rows), np.array(target_side.added_bias)
     unknown = 0
     for line, translation in zip(sources, targets, strict=True):
         x, y = encode(source, line), encode(target, translation)
@@ -91,8 +90,7 @@ def test_tokens_and_logits_are_those_of_marian(folder, texts):
         unknown += theirs[0].count(1)
         expected = marian.logits(*theirs)
         got = model(np.array([x]), np.array([y]))[0].numpy()
-        np.testing.assert_allclose(got[:, has_logit], expected[:, rows[has_logit]], atol=1e-3)
-        assert (got[:, ~has_logit] < -50).all()
+        np.testing.assert_allclose(got, expected[:, rows] + added, atol=1e-3)
     assert unknown > 2
     assert not {*range(len(marian.table("decoder")))} - {*rows} - {len(marian.table("encoder")) - 1}
 
@@ -264,6 +262,12 @@ ATTACKS = {
     "another activation": (change_json("config.json", activation_function="gelu"), "is 'gelu'"),
     "no activation": (change_json("config.json", activation_function=None), "is None. Only"),
     "activations": (change_json("config.json", activation_function=["relu"]), "is ..relu... Only"),
+    "matrices that are not tied": (
+        change_json("config.json", tie_word_embeddings=False),
+        "is False",
+    ),
+    "much text": (change_json("config.json", d_model="x" * 10**6), "d_model is 'xxx"),
+    "no target text": (lambda folder: (folder / "target.spm").unlink(), "target.spm: no such file"),
     "no scale named": (change_json("config.json", scale_embedding=None), "is None. Only"),
     "dropout in words": (change_json("config.json", dropout="0.1"), "dropout is '0.1'"),
     "much dropout": (change_json("config.json", dropout=1.5), "config.json: dropout_rate"),
@@ -290,7 +294,6 @@ ATTACKS = {
     "vocabulary as list": (write("vocab.json", b'["a"]'), "vocab.json: cannot be read"),
     "a subword of bytes": (write("source.spm", b"\x0a\x04\x0a\x02\xff\xfe"), "source.spm: not a"),
     "no sentencepiece": (write("source.spm", b"\xff" * 99), "source.spm: not a sentencepiece"),
-    "empty sentencepiece": (lambda folder: (folder / "target.spm").unlink(), "target.spm"),
     "bad rules": (
         change_spm(lambda m: setattr(m.normalizer_spec, "precompiled_charsmap", b"\x04\0\0\0abcd")),
         "rules of normalization are damaged",
@@ -335,7 +338,7 @@ def test_a_folder_that_does_not_fit_is_refused(copied, tmp_path, attack, problem
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(InputError, match=problem) as refusal:
         restored(copied)
-    assert "\n" not in str(refusal.value) and len(str(refusal.value)) < 400
+    assert "\n" not in str(refusal.value) and len(str(refusal.value)) < 600
     assert "/tmp/tmp" not in str(refusal.value)  # not the name of a temporary folder
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -351,24 +354,48 @@ def test_the_refusal_as_a_user_sees_it(copied, tmp_path):
 
 def test_files_that_are_not_read_do_not_matter(copied):
     shutil.copy(copied / "model.safetensors", copied / "pytorch_model.bin")
-    (copied / "tokenizer_config.json").unlink()
     (copied / "modeling.py").write_text("raise SystemExit")
     restored(copied)
 
 
 def test_flags_that_contradict_it_are_refused(copied, tmp_path):
-    with pytest.raises(InputError, match="with --hidden_units 16, not 32"):
-        run_main(train, started(copied, tmp_path, hidden_units=32))
-    with pytest.raises(InputError, match="bpe_dropout"):
-        run_main(train, started(copied, tmp_path, bpe_dropout=0.1))
+    contradictions = {
+        "marian: this model was trained with --hidden_units 16, not 32": dict(hidden_units=32),
+        "marian/bpe.source.model: its subwords are not those of BPE": dict(bpe_dropout=0.1),
+        "marian: would be changed. Choose another --logdir": dict(logdir=str(copied)),
+    }
+    for message, flags in contradictions.items():
+        with pytest.raises(InputError, match=message):
+            run_main(train, started(copied, tmp_path, **flags))
+
+
+def test_sides_of_another_algorithm(copied):
+    """Unused subwords would change how BPE joins others."""
+    for kind, message in ((2, "source.spm: lacks .* tokens"), (3, "neither into unigrams nor")):
+        change_spm(lambda model, kind=kind: setattr(model.trainer_spec, "model_type", kind))(copied)
+        with pytest.raises(InputError, match=message):
+            read_pretrained(copied, {})
+
+
+def test_characters_of_the_other_language_are_unknown(copied):
+    """They have a token, but none that a text of this language is split into."""
+    source, target = read_pretrained(copied, {}).vocabs
+    assert "ä" in source.characters and "ä" not in target.characters
+    assert target.lacks_part_of("ä") and not source.lacks_part_of("ä")
 
 
 def test_its_languages(copied):
     assert read_pretrained(copied, {}).hp.source_lang == "de"
     hp = read_pretrained(copied, dict(source_lang="nl")).hp
     assert (hp.source_lang, hp.target_lang) == ("nl", "en")
-    change_json("tokenizer_config.json", source_lang="../../x")(copied)
-    assert read_pretrained(copied, {}).hp.source_lang == "de"  # the default
+    for name in ("../../x", "ROMANCE", "fr+fr_BE", None, 3):
+        change_json("tokenizer_config.json", source_lang=name)(copied)
+        with pytest.raises(InputError, match="not the code of one language. Add --source_lang"):
+            read_pretrained(copied, {})
+        assert read_pretrained(copied, dict(source_lang="fr")).hp.source_lang == "fr"
+    (copied / "tokenizer_config.json").unlink()
+    with pytest.raises(InputError, match="source_lang is None"):
+        read_pretrained(copied, {})
 
 
 # The class itself ----------------------------------------------------------------
@@ -402,11 +429,10 @@ def test_transformers_has_the_same_tokens_and_logits(folder, texts):
         shutil.copy(again / name, folder / name)
     pretrained, model = restored(folder)
     source_side, target_side = pretrained.sides
-    has_logit, rows = np.array(target_side.has_logit), np.array(target_side.rows)
+    rows, added = np.array(target_side.rows), np.array(target_side.added_bias)
     for line, (x, y, logits) in zip(lines, answers, strict=True):
         ids = [encode(vocab, text) for vocab, text in zip(pretrained.vocabs, line, strict=True)]
         assert [source_side.rows[i] for i in ids[0]] == x
         assert [target_side.rows[i] for i in ids[1]] == y
         got = model(*(np.array([side]) for side in ids))[0].numpy()
-        expected = np.array(logits)[:, rows[has_logit]]
-        np.testing.assert_allclose(got[:, has_logit], expected, atol=1e-3)
+        np.testing.assert_allclose(got, np.array(logits)[:, rows] + added, atol=1e-3)

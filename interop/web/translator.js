@@ -104,7 +104,10 @@ class Tokenizer {
     symbols.sort((a, b) => b.length - a.length);
     const escaped = symbols.map((symbol) => symbol.replace(/[\\^$.*+?()[\]{}|\/-]/g, "\\$&"));
     this.symbolPattern = escaped.length ? new RegExp(`(${escaped.join("|")})`, "u") : /(?!)/;
-    this.longest = Math.max(...Array.from(this.ids.keys(), (token) => Array.from(token).length));
+    this.longest = 0;
+    for (const token of this.ids.keys()) {
+      this.longest = Math.max(this.longest, Array.from(token).length);
+    }
   }
 
   // Returns the ids of normalized text.
