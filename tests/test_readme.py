@@ -37,6 +37,9 @@ SKIPPED = {
     "python translate.py --logdir logdir/a,": "tests/test_ensemble.py trains two models",
     "python translate.py --logdir logdir/en-de": "needs a reverse model",
     "python rerank.py --source in --nbest nbest --logdir": "needs a reverse model",
+    "python rerank.py --source captions.en": "needs a reverse model",
+    "python translate.py --logdir logdir/a --source captions.en": "needs a second model",
+    "python translate.py --logdir logdir/de-en": "needs a reverse model",
     "python train.py --start_from logdir/de-en": "tests/test_start_from.py has such a model",
     "python train.py --start_from opus-mt-de-en": "tests/test_pretrained.py has such a model",
 }
