@@ -130,13 +130,13 @@ def start_from_model(flags) -> Start:
     from interop.pretrained import is_pretrained, read_pretrained
 
     folder = flags["start_from"]
-    if not read_rows(folder) and is_pretrained(folder):
+    if not read_rows(folder):
+        if not is_pretrained(folder):
+            raise InputError(f"{folder}: holds no checkpoint. Name the folder of a model")
         if os.path.realpath(folder) == os.path.realpath(flags.get("logdir", Hyperparams.logdir)):
             raise InputError(f"{folder}: would be changed. Choose another --logdir")
         pretrained = read_pretrained(folder, flags)
         return Start(make_hparams(flags, pretrained.hp), other=pretrained.hp, pretrained=pretrained)
-    if not read_rows(folder):
-        raise InputError(f"{folder}: holds no checkpoint. Name the folder of a model")
     choice = {name: flags[name] for name in ("best", "average_checkpoints") if name in flags}
     other = load_hparams(choice | dict(logdir=folder))
     hp = make_hparams(flags, other)

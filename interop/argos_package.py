@@ -13,7 +13,6 @@ from pathlib import Path
 
 from interop import ctranslate2_model
 
-SENTENCEPIECE = "sentencepiece.model"
 # The names that Argos Translate shows. A language without one is shown by its code.
 NAMES = dict(
     cs="Czech",
@@ -43,7 +42,7 @@ def write(loaded, path, quantization="float32"):
     for vocab in dict.fromkeys(loaded.vocabs):
         (model / vocab.path.name).unlink()
     # It joins the subwords of a translation by their texts alone.
-    (path / SENTENCEPIECE).write_bytes(loaded.vocabs[0].content)
+    (path / "sentencepiece.model").write_bytes(loaded.vocabs[0].content)
     metadata = dict(
         package_version="1.0",
         argos_version="1.5",

@@ -158,8 +158,9 @@ def set_logits(spec, model):
     """Set the output layer, with a bias that excludes `<PAD>`."""
     if model.hp.tied_embeddings:
         spec.weight = model.dec_input.tokens.lookup_table.numpy()  # (V, C)
-        bias = np.zeros(len(spec.weight), np.float32)
-        spec.bias = model.output_bias.numpy() if model.hp.output_bias else bias
+        spec.bias = np.zeros(len(spec.weight), np.float32)
+        if model.hp.output_bias:
+            spec.bias += model.output_bias.numpy()
     else:
         set_dense(spec, model.output_layer)
     spec.bias[PAD] = PAD_LOGIT

@@ -141,8 +141,8 @@ def read_settings(path) -> dict:
 
 
 def cut(value) -> str:
-    """Return the beginning of a text, or of the representation of another value."""
-    return (value if isinstance(value, str) else str(value))[:MAX_REASON_CHARS]
+    """Return the beginning of a value as text."""
+    return str(value)[:MAX_REASON_CHARS]
 
 
 def require(path, settings, name, kind, default=None):
@@ -239,12 +239,10 @@ def read_sentencepiece(path) -> ModelProto:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror.lower()}. {DOWNLOAD_AGAIN}") from None
     except (DecodeError, ValueError) as error:
-        reason = cut(error)
-        raise InputError(
-            f"{path}: not a sentencepiece model ({reason}). {DOWNLOAD_AGAIN}"
-        ) from None
+        problem = f"not a sentencepiece model ({cut(error)})"
+        raise InputError(f"{path}: {problem}. {DOWNLOAD_AGAIN}") from None
     if model.trainer_spec.model_type not in (TrainerSpec.UNIGRAM, TrainerSpec.BPE):
-        raise InputError(f"{path}: splits text neither into unigrams nor by BPE, as no Marian does")
+        raise InputError(f"{path}: splits text neither into unigrams nor by BPE. {DOWNLOAD_AGAIN}")
     return model
 
 
@@ -370,9 +368,7 @@ def open_parameters(pretrained):
             " AutoModelForSeq2SeqLM.from_pretrained, and save it with save_pretrained"
         )
     if not path.exists():
-        raise InputError(
-            f"{path}: no such file. All parameters must be in it: files of parts are not read"
-        )
+        raise InputError(f"{path}: no such file. Save all parameters in one file of this name")
     check_regular_file(path, f"the parameters are needed. {DOWNLOAD_AGAIN}")
     safetensors = import_optional("safetensors")
     try:
