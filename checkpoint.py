@@ -82,8 +82,8 @@ def latest_readable(logdir):
 def open_checkpoint(path):
     """Context manager: TensorFlow's reader of the checkpoint at `path`.
 
-    The checkpoint may come from someone else. It is checked before, and TensorFlow reads it in
-    no other way.
+    The checkpoint may come from someone else. It is checked first. Only this function lets
+    TensorFlow read a checkpoint.
 
     Raises:
       READ_ERRORS: it is damaged, or cannot be read.
@@ -256,10 +256,10 @@ def delete_files(path):
 def restore(checkpoint, path):
     """Read the checkpoint at `path` into the variables of `checkpoint`, a `make_checkpoint`.
 
-    The file may hold more: one that was saved in training also restores a model alone.
+    The file may hold more variables: a checkpoint of a training also restores a model alone.
 
-    TensorFlow could do that, but would first follow the graph of objects in the file, which
-    nobody has checked.
+    TensorFlow could restore them, but would first follow the graph of objects in the file, which
+    is not checked.
     """
     check_weights_match(checkpoint, path)
     variables = saved_variables(checkpoint)

@@ -16,7 +16,7 @@ class PositionChoice(Choice):
     Attributes:
       relative: whether it acts in self-attention, and not on the embedded tokens.
       maxlen_power: it ends at position maxlen**maxlen_power; 0: it has no end.
-      even: the number that it divides by two, "hidden_units" or "head_units"; "" for none.
+      even: the size that must be even, "hidden_units" or "head_units"; "" for none.
     """
 
     relative: bool = False
@@ -99,7 +99,7 @@ OPTIMIZERS = dict(
     muon=Choice("variants.muon.Muon", dict(model="transformer"), "Use --optimizer adam"),
 )
 
-# What Transformers of other programs are like.
+# Values that a model must have for programs that know only the usual Transformer.
 USUAL_TRANSFORMER = dict(
     model="transformer",
     attention_score="scaled_dot",

@@ -44,7 +44,7 @@ from text import (
 from vocab import fingerprints
 
 AUGMENT_STREAM = 1  # its random numbers are not those of the order of the batches
-BLOCK_ROWS = 2**20  # for which random numbers are drawn at a time
+BLOCK_ROWS = 2**20  # rows for which random numbers are drawn at a time
 MAX_UNKNOWN_SHARE = 0.9  # with more <UNK>, the vocabulary belongs to another text
 
 
@@ -459,7 +459,7 @@ def share_id_files(hp, vocabs):
 
 
 def write_id_files(folder, hp, vocabs):
-    """Encode the training text, and write it to files as it comes: no memory holds all of it."""
+    """Encode the training text, and write it to files block by block, to save memory."""
     is_markup = vocabs[0].is_markup
     files = [[SentenceFile(path, is_markup) for path in pair] for pair in training_files(hp)]
     sides = itertools.chain.from_iterable(read_pairs(pair, "reading") for pair in files)

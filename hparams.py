@@ -43,11 +43,11 @@ from runtime.flags import (
     flag,
 )
 
-MAX_INPUT_TOKENS = 1024  # that are read of a sentence, if the model itself has no limit
+MAX_INPUT_TOKENS = 1024  # tokens of a sentence that are read, if the model has no limit
 MAXLEN_LIMIT = 4097  # exclusive; the memory for attention grows with the square of `maxlen`
 MIN_COVERAGE = 0.98  # of sentencepiece
 MIN_TEMPERATURE = 0.001  # below it, but above 0, logits could overflow
-TIMED_WARMUP_STEPS = 250  # of a training that has so many minutes, and not so many steps
+TIMED_WARMUP_STEPS = 250  # for a training whose length is given in minutes, not in steps
 ENOUGH_STEPS_PER_EPOCH = 300  # with so many, num_epochs auto is 20
 
 TEXT_FIELDS = [
@@ -153,7 +153,7 @@ ENDLESS = Condition(bool, "positions without an end, as of the recipe tiny")
 
 @dataclasses.dataclass(frozen=True)
 class ModelHparams(Flags):
-    """What a model is made of. Models take an instance. The defaults are those of the 2017 code."""
+    """The hyperparameters of a model itself. The defaults are those of the 2017 code."""
 
     model: str = model_flag(
         "transformer", "the Transformer, or a recurrent encoder-decoder", choices=MODELS
@@ -298,8 +298,8 @@ class ModelHparams(Flags):
     def unbounded_length(self) -> bool:
         """Whether the trained model reads sentences longer than `maxlen`.
 
-        Learned positions end there. Without masks from ids, the model has learned what the
-        padding of rows of that length does to a sentence.
+        Learned positions end at `maxlen`. Without masks from ids, padding changes the result, and
+        the model was trained with rows that are padded to `maxlen`.
         """
         return self.masks_from_ids and self.maxlen_power != 1
 
@@ -860,7 +860,7 @@ def settle_flags(flags) -> dict:
 
 
 def fields_to_keep(other, given) -> dict:
-    """The fields of a model that a training which starts from it keeps: those of the model.
+    """The fields that a training keeps from the model that it starts from: fixed="model".
 
     The flags may change the dropout, which has no parameters, and the optimizer. They may change
     the languages if these have one vocabulary: the model may translate between several.
@@ -990,7 +990,7 @@ def read_hparams(logdir) -> Hyperparams:
     try:
         saved = read_json(path)
         vocab_sha256 = dict(saved.pop("vocab_sha256"))
-        # The file may come from someone else, who chooses neither `logdir` nor what was given.
+        # The file may come from someone else. It must choose neither `logdir` nor `given`.
         saved |= dict(logdir=str(logdir), given={}, vocab_sha256=vocab_sha256)
         hp = Hyperparams(**saved)
         for field in hp.declared():

@@ -200,7 +200,7 @@ class RaggedWriter:
     """Writes `RaggedIds` to two files, block by block.
 
     Args:
-      path: of the files, without the ends of their names.
+      path: the beginning of the paths of both files; see `file_paths`.
       dtype: type of the ids in the file: uint16 or int32, or uint8 for text.
     """
 

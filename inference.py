@@ -41,14 +41,14 @@ from vocab import fingerprints, load_vocabs, truncate_at_eos
 # The limits of a batch bound the memory. Larger batches are faster.
 MAX_BATCH_SOURCE_TOKENS = 4096  # padding included
 MAX_BATCH_HYPOTHESES = 1024
-MAX_THREADS = 8  # that translate batches at the same time
-MAX_SHARES = 4  # of the limits of a batch, among threads
+MAX_THREADS = 8  # threads that translate batches at the same time
+MAX_SHARES = 4  # the limits of a batch are divided by the number of threads, up to this one
 
 # Loading a model ---------------------------------------------------------------
 
 
 def start_quickly():
-    """Let TensorFlow not optimize graphs: the first translation then takes half a second less.
+    """Switch off the optimizer of graphs: the first translation then takes half a second less.
 
     All others take 2% longer with beam search, and 8% with greedy search.
     """
@@ -98,7 +98,7 @@ def load_single(trained) -> LoadedModel:
     path = checkpoint.latest_readable(trained.logdir)
     if original.is_original(path):
         return LoadedModel([path], *original.load_original(path, trained.given))
-    hp = trained.hp or read_hparams(trained.logdir)  # which is missing
+    hp = trained.hp or read_hparams(trained.logdir)  # raises the error of the missing file
     vocabs = load_vocabs(hp)
     paths = choose_checkpoints(path, hp)
     try:
@@ -365,7 +365,7 @@ class Hypothesis(NamedTuple):
 
 
 class Decoder(Protocol):
-    """What finds translations: a `SearchDecoder`, `CTranslate2Decoder` or `SharedDecoder`."""
+    """A class that finds translations: `SearchDecoder`, `CTranslate2Decoder`, `SharedDecoder`."""
 
     def __call__(self, X, prefixes=None) -> list[list[Hypothesis]]:
         """Translate sentences: for each one its hypotheses, best first, at least one.
@@ -521,7 +521,7 @@ class Translation(NamedTuple):
 
 
 class Translator:
-    """Translate lines of text: encode them, decode, and bring the results in their order.
+    """Translate lines of text: encode them, decode, and return the results in their order.
 
     Args:
       loaded: LoadedModel.

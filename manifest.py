@@ -1,8 +1,8 @@
 """The checkpoints of a training: `run.json` in its folder lists them.
 
-It is written last: a checkpoint counts when it is listed there. Names are read only in a folder
-without run.json. This module needs no TensorFlow, so that a script knows what a folder holds before
-it loads TensorFlow.
+It is written last: a checkpoint counts only if it is listed there. In a folder without run.json,
+the names of the files are read. This module needs no TensorFlow, so that a script knows what a
+folder holds before it loads TensorFlow.
 
 The path of a checkpoint is a Path without the suffixes of its two files.
 """
@@ -184,10 +184,10 @@ def rows_to(path) -> list[Row]:
 def checkpoints_to_average(path, count):
     """List up to `count` checkpoints, oldest first: `path` and those before it.
 
-    They are the ends of epochs, and with `dev_steps` all that were evaluated, of the training that
-    `path` belongs to, in the last `RECENT_SHARE` of its steps: after an early stop, the first
-    epochs would spoil the mean (docs/training.md has figures). A checkpoint within an epoch counts,
-    too, if half an epoch has passed since the last of these.
+    They are the ends of epochs and, with `dev_steps`, all checkpoints that were evaluated. They
+    belong to the training of `path`, to the last `RECENT_SHARE` of its steps: after an early stop,
+    the first epochs would spoil the mean (docs/training.md has figures). A checkpoint within an
+    epoch counts, too, if half an epoch has passed since the last of these.
     """
     rows = rows_to(path) if count > 1 else []
     if not rows:

@@ -1,4 +1,4 @@
-"""The documented system on a few pages: the Transformer of the 2017 code, from text to BLEU.
+"""The Transformer of the 2017 code on a few pages, from text to BLEU.
 
     python mini.py
 
@@ -190,7 +190,7 @@ def embedding(inputs, vocab_size, num_units, zero_pad=True, scale=True, scope="e
         outputs = lookup_table(inputs)  # (N, T, C)
         if zero_pad:  # <PAD> gets the vector 0, by which `nonzero` recognizes it
             outputs *= ops.cast(ops.not_equal(inputs, PAD), "float32")[:, :, None]
-        if scale:  # the vectors of words become larger than those of positions, without scale
+        if scale:  # words get larger vectors than positions, which have no scale
             outputs *= num_units**0.5
         return outputs
 
@@ -261,7 +261,7 @@ def multihead_attention(
             after = np.triu(np.ones(scores.shape[1:], bool), k=1)  # (T_q, T_k)
             scores = ops.where(after, masked, scores)
 
-        # Query masking: padding sees nothing.
+        # Query masking: queries that are padding get the weights 0.
         query_masks = ops.tile(nonzero(queries), (num_heads, 1))[:, :, None]  # (h*N, T_q, 1)
         weights = ops.softmax(scores) * query_masks  # (h*N, T_q, T_k); the sum over T_k is 1 or 0
 
@@ -445,7 +445,7 @@ def eval():
 
 
 if __name__ == "__main__":
-    # To train on IWSLT 2016, as documented, delete the next four lines.
+    # To train on IWSLT 2016, as the 2017 code does, delete the next four lines.
     hp = SampleHyperparams
     if not os.path.exists(hp.source_train):
         command = [sys.executable, "corpora/sample.py", "--output", "corpora/sample"]

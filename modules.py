@@ -495,7 +495,7 @@ class MultiheadAttention(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("transformer")
 class Feedforward(keras.layers.Layer):
-    """Two linear maps with a function between, residual, normalization (paper, section 3.3).
+    """Two linear maps with an activation between, residual, normalization (paper, section 3.3).
 
     (N, T, C) -> (N, T, C).
 
@@ -504,7 +504,7 @@ class Feedforward(keras.layers.Layer):
       num_units: C.
       add_norm: dict, arguments of `AddAndNorm`; None for its defaults.
       dropout_rate: share of the inner units dropped in training.
-      activation: what is between both maps, one of `choices.ACTIVATIONS`.
+      activation: the function between both maps, one of `choices.ACTIVATIONS`.
     """
 
     def __init__(

@@ -44,9 +44,9 @@ class InverseSqrtSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable("transformer")
 class LinearSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """A learning rate that rises linearly to a peak and then falls linearly, to 1% of it.
+    """A learning rate that rises linearly to a peak and then falls linearly, to 1% of the peak.
 
-    The first step is 1. After the last step of the schedule the learning rate stays.
+    The first step is 1. After the last step of the schedule the learning rate is constant.
     `decay_steps` is a variable, so that the end of a training can be planned while it runs.
 
     Args:

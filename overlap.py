@@ -42,7 +42,7 @@ class NamedSet(NamedTuple):
     """The sentences of a development or test set."""
 
     name: str  # its files
-    sides: tuple  # of the source and of the target, a list of versions, lists of sentences
+    sides: tuple  # (source, target): lists of versions, each a list of sentences
 
 
 def named_sets(hp) -> list[NamedSet]:

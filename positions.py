@@ -1,7 +1,7 @@
 """Position encodings: how a Transformer learns the order of its tokens.
 
-Attention alone does not see it: without positions, "Tigers love rabbits" and "Rabbits love tigers"
-have the same words and the same weights (docs/walkthrough.md, section 7). Each subclass of
+Attention alone does not see the order: without positions, "Tigers love rabbits" and "Rabbits love
+tigers" have the same words and the same weights (docs/walkthrough.md, section 7). Each subclass of
 `Positions` is a way to add the order. It overrides one or two of its hooks:
 
     embed            changes the embedded tokens, before the first block

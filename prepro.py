@@ -276,7 +276,7 @@ def choose_merges(num_characters, alphabet_size) -> int:
 
 
 def rare_share(proto, word2cnt, symbols=()) -> float:
-    """The share of the merged subwords in a text that it has less than `RARE_COUNT` times.
+    """The share of the merged subwords that occur less than `RARE_COUNT` times in a text.
 
     A text that repeats its phrases, in a script without spaces, has subwords that are complete
     phrases. A model meets each of them too seldom to learn it. Merges that the text has only

@@ -1,8 +1,8 @@
 """Keep parts of sentences as they are: addresses, placeholders, tags, emoji, unknown characters.
 
-The model translates a sentence without these parts. Then each of them is put into the translation:
-next to the translation of the word that it stands next to, which attention finds. So each part is
-in each translation exactly once, and changes nothing else in it.
+The model translates a sentence without these parts. Then each part is put into the translation:
+attention finds the translation of the word next to the part, and the part is put next to that. So
+each part is in each translation exactly once, and the other words of the translation do not change.
 
 Numbers are translated like words. Only if one is missing in a translation, the sentence is
 translated again, and its numbers are such parts.
@@ -21,12 +21,12 @@ from monitor.attention_maps import alignments
 from spans import NUMBER, SPACED_LETTER, SPAN, SPAN_OR_NUMBER, UNSPACED
 from text import normalize
 
-# What is a part if one of its characters is unknown: a number, or a word. Where words have no
-# spaces between them, it is the character.
+# The part that stays if one of its characters is unknown: the number or the word around it. Where
+# words have no spaces between them, the character alone.
 UNKNOWN_PARTS = regex.compile(rf"{NUMBER.pattern}|{SPACED_LETTER.pattern}++|\X", regex.V1)
 UNSPACED_LETTER = regex.compile(rf"[{UNSPACED}]")
 WORD_CHARACTER = regex.compile(r"[\p{L}\p{M}\p{N}]")
-MAX_PLACED_PARTS = 100  # of a line; a sentence has fewer
+MAX_PLACED_PARTS = 100  # parts of a line; a sentence has fewer
 CLOSING = regex.compile(r"[\s\p{Pe}\p{Pf}.,:;!?]|$")
 
 # Parts --------------------------------------------------------------------------
@@ -223,9 +223,9 @@ def put_in(line, parts, befores, x, y, weights, vocabs) -> str:
 def find_place(position, line, part, x, y, weights, vocabs) -> int:
     """Return the position in a translation where a part belongs.
 
-    At the end or at the beginning of a source it is so in the translation, too. Else it comes
-    after the translation of the nearest word before it, or, if it touches only the word after it,
-    before the translation of that one.
+    A part at the end or at the beginning of a source is there in the translation, too. Other parts
+    come after the translation of the nearest word before them, or, if they touch only the word
+    after them, before the translation of that word.
 
     Args:
       position: of the token in `x` that follows the part. The other arguments are as in `put_in`.
@@ -273,8 +273,8 @@ def touches(line, part, pattern) -> tuple[bool, bool]:
 def sticks(source_char, char) -> bool:
     """Whether no space is between a part and the character next to it in a translation.
 
-    So it is in scripts without spaces between words, and where the part touches a character of the
-    same kind in the source, a letter or another one.
+    There is none in scripts without spaces between words, and none where the part touches a
+    character of the same kind in the source, a letter or another one.
 
     Args:
       source_char: the character next to the part in the source; "" for none.

@@ -77,7 +77,7 @@ class Scorer:
         """
         hp, (source, target) = self.loaded.hp, self.loaded.vocabs
         X, source_rows, long_sources = encode_lines(lines, source, hp)
-        # A search may find `maxlen` words and no </S>. So many are kept, to align them.
+        # A search may find `maxlen` words without </S>. All of them are kept, to align them.
         limit = hp.max_input_tokens + (not hp.unbounded_length)
         Y, target_rows, long_targets = encode_lines(translations, target, hp, limit)
         targets = dict(zip(target_rows, Y, strict=True))

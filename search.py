@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 INF = float("inf")
-REPEAT_COST = 1e9  # so low is the logit of a token that would repeat others
+REPEAT_COST = 1e9  # the logit of a token that would repeat n tokens is at most minus this
 # If at most this share of a batch is unfinished, the finished sentences leave it.
 MAX_UNFINISHED_SHARE = 0.75
 GROUP_TOKENS = 64  # tokens in a group of `top_tokens`

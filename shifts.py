@@ -292,7 +292,7 @@ def locate(fit, lag, first, end) -> Shift:
 def find_shifts(files):
     """Yield each `Shift` of a text, up to the first one that lasts to the end.
 
-    Of a large text, some windows are left out: a shift that lasts is found later, and the windows
+    Some windows of a large text are left out: a shift that lasts is found later, and the windows
     before it are then searched for its beginning.
 
     Args:

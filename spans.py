@@ -31,7 +31,7 @@ PATTERNS = dict(
     emoji=rf"{EMOJI}++",
 )
 SPAN = regex.compile("|".join(f"(?:{pattern})" for pattern in PATTERNS.values()), regex.V1)
-# What each span has at least; most sentences have nothing of it, and need no longer search.
+# Each span has a match of this. Most sentences have none, and the longer search is left out.
 HINT = regex.compile(r"[@<&{%$/\[\u20e3\p{RI}\p{Extended_Pictographic}]|\.[a-z]")
 NUMBER = regex.compile(r"\p{Nd}++(?:[.,:/-]\p{Nd}++)*+")
 SPAN_OR_NUMBER = regex.compile(f"{SPAN.pattern}|{NUMBER.pattern}", regex.V1)

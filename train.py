@@ -247,7 +247,7 @@ def main(start):
         chosen = dict(vocab_size=choose_saved_size(hp, vocabs), vocab_sha256=fingerprints(vocabs))
         chosen |= settle_schedule(hp, data, vocabs) | choose_output_limit(hp, data)
         hp = dataclasses.replace(hp, **chosen)
-    elif start.deadline:  # the end is planned anew
+    elif start.deadline:  # the end is planned again
         hp = dataclasses.replace(hp, num_epochs=INT32_LIMIT - 1, max_steps=0)
     else:
         hp = dataclasses.replace(hp, **adapt_schedule(start, data, vocabs))
@@ -409,7 +409,7 @@ def load_dev_data(hp, vocabs):
 
 
 def epochs_follow_steps(hp, steps_done) -> bool:
-    """Whether a training that resumes has as many epochs as `max_steps` needs, which may be new."""
+    """Whether a resumed training takes its number of epochs from `max_steps`, which may be new."""
     return is_chosen(hp, "num_epochs") and hp.max_steps > steps_done
 
 
@@ -454,7 +454,7 @@ def settle_schedule(hp, data, vocabs) -> dict[str, int]:
 
 
 def adapt_schedule(start, data, vocabs) -> dict[str, int]:
-    """Choose numbers for what the program has chosen, if a training that resumes has new ends.
+    """Choose again the numbers that the program chose, if a resumed training has a new end.
 
     Args:
       start: Start.

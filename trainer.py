@@ -403,7 +403,7 @@ class Trainer:
         for bar in self.moments(data):
             if self.log_is_due():
                 bar.set_postfix_str(self.log_metrics() + self.time_left(), refresh=False)
-            # Only the chief stops by itself: it would wait for workers that ended before it.
+            # Only the chief stops at a signal: it would wait for workers that ended before it.
             # Before the first step there is nothing to save; a signal waits for that step.
             stop = self.chief and guard.signal is not None and progress.global_step > 0
             if self.evaluation_is_due():
@@ -472,7 +472,7 @@ class Trainer:
             progress.next_epoch()
 
     def is_over(self) -> bool:
-        """Whether no epoch is continued: no patience is left, or all steps are done."""
+        """Whether the training ends here: no patience is left, or all steps are done."""
         return self.steps_are_done() or out_of_patience(self.scores, self.hp.patience)
 
     def steps_are_done(self) -> bool:
@@ -512,7 +512,7 @@ class Trainer:
         self.flush_metrics()
         report, score = "mean_loss {:.3f} acc {:.3f}".format(*self.progress.means()), None
         if dev:
-            self.check_parameters()  # before the search, which has no name for them
+            self.check_parameters()  # first: the search cannot name a parameter that is NaN
             loss, scores, self.notes = self.evaluate(dev, guard)
             score = scores[self.hp.metric]
             report += f", dev loss {loss:.3f}"

@@ -42,8 +42,8 @@ def variables_by_2017_name(model) -> dict:
 def variable_shapes(hp, source_vocab, target_vocab) -> dict:
     """The shapes of the variables that a model has, by name, without the memory for them.
 
-    Position encodings may have variables in the first block alone. Of other blocks, theirs are
-    left out.
+    Position encodings may have variables in the first block alone. Those of other blocks are left
+    out.
     """
     with keras.StatelessScope(initialize_variables=False):
         small = dataclasses.replace(hp, num_blocks=1, decoder_blocks=0)

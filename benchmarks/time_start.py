@@ -14,7 +14,9 @@ import subprocess
 import sys
 import time
 
-from harness import ROOT, describe_machine
+from harness import describe_machine
+
+from runtime.cli import begin_loading, end_loading
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROUNDS = 5
@@ -38,11 +40,13 @@ def baseline(_):
 def training(logdir):
     """Run two training steps."""
     stamp = timestamps("import", "read the text", "make the model", "first step", "second step")
+    begin_loading()
     from data_load import get_batch_data, load_train_data
     from hparams import load_hparams
     from trainer import Trainer
     from vocab import load_vocabs
 
+    end_loading()
     stamp()
     hp = load_hparams(dict(logdir=logdir))
     vocabs = load_vocabs(hp)
@@ -59,10 +63,12 @@ def training(logdir):
 def translation(logdir):
     """Translate two sentences, as translate.py does from standard input."""
     stamp = timestamps("import", "read the model", "first sentence", "second sentence")
+    begin_loading()
     from hparams import find_trained
     from ids import RaggedIds
     from inference import SearchDecoder, load_model, start_quickly
 
+    end_loading()
     start_quickly()
     stamp()
     loaded = load_model(find_trained(dict(logdir=logdir)))
@@ -96,7 +102,6 @@ def main():
     args = parser.parse_args()
     functions = dict(baseline=baseline, training=training, translation=translation)
     if args.kind:
-        sys.path.insert(0, str(ROOT))
         return functions[args.kind](args.logdir)
     runs = {kind: [] for kind in functions}
     for _ in range(ROUNDS):

@@ -127,7 +127,7 @@ class Table:
 
 
 class Memory:
-    """A translation memory (TMX). Of several variants of a language, the first one counts.
+    """A translation memory (TMX). If a language has several variants, the first one counts.
 
     Args:
       paths: its path, a list.
@@ -194,7 +194,7 @@ def texts_in(unit, language) -> list[str]:
 
 
 def open_text(paths, columns):
-    """Return what reads a text: `TwoFiles`, `Table` or `Memory`."""
+    """Return the reader of a text: `TwoFiles`, `Table` or `Memory`."""
     for path in paths:
         check_exists(path, "Check the path")
         check_regular_file(path, "it is read twice. Write the text to a file")

@@ -7,8 +7,8 @@
     translate.py     the same in Python, with onnxruntime
     *.model          the sentencepiece models, if there are any
 
-Two graphs, since the encoder runs once and the step for each token. The search itself is a loop
-of the program that loads them (web/translator.js, web/translate.py).
+There are two graphs, since the encoder runs once, and the step once per token. The search is a loop
+in the program that loads them (web/translator.js, web/translate.py).
 """
 
 import contextlib

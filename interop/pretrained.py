@@ -169,7 +169,7 @@ def model_fields(path, config) -> dict:
                 f"{path}: encoder_{name} is {size}, and decoder_{name} is {other}. Only models"
                 " where both are equal can be read"
             )
-    usual = dict(  # of old files, which have them
+    usual = dict(  # settings that only old files have, with their usual values
         normalize_before=False,
         normalize_embedding=False,
         add_final_layer_norm=False,

@@ -21,8 +21,8 @@ from variants.rnn import RecurrentModel
 from vocab import WordVocab, truncate_at_eos
 
 MAX_PICTURE_TOKENS = 100  # on each axis of a picture
-# TensorBoard shrinks pictures to 350 pixels, and tokens would become dots: a map of one head and 16
-# tokens is as wide.
+# With this resolution, a map of one head and 16 tokens has 350 pixels. TensorBoard shrinks larger
+# pictures to this width, which would make the tokens unreadable.
 TENSORBOARD_DPI = 78
 # Fallback fonts: no single font covers all scripts.
 FONTS = (
@@ -89,9 +89,9 @@ def attention_maps(model, x, y) -> AttentionMaps:
 def cross_weights(model, x, y):
     """Compute the cross-attention of the last block, as a mean over its heads: (N, T_y, T_x).
 
-    For word alignments, too, it is better than other blocks, and than the row of the next step,
-    which reads the token (docs/translating.md). Without attention, it is 0. The arguments are
-    those of `attention_maps`.
+    For word alignments, the last block was the best one in most models, and the row of the step
+    that outputs a token is better than that of the next step, which reads the token
+    (docs/translating.md). Without attention, it is 0. The arguments are those of `attention_maps`.
     """
     if cross := attention_maps(model, x, y).cross:
         return ops.mean(cross[-1], axis=1)

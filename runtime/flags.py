@@ -23,7 +23,7 @@ URL_PATTERN = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 class Condition(NamedTuple):
-    """What a rule says of a value, if that is not one value or a tuple of values."""
+    """A condition of a rule that is not just a valid value, or a tuple of valid values."""
 
     holds: Callable  # of the value
     description: str  # completes "needs ..."; {name} stands for the name of the value

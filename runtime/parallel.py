@@ -30,9 +30,9 @@ def num_processes() -> int:
 
 
 def one_thread_per_operation():
-    """Let TensorFlow not divide an operation among cores, if it is not loaded yet.
+    """Make TensorFlow compute each operation on one core, if it is not loaded yet.
 
-    Many batches at once, each on a core, are faster. A user's setting stays.
+    Many batches at once, each on a core, are faster. The setting of a user stays.
     """
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
@@ -53,8 +53,8 @@ def map_in_threads(function, items, threads):
 def map_on_cores(function, items):
     """Yield function(item) for each item, in their order, computed on all cores.
 
-    The processes are new ones that import the module of `function`, not copies of this one, whose
-    threads and devices would not survive that. They start after `ALONE_SECONDS`, so not for few
+    The processes are new ones that import the module of `function`. Copies of this process (fork)
+    would lose its threads and devices. They start after `ALONE_SECONDS`, so not for few
     items. Few items and results are in memory at a time.
 
     Args:

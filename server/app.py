@@ -246,7 +246,7 @@ async def read_fields(request) -> dict:
     """Read the fields of a request: from JSON, or from the query string and a form.
 
     LibreTranslate does the same: in JSON it ignores the query string, and next to a query string
-    it ignores a body of another type. Of several fields with one name the first one counts.
+    it ignores a body of another type. If several fields have one name, the first one counts.
 
     Raises:
       RequestError: it does not arrive in time, is too long or malformed, or may be sent by the

@@ -337,9 +337,9 @@ class WordAligner:
 def place_tags(tags, indices, span, aligner) -> list[tuple[int, str]]:
     """Place the tags of a sentence in its translation: pairs of a place and a tag, in order.
 
-    A pair of tags encloses the words that belong to those it has enclosed. Pairs stay within each
-    other or apart, so that no nesting is wrong. A tag without a partner in the sentence divides it:
-    what was on one side of it stays there.
+    A pair of tags encloses the translation of the words that it encloses in the sentence. Two pairs
+    are nested or apart, so that no nesting is wrong. A tag without a partner in the sentence
+    divides the sentence: the tags on one side of it stay there.
 
     Args:
       tags: those of the block.

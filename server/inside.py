@@ -1,6 +1,6 @@
 """What the page shows of the inside of a model: attention, likely tokens, and beam search.
 
-Nothing of it is computed for an ordinary translation. Numbers of blocks, heads and translations
+For an ordinary translation, nothing of this is computed. Numbers of blocks, heads and translations
 count from 1, as on the page.
 """
 
@@ -24,7 +24,7 @@ MAX_TARGET_TOKENS = 100  # the first ones of a translation are shown
 MAX_TREE_BEAM = 20  # a tree with more hypotheses per step cannot be read
 REMEMBERED_TRANSLATIONS = 16  # so that the next look at a sentence needs no search
 TOP_TOKENS = 5
-# Of AttentionMaps, in the order of the page, and what they are called there.
+# Fields of AttentionMaps, in the order of the page, with their names on the page.
 KINDS = dict(
     cross="cross-attention", encoder="encoder self-attention", decoder="decoder self-attention"
 )

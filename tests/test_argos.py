@@ -6,6 +6,7 @@ import zipfile
 import ctranslate2
 import sentencepiece
 
+from conftest import slow
 from helpers import read_test_sentences, refused, run_translate
 from processes import forked_script
 
@@ -27,6 +28,7 @@ def translate_as_argos_does(folder, lines):
     return [text.replace("▁", " ").removeprefix(" ") for text in texts]
 
 
+@slow
 def test_a_package_is_one_folder_that_translates(trained, tmp_path):
     flags, output = trained("tiny"), tmp_path / "translate-de_en.argosmodel"
     done = forked_script("export.py", logdir=flags["logdir"], format="argos", output=output)

@@ -83,11 +83,14 @@ def test_log_probabilities_are_equal(flags, tmp_path, quantization):
 
 @pytest.mark.parametrize(
     "more",
-    [
-        *(dict(normalization="pre"), dict(normalization="post"), dict(positions="t5")),
-        dict(decoder_blocks=3),
-        dict(ffn_activation="swish", output_bias=True),
-    ],
+    slow_unless(
+        [dict(positions="t5")],
+        [
+            *(dict(normalization="pre"), dict(normalization="post"), dict(positions="t5")),
+            dict(decoder_blocks=3),
+            dict(ffn_activation="swish", output_bias=True),
+        ],
+    ),
 )
 def test_other_models(trained, tmp_path, more):
     (_, hp, _, vocabs), X = loaded(trained("tiny"), beam=1)

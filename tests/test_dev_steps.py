@@ -161,6 +161,7 @@ def test_the_last_evaluation_of_max_steps_is_made_up_for_after_a_signal(flags, t
     assert checkpoint.latest_readable(tmp_path).name == "model_epoch_01_gs_9_partial"
 
 
+@slow
 def test_a_training_of_some_minutes_plans_its_end(flags, tmp_path, monkeypatch):
     flags = flags | dict(logdir=str(tmp_path), minutes=0.1, dev_steps=0, decay_steps="auto")
     del flags["num_epochs"]

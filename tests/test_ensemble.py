@@ -157,6 +157,7 @@ def test_an_ensemble_is_exported(two, tmp_path):
     assert [text.decode() for text in texts] == expected
 
 
+@slow
 @pytest.mark.parametrize("format", ["ctranslate2", "huggingface"])
 def test_other_programs_run_one_model(trained, tmp_path, format):
     own = dict(positions="paired_sinusoid", normalization="post")  # what both programs have

@@ -325,7 +325,7 @@ ANY_FLAGS = st.fixed_dictionaries(
 )
 
 
-@examples(40, 1000, shrink=False)
+@examples(20, 1000, shrink=False)
 @given(ANY_FLAGS)
 def test_flags_make_a_model_or_are_refused_with_a_message(flags):
     try:

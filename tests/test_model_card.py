@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import model_card
+from conftest import slow_unless
 from helpers import load
 from hparams import make_hparams
 from processes import forked_script
@@ -49,7 +50,7 @@ def test_the_card_of_an_evaluated_model(copied, tmp_path):
     assert again == card  # one evaluation is listed once
 
 
-@pytest.mark.parametrize("format", ["logdir", "ctranslate2"])
+@pytest.mark.parametrize("format", slow_unless(["logdir"], ["logdir", "ctranslate2"]))
 def test_the_card_of_an_export(copied, tmp_path, format):
     evaluate(copied, tmp_path)
     output = tmp_path / "exported"

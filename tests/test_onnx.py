@@ -86,7 +86,7 @@ def exported(request, trained, tmp_path_factory):
     return flags, export(flags, tmp_path_factory.mktemp("onnx") / "model", beam=4)
 
 
-@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("beam", slow_unless([4], [1, 4]))
 def test_translations_in_python_are_equal(exported, beam):
     flags, folder = exported
     lines = [*read_test_sentences(flags["source_test"]).raw, *ODD_LINES[1:]]

@@ -107,7 +107,8 @@ def started(folder, tmp_path, **more):
     return flags | dict(start_from=str(folder)) | more
 
 
-@pytest.mark.parametrize("joint", slow_unless([True], [True, False]))
+@slow
+@pytest.mark.parametrize("joint", [True, False])
 def test_training_starts_with_its_parameters(texts, joint, tmp_path, capsys):
     folder = tmp_path / "marian"
     make_marian(folder, texts, joint=joint)

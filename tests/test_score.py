@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import translate
-from conftest import slow
+from conftest import slow, slow_unless
 from data_load import encode_lines
 from helpers import load, read_test_sentences, refused, run_main
 from hparams import make_hparams
@@ -76,7 +76,7 @@ def test_a_side_that_is_too_long_has_no_score(trained, tmp_path):
     assert "2 lines are longer than 14 words on a side: nan" in done.stderr
 
 
-@pytest.mark.parametrize("recipe", ["legacy", "tiny"])
+@pytest.mark.parametrize("recipe", slow_unless(["tiny"], ["legacy", "tiny"]))
 def test_scores_of_found_translations_are_those_of_the_search(trained, tmp_path, recipe):
     flags = trained(recipe)
     more = dict(logdir=flags["logdir"], source=flags["source_test"])

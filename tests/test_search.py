@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import inference
-from conftest import slow_unless
+from conftest import slow, slow_unless
 from hparams import make_hparams
 from inference import make_search
 from model import make_model
@@ -229,7 +229,14 @@ def test_a_prefix_as_long_as_the_sentence_may_be():
     assert [tokens(row) for row in preds[:, 0]] == [(4, 1), (STOP,)]
 
 
-@pytest.mark.parametrize("beam, more", [(1, {}), (4, {}), (1, dict(temperature=1.0))])
+@pytest.mark.parametrize(
+    "beam, more",
+    [
+        (4, {}),
+        pytest.param(1, {}, marks=slow),
+        pytest.param(1, dict(temperature=1.0), marks=slow),
+    ],
+)
 def test_a_model_that_continues_its_own_translation(beam, more):
     """Without a prefix the search is that without prefixes."""
     flags = dict(recipe="tiny", vocab_size=60, hidden_units=16, num_blocks=1, num_heads=2)
@@ -528,7 +535,7 @@ def test_sampling_contradicts_a_beam():
 # Repetitions and <UNK> -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("beam, sizes", [(1, [2]), (3, [1, 2, 3])])
+@pytest.mark.parametrize("beam, sizes", [(1, [2]), pytest.param(3, [1, 2, 3], marks=slow)])
 def test_no_tokens_are_repeated(beam, sizes):
     """A model with random parameters repeats itself at once."""
     keras.utils.set_random_seed(1)

@@ -877,6 +877,7 @@ def test_a_prefix_begins_the_first_sentence(sample_server):
     assert first.startswith("A woman") and others == TARGETS[1:]
 
 
+@slow
 def test_nothing_of_a_text_is_dropped(sample_server, unsplit_server):
     """500 words without the end of a sentence, in LibreTranslate's answer and in the other one."""
     text = "der Hund und " * 170
@@ -1268,6 +1269,7 @@ def sentence_server(flags):
         yield address
 
 
+@slow
 def test_the_page_shows_the_inside_of_the_model(flags, sentence_server):
     sentences = read_test_sentences(flags["source_test"])[1]
     # A model as small as this one may translate some sentences alike.

@@ -19,7 +19,7 @@ import manifest
 import prepro
 import train
 import trainer
-from conftest import sample_pairs, seeds, slow, write_corpus
+from conftest import sample_pairs, seeds, slow, slow_unless, write_corpus
 from data_load import load_test_data, load_train_data, pairs_of_epoch
 from forms import lower, title, upper
 from helpers import (
@@ -133,12 +133,9 @@ def test_a_vocabulary_too_small_for_the_characters_names_the_smallest(flags, tmp
     assert size_named(flags, "more", **more, vocab_size=smallest - 1) == smallest
 
 
+@slow
 @pytest.mark.parametrize(
-    "corpus, names",
-    [
-        ("multi30k", "train.{}"),
-        pytest.param("iwslt16", "train.tags.de-en.{}", marks=slow),
-    ],
+    "corpus, names", [("multi30k", "train.{}"), ("iwslt16", "train.tags.de-en.{}")]
 )
 def test_both_implementations_of_sentencepiece_agree(real_text, tmp_path, corpus, names):
     """The package from PyPI, which this project uses, and tensorflow-text for TensorFlow graphs."""
@@ -429,7 +426,7 @@ def test_a_translation_has_at_most_twice_the_tokens_of_its_source_and_ten(run):
         assert [len(best.ids) for best, *_ in found] == [16, 410, 20]
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", slow_unless([3], [1, 3]))
 def test_the_order_is_kept_and_a_translation_does_not_depend_on_its_batch(
     run, monkeypatch, threads
 ):

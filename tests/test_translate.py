@@ -116,6 +116,7 @@ def test_a_source_that_is_named_like_a_temporary_file(tiny, tmp_path):
     assert output.read_text("utf-8").strip() and source.read_text("utf-8") == "Der Hund schläft\n"
 
 
+@slow
 def test_very_long_lines_are_truncated(tiny, tmp_path):
     """A line of a million characters, and a word of a hundred thousand."""
     source, output = tmp_path / "in", tmp_path / "out"
@@ -548,6 +549,7 @@ def test_a_picture_that_cannot_be_written_loses_no_translation(trained, tmp_path
         assert len(path.read_text("utf-8").splitlines()) >= count
 
 
+@slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full: a test for Linux")
 def test_alignments_that_cannot_be_written_lose_no_translation(trained, tmp_path):
     with pytest.raises(OSError, match="/dev/full: cannot be written"):
