@@ -39,6 +39,15 @@ START_NAMES = "<s>", SPECIALS[BOS]
 SPECIAL_NAMES = {*SPECIALS, "<s>", "<pad>", "<unk>", "</s>"}
 LANGUAGE_TOKEN = re.compile(r">>.+<<")  # names the target language, in a model for several
 LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z]{2,8})*")
+# A file has tensors that are equal once, under one of their names.
+TIED = {
+    "model.shared.weight": (
+        "model.encoder.embed_tokens.weight",
+        "model.decoder.embed_tokens.weight",
+        "lm_head.weight",
+    ),
+    "model.decoder.embed_tokens.weight": ("lm_head.weight",),
+}
 MAX_REASON_CHARS = 250  # of what a message repeats, since it may be long
 UNSEEN_BIAS = -10.0  # of a token that Marian cannot write, below the bias of <UNK>
 DOWNLOAD_AGAIN = "Download the folder again"
@@ -381,19 +390,25 @@ def open_parameters(pretrained):
 
 def check_shapes(path, file, expected):
     """Raise InputError unless an open safetensors file has these shapes, a dict by name."""
-    present = {*file.keys()}
     for name, shape in expected.items():
-        found = tuple(file.get_slice(name).get_shape()) if name in present else "missing"
+        stored = stored_name(file, name)
+        found = tuple(file.get_slice(stored).get_shape()) if stored else "missing"
         if found != shape:
             raise InputError(
                 f"{path}: {name} is {found}, and {CONFIG} describes {shape}. {DOWNLOAD_AGAIN}"
             )
 
 
+def stored_name(file, name) -> str | None:
+    """Return the name that a tensor has in an open safetensors file; None if it is missing."""
+    present = {*file.keys()}
+    return next((tied for tied in (name, *TIED.get(name, ())) if tied in present), None)
+
+
 def read_tensor(path, file, name):
     """Read a tensor of an open safetensors file as float32."""
     try:
-        array = np.asarray(file.get_tensor(name), np.float32)
+        array = np.asarray(file.get_tensor(stored_name(file, name)), np.float32)
     except (TypeError, ValueError) as error:
         raise InputError(f"{path}: {name} cannot be read ({error}). {DOWNLOAD_AGAIN}") from None
     if not np.isfinite(array).all():

@@ -177,6 +177,18 @@ def test_other_types_of_numbers(copied, dtype):
         np.testing.assert_allclose(got, wide, rtol=0.01, atol=1e-3)
 
 
+@pytest.mark.parametrize("joint", [True, False])
+def test_tied_matrices_are_stored_under_any_of_their_names(texts, tmp_path, joint):
+    folder = tmp_path / "marian"
+    make_marian(folder, texts, joint=joint)
+    _, expected = restored(folder)
+    name = "model.shared.weight" if joint else "model.decoder.embed_tokens.weight"
+    change_tensors(lambda tensors: tensors.update({"lm_head.weight": tensors.pop(name)}))(folder)
+    _, model = restored(folder)
+    for got, weights in zip(model.get_weights(), expected.get_weights(), strict=True):
+        np.testing.assert_array_equal(got, weights)
+
+
 # Folders of strangers ------------------------------------------------------------
 
 
