@@ -32,6 +32,9 @@ BOUNDARIES = (
     regex.compile(r"[,;:،؛፣](?=\s)|(?<=\s)[-–—]++(?=\s)|[、，；：､]|——"),
     regex.compile(r"\s"),
 )
+# The symbol of a target language, which a source of a model for several languages begins with.
+TARGET_SYMBOL = regex.compile(r">>[^\s<>]+<<(?!\S)")
+SYMBOL_TOKENS = 2  # at most: the symbol, and the space before it
 FLAG_LETTERS = "".join(map(chr, range(0x1F1E6, 0x1F200)))  # two of them are one cluster
 
 
@@ -40,13 +43,21 @@ class Paragraph(NamedTuple):
 
     sentences: list[str]
     gaps: list[str]  # one more than sentences
+    symbols: tuple = ()  # symbols that the sentences lack, "" for none; or () for none at all
+
+    @property
+    def inputs(self) -> list[str]:
+        """The sentences as the model reads them."""
+        symbols = self.symbols or ("",) * len(self.sentences)
+        pairs = zip(symbols, self.sentences, strict=True)
+        return [f"{symbol} {sentence}" if symbol else sentence for symbol, sentence in pairs]
 
     @classmethod
     def from_pieces(cls, pieces):
         """Make the paragraph of pieces that hold a sentence, or white space only.
 
         >>> Paragraph.from_pieces(["Eins.  ", "Zwei.", "\\n"])
-        Paragraph(sentences=['Eins.', 'Zwei.'], gaps=['', '  ', '\\n'])
+        Paragraph(sentences=['Eins.', 'Zwei.'], gaps=['', '  ', '\\n'], symbols=())
         """
         text, sentences, gaps = "".join(pieces), [], []
         begin = end = 0  # of the piece; of the last sentence
@@ -107,6 +118,9 @@ def split_lines(text) -> Paragraph:
 class Splitter:
     """Split text into sentences, and long sentences into parts, so that the model reads all of it.
 
+    Where a sentence begins with the symbol of a target language, as `>>de<<`, the sentences after
+    it get the symbol as well.
+
     Args:
       language: code of the language of the text, as de; an unknown one has common rules.
       vocab: Vocab of the source.
@@ -122,15 +136,34 @@ class Splitter:
         pieces = []
         for piece in LINE_BREAK.split(text):
             pieces += split_sentences(piece, self.language) if piece.strip() else [piece]
-        return Paragraph.from_pieces([*itertools.chain(*self.fit(pieces))])
+        room = self.max_tokens - (SYMBOL_TOKENS if TARGET_SYMBOL.search(text) else 0)
+        paragraph = Paragraph.from_pieces([*itertools.chain(*self.fit(pieces, room))])
+        return paragraph._replace(symbols=self.missing_symbols(paragraph.sentences))
 
-    def fit(self, pieces) -> list[list[str]]:
+    def missing_symbols(self, sentences) -> tuple:
+        """Return the symbol of the target language that each sentence lacks, or ""."""
+        symbols, current = [], ""
+        for sentence in sentences:
+            match = TARGET_SYMBOL.match(sentence)
+            if match and self.is_symbol(match[0]):
+                current = match[0]
+                symbols.append("")
+            else:
+                symbols.append(current)
+        return tuple(symbols)
+
+    def is_symbol(self, word) -> bool:
+        """Whether the vocabulary has a word as one subword."""
+        (ids,) = self.vocab.encode(self.vocab.prepare([word]))
+        return len(ids) <= SYMBOL_TOKENS + 1 and self.vocab.decode(ids[:-1]) == word
+
+    def fit(self, pieces, max_tokens) -> list[list[str]]:
         """Split pieces that have too many tokens, as often as it needs: the parts of each piece."""
         sentences = [piece.strip() for piece in pieces]
         lengths = map(len, self.vocab.encode(self.vocab.prepare(sentences)))
         return [
-            [*itertools.chain(*self.fit(halves(piece)))]
-            if length > self.max_tokens and len(piece) > 1
+            [*itertools.chain(*self.fit(halves(piece), max_tokens))]
+            if length > max_tokens and len(piece) > 1
             else [piece]
             for piece, length in zip(pieces, lengths, strict=True)
         ]

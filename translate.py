@@ -270,12 +270,19 @@ class TranslatedLine(NamedTuple):
             return aligned
         joints = self.paragraph.joints([own.text for own in self.translations])
         pairs, offsets = [], [0, 0]  # the words of the sentences before
-        for translation, sentence_pairs, *spaces in zip(
-            self.translations, aligned, self.paragraph.gaps[1:], joints, strict=True
+        for translation, sentence_pairs, symbol, *spaces in zip(
+            self.translations,
+            aligned,
+            self.paragraph.symbols,
+            self.paragraph.gaps[1:],
+            joints,
+            strict=True,
         ):
+            offsets[0] -= bool(symbol)  # the first word that the model read is not in the line
             for pair in sentence_pairs.split():
-                words = map(int, pair.split("-"))
-                pairs.append("-".join(map(str, map(sum, zip(words, offsets, strict=True)))))
+                words = [*map(int, pair.split("-"))]
+                if words[0] >= bool(symbol):
+                    pairs.append("-".join(map(str, map(sum, zip(words, offsets, strict=True)))))
             sides = translation.ids[:-1], ids_by_words(loaded, translation.hypotheses[0])
             for side, (ids, space) in enumerate(zip(sides, spaces, strict=True)):
                 words = word_indices(ids, loaded.vocabs[side])[-1] + 1 if len(ids) else 0
@@ -302,7 +309,7 @@ class LineTranslator:
     def __call__(self, lines, prefixes=None) -> list[TranslatedLine]:
         """Translate lines, as a `Translator`."""
         paragraphs = [*map(self.split, lines)]
-        sentences = [sentence for paragraph in paragraphs for sentence in paragraph.sentences]
+        sentences = [sentence for paragraph in paragraphs for sentence in paragraph.inputs]
         translations = self.translator(sentences, prefixes)
         if self.replaces_unknown:
             translations = replace_unknown(self.translator.loaded, translations)

@@ -172,7 +172,7 @@ async def handle_translate(request):
         paragraph = await asyncio.to_thread(split, text)
         check_sentences(paragraph.sentences)
     if len(paragraph.sentences) > 1:
-        sentences = [Sentence(one_line(own), inspect=0) for own in paragraph.sentences]
+        sentences = [Sentence(one_line(own), inspect=0) for own in paragraph.inputs]
         sentences[0] = sentences[0]._replace(prefix=prefix)
         answers = await process_all(batcher, sentences)
         return web.json_response(paragraph_answer(paragraph, answers))
@@ -195,7 +195,7 @@ def paragraph_answer(paragraph, answers) -> dict:
     truncated = [is_truncated(answer, 1) for answer in answers]
     rows = zip(
         [paragraph.gaps[0], *paragraph.joints(texts)],
-        paragraph.sentences,
+        paragraph.inputs,
         texts,
         truncated,
         strict=False,
@@ -460,7 +460,7 @@ class PlainText:
 
     def __init__(self, text, split, count=1):
         self.paragraph = split(text)
-        self.sentences = [Sentence(own, inspect=0) for own in self.paragraph.sentences]
+        self.sentences = [Sentence(own, inspect=0) for own in self.paragraph.inputs]
 
     def join(self, answers, index) -> str:
         """Return the translation at `index`; see `nth_text`."""

@@ -466,7 +466,7 @@ class Block:
         """
         return [
             Sentence(" ".join(sentence.split()), inspect=count if tags else 0)
-            for sentence, tags in zip(self.paragraph.sentences, self.inner, strict=True)
+            for sentence, tags in zip(self.paragraph.inputs, self.inner, strict=True)
         ]
 
     def join(self, answers, index) -> str:
@@ -481,13 +481,14 @@ class Block:
         starts = [*(start for start, _ in self.spans), len(self.text)]
         gaps = [*map(self.gap, ends, starts, self.outer, joints)]
         parts = [gaps[0]]
-        for i, (answer, text) in enumerate(zip(answers, texts, strict=True)):
+        rows = zip(answers, texts, self.paragraph.inputs, self.spans, strict=True)
+        for i, (answer, text, sentence, (_, end)) in enumerate(rows):
             placed = []
             if self.inner[i] and answer["translations"]:
                 translation = answer["translations"][min(index, len(answer["translations"]) - 1)]
-                start, end = self.spans[i]
-                aligner = WordAligner(self.text[start:end], answer["source"], translation)
-                placed = place_tags(self.tags, self.inner[i], self.spans[i], aligner)
+                aligner = WordAligner(sentence, answer["source"], translation)
+                span = end - len(sentence), end  # with a symbol, it begins before the sentence
+                placed = place_tags(self.tags, self.inner[i], span, aligner)
             elif self.inner[i]:
                 placed = [(0, self.tags[j].raw) for j in self.inner[i]]
             parts += insert_tags(text, placed), gaps[i + 1]

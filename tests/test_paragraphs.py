@@ -29,6 +29,16 @@ class Characters(Words):
         return [[4] * len(sentence) + [3] for sentence in sentences]
 
 
+class Symbols(Characters):
+    """A vocabulary that has the symbol >>fr<<, too."""
+
+    def encode(self, sentences):
+        return [[5, 3]] if sentences == [">>fr<<"] else super().encode(sentences)
+
+    def decode(self, ids):
+        return ">>fr<<" if ids == [5] else "?"
+
+
 def splitter(language="de", vocab=Characters, max_tokens=1000):
     return Splitter(language, vocab(), max_tokens)
 
@@ -143,6 +153,18 @@ def test_a_cluster_that_is_no_text_is_not_dropped():
     text = "e" + "\u0301" * 1000
     paragraph = splitter(max_tokens=100)(text)
     assert source(paragraph) == text and max(map(len, paragraph.sentences)) < 100
+
+
+def test_the_symbol_of_a_target_language_counts_for_the_sentences_after_it():
+    split = splitter(vocab=Symbols)
+    text = "Null. \n >>fr<<  Eins. Zwei.\nDrei >>fr<< vier.\n>>xx<< Fünf.\n>>fr<<Sechs."
+    paragraph = split(text)
+    own = ["Null.", ">>fr<<  Eins.", "Zwei.", "Drei >>fr<< vier.", ">>xx<< Fünf.", ">>fr<<Sechs."]
+    assert paragraph.sentences == own and source(paragraph) == text
+    assert paragraph.inputs == own[:2] + [f">>fr<< {sentence}" for sentence in own[2:]]
+    parts = splitter(vocab=Symbols, max_tokens=30)(f">>fr<< {'eins, zwei ' * 90}").inputs
+    assert len(parts) > 20
+    assert all(part.startswith(">>fr<< ") and len(part) < 30 + 7 for part in parts)
 
 
 def test_the_words_of_2017_are_split():
@@ -279,6 +301,21 @@ def test_where_tags_are_put(html, translation, swapped):
     assert translate_html(html) == translation
     if swapped:
         assert translate_html(html, swap=True) == swapped
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_tags_after_a_symbol_that_is_repeated(swap):
+    """The translation here repeats it, too."""
+    document = HtmlText(
+        "&gt;&gt;fr&lt;&lt; eins <b>zwei</b>. Drei <i>vier</i>.", splitter(vocab=Symbols)
+    )
+    assert [own.text for own in document.sentences] == [">>fr<< eins zwei.", ">>fr<< Drei vier."]
+    translation = document.join([reverse(own, swap) for own in document.sentences], 0)
+    symbol = "&gt;&gt;FR&lt;&lt;"
+    first, second = f"{symbol} EINS <b>ZWEI.</b>", f"{symbol} DREI <i>VIER.</i>"
+    if swap:
+        first, second = f"<b>ZWEI.</b> EINS {symbol}", f"<i>VIER.</i> DREI {symbol}"
+    assert translation == f"{first} {second}"
 
 
 def tags(html):

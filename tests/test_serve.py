@@ -28,6 +28,7 @@ from helpers import load, read_test_sentences, refused
 from ids import RaggedIds
 from inference import SearchDecoder, Translator, token_log_probs
 from monitor.attention_maps import append_eos
+from paragraphs import Paragraph
 from processes import ROOT, Forked, command_line
 from protected import make_translator
 from runtime.errors import InputError
@@ -868,6 +869,14 @@ def test_one_sentence_has_the_answer_of_a_sentence(sample_server):
     assert "sentences" not in both
     _, empty = ask(sample_server, sentence(" \n "))
     assert empty == dict(source=[], translations=[], truncated=False)
+
+
+def test_a_sentence_of_a_text_has_the_symbol_of_its_target_language():
+    """The page asks for the translation of a sentence alone."""
+    paragraph = Paragraph([">>fr<< Eins.", "Zwei."], ["", " ", ""], ("", ">>fr<<"))
+    answer = serve_app.paragraph_answer(paragraph, [dict(translations=[dict(text="Un.")])] * 2)
+    assert [own["text"] for own in answer["sentences"]] == [">>fr<< Eins.", ">>fr<< Zwei."]
+    assert answer["translations"][0]["text"] == "Un. Un."
 
 
 def test_a_prefix_begins_the_first_sentence(sample_server):

@@ -39,6 +39,7 @@ from inference import (
 )
 from model import make_model
 from monitor.attention_maps import alignments, replace_unknown
+from paragraphs import Splitter
 from processes import ROOT, Forked, forked, forked_script, start
 from runtime.errors import InputError
 from runtime.workers import wait_for_shard
@@ -151,6 +152,32 @@ def test_a_line_may_be_a_paragraph(tmp_path):
         assert (source < 10) == (target < 10), (words[source], ENGLISH.split()[target])
     assert others[0] == "" and others[1].startswith("0-0 1-1")
     assert others[2] == "" and others[4] == ""
+
+
+def test_a_paragraph_for_one_of_several_target_languages(tmp_path, monkeypatch):
+    """Each sentence is read with the symbol. The alignments count the words of the line."""
+    monkeypatch.setattr(Splitter, "is_symbol", lambda *_: True)
+    sentences = ["Der Hund schläft.", "Eine Frau singt sehr laut.", "Das Kind lacht."]
+
+    def translated(lines, split):
+        paths = {name: tmp_path / name for name in ("source", "output", "alignments")}
+        paths["source"].write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        given = {name: str(path) for name, path in paths.items()} | SAMPLE
+        run_main(translate, given | dict(split=split, beam=1))
+        return [paths[name].read_text("utf-8").splitlines() for name in ("output", "alignments")]
+
+    texts, links = translated([f">>en<< {sentence}" for sentence in sentences], split=False)
+    whole, (pairs,) = translated([f">>en<< {' '.join(sentences)}"], split=True)
+    assert whole == [" ".join(texts)]
+    expected, offsets = [], [0, 0]
+    for i, (text, sentence_links) in enumerate(zip(texts, links, strict=True)):
+        for link in sentence_links.split():
+            source, target = map(int, link.split("-"))
+            if i == 0 or source > 0:
+                expected.append(f"{source + offsets[0] - (i > 0)}-{target + offsets[1]}")
+        offsets[0] += len(sentences[i].split()) + (i == 0)
+        offsets[1] += len(text.split())
+    assert pairs.split() == expected and len(expected) > 8
 
 
 @pytest.mark.parametrize("recipe", ["legacy", "tiny"])
