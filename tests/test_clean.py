@@ -257,6 +257,7 @@ def test_a_shift_is_reported(tmp_path):
     )
 
 
+@slow
 def test_other_processes_find_the_functions(tmp_path, monkeypatch):
     """As with a text that takes longer than a second."""
     code = (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from conftest import INSTALL_EXTRAS, slow_unless
+from conftest import INSTALL_EXTRAS, slow, slow_unless
 from data_load import encode_lines
 from export import ExportFlags
 from helpers import ODD_LINES, load, read_test_sentences, refused, run_translate
@@ -157,6 +157,7 @@ def test_translate_with_ctranslate2(trained):
         assert float(ours[2]) == pytest.approx(float(theirs[2]), abs=1e-3)
 
 
+@slow
 def test_paragraphs_with_ctranslate2(trained):
     text = "Der Hund schläft. Die Frau singt.  Der Hund schläft.\n\n".encode()
     outputs = []

@@ -34,7 +34,7 @@ import formats
 import prepro
 import text
 from bleu import METRICS, bleu_score, corpus_score
-from conftest import GOLDEN, write_corpus
+from conftest import GOLDEN, slow_unless, write_corpus
 from data_load import create_data, get_batch_data, load_test_data, load_train_data
 from eval_sets import read_test_set
 from helpers import read_test_sentences, run_main
@@ -647,7 +647,7 @@ def encode_and_count(flags):
     print(len(calls))
 
 
-@pytest.mark.parametrize("tokenizer", ["words", "bpe"])
+@pytest.mark.parametrize("tokenizer", slow_unless(["bpe"], ["words", "bpe"]))
 def test_vocabularies_and_ids_of_two_processes_are_those_of_one(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setattr(text, "BLOCK_LINES", 10)
     monkeypatch.setattr(parallel, "num_processes", lambda: 2)

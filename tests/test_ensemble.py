@@ -11,7 +11,7 @@ import tensorflow as tf
 import export
 import inference
 import train
-from conftest import slow, slow_unless
+from conftest import slow
 from helpers import load, read_test_sentences, run_main, saved_rows, tensorflow_text
 from hparams import make_hparams
 from ids import BOS
@@ -76,7 +76,8 @@ def test_models_of_different_kinds_decode_token_by_token_as_at_once():
     assert len(ensemble.variables) == sum(len(model.variables) for model in models)
 
 
-@pytest.mark.parametrize("beam", slow_unless([4], [1, 4]))
+@slow
+@pytest.mark.parametrize("beam", [1, 4])
 def test_an_ensemble_of_one_model_is_the_model(beam):
     (hp,), (model,) = small_models(TRANSFORMER)
     x = random_ids(5, 6)

@@ -32,7 +32,7 @@ SIDES = (("source", "de"), ("target", "en"))
 MARIAN = dict(positions="paired_sinusoid", normalization="post")  # what it has, and tiny has not
 
 
-@pytest.fixture(scope="module", params=slow_unless(["tiny"], ["updated", "paper", "tiny"]))
+@pytest.fixture(scope="module", params=slow_unless([], ["updated", "paper", "tiny"]))
 def exported(request, trained, tmp_path_factory):
     """The flags of a model, and the folder of its export."""
     model = trained(request.param, **MARIAN)

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 import train
-from conftest import sample_pairs, slow, slow_unless, write_corpus
+from conftest import sample_pairs, slow, write_corpus
 from helpers import load, run_main
 from hparams import read_hparams
 from ids import UNK
@@ -131,7 +131,8 @@ def test_training_starts_with_its_parameters(texts, joint, tmp_path, capsys):
     assert folder.name in card
 
 
-@pytest.mark.parametrize("activation", slow_unless(["swish"], ["swish", "relu"]))
+@slow
+@pytest.mark.parametrize("activation", ["swish", "relu"])
 def test_what_is_exported_is_read_again(texts, tmp_path, activation):
     make_marian(tmp_path / "marian", texts, activation=activation)
     flags = started(tmp_path / "marian", tmp_path, lr=0.01)

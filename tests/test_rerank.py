@@ -7,7 +7,7 @@ import pytest
 import prepro
 import rerank
 import train
-from conftest import SMALL, sample_pairs, write_corpus
+from conftest import SMALL, sample_pairs, slow, write_corpus
 from helpers import load, run_main
 from hparams import Hyperparams
 from inference import LoadedModel
@@ -104,6 +104,7 @@ def reverse(tmp_path_factory):
     return flags["logdir"]
 
 
+@slow
 def test_the_best_translations_are_written(trained, reverse, tmp_path):
     source, nbest, out = tmp_path / "in", tmp_path / "nbest", tmp_path / "out"
     lines = [german for german, _ in sample_pairs(12, seed=1)]

@@ -194,6 +194,7 @@ def test_the_largest_maxlen_of_learned_positions():
         assert len(pairs.split()) == length
 
 
+@slow
 def test_alignments_of_nbest_lists_have_a_line_for_each(trained, tmp_path):
     flags = trained("tiny")
     more = dict(source=flags["source_test"], beam=3, nbest=2, alignments=tmp_path / "align")

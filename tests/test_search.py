@@ -499,6 +499,7 @@ def test_only_likely_tokens_are_drawn_and_never_suppressed_ones():
     assert {*some.ravel()} == {1, 2}
 
 
+@slow
 def test_a_model_draws_by_its_seed_and_by_the_sentence():
     flags = dict(recipe="tiny", vocab_size=60, hidden_units=16, num_blocks=1, num_heads=2, beam=1)
     x = np.random.default_rng(0).integers(4, 60, (3, 6), np.int32)

@@ -899,6 +899,7 @@ def test_nothing_of_a_text_is_dropped(sample_server, unsplit_server):
     assert ask_libretranslate(unsplit_server, q=["a", text])[1]["truncated"] == [False, True]
 
 
+@slow
 def test_a_server_that_does_not_split(unsplit_server):
     _, answer = ask(unsplit_server, sentence(" ".join(SOURCES)))
     assert "sentences" not in answer and answer["translations"]

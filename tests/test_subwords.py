@@ -19,7 +19,7 @@ import manifest
 import prepro
 import train
 import trainer
-from conftest import sample_pairs, seeds, slow, slow_unless, write_corpus
+from conftest import sample_pairs, seeds, slow, write_corpus
 from data_load import load_test_data, load_train_data, pairs_of_epoch
 from forms import lower, title, upper
 from helpers import (
@@ -414,6 +414,7 @@ def test_a_sentence_longer_than_any_in_training_is_translated(run, tmp_path):
     assert X.lengths[0] > 3 * hp.maxlen
 
 
+@slow
 def test_a_translation_has_at_most_twice_the_tokens_of_its_source_and_ten(run):
     """By a model that never predicts </S>. Small batches bound the memory."""
     loaded = load(dict(logdir=run[0]["logdir"]))
@@ -426,7 +427,8 @@ def test_a_translation_has_at_most_twice_the_tokens_of_its_source_and_ten(run):
         assert [len(best.ids) for best, *_ in found] == [16, 410, 20]
 
 
-@pytest.mark.parametrize("threads", slow_unless([3], [1, 3]))
+@slow
+@pytest.mark.parametrize("threads", [1, 3])
 def test_the_order_is_kept_and_a_translation_does_not_depend_on_its_batch(
     run, monkeypatch, threads
 ):

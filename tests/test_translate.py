@@ -189,6 +189,7 @@ def test_nothing_is_truncated_if_lines_are_split(trained, recipe):
     assert len(out.split("\n")[0].split()) > 20
 
 
+@slow
 def test_replaced_words_of_a_paragraph(trained):
     text = "Der Hund Qwxyz schläft. Der Hund schläft.\n".encode()
     options = dict(beam=1, replace_unknown=True)
@@ -556,6 +557,7 @@ def test_random_translations(trained, tmp_path):
 # Files that cannot be written or read ---------------------------------------------
 
 
+@slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full: a test for Linux")
 def test_a_picture_that_cannot_be_written_loses_no_translation(trained, tmp_path):
     flags = trained("tiny")
