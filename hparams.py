@@ -107,12 +107,7 @@ TINY = CPU | dict(
     optimizer="muon",
     lr=0.01,
 )
-LOW_RESOURCE = TINY | dict(
-    optimizer="adam",  # Muon was not yet tried with R-Drop
-    lr=0.005,
-    consistency=5.0,
-    augment="missing_mark=0.05",
-)
+LOW_RESOURCE = TINY | dict(consistency=5.0, augment="missing_mark=0.05")
 RNN = CPU | dict(
     model="rnn",
     hidden_units=256,

@@ -254,7 +254,7 @@ def train_once(folder, recipe, pairs=400, tests=30, **flags):
             named |= dict(recipe=recipe, lr=0.01, warmup_steps=10)
             named |= {} if recipe == "legacy" else dict(vocab_size=300)
             # In so few steps, and with so few units, Adam learns more than Muon.
-            named |= dict(optimizer="adam") if recipe == "tiny" else {}
+            named |= dict(optimizer="adam") if recipe in ("tiny", "low_resource") else {}
             named |= SMALL if "rnn" not in recipe else dict(hidden_units=32)
             named |= dict(ffn_units=64) if recipe in ("updated", "paper") else {}  # not 2,048
             named |= dict(batch_tokens=0, batch_size=32, num_epochs=12)
