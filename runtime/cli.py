@@ -210,7 +210,7 @@ def begin_loading():
 
 def end_loading():
     """Undo `begin_loading`. A notebook continues after a script."""
-    gc.freeze()  # look for no garbage among the objects of TensorFlow, half a million
+    gc.freeze()  # collections skip the objects of TensorFlow, half a million
     gc.enable()
     if sys.modules.get("matplotlib", "") is None:
         del sys.modules["matplotlib"]

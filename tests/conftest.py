@@ -48,12 +48,12 @@ def slow_unless(fast, values) -> list:
 
 
 def pytest_configure():
-    """Look for garbage less often. It took an eighth of the time, most of it in TensorFlow."""
+    """Collect garbage less often: it took an eighth of the time."""
     gc.set_threshold(50_000, 20, 100)
 
 
 def pytest_collection_finish():
-    """Look for no garbage among the objects of the modules."""
+    """Let collections skip the objects of the modules."""
     gc.freeze()
 
 

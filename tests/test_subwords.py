@@ -37,6 +37,7 @@ from ids import EOS, PAD, SPECIALS, UNK, RaggedIds
 from inference import SearchDecoder, make_search
 from interop.saved_model import SubwordOps
 from monitor import tensorboard_events
+from paragraphs import Splitter
 from processes import ROOT, forked_script
 from runtime.errors import InputError
 from runtime.flags import as_flag
@@ -566,6 +567,17 @@ def test_beam_scores_are_the_log_probabilities_of_the_model(run):
 
 
 # Symbols and bytes -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fold_case", [True, False])
+def test_a_symbol_is_repeated_before_each_sentence(tmp_path, fold_case):
+    flags = write_corpus(tmp_path, sample_pairs(300)) | dict(recipe="tiny", fold_case=fold_case)
+    run_main(prepro, flags | dict(symbols=">>en<<,>>DE<<"))
+    split = Splitter("de", load_vocabs(make_hparams(flags))[0], max_tokens=50)
+    for symbol in (">>en<<", ">>DE<<"):
+        inputs = split(f"{symbol} Der Hund schläft. Die Frau singt.").inputs
+        assert inputs == [f"{symbol} Der Hund schläft.", f"{symbol} Die Frau singt."]
+    assert split(">>xx<< Der Hund schläft. Die Frau singt.").inputs[1] == "Die Frau singt."
 
 
 @pytest.mark.parametrize("vocab_size", ["auto", 400])
