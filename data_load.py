@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from choices import FORMS
-from eval_sets import read_test_set
+from eval_sets import read_eval_set
 from ids import EOS, UNK, PatchedIds, RaggedIds, RaggedText, RaggedWriter, smallest_dtype
 from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import (
@@ -277,16 +277,16 @@ def warn_unknown(ids, path, vocab):
         )
 
 
-def load_test_data(hp, vocabs, part="test") -> EvalSet:
+def load_test_data(hp, vocabs, part="test", text=None) -> EvalSet:
     """Load and encode the test set, or the development set if `part` is "dev".
 
     The first reference of a pair is its target.
+
+    Args:
+      text: what `read_eval_set` returned, or None to read it here.
     """
-    check_text_files(hp, part)
+    source, references = text or read_eval_set(hp, part)
     paths = getattr(hp, f"source_{part}"), getattr(hp, f"target_{part}")
-    source, references = read_test_set(
-        paths[0], split_paths(paths[1]), hp.source_lang, hp.target_lang
-    )
     target = references[0]
     sides = source.raw, target.raw
     prepared = [vocab.of_test(side) for vocab, side in zip(vocabs, (source, target), strict=True)]

@@ -17,6 +17,7 @@ from runtime.files import (
     announce_inputs,
     atomic_write,
     check_exists,
+    check_may_make,
     check_may_write,
     check_regular_file,
     keep_copy,
@@ -46,16 +47,19 @@ class EvalFlags(Flags):
 def settle(flags):
     """Find the files that the flags name, before TensorFlow is loaded; see `main`."""
     # Here, since `parse_flags` has a message for an environment without packages.
-    from text import check_text_files
+    from eval_sets import read_eval_set
 
     options, flags = EvalFlags.separate(flags)
     models = find_trained(flags)
-    if models[0].hp:
-        check_text_files(models[0].hp, "test")
     if options.compare != NONE:
         check_exists(options.compare, "Check the path, which --compare names")
+    text = None
+    if hp := models[0].hp:
+        check_may_make(hp.results)
+        announce_inputs(hp, "source_test", "target_test")
+        text = read_eval_set(hp)
     one_thread_per_operation()
-    return options, models
+    return options, models, text
 
 
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
@@ -259,12 +263,13 @@ def is_long_list(line) -> bool:
     return line.startswith(LEFT_OUT) and len(line) >= MAX_PRINTED_CHARS
 
 
-def main(options, models):
+def main(options, models, text=None):
     """Translate and score the test set, print samples, and write the results file.
 
     Args:
       options: EvalFlags.
       models: list of `Trained`.
+      text: that of the test set, if it was read.
     """
     rank, num_workers = worker_rank()  # raises the InputError of a wrong TF_CONFIG
     if options.robustness and num_workers > 1:
@@ -274,8 +279,7 @@ def main(options, models):
     path = results_path(loaded)
     check_may_write(path, "results", hp)
     check_regular_file(path, "the results are written there. Delete it")
-    announce_inputs(hp, "source_test", "target_test")
-    test = load_test_data(hp, vocabs)
+    test = load_test_data(hp, vocabs, text=text)
     others = read_results(options.compare, test) if options.compare != NONE else None
     make_folder(hp.results)
     decoding = describe_decoding(loaded)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from formats import FORMAT_LINES, SHOWN_IN, check_sentences, root_element
 from runtime.errors import InputError
+from runtime.files import split_paths
 from segments import (
     REFERENCE,
     ROLES,
@@ -19,6 +20,7 @@ from segments import (
 )
 from text import (
     check_same_length,
+    check_text_files,
     clean,
     count_skipped,
     is_tag_line,
@@ -52,6 +54,13 @@ class EvalSentences(NamedTuple):
     def skipped(self) -> tuple[int, int]:
         """The `count_skipped` of the file."""
         return count_skipped(self.markup_lines)
+
+
+def read_eval_set(hp, part="test"):
+    """Read the test set, or the development set if `part` is "dev"; see `read_test_set`."""
+    check_text_files(hp, part)
+    source_path, target_paths = (getattr(hp, f"{side}_{part}") for side in ("source", "target"))
+    return read_test_set(source_path, split_paths(target_paths), hp.source_lang, hp.target_lang)
 
 
 def read_test_set(source_path, target_paths, source_lang, target_lang):

@@ -71,7 +71,7 @@ def read_rows(logdir) -> list[Row]:
     """List the checkpoints of the training in `logdir`, oldest first, from run.json."""
     logdir = Path(logdir)
     if logdir.is_file() or not logdir.exists() and index_exists(logdir):
-        raise InputError(f"{logdir}: is a file. --logdir names a folder, as {logdir.parent}")
+        raise InputError(f"{logdir}: is a file. Name the folder of a model, as {logdir.parent}")
     path = logdir / RUN_FILE
     if not path.exists():
         return rows_of_names(logdir)

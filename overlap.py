@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import regex
 
-from eval_sets import read_test_set
+from eval_sets import read_eval_set
 from runtime.errors import MALFORMED_JSON, InputError
-from runtime.files import atomic_write, read_json, split_paths
+from runtime.files import atomic_write, read_json
 from runtime.flags import NONE
 from runtime.parallel import map_on_cores
-from text import SentenceFile, check_text_files, normalize, read_pairs, training_files
+from text import SentenceFile, normalize, read_pairs, training_files
 from vocab import TOKENIZERS
 
 # Punctuation, spaces, accents that stand alone, and control characters.
@@ -53,12 +53,9 @@ def named_sets(hp) -> list[NamedSet]:
         paths = [getattr(hp, flag) for flag in flags]
         if NONE in paths or (part == "test" and not hp.given.keys() & {*flags}):
             continue
-        check_text_files(hp, part)
         notes = io.StringIO()  # train.py and eval.py print them
         with contextlib.redirect_stdout(notes), contextlib.redirect_stderr(notes):
-            source, references = read_test_set(
-                paths[0], split_paths(paths[1]), hp.source_lang, hp.target_lang
-            )
+            source, references = read_eval_set(hp, part)
         sides = [source.raw], [side.raw for side in references]
         sets.append(NamedSet(", ".join(paths), sides))
     return sets

@@ -58,6 +58,7 @@ class Start(NamedTuple):
     saved: Hyperparams | None = None  # of the training that it resumes
     other: Hyperparams | None = None  # of the model that it starts from
     pretrained: Any = None  # that model, if it is of another program: a `Pretrained`
+    dev_text: Any = None  # what `read_eval_set` returned for the development set
 
     @property
     def deadline(self) -> float | None:
@@ -75,6 +76,7 @@ def find_start(flags) -> Start:
       flags: dict, those of the command line.
     """
     # Here, since `parse_flags` has a message for an environment without packages.
+    from eval_sets import read_eval_set
     from text import check_text_files
     from vocab import check_vocabs_exist
 
@@ -98,7 +100,11 @@ def find_start(flags) -> Start:
         check_vocabs_exist(start.hp)
     if flags.get("alpha") == AUTO:
         check_alpha_auto(start.hp)
-    return start
+    if start.hp.source_dev == NONE:
+        return start
+    if start.rows:
+        announce_inputs(start.hp, "source_dev", "target_dev")
+    return start._replace(dev_text=read_eval_set(start.hp, "dev"))
 
 
 def resume(given, saved, rows) -> Start:
@@ -228,9 +234,9 @@ def main(start):
                 " --logdir"
             )
             if choose_alpha_last and worker_rank()[0] == 0:
-                choose_alpha_of_trained(hp, vocabs)
+                choose_alpha_of_trained(hp, vocabs, start.dev_text)
             return
-        announce_inputs(hp, "source_train", "target_train", "source_dev", "target_dev")
+        announce_inputs(hp, "source_train", "target_train")
     if start.other:
         for vocab in vocabs:
             vocab.check_flags(dataclasses.replace(hp, vocab_sha256=fingerprints(vocabs)))
@@ -240,7 +246,7 @@ def main(start):
         check_text_files(hp, "test")  # eval.py reads it, which may be hours later
     for note in training_language_notes(hp):
         print(note, file=sys.stderr)
-    dev = load_dev_data(hp, vocabs)
+    dev = load_dev_data(hp, vocabs, start.dev_text)
     data = load_train_data(hp, vocabs, may_write(hp.id_folder, "preprocessed", hp))
     notes = report_overlap(hp)
     if not rows:
@@ -388,19 +394,22 @@ def choose_alpha(hp, dev, guard):
     save_hparams(dataclasses.replace(saved, **search_flags | dict(alpha=best)))
 
 
-def choose_alpha_of_trained(hp, vocabs):
+def choose_alpha_of_trained(hp, vocabs, dev_text):
     """Choose the exponent as `choose_alpha`, for a model whose training ended in an earlier run."""
-    announce_inputs(hp, "source_dev", "target_dev")
     check_folder(hp.logdir)
     with checkpoint.lock(hp.logdir), SignalGuard() as guard:
-        choose_alpha(hp, load_dev_data(hp, vocabs), guard)
+        choose_alpha(hp, load_dev_data(hp, vocabs, dev_text), guard)
 
 
-def load_dev_data(hp, vocabs):
-    """Load the development set as an EvalSet, or return None if there is none."""
+def load_dev_data(hp, vocabs, text=None):
+    """Load the development set as an EvalSet, or return None if there is none.
+
+    Args:
+      text: as in `load_test_data`.
+    """
     if hp.source_dev == NONE:
         return None
-    dev = load_test_data(hp, vocabs, "dev")
+    dev = load_test_data(hp, vocabs, "dev", text)
     for note in language_notes(hp, "dev", dev.data.Sources, dev.data.Targets):
         print(note, file=sys.stderr)
     if note := tokenizer_note(hp.target_lang, dev.references[0]):

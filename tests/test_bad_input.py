@@ -362,7 +362,7 @@ def test_a_logdir_with_no_checkpoint(tmp_path):
 def test_a_file_of_a_checkpoint_in_place_of_its_folder(model, script, name):
     logdir = Path(model["logdir"])
     file = next(logdir.glob("*.index")).with_suffix(name)
-    refused(script, file, f"names a folder, as {logdir}", **model | dict(logdir=file))
+    refused(script, file, f"Name the folder of a model, as {logdir}", **model | dict(logdir=file))
 
 
 @pytest.mark.parametrize("script", ["train.py", "eval.py"])

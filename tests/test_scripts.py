@@ -605,6 +605,15 @@ def refused_early(words, cwd=ROOT):
             "no: no such file or directory. Check",
         ),
         (["eval.py", "--logdir", "{logdir}", "--source_test", "a", "--target_test", "b"], "a: no "),
+        (
+            ["eval.py", "--logdir", "{logdir}", "--source_test", "{source_test}"]
+            + ["--target_test", "{target_train}"],
+            ": [0-9]+ sentences, but .* has [0-9]+",
+        ),
+        (
+            ["eval.py", "--logdir", "{logdir}", "--results", "{source_test}"],
+            "is a file, and a folder is needed here",
+        ),
         (["export.py", "--logdir", "{logdir}", "--output", "{logdir}"], "already exists"),
         (
             ["rerank.py", "--source", "{source_test}", "--nbest", "no"],
@@ -613,6 +622,12 @@ def refused_early(words, cwd=ROOT):
         (
             ["train.py", "--source_dev", "no", "--target_dev", "no"],
             "no: no such file or directory. Check --source_dev",
+        ),
+        (
+            ["train.py", "--source_train", "{source_train}", "--target_train", "{target_train}"]
+            + ["--preprocessed", "{preprocessed}"]
+            + ["--source_dev", "{source_train}", "--target_dev", "{target_test}"],
+            ": [0-9]+ sentences, but .* has [0-9]+",
         ),
         (["train.py", "--start_from", "no"], "no: holds no checkpoint. Name the folder of"),
         (
