@@ -107,6 +107,15 @@ TINY = CPU | dict(
     optimizer="muon",
     lr=0.01,
 )
+SMALL = TINY | dict(
+    hidden_units=256,
+    ffn_units=1024,
+    num_blocks=6,
+    decoder_blocks=3,
+    batch_tokens=4096,
+    lr=0.006,
+    num_epochs=20,
+)
 LOW_RESOURCE = TINY | dict(consistency=5.0, augment="missing_mark=0.05")
 RNN = CPU | dict(
     model="rnn",
@@ -120,6 +129,7 @@ RECIPES = dict(
     updated=UPDATED,
     paper=PAPER,
     tiny=TINY,
+    small=SMALL,
     low_resource=LOW_RESOURCE,
     rnn=RNN,
     rnn_attention=RNN_ATTENTION,
@@ -326,9 +336,9 @@ class Hyperparams(ModelHparams):
 
     recipe: str = model_flag(
         "legacy",
-        "preset for the flags you do not set: the 2017 code, the 2019 code, the paper, a small"
-        " version of the paper's model, that version for little text, or a recurrent model without"
-        " and with attention",
+        "preset for the flags you do not set: the 2017 code, the 2019 code, the paper, a model of"
+        " 2 million parameters, one of 10 million for more text, the first one for little text, or"
+        " a recurrent model without and with attention",
         choices=tuple(RECIPES),
     )
     sinusoid: bool = model_flag(

@@ -86,6 +86,7 @@ RECIPES = dict(
     paper=dict(vocab_size=32000, beta_2=0.98, epsilon=1e-9, dropout_rate=0.1, ffn_units=2048)
     | dict(output_projection=True, dropout_on="both", beam=4, alpha=0.6, average_checkpoints=5),
     tiny=dict(hidden_units=128, ffn_units=256, num_blocks=4, positions="t5", normalization="pre"),
+    small=dict(hidden_units=256, ffn_units=1024, num_blocks=6, decoder_blocks=3, positions="t5"),
     low_resource=dict(positions="t5", normalization="pre", consistency=5.0, hidden_units=128),
 )
 
@@ -166,7 +167,7 @@ def test_a_boolean_flag_has_a_negation(monkeypatch):
         (dict(lr=float("nan")), "lr is nan"),
         (dict(source_lang="en"), "source_lang and target_lang are both en"),
         (dict(source_lang="../de"), "source_lang ../de needs a name without a slash"),
-        (dict(recipe="lavish"), "Choose one of legacy, updated, paper, tiny"),
+        (dict(recipe="lavish"), "Choose one of legacy, updated, paper, tiny, small"),
         (dict(logdir=""), "logdir is empty"),
         (dict(source_dev="val.de"), "Give both, or none"),
         (dict(patience=3), "patience 3 needs a development set"),
