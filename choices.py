@@ -115,7 +115,7 @@ MARIAN_NEEDS = USUAL_TRANSFORMER | dict(
     positions="paired_sinusoid", normalization="post", tied_embeddings=True
 )
 SEARCH_OF_OTHERS = ("beam", "length_penalty", "alpha")
-OTHER_FORMAT = "Export with --format saved_model, or train with --recipe updated, paper or tiny"
+OTHER_FORMAT = "Export with --format saved_model, or train with --recipe tiny, small or paper"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -107,7 +107,7 @@ class TranslateFlags(Flags):
     )
     engine: str = translation_flag(
         "tensorflow",
-        "library that decodes; ctranslate2 can run the recipes updated, paper and tiny",
+        "library that decodes; ctranslate2 can run all recipes but legacy and the recurrent ones",
         choices=ENGINES,
     )
     quantization: str = quantization_flag("engine", ENGINES)
