@@ -39,8 +39,8 @@ WRONG_CODES = dict(jp="ja", cn="zh", kr="ko", cz="cs", gr="el", se="sv", dk="da"
 MAX_SCRIPT_SENTENCES = 1000  # that are read to find the script of a text
 MIN_SCRIPT_SHARE = 0.2  # of the letters; in Japanese up to four of five letters are Han
 LITTLE_LEARNED_HINT = (
-    "The model has learned too little. Train longer (--num_epochs, --max_steps) or on more text,"
-    " and check --lr and --warmup_steps"
+    "The model has learned too little. Train longer (--num_epochs, --max_steps or --minutes) or on"
+    " more text, and check --lr and --warmup_steps"
 )
 METRICS = dict(bleu="BLEU", chrf="chrF")  # names for the user, by the values of --metric
 BOOTSTRAP_SAMPLES = 1000
@@ -148,7 +148,9 @@ def compare_systems(references, hypotheses, others, lang) -> dict:
     _, results = test()
     comparisons = {}
     for name, (other, this) in zip(METRICS, [*results.values()][1:], strict=True):
-        comparisons[name] = Comparison((this.score, other.score), (this.ci, other.ci), this.p_value)
+        # Chance alone always makes a difference of 0 or more; sacreBLEU counts larger ones only.
+        p_value = this.p_value if this.score != other.score else 1.0
+        comparisons[name] = Comparison((this.score, other.score), (this.ci, other.ci), p_value)
     return comparisons
 
 

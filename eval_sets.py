@@ -23,6 +23,7 @@ from text import (
     check_text_files,
     clean,
     count_skipped,
+    empty_text_error,
     is_tag_line,
     language_code,
     normalize_lines,
@@ -79,6 +80,8 @@ def read_test_set(source_path, target_paths, source_lang, target_lang):
     source_sides = read_test_file(source_path)
     has_both = any(os.path.samefile(path, source_path) for path in target_paths)
     (source,) = choose_sides(source_sides, SOURCE, source_lang, target_lang, has_both)
+    if not any(source.raw):
+        raise empty_text_error(source_path, len(source.raw))
     targets, columns = [], []  # the references, and for each one the row of each source sentence
     files = [source]
     for path in target_paths:

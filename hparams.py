@@ -48,6 +48,7 @@ MAXLEN_LIMIT = 4097  # exclusive; the memory for attention grows with the square
 MIN_COVERAGE = 0.98  # of sentencepiece
 MIN_TEMPERATURE = 0.001  # below it, but above 0, logits could overflow
 TIMED_WARMUP_STEPS = 250  # for a training whose length is given in minutes, not in steps
+UNPLANNED_STEPS = 10 * TIMED_WARMUP_STEPS  # it seems to have so many until they are planned
 ENOUGH_STEPS_PER_EPOCH = 300  # with so many, num_epochs auto is 20
 
 TEXT_FIELDS = [
@@ -570,7 +571,8 @@ class Hyperparams(ModelHparams):
     minutes: float = training_flag(
         0.0,
         "end the training this many minutes after the start of train.py, in place of num_epochs and"
-        " max_steps: the number of steps is planned from their speed; 0: train all epochs",
+        " max_steps: the number of steps is planned from their speed. The last evaluation comes on"
+        " top; 0: train all epochs",
         0.0,
         1e6,
     )
@@ -934,7 +936,7 @@ def choose_schedule(hp, steps_per_epoch) -> dict[str, int]:
     elif num_epochs == AUTO:
         num_epochs = round(20 * max(1.0, ENOUGH_STEPS_PER_EPOCH / steps_per_epoch) ** 0.4)
     if hp.minutes:  # the end is planned when the speed is known
-        num_epochs, steps = INT32_LIMIT - 1, 10 * TIMED_WARMUP_STEPS
+        num_epochs, steps = INT32_LIMIT - 1, UNPLANNED_STEPS
     else:
         steps = count_steps(num_epochs, steps_per_epoch, hp.max_steps)
     if warmup_steps == AUTO:
@@ -942,6 +944,14 @@ def choose_schedule(hp, steps_per_epoch) -> dict[str, int]:
     if decay_steps == AUTO:
         decay_steps = steps
     return dict(num_epochs=num_epochs, warmup_steps=warmup_steps, decay_steps=decay_steps)
+
+
+def late_peak_note(warmup_steps, steps) -> str:
+    """Return the note for a warm-up that is longer than the training."""
+    return (
+        f"The learning rate never reaches its peak: warmup_steps is {warmup_steps}, but the"
+        f" training has {steps} steps. Train longer, or lower --warmup_steps"
+    )
 
 
 def count_epochs(max_steps, steps_per_epoch) -> int:

@@ -34,7 +34,8 @@ TRAINING, EVALUATIONS = "training.json", "evaluations.json"
 MAX_EVALUATIONS = 20  # the newest ones are kept
 MAX_LINE_CHARS = 500
 TITLES = dict(bleu="sacreBLEU", chrf="chrF")  # as in a results file
-UNLISTED_FLAGS = {"recipe", "vocab_sha256"}  # the first one is listed before all others
+# The recipe is listed before all others, and the steps planned for `minutes` in place of them.
+UNLISTED_FLAGS = {"recipe", "vocab_sha256", "minutes"}
 
 
 # Facts -------------------------------------------------------------------------

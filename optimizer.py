@@ -46,8 +46,8 @@ class InverseSqrtSchedule(keras.optimizers.schedules.LearningRateSchedule):
 class LinearSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """A learning rate that rises linearly to a peak and then falls linearly, to 1% of the peak.
 
-    The first step is 1. After the last step of the schedule the learning rate is constant.
-    `decay_steps` is a variable, so that the end of a training can be planned while it runs.
+    The first step is 1. After the last step of the schedule the learning rate is constant. Both
+    numbers of steps are variables, so that the end of a training can be planned while it runs.
 
     Args:
       peak: the highest learning rate.
@@ -61,19 +61,24 @@ class LinearSchedule(keras.optimizers.schedules.LearningRateSchedule):
         check_arguments(POSITIVE, peak=peak, decay_steps=decay_steps)
         check_arguments(COUNT, warmup_steps=warmup_steps)
         self.peak = peak
-        self.warmup_steps = warmup_steps
+        self.warmup_steps = tf.Variable(float(warmup_steps), trainable=False)
         self.decay_steps = tf.Variable(float(decay_steps), trainable=False)
+
+    def plan(self, warmup_steps, decay_steps):
+        """Change the steps with the highest and with the lowest learning rate."""
+        self.warmup_steps.assign(warmup_steps)
+        self.decay_steps.assign(decay_steps)
 
     def __call__(self, step):
         step = ops.cast(step, "float32") + 1  # Keras counts from 0
-        rise = step / max(1, self.warmup_steps)
+        rise = step / ops.maximum(1.0, self.warmup_steps)
         fall = (self.decay_steps - step) / ops.maximum(1.0, self.decay_steps - self.warmup_steps)
         return self.peak * ops.minimum(rise, ops.maximum(fall, self.END_SHARE))
 
     def get_config(self):
         """Return the arguments of the constructor."""
-        decay_steps = int(self.decay_steps.numpy())
-        return dict(peak=self.peak, warmup_steps=self.warmup_steps, decay_steps=decay_steps)
+        steps = {name: int(getattr(self, name).numpy()) for name in ("warmup_steps", "decay_steps")}
+        return dict(peak=self.peak, **steps)
 
 
 def make_schedule(hp):

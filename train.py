@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from hparams import (
     RECIPES,
     TEXT_FIELDS,
+    UNPLANNED_STEPS,
     Hyperparams,
     check_same_batches,
     choose_schedule,
@@ -24,6 +25,7 @@ from hparams import (
     count_steps,
     describe_limit,
     find_trained,
+    late_peak_note,
     load_hparams,
     make_hparams,
     override,
@@ -65,8 +67,7 @@ class Start(NamedTuple):
         """When the training ends, as time.monotonic(); None if it has a number of steps."""
         hp, saved = self.hp, self.saved
         is_planned = saved and saved.minutes == hp.minutes and saved.max_steps
-        is_timed = hp.given.get("minutes") and not is_planned
-        return START_SECONDS + 60 * hp.minutes if is_timed else None
+        return START_SECONDS + 60 * hp.minutes if hp.minutes and not is_planned else None
 
 
 def find_start(flags) -> Start:
@@ -116,6 +117,8 @@ def resume(given, saved, rows) -> Start:
       rows: its checkpoints.
     """
     hp = override(saved, given)
+    if saved.minutes and given.keys() & {"num_epochs", "max_steps"}:  # in place of the time
+        hp = dataclasses.replace(hp, minutes=0.0, max_steps=given.get("max_steps", 0))
     start_from = given.get("start_from", NONE)
     if start_from != NONE and os.path.abspath(start_from) != os.path.abspath(saved.start_from):
         raise InputError(
@@ -225,7 +228,7 @@ def main(start):
     vocabs = start.pretrained.vocabs if start.pretrained else load_vocabs(start.other or hp)
     if start.rows:
         rows = rows_to_resume(start, vocabs)
-        more_steps = start.deadline or epochs_follow_steps(hp, rows[-1].step)
+        more_steps = start.deadline or epochs_follow_steps(start)
         if rows[-1].epochs_done >= hp.num_epochs and not more_steps:
             path = Path(hp.logdir) / rows[-1].name
             print(
@@ -254,7 +257,9 @@ def main(start):
         chosen |= settle_schedule(hp, data, vocabs) | choose_output_limit(hp, data)
         hp = dataclasses.replace(hp, **chosen)
     elif start.deadline:  # the end is planned again
-        hp = dataclasses.replace(hp, num_epochs=INT32_LIMIT - 1, max_steps=0)
+        decay_steps = rows[-1].step + UNPLANNED_STEPS if hp.decay_steps else 0
+        changes = dict(num_epochs=INT32_LIMIT - 1, max_steps=0, decay_steps=decay_steps)
+        hp = dataclasses.replace(hp, **changes)
     else:
         hp = dataclasses.replace(hp, **adapt_schedule(start, data, vocabs))
     if hp.deterministic:
@@ -359,9 +364,10 @@ def note_slow(hp, data, vocabs, num_parameters):
     if seconds < 1:
         return
     steps = count_steps(hp.num_epochs, count_steps_per_epoch(hp, data, vocabs), hp.max_steps)
+    hours = f", and {steps} steps take {steps * seconds / 3600:.0f} hours"
     print(
-        f"No GPU was found. On two CPU cores, a step takes about {seconds:.0f} s, and {steps} steps"
-        f" take {steps * seconds / 3600:.0f} hours. The recipe tiny is small enough for a CPU",
+        f"No GPU was found. On two CPU cores, a step takes about {seconds:.0f} s"
+        f"{'' if hp.minutes else hours}. The recipe tiny is small enough for a CPU",
         file=sys.stderr,
     )
 
@@ -377,6 +383,8 @@ def choose_alpha(hp, dev, guard):
     Raises:
       KeyboardInterrupt: a signal came.
     """
+    # Each exponent has a graph of its own, and TensorFlow warns of graphs that are made again.
+    tf.get_logger().setLevel("ERROR")
     search_flags = {name: getattr(hp, name) for name in EVALUATION_FLAGS}
     loaded = load_model(find_trained(search_flags))
     scores = {}
@@ -417,9 +425,11 @@ def load_dev_data(hp, vocabs, text=None):
     return dev
 
 
-def epochs_follow_steps(hp, steps_done) -> bool:
+def epochs_follow_steps(start) -> bool:
     """Whether a resumed training takes its number of epochs from `max_steps`, which may be new."""
-    return is_chosen(hp, "num_epochs") and hp.max_steps > steps_done
+    was_planned = start.saved.minutes and "num_epochs" not in start.hp.given
+    is_free = was_planned or is_chosen(start.hp, "num_epochs")
+    return is_free and start.hp.max_steps > start.rows[-1].step
 
 
 def is_chosen(hp, name) -> bool:
@@ -453,12 +463,7 @@ def settle_schedule(hp, data, vocabs) -> dict[str, int]:
             f" {num_epochs}, {steps} steps in all, warmup_steps {warmup_steps}"
         )
     if warmup_steps > steps:
-        print(
-            f"The learning rate never reaches its peak: warmup_steps is {warmup_steps}, but"
-            f" the training has {steps} steps in {num_epochs} epochs. Use --warmup_steps"
-            f" {AUTO} or --num_epochs {AUTO}",
-            file=sys.stderr,
-        )
+        print(late_peak_note(warmup_steps, steps), file=sys.stderr)
     return chosen
 
 
@@ -473,11 +478,16 @@ def adapt_schedule(start, data, vocabs) -> dict[str, int]:
         return {}
     steps_per_epoch = count_steps_per_epoch(hp, data, vocabs)
     num_epochs, decay_steps = hp.num_epochs, hp.decay_steps
-    if hp.max_steps and is_chosen(hp, "num_epochs"):
-        num_epochs = max(num_epochs, count_epochs(hp.max_steps, steps_per_epoch))
+    if epochs_follow_steps(start):
+        num_epochs = count_epochs(hp.max_steps, steps_per_epoch)
+        if not saved.minutes:
+            num_epochs = max(hp.num_epochs, num_epochs)
     if saved.decay_steps and is_chosen(hp, "decay_steps"):
         decay_steps = count_steps(num_epochs, steps_per_epoch, hp.max_steps)
         print(f"The learning rate now falls up to step {decay_steps}, not {saved.decay_steps}")
+    steps = count_steps(num_epochs, steps_per_epoch, hp.max_steps)
+    if hp.warmup_steps > steps and start.rows[-1].step < hp.warmup_steps:
+        print(late_peak_note(hp.warmup_steps, steps), file=sys.stderr)
     return dict(num_epochs=num_epochs, decay_steps=decay_steps)
 
 

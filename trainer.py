@@ -23,7 +23,7 @@ from tqdm import tqdm
 import checkpoint
 from bleu import LITTLE_LEARNED_HINT, METRICS, corpus_score, empty_note
 from data_load import get_batch_data, pairs_of_epoch
-from hparams import TEXT_FIELDS, count_epochs, save_hparams
+from hparams import TEXT_FIELDS, count_epochs, late_peak_note, save_hparams
 from ids import PAD
 from inference import (
     LoadedModel,
@@ -43,7 +43,8 @@ from runtime.workers import check_same_settings, make_strategy
 from training_step import BATCH_SPEC, StepMetrics, make_train_step
 from variable_names import variables_by_2017_name
 
-PLAN_STEPS = 50  # after so many steps their speed is known well enough to plan the end
+PLAN_STEPS = 50  # after so many steps the end is planned, and then planned again
+FIRST_PLAN_SHARE = 0.1  # or after this share of the time, if that is sooner
 ESTIMATE_STEPS = 100  # after so many steps the time that is left is printed
 SUMMARY_STEPS = 10  # steps between two points of TensorBoard's curves
 
@@ -220,7 +221,7 @@ class Clock:
     """
 
     def __init__(self, deadline=None):
-        self.deadline = deadline
+        self.deadline, self.has_plan = deadline, False
         self.start_seconds, self.first_step, self.global_step = 0.0, 0, 0
         self.steps_per_epoch, self.epoch_end = 0, 0
 
@@ -245,8 +246,10 @@ class Clock:
 
     def plan_is_due(self) -> bool:
         """Whether to plan the end now: every so many steps, or when the time is over."""
-        is_over = time.monotonic() > self.deadline
-        return is_over or self.steps() > 0 and self.steps() % PLAN_STEPS == 0
+        now, total = time.monotonic(), self.deadline - self.start_seconds
+        is_first = not self.has_plan and now - self.start_seconds >= FIRST_PLAN_SHARE * total
+        is_regular = self.steps() % PLAN_STEPS == 0
+        return now > self.deadline or self.steps() > 0 and (is_first or is_regular)
 
 
 class MetricLog:
@@ -415,8 +418,7 @@ class Trainer:
             if self.is_over():
                 break
         if self.steps_are_done():
-            flag = "minutes" if hp.minutes else "max_steps"
-            print(f"All {self.hp.max_steps} steps are done. To train longer, raise --{flag}")
+            print(self.describe_end())
         elif progress.epochs_done < hp.num_epochs:
             unit = "evaluations" if hp.dev_steps else "epochs"
             metric, best = METRICS[hp.metric], max(self.scores)
@@ -478,6 +480,18 @@ class Trainer:
     def steps_are_done(self) -> bool:
         """Whether the model has `max_steps`."""
         return 0 < self.hp.max_steps <= self.progress.global_step
+
+    def describe_end(self) -> str:
+        """Describe that the model has `max_steps`, and how to train it longer."""
+        max_steps, steps = self.hp.max_steps, self.progress.global_step
+        if self.hp.minutes:
+            return (
+                f"All {max_steps} steps of --minutes {self.hp.minutes:g} are done. To train longer,"
+                " give other --minutes, which count anew, or --num_epochs"
+            )
+        is_end = steps == max_steps
+        done = f"All {steps} steps are done" if is_end else f"The model has {steps} steps already"
+        return f"{done}. To train longer, raise --max_steps ({max_steps})"
 
     def is_every(self, steps) -> bool:
         """Whether this is one of every so many steps; 0: none is."""
@@ -543,20 +557,24 @@ class Trainer:
     def plan_end(self):
         """Plan how many steps the training has up to the deadline, as often as `PLAN_STEPS`.
 
-        The learning rate then falls up to the last one.
+        The learning rate then rises for half of them at most, and falls up to the last one.
         """
         clock, global_step = self.clock, self.progress.global_step
         if not clock.deadline or not clock.plan_is_due():
             return
         steps = int((clock.deadline - time.monotonic()) / clock.seconds_per_step())
-        max_steps = global_step + max(0, steps)
-        if not self.hp.max_steps:
+        max_steps, warmup_steps = global_step + max(0, steps), self.hp.warmup_steps
+        if not clock.has_plan:
             tqdm.write(f"Planned: {max_steps} steps in {self.hp.minutes:g} minutes")
+            if warmup_steps > max_steps and not self.hp.decay_steps:
+                tqdm.write(late_peak_note(warmup_steps, max_steps), file=sys.stderr)
+        clock.has_plan = True
         changes = dict(max_steps=max_steps)
         changes["num_epochs"] = count_epochs(max_steps, clock.steps_per_epoch)
         if self.hp.decay_steps:
             changes["decay_steps"] = max_steps
-            self.schedule.decay_steps.assign(max_steps)
+            changes["warmup_steps"] = min(warmup_steps, max_steps // 2)
+            self.schedule.plan(changes["warmup_steps"], max_steps)
         self.hp = dataclasses.replace(self.hp, **changes)
 
     def evaluate(self, dev, guard):

@@ -24,7 +24,7 @@ def write(loaded, path):
       loaded: LoadedModel.
       path: folder that does not exist yet.
     """
-    check_single_model(loaded.model, "A folder of this project")
+    check_single_model(loaded.model, "a folder of this project")
     newest, vocabs = loaded.paths[-1], loaded.vocabs
     row = next(row for row in read_rows(newest.parent) if row.name == newest.name)
     path = Path(path)

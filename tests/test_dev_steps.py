@@ -20,6 +20,7 @@ from data_load import SentencePairs, plan_batches
 from helpers import dev_scores, load, parameters, run_main, saved_rows, scalars
 from hparams import choose_schedule, make_hparams, override, read_hparams
 from ids import RaggedIds
+from optimizer import LinearSchedule
 from processes import Forked
 from runtime.errors import InputError
 
@@ -173,26 +174,86 @@ def test_a_training_of_some_minutes_plans_its_end(flags, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "START_SECONDS", time.monotonic())
     run_main(train, flags)  # the same command: the training is done
     assert manifest.read_rows(tmp_path)[-1] == last
+    monkeypatch.setattr(train, "START_SECONDS", time.monotonic())
     run_main(train, flags | dict(minutes=0.05))  # other minutes: they begin anew
-    assert manifest.read_rows(tmp_path)[-1].step > last.step
+    last = manifest.read_rows(tmp_path)[-1]
+    assert last.step > hp.max_steps
     with pytest.raises(InputError, match="minutes and max_steps both set the end"):
         run_main(train, flags | dict(max_steps=3))
+
+    del flags["minutes"]
+    run_main(train, flags)  # the end that was planned stays
+    assert manifest.read_rows(tmp_path)[-1] == last
+    more_steps = last.step + 3
+    run_main(train, flags | dict(max_steps=more_steps))  # in place of the time
+    hp = read_hparams(tmp_path)
+    assert (hp.minutes, hp.max_steps, hp.decay_steps) == (0, more_steps, more_steps)
+    monkeypatch.setattr(train, "START_SECONDS", time.monotonic())
+    run_main(train, flags | dict(minutes=0.05))  # the minutes of the training before
+    last, hp = manifest.read_rows(tmp_path)[-1], read_hparams(tmp_path)
+    assert last.step == hp.max_steps > more_steps
+    run_main(train, flags | dict(num_epochs=last.epoch + 1))  # in place of the time
+    hp = read_hparams(tmp_path)
+    assert (hp.minutes, hp.max_steps) == (0, 0)
+    assert manifest.read_rows(tmp_path)[-1].epochs_done == last.epoch + 1
+
+
+@slow
+def test_minutes_that_have_no_plan_yet_are_kept(flags, tmp_path, monkeypatch):
+    flags = flags | dict(logdir=str(tmp_path), minutes=0.05, dev_steps=0, decay_steps="auto")
+    del flags["num_epochs"]
+
+    def interrupt(clock):
+        os.kill(os.getpid(), signal.SIGINT)
+        return False
+
+    with monkeypatch.context() as context:
+        context.setattr(train, "START_SECONDS", time.monotonic())
+        context.setattr(trainer.Clock, "plan_is_due", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run_main(train, flags)
+    assert read_hparams(tmp_path).max_steps == 0
+    del flags["minutes"]
+    monkeypatch.setattr(train, "START_SECONDS", time.monotonic())
+    run_main(train, flags)
+    last, hp = manifest.read_rows(tmp_path)[-1], read_hparams(tmp_path)
+    assert 1 < last.step == hp.max_steps and hp.minutes == 0.05
+
+
+def test_the_warm_up_is_at_most_half_of_the_planned_steps():
+    schedule = LinearSchedule(peak=1.0, warmup_steps=250, decay_steps=2500)
+    assert float(schedule(49)) == pytest.approx(50 / 250)
+    schedule.plan(warmup_steps=40, decay_steps=80)
+    rates = [float(schedule(step)) for step in range(80)]
+    assert np.argmax(rates) == 39 and rates[39] == 1 and rates[79] == pytest.approx(0.01)
+    assert schedule.get_config() == dict(peak=1.0, warmup_steps=40, decay_steps=80)
 
 
 def test_the_end_is_planned_from_the_speed(monkeypatch):
     now = 100.0
     monkeypatch.setattr(trainer.time, "monotonic", lambda: now)
-    clock = trainer.Clock(deadline=400.0)
+    clock = trainer.Clock(deadline=640.0)
     clock.start_epoch(0, 500)
     planned = []
     for step in range(1, 103):
-        now += 20 if step == 1 else 1 if step < 100 else 200  # the first step is not measured
+        now += 20 if step == 1 else 1 if step < 100 else 450  # the first step is not measured
         clock.step(step)
-        planned += [step] * clock.plan_is_due()
+        is_due = clock.plan_is_due()
+        clock.has_plan |= is_due
+        planned += [step] * is_due
         if step == 51:
             assert clock.seconds_per_step() == 1
     assert planned == [51, 100, 101, 102]  # and when the time is over
     assert clock.steps_per_epoch == 500
+    now, clock = 100.0, trainer.Clock(deadline=600.0)
+    for step in range(1, 22):
+        now += 5  # slow steps: the first plan comes after a tenth of the time
+        clock.step(step)
+        if clock.plan_is_due():
+            break
+    assert step == 11
+    clock.has_plan = True
+    assert not clock.plan_is_due()
 
 
 @slow

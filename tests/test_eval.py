@@ -178,6 +178,7 @@ def test_a_difference_is_compared_with_chance(references):
         compared = compare_systems([references], good, bad, "en")[metric]
         assert compared.scores[0] > compared.scores[1] + 5 and compared.p_value < 0.01
         assert compare_systems([references], good, same, "en")[metric].p_value > 0.05
+        assert compare_systems([references], good, good, "en")[metric].p_value == 1
     test = eval_set(references, range(len(references)))
     compared = compare_systems([references], good, bad, "en")
     for name, result in compared.items():

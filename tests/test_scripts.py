@@ -614,6 +614,11 @@ def refused_early(words, cwd=ROOT):
             ["eval.py", "--logdir", "{logdir}", "--results", "{source_test}"],
             "is a file, and a folder is needed here",
         ),
+        (
+            ["eval.py", "--logdir", "{logdir}"]
+            + ["--source_test", "/dev/null", "--target_test", "/dev/null"],
+            "/dev/null: the file is empty. Put one sentence on each line",
+        ),
         (["export.py", "--logdir", "{logdir}", "--output", "{logdir}"], "already exists"),
         (
             ["rerank.py", "--source", "{source_test}", "--nbest", "no"],
