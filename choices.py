@@ -6,6 +6,7 @@ answers at once; `load` imports what a row names.
 
 import dataclasses
 
+from runtime.errors import InputError
 from runtime.flags import Choice, flag
 
 
@@ -124,9 +125,16 @@ class EngineChoice(Choice):
 
     Attributes:
       quantizes: whether `target` has the argument `quantization`.
+      runs_several: whether it runs several models together.
     """
 
     quantizes: bool = False
+    runs_several: bool = False
+
+    def check_number(self, models, flag):
+        """Raise InputError if there are several models, and what `flag` chooses runs one."""
+        if len(models) > 1 and not self.runs_several:
+            raise InputError(f"logdir names several models, but {flag} takes one. Name one folder")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +153,7 @@ class ExportChoice(EngineChoice):
 
 
 EXPORT_FORMATS = dict(
-    saved_model=ExportChoice("interop.saved_model.write", has_search=True),
+    saved_model=ExportChoice("interop.saved_model.write", has_search=True, runs_several=True),
     ctranslate2=ExportChoice(
         "interop.ctranslate2_model.write",
         CTRANSLATE2_NEEDS,
@@ -165,6 +173,7 @@ EXPORT_FORMATS = dict(
         "Leave it out: the exported search has neither",
         quantizes=True,
         has_search=True,
+        runs_several=True,
     ),
     argos=ExportChoice(
         "interop.argos_package.write",
@@ -178,7 +187,7 @@ EXPORT_FORMATS = dict(
 )
 
 ENGINES = dict(
-    tensorflow=EngineChoice("inference.SearchDecoder"),
+    tensorflow=EngineChoice("inference.SearchDecoder", runs_several=True),
     ctranslate2=EngineChoice(
         "interop.ctranslate2_model.CTranslate2Decoder",
         CTRANSLATE2_NEEDS,

@@ -44,6 +44,7 @@ def settle(flags):
     refused = EXPORT_FORMATS[options.format].refused
     check_not_given(flags, refused, "is given to the program that loads the model")
     models = find_trained(flags)
+    EXPORT_FORMATS[options.format].check_number(models, f"--format {options.format}")
     if models[0].hp:
         options.check_needs(models[0].hp)
     check_new(options.output, EXPORT_FORMATS[options.format].suffix)

@@ -125,6 +125,7 @@ def settle(flags):
     """Find the files that the flags name, before TensorFlow is loaded; see `main`."""
     options, flags = TranslateFlags.separate(flags)
     models = find_trained(flags)
+    ENGINES[options.engine].check_number(models, f"--engine {options.engine}")
     if models[0].hp:
         check_model(options, models[0].hp)
     for name in ("source", "score", "prefix"):

@@ -13,7 +13,6 @@ from inference import Hypothesis
 from interop.optional import import_optional
 from modules import Normalize
 from runtime.errors import InputError
-from variants.ensemble import check_single_model
 
 MAX_BATCH_TOKENS = 4096  # of the sources, padding included
 PAD_LOGIT = -1e9  # so low that <PAD> is never chosen
@@ -34,7 +33,6 @@ def write(loaded, path, quantization="float32"):
       quantization: type of the matrices, "float32" or "int8".
     """
     hp, model, vocabs = loaded.hp, loaded.model, loaded.vocabs
-    check_single_model(model, "CTranslate2")
     import_optional("ctranslate2")
     spec = make_spec(hp, model)
     source, target = (vocab.tokens() for vocab in vocabs)

@@ -15,7 +15,6 @@ from interop.marian_names import PAD_LOGIT, layer_places, unit_order
 from interop.optional import import_optional
 from runtime.errors import InputError
 from variable_names import variables_by_2017_name
-from variants.ensemble import check_single_model
 
 MAX_GENERATED_TOKENS = 512  # of a translation, unless the caller of `generate` sets a limit
 
@@ -28,7 +27,6 @@ def write(loaded, path):
       path: folder that does not exist yet.
     """
     hp, model, path = loaded.hp, loaded.model, Path(path)
-    check_single_model(model, "Hugging Face transformers")
     vocab = loaded.vocabs[1]  # that of sources has a space before symbols
     check_no_symbols(loaded.vocabs[0])
     safetensors = import_optional("safetensors.numpy")

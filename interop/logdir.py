@@ -11,7 +11,6 @@ from checkpoint import make_checkpoint, save
 from hparams import save_hparams
 from manifest import make_row, read_rows
 from model_card import copy_facts
-from variants.ensemble import check_single_model
 from vocab import fingerprints, save_vocabs
 
 
@@ -24,7 +23,6 @@ def write(loaded, path):
       loaded: LoadedModel.
       path: folder that does not exist yet.
     """
-    check_single_model(loaded.model, "a folder of this project")
     newest, vocabs = loaded.paths[-1], loaded.vocabs
     row = next(row for row in read_rows(newest.parent) if row.name == newest.name)
     path = Path(path)

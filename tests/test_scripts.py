@@ -621,6 +621,14 @@ def refused_early(words, cwd=ROOT):
         ),
         (["export.py", "--logdir", "{logdir}", "--output", "{logdir}"], "already exists"),
         (
+            ["export.py", "--logdir", "{logdir},{logdir}", "--format", "logdir"],
+            "logdir names several models, but --format logdir takes one",
+        ),
+        (
+            ["translate.py", "--logdir", "{logdir},{logdir}", "--engine", "ctranslate2"],
+            "logdir names several models, but --engine ctranslate2 takes one",
+        ),
+        (
             ["rerank.py", "--source", "{source_test}", "--nbest", "no"],
             "no: no such file or directory. Ch",
         ),

@@ -2,8 +2,6 @@
 
 import tensorflow as tf
 
-from runtime.errors import InputError
-
 
 class Ensemble:
     """Models whose log-probabilities are averaged.
@@ -51,9 +49,3 @@ def mean_log_probs(logits):
     """Average the log-probabilities that logits (..., vocab) of several models give."""
     log_probs = [tf.nn.log_softmax(tf.cast(own, tf.float32)) for own in logits]
     return tf.add_n(log_probs) / len(log_probs)
-
-
-def check_single_model(model, program):
-    """Raise InputError if `model` is an `Ensemble`, which another program cannot run."""
-    if isinstance(model, Ensemble):
-        raise InputError(f"logdir names several models, but {program} runs one. Name one folder")
