@@ -210,7 +210,7 @@ MISSING_TEST_HINT = "Name a test set with --source_test and --target_test"
 
 
 def check_text_files(hp, part):
-    """Check that the files of both sides of a part of the corpus exist.
+    """Check that the files of both sides of a part of the corpus exist, as many on each side.
 
     Args:
       part: "train", "dev" or "test".
@@ -223,6 +223,8 @@ def check_text_files(hp, part):
             if part == "test" and is_default and not os.path.exists(path):
                 raise InputError(f"{name} was not given, here or in training. {MISSING_TEST_HINT}")
             check_exists(path, MISSING_CORPUS_HINT if is_default else f"Check --{name}")
+    if part == "train":
+        training_files(hp)
 
 
 def training_files(hp) -> list[tuple[str, str]]:

@@ -642,6 +642,11 @@ def refused_early(words, cwd=ROOT):
             + ["--source_dev", "{source_train}", "--target_dev", "{target_test}"],
             ": [0-9]+ sentences, but .* has [0-9]+",
         ),
+        (
+            ["train.py", "--source_train", "{source_train},{source_train}"]
+            + ["--target_train", "{target_train}"],
+            "source_train names 2 files, but target_train names 1",
+        ),
         (["train.py", "--start_from", "no"], "no: holds no checkpoint. Name the folder of"),
         (
             ["train.py", "--source_train", "{source_train}", "--target_train", "{target_train}"]
