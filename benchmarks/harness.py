@@ -28,6 +28,7 @@ SMALL_PAPER = dict(
     optimizer="adam",
     lr=0.0025,
     decay_steps=0,
+    fold_case=False,
 )
 
 
