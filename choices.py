@@ -131,10 +131,12 @@ class EngineChoice(Choice):
     quantizes: bool = False
     runs_several: bool = False
 
-    def check_number(self, models, flag):
-        """Raise InputError if there are several models, and what `flag` chooses runs one."""
+    def check_number(self, models, chosen_by):
+        """Raise InputError if there are several models, and what is chosen by a flag runs one."""
         if len(models) > 1 and not self.runs_several:
-            raise InputError(f"logdir names several models, but {flag} takes one. Name one folder")
+            raise InputError(
+                f"logdir names several models, but {chosen_by} takes one. Name one folder"
+            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -105,7 +105,7 @@ def read_test_set(source_path, target_paths, source_lang, target_lang):
         for aligned in zip(*columns, strict=True)
     ]
     kept = [row for row, references in enumerate(rows) if references]
-    if rows and not kept:
+    if not kept:
         raise InputError(f"{source_path}: no segment has a reference. Name another test set")
     unpaired = len(rows) - len(kept)
     unpaired += max(
@@ -116,7 +116,7 @@ def read_test_set(source_path, target_paths, source_lang, target_lang):
         print(f"Left out: {unpaired} segments of {source_path} that only one side has")
     references = [
         take_rows([rows[row][number if number < len(rows[row]) else 0] for row in kept], path)
-        for number in range(max(map(len, rows), default=1))
+        for number in range(max(map(len, rows)))
     ]
     return take_rows([(source, row) for row in kept], source_path), references
 

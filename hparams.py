@@ -49,6 +49,7 @@ MIN_COVERAGE = 0.98  # of sentencepiece
 MIN_TEMPERATURE = 0.001  # below it, but above 0, logits could overflow
 TIMED_WARMUP_STEPS = 250  # for a training whose length is given in minutes, not in steps
 UNPLANNED_STEPS = 10 * TIMED_WARMUP_STEPS  # it seems to have so many until they are planned
+NO_EPOCH_LIMIT = INT32_LIMIT - 1  # its `num_epochs`: its steps alone set its end
 ENOUGH_STEPS_PER_EPOCH = 300  # with so many, num_epochs auto is 20
 
 TEXT_FIELDS = [
@@ -913,7 +914,7 @@ def choose_vocab_size(characters) -> int:
     return min(8000, round(characters**0.6))
 
 
-def choose_schedule(hp, steps_per_epoch) -> dict[str, int]:
+def choose_schedule(hp, steps_per_epoch=0) -> dict[str, int]:
     """Choose numbers for `num_epochs`, `warmup_steps` and `decay_steps`, where they are `AUTO`.
 
     An epoch of a small text has few steps, and a model needs some thousands to learn
@@ -921,7 +922,7 @@ def choose_schedule(hp, steps_per_epoch) -> dict[str, int]:
     need. The learning rate rises for a tenth of all steps. docs/development.md has results.
 
     Args:
-      steps_per_epoch: batches in the first epoch.
+      steps_per_epoch: batches in the first epoch; not needed with `minutes`.
 
     >>> hp = make_hparams(dict(recipe="tiny"))
     >>> for steps in (6, 110, 318):
@@ -931,13 +932,13 @@ def choose_schedule(hp, steps_per_epoch) -> dict[str, int]:
     {'num_epochs': 20, 'warmup_steps': 636, 'decay_steps': 6360}
     """
     num_epochs, warmup_steps, decay_steps = hp.num_epochs, hp.warmup_steps, hp.decay_steps
-    if num_epochs == AUTO and hp.max_steps:
-        num_epochs = count_epochs(hp.max_steps, steps_per_epoch)
-    elif num_epochs == AUTO:
-        num_epochs = round(20 * max(1.0, ENOUGH_STEPS_PER_EPOCH / steps_per_epoch) ** 0.4)
     if hp.minutes:  # the end is planned when the speed is known
-        num_epochs, steps = INT32_LIMIT - 1, UNPLANNED_STEPS
+        num_epochs, steps = NO_EPOCH_LIMIT, UNPLANNED_STEPS
     else:
+        if num_epochs == AUTO and hp.max_steps:
+            num_epochs = count_epochs(hp.max_steps, steps_per_epoch)
+        elif num_epochs == AUTO:
+            num_epochs = round(20 * max(1.0, ENOUGH_STEPS_PER_EPOCH / steps_per_epoch) ** 0.4)
         steps = count_steps(num_epochs, steps_per_epoch, hp.max_steps)
     if warmup_steps == AUTO:
         warmup_steps = min(1000, max(1, steps // 10))

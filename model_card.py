@@ -19,7 +19,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from bleu import METRICS
-from hparams import RECIPES
+from hparams import NO_EPOCH_LIMIT, RECIPES
 from inference import describe_checkpoints
 from manifest import RUN_FILE, rows_to
 from runtime.errors import MALFORMED_JSON, InputError
@@ -72,7 +72,7 @@ def check_facts(facts):
 def write_facts(path, facts):
     """Write a JSON file of this module, unless the folder is read-only."""
     with contextlib.suppress(OSError):
-        atomic_write(path, json.dumps(facts, ensure_ascii=False, indent=2) + "\n")
+        atomic_write(path, json.dumps(facts, indent=2) + "\n")
 
 
 def copy_facts(logdir, other):
@@ -304,7 +304,7 @@ def settings(hp) -> str:
         value, usual = getattr(hp, field.name), recipe.get(field.name, field.default)
         is_listed = not field.metadata["path"] and field.name not in UNLISTED_FLAGS
         is_setting = field.metadata["fixed"] or field.metadata["group"] == "training"
-        if value != usual and is_setting and is_listed:
+        if value not in (usual, NO_EPOCH_LIMIT) and is_setting and is_listed:
             flags.append(as_flag(field.name, value))
     return " ".join(flags)
 

@@ -45,17 +45,22 @@ class NamedSet(NamedTuple):
     sides: tuple  # (source, target): lists of versions, each a list of sentences
 
 
-def named_sets(hp) -> list[NamedSet]:
-    """Read the development set, and the test set if this command names it."""
+def named_sets(hp, dev_text=None) -> list[NamedSet]:
+    """Read the development set, and the test set if this command names it.
+
+    Args:
+      dev_text: what `read_eval_set` returned for the development set, if it was read.
+    """
     sets = []
     for part in ("dev", "test"):
         flags = f"source_{part}", f"target_{part}"
         paths = [getattr(hp, flag) for flag in flags]
         if NONE in paths or (part == "test" and not hp.given.keys() & {*flags}):
             continue
-        notes = io.StringIO()  # train.py and eval.py print them
+        notes = io.StringIO()  # eval.py prints them
         with contextlib.redirect_stdout(notes), contextlib.redirect_stderr(notes):
-            source, references = read_eval_set(hp, part)
+            known = dev_text if part == "dev" else None
+            source, references = known or read_eval_set(hp, part)
         sides = [source.raw], [side.raw for side in references]
         sets.append(NamedSet(", ".join(paths), sides))
     return sets
@@ -130,13 +135,14 @@ def describe_overlap(of, counts) -> str:
     )
 
 
-def overlap_notes(hp, folder=None):
+def overlap_notes(hp, folder=None, dev_text=None):
     """Yield a line for each development and test set that the flags name.
 
     Args:
       folder: of the token ids of the training text, where the counts are saved; or None.
+      dev_text: as in `named_sets`.
     """
-    sets = named_sets(hp)
+    sets = named_sets(hp, dev_text)
     if not sets:
         return
     counts = folder and read_counts(folder, sets)

@@ -210,7 +210,7 @@ MISSING_TEST_HINT = "Name a test set with --source_test and --target_test"
 
 
 def check_text_files(hp, part):
-    """Check that the files of both sides of a part of the corpus exist, as many on each side.
+    """Check that the files of a part of the corpus exist; of the training text as many per side.
 
     Args:
       part: "train", "dev" or "test".

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hparams import (
+    NO_EPOCH_LIMIT,
     RECIPES,
     TEXT_FIELDS,
     UNPLANNED_STEPS,
@@ -46,7 +47,7 @@ from runtime.files import (
     may_write,
     split_paths,
 )
-from runtime.flags import AUTO, INT32_LIMIT, NONE
+from runtime.flags import AUTO, NONE
 from runtime.signals import SignalGuard
 
 START_SECONDS = time.monotonic()  # --minutes counts from here
@@ -78,7 +79,7 @@ def find_start(flags) -> Start:
     """
     # Here, since `parse_flags` has a message for an environment without packages.
     from eval_sets import read_eval_set
-    from text import check_text_files
+    from text import check_text_files, training_files
     from vocab import check_vocabs_exist
 
     logdir = flags.get("logdir", Hyperparams.logdir)
@@ -97,7 +98,11 @@ def find_start(flags) -> Start:
         start = start_from_model(flags)
     else:
         start = Start(make_hparams(flags))
+    if start.rows:
+        training_files(start.hp)
+    else:
         check_text_files(start.hp, "train")
+    if not start.rows and not start.other:
         check_vocabs_exist(start.hp)
     if flags.get("alpha") == AUTO:
         check_alpha_auto(start.hp)
@@ -117,8 +122,8 @@ def resume(given, saved, rows) -> Start:
       rows: its checkpoints.
     """
     hp = override(saved, given)
-    if saved.minutes and given.keys() & {"num_epochs", "max_steps"}:  # in place of the time
-        hp = dataclasses.replace(hp, minutes=0.0, max_steps=given.get("max_steps", 0))
+    if saved.num_epochs == NO_EPOCH_LIMIT and not given.get("minutes"):
+        hp = replace_minutes(hp)
     start_from = given.get("start_from", NONE)
     if start_from != NONE and os.path.abspath(start_from) != os.path.abspath(saved.start_from):
         raise InputError(
@@ -132,6 +137,18 @@ def resume(given, saved, rows) -> Start:
             f" To train {Hyperparams.recipe}, use a new --logdir"
         )
     return Start(hp, rows, saved=saved)
+
+
+def replace_minutes(hp) -> Hyperparams:
+    """Let a flag of this call, if there is one, set the end of a training that had `minutes`."""
+    if not hp.given.keys() & {"minutes", "num_epochs", "max_steps"}:
+        return hp
+    max_steps, num_epochs = hp.given.get("max_steps", 0), hp.given.get("num_epochs")
+    if num_epochs is None and not max_steps:
+        num_epochs = RECIPES[hp.recipe].get("num_epochs", Hyperparams.num_epochs)
+    if num_epochs in (None, AUTO):  # max_steps ends it, or adapt_schedule will choose
+        num_epochs = NO_EPOCH_LIMIT
+    return dataclasses.replace(hp, minutes=0.0, max_steps=max_steps, num_epochs=num_epochs)
 
 
 def start_from_model(flags) -> Start:
@@ -208,6 +225,7 @@ EVALUATION_FLAGS = (
     *("logdir", "beam", "length_penalty", "average_checkpoints", "best"),
     *("max_output_ratio", "max_output_extra"),
 )
+PLANNED_FIELDS = ("warmup_steps", "decay_steps")  # `minutes` may set them, unless a flag does
 CPU_RATE = 5e10  # parameters times tokens of a batch, per second, on two cores
 
 
@@ -228,7 +246,7 @@ def main(start):
     vocabs = start.pretrained.vocabs if start.pretrained else load_vocabs(start.other or hp)
     if start.rows:
         rows = rows_to_resume(start, vocabs)
-        more_steps = start.deadline or epochs_follow_steps(start)
+        more_steps = start.deadline or epochs_follow_steps(hp, rows[-1].step)
         if rows[-1].epochs_done >= hp.num_epochs and not more_steps:
             path = Path(hp.logdir) / rows[-1].name
             print(
@@ -251,17 +269,17 @@ def main(start):
         print(note, file=sys.stderr)
     dev = load_dev_data(hp, vocabs, start.dev_text)
     data = load_train_data(hp, vocabs, may_write(hp.id_folder, "preprocessed", hp))
-    notes = report_overlap(hp)
+    notes = report_overlap(hp, start.dev_text)
     if not rows:
         chosen = dict(vocab_size=choose_saved_size(hp, vocabs), vocab_sha256=fingerprints(vocabs))
         chosen |= settle_schedule(hp, data, vocabs) | choose_output_limit(hp, data)
         hp = dataclasses.replace(hp, **chosen)
     elif start.deadline:  # the end is planned again
-        decay_steps = rows[-1].step + UNPLANNED_STEPS if hp.decay_steps else 0
-        changes = dict(num_epochs=INT32_LIMIT - 1, max_steps=0, decay_steps=decay_steps)
-        hp = dataclasses.replace(hp, **changes)
+        hp = dataclasses.replace(hp, num_epochs=NO_EPOCH_LIMIT, max_steps=0)
+        if hp.decay_steps and is_chosen(hp, "decay_steps"):
+            hp = dataclasses.replace(hp, decay_steps=rows[-1].step + UNPLANNED_STEPS)
     else:
-        hp = dataclasses.replace(hp, **adapt_schedule(start, data, vocabs))
+        hp = dataclasses.replace(hp, **adapt_schedule(start, rows[-1], data, vocabs))
     if hp.deterministic:
         tf.config.experimental.enable_op_determinism()
     text_digest = digest_of(data) if worker_rank()[1] > 1 else b""
@@ -278,7 +296,8 @@ def main(start):
         try:
             recording = recording_training(hp, len(data.X), notes)
             with recording if trainer.chief else contextlib.nullcontext():
-                trainer.train(data, dev, guard, start.deadline)
+                planned = {name for name in PLANNED_FIELDS if is_chosen(hp, name)}
+                trainer.train(data, dev, guard, start.deadline, planned)
             if choose_alpha_last and trainer.chief:
                 choose_alpha(hp, dev, guard)
         except KeyboardInterrupt as interrupt:
@@ -292,12 +311,16 @@ def main(start):
     print("Done")
 
 
-def report_overlap(hp) -> list[str]:
-    """Print, and return, how much of the development and test set is in the training text."""
+def report_overlap(hp, dev_text) -> list[str]:
+    """Print, and return, how much of the development and test set is in the training text.
+
+    Args:
+      dev_text: what `read_eval_set` returned for the development set, or None.
+    """
     if worker_rank()[0]:
         return []
     has_files = may_write(hp.id_folder, "preprocessed", hp) and hp.id_folder.is_dir()
-    notes = [*overlap_notes(hp, hp.id_folder if has_files else None)]
+    notes = [*overlap_notes(hp, hp.id_folder if has_files else None, dev_text)]
     for note in notes:
         print(note)
     return notes
@@ -344,9 +367,14 @@ def note_other_vocab(hp, vocabs):
 
 def note_changes(hp, saved):
     """Print the flags of the training that differ from those of the run that is resumed."""
+    unprinted = {"profile_steps"}
+    if saved.num_epochs == NO_EPOCH_LIMIT:
+        unprinted |= {"minutes", "num_epochs", "max_steps"}
+        if saved.minutes and not hp.minutes:
+            print(f"The training ends no longer after --minutes {saved.minutes:g}")
     for field in hp.declared():
         name = field.name
-        if field.metadata["group"] != "training" or name not in hp.given or name == "profile_steps":
+        if field.metadata["group"] != "training" or name not in hp.given or name in unprinted:
             continue
         before, now = getattr(saved, name), getattr(hp, name)
         if before != now:
@@ -363,11 +391,13 @@ def note_slow(hp, data, vocabs, num_parameters):
     seconds = num_parameters * batch_tokens * hp.accumulate / CPU_RATE
     if seconds < 1:
         return
-    steps = count_steps(hp.num_epochs, count_steps_per_epoch(hp, data, vocabs), hp.max_steps)
-    hours = f", and {steps} steps take {steps * seconds / 3600:.0f} hours"
+    hours = ""
+    if not hp.minutes:
+        steps = count_steps(hp.num_epochs, count_steps_per_epoch(hp, data, vocabs), hp.max_steps)
+        hours = f", and {steps} steps take {steps * seconds / 3600:.0f} hours"
     print(
-        f"No GPU was found. On two CPU cores, a step takes about {seconds:.0f} s"
-        f"{'' if hp.minutes else hours}. The recipe tiny is small enough for a CPU",
+        f"No GPU was found. On two CPU cores, a step takes about {seconds:.0f} s{hours}. The recipe"
+        " tiny is small enough for a CPU",
         file=sys.stderr,
     )
 
@@ -425,11 +455,9 @@ def load_dev_data(hp, vocabs, text=None):
     return dev
 
 
-def epochs_follow_steps(start) -> bool:
+def epochs_follow_steps(hp, steps_done) -> bool:
     """Whether a resumed training takes its number of epochs from `max_steps`, which may be new."""
-    was_planned = start.saved.minutes and "num_epochs" not in start.hp.given
-    is_free = was_planned or is_chosen(start.hp, "num_epochs")
-    return is_free and start.hp.max_steps > start.rows[-1].step
+    return is_chosen(hp, "num_epochs") and hp.max_steps > steps_done
 
 
 def is_chosen(hp, name) -> bool:
@@ -449,13 +477,13 @@ def settle_schedule(hp, data, vocabs) -> dict[str, int]:
 
     Warns if the warm-up is longer than the training.
     """
+    if hp.minutes:
+        return choose_schedule(hp)
     if not hp.warmup_steps and AUTO not in (hp.num_epochs, hp.decay_steps):
         return {}
     steps_per_epoch = count_steps_per_epoch(hp, data, vocabs)
     chosen = choose_schedule(hp, steps_per_epoch)
     num_epochs, warmup_steps = chosen["num_epochs"], chosen["warmup_steps"]
-    if hp.minutes:
-        return chosen
     steps = count_steps(num_epochs, steps_per_epoch, hp.max_steps)
     if AUTO in (hp.num_epochs, hp.warmup_steps, hp.decay_steps):
         print(
@@ -467,26 +495,30 @@ def settle_schedule(hp, data, vocabs) -> dict[str, int]:
     return chosen
 
 
-def adapt_schedule(start, data, vocabs) -> dict[str, int]:
+def adapt_schedule(start, row, data, vocabs) -> dict[str, int]:
     """Choose again the numbers that the program chose, if a resumed training has a new end.
 
     Args:
       start: Start.
+      row: the checkpoint to resume from.
     """
     hp, saved = start.hp, start.saved
-    if (hp.num_epochs, hp.max_steps) == (saved.num_epochs, saved.max_steps):
+    has_no_end = hp.num_epochs == NO_EPOCH_LIMIT and not hp.max_steps
+    if not has_no_end and (hp.num_epochs, hp.max_steps) == (saved.num_epochs, saved.max_steps):
         return {}
     steps_per_epoch = count_steps_per_epoch(hp, data, vocabs)
     num_epochs, decay_steps = hp.num_epochs, hp.decay_steps
-    if epochs_follow_steps(start):
-        num_epochs = count_epochs(hp.max_steps, steps_per_epoch)
-        if not saved.minutes:
-            num_epochs = max(hp.num_epochs, num_epochs)
+    if has_no_end:
+        without_end = dataclasses.replace(hp, num_epochs=AUTO)
+        num_epochs = choose_schedule(without_end, steps_per_epoch)["num_epochs"]
+    elif epochs_follow_steps(hp, row.step):
+        more_epochs = count_epochs(hp.max_steps - row.step, steps_per_epoch)
+        num_epochs = max(hp.num_epochs, row.epoch + more_epochs)
     if saved.decay_steps and is_chosen(hp, "decay_steps"):
         decay_steps = count_steps(num_epochs, steps_per_epoch, hp.max_steps)
         print(f"The learning rate now falls up to step {decay_steps}, not {saved.decay_steps}")
     steps = count_steps(num_epochs, steps_per_epoch, hp.max_steps)
-    if hp.warmup_steps > steps and start.rows[-1].step < hp.warmup_steps:
+    if hp.warmup_steps > steps and row.step < hp.warmup_steps:
         print(late_peak_note(hp.warmup_steps, steps), file=sys.stderr)
     return dict(num_epochs=num_epochs, decay_steps=decay_steps)
 

@@ -23,7 +23,13 @@ from tqdm import tqdm
 import checkpoint
 from bleu import LITTLE_LEARNED_HINT, METRICS, corpus_score, empty_note
 from data_load import get_batch_data, pairs_of_epoch
-from hparams import TEXT_FIELDS, count_epochs, late_peak_note, save_hparams
+from hparams import (
+    NO_EPOCH_LIMIT,
+    TEXT_FIELDS,
+    TIMED_WARMUP_STEPS,
+    late_peak_note,
+    save_hparams,
+)
 from ids import PAD
 from inference import (
     LoadedModel,
@@ -43,8 +49,8 @@ from runtime.workers import check_same_settings, make_strategy
 from training_step import BATCH_SPEC, StepMetrics, make_train_step
 from variable_names import variables_by_2017_name
 
-PLAN_STEPS = 50  # after so many steps the end is planned, and then planned again
-FIRST_PLAN_SHARE = 0.1  # or after this share of the time, if that is sooner
+PLAN_STEPS = 50  # after each so many steps the end is planned
+PLAN_SHARE = 0.1  # or after this share of the time, if that is sooner
 ESTIMATE_STEPS = 100  # after so many steps the time that is left is printed
 SUMMARY_STEPS = 10  # steps between two points of TensorBoard's curves
 
@@ -221,8 +227,9 @@ class Clock:
     """
 
     def __init__(self, deadline=None):
-        self.deadline, self.has_plan = deadline, False
+        self.deadline = deadline
         self.start_seconds, self.first_step, self.global_step = 0.0, 0, 0
+        self.plan_seconds, self.plan_step = 0.0, 0  # when the end was planned
         self.steps_per_epoch, self.epoch_end = 0, 0
 
     def start_epoch(self, global_step, steps):
@@ -234,6 +241,7 @@ class Clock:
         """Note that a step is done. The first one, which builds the graph, is not measured."""
         if not self.start_seconds:
             self.start_seconds, self.first_step = time.monotonic(), global_step
+            self.plan_seconds, self.plan_step = self.start_seconds, global_step
         self.global_step = global_step
 
     def steps(self) -> int:
@@ -245,11 +253,15 @@ class Clock:
         return (time.monotonic() - self.start_seconds) / max(1, self.steps())
 
     def plan_is_due(self) -> bool:
-        """Whether to plan the end now: every so many steps, or when the time is over."""
-        now, total = time.monotonic(), self.deadline - self.start_seconds
-        is_first = not self.has_plan and now - self.start_seconds >= FIRST_PLAN_SHARE * total
-        is_regular = self.steps() % PLAN_STEPS == 0
-        return now > self.deadline or self.steps() > 0 and (is_first or is_regular)
+        """Whether to plan the end now: every so often, and when the time is over."""
+        now = time.monotonic()
+        share = (now - self.plan_seconds) / max(1e-9, self.deadline - self.start_seconds)
+        is_regular = share >= PLAN_SHARE or self.global_step - self.plan_step >= PLAN_STEPS
+        return now > self.deadline or self.steps() > 0 and is_regular
+
+    def note_plan(self):
+        """Note that the end has been planned now."""
+        self.plan_seconds, self.plan_step = time.monotonic(), self.global_step
 
 
 class MetricLog:
@@ -386,7 +398,7 @@ class Trainer:
         """Whether a checkpoint has a score with this metric and development set."""
         return row.score is not None and (row.metric, row.dev) == (self.hp.metric, self.dev_sha256)
 
-    def train(self, data, dev, guard, deadline=None):
+    def train(self, data, dev, guard, deadline=None, planned_fields=()):
         """Train for `num_epochs`, up to `max_steps` or the deadline, or until `patience` runs out.
 
         Args:
@@ -394,12 +406,13 @@ class Trainer:
           dev: EvalSet, or None.
           guard: SignalGuard.
           deadline: as time.monotonic(), or None.
+          planned_fields: names of the fields of the schedule that the deadline may change.
 
         Raises:
           KeyboardInterrupt: a signal came, and a checkpoint was saved.
         """
         hp, progress = self.hp, self.progress
-        self.clock = Clock(deadline)
+        self.clock, self.planned_fields = Clock(deadline), planned_fields
         digest = digest_of(data)
         check_same_text(progress, digest, hp, self.path)
         progress.text_digest.assign(digest)
@@ -411,6 +424,8 @@ class Trainer:
             stop = self.chief and guard.signal is not None and progress.global_step > 0
             if self.evaluation_is_due():
                 self.evaluate_and_save(dev, guard)
+                if self.plan_end() and self.chief:  # it may have taken long
+                    save_hparams(self.hp)
             elif not self.is_saved() and (self.is_every(hp.save_steps) or stop):
                 self.save()
             if stop:
@@ -419,7 +434,7 @@ class Trainer:
                 break
         if self.steps_are_done():
             print(self.describe_end())
-        elif progress.epochs_done < hp.num_epochs:
+        elif progress.epochs_done < hp.num_epochs and out_of_patience(self.scores, hp.patience):
             unit = "evaluations" if hp.dev_steps else "epochs"
             metric, best = METRICS[hp.metric], max(self.scores)
             print(f"No better dev {metric} than {best:.2f} in {hp.patience} {unit}: stopping")
@@ -443,7 +458,7 @@ class Trainer:
             progress.epoch_done = done == num_batch  # a signal came before its evaluation
             steps_left = math.ceil((num_batch - done) / hp.accumulate)
             self.clock.start_epoch(progress.global_step, steps_left)
-            of_all = "" if self.clock.deadline else f"/{hp.num_epochs}"
+            of_all = "" if hp.num_epochs == NO_EPOCH_LIMIT else f"/{hp.num_epochs}"
             bar = tqdm(
                 batches,
                 desc=f"epoch {progress.epoch}{of_all}",
@@ -554,28 +569,33 @@ class Trainer:
         minutes = math.ceil(seconds / 60)
         return f", {minutes} min left" if minutes > 0 else ""
 
-    def plan_end(self):
-        """Plan how many steps the training has up to the deadline, as often as `PLAN_STEPS`.
+    def plan_end(self) -> bool:
+        """Plan how many steps the training has up to the deadline, if that is due now.
 
         The learning rate then rises for half of them at most, and falls up to the last one.
+
+        Returns:
+          whether it has been planned.
         """
         clock, global_step = self.clock, self.progress.global_step
         if not clock.deadline or not clock.plan_is_due():
-            return
+            return False
         steps = int((clock.deadline - time.monotonic()) / clock.seconds_per_step())
-        max_steps, warmup_steps = global_step + max(0, steps), self.hp.warmup_steps
-        if not clock.has_plan:
-            tqdm.write(f"Planned: {max_steps} steps in {self.hp.minutes:g} minutes")
-            if warmup_steps > max_steps and not self.hp.decay_steps:
-                tqdm.write(late_peak_note(warmup_steps, max_steps), file=sys.stderr)
-        clock.has_plan = True
+        max_steps, is_first = global_step + max(0, steps), not self.hp.max_steps
+        clock.note_plan()
         changes = dict(max_steps=max_steps)
-        changes["num_epochs"] = count_epochs(max_steps, clock.steps_per_epoch)
         if self.hp.decay_steps:
-            changes["decay_steps"] = max_steps
-            changes["warmup_steps"] = min(warmup_steps, max_steps // 2)
-            self.schedule.plan(changes["warmup_steps"], max_steps)
+            warmup_steps = min(TIMED_WARMUP_STEPS, max_steps // 2)
+            schedule = dict(warmup_steps=warmup_steps, decay_steps=max_steps)
+            changes |= {name: schedule[name] for name in self.planned_fields}
         self.hp = dataclasses.replace(self.hp, **changes)
+        if self.hp.decay_steps:
+            self.schedule.plan(self.hp.warmup_steps, self.hp.decay_steps)
+        if is_first:
+            tqdm.write(f"Planned: up to step {max_steps} in {self.hp.minutes:g} minutes")
+            if self.hp.warmup_steps > max_steps:
+                tqdm.write(late_peak_note(self.hp.warmup_steps, max_steps), file=sys.stderr)
+        return True
 
     def evaluate(self, dev, guard):
         """Evaluate on the development set.

@@ -239,7 +239,9 @@ def main():
     text |= dict(preprocessed=str(LADDER / "vocabulary"))
     LADDER.mkdir(parents=True, exist_ok=True)
     if not (LADDER / "vocabulary").exists():
-        subprocess.run(script_command("prepro.py", dict(recipe="tiny", fold_case=False) | text), check=True)
+        subprocess.run(
+            script_command("prepro.py", dict(recipe="tiny", fold_case=False) | text), check=True
+        )
     print(describe_machine(), flush=True)
     for name in args.rows:
         known = [row for row in load_results() if (row["name"], row["seed"]) == (name, args.seed)]

@@ -48,6 +48,7 @@ def parse_flags(description, settle, hparams, *extra, reads_model=False):
     """
     check_environment()
     settle_environment()
+    prepare_streams()
     begin_loading()
     parser = Parser(
         usage="%(prog)s [--FLAG VALUE | @FILE] ...",

@@ -18,7 +18,7 @@ import trainer
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import SentencePairs, plan_batches
 from helpers import dev_scores, load, parameters, run_main, saved_rows, scalars
-from hparams import choose_schedule, make_hparams, override, read_hparams
+from hparams import NO_EPOCH_LIMIT, choose_schedule, make_hparams, override, read_hparams
 from ids import RaggedIds
 from optimizer import LinearSchedule
 from processes import Forked
@@ -170,7 +170,7 @@ def test_a_training_of_some_minutes_plans_its_end(flags, tmp_path, monkeypatch):
     run_main(train, flags)
     last, hp = manifest.read_rows(tmp_path)[-1], read_hparams(tmp_path)
     assert 0 < last.step == hp.max_steps == hp.decay_steps and last.score is not None
-    assert hp.num_epochs <= last.step
+    assert hp.num_epochs == NO_EPOCH_LIMIT
     monkeypatch.setattr(train, "START_SECONDS", time.monotonic())
     run_main(train, flags)  # the same command: the training is done
     assert manifest.read_rows(tmp_path)[-1] == last
@@ -188,6 +188,9 @@ def test_a_training_of_some_minutes_plans_its_end(flags, tmp_path, monkeypatch):
     run_main(train, flags | dict(max_steps=more_steps))  # in place of the time
     hp = read_hparams(tmp_path)
     assert (hp.minutes, hp.max_steps, hp.decay_steps) == (0, more_steps, more_steps)
+    more_steps += 40  # several epochs
+    run_main(train, flags | dict(max_steps=more_steps))
+    assert manifest.read_rows(tmp_path)[-1].step == more_steps
     monkeypatch.setattr(train, "START_SECONDS", time.monotonic())
     run_main(train, flags | dict(minutes=0.05))  # the minutes of the training before
     last, hp = manifest.read_rows(tmp_path)[-1], read_hparams(tmp_path)
@@ -220,6 +223,52 @@ def test_minutes_that_have_no_plan_yet_are_kept(flags, tmp_path, monkeypatch):
     assert 1 < last.step == hp.max_steps and hp.minutes == 0.05
 
 
+@pytest.mark.parametrize(
+    "recipe, given, num_epochs, max_steps",
+    [
+        ("tiny", dict(max_steps=9), NO_EPOCH_LIMIT, 9),
+        ("paper", dict(max_steps=9), NO_EPOCH_LIMIT, 9),
+        ("tiny", dict(num_epochs=3), 3, 0),
+        ("paper", dict(minutes=0.0), 20, 0),
+        ("tiny", dict(minutes=0.0), NO_EPOCH_LIMIT, 0),  # adapt_schedule chooses
+        ("paper", dict(num_epochs="auto"), NO_EPOCH_LIMIT, 0),
+        ("small", dict(max_steps=0), 20, 0),
+        ("small", dict(num_epochs=4, max_steps=9), 4, 9),
+    ],
+)
+def test_a_flag_takes_the_place_of_the_minutes(recipe, given, num_epochs, max_steps):
+    saved = make_hparams(dict(recipe=recipe))
+    saved = dataclasses.replace(saved, num_epochs=NO_EPOCH_LIMIT, max_steps=70, minutes=6.0)
+    hp = train.replace_minutes(override(saved, given))
+    assert (hp.num_epochs, hp.max_steps, hp.minutes) == (num_epochs, max_steps, 0)
+    same = override(saved, dict(lr=0.1))
+    assert train.replace_minutes(same) == same
+
+
+def test_without_minutes_the_recipe_chooses_the_epochs_again():
+    rows = RaggedIds.from_lists([[4, 3]] * 100)
+    data = SentencePairs(rows, rows, [], [], [])
+    saved = make_hparams(dict(recipe="tiny", batch_size=10))
+    timed = dict(warmup_steps=250, decay_steps=2500, num_epochs=NO_EPOCH_LIMIT, minutes=6.0)
+    saved = dataclasses.replace(saved, **timed)
+    start = train.Start(train.replace_minutes(override(saved, dict(minutes=0.0))), saved=saved)
+    row = manifest.make_row(1, 3, epoch_done=False)
+    expected = choose_schedule(make_hparams(dict(recipe="tiny")), steps_per_epoch=10)
+    expected = {name: expected[name] for name in ("num_epochs", "decay_steps")}
+    assert train.adapt_schedule(start, row, data, None) == expected
+
+
+@slow
+def test_minutes_with_longer_epochs_than_before(flags, tmp_path, monkeypatch):
+    flags = flags | dict(logdir=str(tmp_path), num_epochs=2, dev_steps=0, decay_steps="auto")
+    run_main(train, flags | dict(batch_size=50))  # 2 steps per epoch, and then 25
+    del flags["num_epochs"]
+    monkeypatch.setattr(train, "START_SECONDS", time.monotonic())
+    run_main(train, flags | dict(minutes=0.05, batch_size=4))
+    last, hp = manifest.read_rows(tmp_path)[-1], read_hparams(tmp_path)
+    assert last.step == hp.max_steps > 4
+
+
 def test_the_warm_up_is_at_most_half_of_the_planned_steps():
     schedule = LinearSchedule(peak=1.0, warmup_steps=250, decay_steps=2500)
     assert float(schedule(49)) == pytest.approx(50 / 250)
@@ -238,9 +287,9 @@ def test_the_end_is_planned_from_the_speed(monkeypatch):
     for step in range(1, 103):
         now += 20 if step == 1 else 1 if step < 100 else 450  # the first step is not measured
         clock.step(step)
-        is_due = clock.plan_is_due()
-        clock.has_plan |= is_due
-        planned += [step] * is_due
+        if clock.plan_is_due():
+            planned.append(step)
+            clock.note_plan()
         if step == 51:
             assert clock.seconds_per_step() == 1
     assert planned == [51, 100, 101, 102]  # and when the time is over
@@ -252,7 +301,7 @@ def test_the_end_is_planned_from_the_speed(monkeypatch):
         if clock.plan_is_due():
             break
     assert step == 11
-    clock.has_plan = True
+    clock.note_plan()
     assert not clock.plan_is_due()
 
 
@@ -304,7 +353,7 @@ def test_the_learning_rate_falls_up_to_the_new_end_of_a_training_that_resumes(fl
     saved = dataclasses.replace(saved, **choose_schedule(saved, steps_per_epoch=10))
     assert saved.decay_steps == 20
     start = train.Start(override(saved, first | flags), saved=saved)
-    chosen = train.adapt_schedule(start, data, None)
+    chosen = train.adapt_schedule(start, manifest.make_row(1, 10), data, None)
     assert dataclasses.replace(start.hp, **chosen).decay_steps == steps
 
 
