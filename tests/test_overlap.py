@@ -10,6 +10,7 @@ import overlap
 import prepro
 import train
 from conftest import sample_pairs, write_corpus
+from eval_sets import read_eval_set
 from helpers import run_main
 from hparams import make_hparams
 from overlap import overlap_notes, plain_forms
@@ -85,6 +86,15 @@ def test_the_counts_are_saved_with_the_token_ids(tmp_path, monkeypatch):
     for damaged in ("[", "[]", "{}", json.dumps(dict(key=content["key"], counts=[[1, 2]]))):
         saved.write_text(damaged)
         assert [*overlap_notes(hp, folder)] == notes_of(flags)
+
+
+def test_a_development_set_that_was_read_may_be_a_pipe(tmp_path):
+    flags = flags_of(tmp_path)
+    hp = make_hparams(flags)
+    text, expected = read_eval_set(hp, "dev"), overlap.named_sets(hp)
+    for side in ("source", "target"):
+        Path(flags[f"{side}_dev"]).unlink()
+    assert overlap.named_sets(hp, text) == expected
 
 
 def test_train_reads_a_test_set_only_if_the_command_names_it(tmp_path):
