@@ -55,10 +55,10 @@ def settle(flags):
         check_exists(options.compare, "Check the path, which --compare names")
     text = None
     if hp := models[0].hp:
-        check_may_write(Path(hp.results), "results", hp)
-        check_may_make(hp.results)
         announce_inputs(hp, "source_test", "target_test")
         text = read_eval_set(hp)
+        check_may_write(Path(hp.results), "results", hp)
+        check_may_make(hp.results)
     one_thread_per_operation()
     return options, models, text
 

@@ -611,7 +611,8 @@ def refused_early(words, cwd=ROOT):
             ": [0-9]+ sentences, but .* has [0-9]+",
         ),
         (
-            ["eval.py", "--logdir", "{logdir}", "--results", "{source_test}"],
+            ["eval.py", "--logdir", "{logdir}", "--results", "{source_test}"]
+            + ["--source_test", "{source_test}", "--target_test", "{target_test}"],
             "is a file, and a folder is needed here",
         ),
         (
