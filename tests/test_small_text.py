@@ -103,7 +103,7 @@ def test_a_warning_for_a_warm_up_that_never_ends(run, tmp_path):
     done = forked_script("train.py", **run[0] | more)
     assert done.returncode == 0
     assert "never reaches its peak: warmup_steps is 500, but the training" in done.stderr
-    assert "--warmup_steps auto" in done.stderr
+    assert "Train longer, or lower --warmup_steps" in done.stderr
 
 
 # The vocabulary ----------------------------------------------------------------------
