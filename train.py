@@ -102,8 +102,8 @@ def find_start(flags) -> Start:
         training_files(start.hp)
     else:
         check_text_files(start.hp, "train")
-    if not start.rows and not start.other:
-        check_vocabs_exist(start.hp)
+        if not start.other:
+            check_vocabs_exist(start.hp)
     if flags.get("alpha") == AUTO:
         check_alpha_auto(start.hp)
     if start.hp.source_dev == NONE:
@@ -371,7 +371,7 @@ def note_changes(hp, saved):
     if saved.num_epochs == NO_EPOCH_LIMIT:
         unprinted |= {"minutes", "num_epochs", "max_steps"}
         if saved.minutes and not hp.minutes:
-            print(f"The training ends no longer after --minutes {saved.minutes:g}")
+            print(f"The training no longer ends after --minutes {saved.minutes:g}")
     for field in hp.declared():
         name = field.name
         if field.metadata["group"] != "training" or name not in hp.given or name in unprinted:
@@ -514,10 +514,10 @@ def adapt_schedule(start, row, data, vocabs) -> dict[str, int]:
     elif epochs_follow_steps(hp, row.step):
         more_epochs = count_epochs(hp.max_steps - row.step, steps_per_epoch)
         num_epochs = max(hp.num_epochs, row.epoch + more_epochs)
-    if saved.decay_steps and is_chosen(hp, "decay_steps"):
-        decay_steps = count_steps(num_epochs, steps_per_epoch, hp.max_steps)
-        print(f"The learning rate now falls up to step {decay_steps}, not {saved.decay_steps}")
     steps = count_steps(num_epochs, steps_per_epoch, hp.max_steps)
+    if saved.decay_steps and is_chosen(hp, "decay_steps"):
+        decay_steps = steps
+        print(f"The learning rate now falls up to step {decay_steps}, not {saved.decay_steps}")
     if hp.warmup_steps > steps and row.step < hp.warmup_steps:
         print(late_peak_note(hp.warmup_steps, steps), file=sys.stderr)
     return dict(num_epochs=num_epochs, decay_steps=decay_steps)

@@ -236,12 +236,10 @@ def main():
     flags = corpus_flags("multi30k", "de-en")
     text = {f"{side}_train": flags[f"{side}_train"] for side in ("source", "target")}
     text |= {f"{side}_test": flags[f"{side}_dev"] for side in ("source", "target")}
-    text |= dict(preprocessed=str(LADDER / "vocabulary"))
+    text |= dict(preprocessed=str(LADDER / "vocabulary"), fold_case=False)
     LADDER.mkdir(parents=True, exist_ok=True)
     if not (LADDER / "vocabulary").exists():
-        subprocess.run(
-            script_command("prepro.py", dict(recipe="tiny", fold_case=False) | text), check=True
-        )
+        subprocess.run(script_command("prepro.py", dict(recipe="tiny") | text), check=True)
     print(describe_machine(), flush=True)
     for name in args.rows:
         known = [row for row in load_results() if (row["name"], row["seed"]) == (name, args.seed)]
