@@ -22,7 +22,7 @@ def text(tmp_path_factory):
     """Flags of a text with two vocabularies of different sizes, and of a small model."""
     folder = tmp_path_factory.mktemp("separate")
     flags = write_corpus(folder, sample_pairs(300), sample_pairs(20, seed=1)) | SMALL
-    flags |= dict(recipe="tiny", maxlen=40, num_epochs=12, lr=0.01, warmup_steps=10)
+    flags |= dict(recipe="tiny", maxlen=40, hidden_units=32, num_epochs=20)
     flags |= dict(joint_vocab=False, tied_embeddings=False, batch_tokens=0, batch_size=32)
     run_main(prepro, flags)
     return flags
@@ -113,11 +113,11 @@ def test_alpha_is_chosen_by_translations_in_the_target_vocabulary(flags, tmp_pat
 @slow
 def test_training_resumes_with_the_same_vocabularies(flags, tmp_path, capsys):
     logdir = shutil.copytree(flags["logdir"], tmp_path / "logdir")
-    flags = flags | dict(logdir=str(logdir))
-    run_main(train, flags | dict(num_epochs=13))
+    flags = flags | dict(logdir=str(logdir), num_epochs=flags["num_epochs"] + 1)
+    run_main(train, flags)
     assert "Resuming from" in capsys.readouterr().out
     with pytest.raises(InputError, match="was trained with --joint_vocab False, not True"):
-        run_main(train, flags | dict(num_epochs=14, joint_vocab=True))
+        run_main(train, flags | dict(joint_vocab=True))
 
 
 @pytest.mark.parametrize(
