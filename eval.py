@@ -26,6 +26,8 @@ from runtime.files import (
 from runtime.flags import NONE, Flags, flag
 from runtime.parallel import one_thread_per_operation
 
+LEFT_OUT = "Left out, numbers of the pairs"
+
 
 @dataclasses.dataclass(frozen=True)
 class EvalFlags(Flags):
@@ -44,6 +46,39 @@ class EvalFlags(Flags):
     )
 
 
+def read_results(path, references) -> list[str]:
+    """Read the translations of another evaluation, one per pair of the test set.
+
+    Args:
+      references: of the test set, lists of str.
+    """
+    from text import read_lines  # here, as in `settle`
+
+    text = "\n".join(read_lines(path, "Check the path, which --compare names"))
+    got = re.findall("^- got: (.*)$", text, re.MULTILINE)
+    left_out = re.search(f"^{LEFT_OUT} = ([0-9 ]+|-)$", text, re.MULTILINE)
+    digest = re.search("^Inputs = .* references ([0-9a-f]+)$", text, re.MULTILINE)
+    if not left_out or not digest:
+        raise InputError(f"{path}: is not a results file of eval.py. Choose one in results/")
+    numbers = {*left_out[1].split()}  # counted from 1
+    rows = [row for row in range(len(references[0])) if str(row + 1) not in numbers]
+    if digest[1] != references_digest(references) or len(got) != len(rows):
+        raise InputError(
+            f"{path}: holds translations of another test set. Evaluate both models with the same"
+            " --source_test and --target_test"
+        )
+    hypotheses = [""] * len(references[0])
+    for row, translation in zip(rows, got, strict=True):
+        hypotheses[row] = translation
+    return hypotheses
+
+
+def references_digest(references) -> str:
+    """Return a digest that identifies the references of a test set, lists of str."""
+    text = "\n".join(itertools.chain(*references)).encode("utf-8", "surrogateescape")
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
 def settle(flags):
     """Find the files that the flags name, before TensorFlow is loaded; see `main`."""
     # Here, since `parse_flags` has a message for an environment without packages.
@@ -53,14 +88,16 @@ def settle(flags):
     models = find_trained(flags)
     if options.compare != NONE:
         check_exists(options.compare, "Check the path, which --compare names")
-    text = None
+    text = others = None
     if hp := models[0].hp:
         announce_inputs(hp, "source_test", "target_test")
         text = read_eval_set(hp)
+        if options.compare != NONE:
+            others = read_results(options.compare, [side.raw for side in text[1]])
         check_may_write(Path(hp.results), "results", hp)
         check_may_make(hp.results)
     one_thread_per_operation()
-    return options, models, text
+    return options, models, text, others
 
 
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
@@ -92,10 +129,8 @@ from inference import (
 from interop.original import is_original
 from model_card import record_evaluation, write_card
 from runtime.workers import worker_rank
-from text import read_lines
 
 SAMPLES = 5  # translations that are printed
-LEFT_OUT = "Left out, numbers of the pairs"
 MAX_PRINTED_CHARS = 200  # a line of LEFT_OUT may list hundreds of pairs
 MAX_NAME_CHARS = 200  # of a results file
 # Flags that appear in the name of the results file if they differ from those of training.
@@ -170,33 +205,6 @@ def describe_scores(test, got, hp, token_name) -> list[str]:
     ]
 
 
-def read_results(path, test) -> list[str]:
-    """Read the translations of another evaluation, one per pair of the test set."""
-    text = "\n".join(read_lines(path, "Check the path, which --compare names"))
-    got = re.findall("^- got: (.*)$", text, re.MULTILINE)
-    left_out = re.search(f"^{LEFT_OUT} = ([0-9 ]+|-)$", text, re.MULTILINE)
-    digest = re.search("^Inputs = .* references ([0-9a-f]+)$", text, re.MULTILINE)
-    if not left_out or not digest:
-        raise InputError(f"{path}: is not a results file of eval.py. Choose one in results/")
-    numbers = {*left_out[1].split()}  # counted from 1
-    rows = [row for row in range(len(test.references[0])) if str(row + 1) not in numbers]
-    if digest[1] != references_digest(test) or len(got) != len(rows):
-        raise InputError(
-            f"{path}: holds translations of another test set. Evaluate both models with the same"
-            " --source_test and --target_test"
-        )
-    hypotheses = [""] * len(test.references[0])
-    for row, translation in zip(rows, got, strict=True):
-        hypotheses[row] = translation
-    return hypotheses
-
-
-def references_digest(test) -> str:
-    """Return a digest that identifies the references of a test set."""
-    text = "\n".join(itertools.chain(*test.references)).encode("utf-8", "surrogateescape")
-    return hashlib.sha256(text).hexdigest()[:16]
-
-
 def describe_comparison(path, test, got, others, lang) -> list[str]:
     """Return a line per metric that compares two systems, this one first.
 
@@ -255,7 +263,7 @@ def describe_identity(loaded, decoding, digest, test) -> list[str]:
     inputs = f"weights {digest[:16]}, test set {test.digest()[:16]}"
     if is_original(loaded.paths[-1]):  # its checkpoint does not record the number of heads
         inputs += f", {loaded.hp.num_heads} heads"
-    inputs += f", references {references_digest(test)}"
+    inputs += f", references {references_digest(test.references)}"
     return [f"Decoding = {decoding}", f"Inputs = {inputs}"]
 
 
@@ -264,13 +272,14 @@ def is_long_list(line) -> bool:
     return line.startswith(LEFT_OUT) and len(line) >= MAX_PRINTED_CHARS
 
 
-def main(options, models, text=None):
+def main(options, models, text=None, others=None):
     """Translate and score the test set, print samples, and write the results file.
 
     Args:
       options: EvalFlags.
       models: list of `Trained`.
       text: that of the test set, if it was read.
+      others: the translations to compare with, if they were read.
     """
     rank, num_workers = worker_rank()  # raises the InputError of a wrong TF_CONFIG
     if options.robustness and num_workers > 1:
@@ -281,7 +290,8 @@ def main(options, models, text=None):
     check_may_write(path, "results", hp)
     check_regular_file(path, "the results are written there. Delete it")
     test = load_test_data(hp, vocabs, text=text)
-    others = read_results(options.compare, test) if options.compare != NONE else None
+    if options.compare != NONE and others is None:
+        others = read_results(options.compare, test.references)
     make_folder(hp.results)
     decoding = describe_decoding(loaded)
     digest = checkpoint.parameters_digest(paths)

@@ -48,39 +48,10 @@ class RerankFlags(Flags):
         check_outputs(self, outputs=["output"], inputs=["source", "nbest"])
 
 
-def settle(flags):
-    """Find the files that the flags name, before TensorFlow is loaded; see `main`."""
-    options, flags = RerankFlags.separate(flags)
-    check_not_given(flags, SEARCH_FLAGS, "has no effect: nothing is translated")
-    if options.method == "mbr":
-        check_not_given(flags, MODEL_FLAGS, "has no effect: mbr needs no model")
-    for name in ("source", "nbest"):
-        check_exists(getattr(options, name), f"Check the path, which --{name} names")
-    if options.method == "mbr":
-        return options, []
-    if "logdir" not in flags:
-        raise InputError(
-            "method reverse needs a model of the other direction. Give its folder with --logdir,"
-            " or use --method mbr"
-        )
-    return options, find_trained(flags)
-
-
-if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
-    settled = parse_flags(__doc__, settle, Hyperparams, RerankFlags, reads_model=True)
-
-import sacrebleu
-from tqdm import tqdm
-
-from inference import load_model
-from score import Scorer
-from text import blocks, normalize, read_lines
-
-SCORED_LINES = 100  # lines whose lists are scored together
-
-
 def read_nbest(path, num_lines) -> list[list[tuple[str, float]]]:
     """Read lists of translations, best first: for each line pairs of text and score."""
+    from text import normalize, read_lines  # here, as in `settle`
+
     lists = [[] for _ in range(num_lines)]
     for row, line in enumerate(read_lines(path, "Check the path, which --nbest names"), 1):
         number, _, rest = line.partition(" ||| ")
@@ -107,6 +78,40 @@ def read_nbest(path, num_lines) -> list[list[tuple[str, float]]]:
                 " translated"
             )
     return lists
+
+
+def settle(flags):
+    """Find the files that the flags name, before TensorFlow is loaded; see `main`."""
+    # Here, since `parse_flags` has a message for an environment without packages.
+    from text import read_lines
+
+    options, flags = RerankFlags.separate(flags)
+    check_not_given(flags, SEARCH_FLAGS, "has no effect: nothing is translated")
+    if options.method == "mbr":
+        check_not_given(flags, MODEL_FLAGS, "has no effect: mbr needs no model")
+    for name in ("source", "nbest"):
+        check_exists(getattr(options, name), f"Check the path, which --{name} names")
+    if options.method == "reverse" and "logdir" not in flags:
+        raise InputError(
+            "method reverse needs a model of the other direction. Give its folder with --logdir,"
+            " or use --method mbr"
+        )
+    models = find_trained(flags) if options.method == "reverse" else []
+    lines = list(read_lines(options.source, "Check the path, which --source names"))
+    return options, models, lines, read_nbest(options.nbest, len(lines))
+
+
+if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
+    settled = parse_flags(__doc__, settle, Hyperparams, RerankFlags, reads_model=True)
+
+import sacrebleu
+from tqdm import tqdm
+
+from inference import load_model
+from score import Scorer
+from text import blocks
+
+SCORED_LINES = 100  # lines whose lists are scored together
 
 
 def reverse_scores(lines, lists, scorer, weight) -> list[list[float]]:
@@ -152,15 +157,15 @@ def mbr_scores(best) -> list[float]:
     ]
 
 
-def main(options, models):
+def main(options, models, lines, lists):
     """Write the best translation of each line.
 
     Args:
       options: RerankFlags.
       models: list of `Trained`, none with method mbr.
+      lines: the sources.
+      lists: what `read_nbest` returned.
     """
-    lines = list(read_lines(options.source, "Check the path, which --source names"))
-    lists = read_nbest(options.nbest, len(lines))
     if options.method == "mbr":
         scores = map(mbr_scores, lists)
     else:

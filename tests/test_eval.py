@@ -96,7 +96,7 @@ def test_sacrebleu_with_several_references(references):
         assert score == expected > corpus_score(name, one, got, "en")[0]
         assert "nrefs:2" in signature
         assert confidence_intervals(both, got, "en")[name] > 0
-    assert one.digest() != both.digest() and references_digest(one) != references_digest(both)
+    assert one.digest() != both.digest() and references_digest(one.references) != references_digest(both.references)
     lines = describe_scores(both, got, Hyperparams(), "words")
     assert lines[0].startswith("Left out = 0 of 200")
 
@@ -215,7 +215,7 @@ def test_the_interval_of_a_bad_translation_of_few_sentences(got):
 
 def results_text(test, got, left_out="-"):
     lines = [f"- source: x\n- expected: y\n- got: {text}\n" for text in got]
-    lines += [f"Inputs = weights 0, test set 0, references {references_digest(test)}"]
+    lines += [f"Inputs = weights 0, test set 0, references {references_digest(test.references)}"]
     return "\n".join([*lines, f"Left out, numbers of the pairs = {left_out}", ""])
 
 
@@ -223,7 +223,7 @@ def test_translations_are_read_from_results(references, tmp_path):
     test = eval_set(references[:4], [0, 1, 2, 3])
     path = tmp_path / "results"
     path.write_text(results_text(test, ["a", "", "d\u2028\r e"], "3"), "utf-8", newline="")
-    assert read_results(path, test) == ["a", "", "", "d\u2028\r e"]
+    assert read_results(path, test.references) == ["a", "", "", "d\u2028\r e"]
 
 
 def test_results_that_cannot_be_compared(references, tmp_path):
@@ -241,11 +241,11 @@ def test_results_that_cannot_be_compared(references, tmp_path):
         path.write_text(text)
         if problem:
             with pytest.raises(InputError, match=f"{path}: .*{problem}"):
-                read_results(path, test)
+                read_results(path, test.references)
         else:
-            read_results(path, test)
+            read_results(path, test.references)
     with pytest.raises(InputError, match="--compare"):
-        read_results(tmp_path / "missing", test)
+        read_results(tmp_path / "missing", test.references)
     assert EvalFlags().compare == "none"
 
 

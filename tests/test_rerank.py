@@ -153,10 +153,9 @@ def test_standard_output_has_translations_only(tmp_path, monkeypatch, capsysbina
     monkeypatch.setattr(rerank, "load_model", load_model)
     monkeypatch.setattr(rerank, "Scorer", lambda *_: scorer)
     monkeypatch.setattr(rerank, "SCORED_LINES", 1)
-    (tmp_path / "in").write_text("x\ny\n")
     write_nbest(tmp_path / "nbest", [[("a", -2.0), ("b\u200b", -1.0)], [("c", -1.0), ("d", -2.0)]])
-    flags = {name: str(tmp_path / path) for name, path in (("source", "in"), ("nbest", "nbest"))}
-    rerank.main(rerank.RerankFlags(**flags), [])
+    lists = rerank.read_nbest(tmp_path / "nbest", 2)
+    rerank.main(rerank.RerankFlags(source="in", nbest="nbest"), [], ["x", "y"], lists)
     got = capsysbinary.readouterr()
     assert got.out == b"b\nc\n" and b"assuming num_heads 8" in got.err
     assert b"3 translations have no score, since they or their source have more than" in got.err

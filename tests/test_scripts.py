@@ -616,6 +616,16 @@ def refused_early(words, cwd=ROOT):
             "is a file, and a folder is needed here",
         ),
         (
+            ["eval.py", "--logdir", "{logdir}", "--source_test", "{source_test}"]
+            + ["--target_test", "{target_test}", "--compare", "{source_test}"],
+            "is not a results file of eval.py",
+        ),
+        (
+            ["rerank.py", "--source", "{source_test}", "--nbest", "{target_test}"]
+            + ["--method", "mbr"],
+            ":1: is not `number ",
+        ),
+        (
             ["eval.py", "--logdir", "{logdir}"]
             + ["--source_test", "/dev/null", "--target_test", "/dev/null"],
             "/dev/null: the file is empty. Put one sentence on each line",
