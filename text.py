@@ -341,12 +341,10 @@ def empty_text_error(path, num_sentences) -> InputError:
     """
     if num_sentences:
         return InputError(f"{path}: every line is empty. Put one sentence on each line")
-    if os.path.getsize(path):
-        return InputError(
-            f"{path}: every line is markup (with --tokenizer words, a line that starts with <). Put"
-            " one sentence on each line"
-        )
-    return InputError(f"{path}: the file is empty. Put one sentence on each line")
+    return InputError(
+        f"{path}: the file is empty, or every line is markup (with --tokenizer words, a line that"
+        " starts with <). Put one sentence on each line"
+    )
 
 
 def count_skipped(markup_lines) -> tuple[int, int]:
