@@ -96,7 +96,7 @@ CPU = PAPER | dict(
     decay_steps=AUTO,
     num_epochs=AUTO,
     beam=5,
-    alpha=1.4,
+    alpha=1.2,
     average_checkpoints=1,  # the last one, with the lowest learning rate, is the best
 )
 TINY = CPU | dict(

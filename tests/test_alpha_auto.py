@@ -47,9 +47,9 @@ def test_the_exponent_with_the_best_score_is_saved(flags, monkeypatch, capsys):
     monkeypatch.setattr(train, "SearchDecoder", record)
     monkeypatch.setattr(train, "corpus_score", lambda *_: (next(scores), ""))
     before = json.loads(hparams_path(flags["logdir"]).read_text())
-    change_saved(flags, alpha=1.2)
+    change_saved(flags, alpha=1.3)
     run_main(train, flags | dict(alpha="auto", average_checkpoints=2))  # all epochs are done
-    assert tried == [0.6, 1.0, 1.2, 1.4, 1.8]
+    assert tried == [0.6, 1.0, 1.3, 1.4, 1.8]
     assert "Chosen: alpha 1.0 (BLEU of the development set: 0.6: 40.00" in capsys.readouterr().out
     saved = json.loads(hparams_path(flags["logdir"]).read_text())
     assert saved == before | dict(alpha=1.0, beam=2, average_checkpoints=2)
@@ -83,7 +83,7 @@ def test_equal_scores_keep_the_exponent(flags, monkeypatch):
     monkeypatch.setattr(train, "SearchDecoder", lambda *_, **__: translate_nothing)
     monkeypatch.setattr(train, "corpus_score", lambda *_: (0.0, ""))
     run_main(train, flags | dict(alpha="auto"))
-    assert json.loads(hparams_path(flags["logdir"]).read_text())["alpha"] == 1.4
+    assert json.loads(hparams_path(flags["logdir"]).read_text())["alpha"] == 1.2
 
 
 def test_a_signal_changes_nothing(flags, monkeypatch):

@@ -385,7 +385,7 @@ def test_eval_writes_plain_text_for_each_line(run, decoding):
     done = forked_script("eval.py", logdir=flags["logdir"], results=flags["results"], **decoding)
     assert done.returncode == 0, done.stderr
     if not decoding:  # as in the recipe
-        assert "beam 5, length penalty paper 1.4" in done.stdout
+        assert "beam 5, length penalty paper 1.2" in done.stdout
     few = "average_checkpoints is 10, but the last quarter of this training has"
     assert (few in done.stderr) == ("average_checkpoints" in decoding)
     name = re.search(r"Full results: (.+)", done.stdout)[1]
