@@ -504,7 +504,9 @@ def adapt_schedule(start, row, data, vocabs) -> dict[str, int]:
     """
     hp, saved = start.hp, start.saved
     has_no_end = hp.num_epochs == NO_EPOCH_LIMIT and not hp.max_steps
-    if not has_no_end and (hp.num_epochs, hp.max_steps) == (saved.num_epochs, saved.max_steps):
+    has_new_end = (hp.num_epochs, hp.max_steps) != (saved.num_epochs, saved.max_steps)
+    falls_from_now = hp.given.get("decay_steps") == AUTO and not saved.decay_steps
+    if not (has_no_end or has_new_end or falls_from_now):
         return {}
     steps_per_epoch = count_steps_per_epoch(hp, data, vocabs)
     num_epochs, decay_steps = hp.num_epochs, hp.decay_steps
@@ -515,9 +517,10 @@ def adapt_schedule(start, row, data, vocabs) -> dict[str, int]:
         more_epochs = count_epochs(hp.max_steps - row.step, steps_per_epoch)
         num_epochs = max(hp.num_epochs, row.epoch + more_epochs)
     steps = count_steps(num_epochs, steps_per_epoch, hp.max_steps)
-    if saved.decay_steps and is_chosen(hp, "decay_steps"):
+    if falls_from_now or saved.decay_steps and is_chosen(hp, "decay_steps"):
         decay_steps = steps
-        print(f"The learning rate now falls up to step {decay_steps}, not {saved.decay_steps}")
+        before = f", not {saved.decay_steps}" if saved.decay_steps else ""
+        print(f"The learning rate now falls up to step {decay_steps}{before}")
     if hp.warmup_steps > steps and row.step < hp.warmup_steps:
         print(late_peak_note(hp.warmup_steps, steps), file=sys.stderr)
     return dict(num_epochs=num_epochs, decay_steps=decay_steps)

@@ -337,21 +337,25 @@ def test_the_schedule_is_that_of_max_steps():
 
 
 @pytest.mark.parametrize(
-    "flags, steps",
+    "before, flags, steps",
     [
-        (dict(), 20),
-        (dict(num_epochs=5), 50),
-        (dict(max_steps=15), 15),
-        (dict(num_epochs=5, decay_steps=30), 30),
+        ("auto", dict(), 20),
+        ("auto", dict(num_epochs=5), 50),
+        ("auto", dict(max_steps=15), 15),
+        ("auto", dict(num_epochs=5, decay_steps=30), 30),
+        (0, dict(decay_steps="auto"), 20),
+        (0, dict(num_epochs=5, decay_steps="auto"), 50),
+        (0, dict(num_epochs=5), 0),
+        (30, dict(decay_steps="auto"), 30),
     ],
 )
-def test_the_learning_rate_falls_up_to_the_new_end_of_a_training_that_resumes(flags, steps):
-    first = dict(recipe="tiny", num_epochs=2, batch_size=10)
+def test_the_learning_rate_falls_up_to_the_new_end_of_a_training_that_resumes(before, flags, steps):
+    first = dict(recipe="tiny", num_epochs=2, batch_size=10, decay_steps=before)
     rows = RaggedIds.from_lists([[4, 3]] * 100)
     data = SentencePairs(rows, rows, [], [], [])
     saved = make_hparams(first)
     saved = dataclasses.replace(saved, **choose_schedule(saved, steps_per_epoch=10))
-    assert saved.decay_steps == 20
+    assert saved.decay_steps == (20 if before == "auto" else before)
     start = train.Start(override(saved, first | flags), saved=saved)
     chosen = train.adapt_schedule(start, manifest.make_row(1, 10), data, None)
     assert dataclasses.replace(start.hp, **chosen).decay_steps == steps
