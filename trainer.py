@@ -105,18 +105,14 @@ def evaluate_dev(decode, loss_fn, dev, hp):
 def out_of_patience(scores, patience) -> bool:
     """Whether none of the last `patience` evaluations has improved the dev score.
 
-    A score of 0 does not count before the first one above it: the model has learned too little.
-
     >>> [out_of_patience([12.0, 11.5], patience) for patience in (0, 1, 2)]
     [False, True, False]
-    >>> out_of_patience([0.0, 0.0], 1), out_of_patience([0.0, 2.0, 0.0], 1)
-    (False, True)
 
     Args:
       scores: list, in order of time.
       patience: 0 for no limit.
     """
-    if not patience or not any(scores):
+    if not patience or not scores:
         return False
     return len(scores) - 1 - scores.index(max(scores)) >= patience
 
