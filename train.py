@@ -496,7 +496,9 @@ def settle_schedule(hp, data, vocabs) -> dict[str, int]:
 
 
 def adapt_schedule(start, row, data, vocabs) -> dict[str, int]:
-    """Choose again the numbers that the program chose, if a resumed training has a new end.
+    """Choose the schedule again if a resumed training has a new end.
+
+    It is chosen as well if `--decay_steps auto` is given, and the learning rate had no end.
 
     Args:
       start: Start.

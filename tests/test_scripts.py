@@ -628,7 +628,7 @@ def refused_early(words, cwd=ROOT):
         (
             ["eval.py", "--logdir", "{logdir}"]
             + ["--source_test", "/dev/null", "--target_test", "/dev/null"],
-            "/dev/null: the file is empty, or every line is markup",
+            "/null: the file is empty, or every line is markup .* Put one sentence on each line",
         ),
         (["export.py", "--logdir", "{logdir}", "--output", "{logdir}"], "already exists"),
         (
