@@ -6,8 +6,9 @@ answers at once; `load` imports what a row names.
 
 import dataclasses
 
+from interop.optional import check_installed
 from runtime.errors import InputError
-from runtime.flags import Choice, flag
+from runtime.flags import NONE, Choice, Condition, flag
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +116,10 @@ CTRANSLATE2_NEEDS = USUAL_TRANSFORMER | dict(
 MARIAN_NEEDS = USUAL_TRANSFORMER | dict(
     positions="paired_sinusoid", normalization="post", tied_embeddings=True
 )
+CTRANSLATE2_PENALTY = Condition(
+    lambda penalty: penalty in (NONE, "ctranslate2"),
+    "--length_penalty ctranslate2 with --alpha (1 is usual), or --beam 1",
+)
 SEARCH_OF_OTHERS = ("beam", "length_penalty", "alpha")
 OTHER_FORMAT = "Export with --format saved_model, or train with --recipe tiny, small or paper"
 
@@ -126,13 +131,21 @@ class EngineChoice(Choice):
     Attributes:
       quantizes: whether `target` has the argument `quantization`.
       runs_several: whether it runs several models together.
+      packages: those that it imports, and that requirements.txt lacks.
     """
 
     quantizes: bool = False
     runs_several: bool = False
+    packages: tuple = ()
 
-    def check_number(self, models, chosen_by):
-        """Raise InputError if there are several models, and what is chosen by a flag runs one."""
+    def check_ready(self, models, chosen_by):
+        """Check that it runs so many models, and that its packages are installed.
+
+        Args:
+          models: list.
+          chosen_by: the flag that chooses it, for the message.
+        """
+        check_installed(self.packages)
         if len(models) > 1 and not self.runs_several:
             raise InputError(
                 f"logdir names several models, but {chosen_by} takes one. Name one folder"
@@ -161,6 +174,7 @@ EXPORT_FORMATS = dict(
         CTRANSLATE2_NEEDS,
         OTHER_FORMAT,
         quantizes=True,
+        packages=("ctranslate2",),
         refused=SEARCH_OF_OTHERS,
     ),
     huggingface=ExportChoice(
@@ -168,12 +182,14 @@ EXPORT_FORMATS = dict(
         MARIAN_NEEDS,
         "Export with --format saved_model, or train with one vocabulary for both languages and"
         " --recipe updated or paper, or with --positions paired_sinusoid --normalization post",
+        packages=("safetensors",),
     ),
     onnx=ExportChoice(
         "interop.onnx_model.write",
         dict(temperature=0.0, no_repeat_ngram=0),
         "Leave it out: the exported search has neither",
         quantizes=True,
+        packages=("tf2onnx",),
         has_search=True,
         runs_several=True,
     ),
@@ -182,6 +198,7 @@ EXPORT_FORMATS = dict(
         CTRANSLATE2_NEEDS | dict(tokenizer="bpe"),
         OTHER_FORMAT,
         quantizes=True,
+        packages=("ctranslate2",),
         refused=SEARCH_OF_OTHERS,
         suffix=".argosmodel",
     ),
@@ -192,9 +209,10 @@ ENGINES = dict(
     tensorflow=EngineChoice("inference.SearchDecoder", runs_several=True),
     ctranslate2=EngineChoice(
         "interop.ctranslate2_model.CTranslate2Decoder",
-        CTRANSLATE2_NEEDS,
+        CTRANSLATE2_NEEDS | dict(used_length_penalty=CTRANSLATE2_PENALTY),
         "Leave out --engine",
         quantizes=True,
+        packages=("ctranslate2",),
     ),
 )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from choices import FORMS
 from hparams import SEARCH_FLAGS, Hyperparams, find_trained, hparams_path, read_hparams
 from runtime.cli import parse_flags, run_script
+from runtime.cluster import worker_rank
 from runtime.errors import InputError
 from runtime.files import (
     announce_inputs,
@@ -85,6 +86,8 @@ def settle(flags):
     from eval_sets import read_eval_set
 
     options, flags = EvalFlags.separate(flags)
+    if worker_rank()[1] > 1 and options.robustness:
+        raise InputError("robustness works in a single process only. Unset TF_CONFIG")
     models = find_trained(flags)
     if options.compare != NONE:
         check_exists(options.compare, "Check the path, which --compare names")
@@ -128,7 +131,6 @@ from inference import (
 )
 from interop.original import is_original
 from model_card import record_evaluation, write_card
-from runtime.workers import worker_rank
 
 SAMPLES = 5  # translations that are printed
 MAX_PRINTED_CHARS = 200  # a line of LEFT_OUT may list hundreds of pairs
@@ -281,9 +283,7 @@ def main(options, models, text=None, others=None):
       text: that of the test set, if it was read.
       others: the translations to compare with, if they were read.
     """
-    rank, num_workers = worker_rank()  # raises the InputError of a wrong TF_CONFIG
-    if options.robustness and num_workers > 1:
-        raise InputError("robustness works in a single process only. Unset TF_CONFIG")
+    rank, _ = worker_rank()
     loaded = load_model(models)
     hp, paths, vocabs = loaded.hp, loaded.paths, loaded.vocabs
     path = results_path(loaded)

@@ -25,7 +25,14 @@ from choices import EXPORT_FORMATS, quantization_flag
 from hparams import Hyperparams, find_trained
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import check_utf8, durable_replace, fsync, make_folder, temp_path
+from runtime.files import (
+    check_may_make,
+    check_utf8,
+    durable_replace,
+    fsync,
+    make_folder,
+    temp_path,
+)
 from runtime.flags import Flags, check_not_given, flag
 
 
@@ -44,10 +51,12 @@ def settle(flags):
     refused = EXPORT_FORMATS[options.format].refused
     check_not_given(flags, refused, "is given to the program that loads the model")
     models = find_trained(flags)
-    EXPORT_FORMATS[options.format].check_number(models, f"--format {options.format}")
+    EXPORT_FORMATS[options.format].check_ready(models, f"--format {options.format}")
     if models[0].hp:
         options.check_needs(models[0].hp)
     check_new(options.output, EXPORT_FORMATS[options.format].suffix)
+    check_utf8(options.output)
+    check_may_make(Path(options.output).parent)
     return options, models
 
 
@@ -83,7 +92,6 @@ def main(options, models):
       OSError: the output cannot be written.
     """
     choice, output = EXPORT_FORMATS[options.format], Path(options.output)
-    check_utf8(output)
     loaded = load_model(models)
     options.check_needs(loaded.hp)
     more = dict(quantization=options.quantization) if choice.quantizes else {}

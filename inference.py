@@ -16,7 +16,7 @@ from tqdm import tqdm
 import checkpoint
 import manifest
 from data_load import encode_lines
-from hparams import Hyperparams, read_hparams
+from hparams import Hyperparams, check_ensemble, read_hparams
 from ids import BOS, EOS, PAD, UNK, RaggedIds
 from interop import original
 from model import make_model
@@ -36,7 +36,7 @@ from search import (
 )
 from text import normalize
 from variants.ensemble import Ensemble
-from vocab import fingerprints, load_vocabs, truncate_at_eos
+from vocab import truncate_at_eos
 
 # The limits of a batch bound the memory. Larger batches are faster.
 MAX_BATCH_SOURCE_TOKENS = 4096  # padding included
@@ -99,7 +99,7 @@ def load_single(trained) -> LoadedModel:
     if original.is_original(path):
         return LoadedModel([path], *original.load_original(path, trained.given))
     hp = trained.hp or read_hparams(trained.logdir)  # raises the error of the missing file
-    vocabs = load_vocabs(hp)
+    vocabs = trained.vocabs
     paths = choose_checkpoints(path, hp)
     try:
         checkpoint.check_sizes(hp, [*map(len, vocabs)], path)
@@ -115,25 +115,7 @@ def load_single(trained) -> LoadedModel:
 def make_ensemble(all_loaded) -> LoadedModel:
     """Make an `Ensemble` of several `LoadedModel`, with the hyperparameters of the first."""
     paths, hps, models, vocabs = zip(*all_loaded, strict=True)
-    logdirs = [hp.logdir for hp in hps]
-    for logdir, hp, own_vocabs in zip(logdirs, hps, vocabs, strict=True):
-        if (hp.source_lang, hp.target_lang) != (hps[0].source_lang, hps[0].target_lang):
-            raise InputError(
-                f"{logdir}: translates from {hp.source_lang} to {hp.target_lang}, and {logdirs[0]}"
-                f" from {hps[0].source_lang} to {hps[0].target_lang}. Choose models of one"
-                " direction"
-            )
-        if fingerprints(own_vocabs) != fingerprints(vocabs[0]):
-            raise InputError(
-                f"{logdir}: has another vocabulary than {logdirs[0]}. Train both models with the"
-                " same --preprocessed"
-            )
-        for name in ("pad_to", "masks_from_ids", "unbounded_length", "max_input_tokens"):
-            if getattr(hp, name) != getattr(hps[0], name):
-                raise InputError(
-                    f"{logdir}: reads sentences in another way than {logdirs[0]} (maxlen,"
-                    " position encodings or masks differ). Choose models of similar recipes"
-                )
+    check_ensemble(hps)
     return LoadedModel([*itertools.chain(*paths)], hps[0], Ensemble(models), vocabs[0])
 
 

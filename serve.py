@@ -6,15 +6,12 @@ The page is at http://127.0.0.1:8080. Other computers can open it only if --host
 
 import asyncio
 import dataclasses
-import ipaddress
-import re
 import signal
-import socket
 
 from hparams import Hyperparams, find_trained
 from runtime.cli import parse_flags, run_script
-from runtime.errors import InputError
 from runtime.flags import NONE, Flags, flag
+from server.hosts import accepted_hosts, check_address
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +38,11 @@ class ServeFlags(Flags):
 
 
 def settle(flags):
-    """Find the model, before TensorFlow is loaded; see `main`."""
+    """Find the model, and check the address, before TensorFlow is loaded; see `main`."""
     options, flags = ServeFlags.separate(flags)
-    return options, find_trained(flags)
+    hosts = accepted_hosts(options)
+    check_address(options.host, options.port)
+    return options, find_trained(flags), hosts
 
 
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
@@ -51,56 +50,23 @@ if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
 
 from inference import Translator, load_model
 from paragraphs import Splitter
-from server.app import host_name, make_app
+from server.app import make_app
 from server.inside import InsideView
 from server.listening import listen
 from server.translating import InspectedTranslator, Sentence
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
-
-def is_loopback(host) -> bool:
-    """Whether only this computer can connect to a host, an address or a name."""
-    try:
-        results = socket.getaddrinfo(host, None)
-    except (OSError, UnicodeError):
-        return False  # `listen` reports it
-    addresses = [ipaddress.ip_address(address) for *_, (address, *_) in results]
-    # Python 3.13 does this itself for IPv4 within IPv6, ::ffff:127.0.0.1.
-    return all((getattr(a, "ipv4_mapped", None) or a).is_loopback for a in addresses)
-
-
-def accepted_hosts(options) -> tuple[str, ...]:
-    """List the host names under which clients may address the server; none if any name will do.
-
-    Args:
-      options: ServeFlags.
-    """
-    names = [] if options.allowed_hosts == NONE else options.allowed_hosts.split(",")
-    if not names and not is_loopback(options.host):
-        return ()
-    hosts = [*LOOPBACK, options.host.lower()]
-    for name in names:
-        hosts.append(host_name(name.strip()))
-        if not re.fullmatch("[a-z0-9.:_-]+", hosts[-1] or ""):
-            raise InputError(
-                f"allowed_hosts: {name!r} is not a host name. Give names such as"
-                " translate.example.org, with commas between them"
-            )
-    return tuple(dict.fromkeys(hosts))
-
-
-def main(options, models):
+def main(options, models, hosts):
     """Serve until the program is stopped.
 
     Args:
       options: ServeFlags.
       models: list of `Trained`.
+      hosts: what `accepted_hosts` returned.
 
     Raises:
       KeyboardInterrupt: a signal came.
     """
-    hosts = accepted_hosts(options)
     loaded = load_model(models)
     hp = loaded.hp
     nbest = 1 if hp.temperature else options.nbest  # a random translation is one

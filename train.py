@@ -35,6 +35,7 @@ from hparams import (
 )
 from manifest import read_rows, rows_to
 from runtime.cli import parse_flags, run_script
+from runtime.cluster import worker_rank
 from runtime.errors import InputError
 from runtime.files import (
     announce_inputs,
@@ -62,6 +63,7 @@ class Start(NamedTuple):
     other: Hyperparams | None = None  # of the model that it starts from
     pretrained: Any = None  # that model, if it is of another program: a `Pretrained`
     dev_text: Any = None  # what `read_eval_set` returned for the development set
+    vocabs: tuple = ()  # of source and target
 
     @property
     def deadline(self) -> float | None:
@@ -80,9 +82,9 @@ def find_start(flags) -> Start:
     # Here, since `parse_flags` has a message for an environment without packages.
     from eval_sets import read_eval_set
     from text import check_text_files, training_files
-    from vocab import check_vocabs_exist
+    from vocab import load_vocabs
 
-    logdir = flags.get("logdir", Hyperparams.logdir)
+    logdir, (_, num_workers) = flags.get("logdir", Hyperparams.logdir), worker_rank()
     if "TF_CONFIG" not in os.environ:  # of several workers, one holds the lock
         check_unlocked(logdir)
         check_may_make(logdir)
@@ -102,8 +104,12 @@ def find_start(flags) -> Start:
         training_files(start.hp)
     else:
         check_text_files(start.hp, "train")
-        if not start.other:
-            check_vocabs_exist(start.hp)
+    if flags.keys() & {"source_test", "target_test"}:
+        check_text_files(start.hp, "test")  # eval.py reads it, which may be hours later
+    if start.deadline and num_workers > 1:
+        raise InputError("minutes works in a single process only. Give --max_steps in its place")
+    vocabs = start.pretrained.vocabs if start.pretrained else load_vocabs(start.other or start.hp)
+    start = start._replace(vocabs=vocabs)
     if flags.get("alpha") == AUTO:
         check_alpha_auto(start.hp)
     if start.hp.source_dev == NONE:
@@ -122,6 +128,8 @@ def resume(given, saved, rows) -> Start:
       rows: its checkpoints.
     """
     hp = override(saved, given)
+    if not rows[-1].epoch_done:
+        check_same_batches(hp, saved)
     if saved.num_epochs == NO_EPOCH_LIMIT and not given.get("minutes"):
         hp = replace_minutes(hp)
     start_from = given.get("start_from", NONE)
@@ -210,10 +218,8 @@ from inference import SearchDecoder, choose_checkpoints, load_model
 from model_card import recording_training
 from monitor import summaries, tensorboard_events
 from overlap import overlap_notes
-from runtime.workers import worker_rank
-from text import check_text_files
 from trainer import SavedOrigin, Trainer, digest_of
-from vocab import fingerprints, load_vocabs, save_vocabs
+from vocab import fingerprints, save_vocabs
 
 # The step is in training_step.py, the loop in trainer.py, which also says why it is not Model.fit.
 
@@ -239,11 +245,8 @@ def main(start):
       KeyboardInterrupt: a signal came, and a checkpoint was saved.
       OSError: the disk is full, the memory is too small, or another worker has ended.
     """
-    if worker_rank()[1] > 1 and start.deadline:
-        raise InputError("minutes works in a single process only. Give --max_steps in its place")
-    hp, rows, origin = start.hp, [], None
+    hp, rows, origin, vocabs = start.hp, [], None, start.vocabs
     choose_alpha_last = hp.given.get("alpha") == AUTO
-    vocabs = start.pretrained.vocabs if start.pretrained else load_vocabs(start.other or hp)
     if start.rows:
         rows = rows_to_resume(start, vocabs)
         more_steps = start.deadline or epochs_follow_steps(hp, rows[-1].step)
@@ -263,8 +266,6 @@ def main(start):
             vocab.check_flags(dataclasses.replace(hp, vocab_sha256=fingerprints(vocabs)))
         origin = start.pretrained or saved_origin(start, vocabs)
         print(f"Starting from {origin.describe()} in {start.other.logdir}")
-    if "source_test" in hp.given or "target_test" in hp.given:
-        check_text_files(hp, "test")  # eval.py reads it, which may be hours later
     for note in training_language_notes(hp):
         print(note, file=sys.stderr)
     dev = load_dev_data(hp, vocabs, start.dev_text)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from choices import ENGINES, quantization_flag
 from hparams import ATTENDS, SEARCH_FLAGS, Hyperparams, find_trained
 from runtime.cli import parse_flags, run_script
+from runtime.cluster import worker_rank
 from runtime.errors import InputError
 from runtime.files import (
     atomic_open,
@@ -28,6 +29,8 @@ from runtime.files import (
 )
 from runtime.flags import NONE, Condition, Flags, check_not_given, flag
 from runtime.parallel import one_thread_per_operation
+
+SOURCE_HINT = "Check the path, which --source names"
 
 # Conditions of rules.
 SOURCE_FILE = Condition(lambda path: path != "-", "the file of the sources, --{name}")
@@ -124,8 +127,9 @@ class TranslateFlags(Flags):
 def settle(flags):
     """Find the files that the flags name, before TensorFlow is loaded; see `main`."""
     options, flags = TranslateFlags.separate(flags)
+    check_workers(options)
     models = find_trained(flags)
-    ENGINES[options.engine].check_number(models, f"--engine {options.engine}")
+    ENGINES[options.engine].check_ready(models, f"--engine {options.engine}")
     if models[0].hp:
         check_model(options, models[0].hp)
     for name in ("source", "score", "prefix"):
@@ -136,7 +140,7 @@ def settle(flags):
     # Scores are computed batch by batch, and from "-", sentences may come one by one.
     if options.score == NONE and options.source != "-":
         one_thread_per_operation()
-    return options, models
+    return options, models, read_texts(options)
 
 
 def check_model(options, hp):
@@ -147,6 +151,60 @@ def check_model(options, hp):
             f" hypothesis at most. Use --beam {options.nbest}"
         )
     options.check_needs(hp)
+
+
+def check_workers(options):
+    """Raise InputError if a flag needs a single process, but TF_CONFIG names several workers."""
+    if worker_rank()[1] == 1:
+        return
+    for name in ("score", "prefix", "attention", "alignments", "replace_unknown"):
+        if getattr(options, name) not in (NONE, False):
+            raise InputError(f"{name} works in a single process only. Unset TF_CONFIG")
+    if "-" in (options.source, options.output):
+        raise InputError("TF_CONFIG names several workers. Give --source and --output")
+
+
+def read_other_side(source, num_lines, path, name, remedy) -> list[str]:
+    """Read a file that has a line for each line of the source.
+
+    Args:
+      source: the path of the source, which has `num_lines` lines.
+      path: the value of the flag `name`.
+      remedy: the end of the message if the files differ in length.
+    """
+    from text import read_lines  # here, as in `settle`
+
+    lines = list(read_lines(path, f"Check the path, which --{name} names"))
+    if len(lines) != num_lines:
+        raise InputError(f"{source}: {num_lines} lines, but {path} has {len(lines)}. {remedy}")
+    return lines
+
+
+def read_texts(options):
+    """Read the files that must have a line for each line of the source.
+
+    Args:
+      options: TranslateFlags.
+
+    Returns:
+      With --score, the lines of the source and their translations, two lists of str; with
+      --prefix, the first words of each translation, list of str; else None.
+    """
+    from text import read_lines  # here, as in `settle`
+
+    if options.score != NONE:
+        lines = list(read_lines(options.source, SOURCE_HINT))
+        remedy = "Make line n of one file the translation of line n of the other"
+        return lines, read_other_side(options.source, len(lines), options.score, "score", remedy)
+    if options.prefix != NONE:
+        message = "with --prefix it is read twice. Write the text to a file"
+        check_regular_file(options.source, message)
+        num_lines = sum(1 for _ in read_lines(options.source, SOURCE_HINT))
+        remedy = "Give one line, which may be empty, for each line of the source"
+        return read_other_side(options.source, num_lines, options.prefix, "prefix", remedy)
+    if os.path.isfile(options.source) or os.path.isdir(options.source):
+        next(read_lines(options.source, SOURCE_HINT), None)  # its errors
+    return None
 
 
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
@@ -169,13 +227,11 @@ from monitor.attention_maps import (
 from paragraphs import Paragraph, Splitter
 from protected import make_translator
 from runtime.lines import batch_as_available, prompt_lines
-from runtime.workers import worker_rank
 from score import LineScore, Scorer
 from text import GZIP_MAGIC, blocks, decode_utf8, read_lines
 
 MAX_BATCH_LINES = 1000  # lines that are translated together, sorted by length
 SPLIT_HINT = "With --split, all of a long line is translated, part by part"
-SOURCE_HINT = "Check the path, which --source names"
 
 # Reading and writing lines -----------------------------------------------------
 
@@ -214,34 +270,6 @@ def count_lines(path) -> int | None:
         if file.peek(2)[:2] == GZIP_MAGIC:
             return None
         return sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
-
-
-def read_other_side(source, num_lines, path, name, remedy) -> list[str]:
-    """Read a file that has a line for each line of the source.
-
-    Args:
-      source: the path of the source, which has `num_lines` lines.
-      path: the value of the flag `name`.
-      remedy: the end of the message if the files differ in length.
-    """
-    lines = list(read_lines(path, f"Check the path, which --{name} names"))
-    if len(lines) != num_lines:
-        raise InputError(f"{source}: {num_lines} lines, but {path} has {len(lines)}. {remedy}")
-    return lines
-
-
-def read_prefixes(options) -> list[str] | None:
-    """Read the first words of each translation; None if no flag names them.
-
-    Args:
-      options: TranslateFlags.
-    """
-    if options.prefix == NONE:
-        return None
-    check_regular_file(options.source, "with --prefix it is read twice. Write the text to a file")
-    num_lines = sum(1 for _ in read_lines(options.source, SOURCE_HINT))
-    remedy = "Give one line, which may be empty, for each line of the source"
-    return read_other_side(options.source, num_lines, options.prefix, "prefix", remedy)
 
 
 class TranslatedLine(NamedTuple):
@@ -362,11 +390,8 @@ def open_alignments(path):
 # Scoring -----------------------------------------------------------------------
 
 
-def score_file(options, loaded):
-    """Score the translations in a file, and align them if the flags say so."""
-    lines = list(read_lines(options.source, SOURCE_HINT))
-    remedy = "Make line n of one file the translation of line n of the other"
-    translations = read_other_side(options.source, len(lines), options.score, "score", remedy)
+def score_file(options, loaded, lines, translations):
+    """Score the translation of each line, and align them if the flags say so."""
     scorer, totals = Scorer(loaded), np.zeros(3)  # log-probability, tokens, lines with a score
     no_bar = is_shown(options.output)
     bar = tqdm(
@@ -399,11 +424,12 @@ def score_file(options, loaded):
 # Translating -------------------------------------------------------------------
 
 
-def translate_stream(options, translator, file, write_alignments):
+def translate_stream(options, translator, prefixes, file, write_alignments):
     """Translate lines as they come, with a progress bar unless the terminal shows the lines.
 
     Args:
       options: TranslateFlags.
+      prefixes: the first words of each translation, list of str; None: none.
       file: file of bytes to write the translations to.
       write_alignments: function of lines, or None.
 
@@ -413,7 +439,6 @@ def translate_stream(options, translator, file, write_alignments):
     """
     loaded, total = translator.loaded, count_lines(options.source)
     no_bar = total is None or is_shown(options.output)
-    prefixes = read_prefixes(options)
     translate = LineTranslator(options, translator)
     number = 0  # of the next line
     recent = []  # translations that show whether the model has learned anything
@@ -441,12 +466,12 @@ def translate_stream(options, translator, file, write_alignments):
     return None if is_dialog(options.source) else last
 
 
-def translate_alone(options, translator):
+def translate_alone(options, translator, prefixes):
     """Translate what the flags name in this process, and draw the attention at the end."""
     if options.attention != NONE:  # before the work of hours
         make_folder(Path(options.attention).parent)
     with open_outputs(options) as outputs:
-        last = translate_stream(options, translator, *outputs)
+        last = translate_stream(options, translator, prefixes, *outputs)
     if last:  # not before both files have their names: the picture may fail
         draw_translation(translator.loaded, last, options.attention)
 
@@ -475,39 +500,30 @@ def translate_with_workers(options, translator):
                 file.write(line.format(number, options.nbest))
 
 
-def check_workers(options):
-    """Raise InputError if a flag needs a single process, but TF_CONFIG names several workers."""
-    if worker_rank()[1] == 1:
-        return
-    for name in ("score", "prefix", "attention", "alignments", "replace_unknown"):
-        if getattr(options, name) not in (NONE, False):
-            raise InputError(f"{name} works in a single process only. Unset TF_CONFIG")
-    if "-" in (options.source, options.output):
-        raise InputError("TF_CONFIG names several workers. Give --source and --output")
-
-
-def main(options, models):
+def main(options, models, texts):
     """Translate the text that the flags name, or score given translations.
 
     Args:
       options: TranslateFlags.
       models: list of `Trained`.
+      texts: what `read_texts` returned.
     """
-    check_workers(options)
     if options.source == "-":
         start_quickly()
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for translations only
         loaded = load_model(models)
     check_model(options, loaded.hp)  # also of one of the 2017 code
     if options.score != NONE:
-        return score_file(options, loaded)
+        return score_file(options, loaded, *texts)
     choice = ENGINES[options.engine]
     more = dict(quantization=options.quantization) if choice.quantizes else {}
     decode = choice.load()(loaded, options.nbest, **more)
     unit = "sentence" if options.split else "line"
     translator = make_translator(loaded, options.protect, decode, unit=unit)
-    translate = translate_with_workers if worker_rank()[1] > 1 else translate_alone
-    translate(options, translator)
+    if worker_rank()[1] > 1:
+        translate_with_workers(options, translator)
+    else:
+        translate_alone(options, translator, prefixes=texts)
     for note in translator.notes():
         print(note, file=sys.stderr)
     if translator.truncated and not options.split:

@@ -12,7 +12,6 @@ from ids import BOS, EOS, PAD, SPECIALS, UNK
 from inference import Hypothesis
 from interop.optional import import_optional
 from modules import Normalize
-from runtime.errors import InputError
 
 MAX_BATCH_TOKENS = 4096  # of the sources, padding included
 PAD_LOGIT = -1e9  # so low that <PAD> is never chosen
@@ -176,13 +175,7 @@ class CTranslate2Decoder:
     """
 
     def __init__(self, loaded, nbest, quantization):
-        hp = loaded.hp
-        if hp.beam > 1 and hp.length_penalty != "ctranslate2":
-            raise InputError(
-                f"CTranslate2 does not have the length penalty {hp.length_penalty}. Use"
-                " --length_penalty ctranslate2 with --alpha (1 is usual), or --beam 1"
-            )
-        self.hp, self.nbest, (self.source, self.target) = hp, nbest, loaded.vocabs
+        self.hp, self.nbest, (self.source, self.target) = loaded.hp, nbest, loaded.vocabs
         self.token_to_id = {token: i for i, token in enumerate(self.target.tokens())}
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model"

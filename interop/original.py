@@ -9,7 +9,7 @@ from hparams import Hyperparams, check_matches, make_hparams
 from model import make_model
 from runtime.errors import InputError
 from variable_names import variable_shapes, variables_by_2017_name
-from vocab import WordVocab, load_vocabs
+from vocab import WordVocab, fingerprints, load_vocabs
 
 
 def load_original(path, given):
@@ -41,7 +41,8 @@ def load_original(path, given):
         )
     model = make_model(hp, *vocab_sizes)
     assign_original(model, arrays, path)
-    return hp, model, load_vocabs(hp)
+    vocabs = load_vocabs(hp)
+    return dataclasses.replace(hp, vocab_sha256=fingerprints(vocabs)), model, vocabs
 
 
 def not_original_error(path, problem) -> InputError:

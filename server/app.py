@@ -7,13 +7,14 @@ import re
 from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 
 from paragraphs import Paragraph, split_lines
 from runtime.files import is_utf8
 from server.errors import RequestError
+from server.hosts import host_name
 from server.html_text import HtmlText
 from server.inside import Look
 from server.translating import Batcher, Sentence, nth_text
@@ -137,21 +138,6 @@ async def check_host(request, handler):
 def host_header(request) -> str:
     """Return the header Host; without it, `request.host` would ask the network for a name."""
     return request.headers.get("Host", "")
-
-
-def host_name(header):
-    """Return the host name in the header Host, or None if the header is malformed.
-
-    >>> host_name("localhost:8080"), host_name("[::1]"), host_name("user@localhost")
-    ('localhost', '::1', None)
-    """
-    try:
-        parts = urlsplit(f"//{header}")
-        parts.port  # noqa: B018  raises the error of an invalid port
-    except ValueError:
-        return None
-    # `hostname` is without the name of a user, which a browser never sends.
-    return parts.hostname if parts.netloc == header and "@" not in header else None
 
 
 async def handle_page(_):

@@ -10,9 +10,9 @@ import sys
 from aiohttp import web
 from aiohttp.http_exceptions import ContentEncodingError, HttpProcessingError, LineTooLong
 
-from runtime.errors import InputError
 from runtime.signals import termination_signals
 from server import app as application
+from server.hosts import address_error
 
 # A query string may have a text and other fields.
 MAX_URL_BYTES = application.MAX_CHARACTER_BYTES * application.MAX_URL_CHARACTERS + 1000
@@ -127,10 +127,7 @@ async def listen(app, host, port):
         print(f"http://{name}:{port} (Ctrl-C stops the server)", flush=True)
         await stopped.wait()
     except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"{host}:{port}: {reason.lower()}. Choose another --port or --host"
-        ) from None
+        raise address_error(host, port, error) from None
     finally:
         if server:
             server.close()

@@ -173,9 +173,8 @@ def test_unsupported_models_and_flags(trained, tmp_path, monkeypatch):
     legacy, tiny = (trained(recipe)["logdir"] for recipe in ("legacy", "tiny"))
     more = dict(format="ctranslate2", output=tmp_path / "out")
     refused("export.py", "needs --no-relu_projections", "saved_model", logdir=legacy, **more)
-    refused(
-        "translate.py", "length penalty paper", "--alpha", logdir=tiny, engine="ctranslate2", beam=2
-    )
+    search = dict(engine="ctranslate2", beam=2)
+    refused("translate.py", "--length_penalty ctranslate2", "it is paper", logdir=tiny, **search)
     for name, value in (
         ("positions", "rotary"),
         ("attention_score", "cosine"),

@@ -28,8 +28,9 @@ from model import make_model
 from modules import Dropout
 from optimizer import FusedAdam, GradientSum
 from processes import command_line, start, start_all
+from runtime.cluster import worker_rank
 from runtime.errors import InputError
-from runtime.workers import make_strategy, worker_rank
+from runtime.workers import make_strategy
 from training_step import make_train_step
 from variants.muon import Muon
 
@@ -274,12 +275,12 @@ def test_an_invalid_cluster_is_an_error(monkeypatch, config):
 
 
 @pytest.mark.parametrize(
-    "script, arguments", [(train, [None]), (eval, [None, None]), (translate, [None, None])]
+    "settle", [train.find_start, eval.settle, translate.settle], ids=lambda own: own.__module__
 )
-def test_an_invalid_cluster_is_named_before_anything_is_read(monkeypatch, script, arguments):
+def test_an_invalid_cluster_is_named_before_anything_is_read(monkeypatch, settle):
     monkeypatch.setenv("TF_CONFIG", "[")
     with pytest.raises(InputError, match="TF_CONFIG is"):
-        script.main(*arguments)
+        settle({})
 
 
 def test_a_host_that_is_not_known_is_named(monkeypatch, capsys):

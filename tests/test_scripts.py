@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ import prepro
 import train
 import trainer
 from bleu import training_language_notes
+from choices import ENGINES, EXPORT_FORMATS
 from conftest import SMALL, needs_bfloat16, sample_pairs, seeds, slow, write_corpus
 from data_load import load_train_data
 from helpers import load, parameters, run_main, saved_rows, scalars
@@ -582,7 +584,8 @@ def refused_early(words, cwd=ROOT):
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
     lines = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
     assert done.returncode == 2 and len(lines) == 1, lines
-    assert not any(line.endswith("| tensorflow") for line in done.stderr.splitlines())
+    modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "hparams" in modules and "tensorflow" not in modules
     assert lines[0].startswith(f"{words[0]}: ") and not done.stdout
     return lines[0]
 
@@ -630,7 +633,37 @@ def refused_early(words, cwd=ROOT):
             + ["--source_test", "/dev/null", "--target_test", "/dev/null"],
             "/null: the file is empty, or every line is markup .* Put one sentence on each line",
         ),
+        (
+            ["translate.py", "--logdir", "{logdir}", "--source", "{preprocessed}"],
+            "is a directory. Check the path, which --source names",
+        ),
+        (
+            ["translate.py", "--logdir", "{logdir}", "--source", "{source_test}"]
+            + ["--score", "{target_train}"],
+            ": [0-9]+ lines, but .* has [0-9]+. Make line n",
+        ),
+        (
+            ["translate.py", "--logdir", "{logdir}", "--source", "{source_test}"]
+            + ["--prefix", "{target_train}"],
+            ": [0-9]+ lines, but .* has [0-9]+. Give one line",
+        ),
+        (
+            ["translate.py", "--logdir", "{logdir}", "--best"],
+            "logdir: holds no checkpoint with a dev score",
+        ),
+        (
+            ["serve.py", "--logdir", "{logdir}", "--host", "0.0.0.0.0"],
+            "0.0.0.0.0:8080: .*. Choose another --port or --host",
+        ),
+        (
+            ["serve.py", "--logdir", "{logdir}", "--allowed_hosts", "http://x"],
+            "allowed_hosts: 'http://x' is not a host name",
+        ),
         (["export.py", "--logdir", "{logdir}", "--output", "{logdir}"], "already exists"),
+        (
+            ["export.py", "--logdir", "{logdir}", "--output", "{source_test}/a/b"],
+            "is a file, and a folder is needed here",
+        ),
         (
             ["export.py", "--logdir", "{logdir},{logdir}", "--format", "logdir"],
             "logdir names several models, but --format logdir takes one",
@@ -671,6 +704,58 @@ def test_what_needs_no_tensorflow_is_checked_before_it_is_loaded(run, tmp_path, 
     line = refused_early([word.format(**run[0]) for word in words], cwd=tmp_path)
     assert re.search(message, line)
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.fixture
+def copied(run, tmp_path):
+    """A copy of the folder of the trained model, which a test may change."""
+    return Path(shutil.copytree(run[0]["logdir"], tmp_path / "copied"))
+
+
+@pytest.mark.parametrize("script", ["translate", "eval", "serve", "export", "train"])
+@pytest.mark.parametrize("damage", ["missing", "changed"])
+def test_a_vocabulary_is_checked_before_tensorflow_is_loaded(run, copied, script, damage):
+    flags = {name: value for name, value in run[0].items() if name.endswith(("train", "test"))}
+    flags |= dict(logdir=copied, preprocessed=copied.parent)
+    path = copied / "de.vocab.tsv"
+    path.rename(copied / "moved") if damage == "missing" else path.write_text("die\t7\n")
+    problem = (
+        "no such file, nor a copy in" if damage == "missing" else "the first four words are not"
+    )
+    line = refused_early([f"{script}.py", *command_line(flags)], cwd=copied.parent)
+    assert problem in line and "Copy the file" in line
+
+
+def test_models_that_differ_are_found_before_tensorflow_is_loaded(run, copied):
+    hparams = copied / "hparams.json"
+    hparams.write_text(hparams.read_text().replace('"maxlen": 15', '"maxlen": 16'))
+    words = ["translate.py", "--logdir", f"{run[0]['logdir']},{copied}"]
+    assert "reads sentences in another way than" in refused_early(words)
+
+
+def test_another_batch_is_refused_before_tensorflow_is_loaded(run, copied):
+    """In the middle of an epoch."""
+    manifest = json.loads((copied / "run.json").read_text())
+    last = manifest["checkpoints"][-1]
+    last |= dict(epoch_done=False, name=f"{last['name']}_partial")
+    (copied / "run.json").write_text(json.dumps(manifest))
+    flags = dict(source_train=run[0]["source_train"], target_train=run[0]["target_train"])
+    words = ["train.py", *command_line(flags | dict(logdir=copied, batch_size=7))]
+    assert "trained with --batch_size 32, not 7. Leave the flag out until" in refused_early(words)
+
+
+def test_a_port_that_is_taken_is_named_before_tensorflow_is_loaded(run):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        words = ["serve.py", "--logdir", run[0]["logdir"], "--port", str(port)]
+        assert f"127.0.0.1:{port}: address already in use" in refused_early(words)
+
+
+def test_a_package_that_is_missing_is_named_before_tensorflow_is_loaded(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    for check in (EXPORT_FORMATS["argos"].check_ready, ENGINES["ctranslate2"].check_ready):
+        with pytest.raises(InputError, match="ctranslate2 is not installed. Install it with"):
+            check([None], "--flag")
 
 
 def test_a_locked_folder_is_found_before_the_text_is_read(run, tmp_path):

@@ -32,9 +32,10 @@ from paragraphs import Paragraph
 from processes import ROOT, Forked, command_line
 from protected import make_translator
 from runtime.errors import InputError
-from serve import LOOPBACK, ServeFlags, accepted_hosts
+from serve import ServeFlags
 from server import app as serve_app
 from server.app import MAX_CHARACTERS, MAX_SENTENCE_CHARACTERS, MAX_SENTENCES, make_app
+from server.hosts import LOOPBACK, accepted_hosts
 from server.listening import (
     MAX_URL_BYTES,
     connection_factory,
