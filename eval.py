@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from choices import FORMS
-from hparams import SEARCH_FLAGS, Hyperparams, find_trained, hparams_path, read_hparams
+from hparams import SEARCH_FLAGS, Hyperparams, hparams_path, read_hparams
 from runtime.cli import parse_flags, run_script
 from runtime.cluster import worker_rank
 from runtime.errors import InputError
@@ -26,6 +26,7 @@ from runtime.files import (
 )
 from runtime.flags import NONE, Flags, flag
 from runtime.parallel import one_thread_per_operation
+from trained import find_trained
 
 LEFT_OUT = "Left out, numbers of the pairs"
 

@@ -22,7 +22,7 @@ import zipfile
 from pathlib import Path
 
 from choices import EXPORT_FORMATS, quantization_flag
-from hparams import Hyperparams, find_trained
+from hparams import Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import (
@@ -34,6 +34,7 @@ from runtime.files import (
     temp_path,
 )
 from runtime.flags import Flags, check_not_given, flag
+from trained import find_trained
 
 
 @dataclasses.dataclass(frozen=True)

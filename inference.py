@@ -16,7 +16,7 @@ from tqdm import tqdm
 import checkpoint
 import manifest
 from data_load import encode_lines
-from hparams import Hyperparams, check_ensemble, read_hparams
+from hparams import Hyperparams, read_hparams
 from ids import BOS, EOS, PAD, UNK, RaggedIds
 from interop import original
 from model import make_model
@@ -35,6 +35,7 @@ from search import (
     suppress,
 )
 from text import normalize
+from trained import check_ensemble
 from variants.ensemble import Ensemble
 from vocab import truncate_at_eos
 

@@ -8,10 +8,11 @@ import asyncio
 import dataclasses
 import signal
 
-from hparams import Hyperparams, find_trained
+from hparams import Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.flags import NONE, Flags, flag
 from server.hosts import accepted_hosts, check_address
+from trained import find_trained
 
 
 @dataclasses.dataclass(frozen=True)

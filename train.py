@@ -25,7 +25,6 @@ from hparams import (
     count_epochs,
     count_steps,
     describe_limit,
-    find_trained,
     late_peak_note,
     load_hparams,
     make_hparams,
@@ -50,6 +49,7 @@ from runtime.files import (
 )
 from runtime.flags import AUTO, NONE
 from runtime.signals import SignalGuard
+from trained import find_trained
 
 START_SECONDS = time.monotonic()  # --minutes counts from here
 

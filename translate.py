@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from choices import ENGINES, quantization_flag
-from hparams import ATTENDS, SEARCH_FLAGS, Hyperparams, find_trained
+from hparams import ATTENDS, SEARCH_FLAGS, Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.cluster import worker_rank
 from runtime.errors import InputError
@@ -29,6 +29,7 @@ from runtime.files import (
 )
 from runtime.flags import NONE, Condition, Flags, check_not_given, flag
 from runtime.parallel import one_thread_per_operation
+from trained import find_trained
 
 SOURCE_HINT = "Check the path, which --source names"
 

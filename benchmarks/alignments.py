@@ -21,11 +21,11 @@ sys.path.insert(0, str(ROOT))
 
 import sample
 
-from hparams import find_trained
 from ids import RaggedIds
 from inference import Translator, load_model
 from monitor.attention_maps import aligned_words, append_eos, attention_maps
 from score import Scorer
+from trained import find_trained
 
 ROWS = ("output", "input")
 BATCH = 50  # sentences

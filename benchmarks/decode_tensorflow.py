@@ -24,12 +24,13 @@ import numpy as np
 import tensorflow as tf
 
 from data_load import load_test_data
-from hparams import find_trained, make_hparams
+from hparams import make_hparams
 from ids import BOS
 from inference import SearchDecoder, decoding_batch_size, load_model
 from interop import ctranslate2_model
 from model import make_model
 from search import greedy
+from trained import find_trained
 
 NUM_TOKENS, VOCAB_SIZE = 4096, 8000
 

@@ -19,10 +19,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import sacrebleu
 
-from hparams import find_trained
 from inference import Translator, load_model
 from protected import ProtectingTranslator
 from text import read_lines
+from trained import find_trained
 
 KINDS = {
     "URL": ["https://www.example.org/path/{}?q=x", "http://example.com/{}", "www.example.de/{}"],

@@ -152,8 +152,8 @@ def score_set(flags, part) -> dict:
       {description of the decoding: what `bleu_row` returns}
     """
     from data_load import load_test_data
-    from hparams import find_trained
     from inference import SearchDecoder, describe_decoding, load_model
+    from trained import find_trained
 
     rows = {}
     for search_flags in (dict(beam=1, average_checkpoints=1), {}):

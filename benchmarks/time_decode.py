@@ -137,8 +137,8 @@ def prepare_joey(logdir, flags, folder):
     """Write JoeyNMT's configuration, and its checkpoint with our parameters."""
     import numpy as np
 
-    from hparams import find_trained
     from inference import load_model
+    from trained import find_trained
 
     _, hp, model, _ = load_model(find_trained(dict(logdir=logdir)))
     (folder / "joey").mkdir(parents=True, exist_ok=True)

@@ -64,9 +64,9 @@ def translation(logdir):
     """Translate two sentences, as translate.py does from standard input."""
     stamp = timestamps("import", "read the model", "first sentence", "second sentence")
     begin_loading()
-    from hparams import find_trained
     from ids import RaggedIds
     from inference import SearchDecoder, load_model, start_quickly
+    from trained import find_trained
 
     end_loading()
     start_quickly()

@@ -90,8 +90,8 @@ def skip_search():
 
 def load(flags):
     """Load the model that flags name, a dict."""
-    from hparams import find_trained
     from inference import load_model
+    from trained import find_trained
 
     return load_model(find_trained(flags))
 

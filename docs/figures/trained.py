@@ -25,10 +25,10 @@ from style import (
 from train_models import trained_logdir
 
 from choices import ATTENTION_SCORES
-from hparams import find_trained
 from ids import RaggedIds
 from inference import Translator, load_model
 from monitor.attention_maps import alignments, append_eos
+from trained import find_trained
 
 PAIR = ("Ein Mann schläft in einem grünen Raum.", "A man is sleeping in a green room.")
 FUNCTIONS = ROOT / "docs" / "figures" / "attention_functions.json"

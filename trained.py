@@ -1,0 +1,70 @@
+"""Find trained models, and check that they can be loaded, before TensorFlow is loaded."""
+
+from typing import NamedTuple
+
+from hparams import Hyperparams, hparams_path, load_hparams
+from manifest import no_checkpoint_error, read_rows, require_best
+from runtime.errors import InputError
+from runtime.files import split_paths
+
+
+class Trained(NamedTuple):
+    """A folder with a trained model, before TensorFlow is loaded."""
+
+    logdir: str
+    given: dict  # the flags that were given
+    hp: Hyperparams | None = None  # none for a model of the 2017 code, which has no such file
+    vocabs: tuple = ()  # of source and target, if `hp` is known
+
+
+def find_trained(flags) -> list[Trained]:
+    """Find the models in the folders that `logdir` names, before TensorFlow is loaded.
+
+    Args:
+      flags: dict, those of the command line. `logdir` may name several folders with commas.
+
+    Raises:
+      InputError: there is none, a file of it is missing or damaged, or several do not fit together.
+    """
+    # Here, since `parse_flags` has a message for an environment without packages.
+    from vocab import load_vocabs
+
+    models = []
+    for logdir in split_paths(flags.get("logdir", Hyperparams.logdir)):
+        if not read_rows(logdir):
+            raise no_checkpoint_error(logdir)
+        own = flags | dict(logdir=logdir)
+        # After training in bfloat16, too: the parameters are float32 and decode best in float32.
+        trained = Trained(logdir, own)
+        if hparams_path(logdir).exists():
+            hp = load_hparams(dict(precision="float32") | own)
+            if hp.best:
+                require_best(logdir)
+            trained = Trained(logdir, own, hp, load_vocabs(hp))
+        models.append(trained)
+    if all(trained.hp for trained in models):
+        check_ensemble([trained.hp for trained in models])
+    return models
+
+
+def check_ensemble(hps):
+    """Raise InputError if several models cannot translate together, by their `Hyperparams`."""
+    first = hps[0]
+    for hp in hps[1:]:
+        if (hp.source_lang, hp.target_lang) != (first.source_lang, first.target_lang):
+            raise InputError(
+                f"{hp.logdir}: translates from {hp.source_lang} to {hp.target_lang}, and"
+                f" {first.logdir} from {first.source_lang} to {first.target_lang}. Choose models of"
+                " one direction"
+            )
+        if hp.vocab_sha256 != first.vocab_sha256:
+            raise InputError(
+                f"{hp.logdir}: has another vocabulary than {first.logdir}. Train both models with"
+                " the same --preprocessed"
+            )
+        for name in ("pad_to", "masks_from_ids", "unbounded_length", "max_input_tokens"):
+            if getattr(hp, name) != getattr(first, name):
+                raise InputError(
+                    f"{hp.logdir}: reads sentences in another way than {first.logdir} (maxlen,"
+                    " position encodings or masks differ). Choose models of similar recipes"
+                )
