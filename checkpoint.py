@@ -24,6 +24,7 @@ from hparams import hparams_path
 from interop.tensor_bundle import MAX_INDEX_BYTES, check_bundle
 from manifest import (
     RUN_FILE,
+    SUFFIXES,
     Row,
     best_row,
     existing,
@@ -45,7 +46,6 @@ from runtime.files import (
 from variable_names import variable_shapes, variables_by_2017_name
 
 TEMP_NAME = "unfinished_checkpoint"  # name of a checkpoint until both files are complete
-SUFFIXES = (".data-00000-of-00001", ".index")  # in the order in which they are written
 READ_ERRORS = (tf.errors.OpError, ValueError, OSError, InputError)
 # Errors of reading that do not prove that a file is damaged.
 OUTSIDE_CAUSES = (

@@ -6,9 +6,9 @@ answers at once; `load` imports what a row names.
 
 import dataclasses
 
-from interop.optional import check_installed
 from runtime.errors import InputError
 from runtime.flags import NONE, Choice, Condition, flag
+from runtime.optional import check_installed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,21 +131,24 @@ class EngineChoice(Choice):
     Attributes:
       quantizes: whether `target` has the argument `quantization`.
       runs_several: whether it runs several models together.
-      packages: those that it imports, and that requirements.txt lacks.
+      packages, int8_packages: those that it imports, always or for int8, and that
+        requirements.txt lacks.
     """
 
     quantizes: bool = False
     runs_several: bool = False
     packages: tuple = ()
+    int8_packages: tuple = ()
 
-    def check_ready(self, models, chosen_by):
+    def check_ready(self, models, chosen_by, quantization):
         """Check that it runs so many models, and that its packages are installed.
 
         Args:
           models: list.
           chosen_by: the flag that chooses it, for the message.
+          quantization: as the flag.
         """
-        check_installed(self.packages)
+        check_installed(self.packages + (self.int8_packages if quantization == "int8" else ()))
         if len(models) > 1 and not self.runs_several:
             raise InputError(
                 f"logdir names several models, but {chosen_by} takes one. Name one folder"
@@ -190,6 +193,7 @@ EXPORT_FORMATS = dict(
         "Leave it out: the exported search has neither",
         quantizes=True,
         packages=("tf2onnx",),
+        int8_packages=("onnxruntime",),
         has_search=True,
         runs_several=True,
     ),

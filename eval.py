@@ -84,7 +84,7 @@ def references_digest(references) -> str:
 def settle(flags):
     """Find the files that the flags name, before TensorFlow is loaded; see `main`."""
     # Here, since `parse_flags` has a message for an environment without packages.
-    from eval_sets import read_eval_set
+    from data_load import load_test_data
 
     options, flags = EvalFlags.separate(flags)
     if worker_rank()[1] > 1 and options.robustness:
@@ -92,16 +92,16 @@ def settle(flags):
     models = find_trained(flags)
     if options.compare != NONE:
         check_exists(options.compare, "Check the path, which --compare names")
-    text = others = None
+    test = others = None
     if hp := models[0].hp:
         announce_inputs(hp, "source_test", "target_test")
-        text = read_eval_set(hp)
+        test = load_test_data(hp, models[0].vocabs)
         if options.compare != NONE:
-            others = read_results(options.compare, [side.raw for side in text[1]])
+            others = read_results(options.compare, test.references)
         check_may_write(Path(hp.results), "results", hp)
         check_may_make(hp.results)
     one_thread_per_operation()
-    return options, models, text, others
+    return options, models, test, others
 
 
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
@@ -275,13 +275,13 @@ def is_long_list(line) -> bool:
     return line.startswith(LEFT_OUT) and len(line) >= MAX_PRINTED_CHARS
 
 
-def main(options, models, text=None, others=None):
+def main(options, models, test=None, others=None):
     """Translate and score the test set, print samples, and write the results file.
 
     Args:
       options: EvalFlags.
       models: list of `Trained`.
-      text: that of the test set, if it was read.
+      test: the test set, if it was loaded.
       others: the translations to compare with, if they were read.
     """
     rank, _ = worker_rank()
@@ -290,7 +290,7 @@ def main(options, models, text=None, others=None):
     path = results_path(loaded)
     check_may_write(path, "results", hp)
     check_regular_file(path, "the results are written there. Delete it")
-    test = load_test_data(hp, vocabs, text=text)
+    test = test or load_test_data(hp, vocabs)
     if options.compare != NONE and others is None:
         others = read_results(options.compare, test.references)
     make_folder(hp.results)

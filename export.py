@@ -49,13 +49,13 @@ class ExportFlags(Flags):
 def settle(flags):
     """Find the model, and check the output, before TensorFlow is loaded; see `main`."""
     options, flags = ExportFlags.separate(flags)
-    refused = EXPORT_FORMATS[options.format].refused
-    check_not_given(flags, refused, "is given to the program that loads the model")
+    choice = EXPORT_FORMATS[options.format]
+    check_not_given(flags, choice.refused, "is given to the program that loads the model")
     models = find_trained(flags)
-    EXPORT_FORMATS[options.format].check_ready(models, f"--format {options.format}")
+    choice.check_ready(models, f"--format {options.format}", options.quantization)
     if models[0].hp:
         options.check_needs(models[0].hp)
-    check_new(options.output, EXPORT_FORMATS[options.format].suffix)
+    check_new(options.output, choice.suffix)
     check_utf8(options.output)
     check_may_make(Path(options.output).parent)
     return options, models

@@ -37,7 +37,7 @@ from search import (
 from text import normalize
 from trained import check_ensemble
 from variants.ensemble import Ensemble
-from vocab import truncate_at_eos
+from vocab import load_vocabs, truncate_at_eos
 
 # The limits of a batch bound the memory. Larger batches are faster.
 MAX_BATCH_SOURCE_TOKENS = 4096  # padding included
@@ -100,7 +100,7 @@ def load_single(trained) -> LoadedModel:
     if original.is_original(path):
         return LoadedModel([path], *original.load_original(path, trained.given))
     hp = trained.hp or read_hparams(trained.logdir)  # raises the error of the missing file
-    vocabs = trained.vocabs
+    vocabs = trained.vocabs or load_vocabs(hp)
     paths = choose_checkpoints(path, hp)
     try:
         checkpoint.check_sizes(hp, [*map(len, vocabs)], path)

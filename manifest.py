@@ -16,6 +16,7 @@ from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import read_file, read_json
 
 RUN_FILE = "run.json"  # the checkpoints of a training
+SUFFIXES = (".data-00000-of-00001", ".index")  # of a checkpoint, in the order of writing
 MAX_EPOCH, MAX_STEP = 10**9, 10**18  # exclusive
 NAME_PATTERN = re.compile(r"model_epoch_([0-9]{2,9})_gs_([0-9]{1,18})(_partial)?")
 # The 2017 code used names of the same form, or let TensorFlow 1 choose them.
@@ -166,12 +167,24 @@ def names_in_state(text, field) -> list[str]:
 
 def index_exists(path) -> bool:
     """Whether a checkpoint exists: its index is written last, and deleted first."""
-    return Path(f"{path}.index").exists()
+    return Path(f"{path}{SUFFIXES[1]}").exists()
 
 
 def existing(logdir, rows) -> list[Row]:
     """Return the rows whose checkpoints have not been deleted."""
     return [row for row in rows if index_exists(Path(logdir) / row.name)]
+
+
+def check_has_checkpoint(logdir, rows):
+    """Raise InputError if no checkpoint has both of its files."""
+    if not rows:
+        raise no_checkpoint_error(logdir)
+    for row in reversed(rows):
+        files = [Path(logdir) / f"{row.name}{suffix}" for suffix in SUFFIXES]
+        missing = [file for file in files if not file.exists()]
+        if not missing:
+            return
+    raise InputError(f"{missing[0]}: no such file. Copy it again from the folder of the training")
 
 
 def rows_to(path) -> list[Row]:

@@ -41,9 +41,9 @@ class ServeFlags(Flags):
 def settle(flags):
     """Find the model, and check the address, before TensorFlow is loaded; see `main`."""
     options, flags = ServeFlags.separate(flags)
-    hosts = accepted_hosts(options)
+    models, hosts = find_trained(flags), accepted_hosts(options)
     check_address(options.host, options.port)
-    return options, find_trained(flags), hosts
+    return options, models, hosts
 
 
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py

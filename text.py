@@ -295,6 +295,13 @@ class SentenceFile:
         return count_skipped(self.markup_lines)
 
 
+def check_beginnings(paths):
+    """Read the first lines of files of sentences, for their errors. A pipe is read only once."""
+    for path in paths:
+        if os.path.isfile(path) or os.path.isdir(path):
+            next(SentenceFile(path).lines(), None)
+
+
 def read_pairs(files, description):
     """Yield the pairs of two `SentenceFile` in blocks, two lists of sentences each."""
     sides = [blocks(file.sentences()) for file in files]

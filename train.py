@@ -32,7 +32,7 @@ from hparams import (
     read_hparams,
     save_hparams,
 )
-from manifest import read_rows, rows_to
+from manifest import check_has_checkpoint, existing, read_rows, require_best, rows_to
 from runtime.cli import parse_flags, run_script
 from runtime.cluster import worker_rank
 from runtime.errors import InputError
@@ -64,6 +64,7 @@ class Start(NamedTuple):
     pretrained: Any = None  # that model, if it is of another program: a `Pretrained`
     dev_text: Any = None  # what `read_eval_set` returned for the development set
     vocabs: tuple = ()  # of source and target
+    dev: Any = None  # the development set, an `EvalSet`
 
     @property
     def deadline(self) -> float | None:
@@ -80,14 +81,17 @@ def find_start(flags) -> Start:
       flags: dict, those of the command line.
     """
     # Here, since `parse_flags` has a message for an environment without packages.
+    from data_load import load_test_data
     from eval_sets import read_eval_set
-    from text import check_text_files, training_files
-    from vocab import load_vocabs
+    from text import check_beginnings, check_text_files, training_files
+    from vocab import fingerprints, load_vocabs
 
     logdir, (_, num_workers) = flags.get("logdir", Hyperparams.logdir), worker_rank()
     if "TF_CONFIG" not in os.environ:  # of several workers, one holds the lock
         check_unlocked(logdir)
         check_may_make(logdir)
+        if os.path.isdir(logdir):
+            check_folder(logdir)
     check_hides_no_ensemble(logdir)
     check_utf8(logdir)
     for name in TEXT_FIELDS:
@@ -104,19 +108,24 @@ def find_start(flags) -> Start:
         training_files(start.hp)
     else:
         check_text_files(start.hp, "train")
+        check_beginnings([path for pair in training_files(start.hp) for path in pair])
     if flags.keys() & {"source_test", "target_test"}:
         check_text_files(start.hp, "test")  # eval.py reads it, which may be hours later
     if start.deadline and num_workers > 1:
         raise InputError("minutes works in a single process only. Give --max_steps in its place")
     vocabs = start.pretrained.vocabs if start.pretrained else load_vocabs(start.other or start.hp)
     start = start._replace(vocabs=vocabs)
+    if start.other:
+        for vocab in vocabs:
+            vocab.check_flags(dataclasses.replace(start.hp, vocab_sha256=fingerprints(vocabs)))
     if flags.get("alpha") == AUTO:
         check_alpha_auto(start.hp)
     if start.hp.source_dev == NONE:
         return start
     if start.rows:
         announce_inputs(start.hp, "source_dev", "target_dev")
-    return start._replace(dev_text=read_eval_set(start.hp, "dev"))
+    text = read_eval_set(start.hp, "dev")
+    return start._replace(dev_text=text, dev=load_test_data(start.hp, vocabs, "dev", text))
 
 
 def resume(given, saved, rows) -> Start:
@@ -128,7 +137,8 @@ def resume(given, saved, rows) -> Start:
       rows: its checkpoints.
     """
     hp = override(saved, given)
-    if not rows[-1].epoch_done:
+    check_has_checkpoint(hp.logdir, rows)
+    if not any(row.epoch_done for row in existing(hp.logdir, rows)):
         check_same_batches(hp, saved)
     if saved.num_epochs == NO_EPOCH_LIMIT and not given.get("minutes"):
         hp = replace_minutes(hp)
@@ -172,7 +182,10 @@ def start_from_model(flags) -> Start:
         pretrained = read_pretrained(folder, flags)
         return Start(make_hparams(flags, pretrained.hp), other=pretrained.hp, pretrained=pretrained)
     choice = {name: flags[name] for name in ("best", "average_checkpoints") if name in flags}
+    check_has_checkpoint(folder, read_rows(folder))
     other = load_hparams(choice | dict(logdir=folder))
+    if other.best:
+        require_best(folder)
     hp = make_hparams(flags, other)
     return Start(hp, other=dataclasses.replace(other, preprocessed=hp.preprocessed))
 
@@ -209,7 +222,6 @@ from bleu import (
     training_language_notes,
 )
 from data_load import (
-    load_test_data,
     load_train_data,
     pairs_of_epoch,
     plan_batches,
@@ -258,17 +270,16 @@ def main(start):
                 " --logdir"
             )
             if choose_alpha_last and worker_rank()[0] == 0:
-                choose_alpha_of_trained(hp, vocabs, start.dev_text)
+                choose_alpha_of_trained(hp, start.dev)
             return
         announce_inputs(hp, "source_train", "target_train")
     if start.other:
-        for vocab in vocabs:
-            vocab.check_flags(dataclasses.replace(hp, vocab_sha256=fingerprints(vocabs)))
         origin = start.pretrained or saved_origin(start, vocabs)
         print(f"Starting from {origin.describe()} in {start.other.logdir}")
     for note in training_language_notes(hp):
         print(note, file=sys.stderr)
-    dev = load_dev_data(hp, vocabs, start.dev_text)
+    if dev := start.dev:
+        print_dev_notes(hp, dev)
     data = load_train_data(hp, vocabs, may_write(hp.id_folder, "preprocessed", hp))
     notes = report_overlap(hp, start.dev_text)
     if not rows:
@@ -332,7 +343,7 @@ def rows_to_resume(start, vocabs) -> list:
     hp, saved = start.hp, start.saved
     path = checkpoint.latest_readable(hp.logdir)
     rows = rows_to(path)
-    if not rows[-1].epoch_done:
+    if not rows[-1].epoch_done:  # known now: newer ones may be damaged
         check_same_batches(hp, saved)
     checkpoint.check_sizes(hp, [*map(len, vocabs)], path)
     note_other_vocab(hp, vocabs)
@@ -433,27 +444,19 @@ def choose_alpha(hp, dev, guard):
     save_hparams(dataclasses.replace(saved, **search_flags | dict(alpha=best)))
 
 
-def choose_alpha_of_trained(hp, vocabs, dev_text):
+def choose_alpha_of_trained(hp, dev):
     """Choose the exponent as `choose_alpha`, for a model whose training ended in an earlier run."""
     check_folder(hp.logdir)
     with checkpoint.lock(hp.logdir), SignalGuard() as guard:
-        choose_alpha(hp, load_dev_data(hp, vocabs, dev_text), guard)
+        choose_alpha(hp, dev, guard)
 
 
-def load_dev_data(hp, vocabs, text=None):
-    """Load the development set as an EvalSet, or return None if there is none.
-
-    Args:
-      text: as in `load_test_data`.
-    """
-    if hp.source_dev == NONE:
-        return None
-    dev = load_test_data(hp, vocabs, "dev", text)
+def print_dev_notes(hp, dev):
+    """Print what is unusual about the development set, an EvalSet."""
     for note in language_notes(hp, "dev", dev.data.Sources, dev.data.Targets):
         print(note, file=sys.stderr)
     if note := tokenizer_note(hp.target_lang, dev.references[0]):
         print(note)
-    return dev
 
 
 def epochs_follow_steps(hp, steps_done) -> bool:

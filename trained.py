@@ -1,9 +1,10 @@
 """Find trained models, and check that they can be loaded, before TensorFlow is loaded."""
 
+from pathlib import Path
 from typing import NamedTuple
 
 from hparams import Hyperparams, hparams_path, load_hparams
-from manifest import no_checkpoint_error, read_rows, require_best
+from manifest import RUN_FILE, check_has_checkpoint, read_rows, require_best
 from runtime.errors import InputError
 from runtime.files import split_paths
 
@@ -21,22 +22,19 @@ def find_trained(flags) -> list[Trained]:
     """Find the models in the folders that `logdir` names, before TensorFlow is loaded.
 
     Args:
-      flags: dict, those of the command line. `logdir` may name several folders with commas.
-
-    Raises:
-      InputError: there is none, a file of it is missing or damaged, or several do not fit together.
+      flags: dict, those of the command line. `logdir` may name several folders with commas. Such
+        models must fit together.
     """
     # Here, since `parse_flags` has a message for an environment without packages.
     from vocab import load_vocabs
 
     models = []
     for logdir in split_paths(flags.get("logdir", Hyperparams.logdir)):
-        if not read_rows(logdir):
-            raise no_checkpoint_error(logdir)
+        check_has_checkpoint(logdir, read_rows(logdir))
         own = flags | dict(logdir=logdir)
         # After training in bfloat16, too: the parameters are float32 and decode best in float32.
         trained = Trained(logdir, own)
-        if hparams_path(logdir).exists():
+        if hparams_path(logdir).exists() or (Path(logdir) / RUN_FILE).exists():
             hp = load_hparams(dict(precision="float32") | own)
             if hp.best:
                 require_best(logdir)

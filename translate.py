@@ -126,11 +126,15 @@ class TranslateFlags(Flags):
 
 
 def settle(flags):
-    """Find the files that the flags name, before TensorFlow is loaded; see `main`."""
+    """Read the files that the flags name, before TensorFlow is loaded; see `main`."""
+    # Here, since `parse_flags` has a message for an environment without packages.
+    from text import read_lines
+
     options, flags = TranslateFlags.separate(flags)
     check_workers(options)
     models = find_trained(flags)
-    ENGINES[options.engine].check_ready(models, f"--engine {options.engine}")
+    choice = ENGINES[options.engine]
+    choice.check_ready(models, f"--engine {options.engine}", options.quantization)
     if models[0].hp:
         check_model(options, models[0].hp)
     for name in ("source", "score", "prefix"):
@@ -141,7 +145,11 @@ def settle(flags):
     # Scores are computed batch by batch, and from "-", sentences may come one by one.
     if options.score == NONE and options.source != "-":
         one_thread_per_operation()
-    return options, models, read_texts(options)
+    scored = read_scored(options) if options.score != NONE else None
+    prefixes = read_prefixes(options) if options.prefix != NONE else None
+    if os.path.isfile(options.source) or os.path.isdir(options.source):
+        next(read_lines(options.source, SOURCE_HINT), None)  # its errors
+    return options, models, scored, prefixes
 
 
 def check_model(options, hp):
@@ -181,31 +189,31 @@ def read_other_side(source, num_lines, path, name, remedy) -> list[str]:
     return lines
 
 
-def read_texts(options):
-    """Read the files that must have a line for each line of the source.
+def read_scored(options):
+    """Read the lines of the source and the translations to score, lists of str.
 
     Args:
       options: TranslateFlags.
-
-    Returns:
-      With --score, the lines of the source and their translations, two lists of str; with
-      --prefix, the first words of each translation, list of str; else None.
     """
     from text import read_lines  # here, as in `settle`
 
-    if options.score != NONE:
-        lines = list(read_lines(options.source, SOURCE_HINT))
-        remedy = "Make line n of one file the translation of line n of the other"
-        return lines, read_other_side(options.source, len(lines), options.score, "score", remedy)
-    if options.prefix != NONE:
-        message = "with --prefix it is read twice. Write the text to a file"
-        check_regular_file(options.source, message)
-        num_lines = sum(1 for _ in read_lines(options.source, SOURCE_HINT))
-        remedy = "Give one line, which may be empty, for each line of the source"
-        return read_other_side(options.source, num_lines, options.prefix, "prefix", remedy)
-    if os.path.isfile(options.source) or os.path.isdir(options.source):
-        next(read_lines(options.source, SOURCE_HINT), None)  # its errors
-    return None
+    lines = list(read_lines(options.source, SOURCE_HINT))
+    remedy = "Make line n of one file the translation of line n of the other"
+    return lines, read_other_side(options.source, len(lines), options.score, "score", remedy)
+
+
+def read_prefixes(options) -> list[str]:
+    """Read the first words of each translation.
+
+    Args:
+      options: TranslateFlags.
+    """
+    from text import read_lines  # here, as in `settle`
+
+    check_regular_file(options.source, "with --prefix it is read twice. Write the text to a file")
+    num_lines = sum(1 for _ in read_lines(options.source, SOURCE_HINT))
+    remedy = "Give one line, which may be empty, for each line of the source"
+    return read_other_side(options.source, num_lines, options.prefix, "prefix", remedy)
 
 
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
@@ -501,13 +509,14 @@ def translate_with_workers(options, translator):
                 file.write(line.format(number, options.nbest))
 
 
-def main(options, models, texts):
+def main(options, models, scored, prefixes):
     """Translate the text that the flags name, or score given translations.
 
     Args:
       options: TranslateFlags.
       models: list of `Trained`.
-      texts: what `read_texts` returned.
+      scored: the lines and translations to score, or None.
+      prefixes: the first words of each translation, or None.
     """
     if options.source == "-":
         start_quickly()
@@ -515,7 +524,7 @@ def main(options, models, texts):
         loaded = load_model(models)
     check_model(options, loaded.hp)  # also of one of the 2017 code
     if options.score != NONE:
-        return score_file(options, loaded, *texts)
+        return score_file(options, loaded, *scored)
     choice = ENGINES[options.engine]
     more = dict(quantization=options.quantization) if choice.quantizes else {}
     decode = choice.load()(loaded, options.nbest, **more)
@@ -524,7 +533,7 @@ def main(options, models, texts):
     if worker_rank()[1] > 1:
         translate_with_workers(options, translator)
     else:
-        translate_alone(options, translator, prefixes=texts)
+        translate_alone(options, translator, prefixes)
     for note in translator.notes():
         print(note, file=sys.stderr)
     if translator.truncated and not options.split:

@@ -10,8 +10,8 @@ import numpy as np
 
 from ids import BOS, EOS, PAD, SPECIALS, UNK
 from inference import Hypothesis
-from interop.optional import import_optional
 from modules import Normalize
+from runtime.optional import import_optional
 
 MAX_BATCH_TOKENS = 4096  # of the sources, padding included
 PAD_LOGIT = -1e9  # so low that <PAD> is never chosen

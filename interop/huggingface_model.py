@@ -12,8 +12,8 @@ from sentencepiece import sentencepiece_model_pb2
 
 from ids import BOS, EOS, PAD, SPECIALS, UNK
 from interop.marian_names import PAD_LOGIT, layer_places, unit_order
-from interop.optional import import_optional
 from runtime.errors import InputError
+from runtime.optional import import_optional
 from variable_names import variables_by_2017_name
 
 MAX_GENERATED_TOKENS = 512  # of a translation, unless the caller of `generate` sets a limit

@@ -24,8 +24,8 @@ import tensorflow as tf
 
 from ids import BOS, EOS, SPECIALS, UNK
 from inference import beam_arguments, describe_decoding, suppressed_ids
-from interop.optional import import_optional
 from runtime.errors import InputError
+from runtime.optional import import_optional
 from search import suppress
 from text import INVISIBLE, JOINERS, LOOSE_NON_JOINER, UNJOINED
 from variants.ensemble import Ensemble

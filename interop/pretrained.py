@@ -27,10 +27,10 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 from hparams import Hyperparams, make_hparams
 from ids import BOS, EOS, PAD, SPECIALS, UNK
 from interop.marian_names import PAD_LOGIT, layer_places, unit_order
-from interop.optional import import_optional
 from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import check_regular_file, is_utf8, read_file, read_json
 from runtime.flags import AUTO
+from runtime.optional import import_optional
 from vocab import MAX_SENTENCEPIECE_BYTES, SubwordVocab, fingerprints
 
 CONFIG, PARAMETERS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"

@@ -40,7 +40,7 @@ def parse_flags(description, settle, hparams, *extra, reads_model=False):
 
     Args:
       settle: function from the flags that are given, a dict, to what `main` of the script takes.
-        It makes all checks that need no TensorFlow.
+        It makes the checks that need no TensorFlow.
       hparams: the class `Hyperparams`.
       extra: `Flags` classes of this script alone.
       reads_model: whether the script reads a trained model, whose hyperparameters are the

@@ -253,6 +253,8 @@ def check_unlocked(folder):
     """Raise InputError if a training run holds the lock of a folder. No file is written."""
     import fcntl
 
+    if not os.path.isfile(Path(folder) / "lock"):
+        return
     try:  # the folder may come from someone else, with a pipe or a link in it
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         handle = os.open(Path(folder) / "lock", flags)
@@ -300,6 +302,8 @@ def check_outputs(options, outputs, inputs):
         if name in outputs:
             check_not_directory(path)
             device = os.path.exists(path) and not os.path.isfile(path)
+            if not device:
+                check_may_make(Path(real).parent)
             if real in names and not device:
                 raise InputError(
                     f"{path}: --{names[real]} names this file, too. Choose another --{name}"

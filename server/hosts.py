@@ -1,5 +1,6 @@
 """The address that the server listens on, and the names that clients may give it."""
 
+import errno
 import ipaddress
 import re
 import socket
@@ -8,6 +9,8 @@ from urllib.parse import urlsplit
 from runtime.errors import InputError
 from runtime.flags import NONE
 
+# Errors of an address that this computer does not have.
+NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -58,12 +61,35 @@ def host_name(header):
 
 
 def check_address(host, port):
-    """Raise InputError if the server could not listen on an address."""
+    """Raise InputError if the server could not listen on an address.
+
+    A name may stand for several addresses. Those that this computer does not have do no harm if
+    there is another one.
+    """
+    has_one, problem = False, None
     try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        socket.create_server(address[:2], family=family).close()
+        results = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for family, *_, address in results:
+            try:
+                bind_once(family, address)
+                has_one = True
+            except OSError as error:
+                if error.errno not in NOT_HERE:
+                    raise
+                problem = error
+        if not has_one:
+            raise problem
     except (OSError, UnicodeError) as error:
         raise address_error(host, port, error) from None
+
+
+def bind_once(family, address):
+    """Bind a socket to an address as asyncio does, and close it."""
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, True)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, True)
+        sock.bind(address)
 
 
 def address_error(host, port, error) -> InputError:

@@ -16,10 +16,10 @@ from hparams import make_hparams
 from ids import PAD
 from inference import LoadedModel, SearchDecoder, Translator
 from interop import ctranslate2_model
-from interop.optional import import_optional
 from model import make_model
 from processes import forked_script
 from runtime.errors import InputError
+from runtime.optional import import_optional
 from search import suppress
 from translate import TranslateFlags
 

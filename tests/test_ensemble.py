@@ -185,7 +185,6 @@ def load_both(monkeypatch):
         hps = [make_hparams((base or {}) | own) for own in both]
         return inference.make_ensemble([LoadedModel([], hp, None, ()) for hp in hps])
 
-    monkeypatch.setattr(inference, "fingerprints", lambda _: {})
     monkeypatch.setattr(inference, "Ensemble", lambda models: models)
     return load
 

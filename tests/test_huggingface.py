@@ -18,12 +18,12 @@ from hparams import make_hparams
 from ids import BOS, PAD
 from inference import LoadedModel, Translator
 from interop import huggingface_model
-from interop.optional import import_optional
 from marian import Marian, ask_transformers, needs_transformers
 from model import make_model
 from processes import forked_script
 from runtime.errors import InputError
 from runtime.flags import AUTO
+from runtime.optional import import_optional
 from search import suppress
 from text import read_lines
 from vocab import SubwordVocab, load_vocabs

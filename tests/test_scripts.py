@@ -23,9 +23,8 @@ import prepro
 import train
 import trainer
 from bleu import training_language_notes
-from choices import ENGINES, EXPORT_FORMATS
 from conftest import SMALL, needs_bfloat16, sample_pairs, seeds, slow, write_corpus
-from data_load import load_train_data
+from data_load import load_test_data, load_train_data
 from helpers import load, parameters, run_main, saved_rows, scalars
 from hparams import Hyperparams, make_hparams
 from monitor import tensorboard_events
@@ -322,7 +321,7 @@ def test_the_development_set_is_not_the_test_set(corpus, tmp_path):
     files = write_corpus(tmp_path / "dev", pairs)
     names = dict(source_dev=files["source_train"], target_dev=files["target_train"])
     hp = make_hparams(corpus | SMALL | names)
-    assert train.load_dev_data(hp, load_vocabs(hp)).references == [[text for _, text in pairs]]
+    assert train.find_start(hp.given).dev.references == [[text for _, text in pairs]]
 
 
 def test_another_vocabulary_is_kept_next_to_the_new_one(corpus, capsys):
@@ -578,10 +577,15 @@ def test_training_loads_nothing_that_only_other_scripts_need_and_no_settings(tmp
     assert loaded.isdisjoint({"nltk", "aiohttp", "tensorflow_text", "matplotlib"})
 
 
-def refused_early(words, cwd=ROOT):
-    """Check that a script ends with one line before it loads TensorFlow, and return the line."""
+def refused_early(words, cwd=ROOT, env=None):
+    """Check that a script ends with one line before it loads TensorFlow, and return the line.
+
+    Args:
+      env: variables to add to the environment.
+    """
     command = [sys.executable, "-X", "importtime", str(ROOT / words[0]), *words[1:]]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+    env = os.environ | (env or {})
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
     lines = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
     assert done.returncode == 2 and len(lines) == 1, lines
     modules = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
@@ -652,8 +656,8 @@ def refused_early(words, cwd=ROOT):
             "logdir: holds no checkpoint with a dev score",
         ),
         (
-            ["serve.py", "--logdir", "{logdir}", "--host", "0.0.0.0.0"],
-            "0.0.0.0.0:8080: .*. Choose another --port or --host",
+            ["serve.py", "--logdir", "{logdir}", "--host", "192.0.2.1", "--port", "0"],
+            "192.0.2.1:0: .*. Choose another --port or --host",
         ),
         (
             ["serve.py", "--logdir", "{logdir}", "--allowed_hosts", "http://x"],
@@ -671,6 +675,37 @@ def refused_early(words, cwd=ROOT):
         (
             ["translate.py", "--logdir", "{logdir},{logdir}", "--engine", "ctranslate2"],
             "logdir names several models, but --engine ctranslate2 takes one",
+        ),
+        (
+            ["translate.py", "--logdir", "{logdir}", "--output", "{source_test}/a"],
+            "is a file, and a folder is needed here",
+        ),
+        (
+            ["translate.py", "--logdir", "{logdir}", "--attention", "{source_test}/a.png"],
+            "is a file, and a folder is needed here",
+        ),
+        (
+            ["translate.py", "--logdir", "{logdir}", "--alignments", "{source_test}/a"],
+            "is a file, and a folder is needed here",
+        ),
+        (
+            ["rerank.py", "--source", "{source_test}", "--nbest", "{source_test}"]
+            + ["--method", "mbr", "--output", "{source_test}/a"],
+            "is a file, and a folder is needed here",
+        ),
+        (
+            ["eval.py", "--logdir", "{logdir}"]
+            + ["--source_test", "{source_train}", "--target_test", "/dev/null"],
+            ": [0-9]+ sentences, but .* has 0",
+        ),
+        (
+            ["train.py", "--start_from", "{logdir}", "--best", "--logdir", "new"]
+            + ["--source_train", "{source_train}", "--target_train", "{target_train}"],
+            "logdir: holds no checkpoint with a dev score",
+        ),
+        (
+            ["train.py", "--source_train", "{preprocessed}", "--target_train", "{target_train}"],
+            "is a directory. Check the path",
         ),
         (
             ["rerank.py", "--source", "{source_test}", "--nbest", "no"],
@@ -734,14 +769,24 @@ def test_models_that_differ_are_found_before_tensorflow_is_loaded(run, copied):
 
 
 def test_another_batch_is_refused_before_tensorflow_is_loaded(run, copied):
-    """In the middle of an epoch."""
-    manifest = json.loads((copied / "run.json").read_text())
-    last = manifest["checkpoints"][-1]
-    last |= dict(epoch_done=False, name=f"{last['name']}_partial")
-    (copied / "run.json").write_text(json.dumps(manifest))
+    """In the middle of the first epoch. Later, an epoch's end may be the last sound checkpoint."""
+    first, second = saved_rows(copied)
+    for suffix in checkpoint.SUFFIXES:
+        path = copied / f"{second.name}{suffix}"
+        path.rename(copied / f"{second.name}_partial{suffix}")
+    partial = second._replace(epoch_done=False, name=f"{second.name}_partial")
     flags = dict(source_train=run[0]["source_train"], target_train=run[0]["target_train"])
-    words = ["train.py", *command_line(flags | dict(logdir=copied, batch_size=7))]
-    assert "trained with --batch_size 32, not 7. Leave the flag out until" in refused_early(words)
+    flags |= dict(logdir=str(copied), batch_size=7)
+
+    def write_rows(*rows):
+        rows = [row._asdict() for row in rows]
+        (copied / "run.json").write_text(json.dumps(dict(checkpoints=rows)))
+
+    write_rows(first, partial)
+    assert train.find_start(flags).hp.batch_size == 7
+    write_rows(partial)
+    line = refused_early(["train.py", *command_line(flags)])
+    assert "trained with --batch_size 32, not 7. Leave the flag out until" in line
 
 
 def test_a_port_that_is_taken_is_named_before_tensorflow_is_loaded(run):
@@ -751,11 +796,32 @@ def test_a_port_that_is_taken_is_named_before_tensorflow_is_loaded(run):
         assert f"127.0.0.1:{port}: address already in use" in refused_early(words)
 
 
-def test_a_package_that_is_missing_is_named_before_tensorflow_is_loaded(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    for check in (EXPORT_FORMATS["argos"].check_ready, ENGINES["ctranslate2"].check_ready):
-        with pytest.raises(InputError, match="ctranslate2 is not installed. Install it with"):
-            check([None], "--flag")
+@pytest.mark.parametrize("damage", ["hparams.json", *checkpoint.SUFFIXES])
+def test_a_missing_file_of_a_model_is_named_before_tensorflow_is_loaded(copied, damage):
+    for path in copied.glob(f"*{damage}"):
+        path.unlink()
+    line = refused_early(["translate.py", "--logdir", str(copied)])
+    assert f"{damage}: " in line and "Copy it" in line
+
+
+@pytest.mark.parametrize(
+    "package, words",
+    [
+        ("ctranslate2", ["translate.py", "--engine", "ctranslate2", "--beam", "1"]),
+        ("ctranslate2", ["export.py", "--format", "ctranslate2"]),
+        ("safetensors", ["export.py", "--format", "huggingface"]),
+        ("tf2onnx", ["export.py", "--format", "onnx"]),
+        ("onnxruntime", ["export.py", "--format", "onnx", "--quantization", "int8"]),
+    ],
+)
+def test_a_missing_package_is_named_before_tensorflow_is_loaded(run, tmp_path, package, words):
+    for installed in {"tf2onnx", "onnxruntime"} - {package}:  # they may be missing here
+        (tmp_path / f"{installed}.py").touch()
+    block = f"import sys; sys.modules[{package!r}] = None"
+    (tmp_path / "sitecustomize.py").write_text(block)
+    words = [*words, "--logdir", run[0]["logdir"]]
+    line = refused_early(words, cwd=tmp_path, env=dict(PYTHONPATH=str(tmp_path)))
+    assert f"{package} is not installed. Install it with `pip install {package}`" in line
 
 
 def test_a_locked_folder_is_found_before_the_text_is_read(run, tmp_path):
@@ -766,7 +832,7 @@ def test_a_locked_folder_is_found_before_the_text_is_read(run, tmp_path):
         assert f"{tmp_path}: another training run writes here (process 123)" in refused_early(words)
     (tmp_path / "lock").unlink()
     os.mkfifo(tmp_path / "lock")  # of someone else: must not be waited for
-    assert "no such file" in refused_early([*words, "--source_train", "no"])
+    assert "lock: not a regular file" in refused_early([*words, "--source_train", "no"])
 
 
 def test_a_deleted_folder_is_named(tmp_path):
@@ -816,7 +882,7 @@ def test_crossed_development_files_are_noticed(tmp_path, capsys):
     names = dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
     hp = make_hparams(flags | names)
     capsys.readouterr()
-    train.load_dev_data(hp, load_vocabs(hp))
+    train.print_dev_notes(hp, load_test_data(hp, load_vocabs(hp), "dev"))
     printed = capsys.readouterr().err
     assert printed.count("is not in the script of") == 2 and "--target_lang ja" in printed
 

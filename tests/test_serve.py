@@ -35,7 +35,7 @@ from runtime.errors import InputError
 from serve import ServeFlags
 from server import app as serve_app
 from server.app import MAX_CHARACTERS, MAX_SENTENCE_CHARACTERS, MAX_SENTENCES, make_app
-from server.hosts import LOOPBACK, accepted_hosts
+from server.hosts import LOOPBACK, accepted_hosts, check_address
 from server.listening import (
     MAX_URL_BYTES,
     connection_factory,
@@ -286,6 +286,23 @@ def test_other_host_names_are_refused(server, host):
 def test_the_host_names_of_an_address(flags, hosts):
     """A page of another site must not reach a server for this computer only."""
     assert accepted_hosts(ServeFlags(**flags)) == hosts
+
+
+def test_an_address_is_checked_before_the_server_starts(monkeypatch):
+    def check(*addresses):
+        results = [(family, socket.SOCK_STREAM, 6, "", own) for family, own in addresses]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: results)
+        check_address("name.example", 80)
+
+    ours, others = (socket.AF_INET, ("127.0.0.1", 0)), (socket.AF_INET, ("192.0.2.1", 0))
+    unknown = 9999, ("::1", 0, 0, 0)  # as IPv6 without support for it
+    check(ours)
+    check(unknown, others, ours)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = socket.AF_INET, server.getsockname()
+        for addresses in ([ours, taken], [others], [unknown]):
+            with pytest.raises(InputError, match="name.example:80: .*. Choose another --port or"):
+                check(*addresses)
 
 
 @pytest.mark.parametrize("names", ["https://a.example", "a.example/b", "*.a.example", "a,", "ä.de"])

@@ -15,7 +15,7 @@ import prepro
 import train
 from browser import chromium, image_widths, page_text, wait_for, wait_for_text
 from conftest import INSTALL_EXTRAS, Golden, sample_pairs, slow, write_corpus
-from data_load import SentencePairs
+from data_load import SentencePairs, load_test_data
 from helpers import event_values, load, run_main, scalars
 from hparams import make_hparams
 from ids import UNK, RaggedIds
@@ -25,7 +25,6 @@ from monitor.attention_maps import attention_maps, figure_to_array, plot_heads
 from monitor.summaries import Profiler, choose_example, escape_markdown
 from optimizer import FusedAdam
 from processes import free_ports
-from train import load_dev_data
 from training_step import make_train_step
 from vocab import load_vocabs
 
@@ -169,7 +168,7 @@ def test_pictures_of_any_tokens():
 
 def test_the_sentence_that_is_drawn_is_short_and_known(second):
     _, hp, _, vocabs = load(dict(logdir=second["logdir"]))
-    data = load_dev_data(hp, vocabs).data
+    data = load_test_data(hp, vocabs, "dev").data
     row = choose_example(data)
     lengths = np.maximum(data.X.lengths, data.Y.lengths)
     assert lengths[row] == max(length for length in lengths if length <= 16)
