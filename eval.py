@@ -26,7 +26,7 @@ from runtime.files import (
 )
 from runtime.flags import NONE, Flags, flag
 from runtime.parallel import one_thread_per_operation
-from trained import find_trained
+from trained_models import find_trained
 
 LEFT_OUT = "Left out, numbers of the pairs"
 

@@ -34,7 +34,7 @@ from runtime.files import (
     temp_path,
 )
 from runtime.flags import Flags, check_not_given, flag
-from trained import find_trained
+from trained_models import find_trained
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,7 +35,7 @@ from search import (
     suppress,
 )
 from text import normalize
-from trained import check_ensemble
+from trained_models import check_ensemble
 from variants.ensemble import Ensemble
 from vocab import load_vocabs, truncate_at_eos
 

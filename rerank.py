@@ -19,7 +19,7 @@ from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import check_exists, check_outputs, is_shown, open_output
 from runtime.flags import Flags, check_not_given, flag
-from trained import find_trained
+from trained_models import find_trained
 
 MODEL_FLAGS = ("logdir", "best", "average_checkpoints")
 

@@ -12,7 +12,7 @@ from hparams import Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.flags import NONE, Flags, flag
 from server.hosts import accepted_hosts, check_address
-from trained import find_trained
+from trained_models import find_trained
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,7 +49,7 @@ from runtime.files import (
 )
 from runtime.flags import AUTO, NONE
 from runtime.signals import SignalGuard
-from trained import find_trained
+from trained_models import find_trained
 
 START_SECONDS = time.monotonic()  # --minutes counts from here
 

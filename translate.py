@@ -29,7 +29,7 @@ from runtime.files import (
 )
 from runtime.flags import NONE, Condition, Flags, check_not_given, flag
 from runtime.parallel import one_thread_per_operation
-from trained import find_trained
+from trained_models import find_trained
 
 SOURCE_HINT = "Check the path, which --source names"
 

@@ -25,7 +25,7 @@ from ids import RaggedIds
 from inference import Translator, load_model
 from monitor.attention_maps import aligned_words, append_eos, attention_maps
 from score import Scorer
-from trained import find_trained
+from trained_models import find_trained
 
 ROWS = ("output", "input")
 BATCH = 50  # sentences

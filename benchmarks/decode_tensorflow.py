@@ -30,7 +30,7 @@ from inference import SearchDecoder, decoding_batch_size, load_model
 from interop import ctranslate2_model
 from model import make_model
 from search import greedy
-from trained import find_trained
+from trained_models import find_trained
 
 NUM_TOKENS, VOCAB_SIZE = 4096, 8000
 

@@ -22,7 +22,7 @@ import sacrebleu
 from inference import Translator, load_model
 from protected import ProtectingTranslator
 from text import read_lines
-from trained import find_trained
+from trained_models import find_trained
 
 KINDS = {
     "URL": ["https://www.example.org/path/{}?q=x", "http://example.com/{}", "www.example.de/{}"],

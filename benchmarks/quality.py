@@ -153,7 +153,7 @@ def score_set(flags, part) -> dict:
     """
     from data_load import load_test_data
     from inference import SearchDecoder, describe_decoding, load_model
-    from trained import find_trained
+    from trained_models import find_trained
 
     rows = {}
     for search_flags in (dict(beam=1, average_checkpoints=1), {}):

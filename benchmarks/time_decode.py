@@ -138,7 +138,7 @@ def prepare_joey(logdir, flags, folder):
     import numpy as np
 
     from inference import load_model
-    from trained import find_trained
+    from trained_models import find_trained
 
     _, hp, model, _ = load_model(find_trained(dict(logdir=logdir)))
     (folder / "joey").mkdir(parents=True, exist_ok=True)

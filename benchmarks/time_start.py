@@ -66,7 +66,7 @@ def translation(logdir):
     begin_loading()
     from ids import RaggedIds
     from inference import SearchDecoder, load_model, start_quickly
-    from trained import find_trained
+    from trained_models import find_trained
 
     end_loading()
     start_quickly()

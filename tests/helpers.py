@@ -91,7 +91,7 @@ def skip_search():
 def load(flags):
     """Load the model that flags name, a dict."""
     from inference import load_model
-    from trained import find_trained
+    from trained_models import find_trained
 
     return load_model(find_trained(flags))
 

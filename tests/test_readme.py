@@ -218,7 +218,7 @@ FLOORS = (
     "attention modules positions model search optimizer training_step",
     "variants.attention variants.positions variants.rnn variants.ensemble variants.muon",
     "segments formats text eval_sets spans forms paragraphs vocab overlap shifts data_load bleu",
-    "trained variable_names checkpoint inference protected score model_card trainer",
+    "trained_models variable_names checkpoint inference protected score model_card trainer",
     "prepro train eval translate rerank serve export mini",
 )
 

@@ -34,7 +34,7 @@ from inference import SearchDecoder, load_model
 from modules import shift_right
 from monitor.attention_maps import append_eos, attention_maps, readable_token
 from search import PENALTIES
-from trained import find_trained
+from trained_models import find_trained
 
 LINE = "Die Frau hat den Brief nicht gelesen."
 BEAM = 3

@@ -28,7 +28,7 @@ from choices import ATTENTION_SCORES
 from ids import RaggedIds
 from inference import Translator, load_model
 from monitor.attention_maps import alignments, append_eos
-from trained import find_trained
+from trained_models import find_trained
 
 PAIR = ("Ein Mann schläft in einem grünen Raum.", "A man is sleeping in a green room.")
 FUNCTIONS = ROOT / "docs" / "figures" / "attention_functions.json"
