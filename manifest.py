@@ -179,12 +179,15 @@ def check_has_checkpoint(logdir, rows):
     """Raise InputError if no checkpoint has both of its files."""
     if not rows:
         raise no_checkpoint_error(logdir)
-    for row in reversed(rows):
-        files = [Path(logdir) / f"{row.name}{suffix}" for suffix in SUFFIXES]
-        missing = [file for file in files if not file.exists()]
-        if not missing:
-            return
-    raise InputError(f"{missing[0]}: no such file. Copy it again from the folder of the training")
+    missing = [missing_file(Path(logdir) / row.name) for row in rows]
+    if all(missing):
+        raise InputError(f"{missing[-1]}: no such file. Copy it again from the training's folder")
+
+
+def missing_file(path) -> str:
+    """Return the first file that a checkpoint lacks; "" if it has both."""
+    files = [f"{path}{suffix}" for suffix in SUFFIXES]
+    return next((file for file in files if not Path(file).exists()), "")
 
 
 def rows_to(path) -> list[Row]:
