@@ -23,6 +23,7 @@ import tensorflow as tf
 from hparams import hparams_path
 from interop.tensor_bundle import MAX_INDEX_BYTES, check_bundle
 from manifest import (
+    INDEX_SUFFIX,
     RUN_FILE,
     SUFFIXES,
     Row,
@@ -145,7 +146,7 @@ def parameters_digest(paths) -> str:
     digest = hashlib.sha256()
     for path in paths:
         # It holds checksums of the parameters.
-        digest.update(read_file(f"{path}.index", MAX_INDEX_BYTES))
+        digest.update(read_file(f"{path}{INDEX_SUFFIX}", MAX_INDEX_BYTES))
     return digest.hexdigest()
 
 

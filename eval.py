@@ -82,7 +82,7 @@ def references_digest(references) -> str:
 
 
 def settle(flags):
-    """Find the files that the flags name, before TensorFlow is loaded; see `main`."""
+    """Read the files that the flags name, before TensorFlow is loaded; see `main`."""
     # Here, since `parse_flags` has a message for an environment without packages.
     from data_load import load_test_data
 

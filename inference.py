@@ -116,7 +116,7 @@ def load_single(trained) -> LoadedModel:
 def make_ensemble(all_loaded) -> LoadedModel:
     """Make an `Ensemble` of several `LoadedModel`, with the hyperparameters of the first."""
     paths, hps, models, vocabs = zip(*all_loaded, strict=True)
-    check_ensemble(hps)
+    check_ensemble(hps)  # here for models of the 2017 code
     return LoadedModel([*itertools.chain(*paths)], hps[0], Ensemble(models), vocabs[0])
 
 

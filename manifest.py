@@ -16,7 +16,8 @@ from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import read_file, read_json
 
 RUN_FILE = "run.json"  # the checkpoints of a training
-SUFFIXES = (".data-00000-of-00001", ".index")  # of a checkpoint, in the order of writing
+DATA_SUFFIX, INDEX_SUFFIX = ".data-00000-of-00001", ".index"
+SUFFIXES = (DATA_SUFFIX, INDEX_SUFFIX)  # of a checkpoint, in the order of writing
 MAX_EPOCH, MAX_STEP = 10**9, 10**18  # exclusive
 NAME_PATTERN = re.compile(r"model_epoch_([0-9]{2,9})_gs_([0-9]{1,18})(_partial)?")
 # The 2017 code used names of the same form, or let TensorFlow 1 choose them.
@@ -118,7 +119,7 @@ def rows_of_names(logdir) -> list[Row]:
     names the newest one, and the others of the same training. Only the last part of the path in
     `checkpoint` counts, since the file may come from another machine or from someone else.
     """
-    names = [index.name.removesuffix(".index") for index in logdir.glob("*.index")]
+    names = [index.name.removesuffix(INDEX_SUFFIX) for index in logdir.glob(f"*{INDEX_SUFFIX}")]
     rows = sorted(filter(None, map(row_of_name, names)), key=lambda row: row.place)
     state = logdir / "checkpoint"
     if not state.is_file():
@@ -167,7 +168,7 @@ def names_in_state(text, field) -> list[str]:
 
 def index_exists(path) -> bool:
     """Whether a checkpoint exists: its index is written last, and deleted first."""
-    return Path(f"{path}{SUFFIXES[1]}").exists()
+    return Path(f"{path}{INDEX_SUFFIX}").exists()
 
 
 def existing(logdir, rows) -> list[Row]:

@@ -86,7 +86,8 @@ def find_start(flags) -> Start:
     from text import check_beginnings, check_text_files, training_files
     from vocab import fingerprints, load_vocabs
 
-    logdir, (_, num_workers) = flags.get("logdir", Hyperparams.logdir), worker_rank()
+    logdir = flags.get("logdir", Hyperparams.logdir)
+    _, num_workers = worker_rank()
     if "TF_CONFIG" not in os.environ:  # of several workers, one holds the lock
         check_unlocked(logdir)
         check_may_make(logdir)
@@ -174,7 +175,8 @@ def start_from_model(flags) -> Start:
     from interop.pretrained import is_pretrained, read_pretrained
 
     folder = flags["start_from"]
-    if not read_rows(folder):
+    rows = read_rows(folder)
+    if not rows:
         if not is_pretrained(folder):
             raise InputError(f"{folder}: holds no checkpoint. Name the folder of a model")
         if os.path.realpath(folder) == os.path.realpath(flags.get("logdir", Hyperparams.logdir)):
@@ -182,7 +184,7 @@ def start_from_model(flags) -> Start:
         pretrained = read_pretrained(folder, flags)
         return Start(make_hparams(flags, pretrained.hp), other=pretrained.hp, pretrained=pretrained)
     choice = {name: flags[name] for name in ("best", "average_checkpoints") if name in flags}
-    check_has_checkpoint(folder, read_rows(folder))
+    check_has_checkpoint(folder, rows)
     other = load_hparams(choice | dict(logdir=folder))
     if other.best:
         require_best(folder)

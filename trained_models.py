@@ -31,15 +31,15 @@ def find_trained(flags) -> list[Trained]:
     models = []
     for logdir in split_paths(flags.get("logdir", Hyperparams.logdir)):
         check_has_checkpoint(logdir, read_rows(logdir))
-        own = flags | dict(logdir=logdir)
-        # After training in bfloat16, too: the parameters are float32 and decode best in float32.
-        trained = Trained(logdir, own)
+        own, hp, vocabs = flags | dict(logdir=logdir), None, ()
+        # A model of the 2017 code has neither file.
         if hparams_path(logdir).exists() or (Path(logdir) / RUN_FILE).exists():
+            # After training in bfloat16, too: the parameters are float32 and decode best in it.
             hp = load_hparams(dict(precision="float32") | own)
+            vocabs = load_vocabs(hp)
             if hp.best:
                 require_best(logdir)
-            trained = Trained(logdir, own, hp, load_vocabs(hp))
-        models.append(trained)
+        models.append(Trained(logdir, own, hp, vocabs))
     if all(trained.hp for trained in models):
         check_ensemble([trained.hp for trained in models])
     return models

@@ -145,10 +145,13 @@ def settle(flags):
     # Scores are computed batch by batch, and from "-", sentences may come one by one.
     if options.score == NONE and options.source != "-":
         one_thread_per_operation()
-    scored = read_scored(options) if options.score != NONE else None
-    prefixes = read_prefixes(options) if options.prefix != NONE else None
-    if os.path.isfile(options.source) or os.path.isdir(options.source):
-        next(read_lines(options.source, SOURCE_HINT), None)  # its errors
+    scored = prefixes = None
+    if options.score != NONE:
+        scored = read_scored(options)
+    elif options.prefix != NONE:
+        prefixes = read_prefixes(options)
+    elif os.path.isfile(options.source) or os.path.isdir(options.source):  # no pipe
+        next(read_lines(options.source, SOURCE_HINT), None)  # for its errors
     return options, models, scored, prefixes
 
 

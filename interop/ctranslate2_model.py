@@ -32,7 +32,6 @@ def write(loaded, path, quantization="float32"):
       quantization: type of the matrices, "float32" or "int8".
     """
     hp, model, vocabs = loaded.hp, loaded.model, loaded.vocabs
-    import_optional("ctranslate2")
     spec = make_spec(hp, model)
     source, target = (vocab.tokens() for vocab in vocabs)
     spec.register_source_vocabulary(source)

@@ -45,7 +45,6 @@ def write(loaded, path, quantization="float32"):
       path: folder that does not exist yet.
       quantization: "float32" or "int8", of the matrices.
     """
-    import_optional("tf2onnx")
     hp, path = loaded.hp, Path(path)
     source, target = loaded.vocabs
     path.mkdir()
@@ -163,8 +162,7 @@ def save_onnx(function, path, quantization):
     Args:
       quantization: as in `write`.
     """
-    import tf2onnx
-
+    tf2onnx = import_optional("tf2onnx")
     model, _ = tf2onnx.convert.from_function(function, function.input_signature, opset=OPSET)
     if foreign := {node.op_type for node in model.graph.node if node.domain}:
         raise InputError(

@@ -27,6 +27,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
 
+from manifest import DATA_SUFFIX, INDEX_SUFFIX
 from runtime.files import check_regular_file, read_file
 
 MAX_INDEX_BYTES = 2**24  # a model of 12 blocks needs 100 kB
@@ -62,14 +63,15 @@ def check_bundle(path):
       ValueError: the index is not one that TensorFlow wrote for a checkpoint of this project.
       OSError: a file cannot be read.
     """
-    data = Path(f"{path}.data-00000-of-00001")
+    data = Path(f"{path}{DATA_SUFFIX}")
     # TensorFlow would look for checkpoints in a folder of this name.
     check_regular_file(path, "the name of a checkpoint is needed. Move it away")
     check_regular_file(data, "a checkpoint is needed. Copy the file again")
     data_bytes = data.stat().st_size
     end = 0  # of the tensors so far
     for key, entry in sorted(
-        read_index(read_file(f"{path}.index", MAX_INDEX_BYTES)), key=lambda pair: pair[1].offset
+        read_index(read_file(f"{path}{INDEX_SUFFIX}", MAX_INDEX_BYTES)),
+        key=lambda pair: pair[1].offset,
     ):
         check_entry(key, entry)
         if entry.offset < end or entry.offset + entry.size > data_bytes:

@@ -66,30 +66,32 @@ def check_address(host, port):
     A name may stand for several addresses. Those that this computer does not have do no harm if
     there is another one.
     """
-    has_one, problem = False, None
     try:
         results = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        for family, *_, address in results:
-            try:
-                bind_once(family, address)
-                has_one = True
-            except OSError as error:
-                if error.errno not in NOT_HERE:
-                    raise
-                problem = error
-        if not has_one:
-            raise problem
+        errors = [absence_error(family, address) for family, *_, address in results]
+        if all(errors):
+            raise errors[-1]
     except (OSError, UnicodeError) as error:
         raise address_error(host, port, error) from None
 
 
-def bind_once(family, address):
-    """Bind a socket to an address as asyncio does, and close it."""
-    with socket.socket(family, socket.SOCK_STREAM) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, True)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, True)
-        sock.bind(address)
+def absence_error(family, address) -> OSError | None:
+    """Bind a socket as asyncio does, and close it; returns an error if the address is not here.
+
+    Raises:
+      OSError: another error, for example that the port is taken.
+    """
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, True)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, True)
+            sock.bind(address)
+    except OSError as error:
+        if error.errno not in NOT_HERE:
+            raise
+        return error
+    return None
 
 
 def address_error(host, port, error) -> InputError:

@@ -753,10 +753,12 @@ def test_a_vocabulary_is_checked_before_tensorflow_is_loaded(run, copied, script
     flags = {name: value for name, value in run[0].items() if name.endswith(("train", "test"))}
     flags |= dict(logdir=copied, preprocessed=copied.parent)
     path = copied / "de.vocab.tsv"
-    path.rename(copied / "moved") if damage == "missing" else path.write_text("die\t7\n")
-    problem = (
-        "no such file, nor a copy in" if damage == "missing" else "the first four words are not"
-    )
+    if damage == "missing":
+        path.unlink()
+        problem = "no such file, nor a copy in"
+    else:
+        path.write_text("die\t7\n")
+        problem = "the first four words are not"
     line = refused_early([f"{script}.py", *command_line(flags)], cwd=copied.parent)
     assert problem in line and "Copy the file" in line
 
