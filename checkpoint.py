@@ -194,12 +194,14 @@ def assign(variables, arrays, path):
     Args:
       path: where the arrays come from, for messages.
     """
-    for name, variable in variables.items():
-        array, shape = arrays.get(name), tuple(variable.shape)
-        if array is None or array.shape != shape or not np.isfinite(array).all():
-            found = "missing" if array is None else f"of shape {array.shape}, or not finite"
+    shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
+    found = {name: array.shape for name, array in arrays.items()}
+    for name in sorted(shapes.keys() | found.keys()):
+        if shapes.get(name) != found.get(name) or not np.isfinite(arrays[name]).all():
             raise InputError(
-                f"{path}: {name} is {found}, and the model needs {shape}. Use the hparams.json, the"
+                f"{path}: {name} is {found.get(name, 'missing')}, and the model has"
+                f" {shapes.get(name, 'none')}, or it is not finite. Use the hparams.json, the"
                 " vocabulary and the checkpoint of one training"
             )
-        variable.assign(array)
+    for name, variable in variables.items():
+        variable.assign(arrays[name])
