@@ -33,4 +33,4 @@ def write(loaded, path):
     variables = variables_by_2017_name(loaded.model)
     arrays = {f"weights/{name}": np.asarray(variable) for name, variable in variables.items()}
     # The score belongs to one checkpoint, not to the mean.
-    save(path, [Row(row.epoch, row.step) for row in rows], arrays)
+    save(path, [Row(row.epoch, row.step) for row in rows] or [Row(0, 0)], arrays)
