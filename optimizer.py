@@ -7,7 +7,6 @@ import tensorflow as tf
 from keras import ops
 
 from choices import OPTIMIZERS
-from modules import COUNT, POSITIVE, check_arguments
 
 
 @keras.saving.register_keras_serializable("transformer")
@@ -25,8 +24,6 @@ class InverseSqrtSchedule(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, peak, warmup_steps):
-        check_arguments(POSITIVE, peak=peak)
-        check_arguments(COUNT, warmup_steps=warmup_steps)
         self.peak = peak
         self.warmup_steps = warmup_steps
 
@@ -58,8 +55,6 @@ class LinearSchedule(keras.optimizers.schedules.LearningRateSchedule):
     END_SHARE = 0.01  # of the peak
 
     def __init__(self, peak, warmup_steps, decay_steps):
-        check_arguments(POSITIVE, peak=peak, decay_steps=decay_steps)
-        check_arguments(COUNT, warmup_steps=warmup_steps)
         self.peak = peak
         self.warmup_steps = tf.Variable(float(warmup_steps), trainable=False)
         self.decay_steps = tf.Variable(float(decay_steps), trainable=False)
