@@ -34,7 +34,6 @@ from hparams import (
 )
 from manifest import check_has_checkpoint, existing, read_rows, require_best, rows_to
 from runtime.cli import parse_flags, run_script
-from runtime.cluster import worker_rank
 from runtime.errors import InputError
 from runtime.files import (
     announce_inputs,
@@ -87,7 +86,6 @@ def find_start(flags) -> Start:
     from vocab import fingerprints, load_vocabs
 
     logdir = flags.get("logdir", Hyperparams.logdir)
-    _, num_workers = worker_rank()
     if "TF_CONFIG" not in os.environ:  # of several workers, one holds the lock
         check_unlocked(logdir)
         check_may_make(logdir)
@@ -112,8 +110,6 @@ def find_start(flags) -> Start:
         check_beginnings([path for pair in training_files(start.hp) for path in pair])
     if flags.keys() & {"source_test", "target_test"}:
         check_text_files(start.hp, "test")  # eval.py reads it, which may be hours later
-    if start.deadline and num_workers > 1:
-        raise InputError("minutes works in a single process only. Give --max_steps in its place")
     vocabs = start.pretrained.vocabs if start.pretrained else load_vocabs(start.other or start.hp)
     start = start._replace(vocabs=vocabs)
     if start.other:
@@ -271,7 +267,7 @@ def main(start):
                 " To train it longer, raise --num_epochs. To train another model, use a new"
                 " --logdir"
             )
-            if choose_alpha_last and worker_rank()[0] == 0:
+            if choose_alpha_last:
                 choose_alpha_of_trained(hp, start.dev)
             return
         announce_inputs(hp, "source_train", "target_train")
@@ -296,9 +292,8 @@ def main(start):
         hp = dataclasses.replace(hp, **adapt_schedule(start, rows[-1], data, vocabs))
     if hp.deterministic:
         tf.config.experimental.enable_op_determinism()
-    text_digest = digest_of(data) if worker_rank()[1] > 1 else b""
     try:
-        trainer = Trainer(hp, vocabs, rows, dev.digest() if dev else "", origin, text_digest)
+        trainer = Trainer(hp, vocabs, rows, dev.digest() if dev else "", origin, digest_of(data))
     except tf.errors.ResourceExhaustedError:
         raise OSError(
             f"the model is too large for the memory. Lower --hidden_units ({hp.hidden_units}),"
@@ -331,8 +326,6 @@ def report_overlap(hp, dev_text) -> list[str]:
     Args:
       dev_text: what `read_eval_set` returned for the development set, or None.
     """
-    if worker_rank()[0]:
-        return []
     has_files = may_write(hp.id_folder, "preprocessed", hp) and hp.id_folder.is_dir()
     notes = [*overlap_notes(hp, hp.id_folder if has_files else None, dev_text)]
     for note in notes:

@@ -25,7 +25,6 @@ from bleu import LITTLE_LEARNED_HINT, METRICS, corpus_score, empty_note
 from data_load import get_batch_data, pairs_of_epoch
 from hparams import (
     NO_EPOCH_LIMIT,
-    TEXT_FIELDS,
     TIMED_WARMUP_STEPS,
     late_peak_note,
     save_hparams,
@@ -169,19 +168,6 @@ class Progress:
         return np.array(sums) / steps
 
 
-# Fields that may differ between workers: the content of these files is compared, or they have no
-# effect on the training.
-LOCAL_FIELDS = {*TEXT_FIELDS, "preprocessed", "logdir", "results", "start_from", "profile_steps"}
-
-
-def describe_parameters(paths) -> str:
-    """Return the names of checkpoints and a digest of their parameters, "none" without any."""
-    if not paths:
-        return "none"
-    names = ", ".join(path.name for path in paths)
-    return f"{names} ({checkpoint.parameters_digest(paths)[:8]})"
-
-
 class SavedOrigin(NamedTuple):
     """Checkpoints of another model: a new training starts from the mean of their parameters."""
 
@@ -190,10 +176,6 @@ class SavedOrigin(NamedTuple):
     def describe(self) -> str:
         """Name the checkpoints, for messages."""
         return describe_checkpoints(self.paths)
-
-    def identify(self) -> str:
-        """Return their names and a digest, to compare between workers."""
-        return describe_parameters(self.paths)
 
     def restore(self, model):
         """Set the parameters of a built model."""
@@ -313,7 +295,7 @@ class Trainer:
       dev_sha256: digest of the development set, "" if there is none.
       origin: the parameters that a new training starts from: a `SavedOrigin`, or a
         `interop.pretrained.Pretrained`; None for random ones.
-      text_digest: digest of the training text, with several workers.
+      text_digest: digest of the training text.
     """
 
     def __init__(self, hp, vocabs, rows=(), dev_sha256="", origin=None, text_digest=b""):
@@ -323,7 +305,8 @@ class Trainer:
         keras.utils.set_random_seed(hp.seed)
         self.hp, self.vocabs, self.dev_sha256, self.rows = hp, vocabs, dev_sha256, [*rows]
         self.strategy = make_strategy()
-        check_same_settings(self.strategy, self.settings(origin, text_digest))
+        digests = {"the training text": text_digest.hex(), "the development set": dev_sha256}
+        check_same_settings(self.strategy, hp.as_dict() | digests)
         self.chief = self.strategy.extended.should_checkpoint  # false in all workers but one
         self.schedule = make_schedule(hp)
         with self.strategy.scope():
@@ -371,18 +354,6 @@ class Trainer:
         loaded = LoadedModel([], self.hp, self.model, self.vocabs)
         greedy = loaded.with_hp(beam=1, temperature=0.0, top_k=0)
         return SearchDecoder(greedy, show_progress=True)
-
-    def settings(self, origin, text_digest) -> dict:
-        """Return what all workers must share, by name; the arguments are those of the class."""
-        scores = [row for row in self.rows if row.score is not None]
-        return {name: v for name, v in self.hp.as_dict().items() if name not in LOCAL_FIELDS} | {
-            "the vocabularies": self.hp.vocab_sha256,
-            "the training text": text_digest.hex(),
-            "the development set": self.dev_sha256,
-            "the checkpoint to resume from": describe_parameters([self.path] if self.rows else []),
-            "the scores in run.json": scores,
-            "the model to start from": origin.identify() if origin else "none",
-        }
 
     @property
     def path(self):
