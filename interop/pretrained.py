@@ -14,7 +14,6 @@ here has the special tokens first. So its tokens have other ids than in vocab.js
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import re
 import tempfile
 from pathlib import Path
@@ -73,11 +72,6 @@ class Pretrained(NamedTuple):
     def describe(self) -> str:
         """Name the file of the parameters, for messages."""
         return PARAMETERS
-
-    def identify(self) -> str:
-        """Return a digest of that file, to compare between workers."""
-        with open(self.folder / PARAMETERS, "rb") as file:
-            return f"{PARAMETERS} ({hashlib.file_digest(file, 'sha256').hexdigest()[:8]})"
 
     def restore(self, model):
         """Set the parameters of a built model."""
