@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from harness import ROOT, corpus_folder, describe_cores, script_command
+from harness import ROOT, corpus_folder, num_cores, script_command
 
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -77,21 +77,12 @@ def run_script(script, flags, more_flags):
 
 
 def train(flags, more_flags) -> float:
-    """Run prepro.py and train.py; returns the minutes of training, of all resumed runs together."""
+    """Run prepro.py and train.py; returns the minutes of training in this run."""
     if not Path(flags["logdir"]).exists():
         run_script("prepro.py", flags, more_flags)
-    seconds_path = Path(f"{flags['logdir']}.seconds")
-    seconds = float(seconds_path.read_text()) if seconds_path.exists() else 0.0
-    latest = Path(flags["logdir"]) / "checkpoint"
-    before = latest.read_bytes() if latest.exists() else None
     start = time.monotonic()
-    try:
-        run_script("train.py", flags, more_flags)
-    finally:
-        if latest.exists() and latest.read_bytes() != before:  # else training was already done
-            seconds += time.monotonic() - start
-            seconds_path.write_text(str(seconds))
-    return seconds / 60
+    run_script("train.py", flags, more_flags)
+    return (time.monotonic() - start) / 60
 
 
 # Scoring -----------------------------------------------------------------------
@@ -189,7 +180,7 @@ def main():
     minutes = train(flags, more_flags)
     table = ROOT / "benchmarks" / "quality.md"
     rows = [] if table.exists() else [HEADER]
-    training = f"{minutes:.0f} min, {describe_cores()}"
+    training = f"{minutes:.0f} min, {num_cores()} cores"
     today = datetime.date.today()
     corpus, flags_cell = f"{args.corpus} {args.direction}", f"`{' '.join(more_flags)}`"
     for decoding, scores in score_set(flags, part).items():

@@ -516,9 +516,7 @@ def test_windows_is_named_as_unsupported(script):
     )
 
 
-@pytest.mark.parametrize(
-    "script", ["prepro.py", "train.py", "eval.py", "corpora/clean.py", "corpora/download.py"]
-)
+@pytest.mark.parametrize("script", ["prepro.py", "train.py", "eval.py"])
 def test_a_forgotten_environment_is_named(script):
     code = "import runpy, sys; sys.argv = sys.argv[1:]; sys.path.insert(0, sys.argv[1])"
     code += "; runpy.run_path(sys.argv[0], run_name='__main__')"

@@ -1,7 +1,6 @@
 """Small texts: the choices of prepro.py and train.py for them, and their warnings."""
 
 import functools
-import itertools
 import json
 import random
 import re
@@ -285,11 +284,10 @@ def test_sacrebleu_warns_once_of_tokenized_text():
 
 
 @slow
-def test_a_missing_target_lang_is_noticed(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from small_text import english_japanese
-
-    pairs = [*itertools.islice(english_japanese(0), 60)]
+def test_a_missing_target_lang_is_noticed(tmp_path):
+    pairs = [
+        (f"The doctor read {i} magazines.", f"医者は雑誌を{i}冊読みました。") for i in range(60)
+    ]
     flags = write_corpus(tmp_path, pairs) | TINY
     run_main(prepro, flags)
     dev = dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
@@ -298,16 +296,6 @@ def test_a_missing_target_lang_is_noticed(tmp_path, monkeypatch):
     assert done.returncode == 0 and note in done.stdout
     done = forked_script("eval.py", logdir=flags["logdir"], results=flags["results"], beam=1)
     assert done.returncode == 0 and note in done.stdout and "|tok:char|" in done.stdout
-
-
-def test_the_generated_japanese_corpus(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from small_text import english_japanese
-
-    pairs = [*itertools.islice(english_japanese(0), 500)]
-    assert ("The doctor read a magazine this morning.", "今朝医者は雑誌を読みました。") in pairs
-    assert len({english for english, _ in pairs}) == 500
-    assert pairs == [*itertools.islice(english_japanese(0), 500)]
 
 
 # Lengths -----------------------------------------------------------------------------
