@@ -97,14 +97,9 @@ def trace_beam(
 
     for rank, node in enumerate(complete[:nbest], 1):
         node.rank = rank
-    mark_continued(steps)
-    return steps
-
-
-def mark_continued(steps):
-    """Find out which of the nodes that have not ended were continued, and which were dropped."""
     for nodes, later in itertools.pairwise(steps):
         parents = {node.parent for node in later}
         for i, node in enumerate(nodes):
             if node.fate == "open":
                 node.fate = "kept" if i in parents else "dropped"
+    return steps
