@@ -231,24 +231,3 @@ def quantization_flag(name, table):
         needs={name: names},
         remedy="Leave it out",
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class FormChoice(Choice):
-    """A form of sentences, for --augment and --robustness.
-
-    Attributes:
-      of_source: how a source in this form is described; "" if another form has the same sources.
-    """
-
-    of_source: str = ""
-
-
-FORMS = dict(
-    upper=FormChoice("forms.Upper", of_source="in capitals"),
-    title=FormChoice("forms.Title", of_source="in title case"),
-    lower=FormChoice("forms.Lower", of_source="in lower case"),
-    punctuation=FormChoice("forms.Punctuation", of_source="without final punctuation"),
-    missing_mark=FormChoice("forms.MissingMark"),
-    typos=FormChoice("forms.Typos", of_source="with typing errors"),
-)

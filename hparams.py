@@ -13,7 +13,6 @@ The letters that name the axes of tensors throughout the project:
 import dataclasses
 import json
 import math
-import re
 import unicodedata
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,6 @@ from pathlib import Path
 from choices import (
     ACTIVATIONS,
     ATTENTION_SCORES,
-    FORMS,
     MODELS,
     NORMALIZATIONS,
     OPTIMIZERS,
@@ -116,7 +114,7 @@ SMALL = TINY | dict(
     lr=0.006,
     num_epochs=20,
 )
-LOW_RESOURCE = TINY | dict(consistency=5.0, augment="missing_mark=0.05")
+LOW_RESOURCE = TINY | dict(consistency=5.0, missing_mark=0.05)
 RNN = CPU | dict(
     model="rnn",
     hidden_units=256,
@@ -472,13 +470,14 @@ class Hyperparams(ModelHparams):
         needs=dict(tokenizer="bpe", unbounded_length=ENDLESS),
         remedy="Leave it out, or choose such a recipe",
     )
-
-    augment: str = data_flag(
-        NONE,
-        "forms in which a share of the training pairs is written, others in each epoch, for example"
-        f" upper=0.05,lower=0.05; the forms are {', '.join(FORMS)} (docs/training.md);"
-        " none: the text as it is",
+    missing_mark: float = data_flag(
+        0.0,
+        "share of the training sources that lose their final punctuation, others in each epoch",
+        0.0,
+        1.0,
         fixed="epoch",
+        needs=dict(tokenizer="bpe", unbounded_length=ENDLESS),
+        remedy="Leave it out, or choose such a recipe",
     )
 
     # training
@@ -701,7 +700,6 @@ class Hyperparams(ModelHparams):
         super().__post_init__()
         if self.given.get("best") and self.given.get("average_checkpoints", 1) > 1:
             raise InputError("best uses one checkpoint. Leave out --average_checkpoints")
-        self.form_shares  # noqa: B018  raises the error of an invalid value
         if self.source_lang == self.target_lang and not self.has_one_vocab:
             raise InputError(
                 f"source_lang and target_lang are both {self.source_lang}, and one vocabulary file"
@@ -735,35 +733,9 @@ class Hyperparams(ModelHparams):
         return [] if symbols == NONE else symbols.split(",")
 
     @property
-    def form_shares(self) -> dict[str, float]:
-        """The share of the training pairs in each form of `augment`."""
-        if self.augment == NONE:
-            return {}
-        shares = {}
-        for part in self.augment.split(","):
-            name, _, share = part.partition("=")
-            problem = ""
-            if name not in FORMS:
-                problem = f"{name!r} is not a form. The forms are {', '.join(FORMS)}"
-            elif name in shares:
-                problem = f"{name} is there twice"
-            elif not re.fullmatch(r"[0-9]*\.?[0-9]+", share) or float(share) > 1:
-                problem = f"{share!r} is not a share, a number from 0 to 1"
-            if problem:
-                raise InputError(
-                    f"augment {self.augment}: {problem}. Write, for example, upper=0.05,lower=0.05"
-                )
-            shares[name] = float(share)
-        if sum(shares.values()) > 1:
-            raise InputError(
-                f"augment {self.augment}: the sum of the shares is above 1. Lower them"
-            )
-        return shares
-
-    @property
     def changes_text(self) -> bool:
         """Whether the tokens of a training pair differ between epochs."""
-        return self.bpe_dropout > 0 or self.augment != NONE
+        return self.bpe_dropout > 0 or self.missing_mark > 0
 
     def max_output_tokens(self, source_tokens):
         """Tokens of a translation at most, `</S>` included.
