@@ -8,7 +8,6 @@ import hashlib
 import itertools
 import json
 import os
-import random
 import shutil
 import sys
 import tempfile
@@ -17,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from choices import FORMS
 from eval_sets import read_eval_set
-from ids import EOS, UNK, PatchedIds, RaggedIds, RaggedText, RaggedWriter, smallest_dtype
+from forms import without_final_mark
+from ids import EOS, UNK, RaggedIds, RaggedWriter, smallest_dtype
 from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import (
     MAX_JSON_BYTES,
@@ -33,7 +32,6 @@ from runtime.files import (
 from runtime.parallel import map_on_cores
 from text import (
     SentenceFile,
-    blocks,
     check_text_files,
     empty_text_error,
     normalize_lines,
@@ -43,8 +41,7 @@ from text import (
 )
 from vocab import fingerprints
 
-AUGMENT_STREAM = 1  # its random numbers are not those of the order of the batches
-BLOCK_ROWS = 2**20  # rows for which random numbers are drawn at a time
+MARK_STREAM = 1  # its random numbers are not those of the order of the batches
 MAX_UNKNOWN_SHARE = 0.9  # with more <UNK>, the vocabulary belongs to another text
 
 
@@ -114,85 +111,32 @@ def pairs_of_epoch(data, vocabs, hp, epoch) -> SentencePairs:
     """Return the same pairs as an epoch trains on them.
 
     With BPE-dropout (Provilkov et al. 2020) they have other subwords in each epoch, with
-    `hp.augment` some are in another form. `hp.seed` and `epoch`, counted from 1, decide which.
+    `hp.missing_mark` some sources lack their final mark. `hp.seed` and `epoch`, counted from 1,
+    decide which.
 
     Args:
       data: SentencePairs, with their text.
     """
-    blocks_to_change = (
-        [(row, name, data.Sources[row], data.Targets[row]) for row, name in block]
-        for block in blocks(draw_forms(hp, len(data.X), epoch))
-    )
-    if hp.bpe_dropout:
-        sides = [[*data.Sources], [*data.Targets]]
-        for block in blocks_to_change:
-            changed = change_forms(vocabs, hp, epoch, block)
-            for (row, *_), *pair in zip(block, *changed, strict=True):
-                sides[0][row], sides[1][row] = pair
-        seeds = np.random.SeedSequence([hp.seed, epoch]).generate_state(2).tolist()
-        X, Y = (
-            RaggedIds.from_lists(vocab.encode(side, hp.bpe_dropout, seed))
-            for vocab, side, seed in zip(vocabs, sides, seeds, strict=True)
-        )
-        return data._replace(X=X, Y=Y)
-    encoded = [
-        *map_on_cores(functools.partial(encode_changed, vocabs, hp, epoch), blocks_to_change)
-    ]
-    if not encoded:
+    if not hp.changes_text:
         return data
-    rows, xs, ys = map(itertools.chain.from_iterable, zip(*encoded, strict=True))
-    rows = np.fromiter(rows, np.uint32)
-    X = PatchedIds(data.X, rows, RaggedIds.from_lists([*xs]))
-    Y = PatchedIds(data.Y, rows, RaggedIds.from_lists([*ys]))
-    return data._replace(X=X, Y=Y)
-
-
-def draw_forms(hp, num_pairs, epoch):
-    """Yield the pairs that have another form in an epoch: row and name of the form, in order."""
-    rng = np.random.default_rng([hp.seed, epoch, AUGMENT_STREAM])
-    names, limits = [*hp.form_shares], np.cumsum([*hp.form_shares.values()])
-    for start in range(0, num_pairs if names else 0, BLOCK_ROWS):
-        draws = rng.random(min(BLOCK_ROWS, num_pairs - start))
-        forms = np.searchsorted(limits, draws, side="right")
-        for row in np.flatnonzero(forms < len(names)).tolist():
-            yield start + row, names[forms[row]]
-
-
-def change_forms(vocabs, hp, epoch, block) -> list[list[str]]:
-    """Change the forms of pairs, and return both sides, prepared.
-
-    Args:
-      block: list of (row, name of the form, source, target).
-    """
-    forms = {name: FORMS[name].load()() for name in hp.form_shares}
-    langs = hp.source_lang, hp.target_lang
-    pairs = (
-        forms[name].change_pair(pair, langs, random.Random(f"{hp.seed} {epoch} {row}"))
-        for row, name, *pair in block
-    )
-    return [
-        vocab.prepare(side) for vocab, side in zip(vocabs, zip(*pairs, strict=True), strict=True)
+    draws = np.random.default_rng([hp.seed, epoch, MARK_STREAM]).random(len(data.Sources))
+    sources = [
+        without_final_mark(source) if draw < hp.missing_mark else source
+        for source, draw in zip(data.Sources, draws, strict=True)
     ]
-
-
-def encode_changed(vocabs, hp, epoch, block):
-    """Change the forms of pairs, and encode those that are still not too long.
-
-    Args:
-      block: as in `change_forms`.
-
-    Returns:
-      (rows, lists of source ids, lists of target ids)
-    """
-    data = create_data(*change_forms(vocabs, hp, epoch, block), *vocabs, hp.maxlen)
-    return [block[row][0] for row in data.rows], [*data.X], [*data.Y]
+    seeds = np.random.SeedSequence([hp.seed, epoch]).generate_state(2).tolist()
+    X, Y = (
+        RaggedIds.from_lists(vocab.encode(side, hp.bpe_dropout, seed))
+        for vocab, side, seed in zip(vocabs, (sources, data.Targets), seeds, strict=True)
+    )
+    return data._replace(X=X, Y=Y)
 
 
 def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
     """Load and encode the training text. Print how many pairs are left out, and why.
 
-    The ids are in files next to the vocabularies, which are mapped into memory; so is the text
-    itself if `hp.changes_text`, which tokenizes it again.
+    The ids are in files next to the vocabularies, which are mapped into memory. If
+    `hp.changes_text`, each epoch encodes the text again, and both are in memory.
 
     Args:
       write_files: whether these files may be written; else they are temporary.
@@ -231,6 +175,13 @@ def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
 
 def encode_training_text(hp, vocabs, write_files) -> EncodedText:
     """Encode the training text into files, unless there are files of this text already."""
+    if hp.changes_text:
+        pairs, sides = open_training_files(hp, vocabs), ([], [])
+        for block in itertools.chain.from_iterable(read_pairs(pair, "reading") for pair in pairs):
+            for side, sentences in zip(sides, block, strict=True):
+                side += sentences
+        encoded = encode_training_block(hp, vocabs, sides)
+        return encoded._replace(skipped=[file.skipped for pair in pairs for file in pair])
     if encoded := read_id_files(hp.id_folder, hp, vocabs):
         return encoded
     if write_files:
@@ -396,7 +347,7 @@ def id_files_key(hp, vocabs) -> list:
     paths = [path for pair in training_files(hp) for path in pair]
     files = [[os.stat(path).st_mtime_ns, file_sha256(path)] for path in paths]
     paths = [*map(os.path.abspath, paths)]
-    return [paths, files, fingerprints(vocabs), hp.min_cnt, hp.maxlen, hp.changes_text]
+    return [paths, files, fingerprints(vocabs), hp.min_cnt, hp.maxlen]
 
 
 def file_sha256(path) -> str:
@@ -420,7 +371,6 @@ def read_id_files(folder, hp, vocabs) -> EncodedText | None:
             return None
         dtype = id_dtype(vocabs)
         sides = [RaggedIds.open(folder / side, dtype, hp.maxlen) for side in "XY"]
-        texts = [RaggedText.open(folder / f"{side}.text") for side in "XY" if hp.changes_text]
         if read_file(path, MAX_JSON_BYTES) != content:  # another process has replaced the folder
             return None
         counts = int(info["total"]), int(info["num_empty"])
@@ -428,11 +378,15 @@ def read_id_files(folder, hp, vocabs) -> EncodedText | None:
         skipped = [(int(count), int(first)) for count, first in info["skipped"]]
     except (OSError, InputError, *MALFORMED_JSON):
         return None  # they are missing or damaged, or the text is missing
-    lengths = {len(side) for side in (*sides, *texts)}
-    if len(lengths) != 1 or len(skipped) != 2 * len(training_files(hp)):
+    if len(sides[0]) != len(sides[1]) or len(skipped) != 2 * len(training_files(hp)):
         return None
-    texts = texts or ([], [])
-    return EncodedText(SentencePairs(*sides, *texts, []), *counts, [], has_words, skipped)
+    return EncodedText(SentencePairs(*sides, [], [], []), *counts, [], has_words, skipped)
+
+
+def open_training_files(hp, vocabs) -> list:
+    """Open the training text: a pair of `SentenceFile` for each pair of paths."""
+    is_markup = vocabs[0].is_markup
+    return [[SentenceFile(path, is_markup) for path in pair] for pair in training_files(hp)]
 
 
 def share_id_files(hp, vocabs):
@@ -460,24 +414,18 @@ def share_id_files(hp, vocabs):
 
 def write_id_files(folder, hp, vocabs):
     """Encode the training text, and write it to files block by block, to save memory."""
-    is_markup = vocabs[0].is_markup
-    files = [[SentenceFile(path, is_markup) for path in pair] for pair in training_files(hp)]
+    files = open_training_files(hp, vocabs)
     sides = itertools.chain.from_iterable(read_pairs(pair, "reading") for pair in files)
     key, dtype = id_files_key(hp, vocabs), id_dtype(vocabs)
     total = num_empty = 0
     has_words = np.zeros(2, bool)
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(RaggedWriter(folder / side, dtype)) for side in "XY"]
-        text_writers = [
-            stack.enter_context(RaggedWriter(folder / f"{side}.text", np.uint8)) for side in "XY"
-        ]
         for block in map_on_cores(functools.partial(encode_training_block, hp, vocabs), sides):
             data, total, num_empty = block.data, total + block.total, num_empty + block.num_empty
             has_words |= block.has_words
             for writer, ragged in zip(writers, (data.X, data.Y), strict=True):
                 writer.add(ragged)
-            for writer, sentences in zip(text_writers, (data.Sources, data.Targets), strict=True):
-                writer.add(RaggedText.from_sentences(sentences).ragged)
     info = dict(key=key, total=total, num_empty=num_empty, has_words=has_words.tolist())
     info["skipped"] = [file.skipped for pair in files for file in pair]
     (folder / "info.json").write_text(json.dumps(info))

@@ -4,12 +4,10 @@ import dataclasses
 import hashlib
 import itertools
 import os
-import random
 import re
 import sys
 from pathlib import Path
 
-from choices import FORMS
 from hparams import SEARCH_FLAGS, Hyperparams, hparams_path, read_hparams
 from runtime.cli import parse_flags, run_script
 from runtime.cluster import worker_rank
@@ -40,11 +38,6 @@ class EvalFlags(Flags):
         "results file of another evaluation of the same test set: show whether the difference may"
         " be chance; none: no comparison",
         path=True,
-    )
-    robustness: bool = flag(
-        False,
-        "also translate the test set in capitals, in title case, in lower case, without final"
-        " punctuation and with typing errors, and compare the scores",
     )
 
 
@@ -87,8 +80,6 @@ def settle(flags):
     from data_load import load_test_data
 
     options, flags = EvalFlags.separate(flags)
-    if worker_rank()[1] > 1 and options.robustness:
-        raise InputError("robustness works in a single process only. Unset TF_CONFIG")
     models = find_trained(flags)
     if options.compare != NONE:
         check_exists(options.compare, "Check the path, which --compare names")
@@ -124,7 +115,6 @@ from data_load import load_test_data
 from inference import (
     SearchDecoder,
     SharedDecoder,
-    Translator,
     describe_decoding,
     limit_hint,
     limit_note,
@@ -223,39 +213,6 @@ def describe_comparison(path, test, got, others, lang) -> list[str]:
     ]
 
 
-def describe_robustness(loaded, test, got, search) -> list[str]:
-    """Translate the test set in other forms, and return a table of the scores.
-
-    Case does not count in these scores: the form of a translation may be that of its source.
-
-    Args:
-      got: the translations of the test set as it is.
-      search: SearchDecoder.
-    """
-    lang = loaded.hp.target_lang
-    translate = Translator(loaded, search)
-    plain, _ = corpus_score("bleu", test, got, lang, lowercase=True)
-    rows = [("as it is", plain)]
-    for name, form in FORMS.items():
-        if not form.of_source:
-            continue
-        change = form.load()().change
-        sources = [
-            change(source, loaded.hp.source_lang, random.Random(f"{name} {row}"))
-            for row, source in enumerate(test.data.Sources)
-        ]
-        if sources == test.data.Sources:
-            rows.append((f"{form.of_source}: the same text", plain))
-            continue
-        changed = [translation.text for translation in translate(sources)]
-        rows.append((form.of_source, corpus_score("bleu", test, changed, lang, lowercase=True)[0]))
-    return [
-        "| source | sacreBLEU, lower-cased | share |",
-        "|---|---|---|",
-        *(f"| {name} | {bleu:.2f} | {bleu / (plain or 1):.1%} |" for name, bleu in rows),
-    ]
-
-
 def describe_identity(loaded, decoding, digest, test) -> list[str]:
     """Return the lines of a results file that say of which evaluation it is.
 
@@ -320,8 +277,6 @@ def main(options, models, test=None, others=None):
     if others:
         # Before the Bleu Score, which is the last line in the 2017 code.
         summary[-1:-1] = describe_comparison(options.compare, test, got, others, hp.target_lang)
-    if options.robustness:
-        summary[-1:-1] = describe_robustness(loaded, test, got, search)
     keep_other_results(path, identity)
     atomic_write(path, "\n".join(records + summary) + "\n")
     if len(loaded.folders) == 1:

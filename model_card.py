@@ -320,10 +320,7 @@ def scores_section(evaluations) -> list[str]:
         ]
     for row in evaluations:
         lines += ["", f"### {row['test']}", ""]
-        # A table stays one; everything else is a block.
-        table = [line for line in row["lines"] if line.startswith("|")]
-        lines += [f"    {line}" for line in row["lines"] if line not in table]
-        lines += ["", *table] if table else []
+        lines += [f"    {line}" for line in row["lines"]]
     return lines
 
 

@@ -4,7 +4,6 @@ import contextlib
 import functools
 import io
 import os
-import random
 import re
 import sys
 import tempfile
@@ -12,7 +11,6 @@ import unicodedata
 from collections import Counter
 from pathlib import Path
 
-from choices import FORMS
 from hparams import MIN_COVERAGE, Hyperparams, choose_vocab_size, make_hparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
@@ -46,7 +44,6 @@ from text import (
 from vocab import TOKENIZERS, SubwordVocab, WordVocab
 
 SPECIAL_COUNT = 1_000_000_000  # count written for the special tokens, above every `min_cnt`
-CASES = ("upper", "lower", "title")  # the forms that change words
 RARE_COUNT = 10  # a merged subword seen less often is rare
 MAX_RARE_SHARE = 1 / 3  # of the merged subwords; real text with choose_vocab_size has about 0.2
 ALPHABET_SIZE = 128  # characters that choose_vocab_size counts among the subwords
@@ -138,24 +135,6 @@ def count_subword_text(files) -> Counter:
             raise empty_text_error(file.path, file.num_sentences)
         word2cnt.update(counts)
     return word2cnt
-
-
-def with_forms(word2cnt, lang, shares) -> Counter:
-    """Add the words in the forms in which a share of the training pairs is written.
-
-    Args:
-      word2cnt: the words of a side with their counts.
-      shares: `hp.form_shares`.
-    """
-    counts = Counter(word2cnt)
-    for name in (form for form in CASES if form in shares):
-        change = FORMS[name].load()().change
-        for word, count in word2cnt.items():
-            rng = random.Random(word)
-            changed = change(word, lang, rng)
-            if changed != word:
-                counts[changed] += int(count * shares[name] + rng.random())
-    return +counts
 
 
 def fold_words(word2cnt, lang) -> Counter:
@@ -471,11 +450,7 @@ def write_subwords(hp, pairs):
       pairs: list of pairs of `SentenceFile`, source and target.
     """
     check_symbols(hp.symbol_list)
-    langs = hp.source_lang, hp.target_lang
-    counts = [
-        with_forms(count_subword_text(files), lang, hp.form_shares)
-        for files, lang in zip(zip(*pairs, strict=True), langs, strict=True)
-    ]
+    counts = [count_subword_text(files) for files in zip(*pairs, strict=True)]
     if hp.fold_case:
         counts[0] = fold_words(counts[0], hp.source_lang)
     for pair in pairs:

@@ -271,7 +271,7 @@ def test_what_a_model_or_an_epoch_depends_on_is_fixed():
     groups = {field.name: field.metadata["group"] for field in Hyperparams.declared()}
     assert {fixed[name] for name, group in groups.items() if group == "model"} == {"model"}
     assert {name for name in fixed if fixed[name] == "epoch"} == {
-        *("source_train", "target_train", "bpe_dropout", "augment"),
+        *("source_train", "target_train", "bpe_dropout", "missing_mark"),
         *("batch_size", "batch_tokens", "accumulate", "seed"),
     }
     assert {name for name in fixed if fixed[name] == "model" and groups[name] == "data"} == {

@@ -30,7 +30,7 @@ from runtime.signals import SignalGuard
 KILLS = int(os.environ.get("KILLS", "3"))  # in the slow test
 RECIPE = dict(recipe="tiny", vocab_size=300, hidden_units=32, num_blocks=1, num_heads=2)
 TRAINING = RECIPE | dict(batch_tokens=60, num_epochs=3, save_steps=20, deterministic=True)
-TRAINING |= dict(augment="upper=0.2,typos=0.2")
+TRAINING |= dict(missing_mark=0.4)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,6 @@ import train
 import trainer
 from conftest import sample_pairs, seeds, slow, write_corpus
 from data_load import load_test_data, load_train_data, pairs_of_epoch
-from forms import lower, title, upper
 from helpers import (
     dev_scores,
     load,
@@ -217,7 +216,7 @@ def test_a_source_has_no_case_and_a_target_keeps_it(flags, tmp_path, joint_vocab
     prepro.main(hp)
     source, target = load_vocabs(hp)
     for german, english in sample_pairs(20):
-        forms = [german, upper(german, "de"), title(german), lower(german)]
+        forms = [german, german.upper(), german.title(), german.lower()]
         assert len({tuple(ids) for ids in source.encode(forms)}) == 1
         assert target.decode(target.encode([english])[0]) == english
         assert target.encode([english]) != target.encode([english.upper()])
