@@ -39,7 +39,6 @@ from text import (
     skipped_note,
     training_files,
 )
-from vocab import fingerprints
 
 MARK_STREAM = 1  # its random numbers are not those of the order of the batches
 MAX_UNKNOWN_SHARE = 0.9  # with more <UNK>, the vocabulary belongs to another text
@@ -79,6 +78,11 @@ class EvalSet(NamedTuple):
         for line in itertools.chain(self.data.Sources, *self.references):
             text.update(line.encode("utf-8", "surrogateescape") + b"\n")
         return text.hexdigest()
+
+
+def id_folder(hp) -> Path:
+    """The folder for the token ids of a large training text."""
+    return Path(hp.preprocessed) / "train_ids"
 
 
 # Encoding ----------------------------------------------------------------------
@@ -159,7 +163,7 @@ def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
         shares = [unknown_share(ids, vocab) for _, ids, vocab in sides]
     except ValueError:  # an id that the vocabulary does not have
         raise InputError(
-            f"{hp.id_folder}: the files of token ids there are damaged. Delete the folder"
+            f"{id_folder(hp)}: the files of token ids there are damaged. Delete the folder"
         ) from None
     token_name = vocabs[0].token_name
     print(f"Unknown {token_name}: {shares[0]:.0%} of the source, {shares[1]:.0%} of the target")
@@ -182,12 +186,12 @@ def encode_training_text(hp, vocabs, write_files) -> EncodedText:
                 side += sentences
         encoded = encode_training_block(hp, vocabs, sides)
         return encoded._replace(skipped=[file.skipped for pair in pairs for file in pair])
-    if encoded := read_id_files(hp.id_folder, hp, vocabs):
+    if encoded := read_id_files(id_folder(hp), hp, vocabs):
         return encoded
     if write_files:
         try:
             share_id_files(hp, vocabs)
-            if encoded := read_id_files(hp.id_folder, hp, vocabs):
+            if encoded := read_id_files(id_folder(hp), hp, vocabs):
                 return encoded
         except ChildProcessError:
             raise
@@ -347,7 +351,7 @@ def id_files_key(hp, vocabs) -> list:
     paths = [path for pair in training_files(hp) for path in pair]
     files = [[os.stat(path).st_mtime_ns, file_sha256(path)] for path in paths]
     paths = [*map(os.path.abspath, paths)]
-    return [paths, files, fingerprints(vocabs), hp.min_cnt, hp.maxlen]
+    return [paths, files, [hashlib.sha256(vocab.content).hexdigest() for vocab in vocabs], hp.min_cnt, hp.maxlen]
 
 
 def file_sha256(path) -> str:
@@ -390,24 +394,24 @@ def open_training_files(hp, vocabs) -> list:
 
 
 def share_id_files(hp, vocabs):
-    """Write the files of the training text to `hp.id_folder`, for all processes.
+    """Write the files of the training text to `id_folder(hp)`, for all processes.
 
     They are written to a new folder, which then replaces that of another text. A training that
     still reads the old files keeps them until it ends.
     """
-    hp.id_folder.parent.mkdir(parents=True, exist_ok=True)
-    with lock_file(hp.id_folder.with_suffix(".lock")):
-        if read_id_files(hp.id_folder, hp, vocabs):  # another process has written them
+    id_folder(hp).parent.mkdir(parents=True, exist_ok=True)
+    with lock_file(id_folder(hp).with_suffix(".lock")):
+        if read_id_files(id_folder(hp), hp, vocabs):  # another process has written them
             return
-        for old in hp.id_folder.parent.glob(f"{hp.id_folder.name}.*.tmp"):
+        for old in id_folder(hp).parent.glob(f"{id_folder(hp).name}.*.tmp"):
             shutil.rmtree(old)  # of a process that was killed
-        folder = temp_path(hp.id_folder)
+        folder = temp_path(id_folder(hp))
         try:
             folder.mkdir()
             write_id_files(folder, hp, vocabs)
-            if hp.id_folder.exists():
-                shutil.rmtree(hp.id_folder)
-            durable_replace(folder, hp.id_folder)
+            if id_folder(hp).exists():
+                shutil.rmtree(id_folder(hp))
+            durable_replace(folder, id_folder(hp))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

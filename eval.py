@@ -8,9 +8,11 @@ import re
 import sys
 from pathlib import Path
 
+from runtime.cluster import worker_rank
+from trained_models import find_trained
+
 from hparams import SEARCH_FLAGS, Hyperparams, hparams_path, read_hparams
 from runtime.cli import parse_flags, run_script
-from runtime.cluster import worker_rank
 from runtime.errors import InputError
 from runtime.files import (
     announce_inputs,
@@ -24,7 +26,6 @@ from runtime.files import (
 )
 from runtime.flags import NONE, Flags, flag
 from runtime.parallel import one_thread_per_operation
-from trained_models import find_trained
 
 LEFT_OUT = "Left out, numbers of the pairs"
 

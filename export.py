@@ -21,6 +21,8 @@ import shutil
 import zipfile
 from pathlib import Path
 
+from trained_models import find_trained
+
 from choices import EXPORT_FORMATS, quantization_flag
 from hparams import Hyperparams
 from runtime.cli import parse_flags, run_script
@@ -34,7 +36,6 @@ from runtime.files import (
     temp_path,
 )
 from runtime.flags import Flags, check_not_given, flag
-from trained_models import find_trained
 
 
 @dataclasses.dataclass(frozen=True)

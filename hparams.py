@@ -576,6 +576,11 @@ class Hyperparams(ModelHparams):
         symbols = unicodedata.normalize("NFC", self.symbols)
         return [] if symbols == NONE else symbols.split(",")
 
+    @property
+    def changes_text(self) -> bool:
+        """Whether the tokens of a training pair differ between epochs."""
+        return self.bpe_dropout > 0 or self.missing_mark > 0
+
     def max_output_tokens(self, source_tokens):
         """Tokens of a translation at most, `</S>` included.
 

@@ -2,10 +2,8 @@
 
 import dataclasses
 import functools
-import itertools
 import math
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -13,14 +11,14 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-import checkpoint
-import manifest
+from checkpoint import assign, load_model_weights
 from data_load import encode_lines
-from hparams import Hyperparams, read_hparams
+from hparams import Hyperparams, hparams_path, load_hparams
 from ids import BOS, EOS, PAD, UNK, RaggedIds
-from interop import original
+from interop.original import load_original
 from model import make_model
 from runtime.errors import InputError
+from runtime.flags import split_paths
 from runtime.parallel import map_in_threads, num_cores
 from runtime.workers import translate_distributed
 from search import (
@@ -35,7 +33,7 @@ from search import (
     suppress,
 )
 from text import normalize
-from trained_models import check_ensemble
+from variable_names import variables_by_2017_name
 from variants.ensemble import Ensemble
 from vocab import load_vocabs, truncate_at_eos
 
@@ -74,62 +72,48 @@ class LoadedModel(NamedTuple):
         return self._replace(hp=dataclasses.replace(self.hp, **changes))
 
 
-def load_model(models) -> LoadedModel:
-    """Load a model, and print from which checkpoints.
+def load_model(given) -> LoadedModel:
+    """Load the model in the folder that `logdir` names; several folders become an `Ensemble`.
 
     Args:
-      models: list of `Trained`, as `find_trained` returns it; several become an `Ensemble`.
+      given: dict, the flags of the command line.
     """
-    all_loaded = [load_single(trained) for trained in models]
-    loaded = make_ensemble(all_loaded) if len(models) > 1 else all_loaded[0]
-    hp = loaded.hp
-    print(f"Loaded {describe_checkpoints(loaded.paths)}", file=sys.stderr)
-    for folder, count in Counter(path.parent for path in loaded.paths).items():
-        if count < hp.average_checkpoints and not hp.best:
-            print(
-                f"{folder}: average_checkpoints is {hp.average_checkpoints}, but the last quarter"
-                f" of this training has no more than {count}",
-                file=sys.stderr,
+    folders = split_paths(given.get("logdir", Hyperparams.logdir))
+    all_loaded = [load_single(given | dict(logdir=folder)) for folder in folders]
+    loaded = all_loaded[0]
+    for other in all_loaded[1:]:
+        if how_it_reads(other) != how_it_reads(loaded):
+            raise InputError(
+                f"{other.hp.logdir}: has other languages, another vocabulary, or reads sentences in"
+                f" another way than {loaded.hp.logdir}. Choose models of similar recipes that were"
+                " trained with the same --preprocessed"
             )
+    if len(folders) > 1:
+        paths = [path for own in all_loaded for path in own.paths]
+        loaded = loaded._replace(paths=paths, model=Ensemble([own.model for own in all_loaded]))
+    print(f"Loaded {describe_checkpoints(loaded.paths)}", file=sys.stderr)
     return loaded
 
 
-def load_single(trained) -> LoadedModel:
-    """Load the model of a `Trained`."""
-    path = checkpoint.latest_readable(trained.logdir)
-    if original.is_original(path):
-        return LoadedModel([path], *original.load_original(path, trained.given))
-    hp = trained.hp or read_hparams(trained.logdir)  # raises the error of the missing file
-    vocabs = trained.vocabs or load_vocabs(hp)
-    paths = choose_checkpoints(path, hp)
-    try:
-        checkpoint.check_sizes(hp, [*map(len, vocabs)], path)
-        model = make_model(hp, *map(len, vocabs))
-        checkpoint.restore_average(model, paths)
-    except InputError:
-        if all(map(manifest.index_exists, [path, *paths])):
-            raise
-        return load_single(trained)  # a training run has deleted one of them in the meantime
+def load_single(given) -> LoadedModel:
+    """Load the model in one folder. Without hparams.json, it is one of the 2017 code."""
+    logdir = given["logdir"]
+    if not hparams_path(logdir).exists():
+        return LoadedModel(*load_original(given))
+    # After training in bfloat16, too: the parameters are float32 and decode best in it.
+    hp = load_hparams(dict(precision="float32") | given)
+    vocabs = load_vocabs(logdir, hp)
+    paths, weights = load_model_weights(logdir, hp.best, hp.average_checkpoints)
+    model = make_model(hp, *map(len, vocabs))
+    assign(variables_by_2017_name(model), weights, paths[-1])
     return LoadedModel(paths, hp, model, vocabs)
 
 
-def make_ensemble(all_loaded) -> LoadedModel:
-    """Make an `Ensemble` of several `LoadedModel`, with the hyperparameters of the first."""
-    paths, hps, models, vocabs = zip(*all_loaded, strict=True)
-    check_ensemble(hps)  # here for models of the 2017 code
-    return LoadedModel([*itertools.chain(*paths)], hps[0], Ensemble(models), vocabs[0])
-
-
-def choose_checkpoints(newest, hp):
-    """List the checkpoints whose mean is the model: the best one, or the newest ones.
-
-    Args:
-      newest: Path.
-      hp: Hyperparams of the model.
-    """
-    if hp.best:
-        return [manifest.require_best(newest.parent)]
-    return manifest.checkpoints_to_average(newest, hp.average_checkpoints)
+def how_it_reads(loaded):
+    """Return what the models of an ensemble must share."""
+    hp, contents = loaded.hp, [vocab.content for vocab in loaded.vocabs]
+    names = "source_lang target_lang pad_to masks_from_ids unbounded_length max_input_tokens"
+    return [getattr(hp, name) for name in names.split()] + contents
 
 
 def describe_decoding(loaded) -> str:

@@ -17,11 +17,11 @@ import time
 from pathlib import Path
 
 import tensorflow as tf
+from manifest import RUN_FILE, rows_to
 
 from bleu import METRICS
 from hparams import NO_EPOCH_LIMIT, RECIPES
 from inference import describe_checkpoints
-from manifest import RUN_FILE, rows_to
 from runtime.errors import MALFORMED_JSON, InputError
 from runtime.files import atomic_write, read_json, split_paths
 from runtime.flags import NONE, as_flag

@@ -8,7 +8,6 @@ from keras import ops
 
 from choices import OPTIMIZERS
 
-
 MAX_WARMUP_STEPS = 1000  # if the flags do not choose; at most a tenth of all steps
 END_SHARE = 0.01  # of the peak, the last rate of a linear schedule
 

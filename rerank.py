@@ -14,12 +14,13 @@ import itertools
 import math
 import sys
 
+from trained_models import find_trained
+
 from hparams import SEARCH_FLAGS, Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.files import check_exists, check_outputs, is_shown, open_output
 from runtime.flags import Flags, check_not_given, flag
-from trained_models import find_trained
 
 MODEL_FLAGS = ("logdir", "best", "average_checkpoints")
 

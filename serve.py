@@ -8,11 +8,12 @@ import asyncio
 import dataclasses
 import socket
 
+from trained_models import find_trained
+
 from hparams import Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
 from runtime.flags import Flags, flag
-from trained_models import find_trained
 
 
 @dataclasses.dataclass(frozen=True)

@@ -55,6 +55,8 @@ def start(given, strategy):
     elif folder == NONE:
         hp = make_hparams(given)
         vocabs = load_vocabs(hp.preprocessed, hp)
+        for vocab in vocabs:
+            vocab.check_flags(hp)
     elif is_pretrained(folder):
         pretrained = read_pretrained(folder, given)
         hp, vocabs = make_hparams(given, pretrained.hp), pretrained.vocabs

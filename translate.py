@@ -13,10 +13,12 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from runtime.cluster import worker_rank
+from trained_models import find_trained
+
 from choices import ENGINES, quantization_flag
 from hparams import ATTENDS, SEARCH_FLAGS, Hyperparams
 from runtime.cli import parse_flags, run_script
-from runtime.cluster import worker_rank
 from runtime.errors import InputError
 from runtime.files import (
     atomic_open,
@@ -29,7 +31,6 @@ from runtime.files import (
 )
 from runtime.flags import NONE, Condition, Flags, check_not_given, flag
 from runtime.parallel import one_thread_per_operation
-from trained_models import find_trained
 
 SOURCE_HINT = "Check the path, which --source names"
 

@@ -18,11 +18,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import sacrebleu
+from trained_models import find_trained
 
 from inference import Translator, load_model
 from protected import ProtectingTranslator
 from text import read_lines
-from trained_models import find_trained
 
 KINDS = {
     "URL": ["https://www.example.org/path/{}?q=x", "http://example.com/{}", "www.example.de/{}"],

@@ -142,9 +142,10 @@ def score_set(flags, part) -> dict:
     Returns:
       {description of the decoding: what `bleu_row` returns}
     """
+    from trained_models import find_trained
+
     from data_load import load_test_data
     from inference import SearchDecoder, describe_decoding, load_model
-    from trained_models import find_trained
 
     rows = {}
     for search_flags in (dict(beam=1, average_checkpoints=1), {}):

@@ -89,9 +89,10 @@ def untrained_decoder(kind, flags):
 
 def trained_decoder(flags, output):
     """Make a function that translates the test set of a trained model into a file."""
+    from trained_models import find_trained
+
     from data_load import load_test_data
     from inference import SearchDecoder, load_model
-    from trained_models import find_trained
 
     loaded = load_model(find_trained(flags))
     test = load_test_data(loaded.hp, loaded.vocabs)
@@ -211,8 +212,9 @@ def joey_seconds(folder, beam) -> float:
 
 def prepare_joey(logdir, flags, folder):
     """Write JoeyNMT's configuration, and its checkpoint with our parameters."""
-    from inference import load_model
     from trained_models import find_trained
+
+    from inference import load_model
 
     _, hp, model, _ = load_model(find_trained(dict(logdir=logdir)))
     (folder / "joey").mkdir(parents=True, exist_ok=True)

@@ -64,9 +64,10 @@ def translation(logdir):
     """Translate two sentences, as translate.py does from standard input."""
     stamp = timestamps("import", "read the model", "first sentence", "second sentence")
     begin_loading()
+    from trained_models import find_trained
+
     from ids import RaggedIds
     from inference import SearchDecoder, load_model, start_quickly
-    from trained_models import find_trained
 
     end_loading()
     start_quickly()

@@ -90,8 +90,9 @@ def skip_search():
 
 def load(flags):
     """Load the model that flags name, a dict."""
-    from inference import load_model
     from trained_models import find_trained
+
+    from inference import load_model
 
     return load_model(find_trained(flags))
 
@@ -229,8 +230,9 @@ def dev_scores(logdir) -> dict:
 
 def save(objects, logdir, *clock, keep=5, score=None):
     """Save a checkpoint after the others in `logdir`, at epoch, step and epoch_done; its path."""
-    import checkpoint
     import manifest
+
+    import checkpoint
 
     row = manifest.make_row(*clock)
     if score is not None:

@@ -5,13 +5,13 @@ import os
 from pathlib import Path
 
 import keras
+import manifest
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import checkpoint
 import eval
-import manifest
 import train
 from conftest import decoder, slow, transformer, write_corpus
 from eval import bleu_score

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from server.errors import RequestError
 
 from conftest import slow, slow_unless
 from helpers import load, read_test_sentences
@@ -24,7 +25,6 @@ from model import make_model
 from monitor.attention_maps import append_eos, attention_maps
 from server import inside
 from server.beam_trace import trace_beam
-from server.errors import RequestError
 from server.inside import InsideView, Look
 
 SMALL = dict(recipe="tiny", vocab_size=13, hidden_units=16, ffn_units=32, num_heads=2, num_blocks=1)

@@ -20,6 +20,13 @@ import numpy as np
 import pytest
 from aiohttp.compression_utils import HAS_BROTLI
 from aiohttp.test_utils import TestClient, TestServer
+from server.hosts import LOOPBACK, accepted_hosts, check_address
+from server.listening import (
+    MAX_URL_BYTES,
+    connection_factory,
+    make_exception_handler,
+    make_runner,
+)
 
 from browser import chromium, wait_for, wait_for_text
 from conftest import slow
@@ -35,13 +42,6 @@ from runtime.errors import InputError
 from serve import ServeFlags
 from server import app as serve_app
 from server.app import MAX_CHARACTERS, MAX_SENTENCE_CHARACTERS, MAX_SENTENCES, make_app
-from server.hosts import LOOPBACK, accepted_hosts, check_address
-from server.listening import (
-    MAX_URL_BYTES,
-    connection_factory,
-    make_exception_handler,
-    make_runner,
-)
 from server.translating import Batcher
 
 

@@ -5,11 +5,11 @@ import os
 import shutil
 from pathlib import Path
 
+import manifest
 import numpy as np
 import pytest
 
 import checkpoint
-import manifest
 import prepro
 import train
 from conftest import sample_pairs, slow, write_corpus

@@ -9,13 +9,13 @@ import unicodedata
 from pathlib import Path
 from threading import get_ident
 
+import manifest
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import checkpoint
 import inference
-import manifest
 import prepro
 import train
 import trainer

@@ -9,13 +9,13 @@ import signal
 from pathlib import Path
 
 import keras
+import manifest
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import checkpoint
 import inference
-import manifest
 import prepro
 import train
 import trainer

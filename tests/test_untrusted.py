@@ -9,6 +9,7 @@ import struct
 import time
 from pathlib import Path
 
+import manifest
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,7 +19,6 @@ from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleH
 
 import checkpoint
 import inference
-import manifest
 import train
 from choices import POSITIONS
 from conftest import slow

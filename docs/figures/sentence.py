@@ -28,13 +28,13 @@ from style import (
     make_figure,
     render,
 )
+from trained_models import find_trained
 
 from ids import EOS, RaggedIds
 from inference import SearchDecoder, load_model
 from modules import shift_right
 from monitor.attention_maps import append_eos, attention_maps, readable_token
 from search import PENALTIES
-from trained_models import find_trained
 
 LINE = "Die Frau hat den Brief nicht gelesen."
 BEAM = 3

@@ -15,11 +15,11 @@ from style import (
     make_figure,
 )
 from train_models import trained_logdir
+from trained_models import find_trained
 
 from ids import RaggedIds
 from inference import Translator, load_model
 from monitor.attention_maps import alignments, append_eos
-from trained_models import find_trained
 
 MAX_DISTANCE = 15  # tokens, in the picture of T5's numbers
 
