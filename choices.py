@@ -7,7 +7,7 @@ answers at once; `load` imports what a row names.
 import dataclasses
 
 from runtime.errors import InputError
-from runtime.flags import NONE, Choice, Condition, flag
+from runtime.flags import Choice
 from runtime.optional import check_installed
 
 
@@ -116,58 +116,45 @@ CTRANSLATE2_NEEDS = USUAL_TRANSFORMER | dict(
 MARIAN_NEEDS = USUAL_TRANSFORMER | dict(
     positions="paired_sinusoid", normalization="post", tied_embeddings=True
 )
-CTRANSLATE2_PENALTY = Condition(
-    lambda penalty: penalty in (NONE, "ctranslate2"),
-    "--length_penalty ctranslate2 with --alpha (1 is usual), or --beam 1",
-)
-SEARCH_OF_OTHERS = ("beam", "length_penalty", "alpha")
+SEARCH_OF_OTHERS = ("beam", "alpha")
 OTHER_FORMAT = "Export with --format saved_model, or train with --recipe tiny, small or paper"
 
 
 @dataclasses.dataclass(frozen=True)
-class EngineChoice(Choice):
-    """A library that runs a model.
+class ExportChoice(Choice):
+    """A format of exported models.
 
     Attributes:
       quantizes: whether `target` has the argument `quantization`.
-      runs_several: whether it runs several models together.
+      runs_several: whether it can hold several models together.
       packages, int8_packages: those that it imports, always or for int8, and that
         requirements.txt lacks.
+      has_search: whether the exported model searches, and not the program that loads it.
+      refused: flags that are for the program that loads it.
+      suffix: end of the name of a zip file that holds the exported folder; "" if it is a folder.
     """
 
     quantizes: bool = False
     runs_several: bool = False
     packages: tuple = ()
     int8_packages: tuple = ()
+    has_search: bool = False
+    refused: tuple = ()
+    suffix: str = ""
 
-    def check_ready(self, models, chosen_by, quantization):
-        """Check that it runs so many models, and that its packages are installed.
+    def check_ready(self, models, name, quantization):
+        """Check that it holds so many models, and that its packages are installed.
 
         Args:
           models: list.
-          chosen_by: the flag that chooses it, for the message.
+          name: that of the format, for the message.
           quantization: as the flag.
         """
         check_installed(self.packages + (self.int8_packages if quantization == "int8" else ()))
         if len(models) > 1 and not self.runs_several:
             raise InputError(
-                f"logdir names several models, but {chosen_by} takes one. Name one folder"
+                f"logdir names several models, but --format {name} takes one. Name one folder"
             )
-
-
-@dataclasses.dataclass(frozen=True)
-class ExportChoice(EngineChoice):
-    """A format of exported models.
-
-    Attributes:
-      has_search: whether the exported model searches, and not the program that loads it.
-      refused: flags that are for the program that loads it.
-      suffix: end of the name of a zip file that holds the exported folder; "" if it is a folder.
-    """
-
-    has_search: bool = False
-    refused: tuple = ()
-    suffix: str = ""
 
 
 EXPORT_FORMATS = dict(
@@ -208,29 +195,6 @@ EXPORT_FORMATS = dict(
     ),
     logdir=ExportChoice("interop.logdir.write"),
 )
-
-ENGINES = dict(
-    tensorflow=EngineChoice("inference.SearchDecoder", runs_several=True),
-    ctranslate2=EngineChoice(
-        "interop.ctranslate2_model.CTranslate2Decoder",
-        CTRANSLATE2_NEEDS | dict(used_length_penalty=CTRANSLATE2_PENALTY),
-        "Leave out --engine",
-        quantizes=True,
-        packages=("ctranslate2",),
-    ),
-)
-
-
-def quantization_flag(name, table):
-    """Declare the flag --quantization of a script whose flag `name` chooses a row of `table`."""
-    names = tuple(key for key, row in table.items() if row.quantizes)
-    return flag(
-        "float32",
-        f"type of the matrices, for --{name} {' or '.join(names)}",
-        choices=("float32", "int8"),
-        needs={name: names},
-        remedy="Leave it out",
-    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,6 @@ from pathlib import Path
 from choices import FORMS
 from hparams import SEARCH_FLAGS, Hyperparams, hparams_path, read_hparams
 from runtime.cli import parse_flags, run_script
-from runtime.cluster import worker_rank
 from runtime.errors import InputError
 from runtime.files import (
     announce_inputs,
@@ -87,8 +86,6 @@ def settle(flags):
     from data_load import load_test_data
 
     options, flags = EvalFlags.separate(flags)
-    if worker_rank()[1] > 1 and options.robustness:
-        raise InputError("robustness works in a single process only. Unset TF_CONFIG")
     models = find_trained(flags)
     if options.compare != NONE:
         check_exists(options.compare, "Check the path, which --compare names")
@@ -123,10 +120,8 @@ from bleu import (
 from data_load import load_test_data
 from inference import (
     SearchDecoder,
-    SharedDecoder,
     Translator,
     describe_decoding,
-    limit_hint,
     limit_note,
     load_model,
 )
@@ -284,7 +279,6 @@ def main(options, models, test=None, others=None):
       test: the test set, if it was loaded.
       others: the translations to compare with, if they were read.
     """
-    rank, _ = worker_rank()
     loaded = load_model(models)
     hp, paths, vocabs = loaded.hp, loaded.paths, loaded.vocabs
     path = results_path(loaded)
@@ -303,18 +297,14 @@ def main(options, models, test=None, others=None):
         print(note)
     print(f"Translating {len(test.data.X)} sentences: {decoding}")
     search = SearchDecoder(loaded, show_progress=True)
-    found = SharedDecoder(search, path, settings=f"{decoding}, {digest}")(test.data.X)
-    if rank:
-        print("Done: worker 0 collects the results")
-        return
-
+    found = search(test.data.X)
     got = [best.text for best, *_ in found]
     at_limit = sum(best.at_limit for best, *_ in found)
     columns = zip(test.data.Sources, test.data.Targets, got, strict=True)
     records = [f"- source: {s}\n- expected: {e}\n- got: {g}\n" for s, e, g in columns]
     summary = [
         *identity,
-        f"Ended at the limit = {at_limit} of {len(got)} ({hp.describe_output_limit()})",
+        f"Ended at the limit = {at_limit} of {len(got)}",
         *describe_scores(test, got, hp, vocabs[0].token_name),
     ]
     if others:
@@ -335,7 +325,7 @@ def main(options, models, test=None, others=None):
     if note := empty_note(got):
         print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
     if note := limit_note(at_limit, len(got), hp):
-        print(f"{note}. {limit_hint(hp)}", file=sys.stderr)
+        print(note, file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,6 @@ from runtime.flags import (
     Choice,
     Condition,
     Flags,
-    above,
     flag,
 )
 
@@ -632,18 +631,8 @@ class Hyperparams(ModelHparams):
 
     # decoding
     beam: int = decoding_flag(1, "hypotheses in beam search; 1: greedy search", 1, 1001)
-    length_penalty: str = decoding_flag(
-        "paper",
-        "divisor of a hypothesis' log-probability: ((5 + length) / 6)**alpha, or length**alpha",
-        choices=("paper", "ctranslate2"),
-    )
     alpha: float = decoding_flag(
-        0.6,
-        "exponent of the length penalty; auto, in train.py: the value with the best dev score,"
-        " chosen after the last epoch",
-        0.0,
-        100.0,
-        auto=True,
+        0.6, "exponent of the length penalty, ((5 + length) / 6)**alpha", 0.0, 100.0
     )
     temperature: float = decoding_flag(
         0.0,
@@ -654,30 +643,12 @@ class Hyperparams(ModelHparams):
         needs=dict(beam=1, temperature=NOT_TOO_LOW),
         remedy="Draw translations with --beam 1, or search for the best one with 0",
     )
-    top_k: int = decoding_flag(
-        0,
-        "draw each token from this many most likely ones; 0: from all",
-        0,
-        INT32_LIMIT,
-        needs=dict(temperature=above(0)),
-        remedy="Leave it out, or add --temperature 1",
-    )
     max_output_ratio: float = decoding_flag(
         2.0,
-        "a translation has at most this many tokens per token of its source, in steps of 0.1, plus"
-        " max_output_extra; without this flag, train.py raises it if the training text needs more",
+        "a translation has at most this many tokens per token of its source, in steps of 0.1, and"
+        " ten more; no effect with positions that end at maxlen",
         0.1,
         1000.0,
-    )
-    max_output_extra: int = decoding_flag(
-        10,
-        "see max_output_ratio, which has no effect with positions that end at maxlen",
-        1,
-        INT32_LIMIT // 2,
-    )
-    suppress_unknown: bool = decoding_flag(
-        False,
-        "never choose <UNK>, which a model learns from characters that its vocabulary lacks",
     )
     no_repeat_ngram: int = decoding_flag(
         0, "never repeat so many tokens in sequence; 0: allow repetitions", 0, 1001
@@ -712,11 +683,6 @@ class Hyperparams(ModelHparams):
         """The values of the fields with fixed="model", or with fixed="epoch"."""
         fields = (field for field in self.declared() if field.metadata["fixed"] == kind)
         return {field.name: getattr(self, field.name) for field in fields}
-
-    @property
-    def used_length_penalty(self) -> str:
-        """The length penalty of beam search; none with greedy search."""
-        return self.length_penalty if self.beam > 1 else NONE
 
     @property
     def has_one_vocab(self) -> bool:
@@ -774,13 +740,7 @@ class Hyperparams(ModelHparams):
         """
         if not self.unbounded_length:
             return 0 * source_tokens + self.maxlen
-        return round(10 * self.max_output_ratio) * source_tokens // 10 + self.max_output_extra
-
-    def describe_output_limit(self) -> str:
-        """Describe `max_output_tokens` for messages."""
-        if not self.unbounded_length:
-            return f"maxlen, {self.maxlen} tokens"
-        return describe_limit(self.max_output_ratio, self.max_output_extra)
+        return round(10 * self.max_output_ratio) * source_tokens // 10 + 10
 
     @property
     def peak_lr(self) -> float:
@@ -820,15 +780,6 @@ SEARCH_FLAGS = tuple(
 )
 
 
-def describe_limit(ratio, extra) -> str:
-    """Describe a limit of the tokens in a translation.
-
-    >>> describe_limit(2.0, 10)
-    '2 * source tokens + 10'
-    """
-    return f"{ratio:g} * source tokens + {extra}"
-
-
 # Choosing ----------------------------------------------------------------------
 
 
@@ -841,8 +792,6 @@ def make_hparams(flags, other=None) -> Hyperparams:
     """
     kept = fields_to_keep(other, flags) if other else {}
     settled = settle_flags(flags)
-    if settled.get("alpha") == AUTO:  # until train.py has chosen it, that of the recipe
-        del settled["alpha"]
     of_recipe = RECIPES.get(kept.get("recipe", flags.get("recipe")), {})
     hp = Hyperparams(**of_recipe | settled | kept, given=flags)
     hp.check_effects(flags, hp)

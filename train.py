@@ -24,13 +24,11 @@ from hparams import (
     choose_schedule,
     count_epochs,
     count_steps,
-    describe_limit,
     late_peak_note,
     load_hparams,
     make_hparams,
     override,
     read_hparams,
-    save_hparams,
 )
 from manifest import check_has_checkpoint, existing, read_rows, require_best, rows_to
 from runtime.cli import parse_flags, run_script
@@ -49,7 +47,6 @@ from runtime.files import (
 )
 from runtime.flags import AUTO, NONE
 from runtime.signals import SignalGuard
-from trained_models import find_trained
 
 START_SECONDS = time.monotonic()  # --minutes counts from here
 
@@ -119,8 +116,6 @@ def find_start(flags) -> Start:
     if start.other:
         for vocab in vocabs:
             vocab.check_flags(dataclasses.replace(start.hp, vocab_sha256=fingerprints(vocabs)))
-    if flags.get("alpha") == AUTO:
-        check_alpha_auto(start.hp)
     if start.hp.source_dev == NONE:
         return start
     if start.rows:
@@ -201,24 +196,13 @@ def check_hides_no_ensemble(logdir):
         )
 
 
-def check_alpha_auto(hp):
-    """Raise InputError if the exponent of the length penalty cannot be chosen."""
-    if hp.source_dev == NONE:
-        raise InputError("alpha auto needs a development set. Add --source_dev and --target_dev")
-    if hp.beam == 1:
-        raise InputError("alpha auto is for beam search, and beam is 1. Add --beam 5, for example")
-
-
 if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
     start = parse_flags(__doc__, find_start, Hyperparams)
 
-import numpy as np
 import tensorflow as tf
 
 import checkpoint
 from bleu import (
-    METRICS,
-    corpus_score,
     language_notes,
     tokenizer_note,
     training_language_notes,
@@ -228,7 +212,7 @@ from data_load import (
     pairs_of_epoch,
     plan_batches,
 )
-from inference import SearchDecoder, choose_checkpoints, load_model
+from inference import choose_checkpoints
 from model_card import recording_training
 from monitor import summaries, tensorboard_events
 from overlap import overlap_notes
@@ -237,14 +221,6 @@ from vocab import fingerprints, save_vocabs
 
 # The step is in training_step.py, the loop in trainer.py, which also says why it is not Model.fit.
 
-ALPHAS = (0.6, 1.0, 1.4, 1.8)  # --alpha auto chooses among them
-LENGTH_SAMPLES = 1_000_000  # pairs whose lengths decide how long a translation may be
-LENGTH_MARGIN = 1.5  # how much longer than the training text a translation may be
-COVERED_LENGTHS = 0.999  # share of the training pairs that the limit is made for
-EVALUATION_FLAGS = (
-    *("logdir", "beam", "length_penalty", "average_checkpoints", "best"),
-    *("max_output_ratio", "max_output_extra"),
-)
 PLANNED_FIELDS = ("warmup_steps", "decay_steps")  # `minutes` may set them, unless a flag does
 CPU_RATE = 5e10  # parameters times tokens of a batch, per second, on two cores
 
@@ -260,7 +236,6 @@ def main(start):
       OSError: the disk is full, the memory is too small, or another worker has ended.
     """
     hp, rows, origin, vocabs = start.hp, [], None, start.vocabs
-    choose_alpha_last = hp.given.get("alpha") == AUTO
     if start.rows:
         rows = rows_to_resume(start, vocabs)
         more_steps = start.deadline or epochs_follow_steps(hp, rows[-1].step)
@@ -271,8 +246,6 @@ def main(start):
                 " To train it longer, raise --num_epochs. To train another model, use a new"
                 " --logdir"
             )
-            if choose_alpha_last and worker_rank()[0] == 0:
-                choose_alpha_of_trained(hp, start.dev)
             return
         announce_inputs(hp, "source_train", "target_train")
     if start.other:
@@ -286,7 +259,7 @@ def main(start):
     notes = report_overlap(hp, start.dev_text)
     if not rows:
         chosen = dict(vocab_size=choose_saved_size(hp, vocabs), vocab_sha256=fingerprints(vocabs))
-        chosen |= settle_schedule(hp, data, vocabs) | choose_output_limit(hp, data)
+        chosen |= settle_schedule(hp, data, vocabs)
         hp = dataclasses.replace(hp, **chosen)
     elif start.deadline:  # the end is planned again
         hp = dataclasses.replace(hp, num_epochs=NO_EPOCH_LIMIT, max_steps=0)
@@ -312,8 +285,6 @@ def main(start):
             with recording if trainer.chief else contextlib.nullcontext():
                 planned = {name for name in PLANNED_FIELDS if is_chosen(hp, name)}
                 trainer.train(data, dev, guard, start.deadline, planned)
-            if choose_alpha_last and trainer.chief:
-                choose_alpha(hp, dev, guard)
         except KeyboardInterrupt as interrupt:
             defaults = signal.SIGINT, interrupted_message(trainer)
             arguments = interrupt.args + defaults[len(interrupt.args) :]
@@ -416,43 +387,6 @@ def note_slow(hp, data, vocabs, num_parameters):
     )
 
 
-def choose_alpha(hp, dev, guard):
-    """Save the exponent of the length penalty with which the model has the best dev score.
-
-    Args:
-      hp: Hyperparams. Those of the search are saved with the exponent.
-      dev: EvalSet.
-      guard: SignalGuard.
-
-    Raises:
-      KeyboardInterrupt: a signal came.
-    """
-    # Each exponent has a graph of its own, and TensorFlow warns of graphs that are made again.
-    tf.get_logger().setLevel("ERROR")
-    search_flags = {name: getattr(hp, name) for name in EVALUATION_FLAGS}
-    loaded = load_model(find_trained(search_flags))
-    scores = {}
-    for alpha in sorted({*ALPHAS, hp.alpha}):
-        if guard.signal is not None:
-            message = "stopped before alpha was chosen. The same command chooses it"
-            raise KeyboardInterrupt(guard.signal, message)
-        decode = SearchDecoder(loaded.with_hp(alpha=alpha), show_progress=True)
-        got = [best.text for best, *_ in decode(dev.data.X)]
-        scores[alpha], _ = corpus_score(hp.metric, dev, got, hp.target_lang)
-    best = max(scores, key=lambda alpha: (scores[alpha], alpha == hp.alpha))
-    listed = ", ".join(f"{alpha}: {score:.2f}" for alpha, score in scores.items())
-    print(f"Chosen: alpha {best} ({METRICS[hp.metric]} of the development set: {listed})")
-    saved = read_hparams(hp.logdir)
-    save_hparams(dataclasses.replace(saved, **search_flags | dict(alpha=best)))
-
-
-def choose_alpha_of_trained(hp, dev):
-    """Choose the exponent as `choose_alpha`, for a model whose training ended in an earlier run."""
-    check_folder(hp.logdir)
-    with checkpoint.lock(hp.logdir), SignalGuard() as guard:
-        choose_alpha(hp, dev, guard)
-
-
 def print_dev_notes(hp, dev):
     """Print what is unusual about the development set, an EvalSet."""
     for note in language_notes(hp, "dev", dev.data.Sources, dev.data.Targets):
@@ -532,34 +466,6 @@ def adapt_schedule(start, row, data, vocabs) -> dict[str, int]:
     if hp.warmup_steps > steps and row.step < hp.warmup_steps:
         print(late_peak_note(hp.warmup_steps, steps), file=sys.stderr)
     return dict(num_epochs=num_epochs, decay_steps=decay_steps)
-
-
-def choose_output_limit(hp, data) -> dict:
-    """Raise `max_output_ratio` and `max_output_extra` if the training text has longer translations.
-
-    The ratio is 1.5 times the mean ratio of the text. The extra tokens are 1.5 times as many as
-    all pairs but one in a thousand need beyond that. Neither becomes lower than it is. A flag that
-    was given stays.
-
-    Args:
-      data: SentencePairs, the training text.
-    """
-    count = min(len(data.X), LENGTH_SAMPLES)
-    rows = np.linspace(0, len(data.X) - 1, count).astype(np.int64)
-    source_lengths, target_lengths = data.X.lengths_of(rows), data.Y.lengths_of(rows)
-    ratio, extra = hp.max_output_ratio, hp.max_output_extra
-    mean_ratio = target_lengths.sum() / source_lengths.sum()
-    if "max_output_ratio" not in hp.given:
-        ratio = max(ratio, math.ceil(10 * LENGTH_MARGIN * mean_ratio) / 10)
-    if "max_output_extra" not in hp.given:
-        needed = np.quantile(target_lengths - ratio * source_lengths, COVERED_LENGTHS)
-        extra = max(extra, math.ceil(LENGTH_MARGIN * needed))
-    if (ratio, extra) != (hp.max_output_ratio, hp.max_output_extra) and hp.unbounded_length:
-        print(
-            f"Translations may have {describe_limit(ratio, extra)}, since the training text has"
-            f" {mean_ratio:.1f} target tokens per source token"
-        )
-    return dict(max_output_ratio=ratio, max_output_extra=extra)
 
 
 @contextlib.contextmanager

@@ -36,7 +36,6 @@ from inference import (
     SearchDecoder,
     decoding_batches,
     describe_checkpoints,
-    limit_hint,
     limit_note,
 )
 from manifest import make_row
@@ -369,7 +368,7 @@ class Trainer:
     def decode(self) -> SearchDecoder:
         """The greedy search that translates the development set."""
         loaded = LoadedModel([], self.hp, self.model, self.vocabs)
-        greedy = loaded.with_hp(beam=1, temperature=0.0, top_k=0)
+        greedy = loaded.with_hp(beam=1, temperature=0.0)
         return SearchDecoder(greedy, show_progress=True)
 
     def settings(self, origin, text_digest) -> dict:
@@ -440,7 +439,7 @@ class Trainer:
             print(f"No better dev {metric} than {best:.2f} in {hp.patience} {unit}: stopping")
         for note, hint in self.notes.items():
             if note and self.chief:
-                print(f"{note}. {hint}", file=sys.stderr)
+                print(f"{note}. {hint}".rstrip(), file=sys.stderr)
 
     def moments(self, data):
         """Train, and yield where it resumes, at the start of each epoch, and after each step.
@@ -621,7 +620,7 @@ class Trainer:
                 summaries.write_attention(self.model, dev, self.vocabs, hp, progress.global_step)
         notes = {
             empty_note(got): LITTLE_LEARNED_HINT,
-            limit_note(at_limit, len(got), hp): limit_hint(hp),
+            limit_note(at_limit, len(got), hp): "",
         }
         return loss, scores, notes
 

@@ -60,7 +60,6 @@ class Vocab:
     is_markup: callable  # whether a line of training text is markup
     sized_by_flag = False  # whether --vocab_size is the number of tokens
     tokens_suffice = True  # whether a program can tokenize that knows only the list of tokens
-    lacks = None  # what a vocabulary lacks if a line has <UNK>; None if <UNK> is common
     more_tokens = ""  # a remedy, for messages, if most of a text is <UNK>
     space_id = None  # id of a space alone, which has no meaning
 
@@ -249,7 +248,6 @@ class SubwordVocab(Vocab):
     sized_by_flag = True
     is_markup = staticmethod(is_tag_line)
     tokens_suffice = False
-    lacks = "characters"
 
     def __init__(self, path, remedy=REWRITE_HINT):
         super().__init__(path, MAX_SENTENCEPIECE_BYTES)

@@ -2,7 +2,6 @@
 
 decode_tensorflow.py cached|uncached FLAGS OUTPUT     untrained parameters, all steps
 decode_tensorflow.py trained FLAGS OUTPUT             a trained model, its test set
-decode_tensorflow.py float32|int8 FLAGS OUTPUT        the same with CTranslate2
 """
 
 import json
@@ -27,7 +26,6 @@ from data_load import load_test_data
 from hparams import make_hparams
 from ids import BOS
 from inference import SearchDecoder, decoding_batch_size, load_model
-from interop import ctranslate2_model
 from model import make_model
 from search import greedy
 from trained_models import find_trained
@@ -91,18 +89,11 @@ def cached(hp, model, x):
     return lambda: np.concatenate([search(x).numpy() for x in batches])
 
 
-def trained(decoder, flags, output):
-    """Make a function that translates the test set of a trained model into a file.
-
-    Args:
-      decoder: "trained" for TensorFlow; "float32" or "int8" for CTranslate2 in that precision.
-    """
+def trained(flags, output):
+    """Make a function that translates the test set of a trained model into a file."""
     loaded = load_model(find_trained(flags))
     test = load_test_data(loaded.hp, loaded.vocabs)
-    if decoder == "trained":
-        decode = SearchDecoder(loaded)
-    else:
-        decode = ctranslate2_model.CTranslate2Decoder(loaded, 1, quantization=decoder)
+    decode = SearchDecoder(loaded)
 
     def timed_fn():
         found = decode(test.data.X)
@@ -115,8 +106,8 @@ def trained(decoder, flags, output):
 def main(decoder, flags, output):
     """Run a worker, and write its translations to the file `output`."""
     flags = json.loads(flags)
-    if decoder in ("trained", "float32", "int8"):
-        timed_fn = trained(decoder, flags, output)
+    if decoder == "trained":
+        timed_fn = trained(flags, output)
         timed_fn()  # traces the graph
     else:
         timed_fn = dict(cached=cached, uncached=uncached)[decoder](*untrained_model(flags))

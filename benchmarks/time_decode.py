@@ -1,14 +1,12 @@
-"""Time decoding against the method of the 2017 code, JoeyNMT, and CTranslate2.
+"""Time decoding against the method of the 2017 code and JoeyNMT.
 
     python benchmarks/time_decode.py uncached
     REAL_TEXT=DIR python benchmarks/time_decode.py joeynmt --logdir LOGDIR
-    REAL_TEXT=DIR python benchmarks/time_decode.py ctranslate2 --logdir LOGDIR
 
 `uncached` runs the complete model on each prefix, in batches of 32, as the 2017 code does. The
 parameters are random and the same on both sides. All `maxlen` steps are taken, which is the least
 favourable case for the KV cache. `joeynmt` gives JoeyNMT the parameters of a model of the recipe
-`tiny`, and both translate `test_2016_flickr`. `ctranslate2` does the same with CTranslate2, with
-matrices in float32 and in int8, and also prints the BLEU of each.
+`tiny`, and both translate `test_2016_flickr`.
 """
 
 import argparse
@@ -17,7 +15,6 @@ import os
 import statistics
 import subprocess
 import sys
-from pathlib import Path
 
 from harness import (
     ROOT,
@@ -176,44 +173,12 @@ def compare_joey(logdir, rounds):
         print_agreement(ours, theirs)
 
 
-# CTranslate2 -------------------------------------------------------------------
-
-
-def compare_ctranslate2(logdir, rounds):
-    """Time decoding by TensorFlow and by CTranslate2 with the same parameters."""
-    import sacrebleu
-
-    folder = WORK / "time_decode"
-    folder.mkdir(parents=True, exist_ok=True)
-    flags = corpus_flags("multi30k", "de-en")
-    references = Path(flags["target_test"]).read_text("utf-8").splitlines()
-    for search_flags in (dict(beam=1), dict(beam=5, length_penalty="ctranslate2", alpha=1.0)):
-        our_flags = dict(logdir=logdir) | search_flags
-        our_flags |= {name: flags[name] for name in ("source_test", "target_test")}
-        outputs = {name: folder / f"{name}.test" for name in ("trained", "float32", "int8")}
-        workers = {
-            name: Worker([*OURS, name, json.dumps(our_flags), path])
-            for name, path in outputs.items()
-        }
-        seconds = time_interleaved(workers, rounds)
-        for worker in workers.values():
-            worker.stop()
-        texts = {name: path.read_text("utf-8").splitlines() for name, path in outputs.items()}
-        words = sum(len(line.split()) for line in texts["trained"])
-        for name in ("float32", "int8"):
-            title = f"beam {our_flags['beam']}, CTranslate2 in {name}"
-            print_speed(title, seconds, "trained", name, len(references), words)
-            print_agreement(texts["trained"], texts[name])
-        for name, text in texts.items():
-            print(f"    BLEU, {name}: {sacrebleu.corpus_bleu(text, [references]).score:.2f}")
-
-
 def main():
     """Time against the baseline that the command line names."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("baseline", choices=("uncached", "joeynmt", "ctranslate2"))
+    parser.add_argument("baseline", choices=("uncached", "joeynmt"))
     parser.add_argument(
         "--logdir", help="a model of the recipe tiny, with the flags of harness.SMALL_PAPER"
     )
@@ -225,10 +190,8 @@ def main():
         compare_uncached(args.rounds)
     elif not args.logdir:
         parser.error(f"{args.baseline} needs --logdir.")
-    elif args.baseline == "joeynmt":
-        compare_joey(args.logdir, args.rounds)
     else:
-        compare_ctranslate2(args.logdir, args.rounds)
+        compare_joey(args.logdir, args.rounds)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,8 @@ import pytest
 import tensorflow as tf
 
 import checkpoint
-import eval
 import prepro
 import train
-import translate
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import SentencePairs, get_batch_data, plan_batches
 from helpers import run_main, saved_rows, scalars
@@ -200,24 +198,6 @@ def test_a_killed_worker_ends_the_others_and_all_can_resume(tmp_path, killed):
     assert steps == sorted(steps)
 
 
-@slow
-def test_workers_share_a_test_set(tmp_path):
-    flags = write_corpus(tmp_path, sample_pairs(40), sample_pairs(23, seed=1)) | SMALL
-    run_main(prepro, flags)
-    run_main(train, flags | dict(num_epochs=2))
-    folder = tmp_path / "results"
-    command = ["eval.py", "--logdir", flags["logdir"], "--results", str(folder)]
-    run_main(eval, dict(logdir=flags["logdir"], results=flags["results"]))
-    (path,) = folder.iterdir()
-    expected = path.read_text("utf-8")
-    path.unlink()
-    for process in start(command, workers=3):
-        _, printed = process.communicate()
-        assert process.returncode == 0, printed
-    assert [*folder.iterdir()] == [path]  # the shards are deleted
-    assert path.read_text("utf-8") == expected and expected.count("- got: ") == 23
-
-
 WORKERS = '"cluster": {"worker": ["a:1", "b:1"]}'
 
 
@@ -274,9 +254,7 @@ def test_an_invalid_cluster_is_an_error(monkeypatch, config):
         assert len(str(raised.value)) < 1000
 
 
-@pytest.mark.parametrize(
-    "settle", [train.find_start, eval.settle, translate.settle], ids=lambda own: own.__module__
-)
+@pytest.mark.parametrize("settle", [train.find_start], ids=lambda own: own.__module__)
 def test_an_invalid_cluster_is_named_before_anything_is_read(monkeypatch, settle):
     monkeypatch.setenv("TF_CONFIG", "[")
     with pytest.raises(InputError, match="TF_CONFIG is"):
