@@ -8,7 +8,6 @@ import re
 import sys
 from pathlib import Path
 
-from runtime.cluster import worker_rank
 from trained_models import find_trained
 
 from hparams import SEARCH_FLAGS, Hyperparams, hparams_path, read_hparams
@@ -115,9 +114,7 @@ from bleu import (
 from data_load import load_test_data
 from inference import (
     SearchDecoder,
-    SharedDecoder,
     describe_decoding,
-    limit_hint,
     limit_note,
     load_model,
 )
@@ -242,7 +239,6 @@ def main(options, models, test=None, others=None):
       test: the test set, if it was loaded.
       others: the translations to compare with, if they were read.
     """
-    rank, _ = worker_rank()
     loaded = load_model(models)
     hp, paths, vocabs = loaded.hp, loaded.paths, loaded.vocabs
     path = results_path(loaded)
@@ -261,18 +257,14 @@ def main(options, models, test=None, others=None):
         print(note)
     print(f"Translating {len(test.data.X)} sentences: {decoding}")
     search = SearchDecoder(loaded, show_progress=True)
-    found = SharedDecoder(search, path, settings=f"{decoding}, {digest}")(test.data.X)
-    if rank:
-        print("Done: worker 0 collects the results")
-        return
-
+    found = search(test.data.X)
     got = [best.text for best, *_ in found]
     at_limit = sum(best.at_limit for best, *_ in found)
     columns = zip(test.data.Sources, test.data.Targets, got, strict=True)
     records = [f"- source: {s}\n- expected: {e}\n- got: {g}\n" for s, e, g in columns]
     summary = [
         *identity,
-        f"Ended at the limit = {at_limit} of {len(got)} ({hp.describe_output_limit()})",
+        f"Ended at the limit = {at_limit} of {len(got)}",
         *describe_scores(test, got, hp, vocabs[0].token_name),
     ]
     if others:
@@ -291,7 +283,7 @@ def main(options, models, test=None, others=None):
     if note := empty_note(got):
         print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
     if note := limit_note(at_limit, len(got), hp):
-        print(f"{note}. {limit_hint(hp)}", file=sys.stderr)
+        print(note, file=sys.stderr)
 
 
 if __name__ == "__main__":

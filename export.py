@@ -21,9 +21,7 @@ import shutil
 import zipfile
 from pathlib import Path
 
-from trained_models import find_trained
-
-from choices import EXPORT_FORMATS, quantization_flag
+from choices import EXPORT_FORMATS
 from hparams import Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
@@ -44,7 +42,13 @@ class ExportFlags(Flags):
 
     output: str = flag("exported/1", "folder or file to write, which must not exist yet", path=True)
     format: str = flag("saved_model", "format of the exported model", choices=EXPORT_FORMATS)
-    quantization: str = quantization_flag("format", EXPORT_FORMATS)
+    quantization: str = flag(
+        "float32",
+        "type of the matrices, for the formats that have a choice",
+        choices=("float32", "int8"),
+        needs=dict(format=tuple(name for name, row in EXPORT_FORMATS.items() if row.quantizes)),
+        remedy="Leave it out",
+    )
 
 
 def settle(flags):
@@ -53,7 +57,7 @@ def settle(flags):
     choice = EXPORT_FORMATS[options.format]
     check_not_given(flags, choice.refused, "is given to the program that loads the model")
     models = find_trained(flags)
-    choice.check_ready(models, f"--format {options.format}", options.quantization)
+    choice.check_ready(models, options.format, options.quantization)
     if models[0].hp:
         options.check_needs(models[0].hp)
     check_new(options.output, choice.suffix)

@@ -329,7 +329,7 @@ def limits_section(loaded) -> list[str]:
     hp = loaded.hp
     lines = [
         f"- It reads at most {hp.max_input_tokens - 1} {loaded.vocabs[0].token_name} of a sentence,"
-        f" and a translation has at most {hp.describe_output_limit()}.",
+        f" and writes at most {hp.max_output_tokens(hp.max_input_tokens)}.",
         "- It translates sentence by sentence, and knows no context.",
         "- Text that differs from the training text, in its topic or style, has worse translations"
         " than these scores say. They can be fluent and wrong.",

@@ -8,15 +8,11 @@ program asks for one sentence at a time. With --split, a line may be a paragraph
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
-from runtime.cluster import worker_rank
-from trained_models import find_trained
-
-from choices import ENGINES, quantization_flag
 from hparams import ATTENDS, SEARCH_FLAGS, Hyperparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
@@ -37,7 +33,6 @@ SOURCE_HINT = "Check the path, which --source names"
 # Conditions of rules.
 SOURCE_FILE = Condition(lambda path: path != "-", "the file of the sources, --{name}")
 NO_SCORE = Condition(lambda path: path == NONE, "translations, and --score makes none")
-NO_PREFIX = Condition(lambda path: path == NONE, "translations without --prefix")
 
 
 def translation_flag(*args, needs=None, remedy="Leave it out", **metadata):
@@ -60,7 +55,7 @@ class TranslateFlags(Flags):
         False,
         "split each line into sentences, and sentences of more than maxlen tokens into parts;"
         " a line of the output has all their translations",
-        needs=dict(nbest=1, prefix=NO_PREFIX),
+        needs=dict(nbest=1, prefix=NONE, alignments=NONE),
         remedy="Leave one of the two out: it is for lines of one sentence",
     )
     nbest: int = translation_flag(
@@ -102,20 +97,9 @@ class TranslateFlags(Flags):
         "file with the first words of the translation of each line of --source, which it then"
         " continues; none: no file",
         path=True,
-        needs=dict(source=SOURCE_FILE, engine="tensorflow"),
+        needs=dict(source=SOURCE_FILE),
         remedy="Leave it out, or give --source",
     )
-    replace_unknown: bool = translation_flag(
-        False,
-        "replace each <UNK> by the source word that it pays the most attention to",
-        needs=dict(tokenizer="words", has_attention=ATTENDS),
-    )
-    engine: str = translation_flag(
-        "tensorflow",
-        "library that decodes; ctranslate2 can run all recipes but legacy and the recurrent ones",
-        choices=ENGINES,
-    )
-    quantization: str = quantization_flag("engine", ENGINES)
 
     def __post_init__(self):
         super().__post_init__()
@@ -132,10 +116,7 @@ def settle(flags):
     from text import read_lines
 
     options, flags = TranslateFlags.separate(flags)
-    check_workers(options)
     models = find_trained(flags)
-    choice = ENGINES[options.engine]
-    choice.check_ready(models, f"--engine {options.engine}", options.quantization)
     if models[0].hp:
         check_model(options, models[0].hp)
     for name in ("source", "score", "prefix"):
@@ -164,17 +145,6 @@ def check_model(options, hp):
             f" hypothesis at most. Use --beam {options.nbest}"
         )
     options.check_needs(hp)
-
-
-def check_workers(options):
-    """Raise InputError if a flag needs a single process, but TF_CONFIG names several workers."""
-    if worker_rank()[1] == 1:
-        return
-    for name in ("score", "prefix", "attention", "alignments", "replace_unknown"):
-        if getattr(options, name) not in (NONE, False):
-            raise InputError(f"{name} works in a single process only. Unset TF_CONFIG")
-    if "-" in (options.source, options.output):
-        raise InputError("TF_CONFIG names several workers. Give --source and --output")
 
 
 def read_other_side(source, num_lines, path, name, remedy) -> list[str]:
@@ -226,25 +196,16 @@ if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
 import numpy as np
 from tqdm import tqdm
 
-import checkpoint
 from bleu import LITTLE_LEARNED_HINT, empty_note
-from inference import SharedDecoder, describe_decoding, load_model, start_quickly
-from monitor.attention_maps import (
-    align_translations,
-    draw_translation,
-    ids_by_words,
-    replace_unknown,
-    word_alignments,
-    word_indices,
-)
+from inference import SearchDecoder, limit_note, load_model, start_quickly
+from monitor.attention_maps import align_translations, draw_translation, word_alignments
 from paragraphs import Paragraph, Splitter
 from protected import make_translator
 from runtime.lines import batch_as_available, prompt_lines
 from score import LineScore, Scorer
-from text import GZIP_MAGIC, blocks, decode_utf8, read_lines
+from text import blocks, decode_utf8, read_lines
 
 MAX_BATCH_LINES = 1000  # lines that are translated together, sorted by length
-SPLIT_HINT = "With --split, all of a long line is translated, part by part"
 
 # Reading and writing lines -----------------------------------------------------
 
@@ -271,133 +232,29 @@ def read_batches(source, prompt):
     return batch_as_available(lines, MAX_BATCH_LINES)
 
 
-def count_lines(path) -> int | None:
-    """Count the line feeds in a file. None: it is not a regular file, or is compressed."""
-    if not os.path.isfile(path):
-        return None
-    try:
-        file = open(path, "rb")
-    except OSError:
-        return None  # `read_lines` has a message for it
-    with file:
-        if file.peek(2)[:2] == GZIP_MAGIC:
-            return None
-        return sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
-
-
-class TranslatedLine(NamedTuple):
-    """A line as a paragraph. Without --split, it is one sentence."""
-
-    paragraph: Paragraph
-    translations: list  # the Translation of each sentence
-
-    def format(self, number, nbest) -> bytes:
-        """Format the translations for the output.
-
-        Args:
-          number: of the line, counted from 0.
-          nbest: translations per line; with 1, the output is the text alone.
-        """
-        if nbest == 1:
-            text = self.paragraph.join([own.text for own in self.translations])
-            return " ".join(text.splitlines()).encode() + b"\n"  # U+2028 for example ends no line
-        (translation,) = self.translations
-        rows = (f"{number} ||| {own.text} ||| {own.score:.4f}\n" for own in translation.hypotheses)
-        return "".join(rows).encode()
-
-    def alignments(self, loaded) -> list[str]:
-        """Align the words of the line with those of each of its translations."""
-        aligned = align_translations(loaded, self.translations)
-        if len(self.translations) == 1:
-            return aligned
-        joints = self.paragraph.joints([own.text for own in self.translations])
-        pairs, offsets = [], [0, 0]  # the words of the sentences before
-        for translation, sentence_pairs, symbol, *spaces in zip(
-            self.translations,
-            aligned,
-            self.paragraph.symbols,
-            self.paragraph.gaps[1:],
-            joints,
-            strict=True,
-        ):
-            offsets[0] -= bool(symbol)  # the first word that the model read is not in the line
-            for pair in sentence_pairs.split():
-                words = [*map(int, pair.split("-"))]
-                if words[0] >= bool(symbol):
-                    pairs.append("-".join(map(str, map(sum, zip(words, offsets, strict=True)))))
-            sides = translation.ids[:-1], ids_by_words(loaded, translation.hypotheses[0])
-            for side, (ids, space) in enumerate(zip(sides, spaces, strict=True)):
-                words = word_indices(ids, loaded.vocabs[side])[-1] + 1 if len(ids) else 0
-                # Without a space, the next sentence continues the last word.
-                offsets[side] += words - (words > 0 and not space)
-        return [" ".join(pairs)]
-
-
-class LineTranslator:
-    """Translate lines as the flags say.
+def format_line(number, paragraph, translations, nbest) -> bytes:
+    """Format the translations of a line for the output.
 
     Args:
-      options: TranslateFlags.
-      translator: Translator.
+      number: of the line, counted from 0.
+      paragraph, translations: its sentences, and the `Translation` of each.
+      nbest: translations per line; with 1, the output is the text alone.
     """
-
-    def __init__(self, options, translator):
-        loaded = translator.loaded
-        self.translator, self.replaces_unknown = translator, options.replace_unknown
-        self.split = lambda line: Paragraph([line], ["", ""])
-        if options.split:
-            self.split = Splitter(loaded.hp.source_lang, loaded.vocabs[0], loaded.hp.maxlen)
-
-    def __call__(self, lines, prefixes=None) -> list[TranslatedLine]:
-        """Translate lines, as a `Translator`."""
-        paragraphs = [*map(self.split, lines)]
-        sentences = [sentence for paragraph in paragraphs for sentence in paragraph.inputs]
-        translations = self.translator(sentences, prefixes)
-        if self.replaces_unknown:
-            translations = replace_unknown(self.translator.loaded, translations)
-        rest = iter(translations)
-        return [
-            TranslatedLine(paragraph, [next(rest) for _ in paragraph.sentences])
-            for paragraph in paragraphs
-        ]
+    if nbest == 1:
+        text = paragraph.join([own.text for own in translations])
+        return " ".join(text.splitlines()).encode() + b"\n"  # U+2028 for example ends no line
+    (translation,) = translations
+    rows = (f"{number} ||| {own.text} ||| {own.score:.4f}\n" for own in translation.hypotheses)
+    return "".join(rows).encode()
 
 
 @contextlib.contextmanager
 def open_outputs(options):
-    """Context manager: the file of bytes for the output, and the function `open_alignments`.
-
-    The output has its name before an error of the alignments is raised.
-
-    Args:
-      options: TranslateFlags.
-    """
-    with open_alignments(options.alignments) as write_alignments:
+    """Context manager: the files of bytes for the output and the alignments; None for no file."""
+    has_alignments = options.alignments != NONE
+    with atomic_open(options.alignments) if has_alignments else contextlib.nullcontext() as aligned:
         with open_output(options.output) as file:
-            yield file, write_alignments
-
-
-@contextlib.contextmanager
-def open_alignments(path):
-    """Context manager: a function that writes lines to a file, or None if there is no file.
-
-    An error of writing does not end the translation. It is raised at the end.
-    """
-    if path == NONE:
-        yield None
-        return
-    errors = []
-    with atomic_open(path) as file:
-
-        def write_lines(lines):
-            try:
-                if not errors:
-                    file.write("".join(f"{line}\n" for line in lines).encode())
-            except OSError as error:
-                errors.append(error)
-
-        yield write_lines
-        if errors:
-            raise errors[0]
+            yield file, aligned
 
 
 # Scoring -----------------------------------------------------------------------
@@ -410,107 +267,92 @@ def score_file(options, loaded, lines, translations):
     bar = tqdm(
         desc="scoring", total=len(lines), disable=no_bar, leave=False, delay=1, unit=" lines"
     )
-    with open_outputs(options) as (file, write_alignments), bar:
+    with open_outputs(options) as (file, aligned), bar:
         for pairs in blocks(zip(lines, translations, strict=True), MAX_BATCH_LINES):
             scores = scorer(*zip(*pairs, strict=True))
             for score in scores:
                 file.write(f"{score.logp:.4f}\t{score.perplexity:.4f}\n".encode())
                 if score.num_tokens:
                     totals += score.logp, score.num_tokens, 1
-            if write_alignments:
+            if aligned:
                 sides = [(score.source_ids, score.target_ids) for score in scores]
-                write_alignments(word_alignments(loaded, sides))
+                write_lines(aligned, word_alignments(loaded, sides))
             bar.update(len(pairs))
     logp, num_tokens, num_scored = totals
-    token_name = loaded.vocabs[1].token_name
     print(
-        f"{num_scored:.0f} of {len(lines)} lines, {num_tokens:.0f} {token_name}: log-probability"
-        f" {logp:.4f}, perplexity {LineScore(logp, num_tokens).perplexity:.4f}",
+        f"{num_scored:.0f} of {len(lines)} lines, {num_tokens:.0f} {loaded.vocabs[1].token_name}:"
+        f" log-probability {logp:.4f}, perplexity {LineScore(logp, num_tokens).perplexity:.4f}",
         file=sys.stderr,
     )
-    if count := scorer.truncated:
-        lines = "1 line is" if count == 1 else f"{count} lines are"
-        limit = f"{loaded.hp.max_input_tokens - 1} {token_name}"
-        print(f"{lines} longer than {limit} on a side: nan", file=sys.stderr)
+
+
+def write_lines(file, lines):
+    """Write lines of text to a file of bytes."""
+    file.write("".join(f"{line}\n" for line in lines).encode())
 
 
 # Translating -------------------------------------------------------------------
 
 
-def translate_stream(options, translator, prefixes, file, write_alignments):
-    """Translate lines as they come, with a progress bar unless the terminal shows the lines.
+def translate_stream(options, translator, prefixes):
+    """Translate lines as they come, and print notes on the translations.
 
     Args:
       options: TranslateFlags.
+      translator: Translator.
       prefixes: the first words of each translation, list of str; None: none.
-      file: file of bytes to write the translations to.
-      write_alignments: function of lines, or None.
 
     Returns:
       The last `Translation` of a line that is not empty, if `--attention` is to draw it when the
       output is complete; else None.
     """
-    loaded, total = translator.loaded, count_lines(options.source)
-    no_bar = total is None or is_shown(options.output)
-    translate = LineTranslator(options, translator)
-    number = 0  # of the next line
+    loaded, dialog = translator.loaded, is_dialog(options.source)
+    split = lambda line: Paragraph([line], ["", ""])  # noqa: E731
+    if options.split:
+        split = Splitter(loaded.hp.source_lang, loaded.vocabs[0], loaded.hp.maxlen)
+    number = num_translated = at_limit = 0
+    truncated = []  # the numbers of these lines, counted from 1
     recent = []  # translations that show whether the model has learned anything
     last = None
-    with tqdm(desc="translating", total=total, disable=no_bar, unit=" lines") as bar:
+    no_bar = options.source == "-" or is_shown(options.output)
+    bar = tqdm(desc="translating", disable=no_bar, unit=" lines")
+    with open_outputs(options) as (file, aligned), bar:
         for lines in read_batches(options.source, prompt=loaded.hp.source_lang):
-            translated = translate(lines, prefixes and prefixes[number : number + len(lines)])
-            for line in translated:
-                file.write(line.format(number, options.nbest))
+            paragraphs = [*map(split, lines)]
+            sentences = [sentence for paragraph in paragraphs for sentence in paragraph.inputs]
+            begun = prefixes and prefixes[number : number + len(lines)]
+            translations = translator(sentences, begun)
+            rest = iter(translations)
+            for paragraph in paragraphs:
+                of_line = [*itertools.islice(rest, len(paragraph.sentences))]
+                file.write(format_line(number, paragraph, of_line, options.nbest))
                 number += 1
-            if write_alignments:
-                write_alignments(own for line in translated for own in line.alignments(loaded))
-            translations = [own for line in translated for own in line.translations]
+                if any(own.truncated for own in of_line):
+                    truncated.append(number)
             file.flush()
-            recent += [own.text for own in translations if own.line.strip()]
-            del recent[:-MAX_BATCH_LINES]
+            if aligned:
+                write_lines(aligned, align_translations(loaded, translations))
             nonempty = [translation for translation in translations if len(translation.ids)]
+            num_translated += len(nonempty)
+            at_limit += sum(translation.hypotheses[0].at_limit for translation in nonempty)
+            recent = [*recent, *(own.text for own in nonempty)][-MAX_BATCH_LINES:]
             if options.attention != NONE and nonempty:
                 last = nonempty[-1]
-                if is_dialog(options.source):  # after each sentence
+                if dialog:  # after each sentence
                     draw_translation(loaded, last, options.attention)
             bar.update(len(lines))
     if note := empty_note(recent):
         print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
-    return None if is_dialog(options.source) else last
-
-
-def translate_alone(options, translator, prefixes):
-    """Translate what the flags name in this process, and draw the attention at the end."""
-    if options.attention != NONE:  # before the work of hours
-        make_folder(Path(options.attention).parent)
-    with open_outputs(options) as outputs:
-        last = translate_stream(options, translator, prefixes, *outputs)
-    if last:  # not before both files have their names: the picture may fail
-        draw_translation(translator.loaded, last, options.attention)
-
-
-def translate_with_workers(options, translator):
-    """Translate a file together with other workers. The worker with rank 0 writes the output.
-
-    Args:
-      translator: Translator that has the decoder of a single worker.
-    """
-    loaded = translator.loaded
-    settings = [describe_decoding(loaded), checkpoint.parameters_digest(loaded.paths)]
-    settings += [
-        options.split,
-        options.protect,
-        options.nbest,
-        options.engine,
-        options.quantization,
-    ]
-    translator.decode = SharedDecoder(translator.decode, Path(options.output), str(settings))
-    lines = list(read_lines(options.source, SOURCE_HINT))
-    translated = LineTranslator(options, translator)(lines)
-    if worker_rank()[0] == 0:
-        with atomic_open(options.output) as file:
-            for number, line in enumerate(translated):
-                file.write(line.format(number, options.nbest))
+    if truncated:
+        hint = "" if options.split else ". With --split, all of a line is translated, part by part"
+        print(
+            f"{len(truncated)} of {number} lines were truncated to {translator.max_tokens - 1}"
+            f" tokens (first: line {truncated[0]}){hint}",
+            file=sys.stderr,
+        )
+    if note := limit_note(at_limit, num_translated, loaded.hp):
+        print(note, file=sys.stderr)
+    return None if dialog else last
 
 
 def main(options, models, scored, prefixes):
@@ -529,19 +371,11 @@ def main(options, models, scored, prefixes):
     check_model(options, loaded.hp)  # also of one of the 2017 code
     if options.score != NONE:
         return score_file(options, loaded, *scored)
-    choice = ENGINES[options.engine]
-    more = dict(quantization=options.quantization) if choice.quantizes else {}
-    decode = choice.load()(loaded, options.nbest, **more)
-    unit = "sentence" if options.split else "line"
-    translator = make_translator(loaded, options.protect, decode, unit=unit)
-    if worker_rank()[1] > 1:
-        translate_with_workers(options, translator)
-    else:
-        translate_alone(options, translator, prefixes)
-    for note in translator.notes():
-        print(note, file=sys.stderr)
-    if translator.truncated and not options.split:
-        print(SPLIT_HINT, file=sys.stderr)
+    translator = make_translator(loaded, options.protect, SearchDecoder(loaded, options.nbest))
+    if options.attention != NONE:  # before the work of hours
+        make_folder(Path(options.attention).parent)
+    if last := translate_stream(options, translator, prefixes):
+        draw_translation(loaded, last, options.attention)
 
 
 if __name__ == "__main__":

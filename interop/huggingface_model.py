@@ -113,17 +113,13 @@ def model_config(hp, vocab_size) -> dict:
 
 def generation_config(hp) -> dict:
     """The content of generation_config.json: how `generate` searches by default."""
-    config = special_ids() | dict(
+    return special_ids() | dict(
         num_beams=hp.beam,
+        early_stopping=hp.beam > 1,
         max_length=MAX_GENERATED_TOKENS,
-        bad_words_ids=[[PAD], [UNK]] if hp.suppress_unknown else [[PAD]],
+        bad_words_ids=[[PAD], [UNK]],
         no_repeat_ngram_size=hp.no_repeat_ngram,
     )
-    if hp.beam == 1:
-        return config
-    # transformers divides by length**length_penalty, as CTranslate2 does.
-    alpha = hp.alpha if hp.length_penalty == "ctranslate2" else 1.0
-    return config | dict(length_penalty=alpha, early_stopping=True)
 
 
 def tokenizer_config(hp) -> dict:

@@ -23,7 +23,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from ids import BOS, EOS, SPECIALS, UNK
-from inference import beam_arguments, describe_decoding, suppressed_ids
+from inference import describe_decoding, suppressed_ids
 from runtime.errors import InputError
 from runtime.optional import import_optional
 from search import suppress
@@ -203,9 +203,7 @@ def search_settings(hp) -> dict:
         start=BOS,
         end=EOS,
         beam=hp.beam,
-        length_penalty=hp.length_penalty,
         alpha=hp.alpha,
-        early_stopping=beam_arguments(hp, hp.beam, 1)["early_stopping"],
         max_input_tokens=hp.max_input_tokens,
         pad_to=hp.pad_to or 0,
         # A translation of n source tokens has at most n * factor // 10 + extra tokens.

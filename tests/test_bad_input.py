@@ -433,14 +433,9 @@ def test_another_recipe_in_the_logdir(model, tmp_path):
         (["train.py", "--best", "--average_checkpoints", "5"], "best uses one checkpoint"),
         (["train.py", "--logdir", "x" * 300], f"{'x' * 300}: file name too long. Check the path"),
         (["translate.py", "--output", "x" * 300], "file name too long"),
-        (["rerank.py", "--source", "a", "--nbest", "b", "--output", "a"], "a: --source names this"),
         (["translate.py", "--output", "a", "--alignments", "./a"], "./a: --output names this fil"),
         (["translate.py", "--source", "s", "--score", "t", "--output", "t"], "--score names thi"),
         (["translate.py", "--source", "s", "--output", "s"], "--source names this file, too. Cho"),
-        (
-            ["rerank.py", "--source", "a", "--nbest", "b", "--method", "mbr", "--weight", "2"],
-            "weight 2.0 needs --method reverse",
-        ),
     ],
     ids=lambda value: value[1] if isinstance(value, list) else "",
 )

@@ -227,7 +227,6 @@ FLAGS = dict(
     normalization=["post", "pre", "none"],
     precision=["float32", "bfloat16"] if BFLOAT16 else ["float32"],
     beam=[1, 3],
-    length_penalty=["paper", "ctranslate2"],
     alpha=[0.0, 1.4],
 )
 

@@ -175,7 +175,6 @@ def test_a_boolean_flag_has_a_negation(monkeypatch):
         (dict(vocab_size=4), "vocab_size is 4"),
         (dict(tied_embeddings=True), "tied_embeddings needs --tokenizer bpe"),
         (dict(temperature=1e-39), "needs at least 0.001. .* or search for the best one with 0"),
-        (dict(length_penalty="google"), "Choose one of paper, ctranslate2"),
         (dict(attention_dropout=0.1), "attention_dropout 0.1 needs --dropout_on sublayers"),
         (dict(normalization="pre"), "normalization pre needs --mask_from ids"),
     ],
@@ -309,7 +308,7 @@ def test_a_damaged_file_is_named(tmp_path, damage):
 # Rules ---------------------------------------------------------------------------
 
 
-SCRIPTS = ("train", "eval", "translate", "rerank", "export", "serve")
+SCRIPTS = ("train", "eval", "translate", "export", "serve")
 TABLES = [
     table
     for table in vars(choices).values()
@@ -395,7 +394,6 @@ def test_each_rule_is_checked_and_named(owner, field, kind, other):
             "rotary needs --attention_score scaled_dot",
         ),
         (dict(recipe="tiny", temperature=1.0), "needs --beam 1, and it is 5. Draw"),
-        (dict(top_k=5), "top_k 5 needs --temperature above 0, and it is 0.0"),
         (dict(bpe_dropout=0.1, tokenizer="bpe"), "needs positions without an end"),
         (dict(recipe="tiny", joint_vocab=False), "tied_embeddings needs --joint_vocab"),
         (dict(joint_vocab=False), "joint_vocab False needs --tokenizer bpe, and it is words"),
@@ -443,7 +441,7 @@ def path_flags(script):
     ]
 
 
-@pytest.mark.parametrize("name", ["train", "eval", "translate", "rerank", "export"])
+@pytest.mark.parametrize("name", ["train", "eval", "translate", "export"])
 def test_a_url_is_refused_in_every_path_flag(name, monkeypatch, capsys):
     script = importlib.import_module(name)
     extra = [kind for kind in vars(script).values() if is_flags(kind) and kind is not Hyperparams]

@@ -384,7 +384,7 @@ def test_eval_writes_plain_text_for_each_line(run, decoding):
     done = forked_script("eval.py", logdir=flags["logdir"], results=flags["results"], **decoding)
     assert done.returncode == 0, done.stderr
     if not decoding:  # as in the recipe
-        assert "beam 5, length penalty paper 1.2" in done.stdout
+        assert "beam 5, length penalty 1.2" in done.stdout
     few = "average_checkpoints is 10, but the last quarter of this training has"
     assert (few in done.stderr) == ("average_checkpoints" in decoding)
     name = re.search(r"Full results: (.+)", done.stdout)[1]
@@ -560,7 +560,7 @@ def test_beam_scores_are_the_log_probabilities_of_the_model(run):
         for _, ids, score, _ in hypotheses:
             ids = np.array([[*ids, EOS][:limit]])  # (1, T)
             logits = model(x[None], ids).numpy()
-            logits[:, :, 0] = -np.inf  # <PAD> is never chosen
+            logits[:, :, [PAD, UNK]] = -np.inf  # they are never chosen
             logp = tf.gather(tf.nn.log_softmax(logits), ids, batch_dims=2)
             assert float(tf.reduce_sum(logp)) == pytest.approx(float(score), abs=1e-3)
 
