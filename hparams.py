@@ -19,7 +19,7 @@ from pathlib import Path
 from choices import ACTIVATIONS, ATTENTION_SCORES, MODELS, NORMALIZATIONS, OPTIMIZERS, POSITIONS
 from runtime.errors import InputError
 from runtime.files import atomic_write
-from runtime.flags import NONE, Flags, flag
+from runtime.flags import NONE, Flags, flag, split_paths
 
 MAX_INPUT_TOKENS = 1024  # tokens of a sentence that are read, if the model has no limit
 INT32_LIMIT = 2**31  # exclusive; TensorFlow counts with 32 bits
@@ -703,4 +703,12 @@ def load_hparams(given) -> Hyperparams:
             " folder in which the model was trained"
         ) from None
     check_fixed(path, fixed_fields(saved), given)
-    return dataclasses.replace(saved, **add_implied(given))
+    flags = {name: value for name, value in add_implied(given).items() if name in FIELDS}
+    return dataclasses.replace(saved, **flags)
+
+
+def check_saved_flags(given):
+    """Raise InputError if the flags contradict the models in the folders that `logdir` names."""
+    for folder in split_paths(given.get("logdir", Hyperparams.logdir)):
+        if hparams_path(folder).exists():  # one of the 2017 code has none
+            load_hparams(given | dict(logdir=folder))

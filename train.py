@@ -9,20 +9,34 @@ import re
 import sys
 import time
 
-from hparams import Hyperparams, load_hparams, make_hparams, save_hparams
+from checkpoint import read_rows
+from hparams import Hyperparams, hparams_path, load_hparams, make_hparams, save_hparams
 from runtime.flags import NONE, parse_flags
 
 START_SECONDS = time.monotonic()  # --minutes counts from here
 
+
+def choose_hparams(given):
+    """The hyperparameters of a training, and those of the model of ours that it starts from."""
+    logdir, folder = given.get("logdir", Hyperparams.logdir), given.get("start_from", NONE)
+    if read_rows(logdir):
+        return load_hparams(given), None
+    if folder == NONE or not hparams_path(folder).exists():
+        return make_hparams(given), None
+    choice = {name: given[name] for name in ("best", "average_checkpoints") if name in given}
+    other = load_hparams(choice | dict(logdir=folder))
+    return make_hparams(given, other), other
+
+
 if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
-    given = parse_flags(__doc__, hparams=Hyperparams)
+    given = parse_flags(__doc__, hparams=Hyperparams, check=choose_hparams)
 
 import tensorflow as tf
 
 from bleu import language_notes, tokenizer_note, training_language_notes
-from checkpoint import assign, load_model_weights, read_rows
+from checkpoint import assign, load_model_weights
 from data_load import load_test_data, load_train_data
-from interop.pretrained import is_pretrained, read_pretrained
+from interop.pretrained import read_pretrained
 from monitor import summaries
 from overlap import overlap_notes
 from runtime.cli import run_script
@@ -46,31 +60,29 @@ def start(given, strategy):
     Returns:
       Trainer.
     """
-    logdir = given.get("logdir", Hyperparams.logdir)
-    rows, folder = read_rows(logdir), given.get("start_from", NONE)
+    folder = given.get("start_from", NONE)
+    hp, other = choose_hparams(given)
+    rows = read_rows(hp.logdir)
     restore = None  # function that sets the parameters of a new model
     if rows:
-        hp = load_hparams(given)
-        vocabs = load_vocabs(logdir, hp)
-    elif folder == NONE:
-        hp = make_hparams(given)
-        vocabs = load_vocabs(hp.preprocessed, hp)
-        for vocab in vocabs:
-            vocab.check_flags(hp)
-    elif is_pretrained(folder):
-        pretrained = read_pretrained(folder, given)
-        hp, vocabs = make_hparams(given, pretrained.hp), pretrained.vocabs
-        restore = pretrained.restore
-    else:
-        choice = {name: given[name] for name in ("best", "average_checkpoints") if name in given}
-        other = load_hparams(choice | dict(logdir=folder))
-        hp, vocabs = make_hparams(given, other), load_vocabs(folder, other)
+        vocabs = load_vocabs(hp.logdir, hp)
+    elif other:
+        vocabs = load_vocabs(folder, other)
         paths, weights = load_model_weights(folder, other.best, other.average_checkpoints)
         print(f"Starting from {', '.join(map(str, paths))}")
 
         def restore(model):
             assign(variables_by_2017_name(model), weights, paths[-1])
 
+    elif folder != NONE:
+        pretrained = read_pretrained(folder, given)
+        print(f"Starting from {folder}")
+        hp, vocabs = make_hparams(given, pretrained.hp), pretrained.vocabs
+        restore = pretrained.restore
+    else:
+        vocabs = load_vocabs(hp.preprocessed, hp)
+        for vocab in vocabs:
+            vocab.check_flags(hp)
     if hp.deterministic:
         tf.config.experimental.enable_op_determinism()
     hp = dataclasses.replace(hp, vocab_size=len(vocabs[0]))

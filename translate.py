@@ -9,35 +9,12 @@ program asks for one sentence at a time. With --split, a line may be a paragraph
 import contextlib
 import dataclasses
 import itertools
-import os
 import sys
-from pathlib import Path
 
-from hparams import ATTENDS, SEARCH_FLAGS, Hyperparams
-from runtime.cli import parse_flags, run_script
+from hparams import READER_FLAGS, Hyperparams, check_saved_flags
 from runtime.errors import InputError
-from runtime.files import (
-    atomic_open,
-    check_exists,
-    check_outputs,
-    check_regular_file,
-    is_shown,
-    make_folder,
-    open_output,
-)
-from runtime.flags import NONE, Condition, Flags, check_not_given, flag
+from runtime.flags import NONE, Flags, flag, parse_flags
 from runtime.parallel import one_thread_per_operation
-
-SOURCE_HINT = "Check the path, which --source names"
-
-# Conditions of rules.
-SOURCE_FILE = Condition(lambda path: path != "-", "the file of the sources, --{name}")
-NO_SCORE = Condition(lambda path: path == NONE, "translations, and --score makes none")
-
-
-def translation_flag(*args, needs=None, remedy="Leave it out", **metadata):
-    """Declare a flag that has no effect with --score."""
-    return flag(*args, needs=dict(score=NO_SCORE) | (needs or {}), remedy=remedy, **metadata)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,28 +28,22 @@ class TranslateFlags(Flags):
         path=True,
     )
     output: str = flag("-", "file to write the translations to; -: standard output", path=True)
-    split: bool = translation_flag(
+    split: bool = flag(
         False,
         "split each line into sentences, and sentences of more than maxlen tokens into parts;"
         " a line of the output has all their translations",
-        needs=dict(nbest=1, prefix=NONE, alignments=NONE),
-        remedy="Leave one of the two out: it is for lines of one sentence",
     )
-    nbest: int = translation_flag(
+    nbest: int = flag(
         1,
         "translations per line, at most --beam; if more than 1, the output has a line `number |||"
         " translation ||| score` for each of them, with the numbers of the lines counted from 0",
         1,
         1001,
     )
-    attention: str = translation_flag(
-        NONE,
-        "PNG file, for example out.png, that shows the attention of the last translation; none:"
-        " no picture",
-        path=True,
-        needs=dict(has_attention=ATTENDS),
+    attention: str = flag(
+        NONE, "PNG file, for example out.png, that shows the attention of the last translation"
     )
-    protect: bool = translation_flag(
+    protect: bool = flag(
         True,
         "keep URLs, e-mail addresses, placeholders such as {name} and %s, tags, emoji, numbers, and"
         " characters that the vocabulary lacks; with subwords",
@@ -80,118 +51,46 @@ class TranslateFlags(Flags):
     alignments: str = flag(
         NONE,
         "file for the word alignment of each translation: 0-0 1-2 aligns word 0 of the source"
-        " with word 0 of the translation, and word 1 with word 2; none: no file",
-        path=True,
-        needs=dict(has_attention=ATTENDS),
+        " with word 0 of the translation, and word 1 with word 2",
     )
     score: str = flag(
         NONE,
         "file with a translation for each line of --source; the output has the log-probability"
         " and the perplexity of each, in place of translations",
         path=True,
-        needs=dict(source=SOURCE_FILE),
-        remedy="Give --source",
     )
-    prefix: str = translation_flag(
+    prefix: str = flag(
         NONE,
         "file with the first words of the translation of each line of --source, which it then"
-        " continues; none: no file",
+        " continues",
         path=True,
-        needs=dict(source=SOURCE_FILE),
-        remedy="Leave it out, or give --source",
     )
 
     def __post_init__(self):
         super().__post_init__()
-        if self.attention != NONE and not self.attention.endswith(".png"):
-            raise InputError(
-                f"attention {self.attention}: must be a PNG file. Choose a name that ends in .png"
-            )
-        check_outputs(self, ["output", "attention", "alignments"], ["source", "score", "prefix"])
+        of_lines = self.nbest > 1 or self.prefix != NONE or self.alignments != NONE
+        reads_two = self.score != NONE or self.prefix != NONE
+        for broken, problem in (
+            (
+                self.split and of_lines,
+                "split is for paragraphs, and nbest, prefix and alignments for single sentences",
+            ),
+            (reads_two and self.source == "-", "score and prefix need a file. Give --source"),
+            (
+                self.attention != NONE and not self.attention.endswith(".png"),
+                f"attention {self.attention}: choose a name that ends in .png",
+            ),
+        ):
+            if broken:
+                raise InputError(problem)
 
 
-def settle(flags):
-    """Read the files that the flags name, before TensorFlow is loaded; see `main`."""
-    # Here, since `parse_flags` has a message for an environment without packages.
-    from text import read_lines
-
-    options, flags = TranslateFlags.separate(flags)
-    models = find_trained(flags)
-    if models[0].hp:
-        check_model(options, models[0].hp)
-    for name in ("source", "score", "prefix"):
-        if getattr(options, name) not in ("-", NONE):
-            check_exists(getattr(options, name), f"Check the path, which --{name} names")
-    if options.score != NONE:
-        check_not_given(flags, SEARCH_FLAGS, "has no effect: with --score nothing is translated")
+if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
+    own, names = TranslateFlags, READER_FLAGS
+    given = parse_flags(__doc__, own, hparams=Hyperparams, names=names, check=check_saved_flags)
     # Scores are computed batch by batch, and from "-", sentences may come one by one.
-    if options.score == NONE and options.source != "-":
+    if given.get("source", "-") != "-" and "score" not in given:
         one_thread_per_operation()
-    scored = prefixes = None
-    if options.score != NONE:
-        scored = read_scored(options)
-    elif options.prefix != NONE:
-        prefixes = read_prefixes(options)
-    elif os.path.isfile(options.source) or os.path.isdir(options.source):  # no pipe
-        next(read_lines(options.source, SOURCE_HINT), None)  # for its errors
-    return options, models, scored, prefixes
-
-
-def check_model(options, hp):
-    """Raise InputError if a flag needs another model, or another search."""
-    if options.nbest > hp.beam:
-        raise InputError(
-            f"nbest is {options.nbest}, but beam is {hp.beam}, and there is one translation per"
-            f" hypothesis at most. Use --beam {options.nbest}"
-        )
-    options.check_needs(hp)
-
-
-def read_other_side(source, num_lines, path, name, remedy) -> list[str]:
-    """Read a file that has a line for each line of the source.
-
-    Args:
-      source: the path of the source, which has `num_lines` lines.
-      path: the value of the flag `name`.
-      remedy: the end of the message if the files differ in length.
-    """
-    from text import read_lines  # here, as in `settle`
-
-    lines = list(read_lines(path, f"Check the path, which --{name} names"))
-    if len(lines) != num_lines:
-        raise InputError(f"{source}: {num_lines} lines, but {path} has {len(lines)}. {remedy}")
-    return lines
-
-
-def read_scored(options):
-    """Read the lines of the source and the translations to score, lists of str.
-
-    Args:
-      options: TranslateFlags.
-    """
-    from text import read_lines  # here, as in `settle`
-
-    lines = list(read_lines(options.source, SOURCE_HINT))
-    remedy = "Make line n of one file the translation of line n of the other"
-    return lines, read_other_side(options.source, len(lines), options.score, "score", remedy)
-
-
-def read_prefixes(options) -> list[str]:
-    """Read the first words of each translation.
-
-    Args:
-      options: TranslateFlags.
-    """
-    from text import read_lines  # here, as in `settle`
-
-    check_regular_file(options.source, "with --prefix it is read twice. Write the text to a file")
-    num_lines = sum(1 for _ in read_lines(options.source, SOURCE_HINT))
-    remedy = "Give one line, which may be empty, for each line of the source"
-    return read_other_side(options.source, num_lines, options.prefix, "prefix", remedy)
-
-
-if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
-    settled = parse_flags(__doc__, settle, Hyperparams, TranslateFlags, reads_model=True)
 
 import numpy as np
 from tqdm import tqdm
@@ -201,6 +100,8 @@ from inference import SearchDecoder, limit_note, load_model, start_quickly
 from monitor.attention_maps import align_translations, draw_translation, word_alignments
 from paragraphs import Paragraph, Splitter
 from protected import make_translator
+from runtime.cli import run_script
+from runtime.files import atomic_open, open_output
 from runtime.lines import batch_as_available, prompt_lines
 from score import LineScore, Scorer
 from text import blocks, decode_utf8, read_lines
@@ -228,7 +129,7 @@ def read_batches(source, prompt):
         # Not sys.stdin: Python could not close it at exit while the thread waits for a line.
         lines = decode_utf8("standard input", open(0, "rb", closefd=False))
     else:
-        lines = read_lines(source, SOURCE_HINT)
+        lines = read_lines(source)
     return batch_as_available(lines, MAX_BATCH_LINES)
 
 
@@ -263,7 +164,7 @@ def open_outputs(options):
 def score_file(options, loaded, lines, translations):
     """Score the translation of each line, and align them if the flags say so."""
     scorer, totals = Scorer(loaded), np.zeros(3)  # log-probability, tokens, lines with a score
-    no_bar = is_shown(options.output)
+    no_bar = options.output == "-" and sys.stdout.isatty()
     bar = tqdm(
         desc="scoring", total=len(lines), disable=no_bar, leave=False, delay=1, unit=" lines"
     )
@@ -314,7 +215,7 @@ def translate_stream(options, translator, prefixes):
     truncated = []  # the numbers of these lines, counted from 1
     recent = []  # translations that show whether the model has learned anything
     last = None
-    no_bar = options.source == "-" or is_shown(options.output)
+    no_bar = options.source == "-" or (options.output == "-" and sys.stdout.isatty())
     bar = tqdm(desc="translating", disable=no_bar, unit=" lines")
     with open_outputs(options) as (file, aligned), bar:
         for lines in read_batches(options.source, prompt=loaded.hp.source_lang):
@@ -355,28 +256,42 @@ def translate_stream(options, translator, prefixes):
     return None if dialog else last
 
 
-def main(options, models, scored, prefixes):
+def read_both(source, path):
+    """Read the lines of the source, and of a file that has a line for each, two lists of str."""
+    sides = [*read_lines(source)], [*read_lines(path)]
+    if len(sides[0]) != len(sides[1]):
+        raise InputError(
+            f"{path}: {len(sides[1])} lines, but {source} has {len(sides[0])}. Make line n of one"
+            " file belong to line n of the other"
+        )
+    return sides
+
+
+def main(given):
     """Translate the text that the flags name, or score given translations.
 
     Args:
-      options: TranslateFlags.
-      models: list of `Trained`.
-      scored: the lines and translations to score, or None.
-      prefixes: the first words of each translation, or None.
+      given: dict, the flags of the command line.
     """
+    options = TranslateFlags.of(given)
     if options.source == "-":
         start_quickly()
     with contextlib.redirect_stdout(sys.stderr):  # standard output is for translations only
-        loaded = load_model(models)
-    check_model(options, loaded.hp)  # also of one of the 2017 code
+        loaded = load_model(given)
+    if options.nbest > loaded.hp.beam:
+        raise InputError(
+            f"nbest is {options.nbest}, but beam is {loaded.hp.beam}, and there is one translation"
+            f" per hypothesis at most. Use --beam {options.nbest}"
+        )
+    if {options.attention, options.alignments} != {NONE} and not loaded.hp.has_attention:
+        raise InputError("attention and alignments need a model with attention")
     if options.score != NONE:
-        return score_file(options, loaded, *scored)
+        return score_file(options, loaded, *read_both(options.source, options.score))
+    prefixes = read_both(options.source, options.prefix)[1] if options.prefix != NONE else None
     translator = make_translator(loaded, options.protect, SearchDecoder(loaded, options.nbest))
-    if options.attention != NONE:  # before the work of hours
-        make_folder(Path(options.attention).parent)
     if last := translate_stream(options, translator, prefixes):
         draw_translation(loaded, last, options.attention)
 
 
 if __name__ == "__main__":
-    run_script(main, *settled)
+    run_script(main, given)

@@ -106,7 +106,7 @@ class Parser(argparse.ArgumentParser):
         return vars(namespace)
 
 
-def parse_flags(description, *own, hparams, names=None) -> dict:
+def parse_flags(description, *own, hparams, names=None, check=lambda given: None) -> dict:
     """Parse the command line of a script that will load TensorFlow.
 
     Args:
@@ -114,6 +114,7 @@ def parse_flags(description, *own, hparams, names=None) -> dict:
       hparams: the class `Hyperparams`.
       names: the fields of `hparams` that a script has which reads a model, whose values are the
         defaults; None for all fields, with their own defaults.
+      check: function of the flags that were given, which raises InputError.
 
     Returns:
       dict: the flags that were given.
@@ -140,8 +141,13 @@ def parse_flags(description, *own, hparams, names=None) -> dict:
             check_value(fields[name], value)
             if fields[name].metadata["path"]:
                 check_paths_exist(name, value)
+        if names:
+            check_paths_exist("logdir", given.get("logdir", hparams.logdir))
+        for kind in own:
+            kind.of(given)
+        check(given)
     except InputError as error:
-        parser.error(str(error))
+        parser.exit(2, f"{parser.prog}: {error}\n")
     if not find_spec("tensorflow"):
         message = "has no TensorFlow. Run `make install`, and then `source .venv/bin/activate`"
         parser.exit(2, f"{parser.prog}: {sys.executable} {message}\n")
