@@ -204,6 +204,10 @@ class ModelHparams(Flags):
                 "hidden_units must be even for two directions",
             ),
             (
+                not is_transformer and not self.causality,
+                "causality has an effect only with --model transformer. Leave it out",
+            ),
+            (
                 not is_transformer and self.mask_from != "ids",
                 "model rnn needs --mask_from ids. Choose the recipe rnn or rnn_attention",
             ),

@@ -12,14 +12,19 @@ MAX_WARMUP_STEPS = 1000  # if the flags do not choose; at most a tenth of all st
 END_SHARE = 0.01  # of the peak, the last rate of a linear schedule
 
 
+def paper_rate(step, peak, warmup_steps):
+    """The learning rate of the paper (equation 3), whose peak is (C * warmup_steps)**-0.5.
+
+    Args:
+      step: counted from 1.
+      peak: the highest rate, at step `warmup_steps`.
+    """
+    rise = step * warmup_steps**-1.5
+    return peak * warmup_steps**0.5 * min(rise, step**-0.5)
+
+
 def learning_rate(hp, step, progress, total_steps) -> float:
-    """The learning rate of a step.
-
-    A constant; or equation 3 of the paper (section 5.3), whose peak is (C * warmup_steps)**-0.5:
-
-        peak * warmup_steps**0.5 * min(step**-0.5, step * warmup_steps**-1.5)
-
-    or two lines, up to the peak and down to 1% of it.
+    """The learning rate of a step: constant, that of the paper, or on two straight lines.
 
     Args:
       hp: Hyperparams.
@@ -27,14 +32,14 @@ def learning_rate(hp, step, progress, total_steps) -> float:
       progress: the share of the training that is done after this step, from 0 to 1.
       total_steps: of the complete training.
     """
-    warmup = hp.warmup_steps or max(1, min(MAX_WARMUP_STEPS, total_steps // 10))
-    peak = hp.lr or (hp.hidden_units * warmup) ** -0.5
+    warmup_steps = hp.warmup_steps or max(1, min(MAX_WARMUP_STEPS, total_steps // 10))
+    peak = hp.lr or (hp.hidden_units * warmup_steps) ** -0.5
     if hp.schedule == "constant":
         return peak
     if hp.schedule == "paper":
-        return peak * warmup**0.5 * min(step**-0.5, step * warmup**-1.5)
-    fall = (1 - progress) / max(1e-9, 1 - warmup / total_steps)
-    return peak * min(1.0, step / warmup, max(fall, END_SHARE))
+        return paper_rate(step, peak, warmup_steps)
+    fall = (1 - progress) / max(1e-9, 1 - warmup_steps / total_steps)
+    return peak * min(1.0, step / warmup_steps, max(fall, END_SHARE))
 
 
 @keras.saving.register_keras_serializable("transformer")

@@ -27,7 +27,7 @@ SMALL_PAPER = dict(
     normalization="post",
     optimizer="adam",
     lr=0.0025,
-    decay_steps=0,
+    schedule="paper",
     fold_case=False,
 )
 

@@ -18,7 +18,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import sacrebleu
-from trained_models import find_trained
 
 from inference import Translator, load_model
 from protected import ProtectingTranslator
@@ -50,7 +49,7 @@ def lowered_bleu(translations, references) -> float:
 def main(args):
     """Print the table."""
     sources, references = (list(read_lines(path))[: args.count] for path in args.text)
-    loaded = load_model(find_trained(dict(logdir=args.logdir)))
+    loaded = load_model(dict(logdir=args.logdir))
     alone = Translator(loaded)
     plain = lowered_bleu([own.text for own in alone(sources)], references)
     print(f"{len(sources)} sentences, sacreBLEU, lower-cased, without parts: {plain:.2f}\n")

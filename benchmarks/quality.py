@@ -142,14 +142,13 @@ def score_set(flags, part) -> dict:
     Returns:
       {description of the decoding: what `bleu_row` returns}
     """
-    from trained_models import find_trained
 
     from data_load import load_test_data
     from inference import SearchDecoder, describe_decoding, load_model
 
     rows = {}
     for search_flags in (dict(beam=1, average_checkpoints=1), {}):
-        loaded = load_model(find_trained({"logdir": flags["logdir"]} | search_flags))
+        loaded = load_model({"logdir": flags["logdir"]} | search_flags)
         test = load_test_data(loaded.hp, loaded.vocabs, part)
         got = [best.text for best, *_ in SearchDecoder(loaded, show_progress=True)(test.data.X)]
         decoding = describe_decoding(loaded)

@@ -88,12 +88,11 @@ def untrained_decoder(kind, flags):
 
 def trained_decoder(flags, output):
     """Make a function that translates the test set of a trained model into a file."""
-    from trained_models import find_trained
 
     from data_load import load_test_data
     from inference import SearchDecoder, load_model
 
-    loaded = load_model(find_trained(flags))
+    loaded = load_model(flags)
     test = load_test_data(loaded.hp, loaded.vocabs)
     decode = SearchDecoder(loaded)
 
@@ -211,11 +210,10 @@ def joey_seconds(folder, beam) -> float:
 
 def prepare_joey(logdir, flags, folder):
     """Write JoeyNMT's configuration, and its checkpoint with our parameters."""
-    from trained_models import find_trained
 
     from inference import load_model
 
-    _, hp, model, _ = load_model(find_trained(dict(logdir=logdir)))
+    _, hp, model, _ = load_model(dict(logdir=logdir))
     (folder / "joey").mkdir(parents=True, exist_ok=True)
     config = joey_config(hp, flags, folder)
     config["data"]["test"] = flags["source_test"].removesuffix(f".{hp.source_lang}")

@@ -64,7 +64,6 @@ def translation(logdir):
     """Translate two sentences, as translate.py does from standard input."""
     stamp = timestamps("import", "read the model", "first sentence", "second sentence")
     begin_loading()
-    from trained_models import find_trained
 
     from ids import RaggedIds
     from inference import SearchDecoder, load_model, start_quickly
@@ -72,7 +71,7 @@ def translation(logdir):
     end_loading()
     start_quickly()
     stamp()
-    loaded = load_model(find_trained(dict(logdir=logdir)))
+    loaded = load_model(dict(logdir=logdir))
     stamp()
     decode = SearchDecoder(loaded)
     for sentence in ("Ein Hund läuft.", "Zwei Frauen sitzen auf einer Bank."):

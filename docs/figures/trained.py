@@ -15,7 +15,6 @@ from style import (
     make_figure,
 )
 from train_models import trained_logdir
-from trained_models import find_trained
 
 from ids import RaggedIds
 from inference import Translator, load_model
@@ -26,7 +25,7 @@ MAX_DISTANCE = 15  # tokens, in the picture of T5's numbers
 
 def load(name):
     """Load a model of train_models.py."""
-    return load_model(find_trained(dict(logdir=trained_logdir(name))))
+    return load_model(dict(logdir=trained_logdir(name)))
 
 
 def draw_alignment():
