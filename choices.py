@@ -64,9 +64,7 @@ ATTENTION_SCORES = dict(
     cosine=Choice("variants.attention.cosine", softmax=False),
     cosine_softmax=Choice("variants.attention.cosine"),
 )
-MODELS = dict(
-    transformer=Choice("model.Transformer"), rnn=Choice("variants.rnn.RecurrentModel")
-)
+MODELS = dict(transformer=Choice("model.Transformer"), rnn=Choice("variants.rnn.RecurrentModel"))
 ACTIVATIONS = ("relu", "swish")
 NORMALIZATIONS = ("post", "pre", "none")
 OPTIMIZERS = dict(adam=Choice("optimizer.FusedAdam"), muon=Choice("variants.muon.Muon"))

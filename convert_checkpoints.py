@@ -1,6 +1,6 @@
 """Convert the folder of a model that was trained before checkpoints became npz files.
 
-    python convert_checkpoints.py logdir/old logdir/new
+python convert_checkpoints.py logdir/old logdir/new
 """
 
 import json
@@ -36,7 +36,9 @@ def convert_hparams(old) -> dict:
     """Return the hyperparameters by their new names."""
     rise = "paper" if old.get("warmup_steps") else "constant"
     new = dict(schedule="linear" if old.get("decay_steps") else rise)
-    new["missing_mark"] = float((old.get("augment", "").partition("missing_mark=")[2] or "0").split(",")[0])
+    new["missing_mark"] = float(
+        (old.get("augment", "").partition("missing_mark=")[2] or "0").split(",")[0]
+    )
     if old.get("minutes"):
         old |= dict(num_epochs=0, max_steps=0)
     return {name: value for name, value in old.items() if name in FIELDS.keys() - {*UNSAVED}} | new

@@ -21,6 +21,7 @@ from runtime.errors import InputError
 from runtime.files import atomic_write
 from runtime.flags import NONE, Flags, flag, split_paths
 
+MIN_COVERAGE = 0.98  # of sentencepiece
 MAX_INPUT_TOKENS = 1024  # tokens of a sentence that are read, if the model has no limit
 INT32_LIMIT = 2**31  # exclusive; TensorFlow counts with 32 bits
 WIDTH_LIMIT = 2**16 + 1  # exclusive; units of a layer
@@ -368,7 +369,7 @@ class Hyperparams(ModelHparams):
         1.0,
         "prepro.py: share of the characters of the training text, counted with repetitions, that"
         " the vocabulary has; the rarest become <UNK>, or bytes with --byte_fallback",
-        0.98,
+        MIN_COVERAGE,
         1.0000001,
     )
     bpe_dropout: float = data_flag(

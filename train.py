@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import re
-import sys
 import time
 
 from checkpoint import read_rows
@@ -33,12 +32,10 @@ if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
 
 import tensorflow as tf
 
-from bleu import language_notes, tokenizer_note, training_language_notes
 from checkpoint import assign, load_model_weights
 from data_load import load_test_data, load_train_data
 from interop.pretrained import read_pretrained
 from monitor import summaries
-from overlap import overlap_notes
 from runtime.cli import run_script
 from runtime.files import lock_logdir
 from runtime.signals import SignalGuard
@@ -86,32 +83,14 @@ def start(given, strategy):
     if hp.deterministic:
         tf.config.experimental.enable_op_determinism()
     hp = dataclasses.replace(hp, vocab_size=len(vocabs[0]))
-    data, dev = load_texts(hp, vocabs)
+    dev = load_test_data(hp, vocabs, "dev") if hp.source_dev != NONE else None
+    data = load_train_data(hp, vocabs)
     trainer = Trainer(hp, vocabs, data, dev, strategy, START_SECONDS)
     if rows:
         trainer.resume(rows)
     elif restore:
         restore(trainer.model)
     return trainer
-
-
-def load_texts(hp, vocabs):
-    """Load the training text and the development set, and print what is odd about them.
-
-    Returns:
-      (SentencePairs, EvalSet or None)
-    """
-    dev = load_test_data(hp, vocabs, "dev") if hp.source_dev != NONE else None
-    notes = [*training_language_notes(hp)]
-    if dev:
-        notes += language_notes(hp, "dev", dev.data.Sources, dev.data.Targets)
-        notes.append(tokenizer_note(hp.target_lang, dev.references[0]))
-    for note in filter(None, notes):
-        print(note, file=sys.stderr)
-    data = load_train_data(hp, vocabs)
-    for note in overlap_notes(hp):
-        print(note)
-    return data, dev
 
 
 def main(given):

@@ -6,9 +6,12 @@ import sys
 import threading
 import time
 
-from runtime.files import is_utf8
-
 BATCH_WAIT_SECONDS = 0.05  # the first line of a batch waits so long for others
+
+
+def is_utf8(text) -> bool:
+    """Whether text can be UTF-8: Python reads other bytes of a terminal as halves of surrogates."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def prompt_lines(prompt):
