@@ -113,15 +113,10 @@ USUAL_TRANSFORMER = dict(
 CTRANSLATE2_NEEDS = USUAL_TRANSFORMER | dict(
     positions=("learned", "sinusoid", "paired_sinusoid", "t5"), normalization=("post", "pre")
 )
-MARIAN_NEEDS = USUAL_TRANSFORMER | dict(
-    positions="paired_sinusoid", normalization="post", tied_embeddings=True
-)
 CTRANSLATE2_PENALTY = Condition(
     lambda penalty: penalty in (NONE, "ctranslate2"),
     "--length_penalty ctranslate2 with --alpha (1 is usual), or --beam 1",
 )
-SEARCH_OF_OTHERS = ("beam", "length_penalty", "alpha")
-OTHER_FORMAT = "Export with --format saved_model, or train with --recipe tiny, small or paper"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,60 +149,6 @@ class EngineChoice(Choice):
                 f"logdir names several models, but {chosen_by} takes one. Name one folder"
             )
 
-
-@dataclasses.dataclass(frozen=True)
-class ExportChoice(EngineChoice):
-    """A format of exported models.
-
-    Attributes:
-      has_search: whether the exported model searches, and not the program that loads it.
-      refused: flags that are for the program that loads it.
-      suffix: end of the name of a zip file that holds the exported folder; "" if it is a folder.
-    """
-
-    has_search: bool = False
-    refused: tuple = ()
-    suffix: str = ""
-
-
-EXPORT_FORMATS = dict(
-    saved_model=ExportChoice("interop.saved_model.write", has_search=True, runs_several=True),
-    ctranslate2=ExportChoice(
-        "interop.ctranslate2_model.write",
-        CTRANSLATE2_NEEDS,
-        OTHER_FORMAT,
-        quantizes=True,
-        packages=("ctranslate2",),
-        refused=SEARCH_OF_OTHERS,
-    ),
-    huggingface=ExportChoice(
-        "interop.huggingface_model.write",
-        MARIAN_NEEDS,
-        "Export with --format saved_model, or train with one vocabulary for both languages and"
-        " --recipe updated or paper, or with --positions paired_sinusoid --normalization post",
-        packages=("safetensors",),
-    ),
-    onnx=ExportChoice(
-        "interop.onnx_model.write",
-        dict(temperature=0.0, no_repeat_ngram=0),
-        "Leave it out: the exported search has neither",
-        quantizes=True,
-        packages=("tf2onnx",),
-        int8_packages=("onnxruntime",),
-        has_search=True,
-        runs_several=True,
-    ),
-    argos=ExportChoice(
-        "interop.argos_package.write",
-        CTRANSLATE2_NEEDS | dict(tokenizer="bpe"),
-        OTHER_FORMAT,
-        quantizes=True,
-        packages=("ctranslate2",),
-        refused=SEARCH_OF_OTHERS,
-        suffix=".argosmodel",
-    ),
-    logdir=ExportChoice("interop.logdir.write"),
-)
 
 ENGINES = dict(
     tensorflow=EngineChoice("inference.SearchDecoder", runs_several=True),

@@ -619,9 +619,6 @@ class Hyperparams(ModelHparams):
     deterministic: bool = training_flag(
         False, "fixed order of all sums: two runs give bit-identical parameters"
     )
-    profile_steps: int = training_flag(
-        0, "batches to profile for TensorBoard, after the first ten; 0: none", 0, INT32_LIMIT
-    )
     seed: int = training_flag(
         0,
         "seed of the initial parameters, dropout, the order of the data and random translations",
@@ -990,16 +987,15 @@ def hparams_path(logdir) -> Path:
 def save_hparams(hp):
     """Write `hp` into `hp.logdir`.
 
-    `logdir` is not saved, so that the folder can be moved. `profile_steps` applies to one run
-    and is not saved either.
+    `logdir` is not saved, so that the folder can be moved.
     """
     saved = hp.as_dict() | {"vocab_sha256": hp.vocab_sha256}
-    del saved["logdir"], saved["profile_steps"]
+    del saved["logdir"]
     atomic_write(hp.path, json.dumps(saved, indent=2) + "\n")
 
 
 def read_hparams(logdir) -> Hyperparams:
-    """Read what `save_hparams` wrote. `profile_steps` is not in the file, and has its default."""
+    """Read what `save_hparams` wrote."""
     path = hparams_path(logdir)
     if not path.exists():
         raise InputError(

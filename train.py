@@ -10,7 +10,6 @@ import re
 import signal
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -229,8 +228,7 @@ from data_load import (
     plan_batches,
 )
 from inference import SearchDecoder, choose_checkpoints, load_model
-from model_card import recording_training
-from monitor import summaries, tensorboard_events
+from monitor import summaries
 from overlap import overlap_notes
 from trainer import SavedOrigin, Trainer, digest_of
 from vocab import fingerprints, save_vocabs
@@ -283,7 +281,7 @@ def main(start):
     if dev := start.dev:
         print_dev_notes(hp, dev)
     data = load_train_data(hp, vocabs, may_write(hp.id_folder, "preprocessed", hp))
-    notes = report_overlap(hp, start.dev_text)
+    report_overlap(hp, start.dev_text)
     if not rows:
         chosen = dict(vocab_size=choose_saved_size(hp, vocabs), vocab_sha256=fingerprints(vocabs))
         chosen |= settle_schedule(hp, data, vocabs) | choose_output_limit(hp, data)
@@ -308,10 +306,8 @@ def main(start):
         note_slow(hp, data, vocabs, trainer.model.count_params())
     with own_logdir(trainer, start.rows), SignalGuard() as guard:
         try:
-            recording = recording_training(hp, len(data.X), notes)
-            with recording if trainer.chief else contextlib.nullcontext():
-                planned = {name for name in PLANNED_FIELDS if is_chosen(hp, name)}
-                trainer.train(data, dev, guard, start.deadline, planned)
+            planned = {name for name in PLANNED_FIELDS if is_chosen(hp, name)}
+            trainer.train(data, dev, guard, start.deadline, planned)
             if choose_alpha_last and trainer.chief:
                 choose_alpha(hp, dev, guard)
         except KeyboardInterrupt as interrupt:
@@ -325,19 +321,17 @@ def main(start):
     print("Done")
 
 
-def report_overlap(hp, dev_text) -> list[str]:
-    """Print, and return, how much of the development and test set is in the training text.
+def report_overlap(hp, dev_text):
+    """Print how much of the development and test set is in the training text.
 
     Args:
       dev_text: what `read_eval_set` returned for the development set, or None.
     """
     if worker_rank()[0]:
-        return []
+        return
     has_files = may_write(hp.id_folder, "preprocessed", hp) and hp.id_folder.is_dir()
-    notes = [*overlap_notes(hp, hp.id_folder if has_files else None, dev_text)]
-    for note in notes:
+    for note in overlap_notes(hp, hp.id_folder if has_files else None, dev_text):
         print(note)
-    return notes
 
 
 def rows_to_resume(start, vocabs) -> list:
@@ -381,7 +375,7 @@ def note_other_vocab(hp, vocabs):
 
 def note_changes(hp, saved):
     """Print the flags of the training that differ from those of the run that is resumed."""
-    unprinted = {"profile_steps"}
+    unprinted = set()
     if saved.num_epochs == NO_EPOCH_LIMIT:
         unprinted |= {"minutes", "num_epochs", "max_steps"}
         if saved.minutes and not hp.minutes:
@@ -583,23 +577,13 @@ def own_logdir(trainer, rows_before):
                 f"{hp.logdir}: another training run has just written here. Run this command again"
             )
         save_vocabs(vocabs, hp.logdir)
-        trainer.events.open(hp.logdir, partial(remove_newer_events, trainer))
-        with trainer.events.recording():
-            if not trainer.path:
+        if trainer.rows:
+            summaries.cut_events(hp.logdir, trainer.rows[-1].step)
+        trainer.events = tf.summary.create_file_writer(hp.logdir)
+        if not trainer.rows:
+            with trainer.events.as_default():
                 summaries.write_hparams_and_graph(hp, trainer.step.get_concrete_function().graph)
-            summaries.write_projector(hp, trainer.model, vocabs)
-        with trainer.profiler:
-            yield
-
-
-def remove_newer_events(trainer):
-    """Remove the events after the checkpoint of a training, from which it resumes or starts."""
-    if not trainer.rows:
-        tensorboard_events.set_aside(trainer.hp.logdir)
-        return
-    row = trainer.rows[-1]
-    evaluated = row.epoch_done or trainer.is_evaluated(row)
-    tensorboard_events.truncate(trainer.hp.logdir, row.step, evaluated)
+        yield
 
 
 def interrupted_message(trainer) -> str:

@@ -171,7 +171,7 @@ class Progress:
 
 # Fields that may differ between workers: the content of these files is compared, or they have no
 # effect on the training.
-LOCAL_FIELDS = {*TEXT_FIELDS, "preprocessed", "logdir", "results", "start_from", "profile_steps"}
+LOCAL_FIELDS = {*TEXT_FIELDS, "preprocessed", "logdir", "results", "start_from"}
 
 
 def describe_parameters(paths) -> str:
@@ -351,12 +351,11 @@ class Trainer:
         self.checkpoint = checkpoint.make_checkpoint(
             self.model, self.optimizer, self.progress.variables()
         )
-        self.profiler = summaries.Profiler(hp.logdir, hp.profile_steps if self.chief else 0)
         kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
         count = self.strategy.num_replicas_in_sync
         print(f"{self.model.count_params():,} parameters on {count} {kind}")
         print("Building the graph of a training step takes some seconds", flush=True)
-        self.events = summaries.EventFile()
+        self.events = tf.summary.create_noop_writer()
         self.notes = {}  # on the last translations of the development set
         if origin:
             origin.restore(self.model)
@@ -472,7 +471,7 @@ class Trainer:
             self.metric_log.start_interval()
             with bar:
                 yield bar
-                for x, y in self.profiler.trace(bar, progress.global_step):
+                for x, y in bar:
                     done += 1
                     if done % hp.accumulate and done < num_batch:
                         self.accumulate_step(x, y)
@@ -612,7 +611,7 @@ class Trainer:
             progress.epoch_done = False  # its evaluation is missing
             self.save()
             raise
-        with self.events.recording():
+        with self.events.as_default():
             tf.summary.scalar("dev_loss", loss, progress.global_step)
             for name, score in scores.items():
                 tf.summary.scalar(f"dev_{name}", score, progress.global_step)
@@ -640,7 +639,7 @@ class Trainer:
         """Write a point of each of TensorBoard's curves; returns a text for the progress bar."""
         metrics, global_step = self.flush_metrics(), self.progress.global_step
         lr, gradient_norm = self.schedule(global_step - 1), self.optimizer.gradient_norm()
-        with self.events.recording():
+        with self.events.as_default():
             self.metric_log.write(metrics, global_step, lr, gradient_norm)
         return f"mean_loss {metrics.mean_loss[-1]:.3f} acc {metrics.acc[-1]:.3f}"
 

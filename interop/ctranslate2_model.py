@@ -11,6 +11,7 @@ import numpy as np
 from ids import BOS, EOS, PAD, SPECIALS, UNK
 from inference import Hypothesis
 from modules import Normalize
+from runtime.errors import InputError
 from runtime.optional import import_optional
 
 MAX_BATCH_TOKENS = 4096  # of the sources, padding included
@@ -32,6 +33,7 @@ def write(loaded, path, quantization="float32"):
       quantization: type of the matrices, "float32" or "int8".
     """
     hp, model, vocabs = loaded.hp, loaded.model, loaded.vocabs
+    check_kind(hp)
     spec = make_spec(hp, model)
     source, target = (vocab.tokens() for vocab in vocabs)
     spec.register_source_vocabulary(source)
@@ -43,6 +45,15 @@ def write(loaded, path, quantization="float32"):
     for vocab in dict.fromkeys(vocabs):
         if not vocab.tokens_suffice:
             (Path(path) / vocab.path.name).write_bytes(vocab.content)
+
+
+def check_kind(hp):
+    """Raise InputError if CTranslate2 has no such model."""
+    kind = hp.model, hp.attention_score, hp.mask_from, hp.relu_projections, hp.residual
+    has_positions = hp.positions in ("learned", "sinusoid", "paired_sinusoid", "t5")
+    usual = "transformer", "scaled_dot", "ids", False, True
+    if kind != usual or not has_positions or hp.normalization == "none":
+        raise InputError("CTranslate2 has no such model. Export with --format saved_model")
 
 
 def make_spec(hp, model):

@@ -10,12 +10,11 @@ from pathlib import Path
 from checkpoint import make_checkpoint, save
 from hparams import save_hparams
 from manifest import make_row, read_rows
-from model_card import copy_facts
 from vocab import fingerprints, save_vocabs
 
 
 def write(loaded, path):
-    """Write the parameters, the hyperparameters, the vocabularies, and the facts of the card.
+    """Write the parameters, the hyperparameters and the vocabularies.
 
     The parameters of several checkpoints are saved as their mean.
 
@@ -32,4 +31,3 @@ def write(loaded, path):
     save_hparams(dataclasses.replace(loaded.hp, logdir=str(path), **one))
     # The score belongs to one checkpoint, not to the mean.
     save(make_checkpoint(loaded.model), path, [make_row(row.epoch, row.step, row.epoch_done)])
-    copy_facts(newest.parent, path)

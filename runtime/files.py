@@ -419,6 +419,15 @@ def split_paths(value) -> list[str]:
     return paths
 
 
+def file_names(*values) -> str:
+    """Return the names of files without their folders, which belong to one machine.
+
+    >>> file_names("/home/me/a.de,b.de", "a.en,b.en")
+    'a.de, b.de, a.en, b.en'
+    """
+    return ", ".join(Path(path).name for value in values for path in split_paths(value))
+
+
 def announce_inputs(hp, *names):
     """Print the path of each file outside the current folder that only hparams.json names.
 

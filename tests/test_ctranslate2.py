@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from conftest import INSTALL_EXTRAS, slow, slow_unless
 from data_load import encode_lines
-from export import ExportFlags
 from helpers import ODD_LINES, load, read_test_sentences, refused, run_translate
 from hparams import make_hparams
 from ids import PAD
@@ -172,7 +171,7 @@ def test_paragraphs_with_ctranslate2(trained):
 def test_unsupported_models_and_flags(trained, tmp_path, monkeypatch):
     legacy, tiny = (trained(recipe)["logdir"] for recipe in ("legacy", "tiny"))
     more = dict(format="ctranslate2", output=tmp_path / "out")
-    refused("export.py", "needs --no-relu_projections", "saved_model", logdir=legacy, **more)
+    refused("export.py", "CTranslate2 has no such model", "saved_model", logdir=legacy, **more)
     search = dict(engine="ctranslate2", beam=2)
     refused("translate.py", "--length_penalty ctranslate2", "it is paper", logdir=tiny, **search)
     for name, value in (
@@ -182,11 +181,10 @@ def test_unsupported_models_and_flags(trained, tmp_path, monkeypatch):
         ("normalization", "none"),
     ):
         hp = make_hparams(dict(recipe="tiny") | {name: value})
-        for options in (TranslateFlags(engine="ctranslate2"), ExportFlags(format="ctranslate2")):
-            with pytest.raises(
-                InputError, match=f"ctranslate2 needs .*{name}.*, and it is {value}"
-            ):
-                options.check_needs(hp)
+        with pytest.raises(InputError, match=f"ctranslate2 needs .*{name}.*, and it is {value}"):
+            TranslateFlags(engine="ctranslate2").check_needs(hp)
+        with pytest.raises(InputError, match="CTranslate2 has no such model"):
+            ctranslate2_model.check_kind(hp)
     assert not [*tmp_path.iterdir()]
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(InputError, match="pip install ctranslate2"):

@@ -200,24 +200,6 @@ def test_a_killed_worker_ends_the_others_and_all_can_resume(tmp_path, killed):
     assert steps == sorted(steps)
 
 
-@slow
-def test_workers_share_a_test_set(tmp_path):
-    flags = write_corpus(tmp_path, sample_pairs(40), sample_pairs(23, seed=1)) | SMALL
-    run_main(prepro, flags)
-    run_main(train, flags | dict(num_epochs=2))
-    folder = tmp_path / "results"
-    command = ["eval.py", "--logdir", flags["logdir"], "--results", str(folder)]
-    run_main(eval, dict(logdir=flags["logdir"], results=flags["results"]))
-    (path,) = folder.iterdir()
-    expected = path.read_text("utf-8")
-    path.unlink()
-    for process in start(command, workers=3):
-        _, printed = process.communicate()
-        assert process.returncode == 0, printed
-    assert [*folder.iterdir()] == [path]  # the shards are deleted
-    assert path.read_text("utf-8") == expected and expected.count("- got: ") == 23
-
-
 WORKERS = '"cluster": {"worker": ["a:1", "b:1"]}'
 
 
