@@ -86,10 +86,6 @@ class Vocab:
         """Whether the token with id `i` is the first one of a word."""
         return self.display(i).startswith(" ")
 
-    def table(self) -> str:
-        """Return the tokens as TensorBoard's projector reads them, one on each line."""
-        return "".join(f"{token}\n" for token in self.tokens())
-
 
 def truncate_at_eos(ids):
     """Truncate ids (T,) before the first `</S>`.
@@ -160,11 +156,6 @@ class WordVocab(Vocab):
     def decode(self, ids) -> str:
         """Join the words before the first `</S>` with spaces."""
         return normalize(" ".join(map(self.id_to_token, truncate_at_eos(ids))))
-
-    def table(self) -> str:
-        """Return the words and their counts as TensorBoard's projector reads them."""
-        rows = [f"{word}\t{self.word2cnt[word]}\n" for word in self.tokens()]
-        return "".join(["word\tcount\n", *rows])
 
 
 def parse_counts(path, content) -> dict[str, int]:

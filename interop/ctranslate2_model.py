@@ -10,6 +10,7 @@ import numpy as np
 from ids import BOS, EOS, SPECIALS, UNK
 from inference import suppressed_ids
 from modules import Normalize
+from runtime.errors import InputError
 from runtime.optional import import_optional
 
 PAD_LOGIT = -1e9  # so low that the token is never chosen
@@ -27,6 +28,7 @@ def write(loaded, path, quantization="float32"):
       quantization: type of the matrices, "float32" or "int8".
     """
     hp, model, vocabs = loaded.hp, loaded.model, loaded.vocabs
+    check_kind(hp)
     spec = make_spec(hp, model)
     source, target = (vocab.tokens() for vocab in vocabs)
     spec.register_source_vocabulary(source)
@@ -38,6 +40,15 @@ def write(loaded, path, quantization="float32"):
     if hp.tokenizer == "bpe":
         for vocab in dict.fromkeys(vocabs):
             (Path(path) / vocab.path.name).write_bytes(vocab.content)
+
+
+def check_kind(hp):
+    """Raise InputError if CTranslate2 has no such model."""
+    kind = hp.model, hp.attention_score, hp.mask_from, hp.relu_projections, hp.residual
+    has_positions = hp.positions in ("learned", "sinusoid", "paired_sinusoid", "t5")
+    usual = "transformer", "scaled_dot", "ids", False, True
+    if kind != usual or not has_positions or hp.normalization == "none":
+        raise InputError("CTranslate2 has no such model. Export with --format saved_model")
 
 
 def make_spec(hp, model):

@@ -7,7 +7,7 @@ import ctranslate2
 import sentencepiece
 
 from conftest import slow
-from helpers import read_test_sentences, refused, run_translate
+from helpers import read_test_sentences, run_translate
 from processes import forked_script
 
 
@@ -46,14 +46,3 @@ def test_a_package_is_one_folder_that_translates(trained, tmp_path):
     theirs = translate_as_argos_does(folder, lines, beam=1)
     same = sum(a == b for a, b in zip(ours.splitlines(), theirs, strict=True))
     assert same >= 0.9 * len(lines) and len({*theirs}) > 5
-
-
-def test_what_cannot_be_a_package_is_refused(trained, tmp_path):
-    more = dict(format="argos", logdir=trained("tiny")["logdir"])
-    message = "out: is the name of a file, which must end in .argosmodel. Add it"
-    refused("export.py", message, output=tmp_path / "out", **more)
-    more |= dict(output=tmp_path / "out.argosmodel")
-    refused("export.py", "beam is given to the program that loads the model", beam=3, **more)
-    more |= dict(logdir=trained("legacy")["logdir"])
-    refused("export.py", "format argos needs", **more)
-    assert not [*tmp_path.iterdir()]

@@ -423,7 +423,7 @@ def test_another_recipe_in_the_logdir(model, tmp_path):
         (["translate.py", "--nbest", "0"], "nbest is 0"),
         (["train.py", "--hidden_units", "10", "--num_heads", "4"], "is not a multiple of"),
         (["train.py", "--recipe", "tiny", "--batch_size", "4", "--batch_tokens", "9"], "both set"),
-        (["export.py", "--quantization", "int8"], "needs --format ctranslate2"),
+        (["export.py", "--quantization", "int8"], "quantization is for the formats ctranslate2"),
         (["train.py", "--recipe", "rnn", "--num_heads", "2"], "num_heads has an effect only with"),
         (
             ["train.py", "--positions", "rotary", "--attention_score", "dot"],

@@ -12,7 +12,6 @@ import tensorflow as tf
 import prepro
 from conftest import sample_pairs, slow, slow_unless, write_corpus
 from data_load import encode_lines
-from export import ExportFlags
 from helpers import ODD_LINES, load, read_test_sentences, refused, run_main
 from hparams import make_hparams
 from ids import BOS, PAD, UNK
@@ -114,31 +113,27 @@ def test_the_search_of_generate():
     [
         *(dict(recipe="legacy"), dict(recipe="rnn"), dict(positions="rotary")),
         *(dict(attention_score="cosine"), dict(residual=False), dict(normalization="none")),
-        dict(temperature=1.0, beam=1),
     ],
 )
 def test_models_that_marian_does_not_have_are_refused(change):
     hp = make_hparams(change if "recipe" in change else dict(recipe="tiny") | MARIAN | change)
-    with pytest.raises(InputError, match="format huggingface needs .* Export with --format saved"):
-        ExportFlags(format="huggingface").check_needs(hp)
+    with pytest.raises(InputError, match="Marian has no such model. Export with --format saved"):
+        huggingface_model.check_kind(hp)
 
 
 def test_symbols_are_refused(tmp_path):
     flags = write_corpus(tmp_path, sample_pairs(90)) | dict(recipe="tiny", vocab_size=200)
     run_main(prepro, flags | dict(symbols=">>de<<"))
     vocab = SubwordVocab(Path(flags["preprocessed"]) / "bpe.model")
-    with pytest.raises(InputError, match="bpe.model: has the symbols >>de<<, .* --format"):
-        loaded = LoadedModel([], make_hparams(flags), None, (vocab, vocab))
+    with pytest.raises(InputError, match="bpe.model: has the symbol >>de<<, .* --format"):
+        loaded = LoadedModel([], make_hparams(flags | MARIAN), None, (vocab, vocab))
         huggingface_model.write(loaded, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_what_is_missing_is_named(trained, tmp_path, monkeypatch):
-    legacy = trained("legacy")["logdir"]
     more = dict(format="huggingface", output=tmp_path / "out")
-    refused("export.py", "needs --no-relu_projections", "saved_model", logdir=legacy, **more)
-    with pytest.raises(InputError, match="format huggingface needs --model transformer"):
-        ExportFlags(format="huggingface").check_needs(make_hparams(dict(recipe="rnn_attention")))
+    refused("export.py", "Marian has no such", logdir=trained("legacy")["logdir"], **more)
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     with pytest.raises(InputError, match="pip install safetensors"):
         import_optional("safetensors.numpy")

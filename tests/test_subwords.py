@@ -22,6 +22,7 @@ import trainer
 from conftest import sample_pairs, seeds, slow, write_corpus
 from data_load import load_test_data, load_train_data, pairs_of_epoch
 from helpers import (
+    STEP_TAGS,
     dev_scores,
     load,
     read_test_sentences,
@@ -35,7 +36,6 @@ from hparams import load_hparams, make_hparams
 from ids import EOS, PAD, SPECIALS, UNK, RaggedIds
 from inference import SearchDecoder, make_search
 from interop.saved_model import SubwordOps
-from monitor import tensorboard_events
 from paragraphs import Splitter
 from processes import ROOT, forked_script
 from runtime.errors import InputError
@@ -344,7 +344,7 @@ def test_each_epoch_prints_the_dev_bleu_and_the_best_one_is_stored(run):
         float(bleu) for bleu in re.findall(r", dev loss [\d.]+ BLEU ([\d.]+) chrF", printed)
     ]
     points = scalars(flags["logdir"])
-    assert set(points) == tensorboard_events.STEP_TAGS | {"dev_loss", "dev_bleu", "dev_chrf"}
+    assert set(points) == STEP_TAGS | {"dev_loss", "dev_bleu", "dev_chrf"}
     assert [round(bleu, 2) for bleu in points["dev_bleu"].values()] == printed_bleu
     steps = [row.step for row in saved_rows(flags["logdir"])]
     assert list(points["dev_bleu"]) == steps and len(printed_bleu) == 3
