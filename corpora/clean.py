@@ -59,17 +59,9 @@ MIN_LETTERS = 4  # with fewer, a side may be a number or a name in another scrip
 MIN_SCRIPT_SHARE = 0.5
 LANGUAGE_MARGIN = 10  # a language must be so many times as probable as the one that was named
 # Scripts that one text mixes have one name.
-SCRIPTS = {
-    r"\p{Latin}": "Latin",
-    r"\p{Cyrillic}": "Cyrillic",
-    r"[\p{Han}\p{Hiragana}\p{Katakana}]": "Han or Kana",
-    r"\p{Arabic}": "Arabic",
-    r"\p{Hangul}": "Hangul",
-    r"\p{Devanagari}": "Devanagari",
-    r"\p{Greek}": "Greek",
-    r"\p{Hebrew}": "Hebrew",
-    r"\p{Thai}": "Thai",
-}
+NAMES = "Latin Cyrillic Arabic Hangul Devanagari Greek Hebrew Thai".split()
+SCRIPTS = {r"[\p{Han}\p{Hiragana}\p{Katakana}]": "Han or Kana"}
+SCRIPTS |= {rf"\p{{{name}}}": name for name in NAMES}
 
 # Properties of pairs -----------------------------------------------------------
 
