@@ -76,8 +76,8 @@ def test_the_split_is_the_same_on_every_machine(tmp_path):
     words = ["--dev", "3", "--test", "3", "--output", tmp_path / "out"]
     assert run(*write_pairs(tmp_path, pairs), *words).returncode == 0
     parts = read_parts(tmp_path / "out")
-    numbers = {part: [int(source.split()[1]) for source, _ in parts[part]] for part in parts}
-    assert numbers["dev"] == [1, 11, 38] and numbers["test"] == [18, 30, 33]
+    for part, numbers in dict(dev=(1, 11, 38), test=(18, 30, 33)).items():
+        assert parts[part] == [pairs[number] for number in numbers]
 
 
 def test_connect(split):
