@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras import ops
 
 from choices import MODELS, POSITIONS
-from ids import EOS, PAD, UNK
+from ids import PAD
 from modules import (
     Dropout,
     Embedding,
@@ -37,15 +37,13 @@ class InputEmbedding(keras.layers.Layer):
       tokens: the `Embedding` of the tokens.
       positions: a `positions.Positions`, which encodes the order of the tokens.
       dropout_rate: share of units dropped in training.
-      word_dropout: share of tokens that become `<UNK>` in training.
     """
 
-    def __init__(self, tokens, positions, dropout_rate, word_dropout=0.0, **kwargs):
+    def __init__(self, tokens, positions, dropout_rate, **kwargs):
         super().__init__(**kwargs)
         self.tokens = tokens
         self.positions = positions
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy.name)
-        self.word_dropout = Dropout(word_dropout, dtype="float32")
 
     def get_config(self):
         """Return the arguments of the constructor; Keras records only plain values by itself."""
@@ -53,7 +51,6 @@ class InputEmbedding(keras.layers.Layer):
             tokens=keras.saving.serialize_keras_object(self.tokens),
             positions=keras.saving.serialize_keras_object(self.positions),
             dropout_rate=self.dropout.rate,
-            word_dropout=self.word_dropout.rate,
         )
 
     @classmethod
@@ -73,15 +70,8 @@ class InputEmbedding(keras.layers.Layer):
 
     def call(self, ids, training=None):
         """Embed complete sentences: (N, T) -> (N, T, C)."""
-        if training and self.word_dropout.rate:
-            ids = self.drop_words(ids)
         outputs, _ = self.embed(ids, 0, self.positions.initial_state(ops.shape(ids)[0]))
         return self.dropout(outputs, training=training)
-
-    def drop_words(self, ids):
-        """Replace random tokens by `<UNK>`; the special ones stay (Gal and Ghahramani 2016)."""
-        kept = self.word_dropout(ops.ones(ops.shape(ids), "float32"), training=True) > 0  # (N, T)
-        return ops.where(kept | (ids <= EOS), ids, UNK)
 
     def embed(self, ids, start, state):
         """Embed tokens without dropout; arguments and results as in `Positions.embed`."""
@@ -215,15 +205,11 @@ class Transformer(TranslationModel):
         enc_blocks, dec_blocks = hp.block_counts.values()
         enc_embed, self.enc_positions = self.position_layers(enc_blocks, causality=False)
         dec_embed, self.dec_positions = self.position_layers(dec_blocks, causality=True)
-        self.enc_input = InputEmbedding(
-            source_tokens, enc_embed, hp.dropout_rate, hp.word_dropout, dtype=dtype
-        )
+        self.enc_input = InputEmbedding(source_tokens, enc_embed, hp.dropout_rate, dtype=dtype)
         self.enc_blocks = [
             EncoderBlock(attention, feedforward, dtype=dtype) for _ in range(enc_blocks)
         ]
-        self.dec_input = InputEmbedding(
-            target_tokens, dec_embed, hp.dropout_rate, hp.word_dropout, dtype=dtype
-        )
+        self.dec_input = InputEmbedding(target_tokens, dec_embed, hp.dropout_rate, dtype=dtype)
         self.dec_blocks = [
             DecoderBlock(attention, feedforward, hp.causality, dtype=dtype)
             for _ in range(dec_blocks)

@@ -27,7 +27,7 @@ class TranslateFlags(Flags):
         " input",
         path=True,
     )
-    output: str = flag("-", "file to write the translations to; -: standard output", path=True)
+    output: str = flag("-", "file to write the translations to; -: standard output")
     split: bool = flag(
         False,
         "split each line into sentences, and sentences of more than maxlen tokens into parts;"
