@@ -12,12 +12,6 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-if keras.config.backend() != "tensorflow":
-    raise ImportError(
-        f"Keras runs on the backend {keras.config.backend()}, and this project needs TensorFlow."
-        " Set the environment variable KERAS_BACKEND=tensorflow before Python starts"
-    )
-
 MASK_VALUE = -(2.0**32) + 1  # replaces the scores of hidden keys; from the 2017 code
 
 

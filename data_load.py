@@ -8,7 +8,6 @@ import hashlib
 import itertools
 import json
 import os
-import random
 import shutil
 import sys
 import tempfile
@@ -17,34 +16,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from choices import FORMS
 from eval_sets import read_eval_set
-from ids import EOS, UNK, PatchedIds, RaggedIds, RaggedText, RaggedWriter, smallest_dtype
-from runtime.errors import MALFORMED_JSON, InputError
-from runtime.files import (
-    MAX_JSON_BYTES,
-    durable_replace,
-    fsync,
-    lock_file,
-    read_file,
-    split_paths,
-    temp_path,
-)
+from forms import without_final_mark
+from ids import EOS, UNK, RaggedIds, RaggedWriter, smallest_dtype
+from runtime.errors import InputError
+from runtime.flags import split_paths
 from runtime.parallel import map_on_cores
 from text import (
     SentenceFile,
-    blocks,
-    check_text_files,
     empty_text_error,
     normalize_lines,
     read_pairs,
     skipped_note,
     training_files,
 )
-from vocab import fingerprints
 
-AUGMENT_STREAM = 1  # its random numbers are not those of the order of the batches
-BLOCK_ROWS = 2**20  # rows for which random numbers are drawn at a time
+MARK_STREAM = 1  # its random numbers are not those of the order of the batches
 MAX_UNKNOWN_SHARE = 0.9  # with more <UNK>, the vocabulary belongs to another text
 
 
@@ -66,7 +53,7 @@ class EncodedText(NamedTuple):
     num_empty: int  # pairs with an empty side
     empty_pairs: list[int]  # their indices, if the text is kept
     has_words: tuple[bool, bool]  # whether cleaning left any text on each side
-    skipped: list = ()  # of each file, for `skipped_note`; only of a complete text
+    skipped: str = ""  # `skipped_note`, of a complete text
 
 
 class EvalSet(NamedTuple):
@@ -114,92 +101,35 @@ def pairs_of_epoch(data, vocabs, hp, epoch) -> SentencePairs:
     """Return the same pairs as an epoch trains on them.
 
     With BPE-dropout (Provilkov et al. 2020) they have other subwords in each epoch, with
-    `hp.augment` some are in another form. `hp.seed` and `epoch`, counted from 1, decide which.
+    `hp.missing_mark` some sources lack their final mark. `hp.seed` and `epoch`, counted from 1,
+    decide which.
 
     Args:
       data: SentencePairs, with their text.
     """
-    blocks_to_change = (
-        [(row, name, data.Sources[row], data.Targets[row]) for row, name in block]
-        for block in blocks(draw_forms(hp, len(data.X), epoch))
-    )
-    if hp.bpe_dropout:
-        sides = [[*data.Sources], [*data.Targets]]
-        for block in blocks_to_change:
-            changed = change_forms(vocabs, hp, epoch, block)
-            for (row, *_), *pair in zip(block, *changed, strict=True):
-                sides[0][row], sides[1][row] = pair
-        seeds = np.random.SeedSequence([hp.seed, epoch]).generate_state(2).tolist()
-        X, Y = (
-            RaggedIds.from_lists(vocab.encode(side, hp.bpe_dropout, seed))
-            for vocab, side, seed in zip(vocabs, sides, seeds, strict=True)
-        )
-        return data._replace(X=X, Y=Y)
-    encoded = [
-        *map_on_cores(functools.partial(encode_changed, vocabs, hp, epoch), blocks_to_change)
-    ]
-    if not encoded:
+    if not hp.changes_text:
         return data
-    rows, xs, ys = map(itertools.chain.from_iterable, zip(*encoded, strict=True))
-    rows = np.fromiter(rows, np.uint32)
-    X = PatchedIds(data.X, rows, RaggedIds.from_lists([*xs]))
-    Y = PatchedIds(data.Y, rows, RaggedIds.from_lists([*ys]))
+    draws = np.random.default_rng([hp.seed, epoch, MARK_STREAM]).random(len(data.Sources))
+    sources = [
+        without_final_mark(source) if draw < hp.missing_mark else source
+        for source, draw in zip(data.Sources, draws, strict=True)
+    ]
+    seeds = np.random.SeedSequence([hp.seed, epoch]).generate_state(2).tolist()
+    X, Y = (
+        RaggedIds.from_lists(vocab.encode(side, hp.bpe_dropout, seed))
+        for vocab, side, seed in zip(vocabs, (sources, data.Targets), seeds, strict=True)
+    )
     return data._replace(X=X, Y=Y)
 
 
-def draw_forms(hp, num_pairs, epoch):
-    """Yield the pairs that have another form in an epoch: row and name of the form, in order."""
-    rng = np.random.default_rng([hp.seed, epoch, AUGMENT_STREAM])
-    names, limits = [*hp.form_shares], np.cumsum([*hp.form_shares.values()])
-    for start in range(0, num_pairs if names else 0, BLOCK_ROWS):
-        draws = rng.random(min(BLOCK_ROWS, num_pairs - start))
-        forms = np.searchsorted(limits, draws, side="right")
-        for row in np.flatnonzero(forms < len(names)).tolist():
-            yield start + row, names[forms[row]]
-
-
-def change_forms(vocabs, hp, epoch, block) -> list[list[str]]:
-    """Change the forms of pairs, and return both sides, prepared.
-
-    Args:
-      block: list of (row, name of the form, source, target).
-    """
-    forms = {name: FORMS[name].load()() for name in hp.form_shares}
-    langs = hp.source_lang, hp.target_lang
-    pairs = (
-        forms[name].change_pair(pair, langs, random.Random(f"{hp.seed} {epoch} {row}"))
-        for row, name, *pair in block
-    )
-    return [
-        vocab.prepare(side) for vocab, side in zip(vocabs, zip(*pairs, strict=True), strict=True)
-    ]
-
-
-def encode_changed(vocabs, hp, epoch, block):
-    """Change the forms of pairs, and encode those that are still not too long.
-
-    Args:
-      block: as in `change_forms`.
-
-    Returns:
-      (rows, lists of source ids, lists of target ids)
-    """
-    data = create_data(*change_forms(vocabs, hp, epoch, block), *vocabs, hp.maxlen)
-    return [block[row][0] for row in data.rows], [*data.X], [*data.Y]
-
-
-def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
+def load_train_data(hp, vocabs) -> SentencePairs:
     """Load and encode the training text. Print how many pairs are left out, and why.
 
-    The ids are in files next to the vocabularies, which are mapped into memory; so is the text
-    itself if `hp.changes_text`, which tokenizes it again.
-
-    Args:
-      write_files: whether these files may be written; else they are temporary.
+    The ids are in files next to the vocabularies, which are mapped into memory. If
+    `hp.changes_text`, each epoch encodes the text again, and both are in memory.
     """
-    check_text_files(hp, "train")
     paths = hp.source_train, hp.target_train
-    encoded = encode_training_text(hp, vocabs, write_files)
+    encoded = encode_training_text(hp, vocabs)
     check_pairs_left(paths, vocabs, hp.maxlen, encoded)
     data, num_empty = encoded.data, encoded.num_empty
     print(
@@ -207,16 +137,10 @@ def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
         f" {encoded.total - num_empty - len(data.X)} are longer than maxlen {hp.maxlen},"
         f" {num_empty} have an empty line on a side"
     )
-    names = [name for pair in training_files(hp) for name in pair]
-    if note := skipped_note(names, encoded.skipped):
-        print(note)
+    if encoded.skipped:
+        print(encoded.skipped)
     sides = [*zip(paths, (data.X, data.Y), vocabs, strict=True)]
-    try:
-        shares = [unknown_share(ids, vocab) for _, ids, vocab in sides]
-    except ValueError:  # an id that the vocabulary does not have
-        raise InputError(
-            f"{hp.id_folder}: the files of token ids there are damaged. Delete the folder"
-        ) from None
+    shares = [unknown_share(ids, vocab) for _, ids, vocab in sides]
     token_name = vocabs[0].token_name
     print(f"Unknown {token_name}: {shares[0]:.0%} of the source, {shares[1]:.0%} of the target")
     for (path, _, vocab), share in zip(sides, shares, strict=True):
@@ -224,31 +148,35 @@ def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
             raise InputError(
                 f"{path}: {share:.0%} of its {token_name} are not in {vocab.path}, so the model"
                 " could not learn anything. Check --source_lang, --target_lang and --preprocessed,"
-                f" run prepro.py with this text{vocab.more_tokens}"
+                " or run prepro.py with this text"
             )
     return data
 
 
-def encode_training_text(hp, vocabs, write_files) -> EncodedText:
+def encode_training_text(hp, vocabs) -> EncodedText:
     """Encode the training text into files, unless there are files of this text already."""
-    if encoded := read_id_files(hp.id_folder, hp, vocabs):
-        return encoded
-    if write_files:
-        try:
-            share_id_files(hp, vocabs)
-            if encoded := read_id_files(hp.id_folder, hp, vocabs):
-                return encoded
-        except ChildProcessError:
-            raise
-        except OSError as error:
-            print(f"The token ids are in temporary files: {error}", file=sys.stderr)
-    # Files that are mapped into memory need no names.
-    with tempfile.TemporaryDirectory() as folder:
-        write_id_files(Path(folder), hp, vocabs)
-        encoded = read_id_files(Path(folder), hp, vocabs)
-    if not encoded:
-        raise changed_error(hp)
-    return encoded
+    if hp.changes_text:
+        pairs, sides = open_training_files(hp), ([], [])
+        for block in itertools.chain.from_iterable(read_pairs(pair, "reading") for pair in pairs):
+            for side, sentences in zip(sides, block, strict=True):
+                side += sentences
+        encoded = encode_training_block(hp, vocabs, sides)
+        return encoded._replace(skipped=skipped_note(itertools.chain(*pairs)))
+    key = key_of_ids(hp, vocabs)
+    folder = Path(hp.preprocessed) / "train_ids" / key
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = tempfile.mkdtemp(dir=folder.parent)
+        write_id_files(Path(temporary), hp, vocabs)
+        if key_of_ids(hp, vocabs) != key:
+            raise InputError(
+                f"{hp.source_train} and {hp.target_train}: a file has changed while it was read."
+                " Run the command again when the files are complete"
+            )
+        for other in folder.parent.glob("ids-*"):  # a training that reads them keeps them
+            shutil.rmtree(other, ignore_errors=True)
+        os.replace(temporary, folder)
+    return read_id_files(folder, vocabs)
 
 
 def unknown_share(ids, vocab) -> float:
@@ -277,15 +205,12 @@ def warn_unknown(ids, path, vocab):
         )
 
 
-def load_test_data(hp, vocabs, part="test", text=None) -> EvalSet:
+def load_test_data(hp, vocabs, part="test") -> EvalSet:
     """Load and encode the test set, or the development set if `part` is "dev".
 
     The first reference of a pair is its target.
-
-    Args:
-      text: what `read_eval_set` returned, or None to read it here.
     """
-    source, references = text or read_eval_set(hp, part)
+    source, references = read_eval_set(hp, part)
     paths = getattr(hp, f"source_{part}"), getattr(hp, f"target_{part}")
     target = references[0]
     sides = source.raw, target.raw
@@ -391,18 +316,22 @@ def check_pairs_left(paths, vocabs, maxlen, encoded):
 # Files of ids ------------------------------------------------------------------
 
 
-def id_files_key(hp, vocabs) -> list:
-    """Return everything that the files of the training text depend on."""
-    paths = [path for pair in training_files(hp) for path in pair]
-    files = [[os.stat(path).st_mtime_ns, file_sha256(path)] for path in paths]
-    paths = [*map(os.path.abspath, paths)]
-    return [paths, files, fingerprints(vocabs), hp.min_cnt, hp.maxlen, hp.changes_text]
+def key_of_ids(hp, vocabs) -> str:
+    """Return the name of the folder of ids, a digest of what they depend on."""
+    digest = hashlib.sha256(f"{hp.source_train} {hp.min_cnt} {hp.maxlen}".encode())
+    for vocab in vocabs:
+        digest.update(vocab.content)
+    for path in [path for pair in training_files(hp) for path in pair]:
+        with open(path, "rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return f"ids-{digest.hexdigest()[:16]}"
 
 
-def file_sha256(path) -> str:
-    """Return the SHA-256 of a file: a text can be edited without a change of its size and time."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def read_id_files(folder, vocabs) -> EncodedText:
+    """Map the files of `write_id_files` into memory."""
+    info = json.loads((folder / "info.json").read_bytes())
+    sides = [RaggedIds.open(folder / side, id_dtype(vocabs)) for side in "XY"]
+    return EncodedText(SentencePairs(*sides, [], [], []), **info, empty_pairs=[])
 
 
 def id_dtype(vocabs):
@@ -410,89 +339,28 @@ def id_dtype(vocabs):
     return smallest_dtype(max(map(len, vocabs)) - 1)
 
 
-def read_id_files(folder, hp, vocabs) -> EncodedText | None:
-    """Map the files of `write_id_files` into memory, or return None if they are of another text."""
-    path = folder / "info.json"
-    try:
-        content = read_file(path, MAX_JSON_BYTES)
-        info = json.loads(content)
-        if info["key"] != id_files_key(hp, vocabs):
-            return None
-        dtype = id_dtype(vocabs)
-        sides = [RaggedIds.open(folder / side, dtype, hp.maxlen) for side in "XY"]
-        texts = [RaggedText.open(folder / f"{side}.text") for side in "XY" if hp.changes_text]
-        if read_file(path, MAX_JSON_BYTES) != content:  # another process has replaced the folder
-            return None
-        counts = int(info["total"]), int(info["num_empty"])
-        has_words = tuple(map(bool, info["has_words"]))
-        skipped = [(int(count), int(first)) for count, first in info["skipped"]]
-    except (OSError, InputError, *MALFORMED_JSON):
-        return None  # they are missing or damaged, or the text is missing
-    lengths = {len(side) for side in (*sides, *texts)}
-    if len(lengths) != 1 or len(skipped) != 2 * len(training_files(hp)):
-        return None
-    texts = texts or ([], [])
-    return EncodedText(SentencePairs(*sides, *texts, []), *counts, [], has_words, skipped)
-
-
-def share_id_files(hp, vocabs):
-    """Write the files of the training text to `hp.id_folder`, for all processes.
-
-    They are written to a new folder, which then replaces that of another text. A training that
-    still reads the old files keeps them until it ends.
-    """
-    hp.id_folder.parent.mkdir(parents=True, exist_ok=True)
-    with lock_file(hp.id_folder.with_suffix(".lock")):
-        if read_id_files(hp.id_folder, hp, vocabs):  # another process has written them
-            return
-        for old in hp.id_folder.parent.glob(f"{hp.id_folder.name}.*.tmp"):
-            shutil.rmtree(old)  # of a process that was killed
-        folder = temp_path(hp.id_folder)
-        try:
-            folder.mkdir()
-            write_id_files(folder, hp, vocabs)
-            if hp.id_folder.exists():
-                shutil.rmtree(hp.id_folder)
-            durable_replace(folder, hp.id_folder)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+def open_training_files(hp) -> list:
+    """Open the training text: a pair of `SentenceFile` for each pair of paths."""
+    return [[SentenceFile(path) for path in pair] for pair in training_files(hp)]
 
 
 def write_id_files(folder, hp, vocabs):
     """Encode the training text, and write it to files block by block, to save memory."""
-    is_markup = vocabs[0].is_markup
-    files = [[SentenceFile(path, is_markup) for path in pair] for pair in training_files(hp)]
+    files = open_training_files(hp)
     sides = itertools.chain.from_iterable(read_pairs(pair, "reading") for pair in files)
-    key, dtype = id_files_key(hp, vocabs), id_dtype(vocabs)
+    dtype = id_dtype(vocabs)
     total = num_empty = 0
     has_words = np.zeros(2, bool)
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(RaggedWriter(folder / side, dtype)) for side in "XY"]
-        text_writers = [
-            stack.enter_context(RaggedWriter(folder / f"{side}.text", np.uint8)) for side in "XY"
-        ]
         for block in map_on_cores(functools.partial(encode_training_block, hp, vocabs), sides):
             data, total, num_empty = block.data, total + block.total, num_empty + block.num_empty
             has_words |= block.has_words
             for writer, ragged in zip(writers, (data.X, data.Y), strict=True):
                 writer.add(ragged)
-            for writer, sentences in zip(text_writers, (data.Sources, data.Targets), strict=True):
-                writer.add(RaggedText.from_sentences(sentences).ragged)
-    info = dict(key=key, total=total, num_empty=num_empty, has_words=has_words.tolist())
-    info["skipped"] = [file.skipped for pair in files for file in pair]
+    info = dict(total=total, num_empty=num_empty, has_words=has_words.tolist())
+    info["skipped"] = skipped_note(itertools.chain(*files))
     (folder / "info.json").write_text(json.dumps(info))
-    for path in folder.iterdir():
-        fsync(path)
-    if id_files_key(hp, vocabs) != key:
-        raise changed_error(hp)
-
-
-def changed_error(hp) -> InputError:
-    """Return the error for a text that is written to while it is read."""
-    return InputError(
-        f"{hp.source_train} and {hp.target_train}: a file has changed while it was read. Run the"
-        " command again when the files are complete"
-    )
 
 
 # Batches -----------------------------------------------------------------------

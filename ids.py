@@ -3,12 +3,9 @@
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-
-from runtime.files import check_regular_file, open_named
 
 PAD, UNK, BOS, EOS = range(4)  # ids of the first four tokens of every vocabulary
 SPECIALS = ("<PAD>", "<UNK>", "<S>", "</S>")
@@ -36,26 +33,12 @@ class RaggedIds:
         return cls(ids.astype(smallest_dtype(ids.max(initial=0)), copy=False), splits)
 
     @classmethod
-    def open(cls, path, dtype, max_length):
-        """Map the files of a `RaggedWriter` into memory.
-
-        Args:
-          max_length: tokens in the longest row.
-
-        Raises:
-          OSError, ValueError: a file is missing or damaged.
-        """
+    def open(cls, path, dtype):
+        """Map the files of a `RaggedWriter` into memory."""
         ids_path, splits_path = file_paths(path)
-        for file in (ids_path, splits_path):
-            check_regular_file(file, "token ids are needed. Delete its folder")
         splits = np.memmap(splits_path, np.int64, "r")
         empty = not ids_path.stat().st_size  # which cannot be mapped
         ids = np.zeros(0, dtype) if empty else np.memmap(ids_path, dtype, "r")
-        pieces = (splits[i : i + SCAN_IDS + 1] for i in range(0, len(splits), SCAN_IDS))
-        lengths = map(np.diff, pieces)
-        valid = all(((0 <= some) & (some <= max_length)).all() for some in lengths)
-        if splits[0] != 0 or splits[-1] != len(ids) or not valid:
-            raise ValueError(f"{path}: the files do not belong together")
         return cls(ids, splits)
 
     def __len__(self):
@@ -123,90 +106,17 @@ class RaggedIds:
         return np.where(columns < lengths[:, None], padded, PAD).astype(np.int32)
 
 
-@dataclasses.dataclass(frozen=True)
-class PatchedIds:
-    """Sequences of token ids, some of which replace those of a base that may be large."""
-
-    base: RaggedIds
-    rows: np.ndarray  # (M,) the rows that are replaced, in order
-    patches: RaggedIds  # what replaces them, M rows
-
-    def __len__(self):
-        return len(self.base)
-
-    def find(self, rows):
-        """Find some rows among the replaced ones: whether they are, and where, both (N,)."""
-        places = np.searchsorted(self.rows, rows)
-        clipped = np.minimum(places, len(self.rows) - 1)
-        return self.rows[clipped] == rows, clipped
-
-    def lengths_of(self, rows):
-        """Return the lengths of some rows, given by their indices, (N,) int32."""
-        found, places = self.find(rows)
-        lengths = self.base.lengths_of(rows)
-        lengths[found] = self.patches.lengths_of(places[found])
-        return lengths
-
-    @property
-    def lengths(self):
-        """(N,) int64"""
-        lengths = self.base.lengths
-        lengths[self.rows] = self.patches.lengths
-        return lengths
-
-    def pad(self, rows, width=None):
-        """Pad rows with `<PAD>` -> (N, T) int32, as `RaggedIds.pad`.
-
-        >>> base, patch = RaggedIds.from_lists([[5, 3], [3]]), RaggedIds.from_lists([[6, 7, 3]])
-        >>> PatchedIds(base, np.array([1]), patch).pad(np.array([0, 1])).tolist()
-        [[5, 3, 0], [6, 7, 3]]
-        """
-        found, places = self.find(rows)
-        width = width or self.lengths_of(rows).max(initial=0)
-        padded = self.base.pad(rows, width)  # (N, T)
-        padded[found] = self.patches.pad(places[found], width)
-        return padded
-
-
-@dataclasses.dataclass(frozen=True)
-class RaggedText(Sequence):
-    """Sentences as `RaggedIds` of their UTF-8 bytes, which may be mapped into memory."""
-
-    ragged: RaggedIds
-
-    @classmethod
-    def from_sentences(cls, sentences):
-        """Build from a list of str."""
-        encoded = [sentence.encode() for sentence in sentences]
-        ids = np.frombuffer(b"".join(encoded), np.uint8)
-        return cls(RaggedIds(ids, np.cumsum([0, *map(len, encoded)])))
-
-    @classmethod
-    def open(cls, path):
-        """Map the files of a `RaggedWriter` into memory. Errors are those of `RaggedIds.open`."""
-        return cls(RaggedIds.open(path, np.uint8, max_length=2**62))
-
-    def __len__(self):
-        return len(self.ragged)
-
-    def __getitem__(self, row):
-        if row >= len(self):
-            raise IndexError(row)
-        splits = self.ragged.splits
-        return bytes(self.ragged.ids[splits[row] : splits[row + 1]]).decode("utf-8", "replace")
-
-
 class RaggedWriter:
     """Writes `RaggedIds` to two files, block by block.
 
     Args:
       path: the beginning of the paths of both files; see `file_paths`.
-      dtype: type of the ids in the file: uint16 or int32, or uint8 for text.
+      dtype: type of the ids in the file: uint16 or int32.
     """
 
     def __init__(self, path, dtype):
         self.dtype, self.num_ids = dtype, 0
-        self.ids_file, self.splits_file = map(open_named, file_paths(path))
+        self.ids_file, self.splits_file = (file.open("wb") for file in file_paths(path))
         self.splits_file.write(np.zeros(1, np.int64).data)
 
     def add(self, ragged):

@@ -12,7 +12,6 @@ from keras import ops
 from choices import MODELS, POSITIONS
 from ids import EOS, PAD, UNK
 from modules import (
-    BOOLEAN,
     Dropout,
     Embedding,
     Feedforward,
@@ -20,7 +19,6 @@ from modules import (
     MultiheadAttention,
     Normalize,
     TranslationModel,
-    check_arguments,
     shift_right,
 )
 from positions import Positions
@@ -136,7 +134,6 @@ class DecoderBlock(keras.layers.Layer):
 
     def __init__(self, attention, feedforward, causality=True, **kwargs):
         super().__init__(**kwargs)
-        check_arguments(BOOLEAN, causality=causality)
         dtype = self.dtype_policy.name
         self.causality = causality
         self.self_attention = MultiheadAttention(**attention, dtype=dtype)
@@ -207,11 +204,6 @@ class Transformer(TranslationModel):
     The logits at position i depend on the source and on the targets before i only. With
     `hp.causality` off, they depend on all targets in training. The defaults are those of the 2017
     code. The constructor creates all parameters.
-
-    Args:
-      hp: ModelHparams, or Hyperparams.
-      source_vocab: tokens in the source vocabulary.
-      target_vocab: tokens in the target vocabulary.
     """
 
     def __init__(self, hp, source_vocab, target_vocab, **kwargs):

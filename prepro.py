@@ -3,8 +3,8 @@
 import contextlib
 import functools
 import io
+import itertools
 import os
-import random
 import re
 import sys
 import tempfile
@@ -12,22 +12,20 @@ import unicodedata
 from collections import Counter
 from pathlib import Path
 
-from choices import FORMS
 from hparams import MIN_COVERAGE, Hyperparams, choose_vocab_size, make_hparams
-from runtime.cli import parse_flags, run_script
+from runtime.cli import run_script
 from runtime.errors import InputError
-from runtime.files import atomic_write, check_not_directory, keep_copy, write_error
-from runtime.flags import AUTO
+from runtime.files import atomic_write
+from runtime.flags import parse_flags
 from runtime.parallel import map_on_cores
 
-if __name__ == "__main__":
-    hp = parse_flags(__doc__, make_hparams, Hyperparams)  # before the packages are imported
+if __name__ == "__main__":  # before the packages are imported
+    given = parse_flags(__doc__, hparams=Hyperparams, check=make_hparams)
 
 import numpy as np
 import sentencepiece
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
-from bleu import training_language_notes
 from forms import fold
 from ids import BOS, EOS, PAD, SPECIALS, UNK
 from overlap import overlap_notes
@@ -36,17 +34,15 @@ from text import (
     SentenceFile,
     blocks,
     check_same_length,
-    check_text_files,
     clean,
     empty_text_error,
     normalize,
     skipped_note,
     training_files,
 )
-from vocab import TOKENIZERS, SubwordVocab, WordVocab
+from vocab import SubwordVocab, WordVocab
 
 SPECIAL_COUNT = 1_000_000_000  # count written for the special tokens, above every `min_cnt`
-CASES = ("upper", "lower", "title")  # the forms that change words
 RARE_COUNT = 10  # a merged subword seen less often is rare
 MAX_RARE_SHARE = 1 / 3  # of the merged subwords; real text with choose_vocab_size has about 0.2
 ALPHABET_SIZE = 128  # characters that choose_vocab_size counts among the subwords
@@ -107,21 +103,12 @@ def make_vocab(files) -> str:
 def check_symbols(symbols):
     """Raise InputError unless `symbols`, a list of str, can be subwords."""
     for symbol in symbols:
-        problem = None
-        if symbol.split() != [symbol] or "▁" in symbol:
-            problem = "is empty, or has a space or ▁ in it"
-        elif symbol != normalize(symbol):
-            problem = "has invisible characters in it, which are removed from text"
-        elif symbol in SPECIALS:
-            problem = "is a special token already"
-        elif re.fullmatch("<0x[0-9A-F]{2}>", symbol):
-            problem = "is the name of a byte for sentencepiece"
-        elif symbols.count(symbol) > 1:
-            problem = "is there twice"
-        if problem:
+        is_word = symbol.split() == [symbol] and symbol == normalize(symbol) and "▁" not in symbol
+        is_taken = symbol in SPECIALS or re.fullmatch("<0x[0-9A-F]{2}>", symbol)
+        if not is_word or is_taken or symbols.count(symbol) > 1:
             raise InputError(
-                f"symbols {','.join(symbols)}: {symbol!r} {problem}. Write words with commas"
-                " between them, for example '>>de<<,>>fr<<'"
+                f"symbols {','.join(symbols)}: {symbol!r} cannot be a subword, or is there twice."
+                " Write words with commas between them, for example '>>de<<,>>fr<<'"
             )
 
 
@@ -138,24 +125,6 @@ def count_subword_text(files) -> Counter:
             raise empty_text_error(file.path, file.num_sentences)
         word2cnt.update(counts)
     return word2cnt
-
-
-def with_forms(word2cnt, lang, shares) -> Counter:
-    """Add the words in the forms in which a share of the training pairs is written.
-
-    Args:
-      word2cnt: the words of a side with their counts.
-      shares: `hp.form_shares`.
-    """
-    counts = Counter(word2cnt)
-    for name in (form for form in CASES if form in shares):
-        change = FORMS[name].load()().change
-        for word, count in word2cnt.items():
-            rng = random.Random(word)
-            changed = change(word, lang, rng)
-            if changed != word:
-                counts[changed] += int(count * shares[name] + rng.random())
-    return +counts
 
 
 def fold_words(word2cnt, lang) -> Counter:
@@ -190,7 +159,7 @@ def make_subwords(
     Args:
       word2cnt: the words of the text with their counts.
       sources: the files of the text, for messages.
-      vocab_size: number of subwords. `AUTO`: that of `choose_merges` and the characters, and
+      vocab_size: number of subwords. 0: that of `choose_merges` and the characters, and
         fewer merges while too many of them are rare.
       symbols: words that are always one subword.
       byte_fallback: whether characters without a subword become their UTF-8 bytes, each of which
@@ -207,7 +176,7 @@ def make_subwords(
         byte_fallback=byte_fallback,
         character_coverage=character_coverage,
     )
-    if vocab_size != AUTO:
+    if vocab_size:
         return train_sentencepiece(word2cnt, vocab_size, sources, **more)
     alphabet_size = len(SPECIALS) + count_covered(counts, character_coverage)
     obligatory = alphabet_size + len(symbols) + (256 if byte_fallback else 0)
@@ -257,7 +226,7 @@ def count_covered(counts, character_coverage) -> int:
 
 
 def choose_merges(num_characters, alphabet_size) -> int:
-    """The number of merges for a text, if `vocab_size` is `AUTO`.
+    """The number of merges for a text, if `vocab_size` is 0.
 
     A subword is a character of the text or a merge of two subwords. In a text of few different
     characters, both together are as many as `choose_vocab_size` says. Chinese or Japanese text may
@@ -331,8 +300,14 @@ def train_sentencepiece(word2cnt, vocab_size, sources, fold_lang=None, **more) -
                 **dict(zip(names, SPECIALS, strict=True)) | more,
             )
     except RuntimeError as error:
-        coverage = more.get("character_coverage", 1.0)
-        raise explain_trainer_error(str(error), vocab_size, sources, coverage) from None
+        size = re.search(r"(?:<=|\d vs) (\d+)", str(error))
+        if not size:
+            raise
+        raise SizeError(
+            f"{' and '.join(sources)}: this text does not allow {vocab_size} subwords. Use"
+            f" --vocab_size {size[1]}, the nearest number, or --vocab_size 0",
+            int(size[1]),
+        ) from None
     return model.getvalue()
 
 
@@ -345,10 +320,7 @@ def normalization_file(fold_lang):
     the context lasts.
     """
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        try:
-            Path("rules.tsv").write_text(normalization_rules(fold_lang))
-        except OSError as error:
-            raise write_error(f"{folder}/rules.tsv", error) from None
+        Path("rules.tsv").write_text(normalization_rules(fold_lang))
         yield "rules.tsv"
 
 
@@ -399,54 +371,22 @@ class SizeError(InputError):
         self.possible_size = possible_size
 
 
-def explain_trainer_error(message, vocab_size, sources, coverage) -> InputError:
-    """Return the error that explains a message of sentencepiece's trainer, with a remedy."""
-    paths = " and ".join(sources)
-    if match := re.search(r"<= (\d+)", message):
-        problem, bound = "the text has room for at most {} subwords", "less"
-    elif match := re.search(r"required_chars\. \d+ vs (\d+)", message):
-        problem, bound = "the characters of the text need at least {} subwords", "more"
-    else:
-        return InputError(
-            f"{paths}: sentencepiece cannot make subwords of this text ({message}). Check the files"
-        )
-    size = int(match[1])
-    lower = min(0.9995, 1 - 2 * (1 - coverage))
-    fewer = ""
-    if bound == "more" and lower >= MIN_COVERAGE:
-        fewer = f", or --character_coverage {lower:.4g} to leave out the rarest characters"
-    return SizeError(
-        f"{paths}: {problem.format(size)}, and vocab_size is {vocab_size}. Use --vocab_size {size}"
-        f" or {bound}, or --vocab_size {AUTO}{fewer}",
-        size,
-    )
-
-
 # Files -------------------------------------------------------------------------
 
 
-def replace_vocab(path, content):
-    """Write a vocabulary. Keep a different one under a new name, since a model may need it."""
-    if path.is_file() and path.read_bytes() != content:
-        print(f"{path}: the previous file is now {keep_copy(path)}", file=sys.stderr)
-    atomic_write(path, content)
-
-
-def main(hp):
+def main(given):
     """Write the vocabularies.
 
     Args:
-      hp: Hyperparams.
+      given: dict, the flags of the command line.
     """
-    check_text_files(hp, "train")
+    hp = make_hparams(given)
     if os.path.exists("hyperparams.py"):  # that of the 2017 code, which users edit
         print("hyperparams.py: is not read. Give its values as flags", file=sys.stderr)
     paths = training_files(hp)
-    is_markup = TOKENIZERS[hp.tokenizer].is_markup
-    pairs = [[SentenceFile(path, is_markup) for path in pair] for pair in paths]
+    pairs = [[SentenceFile(path) for path in pair] for pair in paths]
     WRITERS[hp.tokenizer](hp, pairs)
-    files = [file for pair in pairs for file in pair]
-    if note := skipped_note([file.path for file in files], [file.skipped for file in files]):
+    if note := skipped_note(itertools.chain(*pairs)):
         print(note)
     for source, target in paths:
         if os.path.samefile(source, target):
@@ -454,12 +394,10 @@ def main(hp):
                 f"{source}: this file is both sides of the text. A model will learn to copy",
                 file=sys.stderr,
             )
-    for note in training_language_notes(hp):
-        print(note, file=sys.stderr)
     if all(os.path.isfile(path) for pair in paths for path in pair):  # a pipe is read only once
-        for note in overlap_notes(hp):
+        for note in overlap_notes(hp, given):
             print(note)
-        for note in shift_notes(paths, is_markup):
+        for note in shift_notes(paths):
             print(note, file=sys.stderr)
     print("Done")
 
@@ -471,11 +409,7 @@ def write_subwords(hp, pairs):
       pairs: list of pairs of `SentenceFile`, source and target.
     """
     check_symbols(hp.symbol_list)
-    langs = hp.source_lang, hp.target_lang
-    counts = [
-        with_forms(count_subword_text(files), lang, hp.form_shares)
-        for files, lang in zip(zip(*pairs, strict=True), langs, strict=True)
-    ]
+    counts = [count_subword_text(files) for files in zip(*pairs, strict=True)]
     if hp.fold_case:
         counts[0] = fold_words(counts[0], hp.source_lang)
     for pair in pairs:
@@ -490,18 +424,18 @@ def write_subwords(hp, pairs):
     ]
     if hp.fold_case:
         models = [fold_case(models[0], hp.source_lang), models[-1]]
-    for path, model in zip(SubwordVocab.paths(hp), models, strict=True):
-        replace_vocab(path, model)
+    for path, model in zip(SubwordVocab.paths(hp.preprocessed, hp), models, strict=True):
+        atomic_write(path, model)
         vocab = SubwordVocab(path)
         merges = sum(is_merged(vocab.processor, i) for i in range(len(vocab)))
         size = f"{len(vocab)} subwords, {merges} of them merges"
-        if hp.vocab_size == AUTO:
+        if not hp.vocab_size:
             size += " (chosen from the size of the text; --vocab_size sets the number)"
         print(f"{path}: {size}")
-        if hp.vocab_size != AUTO and merges < FEW_MERGES * len(vocab):
+        if hp.vocab_size and merges < FEW_MERGES * len(vocab):
             print(
                 f"{path}: nearly all subwords are characters, which spell each word. Raise"
-                f" --vocab_size, or use --vocab_size {AUTO}",
+                f" --vocab_size, or use --vocab_size 0",
                 file=sys.stderr,
             )
 
@@ -512,15 +446,12 @@ def write_words(hp, pairs):
     Args:
       pairs: list of pairs of `SentenceFile`, source and target.
     """
-    paths = WordVocab.paths(hp)
-    for path in paths:
-        check_not_directory(path)
     # Count both sides before writing, so that the two files always belong together.
     contents = [make_vocab(files) for files in zip(*pairs, strict=True)]
     for pair in pairs:
         check_same_length(*pair)
-    for path, content in zip(paths, contents, strict=True):
-        replace_vocab(path, content.encode())
+    for path, content in zip(WordVocab.paths(hp.preprocessed, hp), contents, strict=True):
+        atomic_write(path, content)
         print(f"{path}: {len(content.splitlines())} words")
 
 
@@ -528,4 +459,4 @@ WRITERS = dict(words=write_words, bpe=write_subwords)
 
 
 if __name__ == "__main__":
-    run_script(main, hp)
+    run_script(main, given)

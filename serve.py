@@ -8,11 +8,9 @@ import asyncio
 import dataclasses
 import socket
 
-from hparams import Hyperparams
-from runtime.cli import parse_flags, run_script
+from hparams import READER_FLAGS, Hyperparams, check_saved_flags
 from runtime.errors import InputError
-from runtime.flags import Flags, flag
-from trained_models import find_trained
+from runtime.flags import Flags, flag, parse_flags
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,33 +32,29 @@ class ServeFlags(Flags):
     nbest: int = flag(5, "translations per sentence; raises --beam if it is smaller", 1, 1001)
 
 
-def settle(flags):
-    """Find the model before TensorFlow is loaded; see `main`."""
-    options, flags = ServeFlags.separate(flags)
-    return options, find_trained(flags)
-
-
-if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
-    settled = parse_flags(__doc__, settle, Hyperparams, ServeFlags, reads_model=True)
+if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
+    own, names = ServeFlags, READER_FLAGS
+    given = parse_flags(__doc__, own, hparams=Hyperparams, names=names, check=check_saved_flags)
 
 from aiohttp import web
 
 from inference import Translator, load_model
 from paragraphs import Splitter, split_lines
+from runtime.cli import run_script
 from server.app import Interface
 from server.inside import InsideView
 from server.translating import InspectedTranslator, Sentence
 
 
-def main(options, models):
+def main(given):
     """Serve until the program is stopped.
 
     Args:
-      options: ServeFlags.
-      models: list of `Trained`.
+      given: dict, the flags of the command line.
     """
+    options = ServeFlags.of(given)
     address = bind(options.host, options.port)
-    loaded = load_model(models)
+    loaded = load_model(given)
     hp = loaded.hp
     nbest = 1 if hp.temperature else options.nbest  # a random translation is one
     loaded = loaded.with_hp(beam=max(hp.beam, nbest))
@@ -99,4 +93,4 @@ async def listen(app, address):
 
 
 if __name__ == "__main__":
-    run_script(main, *settled)
+    run_script(main, given)

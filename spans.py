@@ -31,25 +31,5 @@ PATTERNS = dict(
     emoji=rf"{EMOJI}++",
 )
 SPAN = regex.compile("|".join(f"(?:{pattern})" for pattern in PATTERNS.values()), regex.V1)
-# Each span has a match of this. Most sentences have none, and the longer search is left out.
-HINT = regex.compile(r"[@<&{%$/\[\u20e3\p{RI}\p{Extended_Pictographic}]|\.[a-z]")
 NUMBER = regex.compile(r"\p{Nd}++(?:[.,:/-]\p{Nd}++)*+")
 SPAN_OR_NUMBER = regex.compile(f"{SPAN.pattern}|{NUMBER.pattern}", regex.V1)
-
-
-def change_between(text, change) -> str:
-    """Change the text before, between and after the spans, which stay as they are.
-
-    Args:
-      change: function of a str.
-
-    >>> change_between("ein Hund, www.example.de, {name}", str.upper)
-    'EIN HUND, www.example.de, {name}'
-    """
-    if not HINT.search(text):
-        return change(text)
-    parts, end = [], 0
-    for match in SPAN.finditer(text):
-        parts += [change(text[end : match.start()]), match[0]]
-        end = match.end()
-    return "".join([*parts, change(text[end:])])

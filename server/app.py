@@ -7,7 +7,7 @@ from pathlib import Path
 from aiohttp import web
 
 from runtime.errors import InputError
-from runtime.files import is_utf8
+from runtime.lines import is_utf8
 from server.html_text import HtmlText
 from server.inside import Look
 from server.translating import Batcher, Sentence, nth_text

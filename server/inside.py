@@ -12,9 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from ids import BOS, SPECIALS, RaggedIds
-from inference import beam_arguments, search_arguments
+from inference import search_arguments
 from monitor.attention_maps import append_eos, attention_maps
 from runtime.errors import InputError
+from search import paper_penalty
 from server.beam_trace import trace_beam
 from variants.ensemble import Ensemble
 from variants.rnn import RecurrentModel
@@ -162,7 +163,7 @@ class InsideView:
         if not self.step:  # it is the same for all sentences
             self.step = tf.function(args["step"], autograph=False, reduce_retracing=True)
         args["step"] = self.step
-        steps = trace_beam(**args, **beam_arguments(hp, hp.beam, self.nbest))
+        steps = trace_beam(**args, beam=hp.beam, penalty=paper_penalty(hp.alpha), nbest=self.nbest)
         return dict(
             steps=[
                 [vars(node) | dict(token=vocab.id_to_token(node.token)) for node in nodes]

@@ -91,9 +91,8 @@ def skip_search():
 def load(flags):
     """Load the model that flags name, a dict."""
     from inference import load_model
-    from trained_models import find_trained
 
-    return load_model(find_trained(flags))
+    return load_model(flags)
 
 
 def refused(script, *needles, prepare=None, **flags):
@@ -143,13 +142,13 @@ def read_test_sentences(path):
 
 def tensorflow_text():
     """Import tensorflow-text, which registers operations; skips the test if it cannot be used."""
-    from interop.saved_model import import_tensorflow_text
-    from runtime.errors import InputError
+    import tensorflow as tf
 
     try:
-        return import_tensorflow_text()
-    except InputError as error:
+        import tensorflow_text
+    except (ImportError, tf.errors.NotFoundError) as error:
         pytest.skip(str(error))
+    return tensorflow_text
 
 
 def run_saved_models(paths, lines, cwd):
@@ -166,33 +165,40 @@ def run_saved_models(paths, lines, cwd):
     return json.loads(done.stdout)
 
 
+# Curves with a point every few steps. The others have one per evaluation.
+STEP_TAGS = {"mean_loss", "acc", "lr", "gradient_norm", "tokens_per_second"}
+
+
+def read_all_events(logdir):
+    """Yield the events of all files, oldest first."""
+    from monitor.summaries import read_events
+
+    for path in sorted(Path(logdir).glob("events.out.tfevents.*")):
+        yield from read_events(path)
+
+
 def scalars(logdir):
     """Read TensorBoard's curves, {name: {step: value}}."""
-    from monitor import tensorboard_events
+    import tensorflow as tf
 
     curves = {}
-    for path in tensorboard_events.event_files(logdir):
-        for name, step, value, _ in tensorboard_events.scalars(path):
-            assert step not in curves.setdefault(name, {})
-            curves[name][step] = value
+    for event in read_all_events(logdir):
+        for value in event.summary.value:
+            if value.metadata.plugin_data.plugin_name == "scalars":
+                assert event.step not in curves.setdefault(value.tag, {})
+                curves[value.tag][event.step] = float(tf.make_ndarray(value.tensor))
     return curves
 
 
 def event_values(logdir):
     """Everything in the event files except the curves: [(tag, step, value)]."""
-    import tensorflow as tf
-
-    from monitor import tensorboard_events
-
     found = []
-    for path in tensorboard_events.event_files(logdir):
-        for record in tensorboard_events.read_records(path)[0]:
-            event = tf.compat.v1.Event.FromString(record)
-            if event.graph_def:
-                found.append(("graph", event.step, event.graph_def))
-            for value in event.summary.value:
-                if value.metadata.plugin_data.plugin_name != "scalars":
-                    found.append((value.tag, event.step, value.tensor))
+    for event in read_all_events(logdir):
+        if event.graph_def:
+            found.append(("graph", event.step, event.graph_def))
+        for value in event.summary.value:
+            if value.metadata.plugin_data.plugin_name != "scalars":
+                found.append((value.tag, event.step, value.tensor))
     return found
 
 
@@ -229,8 +235,9 @@ def dev_scores(logdir) -> dict:
 
 def save(objects, logdir, *clock, keep=5, score=None):
     """Save a checkpoint after the others in `logdir`, at epoch, step and epoch_done; its path."""
-    import checkpoint
     import manifest
+
+    import checkpoint
 
     row = manifest.make_row(*clock)
     if score is not None:

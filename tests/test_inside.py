@@ -10,12 +10,10 @@ import tensorflow as tf
 from conftest import slow, slow_unless
 from helpers import load, read_test_sentences
 from hparams import make_hparams
-from ids import EOS, SPECIALS, RaggedIds
+from ids import EOS, SPECIALS, UNK, RaggedIds
 from inference import (
     SearchDecoder,
     Translator,
-    beam_arguments,
-    make_ensemble,
     make_search,
     search_arguments,
     token_log_probs,
@@ -23,12 +21,14 @@ from inference import (
 from model import make_model
 from monitor.attention_maps import append_eos, attention_maps
 from runtime.errors import InputError
+from search import paper_penalty
 from server import inside
 from server.beam_trace import trace_beam
 from server.inside import InsideView, Look
+from variants.ensemble import Ensemble
 
 SMALL = dict(recipe="tiny", vocab_size=13, hidden_units=16, ffn_units=32, num_heads=2, num_blocks=1)
-LIMITS = dict(max_output_ratio=1.0, max_output_extra=4)  # of the tokens of a translation
+LIMITS = dict(max_output_ratio=0.1)  # of the tokens of a translation
 
 
 def view(loaded, nbest=3):
@@ -76,8 +76,8 @@ def paths(steps):
         (dict(beam=4), []),
         pytest.param(dict(beam=2, alpha=0.0), [], marks=slow),
         pytest.param(dict(beam=3, alpha=2.0), [], marks=slow),
-        (dict(beam=4, length_penalty="ctranslate2", alpha=2.0), []),
-        (dict(beam=4, no_repeat_ngram=1, suppress_unknown=True), []),
+        (dict(beam=4, no_repeat_ngram=1), []),
+        (dict(beam=4), [7, UNK]),
         (dict(beam=4), [7, 8]),
         (dict(beam=4), [5] * 20),  # more tokens than a translation may have
     ],
@@ -93,7 +93,7 @@ def test_the_tree_has_the_translations_of_beam_search(eager, flags, prefix):
     ids, scores = make_search(model, hp, hp.beam, nbest, prefixed=True)(x, prefixes)
     steps = trace_beam(
         **search_arguments(model, hp, tf.constant(x), hp.beam, prefixes),
-        **beam_arguments(hp, hp.beam, nbest),
+        **dict(beam=hp.beam, penalty=paper_penalty(hp.alpha), nbest=nbest),
     )
     assert len(steps) == ids.shape[2]  # it stops at the same step
     best = paths(steps)
@@ -241,7 +241,8 @@ def test_a_recurrent_model_shows_what_it_has(tiny):
 
 def test_an_ensemble_shows_the_attention_of_its_first_model(tiny):
     see, text = tiny
-    both = InsideView(make_ensemble([see.loaded, see.loaded]), see.translator, 3)
+    models = Ensemble([see.loaded.model] * 2)
+    both = InsideView(see.loaded._replace(model=models), see.translator, 3)
     answer = both(Look("attention", text))
     assert "the first of 2 models" in answer["note"]
     assert answer["weights"] == see(Look("attention", text))["weights"]

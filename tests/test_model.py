@@ -28,7 +28,6 @@ from model import DecoderBlock, EncoderBlock, Transformer, make_model
 from modules import MultiheadAttention, shift_right, smoothed_cross_entropy
 from optimizer import FusedAdam
 from processes import Forked
-from runtime.errors import InputError
 from search import greedy
 from trainer import make_loss_fn
 from training_step import make_train_step
@@ -492,40 +491,6 @@ def test_a_keras_file_holds_the_dtype_policy(tmp_path):
 
 RECURRENT = dict(source_vocab=12, target_vocab=12, hidden_units=8)
 TRANSFORMER = RECURRENT | dict(maxlen=9, num_blocks=1, num_heads=2)
-
-
-@pytest.mark.parametrize(
-    "kind, more, message",
-    [
-        (
-            transformer,
-            dict(mask_from="id"),
-            "mask_from is id. Choose one of activations, ids, none",
-        ),
-        (transformer, dict(dropout_on="all"), "dropout_on is all. Choose one of"),
-        (transformer, dict(positions="alibi"), "positions is alibi. Choose one of"),
-        (transformer, dict(num_heads=3), "not a multiple of num_heads 3"),
-        (transformer, dict(num_blocks=0), "num_blocks is 0. It must be at least 1"),
-        (transformer, dict(word_dropout=1.0), "word_dropout is 1.0"),
-        (transformer, dict(source_vocab=0), "source_vocab is 0"),
-        (transformer, dict(tied_embeddings=True, target_vocab=13), "one vocabulary. source_vocab"),
-        (
-            transformer,
-            dict(positions="rotary", attention_score="dot"),
-            "rotary needs --attention_score",
-        ),
-        (recurrent_model, dict(cell="GRU"), "cell is GRU. Choose one of tanh, gru, lstm"),
-        (recurrent_model, dict(hidden_units=7), "hidden_units is 7"),
-        (recurrent_model, dict(dropout_rate=-1.0), "dropout_rate is -1.0"),
-    ],
-)
-def test_wrong_arguments_are_refused(kind, more, message):
-    with pytest.raises((InputError, ValueError), match=message):
-        kind(**(TRANSFORMER if kind is transformer else RECURRENT) | more)
-
-
-def test_numbers_of_numpy_are_valid_arguments():
-    transformer(**TRANSFORMER | dict(num_heads=np.int64(2), dropout_rate=np.float32(0.5)))
 
 
 @pytest.mark.parametrize(

@@ -434,42 +434,5 @@ def test_optimizer_and_schedule_survive_a_round_trip_through_their_configs():
     assert keras.optimizers.serialize(copy) == keras.optimizers.serialize(optimizer)
 
 
-@pytest.mark.parametrize(
-    "make, message",
-    [
-        (lambda: AddAndNorm(normalization="Pre"), "is 'Pre'. It must be one of 'post', 'pre', 'no"),
-        (lambda: AddAndNorm(residual="no"), "residual is 'no'. It must be one of False, True"),
-        (lambda: Dropout(1.5), "rate is 1.5. It must be a number of at least 0 and below 1"),
-        (lambda: Dropout(-0.1), "rate is -0.1"),
-        (lambda: Dropout(float("nan")), "rate is nan"),
-        (lambda: Dropout("0.1"), "rate is '0.1'"),
-        (lambda: Normalize(epsilon=0.0), "epsilon is 0.0. It must be a number above 0"),
-        (lambda: Embedding(0, 8), "vocab_size is 0. It must be an integer of at least 1"),
-        (lambda: Embedding(5, 8, init_stddev=-1.0), "init_stddev is -1.0"),
-        (lambda: PositionalEncoding(2.5), "num_units is 2.5"),
-        (lambda: MultiheadAttention(10, 3), "num_units 10 is not a multiple of num_heads 3"),
-        (lambda: MultiheadAttention(8, 0), "num_heads is 0"),
-        (lambda: MultiheadAttention(8, 2, attention_score="cos"), "is 'cos'. .* 'scaled_dot', "),
-        (lambda: MultiheadAttention(8, 2, add_norm=dict(normalization="x")), "normalization is"),
-        (lambda: Feedforward(8, 4, dropout_rate=1), "dropout_rate is 1"),
-        (lambda: InputEmbedding(Embedding(5, 8), Positions(9, 8, 2), 2.0), "rate is 2.0"),
-        (lambda: LearnedPositions(0, 8, 2), "maxlen is 0"),
-        (lambda: other_positions.RotaryPositions(9, 6, 2), "hidden_units / num_heads is 3"),
-        (lambda: other_positions.ComplexPositions(9, 3, 1), "hidden_units is 3"),
-        (
-            lambda: rnn.RecurrentEncoder(8, cell="GRU"),
-            "cell is 'GRU'. It must be one of 'tanh', 'g",
-        ),
-        (lambda: rnn.RecurrentEncoder(7), "num_units is 7. With bidirectional it must be even"),
-        (lambda: rnn.RecurrentDecoder(8, attention_score="cos"), "attention_score is 'cos'"),
-        (lambda: InverseSqrtSchedule(0.1, -4), "warmup_steps is -4"),
-        (lambda: LinearSchedule(0.1, 4, 0), "decay_steps is 0"),
-    ],
-)
-def test_wrong_arguments_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
 def test_layers_without_parameters_are_built():
     assert Dropout(0.1).built and PositionalEncoding(8).built

@@ -36,8 +36,6 @@ SKIPPED = {
     "python eval.py --logdir logdir/": "tests/test_eval.py compares two evaluations",
     "python translate.py --logdir logdir/a,": "tests/test_ensemble.py trains two models",
     "python translate.py --logdir logdir/en-de": "needs a reverse model",
-    "python rerank.py --source in --nbest nbest --logdir": "needs a reverse model",
-    "python rerank.py --source captions.en": "needs a reverse model",
     "python translate.py --logdir logdir/a --source captions.en": "needs a second model",
     "python translate.py --logdir logdir/de-en": "needs a reverse model",
     "python train.py --start_from logdir/de-en": "tests/test_start_from.py has such a model",
@@ -219,7 +217,7 @@ FLOORS = (
     "variants.attention variants.positions variants.rnn variants.ensemble variants.muon",
     "segments formats text eval_sets spans forms paragraphs vocab overlap shifts data_load bleu",
     "trained_models variable_names checkpoint inference protected score model_card trainer",
-    "prepro train eval translate rerank serve export mini",
+    "prepro train eval translate serve export mini",
 )
 
 

@@ -388,7 +388,7 @@ def test_a_trained_model_is_used_like_a_transformer(trained, tmp_path):
     texts = [text.decode() for text in serve(text=tf.constant(lines))["translation"].numpy()]
     assert texts == (tmp_path / "out").read_text("utf-8").splitlines() and len(set(texts)) > 5
     more = logdir | dict(format="ctranslate2", output=tmp_path / "other")
-    refused("export.py", "format ctranslate2 needs --model transformer, and it is rnn", **more)
+    refused("export.py", "CTranslate2 has no such model", **more)
 
 
 @pytest.mark.parametrize("name, value", [("attention", "a.png"), ("alignments", "a")])
