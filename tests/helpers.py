@@ -90,11 +90,9 @@ def skip_search():
 
 def load(flags):
     """Load the model that flags name, a dict."""
-    from trained_models import find_trained
-
     from inference import load_model
 
-    return load_model(find_trained(flags))
+    return load_model(flags)
 
 
 def refused(script, *needles, prepare=None, **flags):

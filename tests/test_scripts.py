@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -599,14 +598,6 @@ def refused_early(words, cwd=ROOT, env=None):
             ["translate.py", "--logdir", "{logdir}", "--best"],
             "logdir: holds no checkpoint with a dev score",
         ),
-        (
-            ["serve.py", "--logdir", "{logdir}", "--host", "192.0.2.1", "--port", "0"],
-            "192.0.2.1:0: .*. Choose another --port or --host",
-        ),
-        (
-            ["serve.py", "--logdir", "{logdir}", "--allowed_hosts", "http://x"],
-            "allowed_hosts: 'http://x' is not a host name",
-        ),
         (["export.py", "--logdir", "{logdir}", "--output", "{logdir}"], "already exists"),
         (
             ["export.py", "--logdir", "{logdir}", "--output", "{source_test}/a/b"],
@@ -720,13 +711,6 @@ def test_another_batch_is_refused_before_tensorflow_is_loaded(run, copied):
     write_rows(partial)
     line = refused_early(["train.py", *command_line(flags)])
     assert "trained with --batch_size 32, not 7. Leave the flag out until" in line
-
-
-def test_a_port_that_is_taken_is_named_before_tensorflow_is_loaded(run):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        words = ["serve.py", "--logdir", run[0]["logdir"], "--port", str(port)]
-        assert f"127.0.0.1:{port}: address already in use" in refused_early(words)
 
 
 @pytest.mark.parametrize("damage", ["hparams.json", *checkpoint.SUFFIXES])
