@@ -104,12 +104,12 @@ def save(logdir, rows, arrays, keep=5) -> list[Row]:
     with atomic_open(path_of(logdir, newest)) as file:
         np.savez(file, **arrays)
     present = existing(logdir, rows)
-    listed = [row for row in rows if row in present or row.score is not None]
-    content = dict(checkpoints=[row._asdict() for row in listed])
-    atomic_write(Path(logdir) / RUN_FILE, json.dumps(content, indent=2) + "\n")
     kept = [row for row in present if row.is_milestone][-keep:] + [newest, best_row(present)]
     if not newest.epoch_done:
         kept += [row for row in present if not (row.is_milestone or row.by_time)][-2:]
+    listed = [row for row in rows if row in kept or row.score is not None]
+    content = dict(checkpoints=[row._asdict() for row in listed])
+    atomic_write(Path(logdir) / RUN_FILE, json.dumps(content, indent=2) + "\n")
     for row in present:
         if row not in kept:
             path_of(logdir, row).unlink(missing_ok=True)
