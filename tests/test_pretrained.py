@@ -225,7 +225,7 @@ FOLDERS = {
     "no target text": (lambda folder: (folder / "target.spm").unlink(), "target.spm"),
     "no vocabulary": (lambda folder: (folder / "vocab.json").unlink(), "vocab.json"),
     "no sentencepiece": (lambda folder: (folder / "source.spm").write_bytes(b"\xff"), "no Marian"),
-    "pickled": (only_pickled, "no such file. Convert pytorch_model.bin"),
+    "pickled": (only_pickled, "no such file. Name the folder"),
     "cut off": (lambda folder: os.truncate(folder / "model.safetensors", 5000), "does not fit"),
     "a layer more": (change_json("config.json", encoder_layers=3), "layers.2"),
     "another size": (change_json("config.json", d_model=24), "does not fit"),
