@@ -35,9 +35,10 @@ import pooch
 from requests import RequestException
 from tqdm import tqdm
 
-from runtime.cli import Parser, parse_path, run_script
+from runtime.cli import run_script
 from runtime.errors import InputError
 from runtime.files import atomic_write
+from runtime.flags import Parser, expand_path
 
 TIMEOUT_SECONDS = 60  # without any answer of the server
 
@@ -193,12 +194,10 @@ def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = Parser(
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("corpus", choices=CORPORA, help="the corpus to download")
     help_text = "folder to write to (corpora)"
-    parser.add_argument("--output", type=parse_path, default="corpora", help=help_text)
+    parser.add_argument("--output", type=expand_path, default="corpora", help=help_text)
     return parser.parse_args()
 
 

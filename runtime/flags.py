@@ -90,7 +90,7 @@ class Parser(argparse.ArgumentParser):
         message = message.removesuffix(".")
         self.exit(2, f"{self.prog}: {message}. `python {script} --help` lists all flags\n")
 
-    def parse_all(self):
+    def parse_args(self):
         """Parse the command line; an unknown flag is an error that names a similar one."""
         try:
             namespace, unknown = self.parse_known_args()
@@ -103,7 +103,7 @@ class Parser(argparse.ArgumentParser):
             similar = difflib.get_close_matches(name, [*self._option_string_actions])
             guess = f": did you mean {similar[0]}?" if similar else ""
             self.error(f"there is no flag {name}{guess}")
-        return vars(namespace)
+        return namespace
 
 
 def parse_flags(description, *own, hparams, names=None, check=lambda given: None) -> dict:
@@ -135,7 +135,7 @@ def parse_flags(description, *own, hparams, names=None, check=lambda given: None
         groups[title] = groups.get(title) or parser.add_argument_group(title)
         has_default = not is_saved or field.metadata["path"] or field.name == "logdir"
         add_flag(groups[title], field, field.default if has_default else "the model's")
-    given = parser.parse_all()
+    given = vars(parser.parse_args())
     try:
         for name, value in given.items():
             check_value(fields[name], value)
