@@ -51,7 +51,6 @@ class ExportFlags(Flags):
         choices=("float32", "int8"),
     )
 
-
     def __post_init__(self):
         super().__post_init__()
         if self.quantization != "float32" and self.format not in QUANTIZED:

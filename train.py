@@ -127,7 +127,7 @@ def prepare_logdir(trainer):
     """Save what belongs to a model beside its checkpoints, and open TensorBoard's event file."""
     hp = trainer.hp
     if trainer.rows:
-        summaries.keep_events(hp.logdir, trainer.step)
+        summaries.cut_events(hp.logdir, trainer.step)
     else:
         save_vocabs(trainer.vocabs, hp.logdir)
     save_hparams(hp)

@@ -12,7 +12,6 @@ here has the special tokens first. So its tokens have other ids than in vocab.js
 """
 
 import dataclasses
-import hashlib
 import json
 import re
 import tempfile
@@ -26,8 +25,9 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from hparams import Hyperparams, make_hparams
 from ids import BOS, EOS, PAD, SPECIALS, UNK
 from interop.marian_names import PAD_LOGIT, layer_places, unit_order
-from runtime.errors import MALFORMED_JSON, InputError
+from runtime.errors import InputError
 from runtime.optional import import_optional
+from variable_names import variables_by_2017_name
 from vocab import SubwordVocab
 
 CONFIG, PARAMETERS = "config.json", "model.safetensors"
@@ -58,21 +58,15 @@ class Tokens(NamedTuple):
 
 
 class Pretrained(NamedTuple):
-    """A model in the format of Hugging Face, before TensorFlow is loaded."""
+    """A model in the format of Hugging Face."""
 
     folder: Path
     hp: Hyperparams
     vocabs: tuple  # (Vocab, Vocab)
     sides: tuple  # (Tokens, Tokens), of source and target; the same object if they are joint
 
-    def describe(self) -> str:
-        """Name the file of the parameters, for messages."""
-        return PARAMETERS
-
     def restore(self, model):
         """Set the parameters of a built model."""
-        from variable_names import variables_by_2017_name
-
         path, variables = self.folder / PARAMETERS, variables_by_2017_name(model)
         safetensors = import_optional("safetensors")
         try:
@@ -80,11 +74,6 @@ class Pretrained(NamedTuple):
                 variables[name].assign(array)
         except (LookupError, OSError, ValueError, safetensors.SafetensorError) as error:
             raise InputError(f"{path}: does not fit {CONFIG} ({error}). {DOWNLOAD_AGAIN}") from None
-
-
-def is_pretrained(folder) -> bool:
-    """Whether a folder looks like a model in the format of Hugging Face."""
-    return (Path(folder) / CONFIG).is_file()
 
 
 def read_pretrained(folder, flags) -> Pretrained:
@@ -96,14 +85,14 @@ def read_pretrained(folder, flags) -> Pretrained:
     folder = Path(folder)
     if not (folder / PARAMETERS).exists():
         raise InputError(
-            f"{folder / PARAMETERS}: no such file. Convert pytorch_model.bin with transformers:"
-            " AutoModelForSeq2SeqLM.from_pretrained, then save_pretrained"
+            f"{folder / PARAMETERS}: no such file. Name the folder of a model. Convert"
+            " pytorch_model.bin with AutoModelForSeq2SeqLM.from_pretrained and save_pretrained"
         )
     try:
         config = read_settings(folder / CONFIG)
         hp = make_hparams(model_fields(folder / CONFIG, config) | languages(folder, flags))
         sides, vocabs = read_vocabularies(folder, config, hp)
-    except (OSError, DecodeError, *MALFORMED_JSON) as error:
+    except (DecodeError, KeyError, OSError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"  # a KeyError has only the key
         raise InputError(f"{folder}: no Marian model ({reason}). {DOWNLOAD_AGAIN}") from None
     hp = dataclasses.replace(hp, vocab_size=len(vocabs[0]), logdir=str(folder))

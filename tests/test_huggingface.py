@@ -21,7 +21,6 @@ from marian import Marian, ask_transformers, needs_transformers
 from model import make_model
 from processes import forked_script
 from runtime.errors import InputError
-from runtime.flags import AUTO
 from runtime.optional import import_optional
 from search import suppress
 from text import read_lines
@@ -204,7 +203,7 @@ def test_real_text_has_the_same_tokens(real_text, tmp_path):
     flags |= dict(recipe="tiny", preprocessed=str(tmp_path / "vocab")) | MARIAN
     run_main(prepro, flags)
     hp = make_hparams(flags)
-    vocabs = load_vocabs(dataclasses.replace(hp, vocab_size=AUTO))
+    vocabs = load_vocabs(hp.preprocessed, hp)
     model = make_model(hp, *map(len, vocabs))
     huggingface_model.write(LoadedModel([], hp, model, vocabs), tmp_path / "model")
     lines = [line for _, lang in SIDES for line in read_lines(folder / f"val.{lang}")]

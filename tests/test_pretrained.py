@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 import train
 from conftest import sample_pairs, slow, write_corpus
 from helpers import load, run_main
-from hparams import read_hparams
+from hparams import load_hparams
 from ids import UNK
 from interop.pretrained import read_pretrained
 from marian import LANGUAGES, Marian, ask_transformers, make_marian, needs_transformers, write_json
@@ -119,9 +119,9 @@ def test_training_starts_with_its_parameters(texts, joint, tmp_path, capsys):
     for got, expected in zip(loaded.model.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_allclose(got, expected, atol=1e-7)
     for got, expected in zip(loaded.vocabs, pretrained.vocabs, strict=True):
-        assert got.fingerprint == expected.fingerprint
+        assert got.content == expected.content
         assert got.path.parent == Path(flags["logdir"])
-    hp = read_hparams(flags["logdir"])
+    hp = load_hparams(dict(logdir=flags["logdir"]))
     assert (hp.dropout_rate, hp.decoder_blocks, hp.ffn_activation) == (0.15, 1, "swish")
     run_main(train, flags | dict(num_epochs=2, lr=0.001))  # it resumes
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
@@ -143,7 +143,7 @@ def test_what_is_exported_is_read_again(texts, tmp_path, activation):
             got[0] = expected[0]  # the bias of <PAD>
         np.testing.assert_allclose(got, expected, atol=1e-7)
     for got, expected in zip(pretrained.vocabs, loaded.vocabs, strict=True):
-        assert got.fingerprint == expected.fingerprint
+        assert got.content == expected.content
 
 
 @slow
@@ -225,7 +225,7 @@ FOLDERS = {
     "no target text": (lambda folder: (folder / "target.spm").unlink(), "target.spm"),
     "no vocabulary": (lambda folder: (folder / "vocab.json").unlink(), "vocab.json"),
     "no sentencepiece": (lambda folder: (folder / "source.spm").write_bytes(b"\xff"), "no Marian"),
-    "pickled": (only_pickled, "no such file. Convert pytorch_model.bin"),
+    "pickled": (only_pickled, "no such file. Name the folder"),
     "cut off": (lambda folder: os.truncate(folder / "model.safetensors", 5000), "does not fit"),
     "a layer more": (change_json("config.json", encoder_layers=3), "layers.2"),
     "another size": (change_json("config.json", d_model=24), "does not fit"),
@@ -255,14 +255,8 @@ def test_files_that_are_not_read_do_not_matter(copied):
 
 
 def test_flags_that_contradict_it_are_refused(copied, tmp_path):
-    contradictions = {
-        "marian: this model was trained with --hidden_units 16, not 32": dict(hidden_units=32),
-        "marian/bpe.source.model: its subwords are not those of BPE": dict(bpe_dropout=0.1),
-        "marian: would be changed. Choose another --logdir": dict(logdir=str(copied)),
-    }
-    for message, flags in contradictions.items():
-        with pytest.raises(InputError, match=message):
-            run_main(train, started(copied, tmp_path, **flags))
+    with pytest.raises(InputError, match="marian: .* trained with --hidden_units 16, not 32"):
+        run_main(train, started(copied, tmp_path, hidden_units=32))
 
 
 def test_characters_of_the_other_language_are_unknown(copied):
