@@ -235,11 +235,7 @@ class Transformer(TranslationModel):
         return shared, shared
 
     def position_layers(self, num_blocks, causality):
-        """Return the `Positions` of the encoder or, with `causality`, of the decoder.
-
-        Returns:
-          (Positions, list): that of the input, and that of each self-attention or None.
-        """
+        """Return the `Positions` of the input, and a list: that of each self-attention or None."""
         choice = POSITIONS[self.hp.positions]
         kind = choice.load()
         args = dict(
@@ -251,9 +247,8 @@ class Transformer(TranslationModel):
         )
         if not choice.relative:
             return kind(**args), [None] * num_blocks
-        if kind.shared:
-            return Positions(**args), [kind(**args)] * num_blocks
-        return Positions(**args), [kind(**args) for _ in range(num_blocks)]
+        layers = [kind(**args) for _ in range(1 if kind.shared else num_blocks)]
+        return Positions(**args), layers * num_blocks if kind.shared else layers
 
     def sublayer_args(self):
         """Return the arguments of `MultiheadAttention` and of `Feedforward`, two dicts."""

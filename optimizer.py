@@ -145,8 +145,7 @@ class GradientSum:
 def clip_gradients(gradients, max_norm):
     """Scale gradients down if the norm of all together is above `max_norm` (Pascanu et al. 2013).
 
-    Args:
-      gradients: those of this replica. Their sum over all replicas is clipped.
+    `gradients` are those of this replica. Their sum over all replicas is clipped.
     """
     context = tf.distribute.get_replica_context()
     gradients = context.all_reduce("SUM", [tf.convert_to_tensor(g) for g in gradients])

@@ -33,11 +33,7 @@ def one_thread_per_operation():
 
 
 def map_in_threads(function, items, threads):
-    """Yield function(item) for each item, in their order, computed in so many threads.
-
-    Args:
-      items: list.
-    """
+    """Yield function(item) for each item of a list, in their order, computed in threads."""
     if threads == 1 or len(items) == 1:
         yield from map(function, items)
         return
@@ -93,11 +89,7 @@ def map_on_cores(function, items):
 
 
 def prepare_process(function, parent):
-    """Prepare a new process. It gets the function once, and not with each item.
-
-    Args:
-      parent: id of the process that waits for the results.
-    """
+    """Prepare a new process. It gets the function once, and not with each item."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     threading.Thread(target=end_with, args=[parent], daemon=True).start()
     compute.function = function

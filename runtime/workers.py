@@ -20,7 +20,7 @@ def make_strategy():
         try:
             return tf.distribute.MultiWorkerMirroredStrategy()
         except (TypeError, ValueError, tf.errors.OpError) as error:
-            problem = str(error).partition("\n")[0]
+            problem = str(error).partition("\n")[0].rstrip(".")
             raise InputError(f"TF_CONFIG: {problem}. Write it as in docs/workers.md") from None
     devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("CPU")
     if len(devices) > 1:

@@ -213,5 +213,6 @@ def test_a_killed_worker_ends_the_other_and_both_can_resume(flags, tmp_path, kil
 def test_a_wrong_cluster_is_one_line(flags, config, problem):
     with Forked(["train.py", *command_line(flags)], env=dict(TF_CONFIG=config)) as process:
         _, printed = process.communicate()
-    assert process.returncode == 2 and printed.count("\n") == 1
-    assert re.fullmatch(f"train.py: TF_CONFIG: .*{problem}.*workers.md\n", printed)
+    assert process.returncode == 2 and "Traceback" not in printed
+    line = printed.splitlines()[-1]  # TensorFlow may print lines about CUDA
+    assert re.fullmatch(f"train.py: TF_CONFIG: .*{problem}.*workers.md", line)
