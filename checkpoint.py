@@ -27,7 +27,7 @@ class Row(NamedTuple):
     step: int
     epoch_done: bool = True  # whether it is the end of its epoch
     seconds: float = 0.0  # of training so far
-    sums: tuple = (0, 0.0, 0.0)  # steps, loss and accuracy of the epoch so far
+    sums: list = [0.0, 0.0, 0.0]  # steps, loss and accuracy of the epoch so far
     text: str = ""  # digest of the training text
     dev: str = ""  # digest of the development set, if there is one
     metric: str = ""  # of the score

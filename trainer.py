@@ -336,7 +336,7 @@ class Trainer:
             self.step,
             self.epoch_done,
             self.elapsed(),
-            tuple(self.sums.tolist()),
+            self.sums.tolist(),
             *self.digests,
             self.hp.metric,
             score,

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import checkpoint
 from processes import ROOT, command_line, forked, forked_script
 
 # What the scripts at the root import from.
@@ -64,9 +65,7 @@ def run_main(script, flags):
       script: module, for example `train`.
       flags: dict.
     """
-    settle = dict(prepro="make_hparams", train="find_start").get(script.__name__, "settle")
-    settled = getattr(script, settle)(flags)
-    return script.main(*settled) if type(settled) is tuple else script.main(settled)
+    return script.main(dict(flags))
 
 
 def run_program(code, name, namespace) -> str:
@@ -202,49 +201,30 @@ def event_values(logdir):
     return found
 
 
-def parameters(logdir):
-    """Read the parameters of the latest checkpoint, by the keys of its variables."""
-    import tensorflow as tf
+def latest(logdir) -> Path:
+    """Return the file of the latest checkpoint."""
+    return saved_paths(logdir)[-1]
 
-    import checkpoint
 
-    reader = tf.train.load_checkpoint(str(checkpoint.latest_readable(logdir)))
-    names = [name for name in reader.get_variable_to_shape_map() if name.startswith("weights")]
-    return {name: reader.get_tensor(name) for name in names}
+def parameters(logdir) -> dict:
+    """Read the parameters of the latest checkpoint, by their names of 2017."""
+    return checkpoint.weights_of(checkpoint.load(latest(logdir)))
 
 
 def saved_rows(logdir) -> list:
-    """The rows of the checkpoints in `logdir` that run.json lists, oldest first."""
-    import manifest
-
-    return manifest.existing(logdir, manifest.read_rows(logdir))
+    """The rows of the checkpoints in `logdir` that have a file, oldest first."""
+    return checkpoint.existing(logdir, checkpoint.read_rows(logdir))
 
 
-def saved_paths(logdir) -> list:
-    """The paths of these checkpoints."""
-    return [Path(logdir) / row.name for row in saved_rows(logdir)]
+def saved_paths(logdir) -> list[Path]:
+    """The files of these checkpoints."""
+    return [checkpoint.path_of(logdir, row) for row in saved_rows(logdir)]
 
 
 def dev_scores(logdir) -> dict:
     """The scores in run.json by the names of checkpoints."""
-    import manifest
-
-    rows = manifest.read_rows(logdir)
+    rows = checkpoint.read_rows(logdir)
     return {row.name: row.score for row in rows if row.score is not None}
-
-
-def save(objects, logdir, *clock, keep=5, score=None):
-    """Save a checkpoint after the others in `logdir`, at epoch, step and epoch_done; its path."""
-    import manifest
-
-    import checkpoint
-
-    row = manifest.make_row(*clock)
-    if score is not None:
-        row = row._replace(score=score, metric="bleu", dev="digest")
-    earlier = [other for other in manifest.read_rows(logdir) if other.place < row.place]
-    checkpoint.save(objects, logdir, [*earlier, row], keep)
-    return Path(logdir) / row.name
 
 
 def write_pairs(folder, pairs):
