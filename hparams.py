@@ -702,7 +702,7 @@ def load_hparams(given) -> Hyperparams:
     try:
         saved = json.loads(path.read_text("utf-8"))
         saved = Hyperparams(**{name: v for name, v in saved.items() if name not in UNSAVED})
-    except (InputError, OSError, TypeError, ValueError) as error:
+    except (InputError, OSError, AttributeError, TypeError, ValueError) as error:
         raise InputError(
             f"{path}: not hyperparameters of this project ({error}). Copy the file again from the"
             " folder in which the model was trained"

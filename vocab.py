@@ -305,8 +305,8 @@ TOKENIZERS = dict(words=WordVocab, bpe=SubwordVocab)
 def load_vocabs(folder, hp):
     """Load the vocabularies of source and target from a folder. A joint one is one object for both.
 
-    Those of a trained model are in its `logdir`: prepro.py may have written others to `preprocessed`
-    in the meantime.
+    Those of a trained model are in its `logdir`: prepro.py may have written others to
+    `preprocessed` in the meantime.
 
     Returns:
       (Vocab, Vocab)

@@ -15,6 +15,7 @@ import os
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
 import harness
 import numpy as np

@@ -133,6 +133,6 @@ def find_min_cnt(paths, vocab_sizes, min_cnt=None) -> int:
             return int(candidate)
     raise InputError(
         f"{paths[0]} and {paths[1]} are not the vocabularies of this model, which has"
-        f" {vocab_sizes[0]} and {vocab_sizes[1]} words. Copy the model's own files there, name their"
-        " folder with --preprocessed, or give the right --min_cnt"
+        f" {vocab_sizes[0]} and {vocab_sizes[1]} words. Copy the model's own files there, name"
+        " their folder with --preprocessed, or give the right --min_cnt"
     )

@@ -317,7 +317,7 @@ def test_what_a_model_depends_on_is_fixed():
 
 @pytest.mark.parametrize(
     "change",
-    ["{", "[]", "[" * 100_000, {"maxlen": "ten"}, {"maxlen": 15.0}, {"maxlen": 0}, {"heads": 8}]
+    ["{", "[]", {"maxlen": "ten"}, {"maxlen": 15.0}, {"maxlen": 0}, {"heads": 8}]
     + [{"sinusoid": "false"}, {"source_lang": "../x"}],
 )
 def test_a_damaged_file_is_named(tmp_path, change):
