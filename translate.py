@@ -130,9 +130,10 @@ def settle(flags):
         one_thread_per_operation()
     scored = prefixes = None
     if options.score != NONE:
-        scored = read_scored(options)
+        scored = read_sides(options, "score")
     elif options.prefix != NONE:
-        prefixes = read_prefixes(options)
+        check_regular_file(options.source, "with --prefix it is read twice. Write it to a file")
+        _, prefixes = read_sides(options, "prefix")
     elif os.path.isfile(options.source) or os.path.isdir(options.source):  # no pipe
         next(read_lines(options.source, SOURCE_HINT), None)  # for its errors
     return options, models, scored, prefixes
@@ -148,47 +149,22 @@ def check_model(options, hp):
     options.check_needs(hp)
 
 
-def read_other_side(source, num_lines, path, name, remedy) -> list[str]:
-    """Read a file that has a line for each line of the source.
+def read_sides(options, name):
+    """Read the lines of the source, and those of the file that the flag `name` names.
 
-    Args:
-      source: the path of the source, which has `num_lines` lines.
-      path: the value of the flag `name`.
-      remedy: the end of the message if the files differ in length.
+    Raises:
+      InputError: the files differ in length.
     """
     from text import read_lines  # here, as in `settle`
 
-    lines = list(read_lines(path, f"Check the path, which --{name} names"))
-    if len(lines) != num_lines:
-        raise InputError(f"{source}: {num_lines} lines, but {path} has {len(lines)}. {remedy}")
-    return lines
-
-
-def read_scored(options):
-    """Read the lines of the source and the translations to score, lists of str.
-
-    Args:
-      options: TranslateFlags.
-    """
-    from text import read_lines  # here, as in `settle`
-
-    lines = list(read_lines(options.source, SOURCE_HINT))
-    remedy = "Make line n of one file the translation of line n of the other"
-    return lines, read_other_side(options.source, len(lines), options.score, "score", remedy)
-
-
-def read_prefixes(options) -> list[str]:
-    """Read the first words of each translation.
-
-    Args:
-      options: TranslateFlags.
-    """
-    from text import read_lines  # here, as in `settle`
-
-    check_regular_file(options.source, "with --prefix it is read twice. Write the text to a file")
-    num_lines = sum(1 for _ in read_lines(options.source, SOURCE_HINT))
-    remedy = "Give one line, which may be empty, for each line of the source"
-    return read_other_side(options.source, num_lines, options.prefix, "prefix", remedy)
+    paths = options.source, getattr(options, name)
+    lines, others = (list(read_lines(path, "Check the path")) for path in paths)
+    if len(lines) != len(others):
+        raise InputError(
+            f"{paths[0]}: {len(lines)} lines, but {paths[1]} has {len(others)}. Make line n of one"
+            " file belong to line n of the other"
+        )
+    return lines, others
 
 
 if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
