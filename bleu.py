@@ -1,9 +1,7 @@
 """Score translations: BLEU as in the 2017 code, and sacreBLEU, which is comparable elsewhere."""
 
 import functools
-import itertools
 import logging
-import os
 import warnings
 from typing import NamedTuple
 
@@ -11,32 +9,14 @@ import regex
 import sacrebleu
 from sacrebleu.significance import PairedTest
 
-from text import SentenceFile, training_files
-
 # sacreBLEU's tokenizers for languages that write no spaces between words.
 TOKENIZERS = dict(zh="zh", ja="char", th="char", lo="char", km="char", my="char", bo="char")
 DEFAULT_TOKENIZER = "13a"
-# Scripts that identify a language. Japanese comes before Chinese, since it uses Han too.
-SCRIPTS = dict(
-    ja=r"[\p{Hiragana}\p{Katakana}]",
-    zh=r"\p{Han}",
-    th=r"\p{Thai}",
-    lo=r"\p{Lao}",
-    km=r"\p{Khmer}",
-    my=r"\p{Myanmar}",
-    bo=r"\p{Tibetan}",
-    ko=r"\p{Hangul}",
-    el=r"\p{Greek}",
-    ka=r"\p{Georgian}",
-    hy=r"\p{Armenian}",
-)
-# Scripts that several languages share.
-SHARED_SCRIPTS = dict.fromkeys(("ru", "uk", "be", "bg", "mk"), r"\p{Cyrillic}")
-SHARED_SCRIPTS |= dict.fromkeys(("ar", "fa", "ur"), r"\p{Arabic}")
-SHARED_SCRIPTS |= dict.fromkeys(("hi", "mr", "ne"), r"\p{Devanagari}")
-SHARED_SCRIPTS |= dict(he=r"\p{Hebrew}", bn=r"\p{Bengali}")
-WRONG_CODES = dict(jp="ja", cn="zh", kr="ko", cz="cs", gr="el", se="sv", dk="da")
-MAX_SCRIPT_SENTENCES = 1000  # that are read to find the script of a text
+# Tokenizers for the scripts of these languages. Japanese text has Han characters, too.
+SCRIPTS = {
+    r"[\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]": "char",
+    r"\p{Han}": "zh",
+}
 MIN_SCRIPT_SHARE = 0.2  # of the letters; in Japanese up to four of five letters are Han
 LITTLE_LEARNED_HINT = (
     "The model has learned too little. Train longer (--num_epochs, --max_steps or --minutes) or on"
@@ -154,18 +134,6 @@ def compare_systems(references, hypotheses, others, lang) -> dict:
     return comparisons
 
 
-def tokenizer_note(lang, references) -> str:
-    """Return a note if the references are not in the script of `lang`, else an empty string."""
-    tokenizer = choose_tokenizer(lang, tuple(references))
-    if tokenizer == TOKENIZERS.get(lang, DEFAULT_TOKENIZER) or may_be_in(lang, references):
-        return ""
-    (name, *_) = [name for name, other in TOKENIZERS.items() if other == tokenizer]
-    return (
-        f"The references are not in the script of --target_lang {lang}. sacreBLEU uses the"
-        f" tokenizer {tokenizer}, as for --target_lang {name}"
-    )
-
-
 @functools.lru_cache(8)
 def choose_tokenizer(lang, references) -> str:
     """Choose sacreBLEU's tokenizer by the language, or by the script of the references.
@@ -182,63 +150,10 @@ def choose_tokenizer(lang, references) -> str:
     """
     if lang in TOKENIZERS:
         return TOKENIZERS[lang]
-    return TOKENIZERS.get(script_language(references), DEFAULT_TOKENIZER)
-
-
-def script_language(sentences) -> str | None:
-    """Return the language that the script of sentences identifies, or None."""
-    return next((lang for lang in SCRIPTS if is_in_script(sentences, SCRIPTS[lang])), None)
-
-
-def is_in_script(sentences, script) -> bool:
-    """Whether enough letters of sentences are in a script, a pattern as in `SCRIPTS`."""
-    text = " ".join(sentences)
-    letters = len(regex.findall(r"\p{L}", text))
-    return len(regex.findall(script, text)) > MIN_SCRIPT_SHARE * letters
-
-
-def training_language_notes(hp) -> list[str]:
-    """Return notes on the languages of the training text, from its first sentences."""
-    sides = [
-        [*itertools.islice(SentenceFile(path).sentences(), MAX_SCRIPT_SENTENCES)]
-        if os.path.isfile(path)  # a pipe can be read only once
-        else []
-        for path in training_files(hp)[0]
-    ]
-    notes = [
-        f"--{name} {getattr(hp, name)}: the code of this language is {code}"
-        for name in ("source_lang", "target_lang")
-        if (code := WRONG_CODES.get(getattr(hp, name)))
-    ]
-    return notes + language_notes(hp, "train", *sides)
-
-
-def language_notes(hp, part, sources, targets) -> list[str]:
-    """Return a note for each side of a text that is not in the script of its language.
-
-    Args:
-      part: "train", "dev" or "test".
-      sources, targets: lists of sentences.
-    """
-    return [
-        f"{getattr(hp, f'{side}_{part}')}: this text is not in the script of --{side}_lang"
-        f" {getattr(hp, f'{side}_lang')}. Check the languages and the order of the files"
-        for side, sentences in (("source", sources), ("target", targets))
-        if not may_be_in(getattr(hp, f"{side}_lang"), sentences)
-    ]
-
-
-def may_be_in(lang, sentences) -> bool:
-    """Whether the script of sentences allows that they are in a language.
-
-    >>> [may_be_in(lang, ["我爱你。"]) for lang in ("en", "ru", "zh", "yue")]
-    [False, False, True, True]
-    """
-    # Longer codes name other languages of a script, or a script: yue, zh_Hant.
-    if len(lang) > 2 or not any(map(str.strip, sentences)):
-        return True
-    script = (SCRIPTS | SHARED_SCRIPTS).get(lang)
-    return is_in_script(sentences, script) if script else not script_language(sentences)
+    text = " ".join(references)
+    least = MIN_SCRIPT_SHARE * len(regex.findall(r"\p{L}", text))
+    names = (name for script, name in SCRIPTS.items() if len(regex.findall(script, text)) > least)
+    return next(names, DEFAULT_TOKENIZER)
 
 
 def empty_note(got) -> str:

@@ -32,7 +32,6 @@ from runtime.files import (
 from runtime.parallel import map_on_cores
 from text import (
     SentenceFile,
-    check_text_files,
     empty_text_error,
     normalize_lines,
     read_pairs,
@@ -63,7 +62,7 @@ class EncodedText(NamedTuple):
     num_empty: int  # pairs with an empty side
     empty_pairs: list[int]  # their indices, if the text is kept
     has_words: tuple[bool, bool]  # whether cleaning left any text on each side
-    skipped: list = ()  # of each file, for `skipped_note`; only of a complete text
+    skipped: str = ""  # `skipped_note`, of a complete text
 
 
 class EvalSet(NamedTuple):
@@ -141,7 +140,6 @@ def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
     Args:
       write_files: whether these files may be written; else they are temporary.
     """
-    check_text_files(hp, "train")
     paths = hp.source_train, hp.target_train
     encoded = encode_training_text(hp, vocabs, write_files)
     check_pairs_left(paths, vocabs, hp.maxlen, encoded)
@@ -151,9 +149,8 @@ def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
         f" {encoded.total - num_empty - len(data.X)} are longer than maxlen {hp.maxlen},"
         f" {num_empty} have an empty line on a side"
     )
-    names = [name for pair in training_files(hp) for name in pair]
-    if note := skipped_note(names, encoded.skipped):
-        print(note)
+    if encoded.skipped:
+        print(encoded.skipped)
     sides = [*zip(paths, (data.X, data.Y), vocabs, strict=True)]
     try:
         shares = [unknown_share(ids, vocab) for _, ids, vocab in sides]
@@ -168,7 +165,7 @@ def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
             raise InputError(
                 f"{path}: {share:.0%} of its {token_name} are not in {vocab.path}, so the model"
                 " could not learn anything. Check --source_lang, --target_lang and --preprocessed,"
-                f" run prepro.py with this text{vocab.more_tokens}"
+                " or run prepro.py with this text"
             )
     return data
 
@@ -176,12 +173,12 @@ def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
 def encode_training_text(hp, vocabs, write_files) -> EncodedText:
     """Encode the training text into files, unless there are files of this text already."""
     if hp.changes_text:
-        pairs, sides = open_training_files(hp, vocabs), ([], [])
+        pairs, sides = open_training_files(hp), ([], [])
         for block in itertools.chain.from_iterable(read_pairs(pair, "reading") for pair in pairs):
             for side, sentences in zip(sides, block, strict=True):
                 side += sentences
         encoded = encode_training_block(hp, vocabs, sides)
-        return encoded._replace(skipped=[file.skipped for pair in pairs for file in pair])
+        return encoded._replace(skipped=skipped_note(itertools.chain(*pairs)))
     if encoded := read_id_files(hp.id_folder, hp, vocabs):
         return encoded
     if write_files:
@@ -228,15 +225,12 @@ def warn_unknown(ids, path, vocab):
         )
 
 
-def load_test_data(hp, vocabs, part="test", text=None) -> EvalSet:
+def load_test_data(hp, vocabs, part="test") -> EvalSet:
     """Load and encode the test set, or the development set if `part` is "dev".
 
     The first reference of a pair is its target.
-
-    Args:
-      text: what `read_eval_set` returned, or None to read it here.
     """
-    source, references = text or read_eval_set(hp, part)
+    source, references = read_eval_set(hp, part)
     paths = getattr(hp, f"source_{part}"), getattr(hp, f"target_{part}")
     target = references[0]
     sides = source.raw, target.raw
@@ -375,18 +369,17 @@ def read_id_files(folder, hp, vocabs) -> EncodedText | None:
             return None
         counts = int(info["total"]), int(info["num_empty"])
         has_words = tuple(map(bool, info["has_words"]))
-        skipped = [(int(count), int(first)) for count, first in info["skipped"]]
+        skipped = str(info["skipped"])
     except (OSError, InputError, *MALFORMED_JSON):
         return None  # they are missing or damaged, or the text is missing
-    if len(sides[0]) != len(sides[1]) or len(skipped) != 2 * len(training_files(hp)):
+    if len(sides[0]) != len(sides[1]):
         return None
     return EncodedText(SentencePairs(*sides, [], [], []), *counts, [], has_words, skipped)
 
 
-def open_training_files(hp, vocabs) -> list:
+def open_training_files(hp) -> list:
     """Open the training text: a pair of `SentenceFile` for each pair of paths."""
-    is_markup = vocabs[0].is_markup
-    return [[SentenceFile(path, is_markup) for path in pair] for pair in training_files(hp)]
+    return [[SentenceFile(path) for path in pair] for pair in training_files(hp)]
 
 
 def share_id_files(hp, vocabs):
@@ -414,7 +407,7 @@ def share_id_files(hp, vocabs):
 
 def write_id_files(folder, hp, vocabs):
     """Encode the training text, and write it to files block by block, to save memory."""
-    files = open_training_files(hp, vocabs)
+    files = open_training_files(hp)
     sides = itertools.chain.from_iterable(read_pairs(pair, "reading") for pair in files)
     key, dtype = id_files_key(hp, vocabs), id_dtype(vocabs)
     total = num_empty = 0
@@ -427,7 +420,7 @@ def write_id_files(folder, hp, vocabs):
             for writer, ragged in zip(writers, (data.X, data.Y), strict=True):
                 writer.add(ragged)
     info = dict(key=key, total=total, num_empty=num_empty, has_words=has_words.tolist())
-    info["skipped"] = [file.skipped for pair in files for file in pair]
+    info["skipped"] = skipped_note(itertools.chain(*files))
     (folder / "info.json").write_text(json.dumps(info))
     for path in folder.iterdir():
         fsync(path)

@@ -108,8 +108,6 @@ from bleu import (
     confidence_intervals,
     corpus_score,
     empty_note,
-    language_notes,
-    tokenizer_note,
 )
 from data_load import load_test_data
 from inference import (
@@ -254,10 +252,6 @@ def main(options, models, test=None, others=None):
     decoding = describe_decoding(loaded)
     digest = checkpoint.parameters_digest(paths)
     identity = describe_identity(loaded, decoding, digest, test)
-    for note in language_notes(hp, "test", test.data.Sources, test.data.Targets):
-        print(note, file=sys.stderr)
-    if note := tokenizer_note(hp.target_lang, test.references[0]):
-        print(note)
     print(f"Translating {len(test.data.X)} sentences: {decoding}")
     search = SearchDecoder(loaded, show_progress=True)
     found = SharedDecoder(search, path, settings=f"{decoding}, {digest}")(test.data.X)

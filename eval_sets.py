@@ -4,7 +4,6 @@ import os
 import sys
 from typing import NamedTuple
 
-from formats import FORMAT_LINES, SHOWN_IN, check_sentences, root_element
 from runtime.errors import InputError
 from runtime.files import split_paths
 from segments import (
@@ -20,9 +19,7 @@ from segments import (
 )
 from text import (
     check_same_length,
-    check_text_files,
     clean,
-    count_skipped,
     empty_text_error,
     is_tag_line,
     language_code,
@@ -31,8 +28,6 @@ from text import (
     skipped_note,
 )
 
-MAX_TEST_CHARS = 2**28  # a test set is in memory
-
 
 class EvalSentences(NamedTuple):
     """The sentences of a test or development file, or of one side of a file with several."""
@@ -40,7 +35,7 @@ class EvalSentences(NamedTuple):
     cleaned: list[str]  # as the 2017 code cleans them
     raw: list[str]  # as a person reads them
     segments: list[Segment]  # one per sentence if the file is XML, else empty
-    markup_lines: list[int]  # numbers of the lines that are skipped
+    num_skipped: int  # lines without a sentence
     path: str
     role: str | None = None  # a value of ROLES, if the file says it
     lang: str | None = None  # as the file names it
@@ -51,15 +46,9 @@ class EvalSentences(NamedTuple):
         """Number of sentences."""
         return len(self.raw)
 
-    @property
-    def skipped(self) -> tuple[int, int]:
-        """The `count_skipped` of the file."""
-        return count_skipped(self.markup_lines)
-
 
 def read_eval_set(hp, part="test"):
     """Read the test set, or the development set if `part` is "dev"; see `read_test_set`."""
-    check_text_files(hp, part)
     source_path, target_paths = (getattr(hp, f"{side}_{part}") for side in ("source", "target"))
     return read_test_set(source_path, split_paths(target_paths), hp.source_lang, hp.target_lang)
 
@@ -78,14 +67,15 @@ def read_test_set(source_path, target_paths, source_lang, target_lang):
       score.
     """
     source_sides = read_test_file(source_path)
-    has_both = any(os.path.samefile(path, source_path) for path in target_paths)
+    source_file = os.path.realpath(source_path)
+    has_both = source_file in map(os.path.realpath, target_paths)
     (source,) = choose_sides(source_sides, SOURCE, source_lang, target_lang, has_both)
     if not any(source.raw):
         raise empty_text_error(source_path, len(source.raw))
     targets, columns = [], []  # the references, and for each one the row of each source sentence
     files = [source]
     for path in target_paths:
-        same_file = os.path.samefile(path, source_path)
+        same_file = os.path.realpath(path) == source_file
         sides = source_sides if same_file else read_test_file(path)
         files += [] if same_file else sides[:1]
         for target in choose_sides(sides, REFERENCE, target_lang, source_lang, same_file):
@@ -98,7 +88,7 @@ def read_test_set(source_path, target_paths, source_lang, target_lang):
                 )
             targets.append(target)
             columns.append(align(source, target, same_file))
-    if note := skipped_note([file.path for file in files], [file.skipped for file in files]):
+    if note := skipped_note(files):
         print(note)
     rows = [
         [(target, row) for target, row in zip(targets, aligned, strict=True) if row is not None]
@@ -125,7 +115,7 @@ def take_rows(found, path) -> EvalSentences:
     """Build from a list of pairs: an EvalSentences, and the index of a sentence in it."""
     cleaned = [side.cleaned[row] for side, row in found]
     raw = [side.raw[row] for side, row in found]
-    return EvalSentences(cleaned, raw, [], [], path)
+    return EvalSentences(cleaned, raw, [], 0, path)
 
 
 # A file -------------------------------------------------------------------------
@@ -136,39 +126,24 @@ def read_test_file(path) -> list[EvalSentences]:
 
     In XML, a sentence is the text of a `<seg>`. Otherwise it is a line.
     """
-    lines, chars = [], 0
-    for line in read_lines(path):
-        lines.append(line)
-        chars += len(line) + 1
-        if chars > MAX_TEST_CHARS:
-            raise InputError(
-                f"{path}: has more than {MAX_TEST_CHARS >> 20} million characters, too many for a"
-                " test set. Use a part of it"
-            )
-    head = lines[:FORMAT_LINES]
-    root = root_element(head)
-    has_segments = any(map(opens_segment, lines if root else head))
-    if root in ("tmx", "dataset") or (
-        has_segments and any(opens_segment(line, "tuv|src|ref|hyp") for line in lines)
-    ):
-        sides, skipped = parse_xml(path, "\n".join(lines)), []
-    elif has_segments:
-        sides, skipped = parse_segments(path, lines)
-    else:
-        check_sentences(path, head)
+    lines = list(read_lines(path))
+    if not any(map(opens_segment, lines)):
         raw = [line for line in lines if not is_tag_line(line)]
-        skipped = [number for number, line in enumerate(lines, 1) if is_tag_line(line)]
-        sides = [Side(None, None, raw, raw, [])]
-    return [normalize_side(side, skipped, path) for side in sides]
+        sides, num_skipped = [Side(None, None, raw, raw, [])], len(lines) - len(raw)
+    elif any(opens_segment(line, "tuv|src|ref|hyp") for line in lines):
+        sides, num_skipped = parse_xml(path, "\n".join(lines)), 0
+    else:
+        sides, num_skipped = parse_segments(path, lines)
+    return [normalize_side(side, num_skipped, path) for side in sides]
 
 
-def normalize_side(side, skipped, path) -> EvalSentences:
+def normalize_side(side, num_skipped, path) -> EvalSentences:
     """Normalize the sentences of a `Side`, since translations are normalized."""
     cleaned = [clean(content).strip() for content in normalize_lines(side.contents)]
     raw = normalize_lines(side.raw)
     changed = sum(before != after for before, after in zip(side.raw, raw, strict=True))
     return EvalSentences(
-        cleaned, raw, side.segments, skipped, path, side.role, side.lang, num_normalized=changed
+        cleaned, raw, side.segments, num_skipped, path, side.role, side.lang, changed
     )
 
 
@@ -205,7 +180,7 @@ def choose_sides(sides, role, lang, other_lang, has_both) -> list[EvalSentences]
             raise InputError(
                 f"{path}: holds the languages {found}, and {'several of them' if langs else 'none'}"
                 f" match {lang}, the {role} language of the model. Write the text of each side to"
-                f" a file of its own ({SHOWN_IN})"
+                " a file of its own (docs/training.md#formats shows how)"
             )
         sides = [side for side in sides if side.lang in langs]
     (name,) = langs

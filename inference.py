@@ -572,14 +572,14 @@ class Translator:
 
     def notes(self) -> list[str]:
         """Describe what the translations of all lines so far may lack."""
-        hp, vocab, notes = self.loaded.hp, self.loaded.vocabs[0], []
+        hp, notes = self.loaded.hp, []
         if count := self.truncated:
             lines = f"1 {self.unit} was" if count == 1 else f"{count} {self.unit}s were"
             first = f"(first: {self.unit} {self.first_truncated})"
             notes.append(f"{lines} truncated to {self.max_tokens - 1} tokens {first}")
-        if (count := self.with_unknown) and vocab.lacks:
+        if (count := self.with_unknown) and hp.tokenizer == "bpe":
             lines = f"1 {self.unit} has" if count == 1 else f"{count} {self.unit}s have"
-            notes.append(f"{lines} {vocab.lacks} that the vocabulary lacks")
+            notes.append(f"{lines} characters that the vocabulary lacks")
         if note := limit_note(self.at_limit, self.translated, hp):
             notes.append(f"{note}. {limit_hint(hp)}")
         return notes

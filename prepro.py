@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import io
+import itertools
 import os
 import re
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 from hparams import MIN_COVERAGE, Hyperparams, choose_vocab_size, make_hparams
 from runtime.cli import parse_flags, run_script
 from runtime.errors import InputError
-from runtime.files import atomic_write, check_not_directory, keep_copy, write_error
+from runtime.files import atomic_write, keep_copy, write_error
 from runtime.flags import AUTO
 from runtime.parallel import map_on_cores
 
@@ -25,7 +26,6 @@ import numpy as np
 import sentencepiece
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
-from bleu import training_language_notes
 from forms import fold
 from ids import BOS, EOS, PAD, SPECIALS, UNK
 from overlap import overlap_notes
@@ -34,14 +34,13 @@ from text import (
     SentenceFile,
     blocks,
     check_same_length,
-    check_text_files,
     clean,
     empty_text_error,
     normalize,
     skipped_note,
     training_files,
 )
-from vocab import TOKENIZERS, SubwordVocab, WordVocab
+from vocab import SubwordVocab, WordVocab
 
 SPECIAL_COUNT = 1_000_000_000  # count written for the special tokens, above every `min_cnt`
 RARE_COUNT = 10  # a merged subword seen less often is rare
@@ -104,21 +103,12 @@ def make_vocab(files) -> str:
 def check_symbols(symbols):
     """Raise InputError unless `symbols`, a list of str, can be subwords."""
     for symbol in symbols:
-        problem = None
-        if symbol.split() != [symbol] or "▁" in symbol:
-            problem = "is empty, or has a space or ▁ in it"
-        elif symbol != normalize(symbol):
-            problem = "has invisible characters in it, which are removed from text"
-        elif symbol in SPECIALS:
-            problem = "is a special token already"
-        elif re.fullmatch("<0x[0-9A-F]{2}>", symbol):
-            problem = "is the name of a byte for sentencepiece"
-        elif symbols.count(symbol) > 1:
-            problem = "is there twice"
-        if problem:
+        is_word = symbol.split() == [symbol] and symbol == normalize(symbol) and "▁" not in symbol
+        is_taken = symbol in SPECIALS or re.fullmatch("<0x[0-9A-F]{2}>", symbol)
+        if not is_word or is_taken or symbols.count(symbol) > 1:
             raise InputError(
-                f"symbols {','.join(symbols)}: {symbol!r} {problem}. Write words with commas"
-                " between them, for example '>>de<<,>>fr<<'"
+                f"symbols {','.join(symbols)}: {symbol!r} cannot be a subword, or is there twice."
+                " Write words with commas between them, for example '>>de<<,>>fr<<'"
             )
 
 
@@ -310,8 +300,14 @@ def train_sentencepiece(word2cnt, vocab_size, sources, fold_lang=None, **more) -
                 **dict(zip(names, SPECIALS, strict=True)) | more,
             )
     except RuntimeError as error:
-        coverage = more.get("character_coverage", 1.0)
-        raise explain_trainer_error(str(error), vocab_size, sources, coverage) from None
+        size = re.search(r"(?:<=|\d vs) (\d+)", str(error))
+        if not size:
+            raise
+        raise SizeError(
+            f"{' and '.join(sources)}: this text does not allow {vocab_size} subwords. Use"
+            f" --vocab_size {size[1]}, the nearest number, or --vocab_size {AUTO}",
+            int(size[1]),
+        ) from None
     return model.getvalue()
 
 
@@ -378,29 +374,6 @@ class SizeError(InputError):
         self.possible_size = possible_size
 
 
-def explain_trainer_error(message, vocab_size, sources, coverage) -> InputError:
-    """Return the error that explains a message of sentencepiece's trainer, with a remedy."""
-    paths = " and ".join(sources)
-    if match := re.search(r"<= (\d+)", message):
-        problem, bound = "the text has room for at most {} subwords", "less"
-    elif match := re.search(r"required_chars\. \d+ vs (\d+)", message):
-        problem, bound = "the characters of the text need at least {} subwords", "more"
-    else:
-        return InputError(
-            f"{paths}: sentencepiece cannot make subwords of this text ({message}). Check the files"
-        )
-    size = int(match[1])
-    lower = min(0.9995, 1 - 2 * (1 - coverage))
-    fewer = ""
-    if bound == "more" and lower >= MIN_COVERAGE:
-        fewer = f", or --character_coverage {lower:.4g} to leave out the rarest characters"
-    return SizeError(
-        f"{paths}: {problem.format(size)}, and vocab_size is {vocab_size}. Use --vocab_size {size}"
-        f" or {bound}, or --vocab_size {AUTO}{fewer}",
-        size,
-    )
-
-
 # Files -------------------------------------------------------------------------
 
 
@@ -417,15 +390,12 @@ def main(hp):
     Args:
       hp: Hyperparams.
     """
-    check_text_files(hp, "train")
     if os.path.exists("hyperparams.py"):  # that of the 2017 code, which users edit
         print("hyperparams.py: is not read. Give its values as flags", file=sys.stderr)
     paths = training_files(hp)
-    is_markup = TOKENIZERS[hp.tokenizer].is_markup
-    pairs = [[SentenceFile(path, is_markup) for path in pair] for pair in paths]
+    pairs = [[SentenceFile(path) for path in pair] for pair in paths]
     WRITERS[hp.tokenizer](hp, pairs)
-    files = [file for pair in pairs for file in pair]
-    if note := skipped_note([file.path for file in files], [file.skipped for file in files]):
+    if note := skipped_note(itertools.chain(*pairs)):
         print(note)
     for source, target in paths:
         if os.path.samefile(source, target):
@@ -433,12 +403,10 @@ def main(hp):
                 f"{source}: this file is both sides of the text. A model will learn to copy",
                 file=sys.stderr,
             )
-    for note in training_language_notes(hp):
-        print(note, file=sys.stderr)
     if all(os.path.isfile(path) for pair in paths for path in pair):  # a pipe is read only once
         for note in overlap_notes(hp):
             print(note)
-        for note in shift_notes(paths, is_markup):
+        for note in shift_notes(paths):
             print(note, file=sys.stderr)
     print("Done")
 
@@ -487,14 +455,11 @@ def write_words(hp, pairs):
     Args:
       pairs: list of pairs of `SentenceFile`, source and target.
     """
-    paths = WordVocab.paths(hp)
-    for path in paths:
-        check_not_directory(path)
     # Count both sides before writing, so that the two files always belong together.
     contents = [make_vocab(files) for files in zip(*pairs, strict=True)]
     for pair in pairs:
         check_same_length(*pair)
-    for path, content in zip(paths, contents, strict=True):
+    for path, content in zip(WordVocab.paths(hp), contents, strict=True):
         replace_vocab(path, content.encode())
         print(f"{path}: {len(content.splitlines())} words")
 

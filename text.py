@@ -7,14 +7,12 @@ carriage return, which would shift one side of a parallel corpus against the oth
 import contextlib
 import gzip
 import itertools
-import os
 import unicodedata
 import zlib
 
 import regex
 from tqdm import tqdm
 
-from formats import FIND_ENCODING, FORMAT_LINES, check_first_bytes, check_sentences
 from hparams import Hyperparams
 from runtime.errors import InputError
 from runtime.files import check_exists, split_paths
@@ -105,17 +103,21 @@ def is_tag_line(line) -> bool:
     return "<" in line and bool(TAG_LINE.fullmatch(INVISIBLE_PATTERN.sub("", line)))
 
 
-def starts_with_tag(line) -> bool:
-    """Whether a line is markup for the 2017 code."""
-    return line.startswith("<")
-
-
 # The lines of a file ------------------------------------------------------------
 
 GZIP_MAGIC = b"\x1f\x8b"  # the first two bytes of a compressed file
 BLOCK_LINES = 10_000  # lines in memory as text at a time: strings take far more room than ids
-MAX_LINE_BYTES = 2**25  # a longer line is no sentence, and a small gzip file can hold gigabytes
-ISO_2022_ESCAPE = b"\x1b$"  # before Japanese, Chinese or Korean, which is then ASCII characters
+# What to do if a file is missing that no flag names.
+DEFAULT_HINTS = dict.fromkeys(
+    (Hyperparams.source_train, Hyperparams.target_train),
+    "The default is the corpus of the 2017 code, IWSLT 2016 German-English, which can no longer be"
+    " downloaded. Run `python corpora/download.py multi30k` for another corpus, and name its files"
+    " or your own with --source_train and --target_train. Or run `python corpora/sample.py`, which"
+    " writes a small built-in corpus under these names",
+) | dict.fromkeys(
+    (Hyperparams.source_test, Hyperparams.target_test),
+    "Name a test set with --source_test and --target_test",
+)
 
 
 def read_lines(path, hint="Check the path"):
@@ -140,6 +142,7 @@ def open_unpacked(path, hint="Check the path"):
     try:
         file = open(path, "rb")
     except OSError as error:
+        hint = DEFAULT_HINTS.get(str(path), hint)
         raise InputError(f"{path}: {error.strerror.lower()}. {hint}") from None
     with file:
         is_gzip = file.peek(2)[:2] == GZIP_MAGIC
@@ -157,33 +160,17 @@ def decode_utf8(name, file):
     Args:
       name: that of the file, for messages.
     """
-    not_ascii = 0  # number of the last line that is UTF-8 and not ASCII
-    for number in itertools.count(1):
-        line = file.readline(MAX_LINE_BYTES + 1)
-        if not line:
-            return
-        if number == 1:
-            check_first_bytes(name, line)
-        if len(line) > MAX_LINE_BYTES:
-            raise InputError(
-                f"{name}:{number}: this line is longer than {MAX_LINE_BYTES >> 20} MB. Put one"
-                " sentence on each line"
-            )
+    for number, line in enumerate(file, 1):
         try:
-            text = line.decode("utf-8")
+            text = line.decode("utf-8").removeprefix("\ufeff" if number == 1 else "")
+            position = line.find(b"\0")
         except UnicodeDecodeError as error:
-            remedy = FIND_ENCODING
-            if not_ascii:  # a conversion of the complete file would damage that line
-                remedy = f"Line {not_ascii} is, so correct this line, or delete it on both sides"
+            position = error.start
+        if position >= 0:
             raise InputError(
-                f"{name}:{number}: byte {error.start + 1} of this line is not UTF-8. {remedy}"
-            ) from None
-        if not line.isascii():
-            not_ascii = number
-        elif ISO_2022_ESCAPE in line:
-            raise InputError(f"{name}:{number}: this line is ISO-2022. {FIND_ENCODING}")
-        if number == 1:
-            text = text.removeprefix("\ufeff")  # the byte-order mark
+                f"{name}:{number}: byte {position + 1} of this line is not text in UTF-8. Convert"
+                " the file, for example with `iconv -f latin1 -t utf-8`"
+            )
         yield text.rstrip("\r\n")
 
 
@@ -200,31 +187,12 @@ def blocks(lines, size=None):
 
 # The sentences of a training text -----------------------------------------------
 
-MISSING_CORPUS_HINT = (
-    "The default is the corpus of the 2017 code, IWSLT 2016 German-English, which can no longer be"
-    " downloaded. Run `python corpora/download.py multi30k` for another corpus, and name its files"
-    " or your own with --source_train and --target_train. Or run `python corpora/sample.py`, which"
-    " writes a small built-in corpus under these names"
-)
-MISSING_TEST_HINT = "Name a test set with --source_test and --target_test"
-
 
 def check_text_files(hp, part):
-    """Check that the files of a part of the corpus exist; of the training text as many per side.
-
-    Args:
-      part: "train", "dev" or "test".
-    """
+    """Raise InputError if a file of a part of the corpus, "train", "dev" or "test", is missing."""
     for name in (f"source_{part}", f"target_{part}"):
-        value = getattr(hp, name)
-        several = part == "train" or name.startswith("target")  # text, or references
-        for path in split_paths(value) if several else [value]:
-            is_default = path == getattr(Hyperparams, name)
-            if part == "test" and is_default and not os.path.exists(path):
-                raise InputError(f"{name} was not given, here or in training. {MISSING_TEST_HINT}")
-            check_exists(path, MISSING_CORPUS_HINT if is_default else f"Check --{name}")
-    if part == "train":
-        training_files(hp)
+        for path in split_paths(getattr(hp, name)):
+            check_exists(path, DEFAULT_HINTS.get(path, f"Check --{name}"))
 
 
 def training_files(hp) -> list[tuple[str, str]]:
@@ -244,62 +212,27 @@ def training_files(hp) -> list[tuple[str, str]]:
 class SentenceFile:
     """A text file with one sentence per line, and lines of markup between them.
 
-    Args:
-      is_markup: function that decides whether a line is markup.
-
     Attributes:
-      num_sentences: sentences among the lines read so far.
-      markup_lines: numbers of the markup lines read so far, counted from 1.
+      num_sentences, num_skipped: sentences and lines of markup among the lines read so far.
     """
 
-    def __init__(self, path, is_markup=is_tag_line):
-        self.path, self.is_markup = path, is_markup
-        self.num_sentences = 0
-        self.markup_lines = []
+    def __init__(self, path):
+        self.path = path
+        self.num_sentences = self.num_skipped = 0
 
     def lines(self, with_markup=True):
         """Yield the lines, with or without those of markup."""
-        self.num_sentences, self.markup_lines = 0, []
-        lines = read_lines(self.path)
-        head = list(itertools.islice(lines, FORMAT_LINES))
-        check_sentences(self.path, head)
-        for number, line in enumerate(itertools.chain(head, lines), 1):
-            if self.is_markup(line):
-                self.markup_lines.append(number)
-                if not with_markup:
-                    continue
-            else:
-                self.num_sentences += 1
-            yield line
+        self.num_sentences = self.num_skipped = 0
+        for line in read_lines(self.path):
+            is_markup = is_tag_line(line)
+            self.num_skipped += is_markup
+            self.num_sentences += not is_markup
+            if with_markup or not is_markup:
+                yield line
 
     def sentences(self):
         """Yield the lines that are not markup."""
         return self.lines(with_markup=False)
-
-    def line_number(self, index) -> int:
-        """Return the number of the line that holds a sentence, counted from 1.
-
-        Args:
-          index: that of a sentence that was read, counted from 0.
-        """
-        number = index + 1
-        for markup_line in self.markup_lines:
-            if markup_line > number:
-                break
-            number += 1
-        return number
-
-    @property
-    def skipped(self) -> tuple[int, int]:
-        """The `count_skipped` of the lines read so far."""
-        return count_skipped(self.markup_lines)
-
-
-def check_beginnings(paths):
-    """Read the first lines of files of sentences, for their errors. A pipe is read only once."""
-    for path in paths:
-        if os.path.isfile(path) or os.path.isdir(path):
-            next(SentenceFile(path).lines(), None)
 
 
 def read_pairs(files, description):
@@ -317,26 +250,12 @@ def read_pairs(files, description):
 
 
 def check_same_length(source, target):
-    """Check that both sides have the same number of sentences.
-
-    Args:
-      source, target: `SentenceFile`, read to its end, or `EvalSentences`.
-    """
-    unpaired = min(set(source.markup_lines) ^ set(target.markup_lines), default=None)
-    skipped = f"line {unpaired} is skipped as markup in only one file"
+    """Raise InputError unless both sides, `SentenceFile` or `EvalSentences`, are equally long."""
     if source.num_sentences != target.num_sentences:
-        problem = (
+        raise InputError(
             f"{source.path}: {source.num_sentences} sentences, but {target.path} has"
             f" {target.num_sentences} (lines of markup are not counted). Make line n of one file"
             " the translation of line n of the other"
-        )
-        raise InputError(f"{problem}. Note that {skipped}" if unpaired else problem)
-    # In IWSLT's files one side may have more lines of markup. If the numbers are equal but the
-    # line numbers are not, these lines are probably sentences.
-    if unpaired and len(source.markup_lines) == len(target.markup_lines):
-        raise InputError(
-            f"{source.path} and {target.path}: {skipped}. Delete the pair, or write the line so"
-            " that it does not begin with <"
         )
 
 
@@ -349,28 +268,15 @@ def empty_text_error(path, num_sentences) -> InputError:
     if num_sentences:
         return InputError(f"{path}: every line is empty. Put one sentence on each line")
     return InputError(
-        f"{path}: the file is empty, or every line is markup (with --tokenizer words, a line that"
-        " starts with <). Put one sentence on each line"
+        f"{path}: the file is empty, or every line is markup. Put one sentence on each line"
     )
 
 
-def count_skipped(markup_lines) -> tuple[int, int]:
-    """Count the lines of markup, given by their numbers; returns also the first number, or 0."""
-    return len(markup_lines), next(iter(markup_lines), 0)
-
-
-def skipped_note(paths, skipped) -> str:
+def skipped_note(files) -> str:
     """Return a note on the lines that are left out as markup, or an empty string.
 
     Args:
-      skipped: the `count_skipped` of each path.
-
-    >>> skipped_note(["a.de", "a.en"], [(2, 7), (0, 0)])
-    'Skipped as markup: 2 lines of a.de (first: line 7)'
+      files: list of `SentenceFile` or `EvalSentences`.
     """
-    counts = [
-        f"{count} lines of {path} (first: line {first})"
-        for path, (count, first) in zip(paths, skipped, strict=True)
-        if count
-    ]
+    counts = [f"{file.num_skipped} lines of {file.path}" for file in files if file.num_skipped]
     return f"Skipped as markup: {', '.join(counts)}" if counts else ""

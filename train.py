@@ -62,7 +62,6 @@ class Start(NamedTuple):
     saved: Hyperparams | None = None  # of the training that it resumes
     other: Hyperparams | None = None  # of the model that it starts from
     pretrained: Any = None  # that model, if it is of another program: a `Pretrained`
-    dev_text: Any = None  # what `read_eval_set` returned for the development set
     vocabs: tuple = ()  # of source and target
     dev: Any = None  # the development set, an `EvalSet`
 
@@ -82,8 +81,7 @@ def find_start(flags) -> Start:
     """
     # Here, since `parse_flags` has a message for an environment without packages.
     from data_load import load_test_data
-    from eval_sets import read_eval_set
-    from text import check_beginnings, check_text_files, training_files
+    from text import check_text_files, training_files
     from vocab import fingerprints, load_vocabs
 
     logdir = flags.get("logdir", Hyperparams.logdir)
@@ -105,11 +103,9 @@ def find_start(flags) -> Start:
         start = start_from_model(flags)
     else:
         start = Start(make_hparams(flags))
-    if start.rows:
-        training_files(start.hp)
-    else:
+    training_files(start.hp)
+    if not start.rows:
         check_text_files(start.hp, "train")
-        check_beginnings([path for pair in training_files(start.hp) for path in pair])
     if flags.keys() & {"source_test", "target_test"}:
         check_text_files(start.hp, "test")  # eval.py reads it, which may be hours later
     if start.deadline and num_workers > 1:
@@ -125,8 +121,7 @@ def find_start(flags) -> Start:
         return start
     if start.rows:
         announce_inputs(start.hp, "source_dev", "target_dev")
-    text = read_eval_set(start.hp, "dev")
-    return start._replace(dev_text=text, dev=load_test_data(start.hp, vocabs, "dev", text))
+    return start._replace(dev=load_test_data(start.hp, vocabs, "dev"))
 
 
 def resume(given, saved, rows) -> Start:
@@ -219,9 +214,6 @@ import checkpoint
 from bleu import (
     METRICS,
     corpus_score,
-    language_notes,
-    tokenizer_note,
-    training_language_notes,
 )
 from data_load import (
     load_train_data,
@@ -231,7 +223,6 @@ from data_load import (
 from inference import SearchDecoder, choose_checkpoints, load_model
 from model_card import recording_training
 from monitor import summaries, tensorboard_events
-from overlap import overlap_notes
 from trainer import SavedOrigin, Trainer, digest_of
 from vocab import fingerprints, save_vocabs
 
@@ -278,12 +269,8 @@ def main(start):
     if start.other:
         origin = start.pretrained or saved_origin(start, vocabs)
         print(f"Starting from {origin.describe()} in {start.other.logdir}")
-    for note in training_language_notes(hp):
-        print(note, file=sys.stderr)
-    if dev := start.dev:
-        print_dev_notes(hp, dev)
+    dev = start.dev
     data = load_train_data(hp, vocabs, may_write(hp.id_folder, "preprocessed", hp))
-    notes = report_overlap(hp, start.dev_text)
     if not rows:
         chosen = dict(vocab_size=choose_saved_size(hp, vocabs), vocab_sha256=fingerprints(vocabs))
         chosen |= settle_schedule(hp, data, vocabs) | choose_output_limit(hp, data)
@@ -308,7 +295,7 @@ def main(start):
         note_slow(hp, data, vocabs, trainer.model.count_params())
     with own_logdir(trainer, start.rows), SignalGuard() as guard:
         try:
-            recording = recording_training(hp, len(data.X), notes)
+            recording = recording_training(hp, len(data.X), [])
             with recording if trainer.chief else contextlib.nullcontext():
                 planned = {name for name in PLANNED_FIELDS if is_chosen(hp, name)}
                 trainer.train(data, dev, guard, start.deadline, planned)
@@ -323,21 +310,6 @@ def main(start):
                 guard.check()  # the chief has ended, too
             raise explain_tf_error(error, hp) from None
     print("Done")
-
-
-def report_overlap(hp, dev_text) -> list[str]:
-    """Print, and return, how much of the development and test set is in the training text.
-
-    Args:
-      dev_text: what `read_eval_set` returned for the development set, or None.
-    """
-    if worker_rank()[0]:
-        return []
-    has_files = may_write(hp.id_folder, "preprocessed", hp) and hp.id_folder.is_dir()
-    notes = [*overlap_notes(hp, hp.id_folder if has_files else None, dev_text)]
-    for note in notes:
-        print(note)
-    return notes
 
 
 def rows_to_resume(start, vocabs) -> list:
@@ -451,14 +423,6 @@ def choose_alpha_of_trained(hp, dev):
     check_folder(hp.logdir)
     with checkpoint.lock(hp.logdir), SignalGuard() as guard:
         choose_alpha(hp, dev, guard)
-
-
-def print_dev_notes(hp, dev):
-    """Print what is unusual about the development set, an EvalSet."""
-    for note in language_notes(hp, "dev", dev.data.Sources, dev.data.Targets):
-        print(note, file=sys.stderr)
-    if note := tokenizer_note(hp.target_lang, dev.references[0]):
-        print(note)
 
 
 def epochs_follow_steps(hp, steps_done) -> bool:

@@ -59,7 +59,7 @@ import regex
 from eval_sets import read_test_file
 from overlap import plain_forms
 from shifts import shift_notes
-from text import SentenceFile, empty_text_error, is_tag_line, read_pairs, skipped_note
+from text import SentenceFile, empty_text_error, read_pairs, skipped_note
 
 RULES = ("empty", "equal", "long", "ratio", "script", "language", "overlap", "duplicate")
 NUM_EXAMPLES = 3
@@ -119,7 +119,7 @@ class Profile(NamedTuple):
     ratio: float  # characters of the target per character of the source
     scripts: tuple  # the most frequent script of each side
     repeated: np.ndarray  # the digests of the pairs that occur more than once, in order
-    skipped: list  # of each file, for `skipped_note`
+    skipped: str  # `skipped_note`
 
 
 def make_profile(paths) -> Profile:
@@ -138,8 +138,8 @@ def make_profile(paths) -> Profile:
     ordered.sort()
     repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
     most_frequent = tuple(max(counts, key=counts.get, default=None) for counts in scripts)
-    skipped = [file.skipped for file in files]
-    return Profile(len(digests), lengths[1] / lengths[0], most_frequent, repeated, skipped)
+    ratio = lengths[1] / lengths[0]
+    return Profile(len(digests), ratio, most_frequent, repeated, skipped_note(files))
 
 
 class BlockProfile(NamedTuple):
@@ -389,7 +389,7 @@ def main(args):
     outputs = output_paths(paths, args.output) if args.output else []
     limits = Limits(args.max_chars, args.max_ratio, args.languages, read_against(args.against))
     profile = make_profile(paths)
-    for note in shift_notes([paths], is_tag_line):
+    for note in shift_notes([paths]):
         print(note, file=sys.stderr)
     if outputs:
         make_folder(args.output)
@@ -397,8 +397,8 @@ def main(args):
         files = [stack.enter_context(atomic_open(output)) for output in outputs]
         removed = clean_text(paths, files, profile, limits)
     print_table(profile.num_pairs, removed)
-    if note := skipped_note(paths, profile.skipped):
-        print(note)
+    if profile.skipped:
+        print(profile.skipped)
     if outputs:
         print(f"Written to {outputs[0]} and {outputs[1]}", file=sys.stderr)
 

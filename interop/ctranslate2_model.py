@@ -40,8 +40,8 @@ def write(loaded, path, quantization="float32"):
     spec.optimize(quantization)
     Path(path).mkdir()
     spec.save(str(path))
-    for vocab in dict.fromkeys(vocabs):
-        if not vocab.tokens_suffice:
+    if hp.tokenizer == "bpe":
+        for vocab in dict.fromkeys(vocabs):
             (Path(path) / vocab.path.name).write_bytes(vocab.content)
 
 

@@ -21,6 +21,7 @@ import warnings
 from pathlib import Path
 
 import tensorflow as tf
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from ids import BOS, EOS, SPECIALS, UNK
 from inference import beam_arguments, describe_decoding, suppressed_ids
@@ -29,7 +30,7 @@ from runtime.optional import import_optional
 from search import suppress
 from text import INVISIBLE, JOINERS, LOOSE_NON_JOINER, UNJOINED
 from variants.ensemble import Ensemble
-from vocab import SubwordVocab, parse_sentencepiece, sentencepiece_options
+from vocab import SubwordVocab
 
 WEB = Path(__file__).resolve().parent / "web"
 OPSET = 18  # version of ONNX's operations
@@ -227,7 +228,7 @@ def describe_tokenizer(vocab) -> dict:
     )
     if not is_subwords(vocab):
         return settings | dict(kind="words")
-    proto = parse_sentencepiece(vocab.content)
+    proto = ModelProto.FromString(vocab.content)
     check_splitting(vocab, proto)
     kinds = [piece.type for piece in proto.pieces]
     return settings | dict(
@@ -243,7 +244,7 @@ def encoding_rules(vocab) -> dict:
     """Describe the rules of a sentencepiece model for encoding, which decoding does not need."""
     if not is_subwords(vocab):
         return {}
-    proto = parse_sentencepiece(vocab.content)
+    proto = ModelProto.FromString(vocab.content)
     pieces, is_bpe = proto.pieces, proto.trainer_spec.model_type == proto.trainer_spec.BPE
     scores = [piece.score for piece in pieces]
     usual_scores = [piece.score for piece in pieces if piece.type == piece.NORMAL]
@@ -260,9 +261,10 @@ def encoding_rules(vocab) -> dict:
 
 def check_splitting(vocab, proto):
     """Raise InputError if a sentencepiece model splits text in an unusual way."""
-    (algorithm, is_suffix, _), _, rules, _ = sentencepiece_options(proto)
-    is_known = algorithm in (proto.trainer_spec.BPE, proto.trainer_spec.UNIGRAM)
-    if not is_known or is_suffix or rules[:3] != (True,) * 3:
+    trainer, rules = proto.trainer_spec, proto.normalizer_spec
+    is_known = trainer.model_type in (trainer.BPE, trainer.UNIGRAM)
+    spaces = rules.add_dummy_prefix, rules.remove_extra_whitespaces, rules.escape_whitespaces
+    if not is_known or trainer.treat_whitespace_as_suffix or not all(spaces):
         raise InputError(
             f"{vocab.path}: splits text in another way than those of prepro.py and of OPUS-MT."
             " Export with --format saved_model"

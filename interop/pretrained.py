@@ -28,10 +28,10 @@ from hparams import Hyperparams, make_hparams
 from ids import BOS, EOS, PAD, SPECIALS, UNK
 from interop.marian_names import PAD_LOGIT, layer_places, unit_order
 from runtime.errors import MALFORMED_JSON, InputError
-from runtime.files import check_regular_file, is_utf8, read_file, read_json
+from runtime.files import check_regular_file, is_utf8, read_json
 from runtime.flags import AUTO
 from runtime.optional import import_optional
-from vocab import MAX_SENTENCEPIECE_BYTES, SubwordVocab, fingerprints
+from vocab import SubwordVocab, fingerprints
 
 CONFIG, PARAMETERS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
 ACTIVATION_NAMES = dict(relu="relu", swish="swish", silu="swish")  # their names here
@@ -242,7 +242,7 @@ def languages(folder, flags) -> dict:
 def read_sentencepiece(path) -> ModelProto:
     """Read a sentencepiece model. The vocabulary that is made of it is checked."""
     try:
-        model = ModelProto.FromString(read_file(path, MAX_SENTENCEPIECE_BYTES))
+        model = ModelProto.FromString(path.read_bytes())
         if not all(isinstance(piece.piece, str) for piece in model.pieces):  # else they are bytes
             raise ValueError("a subword is not UTF-8")
     except OSError as error:
@@ -353,7 +353,7 @@ def load_sentencepiece_models(folder, hp, contents) -> tuple:
             copy = Path(temporary) / path.name
             copy.write_bytes(content)
             try:
-                vocabs.append(SubwordVocab(copy, DOWNLOAD_AGAIN))
+                vocabs.append(SubwordVocab(copy))
             except InputError as error:
                 raise InputError(str(error).replace(temporary, str(folder))) from None
             vocabs[-1].path = folder / path.name

@@ -1,25 +1,20 @@
 """Text to batches: the arrays of the 2017 code on real text, and unusual text files."""
 
-import bz2
 import dataclasses
 import functools
 import gc
 import gzip
 import hashlib
 import io
-import itertools
 import json
-import lzma
 import os
 import re
 import shutil
-import tarfile
 import textwrap
 import time
 import tracemalloc
 import unicodedata
 import weakref
-import zipfile
 from pathlib import Path
 
 import loky
@@ -29,8 +24,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import data_load
-import eval_sets
-import formats
 import prepro
 import text
 from bleu import METRICS, bleu_score, corpus_score
@@ -45,7 +38,7 @@ from processes import ROOT, Forked
 from runtime import parallel
 from runtime.errors import InputError
 from text import read_lines
-from vocab import TOKENIZERS, WordVocab, fingerprints, load_vocabs
+from vocab import WordVocab, fingerprints, load_vocabs
 
 VOCAB_SHA256 = {
     "de": "94240fde34b7dd1cd00fad21c28bff16083c2ae29c213cdf0b04157c680fc317",
@@ -141,155 +134,22 @@ def test_compressed_files_are_read_as_what_they_contain(tmp_path):
         assert same == read_test_sentences(plain)
 
 
-def packed_with_tar(content):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        info = tarfile.TarInfo("a.de")
-        info.size = len(content)
-        archive.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
-
-
-def packed_with_old_tar(content):
-    """An archive as Unix V7 wrote it, whose header has no magic number but a checksum."""
-    packed = bytearray(packed_with_tar(content))
-    packed[257:265] = bytes(8)
-    packed[148:156] = b" " * 8
-    packed[148:155] = b"%06o\0" % sum(packed[:512])
-    return bytes(packed)
-
-
-def packed_with_zip(content):
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("a.de", content)
-    return buffer.getvalue()
-
-
 @pytest.mark.parametrize(
-    "pack, message",
+    "content, place",
     [
-        (bz2.compress, "compressed with bzip2. .*bunzip2"),
-        (lzma.compress, "compressed with xz. .*unxz"),
-        (functools.partial(lzma.compress, format=lzma.FORMAT_ALONE), "compressed with lzma"),
-        (lambda content: b"\x28\xb5\x2f\xfd" + content, "compressed with zstd. .*unzstd"),
-        (packed_with_zip, "a zip archive or an office document. .*unzip"),
-        (packed_with_tar, "a tar archive. .*tar xf"),
-        (packed_with_old_tar, "a tar archive. .*tar xf"),
-        (lambda content: b"%PDF-1.4\n" + content, "a PDF document"),
-        (gzip.compress, "compressed with gzip"),
+        (b"ein\nB\xe4ume\n", "2: byte 2"),
+        ("ein\nzwei\n".encode("utf-16"), "1: byte 1"),
+        ("ein\nzwei\n".encode("utf-16le"), "1: byte 2"),
+        (b"ein\n\nz\0wei\n", "3: byte 2"),
+        (b"%PDF-1.4\n%\xe2\xe3\n", "2: byte 2"),
     ],
 )
-def test_a_packed_file_is_named(tmp_path, pack, message):
-    """Also within gzip, as in a .tgz."""
-    path = tmp_path / "a.de"
-    packed = pack("Bäume\n".encode() * 50)
-    for content in (packed, gzip.compress(packed)):
-        path.write_bytes(content)
-        if content is packed and pack is gzip.compress:
-            continue  # is unpacked while it is read
-        with pytest.raises(InputError, match=f"^{path}: {message}"):
+def test_a_file_that_is_not_text_in_utf_8_is_named(tmp_path, content, place):
+    path = tmp_path / "a"
+    for written in (content, gzip.compress(content)):
+        path.write_bytes(written)
+        with pytest.raises(InputError, match=f"^{path}:{place} of this line .*iconv -f latin1"):
             list(read_lines(path))
-
-
-JAPANESE, IRISH = "彼は水泳が得意ではなかった。\n猫が好き\n", "Tá an cat sa teach.\nFáilte\n"
-
-
-@pytest.mark.parametrize(
-    "text, encoding, message",
-    [
-        *((JAPANESE, name, "not UTF-8. Find out the encoding") for name in ("shift_jis", "euc_jp")),
-        (JAPANESE, "utf-16le", "not UTF-8. Find out the encoding"),
-        (JAPANESE, "iso2022_jp", ":1: this line is ISO-2022. Find out the encoding"),
-        (IRISH, "latin1", ":1: byte 2 of this line is not UTF-8. Find out the encoding"),
-        *(
-            (IRISH, name, f"is {name.upper()}. .*iconv -f {name} -t")
-            for name in ("utf-16", "utf-32")
-        ),
-        *((IRISH, f"utf-{name}", f"is UTF-{name.upper()}") for name in ("16le", "16be", "32le")),
-    ],
-)
-def test_another_encoding_is_named_and_no_guess_is_advised(tmp_path, text, encoding, message):
-    """A conversion from Latin-1 never fails, and makes nonsense of these texts."""
-    path = tmp_path / "a"
-    path.write_bytes(text.encode(encoding))
-    with pytest.raises(InputError, match=f"^{path}.*{message}") as error:
-        list(read_lines(path))
-    assert "latin" not in str(error.value)
-
-
-def test_a_single_damaged_line_is_to_be_corrected_and_not_the_file_converted(tmp_path):
-    path = tmp_path / "a"
-    path.write_bytes(IRISH.encode() + b"F\xe1ilte\n")
-    with pytest.raises(InputError, match=f"{path}:3: .*Line 2 is, so correct this line") as error:
-        list(read_lines(path))
-    assert "iconv" not in str(error.value)
-
-
-def test_a_line_without_end_does_not_fill_the_memory(tmp_path, monkeypatch):
-    """130 kB of gzip, in the real size 13 MB, which would become a line of 3 GB."""
-    path = tmp_path / "a.gz"
-    with gzip.open(path, "wb") as file:
-        file.write(b"a\n")
-        for _ in range(128):
-            file.write(bytes(2**20).replace(b"\0", b"a"))
-    monkeypatch.setattr(text, "MAX_LINE_BYTES", 2**20)
-    tracemalloc.start()
-    with pytest.raises(InputError, match=f"{path}:2: this line is longer than 1 MB"):
-        list(read_lines(path))
-    assert tracemalloc.get_traced_memory()[1] < 2**24
-    tracemalloc.stop()
-
-
-TWO_SIDES = [("Ein Hund läuft.", "彼は水泳が得意。"), ("Ja, ja.", "はい、はい。"), ("", "猫")]
-
-
-@pytest.mark.parametrize(
-    "name, line, message",
-    [
-        ("a b.txt", "{}\t{}", r"tabs .*`cat '.*/a b.txt' \| cut -f1 > my.source`"),
-        ("a.gz", "{}\t{}\t7", r"tabs .*`zcat .*/a.gz \| cut -f1"),
-        ("a", "{} ||| {}", r"\|\|\| between them"),
-        ("a", '"{}","{}"', "CSV"),
-        ("a.CSV", "{};{}", "CSV"),
-        ("a", '{{"de": "{}", "ja": "{}"}}', "JSON"),
-        ("a", '<tu><tuv xml:lang="de"><seg>{}</seg></tuv><tuv><seg>{}</seg></tuv></tu>', "segment"),
-        ("a", ' <seg id="1">{}{}</seg>', ":1: <seg> begins a segment of XML"),
-    ],
-)
-def test_a_file_with_several_columns_is_refused(tmp_path, name, line, message):
-    """As one side or both, and as a test set."""
-    content = "\r\n".join(itertools.starmap(line.format, TWO_SIDES * 2)).encode("utf-8-sig")
-    path, plain = tmp_path / name, tmp_path / "plain"
-    path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-    plain.write_text("x\n" * 6)
-    for tokenizer in TOKENIZERS.values():
-        with pytest.raises(InputError, match=message):
-            list(text.SentenceFile(path, tokenizer.is_markup).sentences())
-    if "<seg" not in line:
-        with pytest.raises(InputError, match=message):
-            read_test_sentences(path)
-    (tmp_path / "ok.csv").write_text("Ja\nNein, nein\n" * 3)  # one column
-    assert len([*text.SentenceFile(tmp_path / "ok.csv").sentences()]) == 6
-
-
-@pytest.mark.parametrize(
-    "start", ["<tmx ", "<?xml version='1.0'?>\n<TEI>", "<!-- a -->\n<dataset>"]
-)
-def test_xml_as_training_text_is_refused(tmp_path, start):
-    path = tmp_path / "a"
-    path.write_text(f"\n{start}\n  Ein Satz\n")
-    with pytest.raises(InputError, match=f"^{path}: is .*one sentence on each line is needed"):
-        list(text.SentenceFile(path).sentences())
-
-
-def test_real_text_of_several_scripts_is_no_other_format(real_text):
-    paths = [path for path in real_text.glob("*/*") if path.suffix != ".xml"]
-    for path in paths:
-        with open(path, "rb") as file:
-            lines = [file.readline().decode("utf-8").rstrip("\r\n") for _ in range(100)]
-        formats.check_sentences(path, lines)
-    assert len(paths) > 10
 
 
 def test_a_pair_with_an_empty_side_is_left_out_as_a_pair(tmp_path, capsys):
@@ -313,20 +173,8 @@ def test_markup_lines_are_skipped_on_each_side_independently(tmp_path, capsys, t
     path = tmp_path / "train.source"
     path.write_text("<url>a</url>\n<title>b</title>\neins\n<p>\nzwei\n")
     assert training_pairs(flags) == [("eins", "one"), ("zwei", "two")]
-    note = f"Skipped as markup: 3 lines of {path} (first: line 1)\n"
+    note = f"Skipped as markup: 3 lines of {path}\n"
     assert capsys.readouterr().out.count(note) == 2  # of prepro.py and train.py
-
-
-def test_a_sentence_that_is_skipped_as_markup_is_named(tmp_path):
-    """The words of 2017: each line that starts with <."""
-    flags = write_corpus(tmp_path, [("eins", "one"), ("zwei", "two"), ("drei", "three")])
-    files = [tmp_path / f"train.{side}" for side in ("source", "target")]
-    files[0].write_text("eins\n<3 zwei\ndrei\n")
-    with pytest.raises(InputError, match="2 sentences, .* has 3 .* line 2 is skipped as markup in"):
-        training_pairs(flags)
-    files[1].write_text("one\ntwo\n<three>\n")
-    with pytest.raises(InputError, match=f"{files[1]}: line 2 is skipped .* Delete the pair"):
-        training_pairs(flags)
 
 
 UI_STRINGS = [
@@ -346,7 +194,6 @@ MARKUP = [
 
 
 def test_a_line_is_markup_only_if_all_of_it_is_a_tag_of_a_known_format(tmp_path):
-    """For subwords, and for test sets of all models."""
     assert all(map(text.is_tag_line, MARKUP))
     assert text.is_tag_line("\ufeff<doc docid='2'>")  # the second of two joined files
     pairs = [*UI_STRINGS, ("x", "y")]
@@ -357,8 +204,6 @@ def test_a_line_is_markup_only_if_all_of_it_is_a_tag_of_a_known_format(tmp_path)
     )
     assert training_pairs(flags, maxlen=60) == pairs
     assert read_test_sentences(flags["target_test"]).raw == [target for _, target in pairs]
-    flags = write_corpus(tmp_path, pairs)  # words: the rule of 2017, in training text
-    assert training_pairs(flags) == [("Preab ar an br", "Jump to br"), ("x", "y")]
 
 
 @pytest.mark.parametrize("unit", ["<", "<p>", "<p ", '<p "', "<!--", "<url>", "<title>a</title>"])
@@ -565,7 +410,7 @@ def test_files_of_another_text_or_damaged_ones_are_not_used(encoded, change):
     elif change == "maxlen":
         hp = dataclasses.replace(hp, maxlen=9)
     elif change == "vocabulary":
-        vocabs[0].word2idx["more"] = 99
+        vocabs[0].content += b"more\t1\n"
     elif change == "shorter":
         splits.write_bytes(splits.read_bytes()[:-8])
     elif change == "other":
@@ -696,12 +541,7 @@ def test_skipped_lines_are_counted_even_if_the_text_is_not_read_again(encoded, c
     hp = Hyperparams(**encoded, min_cnt=1)
     for _ in range(2):
         load_train_data(hp, load_vocabs(hp))
-        assert f"Skipped as markup: 1 lines of {path} (first: line 1)" in capsys.readouterr().out
-    info = hp.id_folder / "info.json"
-    content = json.loads(info.read_text())
-    for bad in (None, [[1, 2]], [["a", 1]] * 2, [[1, 2]] * 3):
-        info.write_text(json.dumps(content | dict(skipped=bad)))
-        assert not read_ids(hp, load_vocabs(hp))
+        assert f"Skipped as markup: 1 lines of {path}\n" in capsys.readouterr().out
 
 
 def test_of_several_processes_only_one_encodes(encoded):
@@ -863,7 +703,7 @@ def test_several_files_of_references(tmp_path):
     more.with_name("short").write_text("one\n")
     with pytest.raises(InputError, match="3 sentences, but .*short has 1"):
         load_test_data(dataclasses.replace(hp, target_test=f"{more},{tmp_path}/short"), None)
-    with pytest.raises(InputError, match="nowhere: no such file or directory. Check --target_test"):
+    with pytest.raises(InputError, match="nowhere: no such file or directory. Check the path"):
         load_test_data(dataclasses.replace(hp, target_test=f"{more},nowhere"), None)
 
 
@@ -895,7 +735,7 @@ def test_documents_are_paired_by_their_ids(tmp_path, capsys):
         ["one", "two", "three"],
         ["一 R&D 2", "二 2", "三 2"],
     ]
-    assert f"Skipped as markup: 8 lines of {paths[0]} (first: line 1)" in capsys.readouterr().out
+    assert f"Skipped as markup: 8 lines of {paths[0]}" in capsys.readouterr().out
     one_file = f"<mteval>{paths[0].read_text()}{reference}</mteval>"
     assert read_both(tmp_path, one_file)[1] == [["one", "two", "three"]]
     # Files for the other direction; ids of documents that name a language.
@@ -918,9 +758,6 @@ def test_documents_are_paired_by_their_ids(tmp_path, capsys):
             TMX.replace("GA", "ja").replace("Help", "&nbsp;"),
             "the entity nbsp is not one of XML's own",
         ),
-        ('<!DOCTYPE tmx [<!ENTITY a "b">]><tmx>&a;</tmx>', "both.xml:1: the entity a is not one"),
-        ("<tmx></tmx>", "holds no <seg>"),
-        ("<?xml version='1.0'?><xliff><source>a</source></xliff>", "is XLIFF"),
         (sgml("srcset", SOURCE), "holds no reference"),
         ('<doc docid="1"><seg id="1">a</seg></doc>', "holds one side of a test set"),
         (
@@ -965,13 +802,6 @@ def test_missing_and_repeated_segments_are_named(tmp_path, target, message):
         read_test_set(paths[0], [paths[1]], "ja", "en")
 
 
-def test_a_test_set_has_a_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(eval_sets, "MAX_TEST_CHARS", 2**20)
-    (path := tmp_path / "a.gz").write_bytes(gzip.compress(b"a b\n" * 2**19))
-    with pytest.raises(InputError, match="has more than 1 million characters"):
-        read_test_sentences(path)
-
-
 def test_the_programs_of_the_documents_split_a_file(tmp_path, monkeypatch):
     """Those of docs/training.md#formats, which messages name."""
     section = (ROOT / "docs" / "training.md").read_text("utf-8").split("\n## Formats\n")[1]
@@ -1005,13 +835,7 @@ def test_language_names_may_contain_a_dot(tmp_path):
     paths = WordVocab.paths(hp)
     for path in paths:
         path.write_text(GOOD)
-    own = fingerprints(load_vocabs(hp))
-    assert set(own) == {"x.de", "x.en"}
-    with pytest.raises(InputError, match="x.en.vocab.tsv: not the vocabulary"):
-        load_vocabs(dataclasses.replace(hp, vocab_sha256={"x.de": own["x.de"]}))
-    paths[0].write_text(GOOD.replace("ein", "kein"))
-    with pytest.raises(InputError, match="x.de.vocab.tsv: not the vocabulary"):
-        load_vocabs(dataclasses.replace(hp, vocab_sha256=own))
+    assert set(fingerprints(load_vocabs(hp))) == {"x.de", "x.en"}
 
 
 def test_rare_words_are_left_out(tmp_path):
@@ -1025,25 +849,17 @@ def test_rare_words_are_left_out(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text, line, problem",
+    "text",
     [
-        (GOOD + "\n", 7, "is not a word, a tab and a count"),
-        (GOOD + "Katze 1\n", 7, "is not a word, a tab and a count"),
-        (GOOD + "zwei Katzen\t1\n", 7, "is not a word, a tab and a count"),
-        (GOOD + "Katze\tviele\n", 7, "has 'viele' instead of a count"),
-        (GOOD + "Katze\t²\n", 7, "is not a word, a tab and a count"),
-        (GOOD + "ein\t1\n", 7, "repeats the word ein"),
-        (GOOD + "Katze\t2\n", 7, "has a higher count"),
-        (GOOD.replace("<S>", "<s>"), 1, "the first four words are not"),
-        ("", 1, "the first four words are not"),
+        *(GOOD + line for line in ("\n", "Katze 1\n", "Katze\tviele\n", "ein\t1\n")),
+        *(GOOD.replace("<S>", "<s>"), ""),
     ],
 )
-def test_a_malformed_vocabulary_is_named_with_its_line(tmp_path, text, line, problem):
+def test_a_malformed_vocabulary_is_named(tmp_path, text):
     path = tmp_path / "de.vocab.tsv"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(InputError) as raised:
+    with pytest.raises(InputError, match=f"^{path}: not a vocabulary"):
         WordVocab(path, min_cnt=1)
-    assert f"{path}:{line}: " in str(raised.value) and problem in str(raised.value)
 
 
 def test_min_cnt_is_inferred_from_the_sizes(tmp_path):
@@ -1349,4 +1165,5 @@ def test_the_form_of_a_text_changes_no_ids_and_no_score(tmp_path, recipe, capsys
             assert corpus_score(metric, test, got, "de")[0] == pytest.approx(100)
         assert bleu_score(test.data.Targets, got)[0] == pytest.approx(100)
     assert vocab_ids[0] == vocab_ids[1] == vocab_ids[2]
-    assert capsys.readouterr().out.count("8 of 8 sentences were normalized") == 2
+    # Of two of the texts, by prepro.py and by `load_test_data`.
+    assert capsys.readouterr().out.count("8 of 8 sentences were normalized") == 4

@@ -133,5 +133,5 @@ def test_flags_that_contradict_each_other(fields, message):
 
 
 def test_a_size_that_a_side_does_not_have(text):
-    with pytest.raises(InputError, match="bpe.de.model: holds .*, but --vocab_size is 123"):
+    with pytest.raises(InputError, match="bpe.de.model: .* not those of --vocab_size 123"):
         load_vocabs(make_hparams(text | dict(vocab_size=123)))

@@ -19,7 +19,7 @@ import eval
 import inference
 import prepro
 import train
-from bleu import choose_tokenizer, empty_note, tokenizer_note
+from bleu import choose_tokenizer, empty_note
 from conftest import sample_pairs, slow, write_corpus
 from data_load import SentencePairs, load_train_data
 from helpers import run_main, scalars
@@ -266,13 +266,6 @@ def test_the_script_of_the_references_chooses_the_tokenizer(lang, line, tokenize
     assert choose_tokenizer(lang, (line,)) == tokenizer
 
 
-@pytest.mark.parametrize(
-    "lang, is_wrong", [("en", True), ("yue", False), ("zh_TW", False), ("zh", False)]
-)
-def test_a_note_on_the_tokenizer_for_a_language_of_another_script(lang, is_wrong):
-    assert bool(tokenizer_note(lang, ["我爱你。"])) == is_wrong
-
-
 def test_sacrebleu_warns_once_of_tokenized_text():
     program = (
         "import bleu, sacrebleu; lines = [f'line {i} .' for i in range(200)];"
@@ -282,22 +275,6 @@ def test_sacrebleu_warns_once_of_tokenized_text():
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stderr.count("forgot to detokenize") == 1
-
-
-@slow
-def test_a_missing_target_lang_is_noticed(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from small_text import english_japanese
-
-    pairs = [*itertools.islice(english_japanese(0), 60)]
-    flags = write_corpus(tmp_path, pairs) | TINY
-    run_main(prepro, flags)
-    dev = dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
-    note = "The references are not in the script of --target_lang en"
-    done = forked_script("train.py", **flags, **dev, num_epochs=1)
-    assert done.returncode == 0 and note in done.stdout
-    done = forked_script("eval.py", logdir=flags["logdir"], results=flags["results"], beam=1)
-    assert done.returncode == 0 and note in done.stdout and "|tok:char|" in done.stdout
 
 
 def test_the_generated_japanese_corpus(monkeypatch):
