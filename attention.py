@@ -12,12 +12,6 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-if keras.config.backend() != "tensorflow":
-    raise ImportError(
-        f"Keras runs on the backend {keras.config.backend()}, and this project needs TensorFlow."
-        " Set the environment variable KERAS_BACKEND=tensorflow before Python starts"
-    )
-
 MASK_VALUE = -(2.0**32) + 1  # replaces the scores of hidden keys; from the 2017 code
 
 
@@ -65,16 +59,7 @@ def upcast(inputs):
 
 
 def add_parameters(layer, choice, num_heads, num_units) -> dict:
-    """Add the parameters of an attention function to a layer that is being built.
-
-    Args:
-      layer: keras.layers.Layer.
-      choice: the function's row in `ATTENTION_SCORES`.
-      num_heads, num_units: h and d.
-
-    Returns:
-      dict of variables by name.
-    """
+    """Add the parameters of a row of `ATTENTION_SCORES` to a layer; returns them by name."""
     sizes = dict(h=num_heads, d=num_units)
     # Glorot's variance for the matrix of one head; Keras takes h for a width of a convolution.
     initializer = keras.initializers.VarianceScaling(num_heads, "fan_avg", "uniform")
@@ -101,7 +86,7 @@ def attention_scores(choice, Q, keys, parameters):
     """Compute the scores: (N, h, T_q, d), (N, h, T_k, d) -> (N, h, T_q, T_k).
 
     Args:
-      choice: the function's row in `ATTENTION_SCORES`.
+      choice: row of `ATTENTION_SCORES`.
       keys: what `prepare_keys` returned.
       parameters: what `add_parameters` returned.
     """

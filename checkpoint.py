@@ -1,361 +1,207 @@
-"""Find, save, restore and average checkpoints.
+"""Checkpoints: `model_epoch_03_gs_1290.npz`, and `run.json`, which lists those of a training.
 
-A checkpoint consists of two files, `model_epoch_01_gs_430.index` and
-`model_epoch_01_gs_430.data-00000-of-00001`, where 430 is the global step. The name ends in
-`_partial` if the checkpoint was saved in the middle of its epoch. `run.json` next to them lists
-the checkpoints of a training (manifest.py). TensorFlow's own tools read the file `checkpoint`,
-which names the newest one, too.
-
-The path of a checkpoint is a Path without the two suffixes.
+A checkpoint holds arrays and nothing else: NumPy reads it without pickles, and the file has a
+checksum of each array. `run.json` is written last: what it does not list does not exist. A row of
+it holds numbers, from which the name of the file follows.
 """
 
-import contextlib
-import hashlib
 import json
-import shutil
-import sys
-import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
-from hparams import hparams_path
-from interop.tensor_bundle import MAX_INDEX_BYTES, check_bundle
-from manifest import (
-    INDEX_SUFFIX,
-    RUN_FILE,
-    SUFFIXES,
-    Row,
-    best_row,
-    existing,
-    is_milestone,
-    no_checkpoint_error,
-    read_rows,
-)
 from runtime.errors import InputError
-from runtime.files import (
-    atomic_write,
-    check_not_directory,
-    durable_replace,
-    fsync,
-    is_utf8,
-    lock_file,
-    locked_error,
-    read_file,
-)
-from variable_names import variable_shapes, variables_by_2017_name
+from runtime.files import atomic_open, atomic_write
 
-TEMP_NAME = "unfinished_checkpoint"  # name of a checkpoint until both files are complete
-READ_ERRORS = (tf.errors.OpError, ValueError, OSError, InputError)
-# Errors of reading that do not prove that a file is damaged.
-OUTSIDE_CAUSES = (
-    OSError,
-    tf.errors.PermissionDeniedError,
-    tf.errors.ResourceExhaustedError,
-    tf.errors.UnavailableError,
-    tf.errors.FailedPreconditionError,
-)
+RUN_FILE = "run.json"
+RECENT_SHARE = 1 / 4  # of the steps of a training, whose checkpoints are averaged
 
-# Reading -----------------------------------------------------------------------
+# The checkpoints of a training ---------------------------------------------------
 
 
-def latest_readable(logdir):
-    """Find the newest checkpoint that is not damaged; returns its path.
+class Row(NamedTuple):
+    """A checkpoint of a training. Its file may have been deleted since."""
 
-    Prints a message for each damaged checkpoint. Training may delete a checkpoint while it is
-    read here. It has saved a newer one before, which is then returned.
-    """
-    logdir, rows = Path(logdir), read_rows(logdir)
-    if not rows:
-        raise no_checkpoint_error(logdir)
-    candidates = [*existing(logdir, rows[:-1]), rows[-1]]
-    while error := read_error(path := logdir / candidates.pop().name):
-        if read_rows(logdir) != rows:
-            return latest_readable(logdir)
-        if not candidates or not is_damage(error):
-            raise restore_error(path, error)
-        print(f"{damage_message(path, error)}. Using the one before it", file=sys.stderr)
-    return path
+    epoch: int  # counted from 1
+    step: int
+    epoch_done: bool = True  # whether it is the end of its epoch
+    seconds: float = 0.0  # of training so far
+    sums: list = [0.0, 0.0, 0.0]  # steps, loss and accuracy of the epoch so far
+    text: str = ""  # digest of the training text
+    dev: str = ""  # digest of the development set, if there is one
+    metric: str = ""  # of the score
+    score: float | None = None  # on the development set; None if it was not evaluated
+    by_time: bool = False  # saved because some minutes have passed
+
+    @property
+    def name(self) -> str:
+        """The name of the checkpoint, as in 2017."""
+        return f"model_epoch_{self.epoch:02d}_gs_{self.step:d}"
+
+    @property
+    def is_milestone(self) -> bool:
+        """Whether it is the end of an epoch, or was evaluated."""
+        return self.epoch_done or self.score is not None
 
 
-@contextlib.contextmanager
-def open_checkpoint(path):
-    """Context manager: TensorFlow's reader of the checkpoint at `path`.
+def path_of(logdir, row) -> Path:
+    """Return the file of a checkpoint."""
+    return Path(logdir) / f"{row.name}.npz"
 
-    The checkpoint may come from someone else. It is checked first. Only this function lets
-    TensorFlow read a checkpoint.
+
+def read_rows(logdir) -> list[Row]:
+    """List the checkpoints of the training in `logdir`, oldest first; none if it has no run.json.
 
     Raises:
-      READ_ERRORS: it is damaged, or cannot be read.
+      InputError: the file is damaged.
     """
-    check_bundle(path)
-    with literal_path(path) as name:
-        yield tf.train.load_checkpoint(name)
-
-
-@contextlib.contextmanager
-def literal_path(path):
-    """Context manager: a path of the same checkpoint that is UTF-8, and without wildcards, str.
-
-    TensorFlow writes to `run[1]/model`, but treats the path as a pattern when it reads.
-    """
-    if not set("*?[]\\") & set(str(path)) and is_utf8(str(path)):
-        yield str(path)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        link = Path(folder) / "logdir"
-        link.symlink_to(path.parent.resolve(), target_is_directory=True)
-        yield str(link / path.name)
-
-
-def read_error(path):
-    """Read all of a checkpoint, which has checksums; returns the error, or None."""
+    path = Path(logdir) / RUN_FILE
+    if not path.is_file():
+        return []
     try:
-        with open_checkpoint(path) as reader:
-            for name in reader.get_variable_to_shape_map():
-                reader.get_tensor(name)
-    except READ_ERRORS as error:
-        return error
-    return None
+        rows = [Row(**row) for row in json.loads(path.read_text("utf-8"))["checkpoints"]]
+        return sorted(rows, key=lambda row: (row.step, row.name))  # a name needs two numbers
+    except (OSError, KeyError, TypeError, ValueError):
+        raise InputError(
+            f"{path}: does not list the checkpoints of a training. Copy it again"
+        ) from None
 
 
-def is_damage(error) -> bool:
-    """Whether an error of reading proves that a file is damaged."""
-    return isinstance(error, FileNotFoundError) or not isinstance(error, OUTSIDE_CAUSES)
+def existing(logdir, rows) -> list[Row]:
+    """Return the rows whose checkpoints have not been deleted."""
+    return [row for row in rows if path_of(logdir, row).exists()]
 
 
-def damage_message(path, error) -> str:
-    """Describe a checkpoint that cannot be read."""
-    reason = str(error).partition("\n")[0]
-    problem = "is damaged" if is_damage(error) else "cannot be read"
-    return f"{path}: this checkpoint {problem} ({reason})"
-
-
-def restore_error(path, error) -> InputError:
-    """Make the error to raise for a checkpoint that cannot be read."""
-    remedy = "Copy its two files again"
-    if is_damage(error):
-        files = (path.with_name(name) for name in (RUN_FILE, "checkpoint"))
-        remedy += f". Without a copy, delete them and {' and '.join(map(str, files))}"
-    return InputError(f"{damage_message(path, error)}. {remedy}")
-
-
-def parameters_digest(paths) -> str:
-    """Return a SHA-256 that identifies the parameters of checkpoints."""
-    digest = hashlib.sha256()
-    for path in paths:
-        # It holds checksums of the parameters.
-        digest.update(read_file(f"{path}{INDEX_SUFFIX}", MAX_INDEX_BYTES))
-    return digest.hexdigest()
+def best_row(rows) -> Row | None:
+    """Return the row with the best score with the last metric and development set."""
+    scored = [row for row in rows if row.score is not None]
+    same = [row for row in scored if (row.metric, row.dev) == (scored[-1].metric, scored[-1].dev)]
+    return max(same, key=lambda row: row.score, default=None)
 
 
 # Saving ------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def lock(logdir):
-    """Context manager: keep other training runs out of `logdir`."""
-    files = [Path(logdir) / name for name in ("checkpoint", RUN_FILE)]
-    for path in [*files, *(path for end in SUFFIXES for path in Path(logdir).glob(f"*{end}"))]:
-        check_not_directory(path)
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(lock_file(Path(logdir) / "lock", wait=False))
-        except BlockingIOError as error:
-            raise locked_error(logdir, error) from None
-        delete_files(Path(logdir) / TEMP_NAME)  # left by a run that was killed
-        yield
+def save(logdir, rows, arrays, keep=5) -> list[Row]:
+    """Save the last of `rows`, and delete old checkpoints of the same training.
 
-
-def make_checkpoint(model, optimizer=None, progress=None) -> tf.train.Checkpoint:
-    """Collect the variables to save: the model's, and for training everything that it resumes.
-
-    Each variable is added by itself and by name. TensorFlow could follow the attributes of a
-    Keras model, but would silently omit the lists of blocks among them.
+    The `keep` newest ends of epochs stay (the 2017 code kept 5), and the one with the best score.
+    Checkpoints that were evaluated count as ends of epochs. Within an epoch, the two newest others
+    stay; one that was saved by time stays until the next one.
 
     Args:
-      model: a built `Transformer`.
-      optimizer: if given, its state and the seeds of dropout are included.
-      progress: dict of other tf.Variables by name.
-    """
-    objects = {"weights": {name: v.value for name, v in variables_by_2017_name(model).items()}}
-    if optimizer is not None:
-        objects["optimizer"] = [v.value for v in optimizer.variables]
-        objects["dropout"] = [v.value for v in model.non_trainable_variables]
-    if progress is not None:
-        objects["progress"] = progress
-    return tf.train.Checkpoint(**objects)
-
-
-# tf.train.CheckpointManager is not used: it would delete the best checkpoint when it is no longer
-# among the newest, would count mid-epoch checkpoints like others, and does not call fsync, so
-# that a loss of power could destroy the last one.
-def save(checkpoint, logdir, rows, keep=5) -> list[Row]:
-    """Save a checkpoint and delete old ones of the same training.
-
-    The `keep` newest ends of epochs stay (the 2017 code kept 5), and the one with the best dev
-    score. Mid-epoch checkpoints that were evaluated count as ends of epochs. The two newest of
-    the others stay until their epoch ends. Files of other trainings are left alone.
-
-    Args:
-      checkpoint: a `make_checkpoint`.
-      rows: the checkpoints of the training, oldest first; the last one is saved now.
+      rows: the checkpoints of the training, oldest first.
+      arrays: dict of those of the last one, by name.
 
     Returns:
-      list: `rows` without those that have neither files nor a score.
+      list: `rows` without those that have neither a file nor a score.
 
     Raises:
       OSError: it cannot be written. The checkpoints before are unchanged.
     """
-    logdir, newest = Path(logdir), rows[-1]
-    temporary = logdir / TEMP_NAME
-    write(checkpoint, temporary)
-    for suffix in SUFFIXES:
-        durable_replace(f"{temporary}{suffix}", f"{logdir / newest.name}{suffix}")
+    newest = rows[-1]
+    with atomic_open(path_of(logdir, newest)) as file:
+        np.savez(file, **arrays)
     present = existing(logdir, rows)
-    listed = [row for row in rows if row in present or row.score is not None]
-    content = dict(checkpoints=[row._asdict() for row in listed])
-    atomic_write(logdir / RUN_FILE, json.dumps(content, indent=2) + "\n")
-    kept = [*filter(is_milestone, present)][-keep:] + [best_row(logdir, rows)]
+    kept = [row for row in present if row.is_milestone][-keep:] + [newest, best_row(present)]
     if not newest.epoch_done:
-        kept += [row for row in present[-2:] if not row.epoch_done]
-    lines = [f'model_checkpoint_path: "{newest.name}"']
-    lines += [f'all_model_checkpoint_paths: "{row.name}"' for row in present if row in kept]
-    atomic_write(logdir / "checkpoint", "\n".join(lines) + "\n")
-    for row in rows:
+        kept += [row for row in present if not (row.is_milestone or row.by_time)][-2:]
+    listed = [row for row in rows if row in kept or row.score is not None]
+    content = dict(checkpoints=[row._asdict() for row in listed])
+    atomic_write(Path(logdir) / RUN_FILE, json.dumps(content, indent=2) + "\n")
+    for row in present:
         if row not in kept:
-            for suffix in reversed(SUFFIXES):
-                Path(f"{logdir / row.name}{suffix}").unlink(missing_ok=True)
+            path_of(logdir, row).unlink(missing_ok=True)
     return listed
 
 
-def write(checkpoint, path):
-    """Write the two files of a checkpoint and fsync them. Leave no file if that fails."""
+# Loading -----------------------------------------------------------------------
+
+
+def load(path) -> dict:
+    """Read the arrays of a checkpoint by name. `InputError`: it is damaged, or missing."""
     try:
-        checkpoint.write(str(path))
-        for suffix in SUFFIXES:
-            fsync(f"{path}{suffix}")
-    except (OSError, tf.errors.OpError) as error:
-        with contextlib.suppress(OSError):
-            delete_files(path)
-        reason = str(error).partition("\n")[0]
-        raise OSError(
-            f"{path.parent}: no checkpoint can be written ({reason}). The last one is unchanged"
-        ) from None
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except Exception as error:  # NumPy has many for a damaged file
+        raise InputError(f"{path}: cannot be read ({error}). Copy the file again") from None
 
 
-def delete_files(path):
-    """Delete all files of an incomplete checkpoint."""
-    for file in path.parent.glob(f"{path.name}*"):
-        shutil.rmtree(file) if file.is_dir() and not file.is_symlink() else file.unlink()
+def load_newest(logdir, rows):
+    """Read the newest checkpoint that is not damaged; print a message for each that is.
 
-
-# Restoring ---------------------------------------------------------------------
-
-
-def restore(checkpoint, path):
-    """Read the checkpoint at `path` into the variables of `checkpoint`, a `make_checkpoint`.
-
-    The file may hold more variables: a checkpoint of a training also restores a model alone.
-
-    TensorFlow could restore them, but would first follow the graph of objects in the file, which
-    is not checked.
+    Returns:
+      (list, dict): the rows up to it, and its arrays.
     """
-    check_weights_match(checkpoint, path)
-    variables = saved_variables(checkpoint)
-    try:
-        with open_checkpoint(path) as reader:
-            shapes = reader.get_variable_to_shape_map()
-            dtypes = reader.get_variable_to_dtype_map()
-            for key, variable in variables.items():
-                if shapes.get(key) != [*variable.shape] or dtypes[key] != variable.dtype:
-                    raise ValueError(f"{key} is missing, or has another shape or type")
-            for key, variable in variables.items():
-                variable.assign(reader.get_tensor(key))
-    except READ_ERRORS as error:
-        raise restore_error(path, error) from None
+    present = existing(logdir, rows)
+    while True:
+        row = present.pop() if present else rows[-1]
+        try:
+            arrays = load(path_of(logdir, row))
+            return rows[: rows.index(row) + 1], arrays
+        except InputError as error:
+            if not present:
+                raise
+            print(f"{error}. Using the one before it")
 
 
-def saved_variables(checkpoint) -> dict:
-    """Return the variables of a `make_checkpoint` by the keys under which TensorFlow saves them."""
-    variables = {checkpoint_key(name): v for name, v in checkpoint.weights.items()}
-    for part in ("optimizer", "dropout"):
-        for i, variable in enumerate(getattr(checkpoint, part, [])):
-            variables[checkpoint_key(str(i), part)] = variable
-    for name, variable in getattr(checkpoint, "progress", {}).items():
-        variables[checkpoint_key(name, "progress")] = variable
-    return variables
+def load_model_weights(logdir, best=False, count=1):
+    """Read the parameters of the model in `logdir`.
 
-
-def restore_average(model, paths):
-    """Set the parameters of a built model to the mean of those at `paths`."""
-    checkpoint, variables = make_checkpoint(model), model.trainable_variables
-    sums = [np.zeros(variable.shape, variable.dtype) for variable in variables]
-    for path in paths:
-        restore(checkpoint, path)
-        for total, variable in zip(sums, variables, strict=True):
-            array = variable.numpy()
-            if not np.isfinite(array).all():
-                raise restore_error(path, ValueError(f"{variable.path} is not finite"))
-            total += array
-    for total, variable in zip(sums, variables, strict=True):
-        variable.assign(total / len(paths))
-
-
-def check_weights_match(checkpoint, path):
-    """Raise InputError unless `path` holds variables of the names and shapes of `checkpoint`."""
-    saved = {key: s for key, s in saved_shapes(path).items() if key.startswith("weights/")}
-    expected = {checkpoint_key(name): [*v.shape] for name, v in checkpoint.weights.items()}
-    check_shapes(path, saved, expected, keys=saved.keys() | expected.keys())
-
-
-def check_sizes(hp, vocab_sizes, path):
-    """Compare the shapes of the variables of a model, before it is built.
-
-    An hparams.json that someone else wrote may ask for more memory than there is.
+    The newest checkpoint that was evaluated is used, unless the training has no development set.
+    With `count`, the mean of so many: the ends of epochs before it, and those that were evaluated,
+    in the last `RECENT_SHARE` of the steps (docs/training.md has figures).
 
     Args:
-      vocab_sizes: (int, int), of source and target.
+      best: whether to use the checkpoint with the best score.
+
+    Returns:
+      (list of Path, dict): the checkpoints, oldest first, and the mean of their arrays by name.
     """
-    shapes = variable_shapes(hp, *vocab_sizes)
-    expected = {checkpoint_key(name): shape for name, shape in shapes.items()}
-    check_shapes(path, saved_shapes(path), expected, keys=expected)
+    rows = read_rows(logdir)
+    if not rows:
+        raise InputError(f"{logdir}: holds no checkpoint. Train a model, or name its folder")
+    present = existing(logdir, rows)
+    if best:
+        row = best_row(present)
+        if row is None:
+            raise InputError(
+                f"{logdir}: holds no checkpoint with a dev score. Train with --source_dev and"
+                " --target_dev, or leave --best out"
+            )
+        return [path_of(logdir, row)], weights_of(load(path_of(logdir, row)))
+    complete = [row for row in present if row.score is not None or not row.dev]
+    rows, arrays = load_newest(logdir, complete or rows)
+    newest = rows[-1]
+    recent = [row for row in rows[:-1] if newest.step - row.step < RECENT_SHARE * newest.step]
+    earlier = [row for row in recent if row.is_milestone and row in present]
+    members = [*earlier[-count:], newest][-count:]
+    paths = [path_of(logdir, row) for row in members]
+    parts = [weights_of(part) for part in (*map(load, paths[:-1]), arrays)]
+    return paths, {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
 
 
-def saved_shapes(path) -> dict:
-    """Read the shapes of the variables in a checkpoint, by their keys."""
-    try:
-        with open_checkpoint(path) as reader:
-            return reader.get_variable_to_shape_map()
-    except READ_ERRORS as error:
-        raise restore_error(path, error) from None
+def weights_of(arrays) -> dict:
+    """Return the parameters among the arrays of a checkpoint, by their names in 2017."""
+    prefix = "weights/"
+    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
 
 
-def check_shapes(path, saved, expected, keys):
-    """Compare the shapes of variables, by the keys of the checkpoint at `path`.
+def assign(variables, arrays, path):
+    """Set variables, a dict by name, to the arrays of the same names.
 
     Args:
-      saved, expected: dicts, for the checkpoint and for the model.
-      keys: which of them to compare.
+      path: where the arrays come from, for messages.
     """
-    mismatched = sorted(key for key in keys if saved.get(key) != expected.get(key))
-    if mismatched:
-        hparams_file, key = hparams_path(path.parent), mismatched[0]
-        name = key.split("/")[1].replace(".S", "/")
-        raise InputError(
-            f"{path}: {len(mismatched)} variables do not match {hparams_file} (first: {name} is"
-            f" {saved.get(key, 'missing')} in the checkpoint, {expected.get(key, 'missing')} in the"
-            f" model). The checkpoint and {hparams_file.name} come from different runs. Use both"
-            " files of one run"
-        )
-
-
-def checkpoint_key(name, part="weights") -> str:
-    """The key under which TensorFlow saves a variable of the model, or of another part.
-
-    >>> checkpoint_key("dense/kernel")
-    'weights/dense.Skernel/.ATTRIBUTES/VARIABLE_VALUE'
-    """
-    escaped = name.replace(".", "..").replace("/", ".S")
-    return f"{part}/{escaped}/.ATTRIBUTES/VARIABLE_VALUE"
+    shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
+    found = {name: array.shape for name, array in arrays.items()}
+    for name in sorted(shapes.keys() | found.keys()):
+        if shapes.get(name) != found.get(name) or not np.isfinite(arrays[name]).all():
+            raise InputError(
+                f"{path}: {name} is {found.get(name, 'missing')}, and the model has"
+                f" {shapes.get(name, 'none')}, or it is not finite. Use the hparams.json, the"
+                " vocabulary and the checkpoint of one training"
+            )
+    for name, variable in variables.items():
+        variable.assign(arrays[name])

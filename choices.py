@@ -4,230 +4,67 @@ A new choice is a class or function and its row here. No table needs TensorFlow,
 answers at once; `load` imports what a row names.
 """
 
-import dataclasses
-
-from runtime.errors import InputError
-from runtime.flags import NONE, Choice, Condition, flag
-from runtime.optional import check_installed
+import importlib
+from typing import NamedTuple
 
 
-@dataclasses.dataclass(frozen=True)
-class PositionChoice(Choice):
-    """A position encoding.
+class Choice(NamedTuple):
+    """A class or function.
 
     Attributes:
-      relative: whether it acts in self-attention, and not on the embedded tokens.
-      maxlen_power: it ends at position maxlen**maxlen_power; 0: it has no end.
-      even: the size that must be even, "hidden_units" or "head_units"; "" for none.
+      target: its module and name.
+      relative: of a position encoding: it acts in self-attention, not on the embedded tokens.
+      scaled_dot: of a position encoding: it changes the scaled product of Q and K.
+      maxlen_power: of a position encoding: it ends at maxlen**maxlen_power; 0: it has no end.
+      even: of a position encoding: the size that must be even; "" for none.
+      parameters: of an attention function: the shapes of its parameters by name, in letters.
+      softmax: of an attention function: weights are the softmax of the scores, or the scores.
     """
 
+    target: str
     relative: bool = False
+    scaled_dot: bool = False
     maxlen_power: int = 0
     even: str = ""
+    parameters: dict = {}
+    softmax: bool = True
 
-
-def relative(target, **facts):
-    """Return the row of a position encoding that changes the scaled product of Q and K."""
-    needs = dict(attention_score="scaled_dot")
-    remedy = "Choose absolute positions, for example sinusoid"
-    return PositionChoice(target, needs, remedy, relative=True, **facts)
+    def load(self):
+        """Import the class or function."""
+        module, _, name = self.target.rpartition(".")
+        return getattr(importlib.import_module(module), name)
 
 
 POSITIONS = dict(
-    learned=PositionChoice("positions.LearnedPositions", maxlen_power=1),
-    sinusoid=PositionChoice("positions.SinusoidalPositions"),
-    paired_sinusoid=PositionChoice("positions.PairedSinusoidalPositions"),
-    product=PositionChoice("variants.positions.ProductPositions", maxlen_power=1),
-    hierarchical=PositionChoice("variants.positions.HierarchicalPositions", maxlen_power=2),
-    recurrent=PositionChoice("variants.positions.RecurrentPositions"),
-    convolutional=PositionChoice("variants.positions.ConvolutionalPositions"),
-    complex=PositionChoice("variants.positions.ComplexPositions", even="hidden_units"),
-    shaw=relative("variants.positions.ShawPositions"),
-    t5=PositionChoice("variants.positions.T5Positions", relative=True),
-    xlnet=relative("variants.positions.XLNetPositions"),
-    deberta=relative("variants.positions.DebertaPositions"),
-    rotary=relative("variants.positions.RotaryPositions", even="head_units"),
-    none=PositionChoice("positions.Positions"),
+    learned=Choice("positions.LearnedPositions", maxlen_power=1),
+    sinusoid=Choice("positions.SinusoidalPositions"),
+    paired_sinusoid=Choice("positions.PairedSinusoidalPositions"),
+    product=Choice("variants.positions.ProductPositions", maxlen_power=1),
+    hierarchical=Choice("variants.positions.HierarchicalPositions", maxlen_power=2),
+    recurrent=Choice("variants.positions.RecurrentPositions"),
+    convolutional=Choice("variants.positions.ConvolutionalPositions"),
+    complex=Choice("variants.positions.ComplexPositions", even="hidden_units"),
+    shaw=Choice("variants.positions.ShawPositions", relative=True, scaled_dot=True),
+    t5=Choice("variants.positions.T5Positions", relative=True),
+    xlnet=Choice("variants.positions.XLNetPositions", relative=True, scaled_dot=True),
+    deberta=Choice("variants.positions.DebertaPositions", relative=True, scaled_dot=True),
+    rotary=Choice(
+        "variants.positions.RotaryPositions", relative=True, scaled_dot=True, even="head_units"
+    ),
+    none=Choice("positions.Positions"),
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class AttentionChoice(Choice):
-    """An attention function.
-
-    Attributes:
-      parameters: the shapes of its parameters by name, in letters.
-      softmax: whether weights are the softmax of the scores, or the scores.
-    """
-
-    parameters: dict = dataclasses.field(default_factory=dict)
-    softmax: bool = True
-
-
 ATTENTION_SCORES = dict(
-    scaled_dot=AttentionChoice("attention.scaled_dot"),
-    dot=AttentionChoice("attention.dot"),
-    additive=AttentionChoice(
+    scaled_dot=Choice("attention.scaled_dot"),
+    dot=Choice("attention.dot"),
+    additive=Choice(
         "variants.attention.additive",
         parameters=dict(query_kernel="hdd", key_kernel="hdd", omega="hd"),
     ),
-    bilinear=AttentionChoice("variants.attention.bilinear", parameters=dict(kernel="hdd")),
-    cosine=AttentionChoice("variants.attention.cosine", softmax=False),
-    cosine_softmax=AttentionChoice("variants.attention.cosine"),
+    bilinear=Choice("variants.attention.bilinear", parameters=dict(kernel="hdd")),
+    cosine=Choice("variants.attention.cosine", softmax=False),
+    cosine_softmax=Choice("variants.attention.cosine"),
 )
-
-MODELS = dict(
-    transformer=Choice("model.Transformer"),
-    rnn=Choice(
-        "variants.rnn.RecurrentModel",
-        dict(mask_from="ids"),
-        "Choose the recipe rnn or rnn_attention",
-    ),
-)
-
+MODELS = dict(transformer=Choice("model.Transformer"), rnn=Choice("variants.rnn.RecurrentModel"))
 ACTIVATIONS = ("relu", "swish")
-
-NORMALIZATIONS = dict(
-    post=Choice(),
-    pre=Choice(
-        needs=dict(mask_from=("ids", "none")),
-        remedy="It changes the vectors of <PAD>, where activations are no longer 0",
-    ),
-    none=Choice(),
-)
-
-OPTIMIZERS = dict(
-    adam=Choice("optimizer.FusedAdam"),
-    muon=Choice("variants.muon.Muon", dict(model="transformer"), "Use --optimizer adam"),
-)
-
-# Values that a model must have for programs that know only the usual Transformer.
-USUAL_TRANSFORMER = dict(
-    model="transformer",
-    attention_score="scaled_dot",
-    relu_projections=False,
-    mask_from="ids",
-    residual=True,
-    temperature=0.0,
-)
-CTRANSLATE2_NEEDS = USUAL_TRANSFORMER | dict(
-    positions=("learned", "sinusoid", "paired_sinusoid", "t5"), normalization=("post", "pre")
-)
-MARIAN_NEEDS = USUAL_TRANSFORMER | dict(
-    positions="paired_sinusoid", normalization="post", tied_embeddings=True
-)
-CTRANSLATE2_PENALTY = Condition(
-    lambda penalty: penalty in (NONE, "ctranslate2"),
-    "--length_penalty ctranslate2 with --alpha (1 is usual), or --beam 1",
-)
-SEARCH_OF_OTHERS = ("beam", "length_penalty", "alpha")
-OTHER_FORMAT = "Export with --format saved_model, or train with --recipe tiny, small or paper"
-
-
-@dataclasses.dataclass(frozen=True)
-class EngineChoice(Choice):
-    """A library that runs a model.
-
-    Attributes:
-      quantizes: whether `target` has the argument `quantization`.
-      runs_several: whether it runs several models together.
-      packages, int8_packages: those that it imports, always or for int8, and that
-        requirements.txt lacks.
-    """
-
-    quantizes: bool = False
-    runs_several: bool = False
-    packages: tuple = ()
-    int8_packages: tuple = ()
-
-    def check_ready(self, models, chosen_by, quantization):
-        """Check that it runs so many models, and that its packages are installed.
-
-        Args:
-          models: list.
-          chosen_by: the flag that chooses it, for the message.
-          quantization: as the flag.
-        """
-        check_installed(self.packages + (self.int8_packages if quantization == "int8" else ()))
-        if len(models) > 1 and not self.runs_several:
-            raise InputError(
-                f"logdir names several models, but {chosen_by} takes one. Name one folder"
-            )
-
-
-@dataclasses.dataclass(frozen=True)
-class ExportChoice(EngineChoice):
-    """A format of exported models.
-
-    Attributes:
-      has_search: whether the exported model searches, and not the program that loads it.
-      refused: flags that are for the program that loads it.
-      suffix: end of the name of a zip file that holds the exported folder; "" if it is a folder.
-    """
-
-    has_search: bool = False
-    refused: tuple = ()
-    suffix: str = ""
-
-
-EXPORT_FORMATS = dict(
-    saved_model=ExportChoice("interop.saved_model.write", has_search=True, runs_several=True),
-    ctranslate2=ExportChoice(
-        "interop.ctranslate2_model.write",
-        CTRANSLATE2_NEEDS,
-        OTHER_FORMAT,
-        quantizes=True,
-        packages=("ctranslate2",),
-        refused=SEARCH_OF_OTHERS,
-    ),
-    huggingface=ExportChoice(
-        "interop.huggingface_model.write",
-        MARIAN_NEEDS,
-        "Export with --format saved_model, or train with one vocabulary for both languages and"
-        " --recipe updated or paper, or with --positions paired_sinusoid --normalization post",
-        packages=("safetensors",),
-    ),
-    onnx=ExportChoice(
-        "interop.onnx_model.write",
-        dict(temperature=0.0, no_repeat_ngram=0),
-        "Leave it out: the exported search has neither",
-        quantizes=True,
-        packages=("tf2onnx",),
-        int8_packages=("onnxruntime",),
-        has_search=True,
-        runs_several=True,
-    ),
-    argos=ExportChoice(
-        "interop.argos_package.write",
-        CTRANSLATE2_NEEDS | dict(tokenizer="bpe"),
-        OTHER_FORMAT,
-        quantizes=True,
-        packages=("ctranslate2",),
-        refused=SEARCH_OF_OTHERS,
-        suffix=".argosmodel",
-    ),
-    logdir=ExportChoice("interop.logdir.write"),
-)
-
-ENGINES = dict(
-    tensorflow=EngineChoice("inference.SearchDecoder", runs_several=True),
-    ctranslate2=EngineChoice(
-        "interop.ctranslate2_model.CTranslate2Decoder",
-        CTRANSLATE2_NEEDS | dict(used_length_penalty=CTRANSLATE2_PENALTY),
-        "Leave out --engine",
-        quantizes=True,
-        packages=("ctranslate2",),
-    ),
-)
-
-
-def quantization_flag(name, table):
-    """Declare the flag --quantization of a script whose flag `name` chooses a row of `table`."""
-    names = tuple(key for key, row in table.items() if row.quantizes)
-    return flag(
-        "float32",
-        f"type of the matrices, for --{name} {' or '.join(names)}",
-        choices=("float32", "int8"),
-        needs={name: names},
-        remedy="Leave it out",
-    )
+NORMALIZATIONS = ("post", "pre", "none")
+OPTIMIZERS = dict(adam=Choice("optimizer.FusedAdam"), muon=Choice("variants.muon.Muon"))

@@ -19,16 +19,8 @@ import numpy as np
 from eval_sets import read_eval_set
 from forms import without_final_mark
 from ids import EOS, UNK, RaggedIds, RaggedWriter, smallest_dtype
-from runtime.errors import MALFORMED_JSON, InputError
-from runtime.files import (
-    MAX_JSON_BYTES,
-    durable_replace,
-    fsync,
-    lock_file,
-    read_file,
-    split_paths,
-    temp_path,
-)
+from runtime.errors import InputError
+from runtime.flags import split_paths
 from runtime.parallel import map_on_cores
 from text import (
     SentenceFile,
@@ -38,7 +30,6 @@ from text import (
     skipped_note,
     training_files,
 )
-from vocab import fingerprints
 
 MARK_STREAM = 1  # its random numbers are not those of the order of the batches
 MAX_UNKNOWN_SHARE = 0.9  # with more <UNK>, the vocabulary belongs to another text
@@ -131,17 +122,14 @@ def pairs_of_epoch(data, vocabs, hp, epoch) -> SentencePairs:
     return data._replace(X=X, Y=Y)
 
 
-def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
+def load_train_data(hp, vocabs) -> SentencePairs:
     """Load and encode the training text. Print how many pairs are left out, and why.
 
     The ids are in files next to the vocabularies, which are mapped into memory. If
     `hp.changes_text`, each epoch encodes the text again, and both are in memory.
-
-    Args:
-      write_files: whether these files may be written; else they are temporary.
     """
     paths = hp.source_train, hp.target_train
-    encoded = encode_training_text(hp, vocabs, write_files)
+    encoded = encode_training_text(hp, vocabs)
     check_pairs_left(paths, vocabs, hp.maxlen, encoded)
     data, num_empty = encoded.data, encoded.num_empty
     print(
@@ -152,12 +140,7 @@ def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
     if encoded.skipped:
         print(encoded.skipped)
     sides = [*zip(paths, (data.X, data.Y), vocabs, strict=True)]
-    try:
-        shares = [unknown_share(ids, vocab) for _, ids, vocab in sides]
-    except ValueError:  # an id that the vocabulary does not have
-        raise InputError(
-            f"{hp.id_folder}: the files of token ids there are damaged. Delete the folder"
-        ) from None
+    shares = [unknown_share(ids, vocab) for _, ids, vocab in sides]
     token_name = vocabs[0].token_name
     print(f"Unknown {token_name}: {shares[0]:.0%} of the source, {shares[1]:.0%} of the target")
     for (path, _, vocab), share in zip(sides, shares, strict=True):
@@ -170,7 +153,7 @@ def load_train_data(hp, vocabs, write_files=True) -> SentencePairs:
     return data
 
 
-def encode_training_text(hp, vocabs, write_files) -> EncodedText:
+def encode_training_text(hp, vocabs) -> EncodedText:
     """Encode the training text into files, unless there are files of this text already."""
     if hp.changes_text:
         pairs, sides = open_training_files(hp), ([], [])
@@ -179,24 +162,21 @@ def encode_training_text(hp, vocabs, write_files) -> EncodedText:
                 side += sentences
         encoded = encode_training_block(hp, vocabs, sides)
         return encoded._replace(skipped=skipped_note(itertools.chain(*pairs)))
-    if encoded := read_id_files(hp.id_folder, hp, vocabs):
-        return encoded
-    if write_files:
-        try:
-            share_id_files(hp, vocabs)
-            if encoded := read_id_files(hp.id_folder, hp, vocabs):
-                return encoded
-        except ChildProcessError:
-            raise
-        except OSError as error:
-            print(f"The token ids are in temporary files: {error}", file=sys.stderr)
-    # Files that are mapped into memory need no names.
-    with tempfile.TemporaryDirectory() as folder:
-        write_id_files(Path(folder), hp, vocabs)
-        encoded = read_id_files(Path(folder), hp, vocabs)
-    if not encoded:
-        raise changed_error(hp)
-    return encoded
+    key = key_of_ids(hp, vocabs)
+    folder = Path(hp.preprocessed) / "train_ids" / key
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = tempfile.mkdtemp(dir=folder.parent)
+        write_id_files(Path(temporary), hp, vocabs)
+        if key_of_ids(hp, vocabs) != key:
+            raise InputError(
+                f"{hp.source_train} and {hp.target_train}: a file has changed while it was read."
+                " Run the command again when the files are complete"
+            )
+        for other in folder.parent.glob("ids-*"):  # a training that reads them keeps them
+            shutil.rmtree(other, ignore_errors=True)
+        os.replace(temporary, folder)
+    return read_id_files(folder, vocabs)
 
 
 def unknown_share(ids, vocab) -> float:
@@ -336,18 +316,22 @@ def check_pairs_left(paths, vocabs, maxlen, encoded):
 # Files of ids ------------------------------------------------------------------
 
 
-def id_files_key(hp, vocabs) -> list:
-    """Return everything that the files of the training text depend on."""
-    paths = [path for pair in training_files(hp) for path in pair]
-    files = [[os.stat(path).st_mtime_ns, file_sha256(path)] for path in paths]
-    paths = [*map(os.path.abspath, paths)]
-    return [paths, files, fingerprints(vocabs), hp.min_cnt, hp.maxlen]
+def key_of_ids(hp, vocabs) -> str:
+    """Return the name of the folder of ids, a digest of what they depend on."""
+    digest = hashlib.sha256(f"{hp.source_train} {hp.min_cnt} {hp.maxlen}".encode())
+    for vocab in vocabs:
+        digest.update(vocab.content)
+    for path in [path for pair in training_files(hp) for path in pair]:
+        with open(path, "rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return f"ids-{digest.hexdigest()[:16]}"
 
 
-def file_sha256(path) -> str:
-    """Return the SHA-256 of a file: a text can be edited without a change of its size and time."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def read_id_files(folder, vocabs) -> EncodedText:
+    """Map the files of `write_id_files` into memory."""
+    info = json.loads((folder / "info.json").read_bytes())
+    sides = [RaggedIds.open(folder / side, id_dtype(vocabs)) for side in "XY"]
+    return EncodedText(SentencePairs(*sides, [], [], []), **info, empty_pairs=[])
 
 
 def id_dtype(vocabs):
@@ -355,61 +339,16 @@ def id_dtype(vocabs):
     return smallest_dtype(max(map(len, vocabs)) - 1)
 
 
-def read_id_files(folder, hp, vocabs) -> EncodedText | None:
-    """Map the files of `write_id_files` into memory, or return None if they are of another text."""
-    path = folder / "info.json"
-    try:
-        content = read_file(path, MAX_JSON_BYTES)
-        info = json.loads(content)
-        if info["key"] != id_files_key(hp, vocabs):
-            return None
-        dtype = id_dtype(vocabs)
-        sides = [RaggedIds.open(folder / side, dtype, hp.maxlen) for side in "XY"]
-        if read_file(path, MAX_JSON_BYTES) != content:  # another process has replaced the folder
-            return None
-        counts = int(info["total"]), int(info["num_empty"])
-        has_words = tuple(map(bool, info["has_words"]))
-        skipped = str(info["skipped"])
-    except (OSError, InputError, *MALFORMED_JSON):
-        return None  # they are missing or damaged, or the text is missing
-    if len(sides[0]) != len(sides[1]):
-        return None
-    return EncodedText(SentencePairs(*sides, [], [], []), *counts, [], has_words, skipped)
-
-
 def open_training_files(hp) -> list:
     """Open the training text: a pair of `SentenceFile` for each pair of paths."""
     return [[SentenceFile(path) for path in pair] for pair in training_files(hp)]
-
-
-def share_id_files(hp, vocabs):
-    """Write the files of the training text to `hp.id_folder`, for all processes.
-
-    They are written to a new folder, which then replaces that of another text. A training that
-    still reads the old files keeps them until it ends.
-    """
-    hp.id_folder.parent.mkdir(parents=True, exist_ok=True)
-    with lock_file(hp.id_folder.with_suffix(".lock")):
-        if read_id_files(hp.id_folder, hp, vocabs):  # another process has written them
-            return
-        for old in hp.id_folder.parent.glob(f"{hp.id_folder.name}.*.tmp"):
-            shutil.rmtree(old)  # of a process that was killed
-        folder = temp_path(hp.id_folder)
-        try:
-            folder.mkdir()
-            write_id_files(folder, hp, vocabs)
-            if hp.id_folder.exists():
-                shutil.rmtree(hp.id_folder)
-            durable_replace(folder, hp.id_folder)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_id_files(folder, hp, vocabs):
     """Encode the training text, and write it to files block by block, to save memory."""
     files = open_training_files(hp)
     sides = itertools.chain.from_iterable(read_pairs(pair, "reading") for pair in files)
-    key, dtype = id_files_key(hp, vocabs), id_dtype(vocabs)
+    dtype = id_dtype(vocabs)
     total = num_empty = 0
     has_words = np.zeros(2, bool)
     with contextlib.ExitStack() as stack:
@@ -419,21 +358,9 @@ def write_id_files(folder, hp, vocabs):
             has_words |= block.has_words
             for writer, ragged in zip(writers, (data.X, data.Y), strict=True):
                 writer.add(ragged)
-    info = dict(key=key, total=total, num_empty=num_empty, has_words=has_words.tolist())
+    info = dict(total=total, num_empty=num_empty, has_words=has_words.tolist())
     info["skipped"] = skipped_note(itertools.chain(*files))
     (folder / "info.json").write_text(json.dumps(info))
-    for path in folder.iterdir():
-        fsync(path)
-    if id_files_key(hp, vocabs) != key:
-        raise changed_error(hp)
-
-
-def changed_error(hp) -> InputError:
-    """Return the error for a text that is written to while it is read."""
-    return InputError(
-        f"{hp.source_train} and {hp.target_train}: a file has changed while it was read. Run the"
-        " command again when the files are complete"
-    )
 
 
 # Batches -----------------------------------------------------------------------

@@ -1,30 +1,16 @@
 """Translate the test set with the model in logdir, and score the translations with BLEU."""
 
+import contextlib
 import dataclasses
-import hashlib
-import itertools
-import os
+import json
 import re
 import sys
 from pathlib import Path
 
-from hparams import SEARCH_FLAGS, Hyperparams, hparams_path, read_hparams
-from runtime.cli import parse_flags, run_script
-from runtime.cluster import worker_rank
+from hparams import READER_FLAGS, Hyperparams, check_saved_flags
 from runtime.errors import InputError
-from runtime.files import (
-    announce_inputs,
-    atomic_write,
-    check_exists,
-    check_may_make,
-    check_may_write,
-    check_regular_file,
-    keep_copy,
-    make_folder,
-)
-from runtime.flags import NONE, Flags, flag
+from runtime.flags import NONE, Flags, flag, parse_flags
 from runtime.parallel import one_thread_per_operation
-from trained_models import find_trained
 
 LEFT_OUT = "Left out, numbers of the pairs"
 
@@ -41,64 +27,11 @@ class EvalFlags(Flags):
     )
 
 
-def read_results(path, references) -> list[str]:
-    """Read the translations of another evaluation, one per pair of the test set.
-
-    Args:
-      references: of the test set, lists of str.
-    """
-    from text import read_lines  # here, as in `settle`
-
-    text = "\n".join(read_lines(path, "Check the path, which --compare names"))
-    got = re.findall("^- got: (.*)$", text, re.MULTILINE)
-    left_out = re.search(f"^{LEFT_OUT} = ([0-9 ]+|-)$", text, re.MULTILINE)
-    digest = re.search("^Inputs = .* references ([0-9a-f]+)$", text, re.MULTILINE)
-    if not left_out or not digest:
-        raise InputError(f"{path}: is not a results file of eval.py. Choose one in results/")
-    numbers = {*left_out[1].split()}  # counted from 1
-    rows = [row for row in range(len(references[0])) if str(row + 1) not in numbers]
-    if digest[1] != references_digest(references) or len(got) != len(rows):
-        raise InputError(
-            f"{path}: holds translations of another test set. Evaluate both models with the same"
-            " --source_test and --target_test"
-        )
-    hypotheses = [""] * len(references[0])
-    for row, translation in zip(rows, got, strict=True):
-        hypotheses[row] = translation
-    return hypotheses
-
-
-def references_digest(references) -> str:
-    """Return a digest that identifies the references of a test set, lists of str."""
-    text = "\n".join(itertools.chain(*references)).encode("utf-8", "surrogateescape")
-    return hashlib.sha256(text).hexdigest()[:16]
-
-
-def settle(flags):
-    """Read the files that the flags name, before TensorFlow is loaded; see `main`."""
-    # Here, since `parse_flags` has a message for an environment without packages.
-    from data_load import load_test_data
-
-    options, flags = EvalFlags.separate(flags)
-    models = find_trained(flags)
-    if options.compare != NONE:
-        check_exists(options.compare, "Check the path, which --compare names")
-    test = others = None
-    if hp := models[0].hp:
-        announce_inputs(hp, "source_test", "target_test")
-        test = load_test_data(hp, models[0].vocabs)
-        if options.compare != NONE:
-            others = read_results(options.compare, test.references)
-        check_may_write(Path(hp.results), "results", hp)
-        check_may_make(hp.results)
+if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
+    own, names = EvalFlags, (*READER_FLAGS, "source_test", "target_test", "results")
+    given = parse_flags(__doc__, own, hparams=Hyperparams, names=names, check=check_saved_flags)
     one_thread_per_operation()
-    return options, models, test, others
 
-
-if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
-    settled = parse_flags(__doc__, settle, Hyperparams, EvalFlags, reads_model=True)
-
-import checkpoint
 from bleu import (
     LITTLE_LEARNED_HINT,
     METRICS,
@@ -110,60 +43,39 @@ from bleu import (
     empty_note,
 )
 from data_load import load_test_data
-from inference import (
-    SearchDecoder,
-    SharedDecoder,
-    describe_decoding,
-    limit_hint,
-    limit_note,
-    load_model,
-)
-from interop.original import is_original
-from model_card import record_evaluation, write_card
+from inference import SearchDecoder, describe_decoding, limit_note, load_model
+from model_card import EVALUATIONS, file_names, read_evaluations
+from runtime.cli import run_script
+from runtime.files import atomic_write
+from text import read_lines
 
 SAMPLES = 5  # translations that are printed
 MAX_PRINTED_CHARS = 200  # a line of LEFT_OUT may list hundreds of pairs
-MAX_NAME_CHARS = 200  # of a results file
-# Flags that appear in the name of the results file if they differ from those of training.
-NAMING_FLAGS = ("source_test", *SEARCH_FLAGS, "seed", "average_checkpoints", "best")
 
 
-def results_path(loaded) -> Path:
-    """Return the path of the results file of this evaluation.
-
-    It is named after the checkpoint, as in the 2017 code. The name of logdir follows unless it
-    is the default, or the names of an ensemble, and then the flags that differ from those of
-    training, so that evaluations do not overwrite each other: model_epoch_03_gs_66.ja-zh.beam-1
-    """
-    hp, paths = loaded.hp, loaded.paths
-    parts = [paths[-1].name]
-    folders = loaded.folders
-    named = folders != [Path(Hyperparams.logdir)] and hp.results == Hyperparams.results
-    if named or len(folders) > 1:
-        parts.append("+".join(Path(os.path.abspath(folder)).name for folder in folders))
-    saved = read_hparams(hp.logdir) if hparams_path(hp.logdir).exists() else hp
-    for name in NAMING_FLAGS:
-        value = getattr(hp, name)
-        if value != getattr(saved, name):
-            parts.append(f"{name}-{Path(value).name if name == 'source_test' else value}")
-    if hp.precision != Hyperparams.precision:
-        parts.append(hp.precision)
-    name = re.sub(r"[^\w.-]", "_", ".".join(parts), flags=re.ASCII)
-    return Path(hp.results) / name[:MAX_NAME_CHARS]
+def describe_test(hp) -> str:
+    """Return the line of a results file that names the test set."""
+    return f"Test set = {file_names(hp.source_test, hp.target_test)}"
 
 
-def keep_other_results(path, identity):
-    """Keep the file at `path` under a new name if it holds the results of another evaluation.
-
-    Args:
-      identity: lines that the results of this evaluation contain.
-    """
-    if not path.is_file():
-        return
-    lines = path.read_bytes().decode("utf-8", "replace").splitlines()
-    if not set(identity) <= set(lines):
-        new_path = keep_copy(path)
-        print(f"{path}: holds another evaluation. Copied it to {new_path}", file=sys.stderr)
+def read_results(path, hp, total) -> list[str]:
+    """Read the translations of another evaluation, one for each of the `total` pairs."""
+    text = "\n".join(read_lines(path))
+    got = re.findall("^- got: (.*)$", text, re.MULTILINE)
+    left_out = re.search(f"^{LEFT_OUT} = ([0-9 ]+|-)$", text, re.MULTILINE)
+    if not left_out:
+        raise InputError(f"{path}: is not a results file of eval.py. Choose one in results/")
+    numbers = {*left_out[1].split()}  # counted from 1
+    rows = [row for row in range(total) if str(row + 1) not in numbers]
+    if describe_test(hp) not in text.splitlines() or len(got) != len(rows):
+        raise InputError(
+            f"{path}: holds translations of another test set. Evaluate both models with the same"
+            " --source_test and --target_test"
+        )
+    hypotheses = [""] * total
+    for row, translation in zip(rows, got, strict=True):
+        hypotheses[row] = translation
+    return hypotheses
 
 
 def describe_scores(test, got, hp, token_name) -> list[str]:
@@ -211,18 +123,13 @@ def describe_comparison(path, test, got, others, lang) -> list[str]:
     ]
 
 
-def describe_identity(loaded, decoding, digest, test) -> list[str]:
-    """Return the lines of a results file that say of which evaluation it is.
-
-    Args:
-      decoding: what `describe_decoding` returned.
-      digest: that of the parameters.
-    """
-    inputs = f"weights {digest[:16]}, test set {test.digest()[:16]}"
-    if is_original(loaded.paths[-1]):  # its checkpoint does not record the number of heads
-        inputs += f", {loaded.hp.num_heads} heads"
-    inputs += f", references {references_digest(test.references)}"
-    return [f"Decoding = {decoding}", f"Inputs = {inputs}"]
+def record_evaluation(folder, hp, decoding, summary):
+    """Add the scores to evaluations.json in the folder of the model."""
+    own = dict(test=file_names(hp.source_test, hp.target_test), decoding=decoding)
+    rows = [row for row in read_evaluations(folder) if not own.items() <= row.items()]
+    own["lines"] = [line for line in summary if not line.startswith(LEFT_OUT)]
+    with contextlib.suppress(OSError):  # a model that is only to be read
+        atomic_write(folder / EVALUATIONS, json.dumps([*rows, own], indent=2) + "\n")
 
 
 def is_long_list(line) -> bool:
@@ -230,53 +137,50 @@ def is_long_list(line) -> bool:
     return line.startswith(LEFT_OUT) and len(line) >= MAX_PRINTED_CHARS
 
 
-def main(options, models, test=None, others=None):
+def results_path(newest, hp) -> Path:
+    """Return the path of the results file, which has the name of the checkpoint, as in 2017.
+
+    The name of the logdir follows if only this flag is given, so that two models have two files.
+    """
+    name = newest.stem
+    if hp.results == Hyperparams.results and hp.logdir != Hyperparams.logdir:
+        name += f".{Path(hp.logdir).resolve().name}"
+    return Path(hp.results) / name
+
+
+def main(given):
     """Translate and score the test set, print samples, and write the results file.
 
     Args:
-      options: EvalFlags.
-      models: list of `Trained`.
-      test: the test set, if it was loaded.
-      others: the translations to compare with, if they were read.
+      given: dict, the flags of the command line.
     """
-    rank, _ = worker_rank()
-    loaded = load_model(models)
-    hp, paths, vocabs = loaded.hp, loaded.paths, loaded.vocabs
-    path = results_path(loaded)
-    check_may_write(path, "results", hp)
-    check_regular_file(path, "the results are written there. Delete it")
-    test = test or load_test_data(hp, vocabs)
-    if options.compare != NONE and others is None:
-        others = read_results(options.compare, test.references)
-    make_folder(hp.results)
+    options, loaded = EvalFlags.of(given), load_model(given)
+    hp, newest, vocabs = loaded.hp, loaded.paths[-1], loaded.vocabs
+    path = results_path(newest, hp)
+    test = load_test_data(hp, vocabs)
+    others = None
+    if options.compare != NONE:
+        others = read_results(options.compare, hp, len(test.references[0]))
     decoding = describe_decoding(loaded)
-    digest = checkpoint.parameters_digest(paths)
-    identity = describe_identity(loaded, decoding, digest, test)
     print(f"Translating {len(test.data.X)} sentences: {decoding}")
     search = SearchDecoder(loaded, show_progress=True)
-    found = SharedDecoder(search, path, settings=f"{decoding}, {digest}")(test.data.X)
-    if rank:
-        print("Done: worker 0 collects the results")
-        return
-
+    found = search(test.data.X)
     got = [best.text for best, *_ in found]
     at_limit = sum(best.at_limit for best, *_ in found)
     columns = zip(test.data.Sources, test.data.Targets, got, strict=True)
     records = [f"- source: {s}\n- expected: {e}\n- got: {g}\n" for s, e, g in columns]
     summary = [
-        *identity,
-        f"Ended at the limit = {at_limit} of {len(got)} ({hp.describe_output_limit()})",
+        f"Decoding = {decoding}",
+        describe_test(hp),
+        f"Ended at the limit = {at_limit} of {len(got)}",
         *describe_scores(test, got, hp, vocabs[0].token_name),
     ]
     if others:
         # Before the Bleu Score, which is the last line in the 2017 code.
         summary[-1:-1] = describe_comparison(options.compare, test, got, others, hp.target_lang)
-    keep_other_results(path, identity)
     atomic_write(path, "\n".join(records + summary) + "\n")
     if len(loaded.folders) == 1:
-        lines = [line for line in summary if not line.startswith(LEFT_OUT)]
-        record_evaluation(loaded, decoding, lines)
-        write_card(loaded, paths[-1].parent)
+        record_evaluation(newest.parent, hp, decoding, summary)
 
     print("", *records[:SAMPLES], sep="\n")
     print(*(line for line in summary if not is_long_list(line)), sep="\n")
@@ -284,8 +188,8 @@ def main(options, models, test=None, others=None):
     if note := empty_note(got):
         print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
     if note := limit_note(at_limit, len(got), hp):
-        print(f"{note}. {limit_hint(hp)}", file=sys.stderr)
+        print(note, file=sys.stderr)
 
 
 if __name__ == "__main__":
-    run_script(main, *settled)
+    run_script(main, given)

@@ -5,7 +5,7 @@ import sys
 from typing import NamedTuple
 
 from runtime.errors import InputError
-from runtime.files import split_paths
+from runtime.flags import split_paths
 from segments import (
     REFERENCE,
     ROLES,

@@ -16,120 +16,89 @@ The package of Argos Translate is one file, which LibreTranslate reads, too.
 The logdir is for this project: the parameters alone, to be given away."""
 
 import dataclasses
+import importlib
 import os
 import shutil
-import zipfile
+import tempfile
 from pathlib import Path
 
-from choices import EXPORT_FORMATS, quantization_flag
-from hparams import Hyperparams
-from runtime.cli import parse_flags, run_script
+from hparams import READER_FLAGS, Hyperparams, check_saved_flags
 from runtime.errors import InputError
-from runtime.files import (
-    check_may_make,
-    check_utf8,
-    durable_replace,
-    fsync,
-    make_folder,
-    temp_path,
+from runtime.flags import Flags, flag, parse_flags
+
+# The modules whose function `write` writes a folder.
+FORMATS = dict(
+    saved_model="interop.saved_model",
+    ctranslate2="interop.ctranslate2_model",
+    huggingface="interop.huggingface_model",
+    onnx="interop.onnx_model",
+    argos="interop.argos_package",
+    logdir="interop.logdir",
 )
-from runtime.flags import Flags, check_not_given, flag
-from trained_models import find_trained
+QUANTIZED = ("ctranslate2", "onnx", "argos")  # can store the matrices in int8
+ENSEMBLES = ("saved_model", "onnx")  # can hold several models
 
 
 @dataclasses.dataclass(frozen=True)
 class ExportFlags(Flags):
     """The flags of this script."""
 
-    output: str = flag("exported/1", "folder or file to write, which must not exist yet", path=True)
-    format: str = flag("saved_model", "format of the exported model", choices=EXPORT_FORMATS)
-    quantization: str = quantization_flag("format", EXPORT_FORMATS)
+    output: str = flag("exported/1", "folder or file to write, which must not exist yet")
+    format: str = flag("saved_model", "format of the exported model", choices=tuple(FORMATS))
+    quantization: str = flag(
+        "float32",
+        f"type of the matrices, for the formats {', '.join(QUANTIZED)}",
+        choices=("float32", "int8"),
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.quantization != "float32" and self.format not in QUANTIZED:
+            raise InputError(f"quantization is for {', '.join(QUANTIZED)}. Leave it out")
+        if os.path.lexists(self.output):
+            raise InputError(f"{self.output}: already exists. Delete it, or choose another path")
 
 
-def settle(flags):
-    """Find the model, and check the output, before TensorFlow is loaded; see `main`."""
-    options, flags = ExportFlags.separate(flags)
-    choice = EXPORT_FORMATS[options.format]
-    check_not_given(flags, choice.refused, "is given to the program that loads the model")
-    models = find_trained(flags)
-    choice.check_ready(models, f"--format {options.format}", options.quantization)
-    if models[0].hp:
-        options.check_needs(models[0].hp)
-    check_new(options.output, choice.suffix)
-    check_utf8(options.output)
-    check_may_make(Path(options.output).parent)
-    return options, models
-
-
-def check_new(path, suffix):
-    """Raise InputError if the output exists, also as a link to a missing file.
-
-    Args:
-      suffix: end of the name that it must have; "" for any.
-    """
-    if suffix and Path(path).suffix != suffix:
-        raise InputError(f"{path}: is the name of a file, which must end in {suffix}. Add it")
-    if os.path.lexists(path):
-        raise InputError(f"{path}: already exists. Delete it, or choose another --output")
-
-
-if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
-    settled = parse_flags(__doc__, settle, Hyperparams, ExportFlags, reads_model=True)
+if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
+    own, names = ExportFlags, READER_FLAGS
+    given = parse_flags(__doc__, own, hparams=Hyperparams, names=names, check=check_saved_flags)
 
 import tensorflow as tf
 
-from inference import describe_checkpoints, describe_decoding, load_model
-from model_card import write_card
+from inference import describe_checkpoints, load_model
+from model_card import make_card
+from runtime.cli import run_script
 
 
-def main(options, models):
+def main(given):
     """Write the model.
 
     Args:
-      options: ExportFlags.
-      models: list of `Trained`.
+      given: dict, the flags of the command line.
 
     Raises:
       OSError: the output cannot be written.
     """
-    choice, output = EXPORT_FORMATS[options.format], Path(options.output)
-    loaded = load_model(models)
-    options.check_needs(loaded.hp)
-    more = dict(quantization=options.quantization) if choice.quantizes else {}
-    make_folder(output.parent)
-    temporary = temp_path(output)
+    options = ExportFlags.of(given)
+    output = Path(options.output)
+    loaded = load_model(given)
+    if len(loaded.folders) > 1 and options.format not in ENSEMBLES:
+        raise InputError(f"logdir names several models, and {options.format} has one. Name one")
+    more = dict(quantization=options.quantization) if options.format in QUANTIZED else {}
+    output.parent.mkdir(parents=True, exist_ok=True)
     try:
-        choice.load()(loaded, temporary, **more)
-        write_card(loaded, temporary)
-        written = pack(temporary, output.stem) if choice.suffix else temporary
-        for path in filter(Path.is_file, temporary.rglob("*")):
-            fsync(path)
-        durable_replace(written, output)
+        with tempfile.TemporaryDirectory(dir=output.parent) as temporary:
+            folder = Path(temporary) / output.stem
+            importlib.import_module(FORMATS[options.format]).write(loaded, folder, **more)
+            (folder / "README.md").write_text(make_card(loaded), "utf-8")
+            if options.format == "argos":
+                folder = shutil.make_archive(folder, "zip", temporary, output.stem)
+            os.replace(folder, output)
     except (OSError, tf.errors.OpError) as error:
         reason, *_ = str(error).splitlines()
-        raise OSError(
-            f"{output}: cannot be written ({reason}). Free some space, or choose another --output"
-        ) from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    description = describe_checkpoints(loaded.paths)
-    description = describe_decoding(loaded) if choice.has_search else description
-    print(", ".join([f"{output}: {description}", *more.values()]))
-
-
-def pack(folder, name) -> Path:
-    """Write a zip file of a folder into it, and return its path.
-
-    Args:
-      name: of the folder in the zip file.
-    """
-    files = sorted(filter(Path.is_file, folder.rglob("*")))
-    path = folder / "package.zip"
-    with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive:
-        for file in files:
-            archive.write(file, Path(name) / file.relative_to(folder))
-    return path
+        raise OSError(f"{output}: cannot be written ({reason})") from None
+    print(", ".join([f"{output}: {describe_checkpoints(loaded.paths)}", *more.values()]))
 
 
 if __name__ == "__main__":
-    run_script(main, *settled)
+    run_script(main, given)

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from runtime.files import check_regular_file, open_named
-
 PAD, UNK, BOS, EOS = range(4)  # ids of the first four tokens of every vocabulary
 SPECIALS = ("<PAD>", "<UNK>", "<S>", "</S>")
 
@@ -35,26 +33,12 @@ class RaggedIds:
         return cls(ids.astype(smallest_dtype(ids.max(initial=0)), copy=False), splits)
 
     @classmethod
-    def open(cls, path, dtype, max_length):
-        """Map the files of a `RaggedWriter` into memory.
-
-        Args:
-          max_length: tokens in the longest row.
-
-        Raises:
-          OSError, ValueError: a file is missing or damaged.
-        """
+    def open(cls, path, dtype):
+        """Map the files of a `RaggedWriter` into memory."""
         ids_path, splits_path = file_paths(path)
-        for file in (ids_path, splits_path):
-            check_regular_file(file, "token ids are needed. Delete its folder")
         splits = np.memmap(splits_path, np.int64, "r")
         empty = not ids_path.stat().st_size  # which cannot be mapped
         ids = np.zeros(0, dtype) if empty else np.memmap(ids_path, dtype, "r")
-        pieces = (splits[i : i + SCAN_IDS + 1] for i in range(0, len(splits), SCAN_IDS))
-        lengths = map(np.diff, pieces)
-        valid = all(((0 <= some) & (some <= max_length)).all() for some in lengths)
-        if splits[0] != 0 or splits[-1] != len(ids) or not valid:
-            raise ValueError(f"{path}: the files do not belong together")
         return cls(ids, splits)
 
     def __len__(self):
@@ -132,7 +116,7 @@ class RaggedWriter:
 
     def __init__(self, path, dtype):
         self.dtype, self.num_ids = dtype, 0
-        self.ids_file, self.splits_file = map(open_named, file_paths(path))
+        self.ids_file, self.splits_file = (file.open("wb") for file in file_paths(path))
         self.splits_file.write(np.zeros(1, np.int64).data)
 
     def add(self, ragged):

@@ -2,40 +2,36 @@
 
 import dataclasses
 import functools
-import itertools
 import math
 import sys
-from collections import Counter
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-import checkpoint
-import manifest
+from checkpoint import assign, load_model_weights
 from data_load import encode_lines
-from hparams import Hyperparams, read_hparams
+from hparams import Hyperparams, hparams_path, load_hparams
 from ids import BOS, EOS, PAD, UNK, RaggedIds
-from interop import original
+from interop.original import load_original
 from model import make_model
 from runtime.errors import InputError
+from runtime.flags import split_paths
 from runtime.parallel import map_in_threads, num_cores
-from runtime.workers import translate_distributed
 from search import (
-    NOT_FINITE,
-    PENALTIES,
     StepModel,
     beam_search,
     greedy,
     no_repeat_step,
+    paper_penalty,
     prefix_step,
     sampling_step,
     suppress,
 )
 from text import normalize
-from trained_models import check_ensemble
+from variable_names import variables_by_2017_name
 from variants.ensemble import Ensemble
 from vocab import load_vocabs, truncate_at_eos
 
@@ -74,62 +70,48 @@ class LoadedModel(NamedTuple):
         return self._replace(hp=dataclasses.replace(self.hp, **changes))
 
 
-def load_model(models) -> LoadedModel:
-    """Load a model, and print from which checkpoints.
+def load_model(given) -> LoadedModel:
+    """Load the model in the folder that `logdir` names; several folders become an `Ensemble`.
 
     Args:
-      models: list of `Trained`, as `find_trained` returns it; several become an `Ensemble`.
+      given: dict, the flags of the command line.
     """
-    all_loaded = [load_single(trained) for trained in models]
-    loaded = make_ensemble(all_loaded) if len(models) > 1 else all_loaded[0]
-    hp = loaded.hp
-    print(f"Loaded {describe_checkpoints(loaded.paths)}", file=sys.stderr)
-    for folder, count in Counter(path.parent for path in loaded.paths).items():
-        if count < hp.average_checkpoints and not hp.best:
-            print(
-                f"{folder}: average_checkpoints is {hp.average_checkpoints}, but the last quarter"
-                f" of this training has no more than {count}",
-                file=sys.stderr,
+    folders = split_paths(given.get("logdir", Hyperparams.logdir))
+    all_loaded = [load_single(given | dict(logdir=folder)) for folder in folders]
+    loaded = all_loaded[0]
+    for other in all_loaded[1:]:
+        if how_it_reads(other) != how_it_reads(loaded):
+            raise InputError(
+                f"{other.hp.logdir}: has other languages, another vocabulary, or reads sentences in"
+                f" another way than {loaded.hp.logdir}. Choose models of similar recipes that were"
+                " trained with the same --preprocessed"
             )
+    if len(folders) > 1:
+        paths = [path for own in all_loaded for path in own.paths]
+        loaded = loaded._replace(paths=paths, model=Ensemble([own.model for own in all_loaded]))
+    print(f"Loaded {describe_checkpoints(loaded.paths)}", file=sys.stderr)
     return loaded
 
 
-def load_single(trained) -> LoadedModel:
-    """Load the model of a `Trained`."""
-    path = checkpoint.latest_readable(trained.logdir)
-    if original.is_original(path):
-        return LoadedModel([path], *original.load_original(path, trained.given))
-    hp = trained.hp or read_hparams(trained.logdir)  # raises the error of the missing file
-    vocabs = trained.vocabs or load_vocabs(hp)
-    paths = choose_checkpoints(path, hp)
-    try:
-        checkpoint.check_sizes(hp, [*map(len, vocabs)], path)
-        model = make_model(hp, *map(len, vocabs))
-        checkpoint.restore_average(model, paths)
-    except InputError:
-        if all(map(manifest.index_exists, [path, *paths])):
-            raise
-        return load_single(trained)  # a training run has deleted one of them in the meantime
+def load_single(given) -> LoadedModel:
+    """Load the model in one folder. Without hparams.json, it is one of the 2017 code."""
+    logdir = given["logdir"]
+    if not hparams_path(logdir).exists():
+        return LoadedModel(*load_original(given))
+    # After training in bfloat16, too: the parameters are float32 and decode best in it.
+    hp = load_hparams(dict(precision="float32") | given)
+    vocabs = load_vocabs(logdir, hp)
+    paths, weights = load_model_weights(logdir, hp.best, hp.average_checkpoints)
+    model = make_model(hp, *map(len, vocabs))
+    assign(variables_by_2017_name(model), weights, paths[-1])
     return LoadedModel(paths, hp, model, vocabs)
 
 
-def make_ensemble(all_loaded) -> LoadedModel:
-    """Make an `Ensemble` of several `LoadedModel`, with the hyperparameters of the first."""
-    paths, hps, models, vocabs = zip(*all_loaded, strict=True)
-    check_ensemble(hps)  # here for models of the 2017 code
-    return LoadedModel([*itertools.chain(*paths)], hps[0], Ensemble(models), vocabs[0])
-
-
-def choose_checkpoints(newest, hp):
-    """List the checkpoints whose mean is the model: the best one, or the newest ones.
-
-    Args:
-      newest: Path.
-      hp: Hyperparams of the model.
-    """
-    if hp.best:
-        return [manifest.require_best(newest.parent)]
-    return manifest.checkpoints_to_average(newest, hp.average_checkpoints)
+def how_it_reads(loaded):
+    """Return what the models of an ensemble must share."""
+    hp, contents = loaded.hp, [vocab.content for vocab in loaded.vocabs]
+    names = "source_lang target_lang pad_to masks_from_ids unbounded_length max_input_tokens"
+    return [getattr(hp, name) for name in names.split()] + contents
 
 
 def describe_decoding(loaded) -> str:
@@ -137,11 +119,9 @@ def describe_decoding(loaded) -> str:
     hp = loaded.hp
     search = "greedy search"
     if hp.temperature:
-        among = f" from the {hp.top_k} most likely tokens" if hp.top_k else ""
-        search = f"samples{among}, temperature {hp.temperature}, seed {hp.seed}"
+        search = f"samples, temperature {hp.temperature}, seed {hp.seed}"
     if hp.beam > 1:
-        search = f"beam {hp.beam}, length penalty {hp.length_penalty} {hp.alpha}"
-    search += ", no <UNK>" if hp.suppress_unknown else ""
+        search = f"beam {hp.beam}, length penalty {hp.alpha}"
     search += f", no {hp.no_repeat_ngram} tokens twice" if hp.no_repeat_ngram else ""
     precision = "" if hp.precision == Hyperparams.precision else f", {hp.precision}"
     return f"{search}, {describe_checkpoints(loaded.paths)}{precision}"
@@ -151,7 +131,7 @@ def describe_checkpoints(paths) -> str:
     """Describe which checkpoints the parameters come from, and in an ensemble which models."""
     models = {}
     for path in paths:
-        models.setdefault(path.parent, []).append(path.name)
+        models.setdefault(path.parent, []).append(path.stem)
     texts = [
         f"mean of {len(names)} checkpoints to {names[-1]}" if len(names) > 1 else names[0]
         for names in models.values()
@@ -187,16 +167,17 @@ def make_search(model, hp, beam, nbest=1, scored=False, prefixed=False):
     def search(x, prefixes=None):
         args = search_arguments(model, hp, x, beam, prefixes)
         if beam > 1:
-            return beam_search(**args, **beam_arguments(hp, beam, nbest))
+            return beam_search(**args, beam=beam, penalty=paper_penalty(hp.alpha), nbest=nbest)
         suppress_ids = args["suppress_ids"]
         if hp.temperature:
-            args["step"] = sampling_step(args["step"], hp.temperature, hp.top_k, suppress_ids)
-            steps = tf.zeros_like(args["start"])  # (N,)
-            args["state"] = args["state"], sentence_seeds(x) + hp.seed, steps
+            args["step"] = sampling_step(args["step"], hp.temperature, suppress_ids)
+            # Of the sentence, without its padding: the batch makes no difference.
+            seeds = hp.seed + tf.reduce_sum(x * tf.range(1, tf.shape(x)[1] + 1), axis=1)  # (N,)
+            args["state"] = args["state"], seeds, tf.zeros_like(seeds)
         preds = greedy(**args)  # (N, T)
         scores = tf.zeros([tf.shape(x)[0]])
         if scored:
-            penalty = PENALTIES[hp.length_penalty](hp.alpha)
+            penalty = paper_penalty(hp.alpha)
             scores = sequence_scores(model, x, preds, args["max_lengths"], penalty, suppress_ids)
         return preds[:, None], scores[:, None]  # (N, 1, T), (N, 1)
 
@@ -217,8 +198,10 @@ def search_arguments(model, hp, x, beam, prefixes=None) -> dict:
     if hp.no_repeat_ngram:
         step = no_repeat_step(step, hp.no_repeat_ngram)
         state = state, tf.zeros([N * beam, 0], tf.int32)
+    suppress_ids = suppressed_ids(hp, beam)
     if prefixes is not None:
-        step, state = prefix_step(step), (state, tf.repeat(prefixes, beam, axis=0))
+        step, state = prefix_step(step, suppress_ids), (state, tf.repeat(prefixes, beam, axis=0))
+        suppress_ids = []
     return dict(
         step=step,
         state=state,
@@ -226,49 +209,18 @@ def search_arguments(model, hp, x, beam, prefixes=None) -> dict:
         start=tf.fill([N], BOS),
         max_lengths=hp.max_output_tokens(source_lengths),  # (N,)
         eos=EOS,
-        suppress_ids=suppressed_ids(hp, beam),
+        suppress_ids=suppress_ids,
     )
 
 
 def suppressed_ids(hp, beam) -> list[int]:
-    """Return the ids that a search never chooses.
+    """Return the ids that a search never chooses: <PAD>, and in a model of subwords <UNK>.
 
     As in the 2017 code, greedy search may choose <PAD> if the masks come from activations: the
     model then treats it as padding.
     """
     suppress_ids = [PAD] if hp.masks_from_ids or beam > 1 else []
-    return suppress_ids + ([UNK] if hp.suppress_unknown else [])
-
-
-def beam_arguments(hp, beam, nbest) -> dict:
-    """Return the arguments that only `beam_search` has."""
-    return dict(
-        beam=beam,
-        penalty=PENALTIES[hp.length_penalty](hp.alpha),
-        nbest=nbest,
-        # CTranslate2 stops when `beam` hypotheses have ended. Without a length penalty it stops
-        # when the best one is certain, which is the rule of `beam_search` anyway.
-        early_stopping=hp.length_penalty == "ctranslate2" and hp.alpha > 0,
-    )
-
-
-def not_finite_error(hp) -> InputError:
-    """Return the error for a model whose logits are not finite."""
-    return InputError(
-        f"{hp.logdir}: {NOT_FINITE}, since its parameters are too large. Copy the model again, or"
-        " train it again with a lower --lr"
-    )
-
-
-def sentence_seeds(ids):
-    """Compute a seed from each sentence, without its padding: (N, T) int32 -> (N,) int32.
-
-    >>> first, second, same = sentence_seeds(tf.constant([[4, 5, 3], [5, 4, 3], [4, 5, 3]])).numpy()
-    >>> bool(first == same), bool(first == second)
-    (True, False)
-    """
-    powers = tf.math.cumprod(tf.fill([tf.shape(ids)[1]], 1_000_003))  # modulo 2**32
-    return tf.reduce_sum(ids * powers, axis=1)
+    return suppress_ids + ([UNK] if hp.tokenizer == "bpe" else [])
 
 
 def sequence_scores(model, x, preds, max_lengths, penalty, suppress_ids=()):
@@ -277,7 +229,7 @@ def sequence_scores(model, x, preds, max_lengths, penalty, suppress_ids=()):
     Args:
       x, preds: ids of the sources and of their translations, (N, T) int32.
       max_lengths: (N,) int32, the most tokens that each translation could have.
-      penalty: function of lengths, one of `search.PENALTIES`.
+      penalty: function of lengths, as `search.paper_penalty` makes it.
       suppress_ids: ids that the search could not choose.
 
     Returns:
@@ -347,21 +299,8 @@ class Hypothesis(NamedTuple):
         return cls(vocab.decode(ids), ids, float(score), at_limit=len(ids) >= max_tokens)
 
 
-class Decoder(Protocol):
-    """A class that finds translations: `SearchDecoder`, `CTranslate2Decoder`, `SharedDecoder`."""
-
-    def __call__(self, X, prefixes=None) -> list[list[Hypothesis]]:
-        """Translate sentences: for each one its hypotheses, best first, at least one.
-
-        Args:
-          X: RaggedIds, the source ids.
-          prefixes: RaggedIds, the first ids of each translation; None for none. Only a
-            `SearchDecoder` takes them.
-        """
-
-
 class SearchDecoder:
-    """The `Decoder` that searches with the model, in batches of similar length.
+    """Searches with the model, in batches of similar length.
 
     On a CPU, each core translates batches of its own: most operations are too small to be divided
     among cores (`runtime.parallel.one_thread_per_operation`).
@@ -383,7 +322,12 @@ class SearchDecoder:
         return make_search(loaded.model, loaded.hp, loaded.hp.beam, self.nbest, prefixed=True)
 
     def __call__(self, X, prefixes=None):
-        """Translate sentences, as `Decoder`."""
+        """Translate sentences: for each one its hypotheses, best first, at least one.
+
+        Args:
+          X: RaggedIds, the source ids.
+          prefixes: RaggedIds, the first ids of each translation; None for none.
+        """
         hp, vocab, lengths = self.loaded.hp, self.loaded.vocabs[1], X.lengths
         threads = 1 if tf.config.list_logical_devices("GPU") else min(num_cores(), MAX_THREADS)
         batches = [*decoding_batches(lengths, hp.beam, hp.pad_to, threads)]
@@ -419,33 +363,8 @@ class SearchDecoder:
         Args:
           first_ids: (N, P), those of the translations, with zeros after them; None for none.
         """
-        try:
-            found = self.search(x) if first_ids is None else self.prefix_search(x, first_ids)
-        except tf.errors.InvalidArgumentError as error:
-            if NOT_FINITE in error.message:
-                raise not_finite_error(self.loaded.hp) from None
-            raise
+        found = self.search(x) if first_ids is None else self.prefix_search(x, first_ids)
         return [tensor.numpy() for tensor in found]
-
-
-class SharedDecoder:
-    """The `Decoder` that translates a share of the sentences, as one of several workers.
-
-    The worker with rank 0 returns the hypotheses of all sentences, the others only their own: the
-    lists of the other sentences are empty. Without TF_CONFIG there is one worker.
-
-    Args:
-      decode: Decoder.
-      results, settings: as in `translate_distributed`.
-    """
-
-    def __init__(self, decode, results, settings):
-        self.decode, self.results, self.settings = decode, results, settings
-
-    def __call__(self, X):
-        """Translate sentences, as `Decoder`."""
-        found = translate_distributed(self.decode, X, self.results, self.settings)
-        return [[Hypothesis(*fields) for fields in hypotheses] for hypotheses in found]
 
 
 def decoding_batches(lengths, beam=1, width=None, threads=1):
@@ -471,19 +390,9 @@ def decoding_batch_size(longest, beam, threads=1) -> int:
 
 def limit_note(count, total, hp) -> str:
     """Return a note if translations ended at the limit of their length, else an empty string."""
-    if not count:
-        return ""
-    return (
-        f"{count} of {total} translations ended at their limit of {hp.describe_output_limit()}, and"
-        " may be incomplete"
-    )
-
-
-def limit_hint(hp) -> str:
-    """Return the remedy for `limit_note`."""
-    if not hp.unbounded_length:
-        return "Train with a larger --maxlen"
-    return "If they do not just repeat words, raise --max_output_ratio or --max_output_extra"
+    limit = "--max_output_ratio" if hp.unbounded_length else "--maxlen"
+    note = f"{count} of {total} translations ended at their limit, {limit}, and may be incomplete"
+    return note if count else ""
 
 
 # Translating -------------------------------------------------------------------
@@ -508,25 +417,14 @@ class Translator:
 
     Args:
       loaded: LoadedModel.
-      decode: Decoder; None for a `SearchDecoder`.
+      decode: SearchDecoder; None for one of a translation per line.
       max_tokens: tokens of a line that are read, `</S>` included; None for
         `hp.max_input_tokens`.
-      unit: what a line is, for `notes`: a line, or a sentence of one.
-
-    Attributes:
-      num_lines: how many lines there were so far.
-      truncated: how many of them were truncated to `max_tokens`.
-      first_truncated: the number of the first of these, counted from 1; 0 if there is none.
-      at_limit: how many of their best translations ended at the limit of their length.
-      translated: how many lines were translated.
-      with_unknown: in how many lines there is `<UNK>`.
     """
 
-    def __init__(self, loaded, decode=None, max_tokens=None, unit="line"):
-        self.loaded, self.decode, self.unit = loaded, decode or SearchDecoder(loaded), unit
+    def __init__(self, loaded, decode=None, max_tokens=None):
+        self.loaded, self.decode = loaded, decode or SearchDecoder(loaded)
         self.max_tokens = max_tokens or loaded.hp.max_input_tokens
-        self.num_lines = self.first_truncated = 0
-        self.truncated = self.at_limit = self.translated = self.with_unknown = 0
 
     def __call__(self, lines, prefixes=None) -> list[Translation]:
         """Translate lines, a list of str. An empty line has an empty translation.
@@ -540,13 +438,6 @@ class Translator:
             found = self.decode(X)
         else:
             found = self.continue_prefixes(X, [prefixes[row] for row in rows])
-        self.translated += len(X)
-        self.truncated += len(truncated)
-        if truncated and not self.first_truncated:
-            self.first_truncated = self.num_lines + truncated[0] + 1
-        self.num_lines += len(lines)
-        self.with_unknown += sum(UNK in ids for ids in X)
-        self.at_limit += sum(best.at_limit for hypotheses in found for best in hypotheses[:1])
         truncated = {*truncated}
         no_ids, empty = np.zeros(0, np.int32), Hypothesis("", [], 0.0, at_limit=False)
         translations = [Translation(line, no_ids, [empty], truncated=False) for line in lines]
@@ -569,20 +460,6 @@ class Translator:
                 prefixes, map(vocab.decode, ids), found, strict=True
             )
         ]
-
-    def notes(self) -> list[str]:
-        """Describe what the translations of all lines so far may lack."""
-        hp, notes = self.loaded.hp, []
-        if count := self.truncated:
-            lines = f"1 {self.unit} was" if count == 1 else f"{count} {self.unit}s were"
-            first = f"(first: {self.unit} {self.first_truncated})"
-            notes.append(f"{lines} truncated to {self.max_tokens - 1} tokens {first}")
-        if (count := self.with_unknown) and hp.tokenizer == "bpe":
-            lines = f"1 {self.unit} has" if count == 1 else f"{count} {self.unit}s have"
-            notes.append(f"{lines} characters that the vocabulary lacks")
-        if note := limit_note(self.at_limit, self.translated, hp):
-            notes.append(f"{note}. {limit_hint(hp)}")
-        return notes
 
 
 def restore_prefix(text, prefix, decoded) -> str:

@@ -10,9 +10,8 @@ import tensorflow as tf
 from keras import ops
 
 from choices import MODELS, POSITIONS
-from ids import EOS, PAD, UNK
+from ids import PAD
 from modules import (
-    BOOLEAN,
     Dropout,
     Embedding,
     Feedforward,
@@ -20,7 +19,6 @@ from modules import (
     MultiheadAttention,
     Normalize,
     TranslationModel,
-    check_arguments,
     shift_right,
 )
 from positions import Positions
@@ -39,15 +37,13 @@ class InputEmbedding(keras.layers.Layer):
       tokens: the `Embedding` of the tokens.
       positions: a `positions.Positions`, which encodes the order of the tokens.
       dropout_rate: share of units dropped in training.
-      word_dropout: share of tokens that become `<UNK>` in training.
     """
 
-    def __init__(self, tokens, positions, dropout_rate, word_dropout=0.0, **kwargs):
+    def __init__(self, tokens, positions, dropout_rate, **kwargs):
         super().__init__(**kwargs)
         self.tokens = tokens
         self.positions = positions
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy.name)
-        self.word_dropout = Dropout(word_dropout, dtype="float32")
 
     def get_config(self):
         """Return the arguments of the constructor; Keras records only plain values by itself."""
@@ -55,7 +51,6 @@ class InputEmbedding(keras.layers.Layer):
             tokens=keras.saving.serialize_keras_object(self.tokens),
             positions=keras.saving.serialize_keras_object(self.positions),
             dropout_rate=self.dropout.rate,
-            word_dropout=self.word_dropout.rate,
         )
 
     @classmethod
@@ -75,15 +70,8 @@ class InputEmbedding(keras.layers.Layer):
 
     def call(self, ids, training=None):
         """Embed complete sentences: (N, T) -> (N, T, C)."""
-        if training and self.word_dropout.rate:
-            ids = self.drop_words(ids)
         outputs, _ = self.embed(ids, 0, self.positions.initial_state(ops.shape(ids)[0]))
         return self.dropout(outputs, training=training)
-
-    def drop_words(self, ids):
-        """Replace random tokens by `<UNK>`; the special ones stay (Gal and Ghahramani 2016)."""
-        kept = self.word_dropout(ops.ones(ops.shape(ids), "float32"), training=True) > 0  # (N, T)
-        return ops.where(kept | (ids <= EOS), ids, UNK)
 
     def embed(self, ids, start, state):
         """Embed tokens without dropout; arguments and results as in `Positions.embed`."""
@@ -136,7 +124,6 @@ class DecoderBlock(keras.layers.Layer):
 
     def __init__(self, attention, feedforward, causality=True, **kwargs):
         super().__init__(**kwargs)
-        check_arguments(BOOLEAN, causality=causality)
         dtype = self.dtype_policy.name
         self.causality = causality
         self.self_attention = MultiheadAttention(**attention, dtype=dtype)
@@ -207,11 +194,6 @@ class Transformer(TranslationModel):
     The logits at position i depend on the source and on the targets before i only. With
     `hp.causality` off, they depend on all targets in training. The defaults are those of the 2017
     code. The constructor creates all parameters.
-
-    Args:
-      hp: ModelHparams, or Hyperparams.
-      source_vocab: tokens in the source vocabulary.
-      target_vocab: tokens in the target vocabulary.
     """
 
     def __init__(self, hp, source_vocab, target_vocab, **kwargs):
@@ -223,15 +205,11 @@ class Transformer(TranslationModel):
         enc_blocks, dec_blocks = hp.block_counts.values()
         enc_embed, self.enc_positions = self.position_layers(enc_blocks, causality=False)
         dec_embed, self.dec_positions = self.position_layers(dec_blocks, causality=True)
-        self.enc_input = InputEmbedding(
-            source_tokens, enc_embed, hp.dropout_rate, hp.word_dropout, dtype=dtype
-        )
+        self.enc_input = InputEmbedding(source_tokens, enc_embed, hp.dropout_rate, dtype=dtype)
         self.enc_blocks = [
             EncoderBlock(attention, feedforward, dtype=dtype) for _ in range(enc_blocks)
         ]
-        self.dec_input = InputEmbedding(
-            target_tokens, dec_embed, hp.dropout_rate, hp.word_dropout, dtype=dtype
-        )
+        self.dec_input = InputEmbedding(target_tokens, dec_embed, hp.dropout_rate, dtype=dtype)
         self.dec_blocks = [
             DecoderBlock(attention, feedforward, hp.causality, dtype=dtype)
             for _ in range(dec_blocks)
@@ -257,11 +235,7 @@ class Transformer(TranslationModel):
         return shared, shared
 
     def position_layers(self, num_blocks, causality):
-        """Return the `Positions` of the encoder or, with `causality`, of the decoder.
-
-        Returns:
-          (Positions, list): that of the input, and that of each self-attention or None.
-        """
+        """Return the `Positions` of the input, and a list: that of each self-attention or None."""
         choice = POSITIONS[self.hp.positions]
         kind = choice.load()
         args = dict(
@@ -273,9 +247,8 @@ class Transformer(TranslationModel):
         )
         if not choice.relative:
             return kind(**args), [None] * num_blocks
-        if kind.shared:
-            return Positions(**args), [kind(**args)] * num_blocks
-        return Positions(**args), [kind(**args) for _ in range(num_blocks)]
+        layers = [kind(**args) for _ in range(1 if kind.shared else num_blocks)]
+        return Positions(**args), layers * num_blocks if kind.shared else layers
 
     def sublayer_args(self):
         """Return the arguments of `MultiheadAttention` and of `Feedforward`, two dicts."""

@@ -24,7 +24,6 @@ Why these layers and not those of Keras:
                         that building the graph takes longer.
 """
 
-import numbers
 from typing import NamedTuple
 
 import keras
@@ -33,37 +32,9 @@ import tensorflow as tf
 from keras import ops
 
 from attention import add_parameters, attention_scores, prepare_keys, scores_to_weights, upcast
-from choices import ACTIVATIONS, ATTENTION_SCORES, NORMALIZATIONS
+from choices import ATTENTION_SCORES
 from hparams import ModelHparams
 from ids import BOS
-
-# Valid arguments of constructors, for `check_arguments`.
-SIZE = "an integer of at least 1"
-COUNT = "an integer of at least 0"
-SHARE = "a number of at least 0 and below 1"
-POSITIVE = "a number above 0"
-BOOLEAN = (False, True)
-
-
-def check_arguments(valid, **arguments):
-    """Raise ValueError unless all arguments of a constructor are valid.
-
-    Args:
-      valid: `SIZE`, `COUNT`, `SHARE` or `POSITIVE`; or a collection of the valid values.
-      arguments: the values by the names of the arguments.
-    """
-    for name, value in arguments.items():
-        if valid in (SIZE, COUNT):
-            is_valid = isinstance(value, numbers.Integral) and value >= (valid == SIZE)
-        elif valid == SHARE:
-            is_valid = isinstance(value, numbers.Real) and 0 <= value < 1
-        elif valid == POSITIVE:
-            is_valid = isinstance(value, numbers.Real) and 0 < value < np.inf
-        else:
-            is_valid = value in [*valid]
-        if not is_valid:
-            expected = valid if isinstance(valid, str) else f"one of {', '.join(map(repr, valid))}"
-            raise ValueError(f"{name} is {value!r}. It must be {expected}")
 
 
 @keras.saving.register_keras_serializable("transformer")
@@ -91,8 +62,6 @@ class Embedding(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_arguments(SIZE, vocab_size=vocab_size, num_units=num_units)
-        check_arguments(BOOLEAN, zero_pad=zero_pad, scale=scale, pad_logit=pad_logit)
         self.vocab_size = vocab_size
         self.num_units = num_units
         self.zero_pad = zero_pad
@@ -100,7 +69,6 @@ class Embedding(keras.layers.Layer):
         self.pad_logit = pad_logit
         self.initializer = "glorot_uniform"
         if init_stddev is not None:
-            check_arguments(POSITIVE, init_stddev=init_stddev)
             self.initializer = keras.initializers.RandomNormal(stddev=init_stddev)
 
     def build(self, _):
@@ -147,8 +115,6 @@ class PositionalEncoding(keras.layers.Layer):
 
     def __init__(self, num_units, paired=False, zero_pad=True, scale=True, **kwargs):
         super().__init__(**kwargs)
-        check_arguments(SIZE, num_units=num_units)
-        check_arguments(BOOLEAN, paired=paired, zero_pad=zero_pad, scale=scale)
         i = np.arange(num_units)
         exponents = (i - i % 2 if paired else 2 * i) / num_units
         self.frequencies = (10000.0**-exponents).astype(np.float32)  # (C,)
@@ -186,16 +152,9 @@ class Linear(keras.layers.Dense):
 
 @keras.saving.register_keras_serializable("transformer")
 class Normalize(keras.layers.Layer):
-    """Normalize the last axis to mean 0 and variance 1: (..., C) -> (..., C).
+    """Normalize the last axis to mean 0 and variance 1: (..., C) -> (..., C)."""
 
-    Args:
-      epsilon: added to the variance before the square root.
-    """
-
-    def __init__(self, epsilon=1e-8, **kwargs):
-        super().__init__(**kwargs)
-        check_arguments(POSITIVE, epsilon=epsilon)
-        self.epsilon = epsilon
+    epsilon = 1e-8  # added to the variance before the square root
 
     def build(self, input_shape):
         """Create beta and gamma, (C,) each."""
@@ -226,7 +185,6 @@ class Dropout(keras.layers.Layer):
 
     def __init__(self, rate, **kwargs):
         super().__init__(**kwargs)
-        check_arguments(SHARE, rate=rate)
         self.rate = rate
         # A unit is zeroed if its random number in [0, 2^16) is below the threshold.
         self.threshold = min(round(rate * 2**16), 2**16 - 1)
@@ -265,9 +223,6 @@ class AddAndNorm(keras.layers.Layer):
 
     def __init__(self, dropout_rate=0.0, residual=True, normalization="post", **kwargs):
         super().__init__(**kwargs)
-        check_arguments(SHARE, dropout_rate=dropout_rate)
-        check_arguments(BOOLEAN, residual=residual)
-        check_arguments(NORMALIZATIONS, normalization=normalization)
         dtype = self.dtype_policy.name
         self.residual = residual
         self.dropout = Dropout(dropout_rate, dtype=dtype)
@@ -344,14 +299,6 @@ class MultiheadAttention(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_arguments(SIZE, num_units=num_units, num_heads=num_heads)
-        check_arguments(SHARE, dropout_rate=dropout_rate)
-        check_arguments(
-            BOOLEAN, relu=relu, output_projection=output_projection, mask_queries=mask_queries
-        )
-        check_arguments(ATTENTION_SCORES, attention_score=attention_score)
-        if num_units % num_heads:
-            raise ValueError(f"num_units {num_units} is not a multiple of num_heads {num_heads}")
         # A str, because Keras writes get_config for layers with plain arguments only.
         dtype = self.dtype_policy.name
         self.num_units = num_units
@@ -517,9 +464,6 @@ class Feedforward(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        check_arguments(SIZE, inner_units=inner_units, num_units=num_units)
-        check_arguments(ACTIVATIONS, activation=activation)
-        check_arguments(SHARE, dropout_rate=dropout_rate)
         dtype = self.dtype_policy.name
         self.inner = Linear(inner_units, activation=activation, dtype=dtype)
         self.dropout = Dropout(dropout_rate, dtype=dtype)
@@ -655,19 +599,10 @@ class TranslationModel(keras.Model):
       hp: ModelHparams, or Hyperparams.
       source_vocab: tokens in the source vocabulary.
       target_vocab: V, tokens in the target vocabulary.
-
-    Raises:
-      ValueError: tied embeddings, and two vocabularies of other sizes.
     """
 
     def __init__(self, hp, source_vocab, target_vocab, **kwargs):
         super().__init__(**kwargs)
-        check_arguments(SIZE, source_vocab=source_vocab, target_vocab=target_vocab)
-        if hp.tied_embeddings and source_vocab != target_vocab:
-            raise ValueError(
-                f"tied_embeddings needs one vocabulary. source_vocab is {source_vocab}, and"
-                f" target_vocab is {target_vocab}"
-            )
         self.hp, self.source_vocab, self.target_vocab = hp, source_vocab, target_vocab
 
     def get_config(self):

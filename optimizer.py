@@ -1,4 +1,4 @@
-"""The optimizer and the learning-rate schedule."""
+"""The optimizer and the learning rate."""
 
 import functools
 
@@ -7,85 +7,39 @@ import tensorflow as tf
 from keras import ops
 
 from choices import OPTIMIZERS
-from modules import COUNT, POSITIVE, check_arguments
+
+MAX_WARMUP_STEPS = 1000  # if the flags do not choose; at most a tenth of all steps
+END_SHARE = 0.01  # of the peak, the last rate of a linear schedule
 
 
-@keras.saving.register_keras_serializable("transformer")
-class InverseSqrtSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """A learning rate that rises linearly to a peak and then falls with 1 / sqrt(step).
-
-        peak * warmup_steps**0.5 * min(step**-0.5, step * warmup_steps**-1.5)
-
-    The first step is 1. This is equation 3 of the paper (section 5.3), where the peak is
-    (C * warmup_steps)**-0.5. Without warm-up, the learning rate is constant.
+def paper_rate(step, peak, warmup_steps):
+    """The learning rate of the paper (equation 3), whose peak is (C * warmup_steps)**-0.5.
 
     Args:
-      peak: the highest learning rate.
-      warmup_steps: the step that has it; 0 for a constant learning rate.
+      step: counted from 1.
+      peak: the highest rate, at step `warmup_steps`.
     """
-
-    def __init__(self, peak, warmup_steps):
-        check_arguments(POSITIVE, peak=peak)
-        check_arguments(COUNT, warmup_steps=warmup_steps)
-        self.peak = peak
-        self.warmup_steps = warmup_steps
-
-    def __call__(self, step):
-        step = ops.cast(step, "float32") + 1  # Keras counts from 0
-        if not self.warmup_steps:
-            return self.peak * ops.ones_like(step)
-        rise = step * self.warmup_steps**-1.5
-        return self.peak * self.warmup_steps**0.5 * ops.minimum(rise, step**-0.5)
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        return dict(peak=self.peak, warmup_steps=self.warmup_steps)
+    rise = step * warmup_steps**-1.5
+    return peak * warmup_steps**0.5 * min(rise, step**-0.5)
 
 
-@keras.saving.register_keras_serializable("transformer")
-class LinearSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """A learning rate that rises linearly to a peak and then falls linearly, to 1% of the peak.
-
-    The first step is 1. After the last step of the schedule the learning rate is constant. Both
-    numbers of steps are variables, so that the end of a training can be planned while it runs.
+def learning_rate(hp, step, progress, total_steps) -> float:
+    """The learning rate of a step: constant, that of the paper, or on two straight lines.
 
     Args:
-      peak: the highest learning rate.
-      warmup_steps: the step that has it; 0 if the first step has it.
-      decay_steps: the step that has the lowest learning rate.
+      hp: Hyperparams.
+      step: counted from 1.
+      progress: the share of the training that is done after this step, from 0 to 1.
+      total_steps: of the complete training.
     """
-
-    END_SHARE = 0.01  # of the peak
-
-    def __init__(self, peak, warmup_steps, decay_steps):
-        check_arguments(POSITIVE, peak=peak, decay_steps=decay_steps)
-        check_arguments(COUNT, warmup_steps=warmup_steps)
-        self.peak = peak
-        self.warmup_steps = tf.Variable(float(warmup_steps), trainable=False)
-        self.decay_steps = tf.Variable(float(decay_steps), trainable=False)
-
-    def plan(self, warmup_steps, decay_steps):
-        """Change the steps with the highest and with the lowest learning rate."""
-        self.warmup_steps.assign(warmup_steps)
-        self.decay_steps.assign(decay_steps)
-
-    def __call__(self, step):
-        step = ops.cast(step, "float32") + 1  # Keras counts from 0
-        rise = step / ops.maximum(1.0, self.warmup_steps)
-        fall = (self.decay_steps - step) / ops.maximum(1.0, self.decay_steps - self.warmup_steps)
-        return self.peak * ops.minimum(rise, ops.maximum(fall, self.END_SHARE))
-
-    def get_config(self):
-        """Return the arguments of the constructor."""
-        steps = {name: int(getattr(self, name).numpy()) for name in ("warmup_steps", "decay_steps")}
-        return dict(peak=self.peak, **steps)
-
-
-def make_schedule(hp):
-    """Make the learning-rate schedule of Hyperparams."""
-    if hp.decay_steps:
-        return LinearSchedule(hp.peak_lr, hp.warmup_steps, hp.decay_steps)
-    return InverseSqrtSchedule(hp.peak_lr, hp.warmup_steps)
+    warmup_steps = hp.warmup_steps or max(1, min(MAX_WARMUP_STEPS, total_steps // 10))
+    peak = hp.lr or (hp.hidden_units * warmup_steps) ** -0.5
+    if hp.schedule == "constant":
+        return peak
+    if hp.schedule == "paper":
+        return paper_rate(step, peak, warmup_steps)
+    fall = (1 - progress) / max(1e-9, 1 - warmup_steps / total_steps)
+    return peak * min(1.0, step / warmup_steps, max(fall, END_SHARE))
 
 
 @keras.saving.register_keras_serializable("transformer")
@@ -146,10 +100,10 @@ class FusedAdam(keras.optimizers.Adam):
         )
 
 
-def make_optimizer(hp, schedule):
-    """Make the optimizer of Hyperparams, with a learning-rate schedule."""
+def make_optimizer(hp):
+    """Make the optimizer of Hyperparams. Its learning rate is assigned before each step."""
     Optimizer = OPTIMIZERS[hp.optimizer].load()
-    return Optimizer(learning_rate=schedule, beta_1=0.9, beta_2=hp.beta_2, epsilon=hp.epsilon)
+    return Optimizer(learning_rate=0.0, beta_1=0.9, beta_2=hp.beta_2, epsilon=hp.epsilon)
 
 
 class GradientSum:
@@ -191,8 +145,7 @@ class GradientSum:
 def clip_gradients(gradients, max_norm):
     """Scale gradients down if the norm of all together is above `max_norm` (Pascanu et al. 2013).
 
-    Args:
-      gradients: those of this replica. Their sum over all replicas is clipped.
+    `gradients` are those of this replica. Their sum over all replicas is clipped.
     """
     context = tf.distribute.get_replica_context()
     gradients = context.all_reduce("SUM", [tf.convert_to_tensor(g) for g in gradients])

@@ -38,13 +38,13 @@ def find_in_block(wanted, block) -> list[set]:
     ]
 
 
-def overlap_notes(hp):
-    """Yield a line for each development and test set that the flags name."""
+def overlap_notes(hp, given):
+    """Yield a line for each development and test set that the flags, a dict, name."""
     sets = {}  # the plain forms of both sides, by the names of the files
     for part in ("dev", "test"):
         names = f"source_{part}", f"target_{part}"
         paths = [getattr(hp, name) for name in names]
-        if NONE not in paths and (part == "dev" or hp.given.keys() & {*names}):
+        if NONE not in paths and given.keys() & {*names}:
             source, references = read_eval_set(hp, part)
             sets[", ".join(paths)] = [plain_forms(side.raw) for side in (source, references[0])]
     if not sets:

@@ -21,7 +21,7 @@ choices.py lists all of them by the names of the flag `--positions`.
 import keras
 from keras import ops
 
-from modules import BOOLEAN, SIZE, Embedding, PositionalEncoding, check_arguments
+from modules import Embedding, PositionalEncoding
 
 
 @keras.saving.register_keras_serializable("transformer")
@@ -37,12 +37,6 @@ class Positions(keras.layers.Layer):
 
     def __init__(self, maxlen, hidden_units, num_heads, causality=False, **kwargs):
         super().__init__(**kwargs)
-        check_arguments(SIZE, maxlen=maxlen, hidden_units=hidden_units, num_heads=num_heads)
-        check_arguments(BOOLEAN, causality=causality)
-        if hidden_units % num_heads:
-            raise ValueError(
-                f"hidden_units {hidden_units} is not a multiple of num_heads {num_heads}"
-            )
         self.maxlen = maxlen
         self.num_units = hidden_units
         self.num_heads = num_heads

@@ -13,14 +13,14 @@ from collections import Counter
 from pathlib import Path
 
 from hparams import MIN_COVERAGE, Hyperparams, choose_vocab_size, make_hparams
-from runtime.cli import parse_flags, run_script
+from runtime.cli import run_script
 from runtime.errors import InputError
-from runtime.files import atomic_write, keep_copy, write_error
-from runtime.flags import AUTO
+from runtime.files import atomic_write
+from runtime.flags import parse_flags
 from runtime.parallel import map_on_cores
 
-if __name__ == "__main__":
-    hp = parse_flags(__doc__, make_hparams, Hyperparams)  # before the packages are imported
+if __name__ == "__main__":  # before the packages are imported
+    given = parse_flags(__doc__, hparams=Hyperparams, check=make_hparams)
 
 import numpy as np
 import sentencepiece
@@ -159,7 +159,7 @@ def make_subwords(
     Args:
       word2cnt: the words of the text with their counts.
       sources: the files of the text, for messages.
-      vocab_size: number of subwords. `AUTO`: that of `choose_merges` and the characters, and
+      vocab_size: number of subwords. 0: that of `choose_merges` and the characters, and
         fewer merges while too many of them are rare.
       symbols: words that are always one subword.
       byte_fallback: whether characters without a subword become their UTF-8 bytes, each of which
@@ -176,7 +176,7 @@ def make_subwords(
         byte_fallback=byte_fallback,
         character_coverage=character_coverage,
     )
-    if vocab_size != AUTO:
+    if vocab_size:
         return train_sentencepiece(word2cnt, vocab_size, sources, **more)
     alphabet_size = len(SPECIALS) + count_covered(counts, character_coverage)
     obligatory = alphabet_size + len(symbols) + (256 if byte_fallback else 0)
@@ -226,7 +226,7 @@ def count_covered(counts, character_coverage) -> int:
 
 
 def choose_merges(num_characters, alphabet_size) -> int:
-    """The number of merges for a text, if `vocab_size` is `AUTO`.
+    """The number of merges for a text, if `vocab_size` is 0.
 
     A subword is a character of the text or a merge of two subwords. In a text of few different
     characters, both together are as many as `choose_vocab_size` says. Chinese or Japanese text may
@@ -305,7 +305,7 @@ def train_sentencepiece(word2cnt, vocab_size, sources, fold_lang=None, **more) -
             raise
         raise SizeError(
             f"{' and '.join(sources)}: this text does not allow {vocab_size} subwords. Use"
-            f" --vocab_size {size[1]}, the nearest number, or --vocab_size {AUTO}",
+            f" --vocab_size {size[1]}, the nearest number, or --vocab_size 0",
             int(size[1]),
         ) from None
     return model.getvalue()
@@ -320,10 +320,7 @@ def normalization_file(fold_lang):
     the context lasts.
     """
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        try:
-            Path("rules.tsv").write_text(normalization_rules(fold_lang))
-        except OSError as error:
-            raise write_error(f"{folder}/rules.tsv", error) from None
+        Path("rules.tsv").write_text(normalization_rules(fold_lang))
         yield "rules.tsv"
 
 
@@ -377,19 +374,13 @@ class SizeError(InputError):
 # Files -------------------------------------------------------------------------
 
 
-def replace_vocab(path, content):
-    """Write a vocabulary. Keep a different one under a new name, since a model may need it."""
-    if path.is_file() and path.read_bytes() != content:
-        print(f"{path}: the previous file is now {keep_copy(path)}", file=sys.stderr)
-    atomic_write(path, content)
-
-
-def main(hp):
+def main(given):
     """Write the vocabularies.
 
     Args:
-      hp: Hyperparams.
+      given: dict, the flags of the command line.
     """
+    hp = make_hparams(given)
     if os.path.exists("hyperparams.py"):  # that of the 2017 code, which users edit
         print("hyperparams.py: is not read. Give its values as flags", file=sys.stderr)
     paths = training_files(hp)
@@ -404,7 +395,7 @@ def main(hp):
                 file=sys.stderr,
             )
     if all(os.path.isfile(path) for pair in paths for path in pair):  # a pipe is read only once
-        for note in overlap_notes(hp):
+        for note in overlap_notes(hp, given):
             print(note)
         for note in shift_notes(paths):
             print(note, file=sys.stderr)
@@ -433,18 +424,18 @@ def write_subwords(hp, pairs):
     ]
     if hp.fold_case:
         models = [fold_case(models[0], hp.source_lang), models[-1]]
-    for path, model in zip(SubwordVocab.paths(hp), models, strict=True):
-        replace_vocab(path, model)
+    for path, model in zip(SubwordVocab.paths(hp.preprocessed, hp), models, strict=True):
+        atomic_write(path, model)
         vocab = SubwordVocab(path)
         merges = sum(is_merged(vocab.processor, i) for i in range(len(vocab)))
         size = f"{len(vocab)} subwords, {merges} of them merges"
-        if hp.vocab_size == AUTO:
+        if not hp.vocab_size:
             size += " (chosen from the size of the text; --vocab_size sets the number)"
         print(f"{path}: {size}")
-        if hp.vocab_size != AUTO and merges < FEW_MERGES * len(vocab):
+        if hp.vocab_size and merges < FEW_MERGES * len(vocab):
             print(
                 f"{path}: nearly all subwords are characters, which spell each word. Raise"
-                f" --vocab_size, or use --vocab_size {AUTO}",
+                f" --vocab_size, or use --vocab_size 0",
                 file=sys.stderr,
             )
 
@@ -459,8 +450,8 @@ def write_words(hp, pairs):
     contents = [make_vocab(files) for files in zip(*pairs, strict=True)]
     for pair in pairs:
         check_same_length(*pair)
-    for path, content in zip(WordVocab.paths(hp), contents, strict=True):
-        replace_vocab(path, content.encode())
+    for path, content in zip(WordVocab.paths(hp.preprocessed, hp), contents, strict=True):
+        atomic_write(path, content)
         print(f"{path}: {len(content.splitlines())} words")
 
 
@@ -468,4 +459,4 @@ WRITERS = dict(words=write_words, bpe=write_subwords)
 
 
 if __name__ == "__main__":
-    run_script(main, hp)
+    run_script(main, given)

@@ -91,11 +91,6 @@ def leave_out(line, parts) -> list[str]:
 class ProtectingTranslator(Translator):
     """A `Translator` that keeps parts of lines as they are. Its vocabularies are subwords."""
 
-    def __init__(self, *arguments, **more):
-        super().__init__(*arguments, **more)
-        # For lines that are translated again: they are counted once, and no other worker has them.
-        self.second = Translator(self.loaded, self.decode, self.max_tokens)
-
     def __call__(self, lines, prefixes=None) -> list[Translation]:
         """Translate lines, as `Translator`. A line with a prefix is translated as it is."""
         vocab, begun = self.loaded.vocabs[0], prefixes or [""] * len(lines)
@@ -103,9 +98,7 @@ class ProtectingTranslator(Translator):
             [] if prefix else find_parts(line, vocab)
             for line, prefix in zip(lines, begun, strict=True)
         ]
-        translations = self.translate(super().__call__, lines, parts, prefixes)
-        if not all(own.hypotheses for own in translations):  # another worker collects them
-            return translations
+        translations = self.translate(lines, parts, prefixes)
         again = [
             row
             for row, own in enumerate(translations)
@@ -115,16 +108,15 @@ class ProtectingTranslator(Translator):
             some_lines = [lines[row] for row in again]
             parts = [find_parts(line, vocab, SPAN_OR_NUMBER) for line in some_lines]
             begun = prefixes and [""] * len(again)
-            found = self.translate(self.second, some_lines, parts, begun)
+            found = self.translate(some_lines, parts, begun)
             for row, translation in zip(again, found, strict=True):
                 translations[row] = translation
         return translations
 
-    def translate(self, translate_texts, lines, all_parts, prefixes) -> list[Translation]:
+    def translate(self, lines, all_parts, prefixes) -> list[Translation]:
         """Translate lines, and put their parts into the translations.
 
         Args:
-          translate_texts: function that translates the lines without their parts.
           all_parts: the list of `Part` of each line.
         """
         left = [
@@ -135,7 +127,7 @@ class ProtectingTranslator(Translator):
             own[-1] if not parts or WORD_CHARACTER.search(own[-1]) else ""
             for own, parts in zip(left, all_parts, strict=True)
         ]
-        translations = translate_texts(texts, prefixes)
+        translations = super().__call__(texts, prefixes)
         rows = [row for row, parts in enumerate(all_parts) if parts]
         places = [
             (row, i)

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from data_load import encode_lines
 from ids import PAD, RaggedIds
-from inference import decoding_batches, not_finite_error, sequence_scores
+from inference import decoding_batches, sequence_scores
 
 
 class LineScore(NamedTuple):
@@ -30,13 +30,10 @@ class Scorer:
 
     Args:
       loaded: LoadedModel.
-
-    Attributes:
-      truncated: how many pairs so far had a side of more than `hp.max_input_tokens`.
     """
 
     def __init__(self, loaded):
-        self.loaded, self.truncated = loaded, 0
+        self.loaded = loaded
 
         @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2, autograph=False)
         def log_probability(x, y):
@@ -53,7 +50,6 @@ class Scorer:
         """
         hp = self.loaded.hp
         pairs, too_long = self.encode(lines, translations)
-        self.truncated += len(too_long)
         scores = [LineScore() for _ in lines]
         for row, (x, y) in pairs.items():
             scores[row] = LineScore(source_ids=x, target_ids=y[:-1])
@@ -61,8 +57,6 @@ class Scorer:
         X, Y = (RaggedIds.from_lists([pairs[row][side] for row in rows]) for side in (0, 1))
         for batch in decoding_batches(np.maximum(X.lengths, Y.lengths), width=hp.pad_to):
             logp = self.log_probability(X.pad(batch, hp.pad_to), Y.pad(batch, hp.pad_to)).numpy()
-            if np.isnan(logp).any():
-                raise not_finite_error(hp)
             for i, value in zip(batch, logp, strict=True):
                 score = dict(logp=float(value), num_tokens=len(pairs[rows[i]][1]))
                 scores[rows[i]] = scores[rows[i]]._replace(**score)

@@ -28,7 +28,6 @@ REPEAT_COST = 1e9  # the logit of a token that would repeat n tokens is at most 
 # If at most this share of a batch is unfinished, the finished sentences leave it.
 MAX_UNFINISHED_SHARE = 0.75
 GROUP_TOKENS = 64  # tokens in a group of `top_tokens`
-NOT_FINITE = "this model gives logits that are NaN or infinite"
 
 
 class StepModel(Protocol):
@@ -96,7 +95,6 @@ def greedy(step, state, memory, start, max_lengths, eos=None, suppress_ids=()):
         logits, state = step(newest_ids, state, memory)  # (N, vocab)
         logits = suppress(logits, suppress_ids)
         newest_ids = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (N,)
-        newest_ids = if_finite(tf.reduce_max(logits, axis=-1), newest_ids)
         newest_ids = tf.where(unfinished, newest_ids, 0)
         ids = tf.concat([ids, newest_ids[:, None]], axis=1)  # (N, T + 1)
         unfinished &= tf.shape(ids)[1] < max_lengths
@@ -191,7 +189,7 @@ def put_rows(nest, rows, newer):
     return tf.nest.map_structure(put, nest, newer)
 
 
-def sampling_step(step, temperature, top_k=0, suppress_ids=()):
+def sampling_step(step, temperature, suppress_ids=()):
     """Make a step function with which greedy search draws random sentences.
 
     It adds Gumbel noise to the logits. The token with the largest sum is a sample from their
@@ -200,7 +198,6 @@ def sampling_step(step, temperature, top_k=0, suppress_ids=()):
     Args:
       step: step function; K is 1.
       temperature: divisor of the logits. Below 1, likely tokens become more likely.
-      top_k: sample only from this many most likely tokens; 0: from all.
       suppress_ids: ids that are never chosen.
 
     Returns:
@@ -213,9 +210,6 @@ def sampling_step(step, temperature, top_k=0, suppress_ids=()):
         logits, inner_state = step(ids, inner_state, memory)  # (N, vocab)
         logits = suppress(logits, suppress_ids) / temperature
         vocab_size = tf.shape(logits)[1]
-        if top_k:
-            best, _ = tf.math.top_k(logits, tf.minimum(top_k, vocab_size))  # (N, top_k)
-            logits = tf.where(logits < best[:, -1:], -INF, logits)
         tiny = np.finfo("float32").tiny  # log(0) would let a token of probability 0 win
         uniform = tf.map_fn(
             lambda seed: tf.random.stateless_uniform([vocab_size], seed, minval=tiny),
@@ -227,8 +221,12 @@ def sampling_step(step, temperature, top_k=0, suppress_ids=()):
     return noisy_step
 
 
-def prefix_step(step):
+def prefix_step(step, suppress_ids=()):
     """Make a step function with which a search continues given beginnings of sentences.
+
+    Args:
+      step: step function.
+      suppress_ids: ids that are never chosen, but may be in a prefix.
 
     Returns:
       step function. Its state is the state of `step`, and the rest of the prefixes, (N * K, P)
@@ -241,10 +239,9 @@ def prefix_step(step):
         logits, inner_state = step(ids, inner_state, memory)  # (N * K, V)
         prefixes = tf.pad(prefixes, [[0, 0], [0, 1]])  # so that there is a first id
         forced = prefixes[:, :1]  # (N * K, 1), 0 after the prefix
-        # tf.equal: its static shape is known, in contrast to that of ==.
         is_forced = tf.equal(tf.range(tf.shape(logits)[1]), forced)  # (N * K, V)
-        allowed = (forced == 0) | is_forced
-        logits = tf.where(allowed, tf.cast(logits, tf.float32), -INF)
+        logits = suppress(logits, suppress_ids)
+        logits = tf.where(tf.equal(forced, 0), logits, tf.where(is_forced, 0.0, -INF))
         return logits, (inner_state, prefixes[:, 1:])
 
     return forced_step
@@ -304,17 +301,7 @@ class BeamState(NamedTuple):
 
 
 def beam_search(
-    step,
-    state,
-    memory,
-    start,
-    max_lengths,
-    eos,
-    beam,
-    penalty,
-    nbest=1,
-    suppress_ids=(),
-    early_stopping=False,
+    step, state, memory, start, max_lengths, eos, beam, penalty, nbest=1, suppress_ids=()
 ):
     """Search for the best sentences with K = `beam` hypotheses per sentence.
 
@@ -336,8 +323,6 @@ def beam_search(
         includes `eos`.
       nbest: sentences to return per source, at most `beam`.
       suppress_ids: ids that are never chosen.
-      early_stopping: whether a sentence is done as soon as K hypotheses have ended, even if a
-        live one could still be better; as in CTranslate2.
 
     Returns:
       Hypotheses (N, nbest, T). Ids after `eos` are 0. Where fewer sentences were found, the
@@ -345,18 +330,12 @@ def beam_search(
     """
     N, K = tf.size(start), beam
 
-    def can_improve(beam_state):
-        """Which sentences may still get a better hypothesis, (N,) bool."""
+    def is_unfinished(beam_state):
         live, finished, max_lengths = beam_state.live, beam_state.finished, beam_state.max_lengths
-        if early_stopping:
-            return finished.scores[:, K - 1] == -INF
         # Log-probabilities only fall, and no penalty is larger than that of the longest sentence.
         bound = live.scores[:, 0] / penalty(tf.cast(max_lengths, tf.float32))  # (N,)
-        return bound > finished.scores[:, nbest - 1]
-
-    def is_unfinished(beam_state):
-        below_limit = tf.shape(beam_state.live.ids)[2] < beam_state.max_lengths  # (N,)
-        return below_limit & can_improve(beam_state)
+        can_improve = bound > finished.scores[:, nbest - 1]  # (N,)
+        return can_improve & (tf.shape(live.ids)[2] < max_lengths)
 
     def extend(beam_state):
         newest_ids, state, memory = beam_state.newest_ids, beam_state.state, beam_state.memory
@@ -371,8 +350,6 @@ def beam_search(
 
         # Only the top K may finish: one hypothesis without a penalty is then greedy search.
         may_finish = ended & (tf.range(2 * K) < K)  # (N, 2K)
-        if early_stopping:
-            may_finish &= can_improve(beam_state)[:, None]
         length_penalty = penalty(tf.cast(T, tf.float32))
         finished = update_finished(beam_state.finished, candidates, may_finish, length_penalty, K)
         live, state = update_live(candidates, parents, ended, state, K)
@@ -449,7 +426,6 @@ def top_continuations(live, logits, count):
     """
     N, K = tf.unstack(tf.shape(live.scores))
     log_probs, next_ids = top_tokens(logits, count)  # (N * K, count): no others can be best
-    log_probs = if_finite(log_probs[:, 0], log_probs)
     scores = tf.reshape(log_probs, [N, K, -1]) + live.scores[:, :, None]  # (N, K, count)
     scores, indices = tf.math.top_k(tf.reshape(scores, [N, -1]), count)  # (N, count)
     parents = indices // tf.shape(log_probs)[1]  # (N, count)
@@ -520,16 +496,6 @@ def suppress(logits, ids):
     return tf.nn.bias_add(logits, bias)  # in one pass with the product before it
 
 
-def if_finite(values, result):
-    """Return `result`, or raise InvalidArgumentError if a value is NaN or too large.
-
-    Finite parameters that are too large give such logits. A search would continue with them.
-    """
-    finite = tf.reduce_all(values < INF)  # false for NaN, too
-    with tf.control_dependencies([tf.debugging.Assert(finite, [NOT_FINITE])]):
-        return tf.identity(result)
-
-
 def varying_shapes(loop_vars):
     """Return a shape per tensor of a nest for `tf.while_loop`.
 
@@ -547,11 +513,3 @@ def paper_penalty(alpha):
     This is the length penalty of the paper (section 6.1; Wu et al. 2016, equation 14).
     """
     return lambda length: ((5 + length) / 6) ** alpha
-
-
-def ctranslate2_penalty(alpha):
-    """Return the function length -> length**alpha, the length penalty of CTranslate2."""
-    return lambda length: length**alpha
-
-
-PENALTIES = dict(paper=paper_penalty, ctranslate2=ctranslate2_penalty)

@@ -6,13 +6,11 @@ The page is at http://127.0.0.1:8080. Other computers can open it only if --host
 
 import asyncio
 import dataclasses
-import signal
+import socket
 
-from hparams import Hyperparams
-from runtime.cli import parse_flags, run_script
-from runtime.flags import NONE, Flags, flag
-from server.hosts import accepted_hosts, check_address
-from trained_models import find_trained
+from hparams import READER_FLAGS, Hyperparams, check_saved_flags
+from runtime.errors import InputError
+from runtime.flags import Flags, flag, parse_flags
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,10 +19,6 @@ class ServeFlags(Flags):
 
     host: str = flag("127.0.0.1", "address to listen on; 0.0.0.0: all addresses of this computer")
     port: int = flag(8080, "port to listen on; 0: any free port", 0, 2**16)
-    allowed_hosts: str = flag(
-        NONE,
-        "host names that a proxy passes on, with commas between them, as translate.example.org",
-    )
     split: bool = flag(
         True,
         "split a text into sentences, and sentences of more than maxlen tokens into parts; without"
@@ -38,37 +32,29 @@ class ServeFlags(Flags):
     nbest: int = flag(5, "translations per sentence; raises --beam if it is smaller", 1, 1001)
 
 
-def settle(flags):
-    """Find the model, and check the address, before TensorFlow is loaded; see `main`."""
-    options, flags = ServeFlags.separate(flags)
-    models, hosts = find_trained(flags), accepted_hosts(options)
-    check_address(options.host, options.port)
-    return options, models, hosts
+if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
+    own, names = ServeFlags, READER_FLAGS
+    given = parse_flags(__doc__, own, hparams=Hyperparams, names=names, check=check_saved_flags)
 
-
-if __name__ == "__main__":  # before the slow imports, see runtime/cli.py
-    settled = parse_flags(__doc__, settle, Hyperparams, ServeFlags, reads_model=True)
+from aiohttp import web
 
 from inference import Translator, load_model
-from paragraphs import Splitter
-from server.app import make_app
+from paragraphs import Splitter, split_lines
+from runtime.cli import run_script
+from server.app import Interface
 from server.inside import InsideView
-from server.listening import listen
 from server.translating import InspectedTranslator, Sentence
 
 
-def main(options, models, hosts):
+def main(given):
     """Serve until the program is stopped.
 
     Args:
-      options: ServeFlags.
-      models: list of `Trained`.
-      hosts: what `accepted_hosts` returned.
-
-    Raises:
-      KeyboardInterrupt: a signal came.
+      given: dict, the flags of the command line.
     """
-    loaded = load_model(models)
+    options = ServeFlags.of(given)
+    address = bind(options.host, options.port)
+    loaded = load_model(given)
     hp = loaded.hp
     nbest = 1 if hp.temperature else options.nbest  # a random translation is one
     loaded = loaded.with_hp(beam=max(hp.beam, nbest))
@@ -76,14 +62,35 @@ def main(options, models, hosts):
     translate([Sentence("Hund")])  # the first call takes a second
     translator = translate.translator
     plain = Translator(loaded, translator.decode, translator.max_tokens)
+    split = Splitter(hp.source_lang, loaded.vocabs[0], hp.maxlen) if options.split else split_lines
+    languages = hp.source_lang, hp.target_lang
     look_inside = InsideView(loaded, plain, nbest)
-    split = None
-    if options.split:
-        split = Splitter(hp.source_lang, loaded.vocabs[0], hp.maxlen)
-    app = make_app(translate, (hp.source_lang, hp.target_lang), hosts, look_inside, split)
-    asyncio.run(listen(app, options.host, options.port))
-    raise KeyboardInterrupt(signal.SIGTERM)
+    asyncio.run(
+        listen(Interface(translate, split, look_inside, languages, options.host).app, address)
+    )
+
+
+def bind(host, port) -> socket.socket:
+    """Return a socket with an address, or raise InputError."""
+    address = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    address.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        address.bind((host, port))
+    except OSError as error:
+        reason = error.strerror.lower()
+        raise InputError(f"{host}:{port}: {reason}. Choose another --port or --host") from None
+    return address
+
+
+async def listen(app, address):
+    """Serve an application at the address of a socket until a signal comes."""
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.SockSite(runner, address)
+    await site.start()
+    print(f"{site.name} (Ctrl-C stops the server)", flush=True)
+    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    run_script(main, *settled)
+    run_script(main, given)

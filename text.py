@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from hparams import Hyperparams
 from runtime.errors import InputError
-from runtime.files import check_exists, split_paths
+from runtime.flags import split_paths
 
 # A line -------------------------------------------------------------------------
 
@@ -186,13 +186,6 @@ def blocks(lines, size=None):
 
 
 # The sentences of a training text -----------------------------------------------
-
-
-def check_text_files(hp, part):
-    """Raise InputError if a file of a part of the corpus, "train", "dev" or "test", is missing."""
-    for name in (f"source_{part}", f"target_{part}"):
-        for path in split_paths(getattr(hp, name)):
-            check_exists(path, DEFAULT_HINTS.get(path, f"Check --{name}"))
 
 
 def training_files(hp) -> list[tuple[str, str]]:

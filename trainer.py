@@ -7,58 +7,37 @@ count more in a replica that has few of them. Resuming exactly in the middle of 
 control of the loop.
 """
 
-import dataclasses
 import functools
+import hashlib
 import math
 import sys
 import time
-from pathlib import Path
-from typing import NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-import checkpoint
 from bleu import LITTLE_LEARNED_HINT, METRICS, corpus_score, empty_note
-from data_load import get_batch_data, pairs_of_epoch
-from hparams import (
-    NO_EPOCH_LIMIT,
-    TEXT_FIELDS,
-    TIMED_WARMUP_STEPS,
-    late_peak_note,
-    save_hparams,
-)
+from checkpoint import Row, assign, load_newest, path_of, save
+from data_load import get_batch_data, pairs_of_epoch, plan_batches
+from hparams import FIELDS
 from ids import PAD
-from inference import (
-    LoadedModel,
-    SearchDecoder,
-    decoding_batches,
-    describe_checkpoints,
-    limit_hint,
-    limit_note,
-)
-from manifest import make_row
+from inference import LoadedModel, SearchDecoder, decoding_batches
 from model import make_model
 from modules import smoothed_cross_entropy
 from monitor import summaries
-from optimizer import GradientSum, make_optimizer, make_schedule
+from optimizer import GradientSum, learning_rate, make_optimizer
 from runtime.errors import InputError
-from runtime.workers import check_same_settings, make_strategy
+from runtime.workers import check_same_settings, first_workers
 from training_step import BATCH_SPEC, StepMetrics, make_train_step
 from variable_names import variables_by_2017_name
 
-PLAN_STEPS = 50  # after each so many steps the end is planned
-PLAN_SHARE = 0.1  # or after this share of the time, if that is sooner
-ESTIMATE_STEPS = 100  # after so many steps the time that is left is printed
+ENOUGH_STEPS_PER_EPOCH = 300  # with so many, num_epochs 0 is 20
+TIMED_STEPS = 2500  # a training of some minutes has the warm-up of one with so many steps
 SUMMARY_STEPS = 10  # steps between two points of TensorBoard's curves
-
-
-def epoch_batches(data, vocabs, hp, epoch, skip=0, strategy=None):
-    """Call `get_batch_data`, with the subwords and forms of the epoch."""
-    return get_batch_data(pairs_of_epoch(data, vocabs, hp, epoch), hp, epoch, skip, strategy)
-
+SAVE_SECONDS = 600  # the longest time without a checkpoint
+SAVE_SHARE = 1 / 5  # of `minutes`, if that is sooner
 
 # The development set -----------------------------------------------------------
 
@@ -80,26 +59,13 @@ def make_loss_fn(model, smoothing=0.1):
     return loss_fn
 
 
-def evaluate_dev(decode, loss_fn, dev, hp):
-    """Translate the development set, and compute its scores and its loss.
-
-    Args:
-      decode: Decoder.
-      loss_fn: what `make_loss_fn` returned.
-      dev: EvalSet.
-
-    Returns:
-      (float, dict, list of str, int): the loss per token, the scores by the names of METRICS, the
-      translations, and how many of them ended at the limit of their length.
-    """
-    X, Y = dev.data.X, dev.data.Y
-    best = [hypotheses[0] for hypotheses in decode(X)]
-    got = [hypothesis.text for hypothesis in best]
-    scores = {name: corpus_score(name, dev, got, hp.target_lang)[0] for name in METRICS}
-    batches = decoding_batches(np.maximum(X.lengths, Y.lengths), width=hp.pad_to)
-    totals = [loss_fn(X.pad(rows, hp.pad_to), Y.pad(rows, hp.pad_to)) for rows in batches]
+def mean_loss(loss_fn, data, pad_to) -> float:
+    """Return the loss per token of a SentencePairs."""
+    X, Y = data.X, data.Y
+    batches = decoding_batches(np.maximum(X.lengths, Y.lengths), width=pad_to)
+    totals = [loss_fn(X.pad(rows, pad_to), Y.pad(rows, pad_to)) for rows in batches]
     loss, num_targets = np.sum(totals, axis=0)
-    return loss / num_targets, scores, got, sum(hypothesis.at_limit for hypothesis in best)
+    return loss / num_targets
 
 
 def out_of_patience(scores, patience) -> bool:
@@ -112,223 +78,43 @@ def out_of_patience(scores, patience) -> bool:
       scores: list, in order of time.
       patience: 0 for no limit.
     """
-    if not patience or not scores:
-        return False
-    return len(scores) - 1 - scores.index(max(scores)) >= patience
-
-
-# Progress and metrics ----------------------------------------------------------
-
-
-class Progress:
-    """The clock of a training, and what is known of the current epoch.
-
-    Epoch and step are in run.json, and the rest in variables of the checkpoint.
-    """
-
-    def __init__(self):
-        self.epoch = 1  # the current one, counted from 1
-        self.global_step = 0  # steps done
-        self.epoch_done = False  # whether all steps of the current epoch are done
-        self.totals = tf.Variable(np.zeros(3))  # steps, sums of mean_loss and acc in the epoch
-        self.text_digest = tf.Variable(b"")  # identifies the training text
-
-    def variables(self) -> dict:
-        """The variables to save, by name."""
-        return dict(totals=self.totals, text_digest=self.text_digest)
-
-    def resume(self, row):
-        """Continue after the checkpoint of a Row, from which the variables were restored."""
-        self.epoch, self.global_step = row.epoch, row.step
-        if row.epoch_done:
-            self.next_epoch()
-
-    def next_epoch(self):
-        """Move to the start of the next epoch."""
-        self.epoch, self.epoch_done = self.epoch + 1, False
-        self.totals.assign(np.zeros(3))
-
-    def add(self, metrics):
-        """Count the steps of a StepMetrics."""
-        steps = len(metrics.mean_loss)
-        self.totals.assign_add([steps, metrics.mean_loss.sum(), metrics.acc.sum()])
-
-    @property
-    def epochs_done(self) -> int:
-        """The number of complete epochs."""
-        return self.epoch - (not self.epoch_done)
-
-    @property
-    def steps(self) -> int:
-        """Steps of the current epoch whose metrics were added."""
-        return int(self.totals[0])
-
-    def means(self):
-        """The means of mean_loss and acc over the steps of the current epoch, (2,)."""
-        steps, *sums = self.totals.numpy()
-        return np.array(sums) / steps
-
-
-# Fields that may differ between workers: the content of these files is compared, or they have no
-# effect on the training.
-LOCAL_FIELDS = {*TEXT_FIELDS, "preprocessed", "logdir", "results", "start_from", "profile_steps"}
-
-
-def describe_parameters(paths) -> str:
-    """Return the names of checkpoints and a digest of their parameters, "none" without any."""
-    if not paths:
-        return "none"
-    names = ", ".join(path.name for path in paths)
-    return f"{names} ({checkpoint.parameters_digest(paths)[:8]})"
-
-
-class SavedOrigin(NamedTuple):
-    """Checkpoints of another model: a new training starts from the mean of their parameters."""
-
-    paths: list
-
-    def describe(self) -> str:
-        """Name the checkpoints, for messages."""
-        return describe_checkpoints(self.paths)
-
-    def identify(self) -> str:
-        """Return their names and a digest, to compare between workers."""
-        return describe_parameters(self.paths)
-
-    def restore(self, model):
-        """Set the parameters of a built model."""
-        checkpoint.restore_average(model, self.paths)
-
-
-def digest_of(data) -> bytes:
-    """Return the digest of the token ids of a SentencePairs."""
-    return data.X.digest() + data.Y.digest()
-
-
-def check_same_text(progress, digest, hp, path):
-    """Raise InputError if an epoch in progress began on another text.
-
-    Args:
-      digest: that of the training text.
-      path: the checkpoint of `progress`.
-    """
-    if progress.steps and progress.text_digest.numpy() != digest:
-        raise InputError(
-            f"{hp.source_train} and {hp.target_train}: the training text has changed since {path}"
-            " was saved in mid-epoch. Restore it to finish the epoch, or use a new --logdir"
-        )
-
-
-class Clock:
-    """Measures the speed of a run, evaluations included.
-
-    Args:
-      deadline: when the training ends, as time.monotonic(), or None.
-    """
-
-    def __init__(self, deadline=None):
-        self.deadline = deadline
-        self.start_seconds, self.first_step, self.global_step = 0.0, 0, 0
-        self.plan_seconds, self.plan_step = 0.0, 0  # when the end was planned
-        self.steps_per_epoch, self.epoch_end = 0, 0
-
-    def start_epoch(self, global_step, steps):
-        """Note how many steps are left of an epoch, which may have begun in an earlier run."""
-        self.steps_per_epoch = max(self.steps_per_epoch, steps)
-        self.epoch_end = global_step + steps
-
-    def step(self, global_step):
-        """Note that a step is done. The first one, which builds the graph, is not measured."""
-        if not self.start_seconds:
-            self.start_seconds, self.first_step = time.monotonic(), global_step
-            self.plan_seconds, self.plan_step = self.start_seconds, global_step
-        self.global_step = global_step
-
-    def steps(self) -> int:
-        """Count the steps that were measured."""
-        return self.global_step - self.first_step
-
-    def seconds_per_step(self) -> float:
-        """Return the mean time of a step."""
-        return (time.monotonic() - self.start_seconds) / max(1, self.steps())
-
-    def plan_is_due(self) -> bool:
-        """Whether to plan the end now: every so often, and when the time is over."""
-        now = time.monotonic()
-        share = (now - self.plan_seconds) / max(1e-9, self.deadline - self.start_seconds)
-        is_regular = share >= PLAN_SHARE or self.global_step - self.plan_step >= PLAN_STEPS
-        return now > self.deadline or self.steps() > 0 and is_regular
-
-    def note_plan(self):
-        """Note that the end has been planned now."""
-        self.plan_seconds, self.plan_step = time.monotonic(), self.global_step
-
-
-class MetricLog:
-    """Collects the metrics of steps, and writes the curves of TensorBoard."""
-
-    def __init__(self):
-        self.pending = []  # StepMetrics on the device; reading them would wait for their steps
-        self.start_interval()
-
-    def start_interval(self):
-        """Measure the speed from now on."""
-        self.interval_start = time.monotonic()
-
-    def add(self, metrics):
-        """Add the StepMetrics of a step."""
-        self.pending.append(metrics)
-
-    def flush(self) -> StepMetrics:
-        """Wait for the pending steps; returns their metrics, NumPy arrays (steps,)."""
-        metrics = np.array(self.pending, np.float64).reshape(-1, 3)  # (steps, 3)
-        self.pending.clear()
-        return StepMetrics(*metrics.T)
-
-    def write(self, metrics, global_step, lr, gradient_norm):
-        """Write a point of each curve, and start the next interval.
-
-        Args:
-          metrics: StepMetrics of the steps since the interval began, up to `global_step`.
-        """
-        seconds = time.monotonic() - self.interval_start
-        self.start_interval()
-        tf.summary.scalar("mean_loss", metrics.mean_loss[-1], global_step)
-        tf.summary.scalar("acc", metrics.acc[-1], global_step)
-        tf.summary.scalar("lr", lr, global_step)
-        tf.summary.scalar("gradient_norm", gradient_norm, global_step)
-        tf.summary.scalar("tokens_per_second", metrics.num_targets.sum() / seconds, global_step)
+    return bool(patience and scores) and len(scores) - 1 - scores.index(max(scores)) >= patience
 
 
 # The training loop -------------------------------------------------------------
 
 
 class Trainer:
-    """Model, optimizer and progress of a training run: everything that a checkpoint stores.
+    """A training: the model, the optimizer, and how far it has come.
 
     Args:
       hp: Hyperparams.
       vocabs: those of source and target.
-      rows: the checkpoints of the training so far, as `manifest.Row`; it resumes from the last.
-      dev_sha256: digest of the development set, "" if there is none.
-      origin: the parameters that a new training starts from: a `SavedOrigin`, or a
-        `interop.pretrained.Pretrained`; None for random ones.
-      text_digest: digest of the training text, with several workers.
+      data: SentencePairs, the training text.
+      dev: EvalSet, or None.
+      strategy: tf.distribute.Strategy.
+      start_seconds: when this run began, as time.monotonic().
     """
 
-    def __init__(self, hp, vocabs, rows=(), dev_sha256="", origin=None, text_digest=b""):
+    def __init__(self, hp, vocabs, data, dev=None, strategy=None, start_seconds=None):
         # A model that was built before would change the names of layers. The order in which
         # TensorFlow adds gradients follows names, and a resumed run would round differently.
         keras.backend.clear_session()
         keras.utils.set_random_seed(hp.seed)
-        self.hp, self.vocabs, self.dev_sha256, self.rows = hp, vocabs, dev_sha256, [*rows]
-        self.strategy = make_strategy()
-        check_same_settings(self.strategy, self.settings(origin, text_digest))
-        self.chief = self.strategy.extended.should_checkpoint  # false in all workers but one
-        self.schedule = make_schedule(hp)
+        self.hp, self.vocabs, self.data, self.dev = hp, vocabs, data, dev
+        self.start_seconds = start_seconds or time.monotonic()
+        self.rows = []  # the checkpoints so far, oldest first
+        self.epoch, self.step, self.epoch_done = 1, 0, False
+        self.seconds = 0.0  # of earlier runs
+        self.sums = np.zeros(3)  # of the current epoch: steps, mean_loss, acc
+        self.digests = digest_of_batches(data, hp), dev.digest() if dev else ""
+        self.strategy = strategy or tf.distribute.get_strategy()
+        settings = {n: getattr(hp, n) for n, f in FIELDS.items() if f.metadata["group"] != "data"}
+        check_same_settings(self.strategy, settings | dict(texts=self.digests))
+        self.is_first = self.strategy.extended.should_checkpoint  # of several workers
         with self.strategy.scope():
             self.model = make_model(hp, *map(len, vocabs))
-            self.optimizer = make_optimizer(hp, self.schedule)
+            self.optimizer = make_optimizer(hp)
             self.optimizer.build(self.model.trainable_variables)
             gradient_sum = None
             if hp.accumulate > 1:
@@ -344,345 +130,255 @@ class Trainer:
             consistency=hp.consistency,
             gradient_sum=gradient_sum,
         )
-        self.step = make_step()
+        self.train_step = make_step()
         self.accumulate_step = make_step(update=False) if gradient_sum else None
         self.loss_fn = make_loss_fn(self.model, hp.label_smoothing)
-        self.progress, self.metric_log = Progress(), MetricLog()
-        self.checkpoint = checkpoint.make_checkpoint(
-            self.model, self.optimizer, self.progress.variables()
-        )
-        self.profiler = summaries.Profiler(hp.logdir, hp.profile_steps if self.chief else 0)
-        kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+        first_epoch = plan_batches(pairs_of_epoch(data, vocabs, hp, 1), hp, 1)
+        steps = math.ceil(len(first_epoch) / hp.accumulate)
+        self.num_epochs = count_epochs(hp, steps)
+        self.total_steps = int(min(hp.max_steps or math.inf, self.num_epochs * steps))
+        if hp.minutes:
+            self.num_epochs, self.total_steps = math.inf, TIMED_STEPS
+        self.events = tf.summary.create_noop_writer()
         count = self.strategy.num_replicas_in_sync
-        print(f"{self.model.count_params():,} parameters on {count} {kind}")
-        print("Building the graph of a training step takes some seconds", flush=True)
-        self.events = summaries.EventFile()
-        self.notes = {}  # on the last translations of the development set
-        if origin:
-            origin.restore(self.model)
-        if rows:
-            checkpoint.restore(self.checkpoint, self.path)
-            self.progress.resume(rows[-1])
-            print(f"Resuming from {self.path}")
+        kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+        length = f"{hp.minutes:g} minutes" if hp.minutes else f"{self.total_steps} steps"
+        print(
+            f"{self.model.count_params():,} parameters on {count} {kind}, {length}, {steps} steps"
+            " in an epoch. Building the graph of a step takes some seconds",
+            flush=True,
+        )
 
-    @functools.cached_property
-    def decode(self) -> SearchDecoder:
-        """The greedy search that translates the development set."""
-        loaded = LoadedModel([], self.hp, self.model, self.vocabs)
-        greedy = loaded.with_hp(beam=1, temperature=0.0, top_k=0)
-        return SearchDecoder(greedy, show_progress=True)
-
-    def settings(self, origin, text_digest) -> dict:
-        """Return what all workers must share, by name; the arguments are those of the class."""
-        scores = [row for row in self.rows if row.score is not None]
-        return {name: v for name, v in self.hp.as_dict().items() if name not in LOCAL_FIELDS} | {
-            "the vocabularies": self.hp.vocab_sha256,
-            "the training text": text_digest.hex(),
-            "the development set": self.dev_sha256,
-            "the checkpoint to resume from": describe_parameters([self.path] if self.rows else []),
-            "the scores in run.json": scores,
-            "the model to start from": origin.identify() if origin else "none",
-        }
+    # Where it stands ---------------------------------------------------------------
 
     @property
     def path(self):
         """The last checkpoint, or None."""
-        return Path(self.hp.logdir) / self.rows[-1].name if self.rows else None
+        return path_of(self.hp.logdir, self.rows[-1]) if self.rows else None
 
     @property
     def scores(self) -> list[float]:
         """The scores of the evaluations so far, with this metric and development set."""
-        return [row.score for row in self.rows if self.is_evaluated(row)]
+        current = self.hp.metric, self.digests[1]
+        same = [row for row in self.rows if (row.metric, row.dev) == current]
+        return [row.score for row in same if row.score is not None]
 
-    def is_evaluated(self, row) -> bool:
-        """Whether a checkpoint has a score with this metric and development set."""
-        return row.score is not None and (row.metric, row.dev) == (self.hp.metric, self.dev_sha256)
+    def elapsed(self) -> float:
+        """Seconds of training in all runs."""
+        return self.seconds + time.monotonic() - self.start_seconds
 
-    def train(self, data, dev, guard, deadline=None, planned_fields=()):
-        """Train for `num_epochs`, up to `max_steps` or the deadline, or until `patience` runs out.
+    def progress(self, step) -> float:
+        """The share of the training that is done after a step, from 0 to 1."""
+        if self.hp.minutes:
+            return first_workers(self.strategy, self.elapsed() / (60 * self.hp.minutes))
+        return step / self.total_steps
+
+    def is_done(self) -> bool:
+        """Whether nothing is left to train."""
+        steps_done = self.hp.max_steps and self.step >= self.hp.max_steps
+        time_is_over = self.hp.minutes and self.progress(self.step) >= 1
+        tired = out_of_patience(self.scores, self.hp.patience)
+        return bool(self.epoch > self.num_epochs or steps_done or time_is_over or tired)
+
+    def is_every(self, steps) -> bool:
+        """Whether this is one of every so many steps; 0: none is."""
+        return steps > 0 and self.step % steps == 0
+
+    def variables(self) -> dict:
+        """The variables of a checkpoint, by name."""
+        named = {f"weights/{name}": v for name, v in variables_by_2017_name(self.model).items()}
+        named |= {f"optimizer/{i}": v for i, v in enumerate(self.optimizer.variables)}
+        return named | {f"dropout/{i}": v for i, v in enumerate(self.model.non_trainable_variables)}
+
+    def resume(self, rows):
+        """Continue after the newest of these checkpoints that is not damaged."""
+        self.rows, arrays = load_newest(self.hp.logdir, rows)
+        row = self.rows[-1]
+        assign(self.variables(), arrays, self.path)
+        self.epoch, self.step, self.seconds, self.sums = row.epoch, row.step, row.seconds, row.sums
+        self.sums = np.array(row.sums)
+        if row.epoch_done:
+            self.epoch, self.sums = row.epoch + 1, np.zeros(3)
+        elif row.text != self.digests[0]:
+            raise InputError(
+                f"{self.hp.source_train} and {self.hp.target_train}: the text, or a flag that its"
+                f" batches depend on, has changed since {self.path} was saved in mid-epoch. Restore"
+                " it to finish the epoch, or use a new --logdir"
+            )
+        print(f"Resuming from {self.path}")
+
+    # The loop ------------------------------------------------------------------------
+
+    def train(self, guard):
+        """Train to the end, or until a signal comes.
 
         Args:
-          data: SentencePairs.
-          dev: EvalSet, or None.
           guard: SignalGuard.
-          deadline: as time.monotonic(), or None.
-          planned_fields: names of the fields of the schedule that the deadline may change.
 
         Raises:
           KeyboardInterrupt: a signal came, and a checkpoint was saved.
         """
-        hp, progress = self.hp, self.progress
-        self.clock, self.planned_fields = Clock(deadline), planned_fields
-        digest = digest_of(data)
-        check_same_text(progress, digest, hp, self.path)
-        progress.text_digest.assign(digest)
-        for bar in self.moments(data):
-            if self.log_is_due():
-                bar.set_postfix_str(self.log_metrics() + self.time_left(), refresh=False)
-            # Only the chief stops at a signal: it would wait for workers that ended before it.
-            # Before the first step there is nothing to save; a signal waits for that step.
-            stop = self.chief and guard.signal is not None and progress.global_step > 0
-            if self.evaluation_is_due():
-                self.evaluate_and_save(dev, guard)
-                if self.plan_end() and self.chief:  # it may have taken long
-                    save_hparams(self.hp)
-            elif not self.is_saved() and (self.is_every(hp.save_steps) or stop):
-                self.save()
-            if stop:
-                guard.check()
-            if self.is_over():
-                break
-        if self.steps_are_done():
-            print(self.describe_end())
-        elif progress.epochs_done < hp.num_epochs and out_of_patience(self.scores, hp.patience):
-            unit = "evaluations" if hp.dev_steps else "epochs"
-            metric, best = METRICS[hp.metric], max(self.scores)
-            print(f"No better dev {metric} than {best:.2f} in {hp.patience} {unit}: stopping")
-        for note, hint in self.notes.items():
-            if note and self.chief:
-                print(f"{note}. {hint}", file=sys.stderr)
+        hp, pending = self.hp, []  # StepMetrics; reading them would wait for their steps
+        interval = min(SAVE_SECONDS, 60 * hp.minutes * SAVE_SHARE or SAVE_SECONDS)
+        self.report_seconds = self.log_seconds = self.save_seconds = time.monotonic()
+        while not self.is_done():
+            for (x, y), is_update in self.batches():
+                if not is_update:
+                    self.accumulate_step(x, y)
+                    continue
+                self.step += 1
+                progress = self.progress(self.step)
+                rate = learning_rate(hp, self.step, progress, self.total_steps)
+                self.optimizer.learning_rate.assign(rate)
+                pending.append(self.train_step(x, y))
+                is_last = progress >= 1 if hp.minutes else self.step == hp.max_steps
+                stops = self.is_first and guard.signal is not None
+                evaluates = self.epoch_done or is_last or self.is_every(hp.dev_steps)
+                is_timed = time.monotonic() - self.save_seconds > interval
+                saves = self.is_every(hp.save_steps) or stops or is_timed
+                if evaluates or saves or self.is_every(SUMMARY_STEPS):
+                    self.log(pending, rate, progress)
+                if evaluates:
+                    self.evaluate_and_save()
+                elif saves:
+                    self.save(by_time=not (self.is_every(hp.save_steps) or stops))
+                if stops:
+                    raise KeyboardInterrupt(
+                        guard.signal,
+                        f"stopped after step {self.step}. {self.path}: the same command resumes",
+                    )
+                if is_last or out_of_patience(self.scores, hp.patience):
+                    return
+            self.epoch, self.epoch_done, self.sums = self.epoch + 1, False, np.zeros(3)
 
-    def moments(self, data):
-        """Train, and yield where it resumes, at the start of each epoch, and after each step.
+    def batches(self):
+        """Yield the batches that are left of an epoch, and whether each completes a step."""
+        hp, done = self.hp, int(self.sums[0]) * self.hp.accumulate
+        data = pairs_of_epoch(self.data, self.vocabs, hp, self.epoch)
+        batches, total = get_batch_data(data, hp, self.epoch, done, self.strategy)
+        name = f"epoch {self.epoch}" if hp.minutes else f"epoch {self.epoch}/{self.num_epochs}"
+        settings = dict(leave=False, mininterval=1, unit="b")
+        with tqdm(batches, name, total, initial=done, **settings) as self.bar:
+            for number, batch in enumerate(self.bar, done + 1):
+                self.epoch_done = number == total
+                yield batch, number % hp.accumulate == 0 or self.epoch_done
 
-        Yields:
-          the progress bar.
+    def log(self, pending, rate, progress):
+        """Read the metrics of the last steps, which waits for them, and write points of curves.
+
+        Raises:
+          InputError: the loss has exploded.
         """
-        hp, progress = self.hp, self.progress
-        while progress.epoch <= self.hp.num_epochs:
-            done = progress.steps * hp.accumulate  # batches
-            batches, num_batch = epoch_batches(
-                data, self.vocabs, hp, progress.epoch, skip=done, strategy=self.strategy
-            )
-            done = min(done, num_batch)  # the last step of an epoch may have fewer batches
-            progress.epoch_done = done == num_batch  # a signal came before its evaluation
-            steps_left = math.ceil((num_batch - done) / hp.accumulate)
-            self.clock.start_epoch(progress.global_step, steps_left)
-            of_all = "" if hp.num_epochs == NO_EPOCH_LIMIT else f"/{hp.num_epochs}"
-            bar = tqdm(
-                batches,
-                desc=f"epoch {progress.epoch}{of_all}",
-                total=num_batch,
-                initial=done,
-                leave=False,
-                mininterval=1,
-                unit="b",
-            )
-            self.report_start = time.monotonic()
-            self.metric_log.start_interval()
-            with bar:
-                yield bar
-                for x, y in self.profiler.trace(bar, progress.global_step):
-                    done += 1
-                    if done % hp.accumulate and done < num_batch:
-                        self.accumulate_step(x, y)
-                        continue
-                    self.metric_log.add(self.step(x, y))
-                    progress.global_step += 1
-                    progress.epoch_done = done == num_batch
-                    self.clock.step(progress.global_step)
-                    self.plan_end()
-                    if self.clock.steps() == ESTIMATE_STEPS and self.chief:
-                        if left := self.time_left():
-                            tqdm.write(f"Step {progress.global_step}{left}")
-                    yield bar
-            progress.next_epoch()
+        loss, acc, num_targets = np.array(pending, np.float64).T  # (steps,)
+        pending.clear()
+        self.sums += len(loss), loss.sum(), acc.sum()
+        if not loss.mean() < 3 * math.log(len(self.vocabs[1])) + 10:  # or it is NaN
+            raise self.diverged_error(f"mean_loss is {loss[-1]:.3g} at step {self.step}")
+        now = time.monotonic()
+        with self.events.as_default():
+            tf.summary.scalar("mean_loss", loss[-1], self.step)
+            tf.summary.scalar("acc", acc[-1], self.step)
+            tf.summary.scalar("lr", rate, self.step)
+            tf.summary.scalar("gradient_norm", self.optimizer.gradient_norm(), self.step)
+            speed = num_targets.sum() / (now - self.log_seconds)
+            tf.summary.scalar("tokens_per_second", speed, self.step)
+        self.log_seconds = now
+        minutes = math.ceil(self.elapsed() * (1 / progress - 1) / 60) if progress < 1 else 0
+        self.bar.set_postfix_str(
+            f"mean_loss {loss[-1]:.3f} acc {acc[-1]:.3f}, {minutes} min left", refresh=False
+        )
 
-    def is_over(self) -> bool:
-        """Whether the training ends here: no patience is left, or all steps are done."""
-        return self.steps_are_done() or out_of_patience(self.scores, self.hp.patience)
-
-    def steps_are_done(self) -> bool:
-        """Whether the model has `max_steps`."""
-        return 0 < self.hp.max_steps <= self.progress.global_step
-
-    def describe_end(self) -> str:
-        """Describe that the model has `max_steps`, and how to train it longer."""
-        max_steps, steps = self.hp.max_steps, self.progress.global_step
-        if self.hp.minutes:
-            return (
-                f"All {max_steps} steps of --minutes {self.hp.minutes:g} are done. To train longer,"
-                " give other --minutes, which count anew, or --num_epochs"
-            )
-        is_end = steps == max_steps
-        done = f"All {steps} steps are done" if is_end else f"The model has {steps} steps already"
-        return f"{done}. To train longer, raise --max_steps ({max_steps})"
-
-    def is_every(self, steps) -> bool:
-        """Whether this is one of every so many steps; 0: none is."""
-        return steps > 0 and self.progress.global_step % steps == 0
-
-    def is_saved(self) -> bool:
-        """Whether this step has a checkpoint, or is the start of the training."""
-        return self.progress.global_step == (self.rows[-1].step if self.rows else 0)
-
-    def log_is_due(self) -> bool:
-        """Whether to write a point of each curve now."""
-        due = self.is_every(SUMMARY_STEPS) or self.progress.epoch_done
-        return due and len(self.metric_log.pending) > 0
-
-    def evaluation_is_due(self) -> bool:
-        """Whether to evaluate now: at the end of an epoch, with `dev_steps`, or at `max_steps`.
-
-        A signal may have prevented it. The checkpoint that was then saved lacks it.
-        """
-        hp, progress = self.hp, self.progress
-        if self.is_saved():
-            if not self.rows or self.rows[-1].epoch_done:
-                return False
-            scored = self.is_evaluated(self.rows[-1]) or not self.dev_sha256
-            if scored and not progress.epoch_done:
-                return False
-        at_end = progress.epoch_done or progress.global_step == hp.max_steps
-        return at_end or self.is_every(hp.dev_steps)
-
-    def evaluate_and_save(self, dev, guard):
+    def evaluate_and_save(self):
         """Evaluate on the development set if there is one, save a checkpoint, and report."""
-        self.flush_metrics()
-        report, score = "mean_loss {:.3f} acc {:.3f}".format(*self.progress.means()), None
+        hp, dev, score, note = self.hp, self.dev, None, ""
+        report = "mean_loss {:.3f} acc {:.3f}".format(*self.sums[1:] / self.sums[0])
         if dev:
             self.check_parameters()  # first: the search cannot name a parameter that is NaN
-            loss, scores, self.notes = self.evaluate(dev, guard)
-            score = scores[self.hp.metric]
+            got = [best.text for best, *_ in self.decode(dev.data.X)]
+            scores = {name: corpus_score(name, dev, got, hp.target_lang)[0] for name in METRICS}
+            score, loss = float(scores[hp.metric]), mean_loss(self.loss_fn, dev.data, hp.pad_to)
             report += f", dev loss {loss:.3f}"
-            report += "".join(f" {METRICS[name]} {score:.2f}" for name, score in scores.items())
-            if notes := [*filter(None, self.notes)]:
-                report += f" ({'; '.join(notes)}; usual in the first epochs)"
+            report += "".join(f" {METRICS[name]} {value:.2f}" for name, value in scores.items())
+            note = empty_note(got)
+            with self.events.as_default():
+                tf.summary.scalar("dev_loss", loss, self.step)
+                for name, value in scores.items():
+                    tf.summary.scalar(f"dev_{name}", value, self.step)
+                if self.is_first:
+                    summaries.write_samples(dev, got, self.step)
+                    summaries.write_attention(self.model, dev, self.vocabs, hp, self.step)
         self.save(score)
-        if self.chief:
-            seconds = time.monotonic() - self.report_start
-            report += f", {seconds:.0f} s{self.time_left() if self.progress.epoch_done else ''}"
-            tqdm.write(f"{self.path}: {report}")
+        now = time.monotonic()
+        if self.is_first:
+            tqdm.write(f"{self.path}: {report}, {now - self.report_seconds:.0f} s")
+            if note:
+                tqdm.write(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
             sys.stdout.flush()
-        self.report_start = time.monotonic()
+        self.report_seconds = self.log_seconds = now
 
-    def time_left(self) -> str:
-        """Describe how long the remaining steps take at the mean speed of this run."""
-        hp, clock, global_step = self.hp, self.clock, self.progress.global_step
-        epochs = hp.num_epochs - self.progress.epoch
-        steps = clock.epoch_end - global_step + epochs * clock.steps_per_epoch
-        if hp.max_steps:
-            steps = min(steps, hp.max_steps - global_step)
-        seconds = steps * clock.seconds_per_step()
-        if clock.deadline and not hp.max_steps:
-            seconds = clock.deadline - time.monotonic()
-        minutes = math.ceil(seconds / 60)
-        return f", {minutes} min left" if minutes > 0 else ""
+    @functools.cached_property
+    def decode(self):
+        """Decoder of the development set: greedy search."""
+        greedy = dict(beam=1, temperature=0.0)
+        loaded = LoadedModel([], self.hp, self.model, self.vocabs).with_hp(**greedy)
+        return SearchDecoder(loaded, show_progress=True)
 
-    def plan_end(self) -> bool:
-        """Plan how many steps the training has up to the deadline, if that is due now.
-
-        The learning rate then rises for half of them at most, and falls up to the last one.
-
-        Returns:
-          whether it has been planned.
-        """
-        clock, global_step = self.clock, self.progress.global_step
-        if not clock.deadline or not clock.plan_is_due():
-            return False
-        steps = int((clock.deadline - time.monotonic()) / clock.seconds_per_step())
-        max_steps, is_first = global_step + max(0, steps), not self.hp.max_steps
-        clock.note_plan()
-        changes = dict(max_steps=max_steps)
-        if self.hp.decay_steps:
-            warmup_steps = min(TIMED_WARMUP_STEPS, max_steps // 2)
-            schedule = dict(warmup_steps=warmup_steps, decay_steps=max_steps)
-            changes |= {name: schedule[name] for name in self.planned_fields}
-        self.hp = dataclasses.replace(self.hp, **changes)
-        if self.hp.decay_steps:
-            self.schedule.plan(self.hp.warmup_steps, self.hp.decay_steps)
-        if is_first:
-            tqdm.write(f"Planned: up to step {max_steps} in {self.hp.minutes:g} minutes")
-            if self.hp.warmup_steps > max_steps:
-                tqdm.write(late_peak_note(self.hp.warmup_steps, max_steps), file=sys.stderr)
-        return True
-
-    def evaluate(self, dev, guard):
-        """Evaluate on the development set.
-
-        Returns:
-          (float, dict, dict): loss; the scores by the names of METRICS; and the notes, of which
-          some may be "", with the remedy of each.
-        """
-        hp, progress = self.hp, self.progress
-        try:
-            with guard.interruptible():
-                loss, scores, got, at_limit = evaluate_dev(self.decode, self.loss_fn, dev, hp)
-        except KeyboardInterrupt:
-            progress.epoch_done = False  # its evaluation is missing
-            self.save()
-            raise
-        with self.events.recording():
-            tf.summary.scalar("dev_loss", loss, progress.global_step)
-            for name, score in scores.items():
-                tf.summary.scalar(f"dev_{name}", score, progress.global_step)
-            if self.chief:
-                summaries.write_samples(dev, got, progress.global_step)
-                summaries.write_attention(self.model, dev, self.vocabs, hp, progress.global_step)
-        notes = {
-            empty_note(got): LITTLE_LEARNED_HINT,
-            limit_note(at_limit, len(got), hp): limit_hint(hp),
-        }
-        return loss, scores, notes
-
-    def flush_metrics(self) -> StepMetrics:
-        """Add the pending metrics to the progress; returns them, (steps,)."""
-        metrics = self.metric_log.flush()
-        (bad_steps,) = np.nonzero(~np.isfinite(metrics.mean_loss))
-        if len(bad_steps):
-            first = bad_steps[0]
-            step = self.progress.global_step - len(metrics.mean_loss) + 1 + first
-            raise self.diverged_error(f"mean_loss is {metrics.mean_loss[first]} at step {step}")
-        self.progress.add(metrics)
-        return metrics
-
-    def log_metrics(self) -> str:
-        """Write a point of each of TensorBoard's curves; returns a text for the progress bar."""
-        metrics, global_step = self.flush_metrics(), self.progress.global_step
-        lr, gradient_norm = self.schedule(global_step - 1), self.optimizer.gradient_norm()
-        with self.events.recording():
-            self.metric_log.write(metrics, global_step, lr, gradient_norm)
-        return f"mean_loss {metrics.mean_loss[-1]:.3f} acc {metrics.acc[-1]:.3f}"
-
-    def save(self, score=None):
+    def save(self, score=None, by_time=False):
         """Save a checkpoint.
 
         Args:
           score: that of an evaluation at this step, None without one.
+          by_time: whether it is saved only because some minutes have passed.
         """
-        self.flush_metrics()
-        self.check_loss()
-        hp, progress = self.hp, self.progress
-        evaluation = () if score is None else (float(score), hp.metric, self.dev_sha256)
-        clock = progress.epoch, progress.global_step, progress.epoch_done
-        row = make_row(*clock, *evaluation)
-        rows = [*(other for other in self.rows if other.name != row.name), row]
-        if self.chief:
-            self.check_parameters()
-            save_hparams(hp)
-            rows = checkpoint.save(self.checkpoint, hp.logdir, rows, hp.keep_checkpoints)
-        self.rows = rows
-        self.metric_log.start_interval()
-
-    def check_loss(self):
-        """Raise InputError if the loss has exploded."""
-        epoch, global_step = self.progress.epoch, self.progress.global_step
-        mean_loss, _ = self.progress.means()
-        uniform = math.log(len(self.vocabs[1]))  # the loss of equal probabilities
-        if mean_loss > 3 * uniform + 10:
-            raise self.diverged_error(
-                f"mean_loss is {mean_loss:.3g} in epoch {epoch} up to step {global_step}, but"
-                f" equal probabilities of all tokens would give {uniform:.1f}"
-            )
+        self.check_parameters()
+        row = Row(
+            self.epoch,
+            self.step,
+            self.epoch_done,
+            self.elapsed(),
+            self.sums.tolist(),
+            *self.digests,
+            self.hp.metric,
+            score,
+            by_time,
+        )
+        self.rows = [*(other for other in self.rows if other.step < self.step), row]
+        if self.is_first:
+            arrays = {name: np.asarray(variable) for name, variable in self.variables().items()}
+            self.rows = save(self.hp.logdir, self.rows, arrays, self.hp.keep_checkpoints)
+        self.save_seconds = self.log_seconds = time.monotonic()
 
     def check_parameters(self):
         """Raise InputError if a parameter is NaN or infinite."""
         for name, variable in variables_by_2017_name(self.model).items():
             if not tf.reduce_all(tf.math.is_finite(variable)):
-                step = self.progress.global_step
-                raise self.diverged_error(f"{name} is NaN or infinite after step {step}")
+                raise self.diverged_error(f"{name} is not finite after step {self.step}")
 
     def diverged_error(self, problem) -> InputError:
         """Make the error to raise if training cannot continue."""
-        last = f"The last good checkpoint is {self.path}" if self.path else "No checkpoint is saved"
-        return InputError(f"{problem}. {last}. Restart with a lower --lr or more --warmup_steps")
+        return InputError(
+            f"{problem}. The last good checkpoint is {self.path}. Use a new --logdir, and a lower"
+            " --lr or more --warmup_steps"
+        )
+
+
+def count_epochs(hp, steps_per_epoch):
+    """The number of epochs; if `num_epochs` is 0, 20, and more for a small text.
+
+    An epoch of a small text has few steps, and a model needs some thousands to learn anything
+    (docs/development.md has results). With `max_steps`, it is without limit.
+
+    >>> from hparams import make_hparams
+    >>> [count_epochs(make_hparams(dict(recipe="tiny")), steps) for steps in (6, 110, 318)]
+    [96, 30, 20]
+    """
+    if hp.num_epochs or hp.max_steps:
+        return hp.num_epochs or math.inf
+    return round(20 * max(1.0, ENOUGH_STEPS_PER_EPOCH / steps_per_epoch) ** 0.4)
+
+
+def digest_of_batches(data, hp) -> str:
+    """Return a digest of the training text, and of what decides its batches."""
+    flags = hp.batch_size, hp.batch_tokens, hp.accumulate, hp.seed, hp.bpe_dropout, hp.missing_mark
+    digest = hashlib.sha256(data.X.digest() + data.Y.digest() + repr(flags).encode())
+    return digest.hexdigest()[:16]

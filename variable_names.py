@@ -1,10 +1,5 @@
 """The names that the 2017 code gave to its variables. Our checkpoints use them, too."""
 
-import dataclasses
-
-import keras
-
-from model import make_model
 from variants.rnn import RecurrentModel
 
 
@@ -37,26 +32,6 @@ def variables_by_2017_name(model) -> dict:
         names |= normalize_variables(model.enc_norm, "encoder")
         names |= normalize_variables(model.dec_norm, "decoder")
     return names
-
-
-def variable_shapes(hp, source_vocab, target_vocab) -> dict:
-    """The shapes of the variables that a model has, by name, without the memory for them.
-
-    Position encodings may have variables in the first block alone. Those of other blocks are left
-    out.
-    """
-    with keras.StatelessScope(initialize_variables=False):
-        small = dataclasses.replace(hp, num_blocks=1, decoder_blocks=0)
-        model = make_model(small, source_vocab, target_vocab)
-        first = {name: [*v.shape] for name, v in variables_by_2017_name(model).items()}
-    shapes = dict(first)
-    for side, num_blocks in hp.block_counts.items():
-        scope = f"{side}/num_blocks_0/"  # a recurrent model has none
-        for name, shape in first.items():
-            if name.startswith(scope) and not name.startswith(f"{scope}positions/"):
-                rest = name.removeprefix(scope)
-                shapes |= {f"{side}/num_blocks_{i}/{rest}": shape for i in range(num_blocks)}
-    return shapes
 
 
 def recurrent_variables(model) -> dict:

@@ -2,17 +2,14 @@
 
 import concurrent.futures
 import functools
-import hashlib
 from pathlib import Path
 
 import numpy as np
 import sentencepiece
-from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
 from ids import EOS, SPECIALS, UNK
 from runtime.errors import InputError
 from runtime.files import atomic_write
-from runtime.flags import AUTO, as_flag
 from text import clean, normalize, normalize_lines
 
 REMEDY = (
@@ -56,26 +53,18 @@ class Vocab:
             raise InputError(f"{path}: {error.strerror.lower()}. {REMEDY}") from None
 
     @classmethod
-    def paths(cls, hp) -> list[Path]:
-        """The files that prepro.py writes: one vocabulary, or that of source and that of target."""
+    def paths(cls, folder, hp) -> list[Path]:
+        """The files in a folder: one vocabulary, or that of source and that of target."""
         langs = hp.source_lang, hp.target_lang
-        return [Path(hp.preprocessed) / f"{lang}{cls.suffix}" for lang in langs]
+        return [Path(folder) / f"{lang}{cls.suffix}" for lang in langs]
 
     def check_flags(self, hp):
-        """Raise InputError if prepro.py had other flags when it wrote the file.
-
-        Without a trained model, all flags are compared.
-        """
+        """Raise InputError if prepro.py had other flags when it wrote the file."""
 
     @property
     def name(self) -> str:
         """The name of the file without its suffix."""
         return self.path.name.removesuffix(self.suffix)
-
-    @property
-    def fingerprint(self) -> str:
-        """The SHA-256 of the file, in hexadecimal."""
-        return hashlib.sha256(self.content).hexdigest()
 
     def clean(self, sentences) -> list[str]:
         """Remove from normalized sentences what has no token."""
@@ -96,10 +85,6 @@ class Vocab:
     def starts_word(self, i) -> bool:
         """Whether the token with id `i` is the first one of a word."""
         return self.display(i).startswith(" ")
-
-    def table(self) -> str:
-        """Return the tokens as TensorBoard's projector reads them, one on each line."""
-        return "".join(f"{token}\n" for token in self.tokens())
 
 
 def truncate_at_eos(ids):
@@ -172,11 +157,6 @@ class WordVocab(Vocab):
         """Join the words before the first `</S>` with spaces."""
         return normalize(" ".join(map(self.id_to_token, truncate_at_eos(ids))))
 
-    def table(self) -> str:
-        """Return the words and their counts as TensorBoard's projector reads them."""
-        rows = [f"{word}\t{self.word2cnt[word]}\n" for word in self.tokens()]
-        return "".join(["word\tcount\n", *rows])
-
 
 def parse_counts(path, content) -> dict[str, int]:
     """Parse the bytes of a word vocabulary: its words and their counts, in the order of the file.
@@ -230,34 +210,29 @@ class SubwordVocab(Vocab):
         return cls(path)
 
     @classmethod
-    def paths(cls, hp) -> list[Path]:
+    def paths(cls, folder, hp) -> list[Path]:
         """The sentencepiece model of both languages, or that of source and that of target."""
-        # Two files with the same ids, which read text in different ways.
-        names = ["bpe.source", "bpe"] if hp.reads_source_apart else ["bpe"]
         if not hp.joint_vocab:
-            names = [f"bpe.{lang}" for lang in (hp.source_lang, hp.target_lang)]
-        return [Path(hp.preprocessed) / f"{name}{cls.suffix}" for name in names]
+            return [Path(folder) / f"bpe.{side}.model" for side in (hp.source_lang, hp.target_lang)]
+        # Two files with the same ids, which read text in different ways; or one.
+        of_source, joint = Path(folder) / "bpe.source.model", Path(folder) / "bpe.model"
+        return [of_source, joint] if hp.fold_case or of_source.exists() else [joint]
 
     def check_flags(self, hp):
         """Raise InputError if prepro.py had other flags when it wrote the file."""
-        processor, new = self.processor, not hp.vocab_sha256
-        is_set = new or "vocab_size" in hp.given
-        is_bpe = ModelProto.FromString(self.content).trainer_spec.model_type == TrainerSpec.BPE
-        is_source = self.path.name == self.paths(hp)[0].name
-        has_bytes = any(map(processor.is_byte, range(len(self))))
+        processor, is_target = self.processor, self.path.name == "bpe.model" and hp.fold_case
         unknown = (processor.is_unknown(processor.piece_to_id(word)) for word in hp.symbol_list)
         wrong = dict(
-            bpe_dropout=hp.bpe_dropout and not is_bpe,
-            vocab_size=is_set and hp.vocab_size not in (AUTO, len(self)),
-            symbols=new and any(unknown),
-            fold_case=new and is_source and hp.fold_case != self.folds_case,
-            byte_fallback=new and hp.byte_fallback and not has_bytes,
+            vocab_size=hp.vocab_size not in (0, len(self)),
+            symbols=any(unknown),
+            fold_case=hp.fold_case != self.folds_case and not is_target,
+            byte_fallback=hp.byte_fallback and not any(map(processor.is_byte, range(len(self)))),
         )
         for name in filter(wrong.get, wrong):
             raise InputError(
-                f"{self.path}: its {len(self)} subwords are not those of"
-                f" {as_flag(name, getattr(hp, name))}. Write the file again with `python prepro.py`"
-                " and this flag, or leave the flag out"
+                f"{self.path}: its {len(self)} subwords do not fit {name}"
+                f" {getattr(hp, name)}. Write the file again with `python prepro.py` and this"
+                " flag, or leave the flag out"
             )
 
     @property
@@ -327,34 +302,21 @@ class SubwordVocab(Vocab):
 TOKENIZERS = dict(words=WordVocab, bpe=SubwordVocab)
 
 
-def load_vocabs(hp):
-    """Load the vocabularies of source and target. A joint one is one object for both.
+def load_vocabs(folder, hp):
+    """Load the vocabularies of source and target from a folder. A joint one is one object for both.
 
-    Those of a trained model are in `logdir`, since prepro.py may have written other ones to
+    Those of a trained model are in its `logdir`: prepro.py may have written others to
     `preprocessed` in the meantime.
 
     Returns:
       (Vocab, Vocab)
     """
-    kind, vocabs = TOKENIZERS[hp.tokenizer], []
-    for path in kind.paths(hp):
-        vocab = kind.load(Path(hp.logdir) / path.name if hp.vocab_sha256 else path, hp)
-        vocab.check_flags(hp)
-        vocabs.append(vocab)
+    kind = TOKENIZERS[hp.tokenizer]
+    vocabs = [kind.load(path, hp) for path in kind.paths(folder, hp)]
     return tuple(vocabs * 2 if len(vocabs) == 1 else vocabs)
 
 
-def save_vocabs(vocabs, logdir):
-    """Write the vocabularies into `logdir`, where `load_vocabs` finds them first.
-
-    The bytes are those that were loaded: prepro.py may have written others since.
-    """
+def save_vocabs(vocabs, folder):
+    """Write the vocabularies into a folder, with the bytes that were loaded."""
     for vocab in vocabs:
-        copy = Path(logdir) / vocab.path.name
-        if not (copy.is_file() and copy.read_bytes() == vocab.content):
-            atomic_write(copy, vocab.content)
-
-
-def fingerprints(vocabs) -> dict[str, str]:
-    """Return the fingerprint of each vocabulary by its name."""
-    return {vocab.name: vocab.fingerprint for vocab in vocabs}
+        atomic_write(Path(folder) / vocab.path.name, vocab.content)

@@ -1,19 +1,79 @@
-"""Count what makes the project long: lines and code per folder, and facts that are said twice.
+"""Count what makes the project long, and check that it stays below its limits.
 
     python benchmarks/count_code.py
 
-Code is what remains without blank lines, comments and docstrings.
+All text files that git lists are counted, in lines of at most 100 characters. Code is without blank
+lines, comments and docstrings. Product is all Python but tests/, benchmarks/, docs/, mini.py (which
+repeats facts on purpose) and server/html_text.py (which will be replaced). A floor is a step of the
+longest chain of imports between its files; imports in functions count. Flags are all that the
+parser of a script accepts, shown in --help or not; --x and --no-x are one. The exit code is 1 if a
+limit is broken.
 """
 
 import ast
 import io
+import json
 import subprocess
+import sys
 import tokenize
 from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NO_PRODUCT = ("tests", "benchmarks", "docs", "mini.py")  # mini.py repeats facts on purpose
+LIMITS = {
+    "product lines": 16_500,
+    "product characters": 665_000,
+    "product code": 10_500,
+    "benchmarks lines": 1600,
+    "tests lines": 17_500,
+    "docs Python lines": 2150,
+    "HTML and JavaScript bytes": 42_200,
+    "other text lines": 480,
+    "flags of train.py": 80,
+    "flags of translate.py": 45,
+}
+SCRIPTS = ("prepro.py", "train.py", "eval.py", "translate.py", "serve.py", "export.py")
+FLOORED = ("product", "html_text.py")
+NOT_COUNTED = ("requirements.lock", "corpora/sample.tsv", "tutorial.ipynb", "tests/golden/")
+# Runs a script until it parses its flags, and prints their names.
+LIST_FLAGS = """
+import argparse, json, runpy, sys
+def parse(parser, *_):
+    names = [action.option_strings[-1] for action in parser._actions if action.option_strings]
+    print(json.dumps(names))
+    raise SystemExit
+argparse.ArgumentParser.parse_known_args = parse
+sys.path.insert(0, "")
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
+
+
+def kind_of(name) -> str:
+    """Return the kind of a file, or "" if it is not counted.
+
+    >>> [kind_of(name) for name in ("mini.py", "docs/figures/a.py", "server/app.py", "docs/a.md")]
+    ['mini.py', 'docs Python', 'product', 'English documents']
+    """
+    folder, suffix = name.partition("/")[0], Path(name).suffix
+    if suffix == ".py":
+        name = Path(name).name if name in ("mini.py", "server/html_text.py") else "product"
+        return dict(tests="tests", benchmarks="benchmarks", docs="docs Python").get(folder, name)
+    if name.startswith(NOT_COUNTED):
+        return ""
+    if suffix == ".md":
+        return "Chinese documents" if name.startswith("docs/zh/") else "English documents"
+    return "HTML and JavaScript" if suffix in (".html", ".js") else "other text"
+
+
+def read_texts() -> dict:
+    """Return the texts of all files that are counted, by their names."""
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
+    found = {}
+    for name in filter(kind_of, names.stdout.decode().split("\0")[:-1]):
+        content = (ROOT / name).read_bytes()
+        if b"\0" not in content:  # else it is no text
+            found[name] = content.decode()
+    return found
 
 
 def code_lines(text) -> int:
@@ -32,38 +92,79 @@ def code_lines(text) -> int:
     return sum(1 for number in lines if text.splitlines()[number - 1].strip())
 
 
-def functions(tree):
-    """List all functions and methods of a syntax tree."""
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+def imports_of(tree, files) -> set:
+    """Return the names of the files that a syntax tree imports, of `files` by their modules."""
+    modules = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return {files[module] for module in modules if module in files}
+
+
+def longest_chain(trees) -> list:
+    """Return the names of the files in the longest chain of imports, the importing one first."""
+    files = {name[:-3].replace("/", "."): name for name in trees}
+    imports = {name: imports_of(tree, files) for name, tree in trees.items()}
+    chains = {}
+
+    def chain(name):
+        if name not in chains:
+            chains[name] = []  # an import in a circle is no step
+            chains[name] = [name, *max(map(chain, sorted(imports[name])), key=len, default=[])]
+        return chains[name]
+
+    return max(map(chain, trees), key=len)
+
+
+def flags_of(script) -> int:
+    """Count the flags of a script."""
+    command = [sys.executable, "-c", LIST_FLAGS, script]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    names = {name.removeprefix("--") for name in json.loads(done.stdout)} - {"help"}
+    return sum(name.removeprefix("no-") not in names - {name} for name in names)
 
 
 def main():
-    """Print the counts."""
-    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True)
-    texts = {Path(name): (ROOT / name).read_text() for name in listed.stdout.split()}
-    lines, code, files = Counter(), Counter(), Counter()
-    for path, text in texts.items():
-        own_row = len(path.parts) > 1 or path.name in NO_PRODUCT
-        for folder in (path.parts[0] if own_row else "(root)", "all"):
-            lines[folder] += text.count("\n")
-            code[folder] += code_lines(text)
-            files[folder] += 1
-    for counts in (lines, code, files):
-        counts["product"] = counts["all"] - sum(counts[folder] for folder in NO_PRODUCT)
-    print(f"{'folder':12}{'files':>8}{'lines':>8}{'code':>8}")
-    for folder in sorted(lines):
-        print(f"{folder:12}{files[folder]:8}{lines[folder]:8}{code[folder]:8}")
-    product = [
-        function
-        for path, text in texts.items()
-        if path.parts[0] not in NO_PRODUCT
-        for function in functions(ast.parse(text))
+    """Print the counts, and return whether a limit is broken."""
+    texts = read_texts()
+    files, counts = Counter(map(kind_of, texts)), Counter()
+    for name, text in texts.items():
+        kind = kind_of(name)
+        counts[f"{kind} lines"] += len(text.splitlines())
+        counts[f"{kind} characters"] += len(text)
+        counts[f"{kind} bytes"] += len(text.encode())
+        counts[f"{kind} code"] += code_lines(text) if name.endswith(".py") else 0
+    columns = ("lines", "characters", "bytes", "code")
+    print(f"{'':20}{'files':>11}" + "".join(f"{column:>11}" for column in columns))
+    for kind in sorted(files):
+        cells = [files[kind], *(counts[f"{kind} {column}"] for column in columns)]
+        print(f"{kind:20}" + "".join(f"{cell:11,}" for cell in cells))
+
+    trees = {name: ast.parse(texts[name]) for name in texts if kind_of(name) in FLOORED}
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    functions = [
+        (node.end_lineno - node.lineno + 1, f"{name}:{node.lineno}: {node.name}")
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, kinds)
     ]
-    with_flags = sum("flags" in [arg.arg for arg in f.args.args] for f in product)
-    raised = texts[Path("hparams.py")].count("raise InputError")
-    print(f"\nfunctions of the product {len(product)}, of which take `flags` {with_flags}")
-    print(f"`raise InputError` in hparams.py {raised}")
+    chain = longest_chain(trees)
+    lines, longest = max((len(texts[name].splitlines()), name) for name in trees)
+    print(f"\nfiles in the root {sum('/' not in name for name in texts)}")
+    print(f"functions of the product {len(functions)}")
+    print(f"longest file {longest}, {lines} lines")
+    print("longest function {1}, {0} lines".format(*max(functions)))
+    print(f"floors {len(chain)}: {' > '.join(chain)}")
+    for name in SCRIPTS:
+        counts[f"flags of {name}"] = flags_of(name)
+        print(f"flags of {name} {counts[f'flags of {name}']}")
+    broken = {name: limit for name, limit in LIMITS.items() if counts[name] > limit}
+    for name, limit in broken.items():
+        print(f"Too long: {name} {counts[name]:,}, limit {limit:,}")
+    return bool(broken)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

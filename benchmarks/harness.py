@@ -27,7 +27,7 @@ SMALL_PAPER = dict(
     normalization="post",
     optimizer="adam",
     lr=0.0025,
-    decay_steps=0,
+    schedule="paper",
     fold_case=False,
 )
 
@@ -90,15 +90,14 @@ def speedup(seconds, name, baseline) -> float:
 
 
 def baseline_python() -> Path:
-    """Return the Python of an environment with PyTorch and JoeyNMT, created if it is missing."""
+    """Return the Python of an environment with JoeyNMT, created if it is missing."""
     folder = WORK / "baselines"
     python = folder / "bin" / "python"
     if not (folder / "installed").exists():
-        print(f"Installing PyTorch and JoeyNMT into {folder}", flush=True)
+        print(f"Installing JoeyNMT into {folder}", flush=True)
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        for name in ("torch", "baselines"):  # PyTorch first, so that JoeyNMT uses this version
-            file = ROOT / "benchmarks" / f"requirements-{name}.txt"
-            subprocess.run([python, "-m", "pip", "install", "-q", "-r", file], check=True)
+        file = ROOT / "benchmarks" / "requirements-baselines.txt"
+        subprocess.run([python, "-m", "pip", "install", "-q", "-r", file], check=True)
         (folder / "installed").touch()
     return python
 
@@ -119,11 +118,6 @@ def save_rows(path, rows):
     path.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
 
 
-def describe_cores() -> str:
-    """Return the number of cores, as "1 core" or "2 cores"."""
-    return f"{num_cores()} core{'s' if num_cores() > 1 else ''}"
-
-
 def describe_machine() -> str:
     """Return the cores and the name of the processor."""
     names = [
@@ -131,4 +125,4 @@ def describe_machine() -> str:
         for line in Path("/proc/cpuinfo").read_text().splitlines()
         if line.startswith("model name")
     ]
-    return f"{describe_cores()} of {names[0] if names else platform.processor()}"
+    return f"{num_cores()} cores of {names[0] if names else platform.processor()}"

@@ -22,7 +22,6 @@ import sacrebleu
 from inference import Translator, load_model
 from protected import ProtectingTranslator
 from text import read_lines
-from trained_models import find_trained
 
 KINDS = {
     "URL": ["https://www.example.org/path/{}?q=x", "http://example.com/{}", "www.example.de/{}"],
@@ -50,7 +49,7 @@ def lowered_bleu(translations, references) -> float:
 def main(args):
     """Print the table."""
     sources, references = (list(read_lines(path))[: args.count] for path in args.text)
-    loaded = load_model(find_trained(dict(logdir=args.logdir)))
+    loaded = load_model(dict(logdir=args.logdir))
     alone = Translator(loaded)
     plain = lowered_bleu([own.text for own in alone(sources)], references)
     print(f"{len(sources)} sentences, sacreBLEU, lower-cased, without parts: {plain:.2f}\n")

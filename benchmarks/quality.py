@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from harness import ROOT, corpus_folder, describe_cores, script_command
+from harness import ROOT, corpus_folder, num_cores, script_command
 
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -77,21 +77,12 @@ def run_script(script, flags, more_flags):
 
 
 def train(flags, more_flags) -> float:
-    """Run prepro.py and train.py; returns the minutes of training, of all resumed runs together."""
+    """Run prepro.py and train.py; returns the minutes of training in this run."""
     if not Path(flags["logdir"]).exists():
         run_script("prepro.py", flags, more_flags)
-    seconds_path = Path(f"{flags['logdir']}.seconds")
-    seconds = float(seconds_path.read_text()) if seconds_path.exists() else 0.0
-    latest = Path(flags["logdir"]) / "checkpoint"
-    before = latest.read_bytes() if latest.exists() else None
     start = time.monotonic()
-    try:
-        run_script("train.py", flags, more_flags)
-    finally:
-        if latest.exists() and latest.read_bytes() != before:  # else training was already done
-            seconds += time.monotonic() - start
-            seconds_path.write_text(str(seconds))
-    return seconds / 60
+    run_script("train.py", flags, more_flags)
+    return (time.monotonic() - start) / 60
 
 
 # Scoring -----------------------------------------------------------------------
@@ -151,13 +142,13 @@ def score_set(flags, part) -> dict:
     Returns:
       {description of the decoding: what `bleu_row` returns}
     """
+
     from data_load import load_test_data
     from inference import SearchDecoder, describe_decoding, load_model
-    from trained_models import find_trained
 
     rows = {}
     for search_flags in (dict(beam=1, average_checkpoints=1), {}):
-        loaded = load_model(find_trained({"logdir": flags["logdir"]} | search_flags))
+        loaded = load_model({"logdir": flags["logdir"]} | search_flags)
         test = load_test_data(loaded.hp, loaded.vocabs, part)
         got = [best.text for best, *_ in SearchDecoder(loaded, show_progress=True)(test.data.X)]
         decoding = describe_decoding(loaded)
@@ -189,7 +180,7 @@ def main():
     minutes = train(flags, more_flags)
     table = ROOT / "benchmarks" / "quality.md"
     rows = [] if table.exists() else [HEADER]
-    training = f"{minutes:.0f} min, {describe_cores()}"
+    training = f"{minutes:.0f} min, {num_cores()} cores"
     today = datetime.date.today()
     corpus, flags_cell = f"{args.corpus} {args.direction}", f"`{' '.join(more_flags)}`"
     for decoding, scores in score_set(flags, part).items():

@@ -1,14 +1,12 @@
-"""Time decoding against the method of the 2017 code, JoeyNMT, and CTranslate2.
+"""Time decoding against the method of the 2017 code, and against JoeyNMT.
 
     python benchmarks/time_decode.py uncached
     REAL_TEXT=DIR python benchmarks/time_decode.py joeynmt --logdir LOGDIR
-    REAL_TEXT=DIR python benchmarks/time_decode.py ctranslate2 --logdir LOGDIR
 
 `uncached` runs the complete model on each prefix, in batches of 32, as the 2017 code does. The
 parameters are random and the same on both sides. All `maxlen` steps are taken, which is the least
 favourable case for the KV cache. `joeynmt` gives JoeyNMT the parameters of a model of the recipe
-`tiny`, and both translate `test_2016_flickr`. `ctranslate2` does the same with CTranslate2, with
-matrices in float32 and in int8, and also prints the BLEU of each.
+`tiny`, and both translate `test_2016_flickr`.
 """
 
 import argparse
@@ -19,23 +17,107 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness import (
-    ROOT,
-    WORK,
-    Worker,
-    baseline_python,
-    describe_machine,
-    speedup,
-    time_interleaved,
-)
+import harness
+import numpy as np
 from joey import joey_config, run_joey
 from quality import corpus_flags
 
-sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+from runtime.parallel import one_thread_per_operation
+
 ALPHA = 0.6  # the exponent of both length penalties
-OURS = [sys.executable, ROOT / "benchmarks" / "decode_tensorflow.py"]
+NUM_TOKENS, VOCAB_SIZE = 4096, 8000  # of an untrained model
+OURS = [sys.executable, __file__, "worker"]
+# Runs in the environment of JoeyNMT: the parameters as its checkpoint.
+TO_CHECKPOINT = """
+import sys, numpy, torch
+arrays = numpy.load(sys.argv[1])
+state = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+torch.save(dict(model_state=state), sys.argv[2])
+"""
+
+# Our decoder, in a process of its own ------------------------------------------
+
+
+def untrained_decoder(kind, flags):
+    """Make a function that decodes with random parameters; no sentence ends before `maxlen`.
+
+    Args:
+      kind: "cached", or "uncached" to run the complete model on each prefix.
+
+    Returns:
+      function without arguments, which returns (N, maxlen) int32.
+    """
+    import keras
+    import tensorflow as tf
+
+    from hparams import make_hparams
+    from ids import BOS
+    from inference import decoding_batch_size
+    from model import make_model
+    from search import greedy
+
+    hp = make_hparams(flags)
+    keras.utils.set_random_seed(0)
+    model = make_model(hp, VOCAB_SIZE, VOCAB_SIZE)
+    rng = np.random.default_rng(0)
+    x = rng.integers(4, VOCAB_SIZE, (NUM_TOKENS // hp.maxlen, hp.maxlen), np.int32)
+    size = hp.batch_size if kind == "uncached" else decoding_batch_size(hp.maxlen, beam=1)
+    batches = [tf.constant(x[row : row + size]) for row in range(0, len(x), size)]
+
+    @tf.function
+    def cached(x):
+        N, memory = len(x), model.encode_memory(x)
+        start, max_lengths = tf.fill([N], BOS), tf.fill([N], hp.maxlen)
+        cache = model.initial_cache(memory)
+        return greedy(model.decode_step, cache, memory, start, max_lengths)
+
+    @tf.function
+    def predict(x, preds):
+        return tf.argmax(model(x, preds), axis=-1, output_type=tf.int32)  # (N, T)
+
+    def uncached(x):
+        preds = np.zeros(x.shape, np.int32)
+        for j in range(hp.maxlen):
+            preds[:, j] = predict(x, tf.constant(preds)).numpy()[:, j]
+        return preds
+
+    search = uncached if kind == "uncached" else cached
+    return lambda: np.concatenate([search(x) for x in batches])
+
+
+def trained_decoder(flags, output):
+    """Make a function that translates the test set of a trained model into a file."""
+
+    from data_load import load_test_data
+    from inference import SearchDecoder, load_model
+
+    loaded = load_model(flags)
+    test = load_test_data(loaded.hp, loaded.vocabs)
+    decode = SearchDecoder(loaded)
+
+    def timed_fn():
+        texts = [best.text for best, *_ in decode(test.data.X)]
+        output.write_text("".join(f"{text}\n" for text in texts), "utf-8")
+
+    return timed_fn
+
+
+def run_worker(kind, flags, output):
+    """Run a worker, and write its translations to the file `output`."""
+    flags = json.loads(flags)
+    if kind == "trained":
+        one_thread_per_operation()  # as eval.py, before TensorFlow is loaded
+        timed_fn = trained_decoder(flags, Path(output))
+        timed_fn()  # traces the graph
+    else:
+        timed_fn = untrained_decoder(kind, flags)
+        np.save(output, timed_fn())
+    harness.worker_loop(timed_fn)
+
+
+# The comparisons ---------------------------------------------------------------
 
 
 def print_speed(title, seconds, name, baseline, sentences, tokens):
@@ -46,7 +128,7 @@ def print_speed(title, seconds, name, baseline, sentences, tokens):
       sentences, tokens: the size of the translations.
     """
     ours, theirs = (sentences / statistics.median(seconds[key]) for key in (name, baseline))
-    times = speedup(seconds, name, baseline)
+    times = harness.speedup(seconds, name, baseline)
     print(f"{title}: {ours:.1f} sentences/s, {baseline} {theirs:.1f}: {times:.1f} times as fast")
     print(f"    {ours * tokens / sentences:.0f} tokens/s")
 
@@ -59,13 +141,12 @@ def print_agreement(ours, theirs):
 
 def compare_uncached(rounds):
     """Time decoding with and without a KV cache."""
-    import numpy as np
-
     for maxlen in (10, 50):
         flags = json.dumps(dict(recipe="legacy", maxlen=maxlen))
-        outputs = {name: WORK / f"decode_{name}.npy" for name in ("cached", "uncached")}
-        workers = {name: Worker([*OURS, name, flags, path]) for name, path in outputs.items()}
-        seconds = time_interleaved(workers, rounds)
+        outputs = {name: harness.WORK / f"decode_{name}.npy" for name in ("cached", "uncached")}
+        commands = {name: [*OURS, name, flags, path] for name, path in outputs.items()}
+        workers = {name: harness.Worker(command) for name, command in commands.items()}
+        seconds = harness.time_interleaved(workers, rounds)
         for worker in workers.values():
             worker.stop()
         ours, theirs = (np.load(path) for path in outputs.values())
@@ -75,13 +156,8 @@ def compare_uncached(rounds):
         print(f"    the same tokens in {same:.1%} of the sentences")
 
 
-# JoeyNMT -----------------------------------------------------------------------
-
-
 def joey_parameters(model) -> dict:
     """Return the parameters of our model under JoeyNMT's names: {name: array}."""
-    import numpy as np
-
     arrays = {}
 
     def dense(name, layer):
@@ -135,12 +211,10 @@ def joey_seconds(folder, beam) -> float:
 
 def prepare_joey(logdir, flags, folder):
     """Write JoeyNMT's configuration, and its checkpoint with our parameters."""
-    import numpy as np
 
     from inference import load_model
-    from trained_models import find_trained
 
-    _, hp, model, _ = load_model(find_trained(dict(logdir=logdir)))
+    _, hp, model, _ = load_model(dict(logdir=logdir))
     (folder / "joey").mkdir(parents=True, exist_ok=True)
     config = joey_config(hp, flags, folder)
     config["data"]["test"] = flags["source_test"].removesuffix(f".{hp.source_lang}")
@@ -149,20 +223,19 @@ def prepare_joey(logdir, flags, folder):
     (folder / "joey.yaml").write_text(json.dumps(config))
     parameters = folder / "parameters.npz"
     np.savez(parameters, **joey_parameters(model))
-    script = ROOT / "benchmarks" / "joey_checkpoint.py"
-    checkpoint = folder / "joey" / "ours.ckpt"
-    subprocess.run([baseline_python(), script, parameters, checkpoint], check=True)
+    program = [harness.baseline_python(), "-c", TO_CHECKPOINT]
+    subprocess.run([*program, parameters, folder / "joey" / "ours.ckpt"], check=True)
 
 
 def compare_joey(logdir, rounds):
     """Time decoding by this project and by JoeyNMT with the same parameters."""
-    folder = WORK / "time_decode"
+    folder = harness.WORK / "time_decode"
     flags = corpus_flags("multi30k", "de-en")
     prepare_joey(logdir, flags, folder)
     for beam in (1, 4, 5):
         our_flags = dict(logdir=logdir, beam=beam, alpha=ALPHA)
         our_flags |= {name: flags[name] for name in ("source_test", "target_test")}
-        worker = Worker([*OURS, "trained", json.dumps(our_flags), folder / "ours.test"])
+        worker = harness.Worker([*OURS, "trained", json.dumps(our_flags), folder / "ours.test"])
         seconds = dict(ours=[], JoeyNMT=[])
         for _ in range(rounds):
             seconds["ours"].append(worker.seconds())
@@ -176,60 +249,29 @@ def compare_joey(logdir, rounds):
         print_agreement(ours, theirs)
 
 
-# CTranslate2 -------------------------------------------------------------------
-
-
-def compare_ctranslate2(logdir, rounds):
-    """Time decoding by TensorFlow and by CTranslate2 with the same parameters."""
-    import sacrebleu
-
-    folder = WORK / "time_decode"
-    folder.mkdir(parents=True, exist_ok=True)
-    flags = corpus_flags("multi30k", "de-en")
-    references = Path(flags["target_test"]).read_text("utf-8").splitlines()
-    for search_flags in (dict(beam=1), dict(beam=5, length_penalty="ctranslate2", alpha=1.0)):
-        our_flags = dict(logdir=logdir) | search_flags
-        our_flags |= {name: flags[name] for name in ("source_test", "target_test")}
-        outputs = {name: folder / f"{name}.test" for name in ("trained", "float32", "int8")}
-        workers = {
-            name: Worker([*OURS, name, json.dumps(our_flags), path])
-            for name, path in outputs.items()
-        }
-        seconds = time_interleaved(workers, rounds)
-        for worker in workers.values():
-            worker.stop()
-        texts = {name: path.read_text("utf-8").splitlines() for name, path in outputs.items()}
-        words = sum(len(line.split()) for line in texts["trained"])
-        for name in ("float32", "int8"):
-            title = f"beam {our_flags['beam']}, CTranslate2 in {name}"
-            print_speed(title, seconds, "trained", name, len(references), words)
-            print_agreement(texts["trained"], texts[name])
-        for name, text in texts.items():
-            print(f"    BLEU, {name}: {sacrebleu.corpus_bleu(text, [references]).score:.2f}")
-
-
 def main():
     """Time against the baseline that the command line names."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("baseline", choices=("uncached", "joeynmt", "ctranslate2"))
+    parser.add_argument("baseline", choices=("uncached", "joeynmt"))
     parser.add_argument(
         "--logdir", help="a model of the recipe tiny, with the flags of harness.SMALL_PAPER"
     )
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
-    WORK.mkdir(exist_ok=True)
-    print(describe_machine(), flush=True)
+    harness.WORK.mkdir(exist_ok=True)
+    print(harness.describe_machine(), flush=True)
     if args.baseline == "uncached":
         compare_uncached(args.rounds)
-    elif not args.logdir:
-        parser.error(f"{args.baseline} needs --logdir.")
-    elif args.baseline == "joeynmt":
+    elif args.logdir:
         compare_joey(args.logdir, args.rounds)
     else:
-        compare_ctranslate2(args.logdir, args.rounds)
+        parser.error("joeynmt needs --logdir.")
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["worker"]:  # in the process that is timed
+        run_worker(*sys.argv[2:])
+    else:
+        main()

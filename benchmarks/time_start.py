@@ -64,14 +64,14 @@ def translation(logdir):
     """Translate two sentences, as translate.py does from standard input."""
     stamp = timestamps("import", "read the model", "first sentence", "second sentence")
     begin_loading()
+
     from ids import RaggedIds
     from inference import SearchDecoder, load_model, start_quickly
-    from trained_models import find_trained
 
     end_loading()
     start_quickly()
     stamp()
-    loaded = load_model(find_trained(dict(logdir=logdir)))
+    loaded = load_model(dict(logdir=logdir))
     stamp()
     decode = SearchDecoder(loaded)
     for sentence in ("Ein Hund läuft.", "Zwei Frauen sitzen auf einer Bank."):

@@ -1,11 +1,11 @@
-"""Time the training step against PyTorch's nn.Transformer, JoeyNMT, and a lower bound.
+"""Time the training step, for `tiny` also against JoeyNMT.
 
     REAL_TEXT=DIR python benchmarks/time_train.py tiny
     REAL_TEXT=DIR python benchmarks/time_train.py base --precision bfloat16
 
 `legacy` is the model of the 2017 code on IWSLT; `tiny` is the recipe on Multi30k; `base` is the
-paper's model on Multi30k, with 8,000 subwords and batches of 4,096 tokens. All programs see the
-same batches. Only target tokens that are not padding are counted.
+paper's model on Multi30k, with 8,000 subwords and batches of 4,096 tokens. Only target tokens that
+are not padding are counted.
 """
 
 import argparse
@@ -15,28 +15,18 @@ import os
 import statistics
 import sys
 
-from harness import (
-    ROOT,
-    SMALL_PAPER,
-    WORK,
-    Worker,
-    baseline_python,
-    describe_machine,
-    speedup,
-    time_interleaved,
-)
+import harness
 from joey import joey_config, run_joey
 from quality import corpus_flags, run_script
 
-sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+# The corpus, the number of batches to time, and flags.
 SIZES = dict(
     legacy=("iwslt16", 20, {"recipe": "legacy"}),
-    tiny=("multi30k", 40, SMALL_PAPER | {"warmup_steps": 1000}),
+    tiny=("multi30k", 40, harness.SMALL_PAPER | {"warmup_steps": 1000}),
     base=("multi30k", 5, {"recipe": "paper", "vocab_size": 8000, "batch_tokens": 4096}),
 )
-TORCH_ARGS = "hidden_units num_blocks num_heads dropout_rate tied_embeddings precision".split()
 
 
 def prepare_size(size, **more):
@@ -49,7 +39,7 @@ def prepare_size(size, **more):
       (dict, Path, int): the flags, the folder for files, and the number of batches to time.
     """
     corpus, count, flags = SIZES[size]
-    folder = WORK / f"time_{size}"
+    folder = harness.WORK / f"time_{size}"
     flags = corpus_flags(corpus, "de-en") | flags | more
     flags |= dict(preprocessed=str(folder / "preprocessed"))
     if not folder.exists():
@@ -57,31 +47,31 @@ def prepare_size(size, **more):
     return flags, folder, count
 
 
-def write_batches(flags, count, folder):
-    """Write the first batches of an epoch to a file.
-
-    Returns:
-      (Path, dict, int, int): the file; the arguments of step_torch.py; the number of target
-      tokens that are not padding; the number of batches.
-    """
-    import numpy as np
-
+def first_batches(flags, count):
+    """Return the hyperparameters, the vocabularies, and the first batches of an epoch."""
     from data_load import get_batch_data, load_train_data
     from hparams import make_hparams
-    from ids import PAD
     from vocab import load_vocabs
 
     hp = make_hparams(flags)
     vocabs = load_vocabs(hp)
-    dataset, _ = get_batch_data(load_train_data(hp, vocabs), hp, epoch=1)
-    pairs = [tuple(side.numpy() for side in pair) for pair in itertools.islice(dataset, count)]
-    path = folder / "batches.npz"
-    arrays = {f"{side}{i}": pair[n] for i, pair in enumerate(pairs) for n, side in enumerate("xy")}
-    np.savez(path, **arrays)
-    size = {name: getattr(hp, name) for name in TORCH_ARGS}
-    size |= dict(ffn_units=hp.ffn_units or 4 * hp.hidden_units)
-    size |= dict(source_vocab=len(vocabs[0]), target_vocab=len(vocabs[1]))
-    return path, size, sum(int((y != PAD).sum()) for _, y in pairs), len(pairs)
+    batches, _ = get_batch_data(load_train_data(hp, vocabs), hp, epoch=1)
+    return hp, vocabs, [*itertools.islice(batches, count)]
+
+
+def make_steps(flags, count):
+    """Make a function that runs a training step on each of the first batches."""
+    from trainer import Trainer
+
+    hp, vocabs, batches = first_batches(flags, count)
+    step = Trainer(hp, vocabs).step
+
+    def timed_fn():
+        for x, y in batches:
+            metrics = step(x, y)
+        float(metrics.mean_loss)  # waits for the steps
+
+    return timed_fn
 
 
 class JoeyWorker:
@@ -91,12 +81,9 @@ class JoeyWorker:
       num_targets: target tokens of the batches.
     """
 
-    def __init__(self, flags, folder, num_targets):
-        from hparams import make_hparams
-
-        config = joey_config(make_hparams(flags), flags, folder)
+    def __init__(self, hp, flags, folder, num_targets):
         self.config = folder / "joey.yaml"
-        self.config.write_text(json.dumps(config))  # JSON is also YAML
+        self.config.write_text(json.dumps(joey_config(hp, flags, folder)))  # JSON is also YAML
         self.num_targets = num_targets
 
     def seconds(self) -> float:
@@ -118,29 +105,29 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     flags, folder, count = prepare_size(args.size, precision=args.precision)
-    path, size, num_targets, count = write_batches(flags, count, folder)
+    hp, _, batches = first_batches(flags, count)
+    num_targets = sum(int((y.numpy() != 0).sum()) for _, y in batches)
 
-    ours = [sys.executable, ROOT / "benchmarks" / "step_tensorflow.py"]
-    torch = [baseline_python(), ROOT / "benchmarks" / "step_torch.py"]
-    workers = {
-        "ours": Worker([*ours, "step", path, json.dumps(flags)]),
-        "lower bound": Worker([*ours, "lower_bound", path, json.dumps(flags)]),
-        "PyTorch": Worker([*torch, path, json.dumps(size)]),
-    }
+    command = [sys.executable, __file__, "step", json.dumps(flags), len(batches)]
+    workers = {"ours": harness.Worker(command)}
     if args.size == "tiny" and args.precision == "float32":
-        workers["JoeyNMT"] = JoeyWorker(flags, folder, num_targets)
-    seconds = time_interleaved(workers, args.rounds)
+        workers["JoeyNMT"] = JoeyWorker(hp, flags, folder, num_targets)
+    seconds = harness.time_interleaved(workers, args.rounds)
     for worker in workers.values():
         worker.stop()
 
-    machine = describe_machine()
-    print(f"{args.size}, {args.precision}, {machine}, {count} batches, {args.rounds} rounds")
+    print(f"{args.size}, {args.precision}, {harness.describe_machine()}, {len(batches)} batches")
     for name, times in seconds.items():
         median = statistics.median(times)
-        ms_per_step, tokens_per_second = 1000 * median / count, num_targets / median
+        ms_per_step, tokens_per_second = 1000 * median / len(batches), num_targets / median
         print(f"{name:11} {ms_per_step:8.1f} ms per step {tokens_per_second:8.0f} tokens/s", end="")
-        print(f"   ours is {speedup(seconds, 'ours', name):.2f} times as fast")
+        print(f"   ours is {harness.speedup(seconds, 'ours', name):.2f} times as fast")
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["step"]:  # in the process that is timed
+        timed_fn = make_steps(json.loads(sys.argv[2]), int(sys.argv[3]))
+        timed_fn()  # traces the graph, and allocates memory
+        harness.worker_loop(timed_fn)
+    else:
+        main()

@@ -39,25 +39,16 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from runtime.cli import Parser, check_environment, parse_path, run_script
-from runtime.errors import InputError
-from runtime.files import (
-    atomic_open,
-    check_exists,
-    check_regular_file,
-    make_folder,
-    split_paths,
-)
-from runtime.parallel import map_on_cores
-
-if __name__ == "__main__":
-    check_environment()  # before the packages are imported
-
 import numpy as np
 import regex
 
 from eval_sets import read_test_file
 from overlap import plain_forms
+from runtime.cli import run_script
+from runtime.errors import InputError
+from runtime.files import atomic_open
+from runtime.flags import Parser, expand_path, split_paths
+from runtime.parallel import map_on_cores
 from shifts import shift_notes
 from text import SentenceFile, empty_text_error, read_pairs, skipped_note
 
@@ -69,17 +60,9 @@ MIN_LETTERS = 4  # with fewer, a side may be a number or a name in another scrip
 MIN_SCRIPT_SHARE = 0.5
 LANGUAGE_MARGIN = 10  # a language must be so many times as probable as the one that was named
 # Scripts that one text mixes have one name.
-SCRIPTS = {
-    r"\p{Latin}": "Latin",
-    r"\p{Cyrillic}": "Cyrillic",
-    r"[\p{Han}\p{Hiragana}\p{Katakana}]": "Han or Kana",
-    r"\p{Arabic}": "Arabic",
-    r"\p{Hangul}": "Hangul",
-    r"\p{Devanagari}": "Devanagari",
-    r"\p{Greek}": "Greek",
-    r"\p{Hebrew}": "Hebrew",
-    r"\p{Thai}": "Thai",
-}
+NAMES = "Latin Cyrillic Arabic Hangul Devanagari Greek Hebrew Thai".split()
+SCRIPTS = {r"[\p{Han}\p{Hiragana}\p{Katakana}]": "Han or Kana"}
+SCRIPTS |= {rf"\p{{{name}}}": name for name in NAMES}
 
 # Properties of pairs -----------------------------------------------------------
 
@@ -101,8 +84,8 @@ def count_scripts(text) -> Counter:
     """Count the letters of a text by their script."""
     counts = Counter()
     for char, count in Counter(text).items():
-        if script := script_of(char):
-            counts[script] += count
+        counts[script_of(char)] += count
+    del counts[None]
     return counts
 
 
@@ -126,11 +109,11 @@ def make_profile(paths) -> Profile:
     """Read a text for the first time."""
     digests, lengths, scripts = array("Q"), [0, 0], [Counter(), Counter()]
     files = [SentenceFile(path) for path in paths]
-    for block in map_on_cores(profile_block, read_pairs(files, "first pass")):
-        digests.extend(block.digests)
-        for i in (0, 1):
-            lengths[i] += block.lengths[i]
-            scripts[i] += block.scripts[i]
+    for block_digests, texts in map_on_cores(profile_block, read_pairs(files, "first pass")):
+        digests.extend(block_digests)
+        for i, (length, counts) in enumerate(texts):
+            lengths[i] += length
+            scripts[i] += counts
     for file, length in zip(files, lengths, strict=True):
         if not length:
             raise empty_text_error(file.path, file.num_sentences)
@@ -142,19 +125,10 @@ def make_profile(paths) -> Profile:
     return Profile(len(digests), ratio, most_frequent, repeated, skipped_note(files))
 
 
-class BlockProfile(NamedTuple):
-    """What the first pass finds out about a block of pairs."""
-
-    digests: array
-    lengths: list[int]  # characters of each side
-    scripts: list[Counter]  # letters of each side
-
-
-def profile_block(sides) -> BlockProfile:
-    """Make the profile of a block, two lists of sentences."""
+def profile_block(sides):
+    """Return the digests of the pairs of a block, and of each side its length and its letters."""
     texts = ["".join(sentences) for sentences in sides]
-    digests = array("Q", map(digest_of, *sides))
-    return BlockProfile(digests, [*map(len, texts)], [*map(count_scripts, texts)])
+    return array("Q", map(digest_of, *sides)), [(len(text), count_scripts(text)) for text in texts]
 
 
 # Rules -------------------------------------------------------------------------
@@ -169,59 +143,43 @@ class Limits(NamedTuple):
     against: frozenset = frozenset()  # the `plain_forms` of sentences to remove
 
 
-class Cleaner:
-    """Finds the rule that a pair breaks, but for duplicates.
+def check_block(profile, limits, sides):
+    """Return a block, the broken rule of each of its pairs, or None, and the digest of each."""
+    forms = [plain_forms(side) if limits.against else side for side in sides]
+    pairs, plain = (zip(*both, strict=True) for both in (sides, forms))
+    rules = [broken_rule(profile, limits, *both) for both in zip(pairs, plain, strict=True)]
+    return sides, rules, np.fromiter(map(digest_of, *sides), np.uint64, len(rules))
+
+
+def broken_rule(profile, limits, pair, forms) -> str | None:
+    """Return the name of the first rule that a pair breaks, but for duplicates.
 
     Args:
-      profile: Profile.
-      limits: Limits.
+      forms: the `plain_forms` of both sides, if there is text to compare with.
     """
+    sides = [side.strip() for side in pair]
+    if not all(sides):
+        return "empty"
+    if len({" ".join(side.casefold().split()) for side in sides}) == 1:
+        return "equal"
+    if max(map(len, sides)) > limits.max_chars:
+        return "long"
+    expected = len(sides[0]) * profile.ratio + RATIO_SLACK_CHARS
+    actual = len(sides[1]) + RATIO_SLACK_CHARS
+    if max(expected, actual) > limits.max_ratio * min(expected, actual):
+        return "ratio"
+    if not all(map(is_in_script, sides, profile.scripts)):
+        return "script"
+    if limits.languages and not all(map(is_in_language, pair, limits.languages)):
+        return "language"
+    return "overlap" if not limits.against.isdisjoint(forms) else None
 
-    def __init__(self, profile, limits):
-        self.ratio, self.scripts, self.limits = profile.ratio, profile.scripts, limits
 
-    def check_block(self, sides):
-        """Return the broken rule of each pair of a block, or None, and the digest of each pair."""
-        forms = [plain_forms(side) for side in sides] if self.limits.against else sides
-        rules = [
-            self.broken_rule(*pair) or self.broken_choice(pair, plain)
-            for pair, plain in zip(zip(*sides, strict=True), zip(*forms, strict=True), strict=True)
-        ]
-        return sides, rules, np.fromiter(map(digest_of, *sides), np.uint64, len(rules))
-
-    def broken_rule(self, source, target) -> str | None:
-        """Return the name of the first rule that a pair breaks, of those without a flag."""
-        sides = [side.strip() for side in (source, target)]
-        if not all(sides):
-            return "empty"
-        if len({" ".join(side.casefold().split()) for side in sides}) == 1:
-            return "equal"
-        if max(map(len, sides)) > self.limits.max_chars:
-            return "long"
-        expected = len(sides[0]) * self.ratio + RATIO_SLACK_CHARS
-        actual = len(sides[1]) + RATIO_SLACK_CHARS
-        if max(expected, actual) > self.limits.max_ratio * min(expected, actual):
-            return "ratio"
-        if not all(map(self.is_in_script, sides, self.scripts)):
-            return "script"
-        return None
-
-    def broken_choice(self, pair, forms) -> str | None:
-        """Return the name of the first rule with a flag that a pair breaks.
-
-        Args:
-          forms: the `plain_forms` of both sides, if there is text to compare with.
-        """
-        if self.limits.languages and not all(map(is_in_language, pair, self.limits.languages)):
-            return "language"
-        return "overlap" if not self.limits.against.isdisjoint(forms) else None
-
-    @staticmethod
-    def is_in_script(sentence, script) -> bool:
-        """Whether enough letters of a sentence are in a script, or it has few letters."""
-        counts = count_scripts(sentence)
-        total = counts.total()
-        return total < MIN_LETTERS or counts[script] >= MIN_SCRIPT_SHARE * total
+def is_in_script(sentence, script) -> bool:
+    """Whether enough letters of a sentence are in a script, or it has few letters."""
+    counts = count_scripts(sentence)
+    total = counts.total()
+    return total < MIN_LETTERS or counts[script] >= MIN_SCRIPT_SHARE * total
 
 
 @functools.cache
@@ -241,31 +199,20 @@ def is_in_language(sentence, language) -> bool:
     return ranked[0][1] < LANGUAGE_MARGIN * dict(ranked)[language]
 
 
-class Duplicates:
-    """Finds the pairs that were there before.
+def mark_duplicates(rules, digests, repeated, seen):
+    """Write "duplicate" to the rules of a block for the pairs that were there before.
 
     Args:
+      rules: list of the rules that the pairs break, or None.
+      digests: of the pairs, (N,).
       repeated: the digests of the pairs that occur more than once, in order.
+      seen: for each of them, whether a pair that stays had it.
     """
-
-    def __init__(self, repeated):
-        self.repeated = repeated
-        self.seen = np.zeros(len(repeated), bool)
-
-    def mark(self, rules, digests):
-        """Write "duplicate" to the rules of a block where it is broken.
-
-        Args:
-          rules: list of the rules that the pairs break, or None.
-          digests: of the pairs, (N,).
-        """
-        if not len(self.repeated):
-            return
-        indices = np.searchsorted(self.repeated, digests).clip(max=len(self.repeated) - 1)
-        for row in np.flatnonzero(self.repeated[indices] == digests):
-            if rules[row] is None and self.seen[indices[row]]:
-                rules[row] = "duplicate"
-            self.seen[indices[row]] |= rules[row] is None
+    indices = np.searchsorted(repeated, digests)
+    for row in np.flatnonzero(np.isin(digests, repeated)):
+        if rules[row] is None and seen[indices[row]]:
+            rules[row] = "duplicate"
+        seen[indices[row]] |= rules[row] is None
 
 
 class Removed:
@@ -290,21 +237,17 @@ def clean_text(paths, outputs, profile, limits) -> dict:
 
     Args:
       outputs: two files of bytes, or an empty list to only count.
-      limits: Limits.
 
     Returns:
       dict: a `Removed` for each rule.
     """
-    unused = {
-        name
-        for name, used in (("language", limits.languages), ("overlap", limits.against))
-        if not used
-    }
+    unused = ["language"] * (not limits.languages) + ["overlap"] * (not limits.against)
     removed = {rule: Removed() for rule in RULES if rule not in unused}
-    duplicates, total = Duplicates(profile.repeated), 0
+    seen, total = np.zeros(len(profile.repeated), bool), 0
     blocks = read_pairs([SentenceFile(path) for path in paths], "second pass")
-    for sides, rules, digests in map_on_cores(Cleaner(profile, limits).check_block, blocks):
-        duplicates.mark(rules, digests)
+    check = functools.partial(check_block, profile, limits)
+    for sides, rules, digests in map_on_cores(check, blocks):
+        mark_duplicates(rules, digests, profile.repeated, seen)
         for number, (rule, *pair) in enumerate(zip(rules, *sides, strict=True), total + 1):
             if rule:
                 removed[rule].add(number, pair)
@@ -348,51 +291,35 @@ def output_paths(paths, folder) -> list[Path]:
     outputs = [Path(folder) / Path(path).name.removesuffix(".gz") for path in paths]
     if outputs[0] == outputs[1]:
         raise InputError(f"{outputs[0]}: both sides have this name. Rename one of the files")
-    for output in outputs:
-        if os.path.lexists(output):
-            raise InputError(f"{output}: exists already. Choose another --output, or delete it")
+    for output in filter(os.path.lexists, outputs):
+        raise InputError(f"{output}: exists already. Choose another --output, or delete it")
     return outputs
 
 
 def read_against(value) -> frozenset:
     """Return the `plain_forms` of all sentences in the files that --against names."""
-    forms = set()
-    for path in split_paths(value) if value else []:
-        check_exists(path, "Check --against")
-        for side in read_test_file(path):
-            forms |= {*plain_forms(side.raw)}
-    return frozenset(forms - {""})
+    sides = [side for path in split_paths(value) for side in read_test_file(path)] if value else []
+    return frozenset(form for side in sides for form in plain_forms(side.raw) if form)
 
 
 def parse_languages(word) -> tuple:
     """Return the two languages of --languages."""
     if not find_spec("py3langid"):
-        raise argparse.ArgumentTypeError(
-            "py3langid is needed to tell languages apart. Run `pip install py3langid`"
-        )
+        raise argparse.ArgumentTypeError("py3langid is missing. Run `pip install py3langid`")
     languages, known = tuple(word.split(",")), language_identifier().labels
-    if len(languages) != 2:
-        raise argparse.ArgumentTypeError(f"{word} is not two languages, as in de,en")
-    for language in languages:
-        if language not in known:
-            raise argparse.ArgumentTypeError(
-                f"{language} is no language that py3langid knows. It knows {', '.join(known)}"
-            )
+    if len(languages) != 2 or not {*languages} <= {*known}:
+        raise argparse.ArgumentTypeError(f"{word} is not two languages of {', '.join(known)}")
     return languages
 
 
 def main(args):
     """Clean the text that the flags name."""
     paths = args.source, args.target
-    for path in paths:
-        check_regular_file(path, "it is read twice. Write the text to a file")
     outputs = output_paths(paths, args.output) if args.output else []
     limits = Limits(args.max_chars, args.max_ratio, args.languages, read_against(args.against))
     profile = make_profile(paths)
     for note in shift_notes([paths]):
         print(note, file=sys.stderr)
-    if outputs:
-        make_folder(args.output)
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(atomic_open(output)) for output in outputs]
         removed = clean_text(paths, files, profile, limits)
@@ -407,19 +334,13 @@ def parse_args():
     """Parse the command line."""
     parser = Parser(
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
-    parser.add_argument("source", type=parse_path, help="one sentence per line; .gz is unpacked")
-    parser.add_argument("target", type=parse_path, help="the translation of each line")
-    parser.add_argument(
-        "--output",
-        type=parse_path,
-        help="folder for the cleaned files; none are written without",
-    )
+    parser.add_argument("source", type=expand_path, help="one sentence per line; .gz is unpacked")
+    parser.add_argument("target", type=expand_path, help="the translation of each line")
+    parser.add_argument("--output", type=expand_path, help="folder for the cleaned files")
     parser.add_argument(
         "--against",
-        type=parse_path,
+        type=expand_path,
         metavar="FILE,FILE,...",
         help="development and test sets: pairs with a side that is in them are removed",
     )
@@ -432,11 +353,7 @@ def parse_args():
     )
     parser.add_argument("--max_chars", type=int, default=1000, help="default: %(default)s")
     parser.add_argument("--max_ratio", type=float, default=3.0, help="default: %(default)s")
-    args = parser.parse_args()
-    for name, low in (("max_chars", 1), ("max_ratio", 1.0)):
-        if not getattr(args, name) >= low:
-            parser.error(f"{name} is {getattr(args, name)}. It must be at least {low}")
-    return args
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

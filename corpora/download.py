@@ -22,6 +22,7 @@ It never replaces a file with other content.
 import argparse
 import gzip
 import hashlib
+import os
 import sys
 import tarfile
 import zlib
@@ -30,19 +31,16 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from runtime.cli import Parser, check_environment, parse_path, run_script
-from runtime.errors import InputError
-from runtime.files import atomic_write, make_folder
-
-if __name__ == "__main__":
-    check_environment()  # before the packages are imported
-
 import pooch
 from requests import RequestException
 from tqdm import tqdm
 
+from runtime.cli import run_script
+from runtime.errors import InputError
+from runtime.files import atomic_write
+from runtime.flags import Parser, expand_path
+
 TIMEOUT_SECONDS = 60  # without any answer of the server
-MAX_TEXT_BYTES = 2**26  # of an unpacked text
 
 
 class Download(NamedTuple):
@@ -131,32 +129,25 @@ def fetch_corpus(name, folder) -> list[Path]:
     Raises:
       OSError: a file cannot be downloaded or written.
     """
-    make_folder(folder)
     paths = []
     for download in CORPORA[name].downloads:
         archive = fetch(download, folder / "downloads", name)
-        try:
-            texts = unpack(download, archive)
-        except (ValueError, EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
-            archive.unlink()
-            raise damaged_error(download.url, error) from None
-        for text_name, path in download.texts.items():
-            paths.append(folder / path)
-            write_text(paths[-1], texts[text_name])
+        for text_name, text in unpack(download, archive).items():
+            paths.append(folder / download.texts[text_name])
+            write_text(paths[-1], text)
     return paths
 
 
 def fetch(download, folder, corpus) -> Path:
     """Download a file into a folder, unless it is there, and return its path."""
     name = f"{corpus}_{download.url.rpartition('/')[2]}"
-    known_hash = f"md5:{download.md5}" if download.md5 else None
+    md5 = f"md5:{download.md5}" if download.md5 else None
+    there = (folder / name).exists()
     # Pooch sets the total as soon as it knows it.
-    with tqdm(
-        desc=name, total=1, unit="B", unit_scale=True, disable=(folder / name).exists()
-    ) as bar:
+    with tqdm(desc=name, total=1, unit="B", unit_scale=True, disable=there) as bar:
         downloader = pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT_SECONDS)
         try:
-            return Path(pooch.retrieve(download.url, known_hash, name, folder, None, downloader))
+            return Path(pooch.retrieve(download.url, md5, name, folder, None, downloader))
         except RequestException as error:
             raise ConnectionError(
                 f"{download.url}: cannot be downloaded ({error}). Check the network connection, and"
@@ -175,66 +166,38 @@ def damaged_error(url, reason) -> InputError:
 
 
 def unpack(download, archive) -> dict[str, bytes]:
-    """Return the texts in a download by their names in it.
-
-    Names in an archive are not trusted: only regular files with an expected name are read.
-
-    Raises:
-      ValueError: a text is missing, too large, or not the expected one.
-      EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError: the archive is damaged.
-    """
-    texts = {}
-    if archive.suffix == ".gz":
-        (name,) = download.texts
-        with gzip.open(archive) as stream:
-            texts[name] = read_text(stream)
-        if hashlib.sha256(texts[name]).hexdigest() != download.sha256:
+    """Return the texts in a download by their names in it."""
+    if download.md5:  # which was compared
+        with tarfile.open(archive) as tar:
+            members = {member.name.removeprefix("./"): member for member in tar}
+            return {name: tar.extractfile(members[name]).read() for name in download.texts}
+    (name,) = download.texts
+    try:
+        text = gzip.decompress(archive.read_bytes())
+        if hashlib.sha256(text).hexdigest() != download.sha256:
             raise ValueError(f"the SHA-256 of {name} is not {download.sha256}")
-        return texts
-    with tarfile.open(archive, "r:gz") as tar:
-        for member in tar:
-            name = member.name.removeprefix("./")
-            if name in download.texts and member.isreg():
-                texts[name] = read_text(tar.extractfile(member))
-    if missing := download.texts.keys() - texts.keys():
-        raise ValueError(f"{min(missing)} is not in it")
-    return texts
-
-
-def read_text(stream) -> bytes:
-    """Read an unpacked text."""
-    content = stream.read(MAX_TEXT_BYTES + 1)
-    if len(content) > MAX_TEXT_BYTES:
-        raise ValueError(f"a text is larger than {MAX_TEXT_BYTES} bytes")
-    return content
+    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        archive.unlink()
+        raise damaged_error(download.url, error) from None
+    return {name: text}
 
 
 def write_text(path, content):
     """Write a text, unless the file exists. It never replaces another one."""
-    if not path.is_symlink() and not path.exists():
+    if not os.path.lexists(path):
         atomic_write(path, content)
     elif not path.is_file() or path.read_bytes() != content:
-        raise InputError(
-            f"{path}: exists and is not the file of this corpus. Move it away, or choose another"
-            " --output"
-        )
+        raise InputError(f"{path}: exists and is another file. Move it away, or change --output")
 
 
 def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = Parser(
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("corpus", choices=CORPORA, help="the corpus to download")
-    parser.add_argument(
-        "--output",
-        metavar="FOLDER",
-        type=parse_path,
-        default="corpora",
-        help="folder to write to (corpora)",
-    )
+    help_text = "folder to write to (corpora)"
+    parser.add_argument("--output", type=expand_path, default="corpora", help=help_text)
     return parser.parse_args()
 
 
@@ -242,21 +205,11 @@ def main(arguments):
     """Download the corpus that the command line names.
 
     Raises:
-      OSError: a network error.
+      OSError: as `fetch_corpus`.
     """
     pooch.get_logger().setLevel("WARNING")
     print(f"Licence of {arguments.corpus}: {CORPORA[arguments.corpus].licence}", flush=True)
-    folder = Path(arguments.output)
-    try:
-        paths = fetch_corpus(arguments.corpus, folder)
-    except ConnectionError:
-        raise
-    except OSError as error:
-        raise InputError(
-            f"{folder}: {error.strerror or error}. Free some space, or choose another --output, and"
-            " run the same command again"
-        ) from None
-    print("\n".join(map(str, paths)))
+    print("\n".join(map(str, fetch_corpus(arguments.corpus, Path(arguments.output)))))
 
 
 if __name__ == "__main__":

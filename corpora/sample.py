@@ -19,9 +19,10 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from runtime.cli import Parser, parse_path, run_script
+from runtime.cli import run_script
 from runtime.errors import InputError
-from runtime.files import atomic_open, make_folder
+from runtime.files import atomic_open
+from runtime.flags import Parser, expand_path
 
 MAX_WORDS = 14  # in the longer side of a pair
 LANGUAGES = ("de", "en")
@@ -595,7 +596,6 @@ def write_corpus(output, train, dev, test, seed):
     dev_paths = [folder / f"IWSLT16.TED.dev2010.de-en.{lang}.xml" for lang in LANGUAGES]
     paths = train_paths + dev_paths + test_paths
     check_own_files(paths)
-    make_folder(folder)
 
     pairs = sentence_pairs(seed)
     tests = list(itertools.islice(pairs, test))
@@ -623,9 +623,12 @@ def main(args):
 
 def parse_args():
     """Parse the command line."""
-    parser = Parser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--output", type=parse_path, default="corpora", help="folder to write to (default: corpora)"
+        "--output",
+        type=expand_path,
+        default="corpora",
+        help="folder to write to (default: corpora)",
     )
     parser.add_argument("--train", type=int, default=20_000, help="training pairs")
     parser.add_argument("--dev", type=int, default=200, help="pairs of the development set")

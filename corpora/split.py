@@ -14,7 +14,6 @@ The text is read twice and may have any size. 33 bytes per pair are in memory, s
 that share a side, and twice as much for a moment.
 """
 
-import argparse
 import contextlib
 import functools
 import itertools
@@ -27,18 +26,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from runtime.cli import Parser, check_environment, parse_path, run_script
-from runtime.errors import InputError
-from runtime.files import atomic_open, check_exists, check_regular_file, make_folder
-
-if __name__ == "__main__":
-    check_environment()  # before the packages are imported
-
 import numpy as np
-import regex
 
 from eval_sets import same_language
 from overlap import plain_forms
+from runtime.cli import run_script
+from runtime.errors import InputError
+from runtime.files import atomic_open
+from runtime.flags import Parser, expand_path
 from runtime.parallel import map_on_cores
 from segments import TmxUnits
 from text import (
@@ -53,6 +48,7 @@ from text import (
 
 PARTS = ("train", "dev", "test")
 SEED_BYTES = 8
+HEAD_BYTES = 2**12  # of a file, that show whether it is TMX
 
 # Reading -----------------------------------------------------------------------
 
@@ -65,14 +61,12 @@ class TwoFiles:
     """
 
     def __init__(self, paths):
-        self.paths = paths
-        self.files = []
+        self.paths, self.files = paths, []
 
     def languages(self):
-        """Return the last suffixes of the names of the files, or None."""
+        """Return the last suffixes of the names of the files."""
         names = [Path(path).name.removesuffix(".gz") for path in self.paths]
-        found = [Path(name).suffix.removeprefix(".") for name in names]
-        return found if all(found) and found[0] != found[1] else None
+        return [Path(name).suffix.removeprefix(".") for name in names]
 
     def blocks(self, languages):
         """Yield blocks of pairs, two lists of sentences each."""
@@ -93,20 +87,22 @@ class Table:
       columns: the numbers of the columns of source and target, counted from 1.
     """
 
-    def __init__(self, paths, columns):
+    left_out = {}  # nothing
+
+    def __init__(self, paths, columns=(1, 2)):
         (self.path,) = self.paths = paths
         self.columns = columns
 
     def languages(self):
-        """Return None: the file does not say them."""
-        return None
+        """Return no names: the file does not say them."""
+        return ["", ""]
 
     def blocks(self, languages):
         """Yield blocks of pairs, two lists of sentences each."""
-        for rows in blocks(self.rows()):
+        for rows in blocks(self.rows(languages)):
             yield [*map(list, zip(*rows, strict=True))]
 
-    def rows(self):
+    def rows(self, languages):
         """Yield the source and the target of each line."""
         for number, line in enumerate(read_lines(self.path), 1):
             cells = line.split("\t")
@@ -114,31 +110,21 @@ class Table:
                 raise InputError(
                     f"{self.path}:{number}: this line has {len(cells)} columns, and column"
                     f" {max(self.columns)} is needed. Correct the line, or choose others with"
-                    " --columns"
+                    " --columns. A file with one language needs a second one"
                 )
             yield [cells[column - 1].strip() for column in self.columns]
 
     def notes(self) -> list[str]:
-        """Return no notes: nothing is left out."""
-        return []
+        """Return notes on what the last reading has left out."""
+        return [f"Left out: {count:,} {what}" for what, count in self.left_out.items() if count]
 
 
-class Memory:
-    """A translation memory (TMX). If a language has several variants, the first one counts.
-
-    Args:
-      paths: its path, a list.
-    """
-
-    def __init__(self, paths):
-        (self.path,) = self.paths = paths
-        self.left_out = Counter()
+class Memory(Table):
+    """A translation memory (TMX). If a language has several variants, the first one counts."""
 
     def languages(self):
         """Return the two languages of the file. It is an error if it has others."""
-        found = {}
-        for unit in self.units():
-            found |= dict.fromkeys(unit)
+        found = dict.fromkeys(language for unit in self.units() for language in unit)
         if len(found) == 2 and all(found):
             return [*found]
         names = ", ".join(map(str, found))
@@ -152,14 +138,9 @@ class Memory:
         with open_unpacked(self.path) as file:
             yield from TmxUnits(self.path).read(file)
 
-    def blocks(self, languages):
-        """Yield blocks of pairs, two lists of sentences each."""
-        self.left_out = Counter()
-        for rows in blocks(self.rows(languages)):
-            yield [*map(list, zip(*rows, strict=True))]
-
     def rows(self, languages):
         """Yield the source and the target of each unit that has both."""
+        self.left_out = Counter()
         for unit in self.units():
             row = []
             for language in languages:
@@ -170,10 +151,6 @@ class Memory:
                 yield row
             else:
                 self.left_out[f"units without {' or '.join(languages)}"] += 1
-
-    def notes(self) -> list[str]:
-        """Return notes on what the last reading has left out."""
-        return [f"Left out: {count:,} {what}" for what, count in self.left_out.items() if count]
 
 
 def texts_in(unit, language) -> list[str]:
@@ -190,13 +167,11 @@ def texts_in(unit, language) -> list[str]:
 
 def open_text(paths, columns):
     """Return the reader of a text: `TwoFiles`, `Table` or `Memory`."""
-    for path in paths:
-        check_exists(path, "Check the path")
-        check_regular_file(path, "it is read twice. Write the text to a file")
     if len(paths) == 2:
         return TwoFiles(paths)
-    is_memory = paths[0].removesuffix(".gz").endswith(".tmx")
-    return Memory(paths) if is_memory else Table(paths, columns)
+    with open_unpacked(paths[0]) as file:
+        head = file.read(HEAD_BYTES).replace(b"\0", b"").lstrip(b"\xef\xbb\xbf\xff\xfe \r\n")
+    return Memory(paths) if head[:1] == b"<" and b"<tmx" in head else Table(paths, columns)
 
 
 # Splitting ---------------------------------------------------------------------
@@ -218,17 +193,13 @@ def digest_block(seed, sides):
       (list of array, array): the digests of the sources, of the targets, and a random one of the
       pairs; and for each pair 0 if a side is empty, 1 if a side is a tag, else 2.
     """
-    forms = [plain_forms(side) for side in sides]
-    digests = [array("Q", map(digest, side)) for side in forms]
-    pairs = [*zip(*sides, strict=True)]
+    pairs, kinds = [*zip(*sides, strict=True)], array("B")
+    digests = [array("Q", map(digest, plain_forms(side))) for side in sides]
     digests.append(array("Q", (digest("\n".join(pair), seed) for pair in pairs)))
-    kinds = array(
-        "B",
-        (
+    for pair in pairs:
+        kinds.append(
             0 if not all(map(str.strip, pair)) else 1 if any(map(is_tag_line, pair)) else 2
-            for pair in pairs
-        ),
-    )
+        )
     return digests, kinds
 
 
@@ -284,14 +255,6 @@ def assign(numbers, order, sizes) -> np.ndarray:
                 break
         if not any(left):
             break
-    for part in (1, 2):
-        if left[part]:
-            raise InputError(
-                f"only {sizes[part - 1] - left[part]:,} of {sizes[part - 1]:,} pairs could be put"
-                f" into {PARTS[part]}, since pairs that share a source or a target stay together:"
-                f" {counts.max():,} of {len(numbers):,} are one group. Lower --{PARTS[part]}, or"
-                " remove repeated sentences first"
-            )
     return parts[inverse]
 
 
@@ -302,7 +265,7 @@ def split(text, languages, sizes, seed, outputs):
       text: what `open_text` returns.
       languages: of source and target.
       sizes: as in `assign`.
-      outputs: for each of `PARTS` the paths of both sides, or None.
+      outputs: for each of `PARTS` the paths of both sides, or nothing.
     """
     columns, kinds = [array("Q") for _ in range(3)], array("B")
     seed = (seed % 2 ** (8 * SEED_BYTES)).to_bytes(SEED_BYTES, "little")
@@ -311,7 +274,7 @@ def split(text, languages, sizes, seed, outputs):
         for column, values in zip(columns, digests, strict=True):
             column.extend(values)
         kinds.extend(block_kinds)
-    kinds = np.frombuffer(kinds, np.uint8) if kinds else np.zeros(0, np.uint8)
+    kinds = np.array(kinds, np.uint8)
     usable = kinds == 2
     name, total = " and ".join(map(str, text.paths)), int(usable.sum())
     if total < 2 * sum(sizes):
@@ -320,19 +283,23 @@ def split(text, languages, sizes, seed, outputs):
             " of development and test, and at least as many for training. Use smaller sizes, for"
             f" example --dev {total // 20} --test {total // 20}"
         )
-    sources, targets, order = (np.frombuffer(column, np.uint64)[usable] for column in columns)
+    sources, targets, order = (np.array(column, np.uint64)[usable] for column in columns)
     numbers = connect(sources, targets)
-    try:
-        parts = assign(numbers, order, sizes)
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from None
+    parts = assign(numbers, order, sizes)
+    counts, groups = np.bincount(parts, minlength=3), np.bincount(numbers, minlength=total)
+    for part, size, count in zip(PARTS[1:], sizes, counts[1:].tolist(), strict=True):
+        if count < size:
+            raise InputError(
+                f"{name}: only {count:,} of {size:,} pairs could be put into {part}, since pairs"
+                f" that share a source or a target stay together: {groups.max():,} of {total:,} are"
+                f" one group. Lower --{part}, or remove repeated sentences first"
+            )
     all_parts = np.full(len(kinds), len(PARTS), np.uint8)  # of pairs that are left out
     all_parts[usable] = parts
     write_parts(text, languages, all_parts, outputs)
-    for part, paths in enumerate(outputs):
+    for paths, count in zip(outputs, counts.tolist(), strict=True):
         if paths:
-            print(f"{' and '.join(map(str, paths))}: {int((parts == part).sum()):,} pairs")
-    groups = np.bincount(numbers, minlength=total)
+            print(f"{' and '.join(map(str, paths))}: {count:,} pairs")
     print(f"Kept together: {int(groups[groups > 1].sum()):,} pairs that share a source or a target")
     for kind, what in enumerate(("an empty side", "a side that is only a tag")):
         if count := int((kinds == kind).sum()):
@@ -348,57 +315,42 @@ def write_parts(text, languages, parts, outputs):
       parts: the index in `outputs` of each pair, (N,), or `len(outputs)` to leave it out.
       outputs: as in `split`.
     """
-    make_folder(next(paths for paths in outputs if paths)[0].parent)
-    row = 0
+    parts = iter(parts.tolist())
     with contextlib.ExitStack() as stack:
-        files = [
-            [stack.enter_context(atomic_open(path)) for path in paths or []] for paths in outputs
-        ]
+        files = [[stack.enter_context(atomic_open(path)) for path in paths] for paths in outputs]
         for sides in text.blocks(languages):
-            of_rows = parts[row : row + len(sides[0])].tolist()
-            row += len(sides[0])
-            for part, pair in zip(of_rows, zip(*sides, strict=True), strict=False):
-                outputs_of_pair = files[part] if part < len(files) else []
-                for file, sentence in zip(outputs_of_pair, pair, strict=bool(outputs_of_pair)):
-                    file.write(f"{sentence}\n".encode())
-        if row != len(parts):
-            raise InputError(
-                f"{text.paths[0]}: has changed while it was read. Run the command again"
-            )
+            for *pair, part in zip(*sides, parts, strict=False):
+                if part < len(files):
+                    for file, sentence in zip(files[part], pair, strict=True):
+                        file.write(f"{sentence}\n".encode())
 
 
 # The script --------------------------------------------------------------------
 
 
 def output_paths(folder, languages, sizes) -> list:
-    """Return the paths of both sides for each of `PARTS`, or None for a part without pairs."""
+    """Return the paths of both sides for each of `PARTS`, none for a part without pairs."""
     outputs = [
-        [Path(folder) / f"{part}.{language}" for language in languages] if size else None
+        [Path(folder) / f"{part}.{language}" for language in languages] if size else []
         for part, size in zip(PARTS, (1, *sizes), strict=True)
     ]
-    for path in itertools.chain.from_iterable(paths for paths in outputs if paths):
-        if os.path.lexists(path):
-            raise InputError(f"{path}: exists already. Choose another --output, or delete it")
+    for path in filter(os.path.lexists, itertools.chain(*outputs)):
+        raise InputError(f"{path}: exists already. Choose another --output, or delete it")
     return outputs
 
 
 def main(args):
     """Split the text that the flags name."""
-    text = open_text(args.files, args.columns)
-    languages = [args.source_lang, args.target_lang]
+    text, languages = open_text(args.files, args.columns), [args.source_lang, args.target_lang]
     if not all(languages):
         found = text.languages()
-        if not found:
-            raise InputError(
-                f"{text.paths[0]}: does not say its languages. Name them with --source_lang and"
-                " --target_lang"
-            )
         languages = [given or name for given, name in zip(languages, found, strict=True)]
-    if languages[0] == languages[1]:
-        raise InputError(f"both languages are {languages[0]}. Give them different names")
+    if not all(languages) or languages[0] == languages[1]:
+        raise InputError(
+            f"{text.paths[0]}: needs two languages. Name them with --source_lang and --target_lang"
+        )
     sizes = args.dev, args.test
-    outputs = output_paths(args.output, languages, sizes)
-    split(text, languages, sizes, args.seed, outputs)
+    split(text, languages, sizes, args.seed, output_paths(args.output, languages, sizes))
 
 
 def parse_columns(word) -> tuple:
@@ -407,53 +359,29 @@ def parse_columns(word) -> tuple:
     >>> parse_columns("1,3")
     (1, 3)
     """
-    if not regex.fullmatch("[1-9][0-9]{0,3},[1-9][0-9]{0,3}", word):
-        raise argparse.ArgumentTypeError(f"{word} is not two numbers of columns, as in 1,3")
-    columns = tuple(map(int, word.split(",")))
-    if columns[0] == columns[1]:
-        raise argparse.ArgumentTypeError(f"{word} names one column twice")
-    return columns
-
-
-def parse_language(word) -> str:
-    """Return the code of a language, which becomes part of a file name."""
-    if not regex.fullmatch(r"[\w-]{1,50}", word):
-        raise argparse.ArgumentTypeError(f"{word} is no code of a language, as de or en-GB")
-    return word
+    source, target = map(int, word.split(","))
+    return source, target
 
 
 def parse_args():
     """Parse the command line."""
     parser = Parser(
         description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
-        "files", nargs="+", type=parse_path, help="source and target, or one TSV or TMX; or .gz"
+        "files", nargs="+", type=expand_path, help="source and target, or one TSV or TMX; or .gz"
     )
-    parser.add_argument("--output", type=parse_path, required=True, help="folder for the files")
+    parser.add_argument("--output", type=expand_path, required=True, help="folder for the files")
     parser.add_argument("--dev", type=int, default=1000, help="pairs; default: %(default)s")
     parser.add_argument("--test", type=int, default=1000, help="pairs; default: %(default)s")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
-    parser.add_argument(
-        "--source_lang", type=parse_language, help="default: the suffix of its file, or as in TMX"
-    )
-    parser.add_argument("--target_lang", type=parse_language, help="default: the same")
-    parser.add_argument(
-        "--columns", type=parse_columns, help="of source and target in TSV; default: 1,2"
-    )
+    parser.add_argument("--source_lang", help="default: the suffix of its file, or as in TMX")
+    parser.add_argument("--target_lang", help="default: the same")
+    help_text = "of source and target in TSV; default: 1,2"
+    parser.add_argument("--columns", type=parse_columns, default=(1, 2), help=help_text)
     args = parser.parse_args()
     if len(args.files) > 2:
         parser.error(f"{len(args.files)} files are named. Name two, or one TSV or TMX")
-    if args.columns and len(args.files) == 2:
-        parser.error("--columns is for one TSV file, and two files are named")
-    args.columns = args.columns or (1, 2)
-    for name in ("dev", "test"):
-        if getattr(args, name) < 0:
-            parser.error(f"{name} is {getattr(args, name)}. It must be at least 0")
-    if not args.dev + args.test:
-        parser.error("dev and test are 0, so there is nothing to split")
     return args
 
 

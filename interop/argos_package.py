@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 
 from interop import ctranslate2_model
+from runtime.errors import InputError
 
 # The names that Argos Translate shows. A language without one is shown by its code.
 NAMES = dict(
@@ -36,6 +37,8 @@ NAMES = dict(
 def write(loaded, path, quantization="float32"):
     """Write the folder; arguments as in `ctranslate2_model.write`."""
     path, hp = Path(path), loaded.hp
+    if hp.tokenizer != "bpe":
+        raise InputError("Argos Translate needs subwords. Export with --format saved_model")
     path.mkdir()
     model = path / "model"
     ctranslate2_model.write(loaded, model, quantization)

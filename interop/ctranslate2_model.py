@@ -1,23 +1,19 @@
-"""Convert a model to the format of CTranslate2, and translate with it.
+"""Convert a model to the format of CTranslate2.
 
 CTranslate2 (https://opennmt.net/CTranslate2) is a decoder in C++, which can also multiply in int8.
 """
 
-import tempfile
 from pathlib import Path
 
 import numpy as np
 
-from ids import BOS, EOS, PAD, SPECIALS, UNK
-from inference import Hypothesis
+from ids import BOS, EOS, SPECIALS, UNK
+from inference import suppressed_ids
 from modules import Normalize
+from runtime.errors import InputError
 from runtime.optional import import_optional
 
-MAX_BATCH_TOKENS = 4096  # of the sources, padding included
-PAD_LOGIT = -1e9  # so low that <PAD> is never chosen
-
-
-# Converting --------------------------------------------------------------------
+PAD_LOGIT = -1e9  # so low that the token is never chosen
 
 
 def write(loaded, path, quantization="float32"):
@@ -32,6 +28,7 @@ def write(loaded, path, quantization="float32"):
       quantization: type of the matrices, "float32" or "int8".
     """
     hp, model, vocabs = loaded.hp, loaded.model, loaded.vocabs
+    check_kind(hp)
     spec = make_spec(hp, model)
     source, target = (vocab.tokens() for vocab in vocabs)
     spec.register_source_vocabulary(source)
@@ -43,6 +40,15 @@ def write(loaded, path, quantization="float32"):
     if hp.tokenizer == "bpe":
         for vocab in dict.fromkeys(vocabs):
             (Path(path) / vocab.path.name).write_bytes(vocab.content)
+
+
+def check_kind(hp):
+    """Raise InputError if CTranslate2 has no such model."""
+    kind = hp.model, hp.attention_score, hp.mask_from, hp.relu_projections, hp.residual
+    has_positions = hp.positions in ("learned", "sinusoid", "paired_sinusoid", "t5")
+    usual = "transformer", "scaled_dot", "ids", False, True
+    if kind != usual or not has_positions or hp.normalization == "none":
+        raise InputError("CTranslate2 has no such model. Export with --format saved_model")
 
 
 def make_spec(hp, model):
@@ -151,7 +157,7 @@ def set_normalize(spec, normalize):
 
 
 def set_logits(spec, model):
-    """Set the output layer, with a bias that excludes `<PAD>`."""
+    """Set the output layer, with a bias that excludes what our search never chooses."""
     if model.hp.tied_embeddings:
         spec.weight = model.dec_input.tokens.lookup_table.numpy()  # (V, C)
         spec.bias = np.zeros(len(spec.weight), np.float32)
@@ -159,73 +165,4 @@ def set_logits(spec, model):
             spec.bias += model.output_bias.numpy()
     else:
         set_dense(spec, model.output_layer)
-    spec.bias[PAD] = PAD_LOGIT
-
-
-# Translating -------------------------------------------------------------------
-
-
-class CTranslate2Decoder:
-    """The `Decoder` that searches with CTranslate2.
-
-    Args:
-      loaded, quantization: as in `write`.
-      nbest: hypotheses per sentence, `hp.beam` at most.
-    """
-
-    def __init__(self, loaded, nbest, quantization):
-        self.hp, self.nbest, (self.source, self.target) = loaded.hp, nbest, loaded.vocabs
-        self.token_to_id = {token: i for i, token in enumerate(self.target.tokens())}
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "model"
-            write(loaded, path, quantization)
-            self.translator = import_optional("ctranslate2").Translator(
-                str(path), compute_type=quantization
-            )
-
-    def __call__(self, X):
-        """Translate sentences, as `Decoder`."""
-        found = [None] * len(X)
-        # A call has one limit for the length of its translations, which depends on that of the
-        # sources. All calls are submitted before the first result is read.
-        rows = {length: np.flatnonzero(X.lengths == length) for length in np.unique(X.lengths)}
-        calls = {length: self.submit(X, rows[length], length) for length in rows}
-        for length, results in calls.items():
-            for row, result in zip(rows[length], results, strict=True):
-                found[row] = self.hypotheses(result.result(), self.max_tokens(length))
-        return found
-
-    def submit(self, X, rows, length):
-        """Start to translate sentences of the same length, without waiting for the results."""
-        # CTranslate2 appends </S>.
-        tokens = [[self.source.id_to_token(i) for i in X[row][:-1]] for row in rows]
-        return self.translator.translate_batch(
-            tokens,
-            max_batch_size=MAX_BATCH_TOKENS,
-            batch_type="tokens",
-            asynchronous=True,
-            beam_size=self.hp.beam,
-            num_hypotheses=self.nbest,
-            length_penalty=self.hp.alpha if self.hp.beam > 1 else 0,
-            disable_unk=self.hp.suppress_unknown,
-            no_repeat_ngram_size=self.hp.no_repeat_ngram,
-            min_decoding_length=0,
-            max_decoding_length=self.max_tokens(length),
-            max_input_length=self.hp.max_input_tokens,
-            return_scores=True,
-        )
-
-    def max_tokens(self, length) -> int:
-        """Return the limit of the translations of sources with `length` tokens."""
-        return int(self.hp.max_output_tokens(length))
-
-    def hypotheses(self, result, max_tokens) -> list[Hypothesis]:
-        """Convert the result for one sentence."""
-        ids = [
-            np.array([self.token_to_id[token] for token in tokens], int)
-            for tokens in result.hypotheses
-        ]
-        return [
-            Hypothesis.from_ids(own, score, self.target, max_tokens)
-            for own, score in zip(ids, result.scores, strict=True)
-        ]
+    spec.bias[suppressed_ids(model.hp, model.hp.beam)] = PAD_LOGIT

@@ -28,6 +28,7 @@ def write(loaded, path):
     """
     hp, model, path = loaded.hp, loaded.model, Path(path)
     vocab = loaded.vocabs[1]  # that of sources has a space before symbols
+    check_kind(hp)
     check_no_symbols(loaded.vocabs[0])
     safetensors = import_optional("safetensors.numpy")
     path.mkdir()
@@ -48,6 +49,18 @@ def write(loaded, path):
         (path / name).write_text(f"{text}\n", "utf-8")
 
 
+def check_kind(hp):
+    """Raise InputError if Marian has no such model."""
+    kind = hp.model, hp.attention_score, hp.mask_from, hp.relu_projections, hp.residual
+    kind += hp.positions, hp.normalization, hp.tied_embeddings
+    usual = "transformer", "scaled_dot", "ids", False, True, "paired_sinusoid", "post", True
+    if kind != usual:
+        raise InputError(
+            "Marian has no such model. Export with --format saved_model, or train with --positions"
+            " paired_sinusoid --normalization post and one vocabulary for both languages"
+        )
+
+
 def check_no_symbols(vocab):
     """Raise InputError if a vocabulary has words of the flag --symbols.
 
@@ -55,13 +68,12 @@ def check_no_symbols(vocab):
     subword of the space before it. Symbols that have the space are those of Marian itself.
     """
     proto = sentencepiece_model_pb2.ModelProto.FromString(vocab.content)
-    symbols = [piece.piece for piece in proto.pieces if piece.type == piece.USER_DEFINED]
-    symbols = [symbol for symbol in symbols if not symbol.startswith("▁")]
-    if symbols:
-        raise InputError(
-            f"{vocab.path}: has the symbols {','.join(symbols)}, which Hugging Face's tokenizer"
-            " treats in another way. Export with --format saved_model"
-        )
+    for piece in proto.pieces:
+        if piece.type == piece.USER_DEFINED and not piece.piece.startswith("▁"):
+            raise InputError(
+                f"{vocab.path}: has the symbol {piece.piece}, which Hugging Face's tokenizer treats"
+                " in another way. Export with --format saved_model"
+            )
 
 
 # Configuration -----------------------------------------------------------------
@@ -113,17 +125,13 @@ def model_config(hp, vocab_size) -> dict:
 
 def generation_config(hp) -> dict:
     """The content of generation_config.json: how `generate` searches by default."""
-    config = special_ids() | dict(
+    return special_ids() | dict(
         num_beams=hp.beam,
+        early_stopping=hp.beam > 1,
         max_length=MAX_GENERATED_TOKENS,
-        bad_words_ids=[[PAD], [UNK]] if hp.suppress_unknown else [[PAD]],
+        bad_words_ids=[[PAD], [UNK]],
         no_repeat_ngram_size=hp.no_repeat_ngram,
     )
-    if hp.beam == 1:
-        return config
-    # transformers divides by length**length_penalty, as CTranslate2 does.
-    alpha = hp.alpha if hp.length_penalty == "ctranslate2" else 1.0
-    return config | dict(length_penalty=alpha, early_stopping=True)
 
 
 def tokenizer_config(hp) -> dict:

@@ -7,15 +7,16 @@ one has a single checkpoint, the parameters: it is a tenth as large or smaller.
 import dataclasses
 from pathlib import Path
 
-from checkpoint import make_checkpoint, save
+import numpy as np
+
+from checkpoint import Row, path_of, read_rows, save
 from hparams import save_hparams
-from manifest import make_row, read_rows
-from model_card import copy_facts
-from vocab import fingerprints, save_vocabs
+from variable_names import variables_by_2017_name
+from vocab import save_vocabs
 
 
 def write(loaded, path):
-    """Write the parameters, the hyperparameters, the vocabularies, and the facts of the card.
+    """Write the parameters, the hyperparameters and the vocabularies.
 
     The parameters of several checkpoints are saved as their mean.
 
@@ -23,13 +24,13 @@ def write(loaded, path):
       loaded: LoadedModel.
       path: folder that does not exist yet.
     """
-    newest, vocabs = loaded.paths[-1], loaded.vocabs
-    row = next(row for row in read_rows(newest.parent) if row.name == newest.name)
-    path = Path(path)
-    path.mkdir()
-    save_vocabs(vocabs, path)
-    one = dict(average_checkpoints=1, best=False, vocab_sha256=fingerprints(vocabs))
-    save_hparams(dataclasses.replace(loaded.hp, logdir=str(path), **one))
+    newest = loaded.paths[-1]
+    rows = [row for row in read_rows(newest.parent) if path_of(newest.parent, row) == newest]
+    Path(path).mkdir()
+    save_vocabs(loaded.vocabs, path)
+    hp = dataclasses.replace(loaded.hp, logdir=str(path), average_checkpoints=1, best=False)
+    save_hparams(hp)
+    variables = variables_by_2017_name(loaded.model)
+    arrays = {f"weights/{name}": np.asarray(variable) for name, variable in variables.items()}
     # The score belongs to one checkpoint, not to the mean.
-    save(make_checkpoint(loaded.model), path, [make_row(row.epoch, row.step, row.epoch_done)])
-    copy_facts(newest.parent, path)
+    save(path, [Row(row.epoch, row.step) for row in rows] or [Row(0, 0)], arrays)

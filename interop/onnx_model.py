@@ -24,12 +24,11 @@ import tensorflow as tf
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from ids import BOS, EOS, SPECIALS, UNK
-from inference import beam_arguments, describe_decoding, suppressed_ids
+from inference import describe_decoding, suppressed_ids
 from runtime.errors import InputError
 from runtime.optional import import_optional
 from search import suppress
 from text import INVISIBLE, JOINERS, LOOSE_NON_JOINER, UNJOINED
-from variants.ensemble import Ensemble
 from vocab import SubwordVocab
 
 WEB = Path(__file__).resolve().parent / "web"
@@ -48,9 +47,11 @@ def write(loaded, path, quantization="float32"):
     """
     hp, path = loaded.hp, Path(path)
     source, target = loaded.vocabs
+    if hp.temperature or hp.no_repeat_ngram:
+        raise InputError("the ONNX search has no temperature and no no_repeat_ngram. Set both to 0")
     path.mkdir()
     with quiet():
-        functions = make_functions(in_float32(loaded.model), suppressed_ids(hp, hp.beam))
+        functions = make_functions(loaded.model, suppressed_ids(hp, hp.beam))
         for name, function in functions.items():
             save_onnx(function, path / f"{name}.onnx", quantization)
     for vocab in filter(is_subwords, loaded.vocabs):
@@ -70,17 +71,6 @@ def write(loaded, path, quantization="float32"):
 
 
 # Graphs ------------------------------------------------------------------------
-
-
-def in_float32(model):
-    """Return the model, or a copy that computes in float32 if it does not: ONNX lacks bfloat16."""
-    if isinstance(model, Ensemble):
-        return Ensemble([in_float32(part) for part in model.models])
-    if model.compute_dtype == "float32":
-        return model
-    copy = type(model).from_config(model.get_config() | dict(dtype="float32"))
-    copy.set_weights(model.get_weights())
-    return copy
 
 
 def make_functions(model, suppress_ids) -> dict:
@@ -165,11 +155,6 @@ def save_onnx(function, path, quantization):
     """
     tf2onnx = import_optional("tf2onnx")
     model, _ = tf2onnx.convert.from_function(function, function.input_signature, opset=OPSET)
-    if foreign := {node.op_type for node in model.graph.node if node.domain}:
-        raise InputError(
-            f"{path.name}: ONNX has no {', '.join(sorted(foreign))}. Export with --format"
-            " saved_model"
-        )
     path.write_bytes(model.SerializeToString())
     if quantization == "int8":
         quantize(path)
@@ -204,9 +189,7 @@ def search_settings(hp) -> dict:
         start=BOS,
         end=EOS,
         beam=hp.beam,
-        length_penalty=hp.length_penalty,
         alpha=hp.alpha,
-        early_stopping=beam_arguments(hp, hp.beam, 1)["early_stopping"],
         max_input_tokens=hp.max_input_tokens,
         pad_to=hp.pad_to or 0,
         # A translation of n source tokens has at most n * factor // 10 + extra tokens.
@@ -229,7 +212,6 @@ def describe_tokenizer(vocab) -> dict:
     if not is_subwords(vocab):
         return settings | dict(kind="words")
     proto = ModelProto.FromString(vocab.content)
-    check_splitting(vocab, proto)
     kinds = [piece.type for piece in proto.pieces]
     return settings | dict(
         kind="subwords",
@@ -257,18 +239,6 @@ def encoding_rules(vocab) -> dict:
         # Whether what is replaced is composed with the marks after it, as in NFKC.
         composes=vocab.processor.normalize("ª\u0300") == "▁à",
     )
-
-
-def check_splitting(vocab, proto):
-    """Raise InputError if a sentencepiece model splits text in an unusual way."""
-    trainer, rules = proto.trainer_spec, proto.normalizer_spec
-    is_known = trainer.model_type in (trainer.BPE, trainer.UNIGRAM)
-    spaces = rules.add_dummy_prefix, rules.remove_extra_whitespaces, rules.escape_whitespaces
-    if not is_known or trainer.treat_whitespace_as_suffix or not all(spaces):
-        raise InputError(
-            f"{vocab.path}: splits text in another way than those of prepro.py and of OPUS-MT."
-            " Export with --format saved_model"
-        )
 
 
 def replaced_characters(vocab) -> dict:

@@ -1,38 +1,40 @@
 """Read the checkpoints of the 2017 code."""
 
 import dataclasses
+import re
+from pathlib import Path
 
 import numpy as np
+import tensorflow as tf
 
-from checkpoint import READ_ERRORS, open_checkpoint, restore_error
-from hparams import Hyperparams, check_matches, make_hparams
+from hparams import Hyperparams, check_fixed, make_hparams
 from model import make_model
 from runtime.errors import InputError
-from variable_names import variable_shapes, variables_by_2017_name
-from vocab import WordVocab, fingerprints, load_vocabs
+from variable_names import variables_by_2017_name
+from vocab import WordVocab, load_vocabs
 
 
-def load_original(path, given):
-    """Load a model that the 2017 code trained.
+def load_original(given):
+    """Load the model in a folder without hparams.json, which the 2017 code has trained.
+
+    TensorFlow reads the checkpoint. Its format is not safe against files that were made to do harm.
 
     Args:
       given: dict, the flags that were given.
 
     Returns:
-      (Hyperparams, Transformer, tuple): the tuple is that of `load_vocabs`.
+      (list of Path, Hyperparams, Transformer, tuple): the checkpoint; the tuple is that of
+      `load_vocabs`.
     """
+    path = find_newest(given.get("logdir", Hyperparams.logdir))
     arrays = read_original(path)
-    try:
-        model_args, vocab_sizes = infer_model_args(arrays)
-    except ValueError as error:
-        raise not_original_error(path, error) from None
-    remedy = "Leave the flag out, or give a new --logdir"
-    check_matches(path, original_hparams(model_args), given, remedy)
+    model_args, vocab_sizes = infer_model_args(arrays)
+    fixed = {"recipe": "legacy"} | Hyperparams().model_fields() | model_args
+    for name in {"num_heads", "maxlen", "dropout_rate"} - model_args.keys():
+        del fixed[name]
+    check_fixed(path, fixed, given)
     hp = make_hparams(given | model_args)
-    for name, shape in variable_shapes(hp, *vocab_sizes).items():  # before the model is built
-        if name not in arrays or arrays[name].size != np.prod(shape):
-            raise not_original_error(path, f"{name} is missing or has another shape")
-    min_cnt = find_min_cnt(WordVocab.paths(hp), vocab_sizes, given.get("min_cnt"))
+    min_cnt = find_min_cnt(WordVocab.paths(hp.preprocessed, hp), vocab_sizes, given.get("min_cnt"))
     hp = dataclasses.replace(hp, min_cnt=min_cnt)
     if "num_heads" not in given:
         print(
@@ -41,37 +43,38 @@ def load_original(path, given):
         )
     model = make_model(hp, *vocab_sizes)
     assign_original(model, arrays, path)
-    vocabs = load_vocabs(hp)
-    return dataclasses.replace(hp, vocab_sha256=fingerprints(vocabs)), model, vocabs
+    return [path], hp, model, load_vocabs(hp.preprocessed, hp)
 
 
-def not_original_error(path, problem) -> InputError:
-    """Return the error for a checkpoint with other arrays than those of the 2017 code."""
-    return InputError(
-        f"{path}: not a checkpoint of the 2017 code ({problem}). Copy the checkpoint again"
-    )
-
-
-def is_original(path) -> bool:
-    """Whether a checkpoint was saved by the 2017 code: it has the names of TensorFlow 1."""
-    try:
-        with open_checkpoint(path) as reader:
-            return reader.has_tensor("encoder/enc_embed/lookup_table")
-    except READ_ERRORS as error:
-        raise restore_error(path, error) from None
+def find_newest(logdir) -> Path:
+    """Return the newest checkpoint in a folder, without the suffixes of its files."""
+    logdir = Path(logdir)
+    if (logdir / "checkpoint").exists():
+        state = tf.train.get_checkpoint_state(logdir)
+        return logdir / Path(state.model_checkpoint_path).name  # the folder may have been moved
+    paths = [path.with_suffix("") for path in logdir.glob("*.index")]
+    steps = {path: int(re.search("[0-9]*$", path.name)[0] or 0) for path in paths}
+    if not steps:
+        raise InputError(
+            f"{logdir}: holds no checkpoint. Train a model with `python train.py`, or name the"
+            " folder of a model with --logdir"
+        )
+    return max(steps, key=steps.get)
 
 
 def read_original(path) -> dict:
     """Read the arrays of a checkpoint of the 2017 code by name, without Adam's state."""
     try:
-        with open_checkpoint(path) as reader:
-            names = [name for name in reader.get_variable_to_shape_map() if "Adam" not in name]
-            arrays = {name: reader.get_tensor(name) for name in names}
-    except READ_ERRORS as error:
-        raise restore_error(path, error) from None
-    if "decoder/dec_embed/lookup_table" not in arrays:
+        reader = tf.train.load_checkpoint(str(path))
+        names = [name for name in reader.get_variable_to_shape_map() if "Adam" not in name]
+        arrays = {name: reader.get_tensor(name) for name in names}
+    except (ValueError, RuntimeError, tf.errors.OpError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InputError(f"{path}: cannot be read ({reason}). Copy its files again") from None
+    if not {"encoder/enc_embed/lookup_table", "decoder/dec_embed/lookup_table"} <= arrays.keys():
         raise InputError(
-            f"{path}: this checkpoint of the 2017 code has no decoder. Use one of a Transformer"
+            f"{path}: not a checkpoint of a Transformer of the 2017 code. Name the folder of a"
+            " model, with its hparams.json"
         )
     return arrays
 
@@ -84,9 +87,6 @@ def infer_model_args(arrays):
 
     Returns:
       (dict, (int, int)): the arguments, and the sizes of the two vocabularies.
-
-    Raises:
-      ValueError: the arrays of a model have other shapes.
     """
     source_vocab, hidden_units = arrays["encoder/enc_embed/lookup_table"].shape
     target_vocab, _ = arrays["decoder/dec_embed/lookup_table"].shape
@@ -99,21 +99,6 @@ def infer_model_args(arrays):
     return model_args, (source_vocab, target_vocab)
 
 
-def original_hparams(model_args) -> dict:
-    """The hyperparameters of a model of the 2017 code that its checkpoint or its code fixes.
-
-    Args:
-      model_args: dict of `infer_model_args`.
-    """
-    defaults = Hyperparams()
-    fixed = {name: getattr(defaults, name) for name in ("recipe", "tokenizer", "sinusoid")}
-    fixed |= {name: getattr(defaults, name) for name in ("best", "average_checkpoints")}
-    fixed |= defaults.model_fields() | model_args
-    for name in {"num_heads", "maxlen", "dropout_rate"} - model_args.keys():
-        del fixed[name]
-    return fixed
-
-
 def assign_original(model, arrays, source="the 2017 model"):
     """Set the variables of a built `Transformer` to the arrays of a 2017 checkpoint.
 
@@ -123,18 +108,14 @@ def assign_original(model, arrays, source="the 2017 model"):
     Args:
       source: path of the checkpoint, for messages.
     """
-    remedy = "Copy the checkpoint again"
     for name, variable in variables_by_2017_name(model).items():
-        if name not in arrays:
-            raise InputError(f"{source}: the array {name} is missing. {remedy}")
-        if arrays[name].size != np.prod(variable.shape):
-            saved, expected = arrays[name].shape, tuple(variable.shape)
+        array = arrays.get(name, np.zeros(0))
+        if array.size != np.prod(variable.shape) or not np.isfinite(array).all():
             raise InputError(
-                f"{source}: the array {name} has shape {saved}, not {expected}. {remedy}"
+                f"{source}: the array {name} of shape {array.shape} is missing, damaged or does not"
+                f" fit the model, which has {tuple(variable.shape)}. Copy the checkpoint again"
             )
-        if arrays[name].dtype.kind != "f" or not np.isfinite(arrays[name]).all():
-            raise InputError(f"{source}: the array {name} has no finite numbers. {remedy}")
-        variable.assign(arrays[name].reshape(variable.shape))
+        variable.assign(array.reshape(variable.shape))
 
 
 def find_min_cnt(paths, vocab_sizes, min_cnt=None) -> int:
@@ -150,10 +131,8 @@ def find_min_cnt(paths, vocab_sizes, min_cnt=None) -> int:
     for candidate in candidates:
         if [(side >= candidate).sum() for side in counts] == list(vocab_sizes):
             return int(candidate)
-    tried = "no --min_cnt" if min_cnt is None else f"--min_cnt {min_cnt}"
     raise InputError(
-        f"{paths[0]} and {paths[1]} are not the vocabularies of this model. It has"
-        f" {vocab_sizes[0]} and {vocab_sizes[1]} words, but {tried} leaves that many of the"
-        f" {len(counts[0])} and {len(counts[1])} in the files. Copy the model's own files there,"
-        " or name their folder with --preprocessed"
+        f"{paths[0]} and {paths[1]} are not the vocabularies of this model, which has"
+        f" {vocab_sizes[0]} and {vocab_sizes[1]} words. Copy the model's own files there, name"
+        " their folder with --preprocessed, or give the right --min_cnt"
     )

@@ -11,10 +11,8 @@ here has the special tokens first. So its tokens have other ids than in vocab.js
 `Tokens.rows` says where the vector of each is.
 """
 
-import contextlib
 import dataclasses
-import functools
-import hashlib
+import json
 import re
 import tempfile
 from pathlib import Path
@@ -22,18 +20,17 @@ from typing import NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from hparams import Hyperparams, make_hparams
 from ids import BOS, EOS, PAD, SPECIALS, UNK
 from interop.marian_names import PAD_LOGIT, layer_places, unit_order
-from runtime.errors import MALFORMED_JSON, InputError
-from runtime.files import check_regular_file, is_utf8, read_json
-from runtime.flags import AUTO
+from runtime.errors import InputError
 from runtime.optional import import_optional
-from vocab import SubwordVocab, fingerprints
+from variable_names import variables_by_2017_name
+from vocab import SubwordVocab
 
-CONFIG, PARAMETERS, PICKLED = "config.json", "model.safetensors", "pytorch_model.bin"
+CONFIG, PARAMETERS = "config.json", "model.safetensors"
 ACTIVATION_NAMES = dict(relu="relu", swish="swish", silu="swish")  # their names here
 START_NAMES = "<s>", SPECIALS[BOS]
 SPECIAL_NAMES = {*SPECIALS, "<s>", "<pad>", "<unk>", "</s>"}
@@ -48,7 +45,6 @@ TIED = {
     ),
     "model.decoder.embed_tokens.weight": ("lm_head.weight",),
 }
-MAX_REASON_CHARS = 250  # of what a message repeats, since it may be long
 UNSEEN_BIAS = -10.0  # of a token that Marian cannot write, below the bias of <UNK>
 DOWNLOAD_AGAIN = "Download the folder again"
 
@@ -62,77 +58,45 @@ class Tokens(NamedTuple):
 
 
 class Pretrained(NamedTuple):
-    """A model in the format of Hugging Face, before TensorFlow is loaded."""
+    """A model in the format of Hugging Face."""
 
     folder: Path
     hp: Hyperparams
     vocabs: tuple  # (Vocab, Vocab)
     sides: tuple  # (Tokens, Tokens), of source and target; the same object if they are joint
-    num_rows: tuple  # (int, int), of Marian's matrices
-
-    def describe(self) -> str:
-        """Name the file of the parameters, for messages."""
-        return PARAMETERS
-
-    def identify(self) -> str:
-        """Return a digest of that file, to compare between workers."""
-        with open(self.folder / PARAMETERS, "rb") as file:
-            return f"{PARAMETERS} ({hashlib.file_digest(file, 'sha256').hexdigest()[:8]})"
 
     def restore(self, model):
         """Set the parameters of a built model."""
-        from variable_names import variables_by_2017_name
-
-        variables = variables_by_2017_name(model)
-        with open_parameters(self) as read:
-            for name, array in convert_parameters(self, read):
+        path, variables = self.folder / PARAMETERS, variables_by_2017_name(model)
+        safetensors = import_optional("safetensors")
+        try:
+            for name, array in convert_parameters(self, read_parameters(path)):
                 variables[name].assign(array)
-
-
-def is_pretrained(folder) -> bool:
-    """Whether a folder looks like a model in the format of Hugging Face."""
-    return (Path(folder) / CONFIG).is_file()
+        except (LookupError, OSError, ValueError, safetensors.SafetensorError) as error:
+            raise InputError(f"{path}: does not fit {CONFIG} ({error}). {DOWNLOAD_AGAIN}") from None
 
 
 def read_pretrained(folder, flags) -> Pretrained:
-    """Read the settings and vocabularies, and check the names and shapes of the parameters.
+    """Read the settings and vocabularies.
 
     Args:
       flags: dict, those of the command line.
     """
     folder = Path(folder)
-    config = read_settings(folder / CONFIG)
-    fields = model_fields(folder / CONFIG, config)
-    fields |= languages(folder, flags)
-    try:
-        hp = make_hparams(fields)
-    except InputError as error:
-        raise InputError(f"{folder / CONFIG}: {cut(error)}") from None
-    joint = hp.joint_vocab
-    keys = dict(pad="pad_token_id", eos="eos_token_id", start="decoder_start_token_id")
-    special = {name: require(folder / CONFIG, config, key, int) for name, key in keys.items()}
-    num_rows = (config["vocab_size"], config.get("decoder_vocab_size", config["vocab_size"]))
-    models = [read_sentencepiece(folder / f"{side}.spm") for side in ("source", "target")]
-    names = ["vocab.json", "vocab.json" if joint else "target_vocab.json"]
-    if joint:
-        tokens = arrange_tokens(folder / names[0], special, num_rows[0], models)
-        sides = tokens, tokens
-    else:
-        sides = tuple(
-            arrange_tokens(folder / name, special, count, [model])
-            for name, count, model in zip(names, num_rows, models, strict=True)
+    if not (folder / PARAMETERS).exists():
+        raise InputError(
+            f"{folder / PARAMETERS}: no such file. Name the folder of a model. Convert"
+            " pytorch_model.bin with AutoModelForSeq2SeqLM.from_pretrained and save_pretrained"
         )
-    contents = [
-        make_sentencepiece(folder / f"{name}.spm", model, tokens, name == "source")
-        for name, model, tokens in zip(("source", "target"), models, sides, strict=True)
-    ]
-    vocabs = load_sentencepiece_models(folder, hp, contents)
-    size = len(vocabs[0]) if joint else AUTO  # two may differ
-    chosen = dict(vocab_size=size, vocab_sha256=fingerprints(vocabs), given={})
-    hp = dataclasses.replace(hp, **chosen, logdir=str(folder))
-    pretrained = Pretrained(folder, hp, vocabs, sides, num_rows)
-    with open_parameters(pretrained):
-        return pretrained
+    try:
+        config = read_settings(folder / CONFIG)
+        hp = make_hparams(model_fields(folder / CONFIG, config) | languages(folder, flags))
+        sides, vocabs = read_vocabularies(folder, config, hp)
+    except (DecodeError, KeyError, OSError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"  # a KeyError has only the key
+        raise InputError(f"{folder}: no Marian model ({reason}). {DOWNLOAD_AGAIN}") from None
+    hp = dataclasses.replace(hp, vocab_size=len(vocabs[0]), logdir=str(folder))
+    return Pretrained(folder, hp, vocabs, sides)
 
 
 # Settings ----------------------------------------------------------------------
@@ -140,44 +104,23 @@ def read_pretrained(folder, flags) -> Pretrained:
 
 def read_settings(path) -> dict:
     """Read a JSON file that holds an object."""
-    try:
-        content = read_json(path)
-        if not isinstance(content, dict):
-            raise ValueError("it is not an object")
-    except (OSError, *MALFORMED_JSON) as error:
-        raise InputError(f"{path}: cannot be read ({cut(error)}). {DOWNLOAD_AGAIN}") from None
-    return content
-
-
-def cut(value) -> str:
-    """Return the beginning of a value as text."""
-    return str(value)[:MAX_REASON_CHARS]
-
-
-def require(path, settings, name, kind, default=None):
-    """Return a value of a settings file; raise InputError if it is missing or of another type."""
-    value = settings.get(name, default)
-    if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
-        raise InputError(f"{path}: {name} is {cut(repr(value))}, of another type. {DOWNLOAD_AGAIN}")
-    return value
+    return dict(json.loads(path.read_text("utf-8")))
 
 
 def model_fields(path, config) -> dict:
-    """Return the hyperparameters that config.json describes, after checks."""
-    kind = config.get("model_type")
-    if kind != "marian":
-        raise InputError(
-            f"{path}: describes a model of the type {cut(repr(kind))}. --start_from reads models"
-            " of the type 'marian', and folders of train.py"
-        )
-    get = functools.partial(require, path, config)
-    sizes = {name: get(f"encoder_{name}", int) for name in ("attention_heads", "ffn_dim")}
-    for name, size in sizes.items():
-        if (other := get(f"decoder_{name}", int)) != size:
-            raise InputError(
-                f"{path}: encoder_{name} is {size}, and decoder_{name} is {other}. Only models"
-                " where both are equal can be read"
-            )
+    """Return the hyperparameters that config.json describes.
+
+    Raises:
+      InputError: the model is of a kind that this project does not have.
+    """
+    heads, ffn_dim = config.get("encoder_attention_heads"), config.get("encoder_ffn_dim")
+    needed = dict(
+        model_type=("marian",),
+        activation_function=(*ACTIVATION_NAMES,),
+        scale_embedding=(True,),
+        decoder_attention_heads=(heads,),
+        decoder_ffn_dim=(ffn_dim,),
+    )
     usual = dict(  # settings that only old files have, with their usual values
         normalize_before=False,
         normalize_embedding=False,
@@ -185,37 +128,32 @@ def model_fields(path, config) -> dict:
         static_position_embeddings=True,
         tie_word_embeddings=True,
     )
-    needed = {name: (value,) for name, value in usual.items()}
-    needed |= dict(activation_function=(*ACTIVATION_NAMES,), scale_embedding=(True,))
-    for name, values in needed.items():
+    for name, values in (needed | {name: (value,) for name, value in usual.items()}).items():
         value = config.get(name, usual.get(name))
         if value not in values:
             raise InputError(
-                f"{path}: {name} is {cut(repr(value))}. Only models with"
-                f" {' or '.join(map(repr, values))} can be read"
+                f"{path}: {name} is {value!r}. --start_from reads folders of train.py, and Marian"
+                f" models with {' or '.join(map(repr, values))}"
             )
-    joint = get("share_encoder_decoder_embeddings", bool, True)
-    size = get("vocab_size", int)
-    if get("decoder_vocab_size", int, size) != size and joint:
-        raise InputError(f"{path}: one vocabulary has two sizes. {DOWNLOAD_AGAIN}")
+    joint = config.get("share_encoder_decoder_embeddings", True)
     return dict(
         recipe="paper",
-        maxlen=get("max_position_embeddings", int),
-        hidden_units=get("d_model", int),
-        ffn_units=sizes["ffn_dim"],
+        maxlen=config["max_position_embeddings"],
+        hidden_units=config["d_model"],
+        ffn_units=ffn_dim,
         ffn_activation=ACTIVATION_NAMES[config["activation_function"]],
-        num_blocks=get("encoder_layers", int),
-        decoder_blocks=get("decoder_layers", int),
-        num_heads=sizes["attention_heads"],
+        num_blocks=config["encoder_layers"],
+        decoder_blocks=config["decoder_layers"],
+        num_heads=heads,
         positions="paired_sinusoid",
         joint_vocab=joint,
         tied_embeddings=joint,
         output_bias=joint,
         pad_logit=False,
         dropout_on="sublayers",
-        dropout_rate=get("dropout", (int, float), 0.0),
-        attention_dropout=get("attention_dropout", (int, float), 0.0),
-        ffn_dropout=get("activation_dropout", (int, float), 0.0),
+        dropout_rate=config.get("dropout", 0.0),
+        attention_dropout=config.get("attention_dropout", 0.0),
+        ffn_dropout=config.get("activation_dropout", 0.0),
     )
 
 
@@ -230,7 +168,7 @@ def languages(folder, flags) -> dict:
         lang = flags.get(name, settings.get(name))
         if name not in flags and not (isinstance(lang, str) and LANGUAGE.fullmatch(lang)):
             raise InputError(
-                f"{path}: {name} is {cut(repr(lang))}, not the code of one language. Add --{name}"
+                f"{path}: {name} is {lang!r}, not the code of one language. Add --{name}"
             )
         langs[name] = lang
     return langs
@@ -239,23 +177,29 @@ def languages(folder, flags) -> dict:
 # Vocabularies --------------------------------------------------------------------
 
 
-def read_sentencepiece(path) -> ModelProto:
-    """Read a sentencepiece model. The vocabulary that is made of it is checked."""
-    try:
-        model = ModelProto.FromString(path.read_bytes())
-        if not all(isinstance(piece.piece, str) for piece in model.pieces):  # else they are bytes
-            raise ValueError("a subword is not UTF-8")
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror.lower()}. {DOWNLOAD_AGAIN}") from None
-    except (DecodeError, ValueError) as error:
-        problem = f"not a sentencepiece model ({cut(error)})"
-        raise InputError(f"{path}: {problem}. {DOWNLOAD_AGAIN}") from None
-    if model.trainer_spec.model_type not in (TrainerSpec.UNIGRAM, TrainerSpec.BPE):
-        raise InputError(f"{path}: splits text neither into unigrams nor by BPE. {DOWNLOAD_AGAIN}")
-    return model
+def read_vocabularies(folder, config, hp) -> tuple:
+    """Return the `Tokens` of source and target, and their vocabularies, which no file holds."""
+    names = ("source", "target")
+    models = [ModelProto.FromString((folder / f"{name}.spm").read_bytes()) for name in names]
+    if hp.joint_vocab:
+        sides = (arrange_tokens(folder / "vocab.json", config, models),) * 2
+    else:
+        files = folder / "vocab.json", folder / "target_vocab.json"
+        pairs = zip(files, models, strict=True)
+        sides = tuple(arrange_tokens(file, config, [model]) for file, model in pairs)
+    files = ["bpe.source", "bpe"]
+    if not hp.joint_vocab:
+        files = [f"bpe.{hp.source_lang}", f"bpe.{hp.target_lang}"]
+    vocabs = []
+    with tempfile.TemporaryDirectory() as temporary:
+        for name, file, model, tokens in zip(names, files, models, sides, strict=True):
+            path = Path(temporary) / f"{file}.model"
+            path.write_bytes(make_sentencepiece(model, tokens, name == "source"))
+            vocabs.append(SubwordVocab(path))
+    return sides, tuple(vocabs)
 
 
-def arrange_tokens(path, special, num_rows, models) -> Tokens:
+def arrange_tokens(path, config, models) -> Tokens:
     """Give each token its id here: the special ones first, then those of a vocabulary file.
 
     The sentencepiece models may have subwords that the file lacks. Marian reads them as `<UNK>`,
@@ -264,27 +208,18 @@ def arrange_tokens(path, special, num_rows, models) -> Tokens:
 
     Args:
       path: vocab.json.
-      special: dict, the rows of the tokens pad, eos and start.
-      num_rows: of Marian's matrix.
+      config: config.json, which names the rows of the tokens pad, eos and start.
       models: the sentencepiece models.
     """
-    ids = read_settings(path)
-    if not is_utf8("".join(ids)):
-        raise InputError(f"{path}: a token is not UTF-8. {DOWNLOAD_AGAIN}")
-    valid = all(isinstance(i, int) and 0 <= i < num_rows for i in ids.values())
-    if not valid or len({*ids.values()}) < len(ids):
-        raise InputError(
-            f"{path}: the ids are not different numbers from 0 to {num_rows - 1}. {DOWNLOAD_AGAIN}"
-        )
-    unknown = next((ids[name] for name in ("<unk>", SPECIALS[UNK]) if name in ids), num_rows)
-    rows = special["pad"], unknown, special["start"], special["eos"]  # in the order of `ids`
-    if not all(0 <= row < num_rows for row in rows):
-        raise InputError(f"{path}: lacks a special token. {DOWNLOAD_AGAIN}")
+    ids, start = read_settings(path), config["decoder_start_token_id"]
+    unknown = ids["<unk>" if "<unk>" in ids else SPECIALS[UNK]]
+    # In the order of `ids`.
+    rows = config["pad_token_id"], unknown, start, config["eos_token_id"]
     ordinary = sorted((i, name) for name, i in ids.items() if name not in SPECIAL_NAMES)
     pieces = [piece.piece for model in models for piece in usual_pieces(model)]
     missing = [name for name in dict.fromkeys(pieces) if name not in ids]
     # Most models have no token of their own for the start.
-    has_start = special["start"] in [ids.get(name) for name in START_NAMES]
+    has_start = start in [ids.get(name) for name in START_NAMES]
     special_bias = [PAD_LOGIT, 0.0, 0.0 if has_start else PAD_LOGIT, 0.0]
     return Tokens(
         names=[*SPECIALS, *(name for _, name in ordinary), *missing],
@@ -304,7 +239,7 @@ def usual_pieces(model) -> list:
     return [p for p in pieces if not LANGUAGE_TOKEN.fullmatch(p.piece.removeprefix("▁"))]
 
 
-def make_sentencepiece(path, model, tokens, is_source) -> bytes:
+def make_sentencepiece(model, tokens, is_source) -> bytes:
     """Make a sentencepiece model that splits text in the same way, with the ids here.
 
     A token that the model lacks, as those of the other language, is unused: no text has it.
@@ -327,93 +262,23 @@ def make_sentencepiece(path, model, tokens, is_source) -> bytes:
         else:
             made.pieces.add(piece=name, type=kinds.UNUSED)
     trainer = made.trainer_spec
-    unused = sum(piece.type == kinds.UNUSED for piece in made.pieces)
-    if trainer.model_type == trainer.BPE and unused:
-        raise InputError(
-            f"{path}: lacks {unused} tokens of the vocabulary, which BPE would join. Only unigrams"
-            " can be read where the two languages differ"
-        )
     trainer.vocab_size = len(tokens.names)
     trainer.pad_id, trainer.unk_id, trainer.bos_id, trainer.eos_id = PAD, UNK, BOS, EOS
     trainer.pad_piece, trainer.unk_piece, trainer.bos_piece, trainer.eos_piece = SPECIALS
     return made.SerializeToString(deterministic=True)
 
 
-def load_sentencepiece_models(folder, hp, contents) -> tuple:
-    """Load the vocabularies, which are in no file of the folder.
-
-    Args:
-      contents: list of bytes, the sentencepiece models of source and target.
-    """
-    two = {"bpe.source": ""} if hp.joint_vocab else {}
-    paths = SubwordVocab.paths(dataclasses.replace(hp, vocab_sha256=two))
-    with tempfile.TemporaryDirectory() as temporary:
-        vocabs = []
-        for path, content in zip(paths, contents, strict=True):
-            copy = Path(temporary) / path.name
-            copy.write_bytes(content)
-            try:
-                vocabs.append(SubwordVocab(copy))
-            except InputError as error:
-                raise InputError(str(error).replace(temporary, str(folder))) from None
-            vocabs[-1].path = folder / path.name
-    return tuple(vocabs)
-
-
 # Parameters --------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def open_parameters(pretrained):
-    """Context manager: a function that returns a tensor of model.safetensors by its name.
-
-    The names and shapes are checked before.
-    """
-    path, pickled = pretrained.folder / PARAMETERS, pretrained.folder / PICKLED
-    if pickled.exists() and not path.exists():
-        raise InputError(
-            f"{pickled}: is a file of pickled objects, which can run any program when it is read."
-            f" Convert it to {PARAMETERS} with transformers: load the model with"
-            " AutoModelForSeq2SeqLM.from_pretrained, and save it with save_pretrained"
-        )
-    if not path.exists():
-        raise InputError(f"{path}: no such file. Save all parameters in one file of this name")
-    check_regular_file(path, f"the parameters are needed. {DOWNLOAD_AGAIN}")
-    safetensors = import_optional("safetensors")
-    try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            check_shapes(path, file, expected_shapes(pretrained))
-            yield functools.partial(read_tensor, path, file)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise InputError(f"{path}: cannot be read ({cut(error)}). {DOWNLOAD_AGAIN}") from None
-
-
-def check_shapes(path, file, expected):
-    """Raise InputError unless an open safetensors file has these shapes, a dict by name."""
-    for name, shape in expected.items():
-        stored = stored_name(file, name)
-        found = tuple(file.get_slice(stored).get_shape()) if stored else "missing"
-        if found != shape:
-            raise InputError(
-                f"{path}: {name} is {found}, and {CONFIG} describes {shape}. {DOWNLOAD_AGAIN}"
-            )
-
-
-def stored_name(file, name) -> str | None:
-    """Return the name that a tensor has in an open safetensors file; None if it is missing."""
-    present = {*file.keys()}
-    return next((tied for tied in (name, *TIED.get(name, ())) if tied in present), None)
-
-
-def read_tensor(path, file, name):
-    """Read a tensor of an open safetensors file as float32."""
-    try:
-        array = np.asarray(file.get_tensor(stored_name(file, name)), np.float32)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{path}: {name} cannot be read ({error}). {DOWNLOAD_AGAIN}") from None
-    if not np.isfinite(array).all():
-        raise InputError(f"{path}: {name} is not finite. {DOWNLOAD_AGAIN}")
-    return array
+def read_parameters(path) -> dict:
+    """Return the tensors of model.safetensors by their names, also those that are tied."""
+    tensors = import_optional("safetensors.numpy").load_file(path)
+    for name, tied in TIED.items():
+        for other in tied:
+            if other in tensors:
+                tensors.setdefault(name, tensors[other])
+    return {name: np.asarray(array, np.float32) for name, array in tensors.items()}
 
 
 def embedding_names(hp) -> tuple[str, str]:
@@ -423,38 +288,23 @@ def embedding_names(hp) -> tuple[str, str]:
     return "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
 
 
-def expected_shapes(pretrained) -> dict:
-    """Return the shapes of all parameters that are read, by name."""
-    hp, C = pretrained.hp, pretrained.hp.hidden_units
-    shapes = {"final_logits_bias": (1, pretrained.num_rows[1])}
-    for name, count in zip(embedding_names(hp), pretrained.num_rows, strict=True):
-        shapes[name] = (count, C)
-    for name in layer_places(hp):
-        *_, layer, kind = name.split(".")
-        outputs = (hp.ffn_units if layer == "fc1" else C,)
-        inputs = (hp.ffn_units if layer == "fc2" else C,)
-        is_matrix = kind == "weight" and not layer.endswith("layer_norm")
-        shapes[name] = outputs + inputs if is_matrix else outputs
-    return shapes
-
-
-def convert_parameters(pretrained, read):
+def convert_parameters(pretrained, tensors):
     """Yield the name of each variable, as in `variables_by_2017_name`, and its value.
 
     Args:
-      read: function that returns a tensor of Marian by its name.
+      tensors: those of Marian by their names.
     """
     hp, target = pretrained.hp, pretrained.sides[1]
     order = np.argsort(unit_order(hp.hidden_units))  # back to the order here
     for name, (variable, unit_axes) in layer_places(hp).items():
-        array = read(name).T
+        array = tensors[name].T
         for axis in unit_axes:
             array = array.take(order, axis)
         yield variable, array
-    bias = read("final_logits_bias")[0, target.rows] + np.array(target.added_bias, np.float32)
+    bias = tensors["final_logits_bias"][0, target.rows] + np.array(target.added_bias, np.float32)
     yield "dense/bias", bias
     source_table, target_table = (
-        read(name)[side.rows][:, order]
+        tensors[name][side.rows][:, order]
         for name, side in zip(embedding_names(hp), pretrained.sides, strict=True)
     )
     if hp.joint_vocab:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from ids import EOS, UNK
 from inference import make_search, truncate_at_eos_tf
-from runtime.errors import InputError
+from runtime.optional import import_optional
 from text import INVISIBLE, JOINERS, LOOSE_NON_JOINER, UNJOINED, clean
 from vocab import SubwordVocab, WordVocab
 
@@ -22,26 +22,13 @@ INVISIBLE_RE2, JOINERS_RE2, LOOSE_RE2 = (
 )
 
 
-def import_tensorflow_text():
-    """Import the package tensorflow_text, which only a SavedModel needs."""
-    try:
-        import tensorflow_text
-    except (ImportError, tf.errors.NotFoundError) as error:  # the second: for another TensorFlow
-        reason, *_ = str(error).splitlines()
-        raise InputError(
-            f"tensorflow-text cannot be imported ({reason}), and a SavedModel needs it."
-            " Install it with `pip install tensorflow-text`, which has releases for Python 3.11 to"
-            " 3.13, or use --format onnx"
-        ) from None
-    return tensorflow_text
-
-
 class TextOps(tf.Module):
     """Normalizes text with TensorFlow ops."""
 
     def __init__(self):
         super().__init__()
-        self.compose = partial(import_tensorflow_text().normalize_utf8, normalization_form="NFC")
+        normalize = import_optional("tensorflow_text").normalize_utf8
+        self.compose = partial(normalize, normalization_form="NFC")
 
     def normalize(self, lines):
         """Normalize sentences (N,) as `text.normalize` does."""
@@ -61,7 +48,7 @@ class SubwordOps(TextOps):
 
     def __init__(self, source, target):
         super().__init__()
-        make_tokenizer = import_tensorflow_text().SentencepieceTokenizer
+        make_tokenizer = import_optional("tensorflow_text").SentencepieceTokenizer
         # With names: a program that loads the model would give both tokenizers one resource.
         self.source = make_tokenizer(source.content, tf.int32, add_eos=True, name="source")
         self.target = make_tokenizer(target.content, name="target")

@@ -12,28 +12,20 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from ids import EOS, SPECIALS, UNK, RaggedIds
+from ids import EOS, RaggedIds
 from inference import decoding_batches
 from modules import shift_right
 from runtime.files import atomic_open
 from variants.ensemble import Ensemble
 from variants.rnn import RecurrentModel
-from vocab import WordVocab, truncate_at_eos
+from vocab import truncate_at_eos
 
 MAX_PICTURE_TOKENS = 100  # on each axis of a picture
 # With this resolution, a map of one head and 16 tokens has 350 pixels. TensorBoard shrinks larger
 # pictures to this width, which would make the tokens unreadable.
 TENSORBOARD_DPI = 78
 # Fallback fonts: no single font covers all scripts.
-FONTS = (
-    "DejaVu Sans",
-    "Noto Sans CJK JP",
-    "Noto Sans CJK SC",
-    "WenQuanYi Zen Hei",
-    "Hiragino Sans",
-    "Microsoft YaHei",
-    "Arial Unicode MS",
-)
+FONTS = ("DejaVu Sans", "Noto Sans CJK JP", "Hiragino Sans", "Microsoft YaHei", "Arial Unicode MS")
 
 # Computing ---------------------------------------------------------------------
 
@@ -173,42 +165,11 @@ def align_translations(loaded, translations) -> list[str]:
     return word_alignments(
         loaded,
         [
-            (translation.ids, ids_by_words(loaded, hypothesis))
+            (translation.ids, hypothesis.ids)
             for translation in translations
             for hypothesis in translation.hypotheses
         ],
     )
-
-
-def replace_unknown(loaded, translations) -> list:
-    """Replace each `<UNK>` by the source word that it pays the most attention to.
-
-    Args:
-      loaded: LoadedModel of words.
-      translations: list of Translation.
-    """
-    hypotheses = [[*translation.hypotheses] for translation in translations]
-    places = [
-        (row, i)
-        for row, own in enumerate(hypotheses)
-        for i, _ in enumerate(own)
-        if UNK in own[i].ids
-    ]
-    X = RaggedIds.from_lists([translations[row].ids for row, _ in places])
-    Y = [hypotheses[row][i].ids for row, i in places]
-    for (row, i), y, weights in zip(places, Y, alignments(loaded, X, Y), strict=True):
-        source_words = loaded.vocabs[0].prepare([translations[row].line])[0].split()
-        attended = weights[: len(y), :-1].argmax(axis=1)  # (T_y,), not that of </S>
-        words = hypotheses[row][i].text.split()
-        # From the end, since a --prefix may have words that are no tokens.
-        for j in range(-min(len(words), len(y)), 0):
-            if words[j] == SPECIALS[UNK]:
-                words[j] = source_words[attended[j]]
-        hypotheses[row][i] = hypotheses[row][i]._replace(text=" ".join(words))
-    return [
-        translation._replace(hypotheses=own)
-        for translation, own in zip(translations, hypotheses, strict=True)
-    ]
 
 
 def word_indices(ids, vocab) -> list[int]:
@@ -216,20 +177,6 @@ def word_indices(ids, vocab) -> list[int]:
     begins = [*map(vocab.starts_word, ids)]
     begins[0] = True
     return [count - 1 for count in itertools.accumulate(begins)]
-
-
-def ids_by_words(loaded, hypothesis) -> list[int]:
-    """Return the ids of a `Hypothesis`, such that their words are those of its text.
-
-    An unknown character is a part of a word for the tokenizer, but a word of its own in the text,
-    ⁇, or the character that a given prefix has. Only such texts are encoded again.
-    """
-    ids, vocab = hypothesis.ids, loaded.vocabs[1]
-    if not ids or isinstance(vocab, WordVocab):
-        return ids
-    if word_indices(ids, vocab)[-1] + 1 == len(hypothesis.text.split()):
-        return ids
-    return vocab.encode([hypothesis.text])[0][:-1]  # without </S>
 
 
 def append_eos(ids, hp) -> list:

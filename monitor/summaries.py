@@ -5,16 +5,14 @@ The functions write to the default summary writer.
 
 import contextlib
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
 import regex
 import tensorflow as tf
-from tensorboard.plugins import projector
 from tensorboard.plugins.hparams import api as hparams_plugin
 
-from checkpoint import checkpoint_key
+from hparams import FIELDS
 from ids import BOS, SPECIALS, UNK
 from monitor.attention_maps import (
     MAX_PICTURE_TOKENS,
@@ -22,44 +20,30 @@ from monitor.attention_maps import (
     figure_to_array,
     plot_heads,
 )
-from runtime.files import atomic_write
-from variable_names import variables_by_2017_name
 
 SAMPLES = 10  # sentences of the development set in the table of translations
 MAX_DRAWN_TOKENS = 16  # of the sentence whose attention is drawn, if there is one so short
-PROFILE_SKIP_STEPS = 10  # the profile leaves out so many batches at first
 
 
-class EventFile:
-    """TensorBoard's event file. When it cannot be written, training continues without it."""
+def read_events(path):
+    """Yield the events of a file. The last one of a training that was killed may be cut off."""
+    with contextlib.suppress(tf.errors.DataLossError):
+        for record in tf.data.TFRecordDataset(str(path)):
+            yield tf.compat.v1.Event.FromString(record.numpy())
 
-    def __init__(self):
-        self.writer, self.ended = tf.summary.create_noop_writer(), False
 
-    def open(self, logdir, prepare):
-        """Open a new file in `logdir`, after calling the function `prepare`."""
-        self.logdir = logdir
-        with errors_end(self):
-            prepare()
-            self.writer = tf.summary.create_file_writer(os.fspath(logdir))
+def cut_events(logdir, last_step):
+    """Remove the events after a step, from whose checkpoint a training resumes.
 
-    @contextlib.contextmanager
-    def recording(self):
-        """Context manager: the summaries written inside are in the file afterwards."""
-        with errors_end(self), self.writer.as_default():  # which flushes at its end
-            yield
-
-    def end(self, error):
-        """Write no more, and print why."""
-        if isinstance(error.__context__, KeyboardInterrupt):  # closing the file failed, too
-            raise error.__context__ from None
-        if not self.ended:
-            reason = describe(error)
-            print(
-                f"{self.logdir}: TensorBoard's curves end here ({reason}). Training continues",
-                file=sys.stderr,
-            )
-        self.writer, self.ended = tf.summary.create_noop_writer(), True
+    TensorBoard leaves them out by itself, but only where it has its data server.
+    """
+    for path in Path(logdir).glob("events.out.tfevents.*"):
+        size = 0
+        for event in read_events(path):
+            if event.step > last_step:
+                break
+            size += 16 + event.ByteSize()  # with its length and two checksums
+        os.truncate(path, size)
 
 
 def write_hparams_and_graph(hp, graph):
@@ -69,23 +53,9 @@ def write_hparams_and_graph(hp, graph):
       hp: Hyperparams.
       graph: tf.Graph.
     """
-    fields = [f for f in hp.declared() if f.type is not str or f.metadata["choices"]]
-    hparams_plugin.hparams({field.name: getattr(hp, field.name) for field in fields}, hp.logdir)
+    names = [name for name, f in FIELDS.items() if f.type is not str or f.metadata["choices"]]
+    hparams_plugin.hparams({name: getattr(hp, name) for name in names}, hp.logdir)
     tf.summary.graph(graph.as_graph_def())
-
-
-def write_projector(hp, model, vocabs):
-    """Write the configuration of the embedding projector, and the tokens of each embedding."""
-    config, logdir = projector.ProjectorConfig(), Path(hp.logdir)
-    tables = [
-        name for name in variables_by_2017_name(model) if name.endswith("_embed/lookup_table")
-    ]
-    # With tied embeddings there is one table, and both vocabularies are the same.
-    for name, vocab in zip(tables, vocabs, strict=False):
-        file = f"{vocab.name}.metadata.tsv"
-        atomic_write(logdir / file, vocab.table())
-        config.embeddings.add(tensor_name=checkpoint_key(name), metadata_path=file)
-    atomic_write(logdir / "projector_config.pbtxt", str(config))
 
 
 def write_samples(dev, got, global_step):
@@ -146,77 +116,3 @@ def choose_example(data) -> int:
     fits = lengths <= MAX_DRAWN_TOKENS
     known = [UNK not in x and UNK not in y for x, y in zip(data.X, data.Y, strict=True)]
     return int(np.lexsort([np.where(fits, lengths, -lengths), known, fits])[-1])
-
-
-class Profiler:
-    """Context manager that profiles some batches of a training run.
-
-    Args:
-      logdir: folder to write the profile to.
-      count: batches to profile; 0: none.
-    """
-
-    def __init__(self, logdir, count):
-        self.logdir, self.count, self.steps, self.running = logdir, count, 0, False
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.stop()
-
-    def trace(self, batches, global_step):
-        """Yield batches. The time from one batch to the next is a step of the profile.
-
-        Args:
-          batches: an iterable.
-          global_step: steps before the first batch.
-        """
-        batches = iter(batches)
-        while True:
-            if self.count and self.steps == PROFILE_SKIP_STEPS and not self.running:
-                self.start()
-            if self.steps == PROFILE_SKIP_STEPS + self.count:
-                self.stop()
-            global_step += 1
-            with tf.profiler.experimental.Trace("step", step_num=global_step, _r=1):
-                batch = next(batches, None)  # within Trace: loading a batch belongs to the step
-                if batch is None:
-                    return
-                self.steps += 1
-                yield batch
-
-    def start(self):
-        """Start the profile."""
-        with errors_end(self):
-            self.running = True
-            tf.profiler.experimental.start(os.fspath(self.logdir))
-
-    def stop(self):
-        """Stop the profile if it is running, and write it."""
-        if self.running:
-            self.running = False
-            with errors_end(self):
-                tf.profiler.experimental.stop()
-
-    def end(self, error):
-        """Profile no more, and print why."""
-        print(
-            f"{self.logdir}: no profile is written ({describe(error)}). Training continues",
-            file=sys.stderr,
-        )
-        self.count, self.running = 0, False
-
-
-@contextlib.contextmanager
-def errors_end(part):
-    """Context manager: an error ends an `EventFile` or a `Profiler`, and not the training."""
-    try:
-        yield
-    except Exception as error:
-        part.end(error)
-
-
-def describe(error) -> str:
-    """Return the first line of the message of an error, or without a message its class."""
-    return str(error).partition("\n")[0] or type(error).__name__

@@ -1,231 +1,212 @@
-"""Declare flags: the default, help text, valid range and rules of each.
+"""Flags: the fields of dataclasses, with the default, help text and range of each.
 
-The flags of a script are the fields of dataclasses that derive from `Flags`. This module
-imports nothing heavy, so that `--help` answers at once.
+Nothing here is slow to import: `--help` and a wrong flag are answered before TensorFlow is loaded.
 """
 
+import argparse
 import dataclasses
-import importlib
+import difflib
+import gc
 import os
-import re
-from collections.abc import Callable
-from typing import NamedTuple
+import shlex
+import signal
+import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 from runtime.errors import InputError
 
-INT32_LIMIT = 2**31  # exclusive; TensorFlow counts with 32 bits
-WIDTH_LIMIT = 2**16 + 1  # exclusive; units of a layer
-AUTO = "auto"  # the value of a field that the program chooses
+ROOT = Path(__file__).resolve().parent.parent  # of the repository, where commands are run
 NONE = "none"  # the value of a field that names a file or folder, if there is none
-URL_PATTERN = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
-# Rules -------------------------------------------------------------------------
-
-
-class Condition(NamedTuple):
-    """A condition of a rule that is not just a valid value, or a tuple of valid values."""
-
-    holds: Callable  # of the value
-    description: str  # completes "needs ..."; {name} stands for the name of the value
-
-
-def above(limit) -> Condition:
-    """The condition that a number is above a limit."""
-    return Condition(lambda value: value > limit, f"--{{name}} above {limit}")
-
-
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """A row of a table of what can be chosen by name (choices.py).
-
-    Attributes:
-      target: the module and name of the class or function that implements it.
-      needs, remedy: as in `flag`; they apply if this row is chosen.
-    """
-
-    target: str = ""
-    needs: dict = dataclasses.field(default_factory=dict)
-    remedy: str = ""
-
-    def load(self):
-        """Import the class or function."""
-        module, _, name = self.target.rpartition(".")
-        return getattr(importlib.import_module(module), name)
-
-
-def check_conditions(subject, conditions, values, remedy):
-    """Raise InputError unless the conditions of a rule hold.
-
-    Args:
-      subject: begins the message, as "top_k 5 needs".
-      conditions: dict, a value, a tuple of values or a `Condition` by the name of a field or
-        property. A name that `values` lacks is not checked.
-      values: object that has the values.
-      remedy: ends the message.
-    """
-    for name, wanted in conditions.items():
-        value = getattr(values, name, wanted)
-        if isinstance(wanted, Condition):
-            holds, description = wanted.holds, wanted.description
-        else:
-            several = wanted if isinstance(wanted, tuple) else (wanted,)
-            holds = several.__contains__
-            description = " or ".join(as_flag("{name}", value) for value in several)
-        if value is not wanted and not holds(value):
-            actual = f", and it is {value}" if description.startswith("--") else ""
-            raise InputError(f"{subject} {description.format(name=name)}{actual}. {remedy}")
-
-
-def as_flag(name, value) -> str:
-    """Write a value as on the command line.
-
-    >>> [as_flag("sinusoid", value) for value in (True, False)], as_flag("maxlen", 10)
-    (['--sinusoid', '--no-sinusoid'], '--maxlen 10')
-    """
-    if isinstance(value, bool):
-        return f"--{name}" if value else f"--no-{name}"
-    return f"--{name} {value}"
-
-
-# Flags -------------------------------------------------------------------------
+# Declaring ---------------------------------------------------------------------
 
 
 def flag(
-    default,
-    description,
-    at_least=None,
-    below=None,
-    choices=None,
-    group="",
-    fixed=None,
-    auto=False,
-    path=False,
-    needs=None,
-    only_with=None,
-    remedy="",
+    default, description, low=None, high=None, choices=None, group="", fixed=False, path=False
 ):
     """Declare a field of a `Flags` dataclass.
 
     Args:
-      at_least: smallest valid number.
-      below: smallest number that is too large.
-      choices: the valid strings, perhaps with a `Choice` for each; None for any.
+      low, high: a number is at least `low` and below `high`.
+      choices: the valid strings; None for any.
       group: title under which `--help` lists the flag.
-      fixed: "model" if a trained model depends on the value; "epoch" if changing it in the
-        middle of an epoch would change the batches.
-      auto: whether the value may be `AUTO`.
-      path: whether it names a file or folder, or several with commas between them.
-      needs: dict as in `check_conditions`, which must hold if the value is not the default.
-      only_with: the same, if the flag is given; otherwise it would have no effect.
-      remedy: what to do if one of these does not hold.
+      fixed: whether a trained model depends on it.
+      path: whether it names a file or folder to read, or several with commas between them.
     """
-    metadata = dict(help=description, at_least=at_least, below=below, choices=choices)
-    metadata |= dict(group=group, fixed=fixed, auto=auto, path=path)
-    metadata |= dict(needs=needs or {}, only_with=only_with or {}, remedy=remedy)
-    return dataclasses.field(default=default, metadata=metadata)
+    metadata = dict(help=description, low=low, high=high, choices=choices, group=group)
+    return dataclasses.field(default=default, metadata=metadata | dict(fixed=fixed, path=path))
 
 
 class Flags:
     """Base of the dataclasses whose fields are declared with `flag`."""
 
-    @classmethod
-    def declared(cls) -> list[dataclasses.Field]:
-        """List the fields that are flags."""
-        return [field for field in dataclasses.fields(cls) if field.metadata]
-
-    def as_dict(self) -> dict:
-        """The values of the flags by their names."""
-        return {field.name: getattr(self, field.name) for field in self.declared()}
-
     def __post_init__(self):
-        for field in self.declared():
-            value = getattr(self, field.name)
-            if hasattr(value, "item"):  # a number of NumPy
-                value = value.item()
-                object.__setattr__(self, field.name, value)
-            check_value(field, value)
-        self.check_needs(self)
-
-    def check_needs(self, values):
-        """Raise InputError if a value of this object contradicts one of `values`."""
-        for field in self.declared():
-            value, choices = getattr(self, field.name), field.metadata["choices"]
-            subject = f"{field.name} needs" if value is True else f"{field.name} {value} needs"
-            remedy = field.metadata["remedy"] or "Change one of the two"
-            if value != field.default:
-                check_conditions(subject, field.metadata["needs"], values, remedy)
-            if isinstance(choices, dict) and value in choices:
-                row = choices[value]
-                check_conditions(subject, row.needs, values, row.remedy or remedy)
-
-    def check_effects(self, given, values):
-        """Raise InputError if one of the flags that were given has no effect.
-
-        Args:
-          given: their names.
-          values: object that has the values of the rules.
-        """
-        for field in self.declared():
-            if field.name in given:
-                remedy = field.metadata["remedy"] or "Leave it out"
-                subject = f"{field.name} has an effect only with"
-                check_conditions(subject, field.metadata["only_with"], values, remedy)
+        for field in dataclasses.fields(self):
+            check_value(field, getattr(self, field.name))
 
     @classmethod
-    def separate(cls, flags):
-        """Separate parsed flags into an instance of this class and a dict of the rest."""
-        names = {field.name for field in cls.declared()}
-        own = {name: value for name, value in flags.items() if name in names}
-        options = cls(**own)
-        options.check_effects(own, options)
-        return options, {name: value for name, value in flags.items() if name not in names}
-
-
-def check_not_given(given, names, reason):
-    """Raise InputError if one of the names is among the flags that were given.
-
-    Args:
-      given: dict, or names.
-      reason: what follows the name in the message.
-    """
-    for name in names:
-        if name in given:
-            raise InputError(f"{name} {reason}. Leave it out")
+    def of(cls, given):
+        """Make an instance of those of the flags that are its own; `given` is a dict."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in given.items() if name in names})
 
 
 def check_value(field, value):
     """Raise InputError unless `value` is valid for `field`."""
-    if value == AUTO and field.metadata["auto"]:
-        return
+    low, high, choices = (field.metadata[name] for name in ("low", "high", "choices"))
     if type(value) not in ((int, float) if field.type is float else (field.type,)):
         raise InputError(f"{field.name} is {value!r}. It must be of type {field.type.__name__}")
-    if field.type in (int, float):
-        low, high = field.metadata["at_least"], field.metadata["below"]
-        if not low <= value < high:
-            raise InputError(f"{field.name} is {value}. It must be at least {low} and below {high}")
-    elif field.metadata["choices"] and value not in field.metadata["choices"]:
-        names = ", ".join(field.metadata["choices"])
-        raise InputError(f"{field.name} is {value}. Choose one of {names}")
-    elif field.type is str and not value:
-        raise InputError(f"{field.name} is empty. Give it a value")
-    elif field.type is str and not value.isprintable():
-        # A file that someone else wrote may contain sequences that control the terminal.
-        if any(ord(char) < 32 or 127 <= ord(char) < 160 for char in value):
-            raise InputError(f"{field.name} is {value!r}. It must not contain control characters")
-    if field.metadata["path"]:
-        check_no_url(value)
+    if low is not None and not low <= value < high:
+        raise InputError(f"{field.name} is {value}. It must be at least {low} and below {high}")
+    if choices and value not in choices:
+        raise InputError(f"{field.name} is {value}. Choose one of {', '.join(choices)}")
+    if field.type is str and (not value or any(ord(char) < 32 for char in value)):
+        raise InputError(f"{field.name} is {value!r}. Give it a value without control characters")
 
 
-def check_no_url(value):
-    """Raise InputError if a path is a URL, which Python and TensorFlow read differently."""
-    for path in value.split(","):
-        if URL_PATTERN.match(path):
-            raise InputError(f"{path}: is a URL. Name a file or folder on this machine")
+# Parsing -----------------------------------------------------------------------
 
 
-def expand_path(value) -> str:
-    """Replace ~ and variables like $HOME, as a shell does, in a path or several with commas.
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line, with exit code 2, and which reads @FILE as a shell."""
 
-    No shell has done so in --logdir=~/run and in files of flags.
+    def __init__(self, **settings):
+        super().__init__(
+            fromfile_prefix_chars="@",
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            **settings,
+        )
+
+    def convert_arg_line_to_args(self, arg_line):
+        """Split a line of a file of flags."""
+        return shlex.split(arg_line, comments=True)
+
+    def error(self, message):
+        """Print the message and how to list all flags, and end the program."""
+        script = Path(sys.argv[0]).resolve()
+        script = script.relative_to(ROOT) if script.is_relative_to(ROOT) else self.prog
+        message = message.removesuffix(".")
+        self.exit(2, f"{self.prog}: {message}. `python {script} --help` lists all flags\n")
+
+    def parse_args(self):
+        """Parse the command line; an unknown flag is an error that names a similar one."""
+        try:
+            namespace, unknown = self.parse_known_args()
+        except ValueError as error:  # not UTF-8, or a quotation mark is missing
+            self.error(f"@FILE: not flags as on the command line ({error})")
+        if unknown and not unknown[0].startswith("-"):
+            self.error(f"{unknown[0]!r} follows no flag. Each value needs its flag before it")
+        if unknown:
+            name = unknown[0].partition("=")[0]
+            similar = difflib.get_close_matches(name, [*self._option_string_actions])
+            guess = f": did you mean {similar[0]}?" if similar else ""
+            self.error(f"there is no flag {name}{guess}")
+        return namespace
+
+
+def parse_flags(description, *own, hparams, names=None, check=lambda given: None) -> dict:
+    """Parse the command line of a script that will load TensorFlow.
+
+    Args:
+      own: `Flags` classes of this script alone.
+      hparams: the class `Hyperparams`.
+      names: the fields of `hparams` that a script has which reads a model, whose values are the
+        defaults; None for all fields, with their own defaults.
+      check: function of the flags that were given, which raises InputError.
+
+    Returns:
+      dict: the flags that were given.
     """
-    return ",".join(os.path.expanduser(os.path.expandvars(path)) for path in value.split(","))
+    parser = Parser(
+        usage="%(prog)s [--FLAG VALUE | @FILE] ...",
+        description=f"{description}\n\n@FILE stands for the flags in a file.",
+        epilog=MODEL_EPILOG if names else hparams.describe_recipes(),
+        argument_default=argparse.SUPPRESS,
+    )
+    fields = {field.name: field for kind in (*own, hparams) for field in dataclasses.fields(kind)}
+    groups = {}
+    for field in fields.values():
+        is_saved = names and field in dataclasses.fields(hparams)
+        if is_saved and field.name not in names:
+            continue
+        title = field.metadata["group"] or "this script"
+        groups[title] = groups.get(title) or parser.add_argument_group(title)
+        has_default = not is_saved or field.metadata["path"] or field.name == "logdir"
+        add_flag(groups[title], field, field.default if has_default else "the model's")
+    given = vars(parser.parse_args())
+    try:
+        for name, value in given.items():
+            check_value(fields[name], value)
+            if fields[name].metadata["path"]:
+                check_paths_exist(name, value)
+        if names:
+            check_paths_exist("logdir", given.get("logdir", hparams.logdir))
+        for kind in own:
+            kind.of(given)
+        check(given)
+    except InputError as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
+    if not find_spec("tensorflow"):
+        message = "has no TensorFlow. Run `make install`, and then `source .venv/bin/activate`"
+        parser.exit(2, f"{parser.prog}: {sys.executable} {message}\n")
+    prepare_loading()
+    return given
+
+
+MODEL_EPILOG = (
+    "The defaults are the flags of the model, which are in hparams.json in its logdir. A model of\n"
+    "the 2017 code has no such file: its defaults are those of --recipe legacy."
+)
+
+
+def add_flag(group, field, default):
+    """Add the flag of a field to a group of argparse."""
+    text = f"{field.metadata['help']} (default: {default})".replace("%", "%%")
+    if field.type is bool:
+        options = dict(action=argparse.BooleanOptionalAction)
+    elif field.metadata["choices"]:
+        options = dict(metavar="|".join(field.metadata["choices"]))
+    else:
+        options = dict(type=expand_path if field.type is str else field.type)
+        options["metavar"] = field.type.__name__.upper()
+    group.add_argument(f"--{field.name}", help=text, **options)
+
+
+def expand_path(word) -> str:
+    """Replace ~ and variables like $HOME, which no shell has done in --logdir=~/run."""
+    return os.path.expanduser(os.path.expandvars(word))
+
+
+def split_paths(value) -> list[str]:
+    """Split the value of a flag that names one file, or several with commas between them.
+
+    >>> split_paths("news.de,talks.de")
+    ['news.de', 'talks.de']
+    """
+    return [value] if os.path.exists(value) else value.split(",")
+
+
+def check_paths_exist(name, value):
+    """Raise InputError unless the files or folders exist that a flag names; "-" and NONE do."""
+    for path in split_paths(value):
+        if path not in ("-", NONE) and not os.path.exists(path):
+            raise InputError(f"{path}: no such file or directory. Check --{name}")
+
+
+def prepare_loading():
+    """Prepare to load TensorFlow: quietly, in less time, and Ctrl-C ends the program at once.
+
+    The settings of other Keras programs, as in ~/.keras/keras.json, must not change a model. Python
+    collects no garbage until `run_script`, which saves half a second. Keras would import matplotlib
+    for pictures of its own, which takes a third of a second: with None in `sys.modules`, it looks
+    as if matplotlib were not installed.
+    """
+    for name in [name for name in os.environ if name.startswith("KERAS_")]:
+        del os.environ[name]
+    os.environ |= dict(KERAS_BACKEND="tensorflow", KERAS_HOME=os.devnull)  # no keras.json there
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's notices
+    gc.disable()
+    sys.modules.setdefault("matplotlib", None)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -6,9 +6,12 @@ import sys
 import threading
 import time
 
-from runtime.files import is_utf8
-
 BATCH_WAIT_SECONDS = 0.05  # the first line of a batch waits so long for others
+
+
+def is_utf8(text) -> bool:
+    """Whether text can be UTF-8: Python reads other bytes of a terminal as halves of surrogates."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def prompt_lines(prompt):
@@ -31,17 +34,7 @@ def prompt_lines(prompt):
         print(file=sys.stderr)  # or the prompt of the shell would follow ours
 
 
-LINE, END, ERROR = "line", "end", "error"  # the kinds of items that a reader queues
-
-
-def queue_lines(lines, items):
-    """Put pairs of kind and value into a queue: the lines, and then their end or an error."""
-    try:
-        for line in lines:
-            items.put((LINE, line))
-        items.put((END, None))
-    except Exception as error:
-        items.put((ERROR, error))
+END = object()  # follows the last line
 
 
 def batch_as_available(lines, max_lines):
@@ -51,21 +44,28 @@ def batch_as_available(lines, max_lines):
     most `max_lines`. An exception of `lines` is raised after the lines before it were yielded.
     """
     items = queue.Queue(2 * max_lines)
-    threading.Thread(target=queue_lines, args=(lines, items), daemon=True).start()
-    kind = LINE
-    while kind == LINE:
-        kind, value = items.get()
-        deadline = time.monotonic() + BATCH_WAIT_SECONDS
-        batch = []
-        while kind == LINE:
-            batch.append(value)
-            if len(batch) == max_lines:
-                break
-            try:
-                kind, value = items.get(timeout=max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                break
+
+    def read():
+        try:
+            for line in lines:
+                items.put(line)
+            items.put(END)
+        except Exception as error:
+            items.put(error)
+
+    def ends(item):
+        return item is END or isinstance(item, Exception)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        batch, deadline = [items.get()], time.monotonic() + BATCH_WAIT_SECONDS
+        with contextlib.suppress(queue.Empty):
+            while len(batch) < max_lines and not ends(batch[-1]):
+                batch.append(items.get(timeout=max(0.0, deadline - time.monotonic())))
+        last = batch.pop() if ends(batch[-1]) else None
         if batch:
             yield batch
-    if kind == ERROR:
-        raise value
+        if last is END:
+            return
+        if last:
+            raise last

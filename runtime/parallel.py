@@ -4,7 +4,6 @@ import collections
 import functools
 import os
 import signal
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,12 +20,8 @@ def num_cores() -> int:
 
 
 def num_processes() -> int:
-    """Return how many processes compute at once: one per core, but not too many.
-
-    On Linux they share memory in /dev/shm. Where that cannot be written, there is only this one.
-    """
-    can_share = sys.platform != "linux" or os.access("/dev/shm", os.W_OK)
-    return min(num_cores(), MAX_PROCESSES) if can_share else 1
+    """Return how many processes compute at once: one per core, but not too many."""
+    return min(num_cores(), MAX_PROCESSES)
 
 
 def one_thread_per_operation():
@@ -38,11 +33,7 @@ def one_thread_per_operation():
 
 
 def map_in_threads(function, items, threads):
-    """Yield function(item) for each item, in their order, computed in so many threads.
-
-    Args:
-      items: list.
-    """
+    """Yield function(item) for each item of a list, in their order, computed in threads."""
     if threads == 1 or len(items) == 1:
         yield from map(function, items)
         return
@@ -75,7 +66,7 @@ def map_on_cores(function, items):
             break
     else:
         return
-    import loky  # here: few texts need it, and on Windows its import fails before the message
+    import loky  # few texts need it
 
     prepare = functools.partial(prepare_process, function, os.getpid())
     one_thread = dict(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # each process has a core
@@ -98,11 +89,7 @@ def map_on_cores(function, items):
 
 
 def prepare_process(function, parent):
-    """Prepare a new process. It gets the function once, and not with each item.
-
-    Args:
-      parent: id of the process that waits for the results.
-    """
+    """Prepare a new process. It gets the function once, and not with each item."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent
     threading.Thread(target=end_with, args=[parent], daemon=True).start()
     compute.function = function

@@ -30,19 +30,7 @@ class Node:
     rank: int = 0  # among the translations that the search returns, from 1; 0 for the others
 
 
-def trace_beam(
-    step,
-    state,
-    memory,
-    start,
-    max_lengths,
-    eos,
-    suppress_ids,
-    beam,
-    penalty,
-    nbest,
-    early_stopping=False,
-):
+def trace_beam(step, state, memory, start, max_lengths, eos, suppress_ids, beam, penalty, nbest):
     """Search as `search.beam_search` does, with its arguments, for N = 1 sentence.
 
     Returns:
@@ -59,8 +47,6 @@ def trace_beam(
         return np.float32(penalty(tf.constant(length, tf.float32)))
 
     def can_improve():
-        if early_stopping:
-            return len(complete) < K
         return len(complete) < nbest or (
             log_probs[0] / length_penalty(limit) > complete[nbest - 1].score
         )
@@ -97,14 +83,9 @@ def trace_beam(
 
     for rank, node in enumerate(complete[:nbest], 1):
         node.rank = rank
-    mark_continued(steps)
-    return steps
-
-
-def mark_continued(steps):
-    """Find out which of the nodes that have not ended were continued, and which were dropped."""
     for nodes, later in itertools.pairwise(steps):
         parents = {node.parent for node in later}
         for i, node in enumerate(nodes):
             if node.fate == "open":
                 node.fate = "kept" if i in parents else "dropped"
+    return steps

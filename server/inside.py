@@ -12,22 +12,19 @@ import numpy as np
 import tensorflow as tf
 
 from ids import BOS, SPECIALS, RaggedIds
-from inference import beam_arguments, search_arguments
+from inference import search_arguments
 from monitor.attention_maps import append_eos, attention_maps
+from runtime.errors import InputError
+from search import paper_penalty
 from server.beam_trace import trace_beam
-from server.errors import RequestError
 from variants.ensemble import Ensemble
 from variants.rnn import RecurrentModel
 
 MAX_SOURCE_TOKENS = 100  # </S> included: a longer sentence is refused
 MAX_TARGET_TOKENS = 100  # the first ones of a translation are shown
 MAX_TREE_BEAM = 20  # a tree with more hypotheses per step cannot be read
-REMEMBERED_TRANSLATIONS = 16  # so that the next look at a sentence needs no search
 TOP_TOKENS = 5
-# Fields of AttentionMaps, in the order of the page, with their names on the page.
-KINDS = dict(
-    cross="cross-attention", encoder="encoder self-attention", decoder="decoder self-attention"
-)
+KINDS = ("cross", "encoder", "decoder")  # fields of AttentionMaps, in the order of the page
 
 # The first token of a translation attends to one token only.
 warnings.filterwarnings("ignore", "You are using a softmax over axis -1 of a tensor of shape")
@@ -39,10 +36,10 @@ class Look(NamedTuple):
     part: str  # "attention", "steps" or "beam"
     text: str
     prefix: str = ""  # the first words of the translation
-    translation: int | None = None  # which of the n best; None for the best
+    translation: int = 0  # which of the n best; 0 for the best
     kind: str = ""  # one of KINDS; "" for the first that the model has
-    block: int | None = None  # None for the last
-    head: int | None = None  # None for the mean of all
+    block: int = 0  # 0 for the last
+    head: int = 0  # 0 for the mean of all
 
 
 class InsideView:
@@ -56,29 +53,24 @@ class InsideView:
 
     def __init__(self, loaded, translator, nbest):
         self.loaded, self.translator, self.nbest = loaded, translator, nbest
-        self.translate = functools.lru_cache(REMEMBERED_TRANSLATIONS)(self.translate)
+        remembered = functools.lru_cache(16)  # so that the next look at a sentence needs no search
+        self.translate = remembered(lambda text, prefix: translator([text], [prefix])[0])
         self.step = None  # of the search, as a graph
-
-    def translate(self, text, prefix):
-        """Return the `Translation` of a sentence, as the page shows it."""
-        (translation,) = self.translator([text], [prefix])
-        return translation
 
     def __call__(self, look) -> dict:
         """Return the answer of the server to a `Look`, in types that JSON has.
 
         Raises:
-          RequestError: the sentence is empty or too long, or a number is too large.
+          InputError: the sentence is empty or too long, or a number is too large.
         """
         translation = self.translate(look.text, look.prefix)
         tokens = len(translation.ids)
         if not tokens:
-            raise RequestError(400, "This sentence is empty. Give one to look inside.")
+            raise InputError("This sentence is empty. Give one to look inside.")
         if tokens > MAX_SOURCE_TOKENS:
-            raise RequestError(
-                413,
+            raise InputError(
                 f"This sentence has {tokens - 1} tokens. To look inside, give one of at most"
-                f" {MAX_SOURCE_TOKENS - 1}.",
+                f" {MAX_SOURCE_TOKENS - 1}."
             )
         number = check_index(look.translation or 1, len(translation.hypotheses), "translation")
         if look.part == "beam":
@@ -116,11 +108,11 @@ class InsideView:
             if maps[kind]
         }
         answer = dict(kinds=kinds, weights=[], rows=[], columns=[], note=attention_note(model))
-        if look.kind and look.kind not in kinds:
-            raise RequestError(400, f"This model has {missing_kind(look.kind, kinds)}")
         if not kinds:
             return answer
         kind = look.kind or next(iter(kinds))
+        if kind not in kinds:
+            raise InputError(f"For this model, kind must be {' or '.join(kinds)}.")
         block = check_index(look.block or len(maps[kind]), len(maps[kind]), "block")
         weights = np.asarray(maps[kind][block - 1])[0]  # (h, T_q, T_k)
         if look.head:
@@ -146,17 +138,15 @@ class InsideView:
         probabilities = tf.nn.softmax(logits)
         highest, ids = tf.math.top_k(probabilities, min(TOP_TOKENS, logits.shape[-1]))
         own = tf.gather(probabilities, y, batch_dims=1)  # (T_y,)
-        steps = [
-            dict(token=token, probability=probability, best=list(zip(tokens, values, strict=True)))
-            for token, probability, tokens, values in zip(
-                self.tokens(1, y),
-                rounded(own, 4),
-                [self.tokens(1, row) for row in ids.numpy()],
-                rounded(highest, 4),
-                strict=True,
-            )
+        likely = [
+            [*zip(self.tokens(1, row), values, strict=True)]
+            for row, values in zip(ids.numpy(), rounded(highest), strict=True)
         ]
-        return dict(steps=steps, note="")
+        rows = zip(self.tokens(1, y), rounded(own), likely, strict=True)
+        return dict(
+            steps=[dict(zip(("token", "probability", "best"), row, strict=True)) for row in rows],
+            note="",
+        )
 
     def beam(self, x, prefix) -> dict:
         """Return the hypotheses of beam search, step by step.
@@ -173,20 +163,10 @@ class InsideView:
         if not self.step:  # it is the same for all sentences
             self.step = tf.function(args["step"], autograph=False, reduce_retracing=True)
         args["step"] = self.step
-        steps = trace_beam(**args, **beam_arguments(hp, hp.beam, self.nbest))
+        steps = trace_beam(**args, beam=hp.beam, penalty=paper_penalty(hp.alpha), nbest=self.nbest)
         return dict(
             steps=[
-                [
-                    dict(
-                        parent=node.parent,
-                        token=vocab.id_to_token(node.token),
-                        log_prob=round(node.log_prob, 4),
-                        score=round(node.score, 4),
-                        fate=node.fate,
-                        rank=node.rank,
-                    )
-                    for node in nodes
-                ]
+                [vars(node) | dict(token=vocab.id_to_token(node.token)) for node in nodes]
                 for nodes in steps
             ],
             note="",
@@ -194,21 +174,15 @@ class InsideView:
 
 
 def check_index(number, count, name) -> int:
-    """Return a number from 1 to `count`, or raise RequestError."""
+    """Return a number from 1 to `count`, or raise InputError."""
     if number > count:
-        raise RequestError(400, f"{name} must be at most {count}.")
+        raise InputError(f"{name} must be at most {count}.")
     return number
 
 
-def rounded(values, digits) -> list:
-    """Return a tensor as numbers of Python with so many digits after the point."""
-    return np.asarray(values).astype(float).round(digits).tolist()
-
-
-def missing_kind(kind, kinds) -> str:
-    """Say that a model lacks a kind of attention, or that there is no such kind."""
-    choices = " or ".join(kinds) or "no other: this model has no attention"
-    return f"no {KINDS.get(kind, 'attention of this kind')}. Choose {choices}."
+def rounded(values) -> list:
+    """Return a tensor as numbers of Python with 4 digits after the point."""
+    return np.asarray(values).astype(float).round(4).tolist()
 
 
 def attention_note(model) -> str:

@@ -1,7 +1,6 @@
 """Translate the sentences of concurrent requests in batches, and inspect the translations."""
 
 import asyncio
-from collections import deque
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +13,6 @@ from protected import make_translator
 
 MAX_TOKENS = 200  # of a sentence, </S> included: an answer grows with their square
 MAX_BATCH_SENTENCES = 32
-BATCH_WAIT_SECONDS = 0.01  # the first sentence of a batch waits so long for others
-MAX_QUEUED_SENTENCES = 1000
 
 
 class Sentence(NamedTuple):
@@ -52,22 +49,19 @@ class InspectedTranslator:
         """Translate a list of `Sentence`.
 
         Returns:
-          list of dict: the answer of the server to each one. Attention is an array, (T_y, T_x).
+          list of dict: the answer of the server to each one. Attention has T_y rows of T_x weights.
         """
         # With prefixes, also empty ones, there is one graph for all requests.
-        texts, prefixes, _ = map(list, zip(*sentences, strict=True))
+        texts, prefixes, counts = map(list, zip(*sentences, strict=True))
         translations = self.translator(texts, prefixes)
         answers = [self.answer(translation) for translation in translations]
+        rows = zip(translations, counts, answers, strict=True)
         self.inspect(
             [
                 (translation.ids, hypothesis.ids, inspected)
-                for sentence, translation, answer in zip(
-                    sentences, translations, answers, strict=True
-                )
+                for translation, count, answer in rows
                 for hypothesis, inspected in zip(
-                    translation.hypotheses[: sentence.inspect],
-                    answer["translations"],
-                    strict=False,
+                    translation.hypotheses[:count], answer["translations"], strict=False
                 )
             ]
         )
@@ -101,7 +95,7 @@ class InspectedTranslator:
                 T_y, T_x = len(ids), X.lengths[row] - 1  # without </S>
                 answer["tokens"] = [*map(vocab.display, ids)]
                 answer["probabilities"] = probabilities[:T_y].astype(float).round(3).tolist()
-                answer["attention"] = weights[:T_y, :T_x]
+                answer["attention"] = weights[:T_y, :T_x].astype(float).round(3).tolist()
 
 
 def nth_text(answer, index) -> str:
@@ -115,85 +109,38 @@ def nth_text(answer, index) -> str:
 
 
 class Batcher:
-    """Collect items of concurrent tasks, and call a function on batches of them.
-
-    Tasks take turns: a batch has one item of each task, then the next one of each, as long as there
-    is room. So a task with many items hardly delays others.
+    """Translate the sentences of concurrent requests in batches.
 
     Args:
-      function: from a list to a list of the same length. It is called in another thread.
-      max_queued: items that may wait; None for MAX_QUEUED_SENTENCES. A quarter of them is for tasks
-        with a single item.
-      max_batch: items in a batch.
+      translate: function from a list of `Sentence` to a list of answers. It runs in a thread.
     """
 
-    def __init__(self, function, max_queued=None, max_batch=MAX_BATCH_SENTENCES):
-        self.function, self.max_batch = function, max_batch
-        self.max_queued = max_queued or MAX_QUEUED_SENTENCES
-        self.queued = 0  # items that wait
-        self.tasks = deque()  # for each task, a deque of its items and their futures
-        self.not_empty = asyncio.Event()
+    def __init__(self, translate):
+        self.translate, self.queue = translate, asyncio.Queue()
 
-    async def __call__(self, items):
-        """Return the results of `function` for items, or raise the exception of one.
+    async def __call__(self, sentences):
+        """Return the answers to sentences, or raise an exception of `translate`."""
+        futures = [asyncio.Future() for _ in sentences]
+        for pair in zip(sentences, futures, strict=True):
+            self.queue.put_nowait(pair)
+        return await asyncio.gather(*futures)
 
-        Raises:
-          asyncio.QueueFull: too many items wait already. None of these is queued.
-        """
-        if not items:
-            return []
-        room = self.max_queued if len(items) <= 1 else self.max_queued * 3 // 4
-        if self.queued + len(items) > room:
-            raise asyncio.QueueFull
-        loop = asyncio.get_running_loop()
-        futures = [loop.create_future() for _ in items]
-        task = deque(zip(items, futures, strict=True))
-        self.tasks.append(task)
-        self.queued += len(items)
-        self.not_empty.set()
-        try:
-            return await asyncio.gather(*futures)
-        finally:
-            for future in futures:
-                future.cancel()
-            self.queued -= len(task)
-            task.clear()
-
-    def next_batch(self) -> list:
-        """Take the items of the next batch, and their futures, from the queue."""
-        batch = []
-        while self.tasks and len(batch) < self.max_batch:
-            task = self.tasks.popleft()
-            if task:
-                batch.append(task.popleft())
-                self.queued -= 1
-                self.tasks.append(task)
-        return batch
+    async def start(self, _):
+        """Start to translate what is in the queue, as long as the server runs."""
+        self.task = asyncio.create_task(self.run())
 
     async def run(self):
-        """Process batches until this task is cancelled."""
+        """Translate batches: the first sentence of the queue, and those that wait behind it."""
         while True:
-            await self.not_empty.wait()
-            await asyncio.sleep(BATCH_WAIT_SECONDS)
-            batch = self.next_batch()
-            if not self.tasks:
-                self.not_empty.clear()
-            if not batch:  # the clients have closed their connections
-                continue
-            results = await asyncio.to_thread(self.results, [item for item, _ in batch])
-            for (_, future), result in zip(batch, results, strict=True):
-                if future.done():  # the client has closed its connection
-                    continue
-                if isinstance(result, Exception):
-                    future.set_exception(result)
-                else:
-                    future.set_result(result)
-
-    def results(self, items):
-        """Call `function`: a list of results, or of the exceptions that single items raise."""
-        try:
-            return self.function(items)
-        except Exception as error:
-            if len(items) == 1:
-                return [error]
-            return [result for item in items for result in self.results([item])]
+            batch = [await self.queue.get()]
+            while len(batch) < MAX_BATCH_SENTENCES and not self.queue.empty():
+                batch.append(self.queue.get_nowait())
+            sentences, futures = zip(*batch, strict=True)
+            try:
+                answers = await asyncio.to_thread(self.translate, sentences)
+            except Exception as error:
+                for future in futures:
+                    future.set_exception(error)
+            else:
+                for future, answer in zip(futures, answers, strict=True):
+                    future.set_result(answer)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import checkpoint
 from processes import ROOT, command_line, forked, forked_script
 
 # What the scripts at the root import from.
@@ -64,9 +65,7 @@ def run_main(script, flags):
       script: module, for example `train`.
       flags: dict.
     """
-    settle = dict(prepro="make_hparams", train="find_start").get(script.__name__, "settle")
-    settled = getattr(script, settle)(flags)
-    return script.main(*settled) if type(settled) is tuple else script.main(settled)
+    return script.main(dict(flags))
 
 
 def run_program(code, name, namespace) -> str:
@@ -91,9 +90,8 @@ def skip_search():
 def load(flags):
     """Load the model that flags name, a dict."""
     from inference import load_model
-    from trained_models import find_trained
 
-    return load_model(find_trained(flags))
+    return load_model(flags)
 
 
 def refused(script, *needles, prepare=None, **flags):
@@ -143,13 +141,13 @@ def read_test_sentences(path):
 
 def tensorflow_text():
     """Import tensorflow-text, which registers operations; skips the test if it cannot be used."""
-    from interop.saved_model import import_tensorflow_text
-    from runtime.errors import InputError
+    import tensorflow as tf
 
     try:
-        return import_tensorflow_text()
-    except InputError as error:
+        import tensorflow_text
+    except (ImportError, tf.errors.NotFoundError) as error:
         pytest.skip(str(error))
+    return tensorflow_text
 
 
 def run_saved_models(paths, lines, cwd):
@@ -166,78 +164,67 @@ def run_saved_models(paths, lines, cwd):
     return json.loads(done.stdout)
 
 
+# Curves with a point every few steps. The others have one per evaluation.
+STEP_TAGS = {"mean_loss", "acc", "lr", "gradient_norm", "tokens_per_second"}
+
+
+def read_all_events(logdir):
+    """Yield the events of all files, oldest first."""
+    from monitor.summaries import read_events
+
+    for path in sorted(Path(logdir).glob("events.out.tfevents.*")):
+        yield from read_events(path)
+
+
 def scalars(logdir):
     """Read TensorBoard's curves, {name: {step: value}}."""
-    from monitor import tensorboard_events
+    import tensorflow as tf
 
     curves = {}
-    for path in tensorboard_events.event_files(logdir):
-        for name, step, value, _ in tensorboard_events.scalars(path):
-            assert step not in curves.setdefault(name, {})
-            curves[name][step] = value
+    for event in read_all_events(logdir):
+        for value in event.summary.value:
+            if value.metadata.plugin_data.plugin_name == "scalars":
+                assert event.step not in curves.setdefault(value.tag, {})
+                curves[value.tag][event.step] = float(tf.make_ndarray(value.tensor))
     return curves
 
 
 def event_values(logdir):
     """Everything in the event files except the curves: [(tag, step, value)]."""
-    import tensorflow as tf
-
-    from monitor import tensorboard_events
-
     found = []
-    for path in tensorboard_events.event_files(logdir):
-        for record in tensorboard_events.read_records(path)[0]:
-            event = tf.compat.v1.Event.FromString(record)
-            if event.graph_def:
-                found.append(("graph", event.step, event.graph_def))
-            for value in event.summary.value:
-                if value.metadata.plugin_data.plugin_name != "scalars":
-                    found.append((value.tag, event.step, value.tensor))
+    for event in read_all_events(logdir):
+        if event.graph_def:
+            found.append(("graph", event.step, event.graph_def))
+        for value in event.summary.value:
+            if value.metadata.plugin_data.plugin_name != "scalars":
+                found.append((value.tag, event.step, value.tensor))
     return found
 
 
-def parameters(logdir):
-    """Read the parameters of the latest checkpoint, by the keys of its variables."""
-    import tensorflow as tf
+def latest(logdir) -> Path:
+    """Return the file of the latest checkpoint."""
+    return saved_paths(logdir)[-1]
 
-    import checkpoint
 
-    reader = tf.train.load_checkpoint(str(checkpoint.latest_readable(logdir)))
-    names = [name for name in reader.get_variable_to_shape_map() if name.startswith("weights")]
-    return {name: reader.get_tensor(name) for name in names}
+def parameters(logdir) -> dict:
+    """Read the parameters of the latest checkpoint, by their names of 2017."""
+    return checkpoint.weights_of(checkpoint.load(latest(logdir)))
 
 
 def saved_rows(logdir) -> list:
-    """The rows of the checkpoints in `logdir` that run.json lists, oldest first."""
-    import manifest
-
-    return manifest.existing(logdir, manifest.read_rows(logdir))
+    """The rows of the checkpoints in `logdir` that have a file, oldest first."""
+    return checkpoint.existing(logdir, checkpoint.read_rows(logdir))
 
 
-def saved_paths(logdir) -> list:
-    """The paths of these checkpoints."""
-    return [Path(logdir) / row.name for row in saved_rows(logdir)]
+def saved_paths(logdir) -> list[Path]:
+    """The files of these checkpoints."""
+    return [checkpoint.path_of(logdir, row) for row in saved_rows(logdir)]
 
 
 def dev_scores(logdir) -> dict:
     """The scores in run.json by the names of checkpoints."""
-    import manifest
-
-    rows = manifest.read_rows(logdir)
+    rows = checkpoint.read_rows(logdir)
     return {row.name: row.score for row in rows if row.score is not None}
-
-
-def save(objects, logdir, *clock, keep=5, score=None):
-    """Save a checkpoint after the others in `logdir`, at epoch, step and epoch_done; its path."""
-    import checkpoint
-    import manifest
-
-    row = manifest.make_row(*clock)
-    if score is not None:
-        row = row._replace(score=score, metric="bleu", dev="digest")
-    earlier = [other for other in manifest.read_rows(logdir) if other.place < row.place]
-    checkpoint.save(objects, logdir, [*earlier, row], keep)
-    return Path(logdir) / row.name
 
 
 def write_pairs(folder, pairs):

@@ -97,7 +97,7 @@ MORE_TESTS = {
     "data_load.py": TEXT_TESTS,
     "checkpoint.py": "checkpoint untrusted resume scripts",
     "inference.py": "search translate scripts",
-    "score.py": "score rerank",
+    "score.py": "score",
     "trainer.py": TRAINING_TESTS,
     "train.py": TRAINING_TESTS,
 }

@@ -22,7 +22,11 @@ FORKS.set_forkserver_preload(["train", "eval", "translate", "export", "serve"])
 
 def command_line(flags):
     """Return flags as the words of a command line."""
-    return [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    words = []
+    for name, value in flags.items():
+        yes_or_no = [f"--{name}" if value else f"--no-{name}"]
+        words += yes_or_no if isinstance(value, bool) else [f"--{name}", str(value)]
+    return words
 
 
 def run_script(script, cwd=ROOT, env=None, **flags):

@@ -8,14 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from conftest import SMALL, sample_pairs, slow, write_corpus
+from conftest import SMALL, slow
 from helpers import load
-from hparams import load_hparams, make_hparams
-from model import make_model
+from hparams import load_hparams
 from processes import ROOT
-from vocab import load_vocabs
-
-NEED_TORCH = ("joey_checkpoint", "step_torch")
 
 
 @pytest.fixture
@@ -25,60 +21,38 @@ def benchmarks(monkeypatch):
 
 
 def test_every_module_can_be_imported(benchmarks):
-    names = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
-    for name in sorted(names.difference(NEED_TORCH)):
-        importlib.import_module(name)
+    for path in (ROOT / "benchmarks").glob("*.py"):
+        importlib.import_module(path.stem)
 
 
 @slow
-def test_the_first_step(benchmarks, corpus, monkeypatch, capsys):
-    import time_data
-
-    monkeypatch.setattr(time_data, "STEPS", 1)
-
-    time_data.first_step(*(f"{name}={value}" for name, value in (corpus | SMALL).items()))
-    assert "first step" in capsys.readouterr().out
-
-
-@slow
-@pytest.mark.parametrize("make", ["make_steps", "make_lower_bound"])
-def test_steps(benchmarks, corpus, make):
-    import step_tensorflow
-
-    hp = make_hparams(corpus | SMALL)
-    batch = np.full([2, hp.maxlen], 5, np.int32)
-    getattr(step_tensorflow, make)([(batch, batch)], hp, load_vocabs(hp))()
-
-
-def test_batches_for_all_programs(benchmarks, corpus, tmp_path):
-    import step_tensorflow
+def test_training_steps(benchmarks, corpus):
     import time_train
 
     flags = corpus | SMALL
-    path, size, num_targets, count = time_train.write_batches(flags, 2, tmp_path)
-    batches, hp, _ = step_tensorflow.load_batches(path, json.dumps(flags))
-    assert len(batches) == count == 2 and size["hidden_units"] == hp.hidden_units
-    assert sum(np.count_nonzero(y) for _, y in batches) == num_targets
+    _, _, batches = time_train.first_batches(flags, 2)
+    assert len(batches) == 2 and all(len(x) == len(y) for x, y in batches)
+    time_train.make_steps(flags, 2)()
 
 
 @slow
 def test_decoding_with_and_without_a_cache_gives_the_same_tokens(benchmarks, monkeypatch):
-    import decode_tensorflow
+    import time_decode
 
-    monkeypatch.setattr(decode_tensorflow, "NUM_TOKENS", 64)
-    monkeypatch.setattr(decode_tensorflow, "VOCAB_SIZE", 50)
-    untrained = decode_tensorflow.untrained_model(SMALL | dict(recipe="legacy", maxlen=8))
-    cached, uncached = decode_tensorflow.cached(*untrained), decode_tensorflow.uncached(*untrained)
-    assert cached().shape == (8, 8)
-    np.testing.assert_array_equal(cached(), uncached())
+    monkeypatch.setattr(time_decode, "NUM_TOKENS", 64)
+    monkeypatch.setattr(time_decode, "VOCAB_SIZE", 50)
+    flags = SMALL | dict(recipe="legacy", maxlen=8)
+    found = [time_decode.untrained_decoder(kind, flags)() for kind in ("cached", "uncached")]
+    assert found[0].shape == (8, 8)
+    np.testing.assert_array_equal(*found)
 
 
 @slow
 def test_translating_the_test_set(benchmarks, trained, tmp_path):
-    import decode_tensorflow
+    import time_decode
 
     output = tmp_path / "output"
-    decode_tensorflow.trained("trained", {"logdir": trained("tiny")["logdir"]}, output)()
+    time_decode.trained_decoder({"logdir": trained("tiny")["logdir"]}, output)()
     assert len(output.read_text("utf-8").splitlines()) == 30
 
 
@@ -149,49 +123,33 @@ def test_a_missing_corpus_is_named(benchmarks, tmp_path, monkeypatch):
     assert corpus_folder("multi30k") == tmp_path.resolve() / "multi30k"
 
 
-@slow
-def test_a_row_of_the_ladder_is_trained_once_and_again_if_asked(
-    benchmarks, tmp_path, monkeypatch, capsys
-):
-    import ladder
+def test_the_counts_of_the_code(benchmarks, capsys, monkeypatch):
+    import count_code
 
-    monkeypatch.setattr(ladder, "LADDER", tmp_path / "ladder")
-    monkeypatch.setattr(ladder, "RESULTS", tmp_path / "ladder.json")
-    monkeypatch.setattr(ladder, "REFERENCE_STEPS", 3)
-    monkeypatch.setattr(ladder, "measure_speed", lambda *_: 1.3)
-    text = write_corpus(tmp_path, sample_pairs(60), sample_pairs(5, seed=1))
-    monkeypatch.setattr(ladder, "corpus_flags", lambda *_: text | ladder_dev(text))
-    for more in ([], ["--again"], []):
-        monkeypatch.setattr(sys, "argv", ["ladder.py", "--rows", "gru", *more])
-        ladder.main()
-    trained, known = "after 4 steps", "in ladder.json"
-    printed = re.findall(rf"gru: BLEU [\d.]+ ({trained}|{known})", capsys.readouterr().out)
-    assert printed == [trained, trained, known, known]
-    (row,) = json.loads((tmp_path / "ladder.json").read_text())
-    assert (row["steps"], row["speed"]) == (4, 1.3)
+    texts = {
+        "a.py": "import ast\nimport b\n",
+        "b.py": "async def f():\n    from c import d\n\n    return d  # found\n",
+        "c/d.py": '"""A docstring."""\n\nimport a\n',
+        "tests/test_a.py": "import a\n",
+        "docs/a.md": "A line\n",
+    }
+    monkeypatch.setattr(count_code, "read_texts", lambda: texts)
+    monkeypatch.setattr(count_code, "SCRIPTS", ())
+    monkeypatch.setattr(count_code, "LIMITS", {"product code": 6, "tests lines": 0})
+    assert count_code.main()
+    *_, functions, _, function, floors, broken = capsys.readouterr().out.splitlines()
+    assert functions == "functions of the product 1" and function.endswith("b.py:1: f, 4 lines")
+    assert floors == "floors 3: a.py > b.py > c/d.py"
+    assert broken == "Too long: tests lines 1, limit 0"
 
 
-def ladder_dev(text):
-    """The flags of a development set, which is the test set."""
-    return {f"{side}_dev": text[f"{side}_test"] for side in ("source", "target")}
+def test_the_flags_that_are_counted(benchmarks, tmp_path):
+    import count_code
 
-
-def test_the_rows_of_the_ladder(benchmarks):
-    """Their flags are valid, and models of different kinds have about as many parameters."""
-    import ladder
-
-    rows = ladder.rows()
-    fields = [make_hparams(flags) for flags in rows.values()]
-    assert len({str(hp) for hp in fields}) == len(rows) > 30
-    for name in ("tanh", "gru", "lstm", "gru, scaled_dot", "transformer"):
-        model = make_model(make_hparams(rows[name]), 8000, 8000)
-        assert model.count_params() == pytest.approx(2.35e6, rel=0.03), name
-    results = "- source: a b\n- expected: one two three four\n- got: one two three four\n\n"
-    assert ladder.bleu_by_length(results) == [pytest.approx(100), 0, 0, 0]
-    measured = [
-        dict(name=name, bleu=bleu, by_length=[bleu, 0.0])
-        for name, bleu in (("transformer", 30.0), ("gru", 20.0), ("gru", 22.0))
-    ]
-    gru, transformer = ladder.mean_of_seeds(measured)
-    assert gru["name"] == "gru" and gru["bleu"] == 21.0 and gru["spread"] == " (20.0 to 22.0)"
-    assert gru["by_length"] == [21.0, 0.0] and transformer["spread"] == ""
+    (tmp_path / "script.py").write_text(
+        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('file')\n"
+        "parser.add_argument('--x', action=argparse.BooleanOptionalAction)\n"
+        "parser.add_argument('--y', action='store_true', help=argparse.SUPPRESS)\n"
+        "parser.add_argument('--no-y', action='store_true')\nparser.parse_args()\n"
+    )
+    assert count_code.flags_of(str(tmp_path / "script.py")) == 2

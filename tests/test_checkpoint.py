@@ -1,8 +1,6 @@
 """Saving and restoring checkpoints, and reading those of the 2017 code."""
 
 import json
-import os
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -11,16 +9,17 @@ import tensorflow as tf
 
 import checkpoint
 import eval
-import manifest
 import train
+from checkpoint import Row, assign, load, load_model_weights, load_newest, path_of, read_rows
 from conftest import decoder, slow, transformer, write_corpus
 from eval import bleu_score
-from helpers import run_main, save, saved_rows
+from helpers import run_main
 from ids import BOS, EOS, SPECIALS
 from interop import original
-from optimizer import FusedAdam, InverseSqrtSchedule
+from optimizer import FusedAdam
 from processes import forked_script
 from runtime.errors import InputError
+from runtime.files import lock_logdir
 from search import greedy
 from training_step import make_train_step
 from variable_names import variables_by_2017_name
@@ -33,23 +32,19 @@ def small_model(seed):
     sizes = dict(maxlen=4, hidden_units=16, num_blocks=2, num_heads=4)
     model = transformer(7, 8, **sizes, dropout_rate=0.3)
     model(BATCH, BATCH)
-    optimizer = FusedAdam(InverseSqrtSchedule(0.01, 0))
+    optimizer = FusedAdam(0.01)
     optimizer.build(model.trainable_variables)
     return model, optimizer
 
 
-def trained_model(seed, steps):
-    model, optimizer = small_model(seed)
-    train_step = make_train_step(tf.distribute.get_strategy(), model, optimizer)
-    for _ in range(steps):
-        train_step(BATCH, BATCH)
-    return model, optimizer
+def variables_of(model, optimizer):
+    named = {f"weights/{name}": v for name, v in variables_by_2017_name(model).items()}
+    others = enumerate([*optimizer.variables, *model.non_trainable_variables])
+    return named | {f"other/{i}": v for i, v in others}
 
 
-@pytest.fixture(scope="module")
-def saved_objects():
-    """A model and its optimizer, to be saved by tests that look at files only."""
-    return checkpoint.make_checkpoint(*trained_model(seed=1, steps=1))
+def arrays_of(variables):
+    return {name: np.asarray(variable) for name, variable in variables.items()}
 
 
 def test_names_cover_every_variable_once():
@@ -60,351 +55,200 @@ def test_names_cover_every_variable_once():
 
 
 def test_parameters_optimizer_and_dropout_are_restored(tmp_path):
-    model, optimizer = trained_model(seed=1, steps=3)
-    path = save(checkpoint.make_checkpoint(model, optimizer), tmp_path, 1, 3)
-    assert path.name == "model_epoch_01_gs_3" and checkpoint.latest_readable(tmp_path) == path
+    model, optimizer = small_model(seed=1)
+    train_step = make_train_step(tf.distribute.get_strategy(), model, optimizer)
+    for _ in range(3):
+        train_step(BATCH, BATCH)
+    expected = arrays_of(variables_of(model, optimizer))
+    rows = checkpoint.save(tmp_path, [Row(1, 3)], expected)
+    assert read_rows(tmp_path) == rows and path_of(tmp_path, rows[-1]).exists()
 
-    restored, restored_optimizer = small_model(seed=2)
-    checkpoint.restore(checkpoint.make_checkpoint(restored, restored_optimizer), path)
-    before = [*model.variables, *optimizer.variables]
-    after = [*restored.variables, *restored_optimizer.variables]
-    for one, other in zip(before, after, strict=True):
-        np.testing.assert_array_equal(one, other, err_msg=one.path)
-
-    model_only, _ = small_model(seed=3)
-    checkpoint.restore(checkpoint.make_checkpoint(model_only), path)
-    np.testing.assert_array_equal(model_only(BATCH, BATCH), model(BATCH, BATCH))
+    restored = variables_of(*small_model(seed=2))
+    assign(restored, load(path_of(tmp_path, rows[-1])), "path")
+    for name, variable in restored.items():
+        np.testing.assert_array_equal(variable, expected[name], err_msg=name)
 
 
-def test_tensorflow_finds_the_latest(saved_objects, tmp_path):
-    save(saved_objects, tmp_path, 9, 90)
-    path = save(saved_objects, tmp_path, 10, 100)
-    assert checkpoint.latest_readable(tmp_path) == path
-    assert tf.train.latest_checkpoint(tmp_path) == str(path)
+def save_all(folder, rows, keep=5):
+    """Save checkpoints one after the other; each has its step as its only parameter."""
+    listed = []
+    for row in rows:
+        arrays = {"weights/a": np.full(2, row.step, np.float32), "optimizer/0": np.ones(3)}
+        listed = checkpoint.save(folder, [*listed, row], arrays, keep)
+    return listed
 
 
-def test_a_folder_without_a_list_of_its_checkpoints(saved_objects, tmp_path):
-    """They were copied, and their names say where they belong."""
-    before = save(saved_objects, tmp_path, 9, 90)
-    path = save(saved_objects, tmp_path, 10, 100, False)
-    expected = manifest.read_rows(tmp_path)
-    (tmp_path / "run.json").unlink()
-    assert manifest.read_rows(tmp_path) == expected
-    state = tmp_path / "checkpoint"
-    state.write_text('model_checkpoint_path: "/elsewhere/logdir/model_epoch_09_gs_90"\n')
-    assert manifest.read_rows(tmp_path) == expected[:1]
-    assert checkpoint.latest_readable(tmp_path) == before
-    state.write_text('model_checkpoint_path: "model_epoch_11_gs_110"\n')
-    with pytest.raises(InputError, match="there is no .*model_epoch_11_gs_110.index"):
-        manifest.read_rows(tmp_path)
-    for content in (b"", b"\xff\xfe"):
-        state.write_bytes(content)
-        with pytest.raises(InputError, match="names no checkpoint"):
-            manifest.read_rows(tmp_path)
-    state.unlink()
-    assert checkpoint.latest_readable(tmp_path) == path
+def steps_on_disk(folder):
+    return sorted(int(path.stem.rpartition("_")[2]) for path in folder.glob("*.npz"))
 
 
-def test_a_newest_checkpoint_that_was_not_copied_is_named(saved_objects, tmp_path, capsys):
-    before = save(saved_objects, tmp_path, 1, 10)
-    path = save(saved_objects, tmp_path, 2, 20)
-    for suffix in checkpoint.SUFFIXES:
-        Path(f"{path}{suffix}").unlink()
-    assert checkpoint.latest_readable(tmp_path) == before
-    assert f"{path}: this checkpoint is damaged" in capsys.readouterr().err
+def scored(epoch, step, score, done=True, metric="bleu", dev="d"):
+    return Row(epoch, step, done, metric=metric, dev=dev, score=score)
 
 
-def test_resuming_from_an_earlier_checkpoint_deletes_no_later_one(saved_objects, tmp_path):
-    def epochs():
-        return sorted(int(path.name[12:14]) for path in tmp_path.glob("*.index"))
-
-    for epoch in range(1, 8):
-        save(saved_objects, tmp_path, epoch, 10 * epoch)
-    assert epochs() == [3, 4, 5, 6, 7]
-    path = save(saved_objects, tmp_path, 4, 40)
-    assert checkpoint.latest_readable(tmp_path) == path
-    assert epochs() == [3, 4, 5, 6, 7]
+PARTIAL, BY_TIME = dict(epoch_done=False), dict(epoch_done=False, by_time=True)
 
 
-def test_files_with_other_names_are_ignored(saved_objects, tmp_path):
-    for name in ("model_epoch_01_gs_1_best.index", "writing.index"):
-        (tmp_path / name).write_text("mine")
-    path = save(saved_objects, tmp_path, 1, 1)
-    (tmp_path / "run.json").unlink()
-    assert [row.name for row in manifest.read_rows(tmp_path)] == [path.name]
-    assert (tmp_path / "model_epoch_01_gs_1_best.index").read_text() == "mine"
+@pytest.mark.parametrize(
+    "rows, keep, kept",
+    [
+        ([Row(i, 10 * i) for i in range(1, 8)], 5, [30, 40, 50, 60, 70]),
+        ([Row(1, 10), *(Row(2, step, **PARTIAL) for step in (12, 14, 16))], 5, [10, 14, 16]),
+        ([Row(1, 10), Row(2, 12, **PARTIAL), Row(2, 20)], 5, [10, 20]),
+        ([Row(1, 1, **BY_TIME), Row(1, 2, **BY_TIME), Row(1, 3, **BY_TIME)], 5, [3]),
+        ([Row(1, 10), Row(2, 12, **BY_TIME), Row(2, 14, **PARTIAL)], 1, [10, 14]),
+        ([Row(1, 10, **PARTIAL), Row(1, 11, **PARTIAL), Row(1, 12, **BY_TIME)], 1, [10, 11, 12]),
+        ([scored(i, 10 * i, score) for i, score in enumerate([1, 9, 2, 3], 1)], 2, [20, 30, 40]),
+        ([scored(1, 10, 9.0, dev="other"), scored(2, 20, 1.0), scored(3, 30, 2.0)], 1, [30]),
+        ([scored(1, 10, 9.0, metric="chrf"), scored(2, 20, 1.0), scored(3, 30, 0.5)], 1, [20, 30]),
+        ([scored(1, step, 1.0, done=False) for step in (2, 4, 6)], 2, [2, 4, 6]),
+    ],
+)
+def test_old_checkpoints_are_deleted(tmp_path, rows, keep, kept):
+    save_all(tmp_path, rows, keep)
+    assert steps_on_disk(tmp_path) == kept
+    assert {row.step for row in read_rows(tmp_path)} >= {*kept}
 
 
-def write_rows(folder, rows):
-    content = dict(checkpoints=[row._asdict() for row in rows])
-    (folder / manifest.RUN_FILE).write_text(json.dumps(content))
+def test_scores_of_deleted_checkpoints_stay(tmp_path):
+    save_all(tmp_path, [scored(i, 10 * i, i / 2) for i in range(1, 5)], keep=1)
+    assert [row.score for row in read_rows(tmp_path)] == [0.5, 1.0, 1.5, 2.0]
 
 
-def write_files(folder, *names):
-    for name in names:
-        for suffix in checkpoint.SUFFIXES:
-            (folder / f"{name}{suffix}").write_text("")
+def test_files_of_others_stay(tmp_path):
+    (tmp_path / "model_epoch_01_gs_9.npz").write_text("mine")
+    save_all(tmp_path, [Row(i, 10 * i) for i in range(1, 4)], keep=1)
+    assert (tmp_path / "model_epoch_01_gs_9.npz").read_text() == "mine"
 
 
-@pytest.fixture
-def averaged(tmp_path):
-    """Function of the name of a checkpoint and a count: the names of those to average."""
-    return lambda name, count: [
-        path.name for path in manifest.checkpoints_to_average(tmp_path / name, count)
-    ]
+@pytest.mark.parametrize(
+    "rows, flags, used",
+    [
+        ([Row(1, 10), Row(2, 20), Row(2, 25, **PARTIAL)], {}, [25]),
+        ([scored(1, 10, 9.0), scored(2, 20, 5.0), Row(3, 25, **PARTIAL, dev="d")], {}, [20]),
+        ([scored(1, 10, 9.0), scored(2, 20, 5.0), Row(3, 25, **BY_TIME, dev="d")], {}, [20]),
+        ([scored(1, 10, 9.0), Row(2, 20)], {}, [20]),  # trained on without a development set
+        ([Row(1, 5, **BY_TIME, dev="d")], {}, [5]),
+        ([scored(1, 10, 9.0), scored(2, 20, 5.0)], dict(best=True), [10]),
+        ([Row(i, i) for i in range(96, 101)], dict(count=3), [98, 99, 100]),
+        ([Row(i, i) for i in range(96, 101)], dict(count=9), [96, 97, 98, 99, 100]),
+        ([Row(1, 74), Row(2, 75), Row(3, 76), Row(4, 100)], dict(count=9), [76, 100]),
+        ([Row(1, 90), Row(2, 95, **BY_TIME), Row(2, 100)], dict(count=9), [90, 100]),
+        ([Row(1, 90, **PARTIAL), Row(2, 100)], dict(count=9), [100]),
+    ],
+)
+def test_which_checkpoints_make_a_model(tmp_path, rows, flags, used):
+    save_all(tmp_path, rows, keep=9)
+    paths, weights = load_model_weights(tmp_path, **flags)
+    assert [int(path.stem.rpartition("_")[2]) for path in paths] == used
+    assert [*weights] == ["a"] and weights["a"] == pytest.approx([np.mean(used)] * 2)
 
 
-def test_only_the_last_quarter_of_the_training_is_averaged(averaged, tmp_path):
-    names = [f"model_epoch_{epoch:02d}_gs_{epoch}0" for epoch in range(1, 10)]
-    write_files(tmp_path, *names, "model_epoch_09_gs_91_mine", "final")
-
-    assert averaged(names[8], 1) == names[8:]
-    assert averaged(names[8], 2) == names[7:]
-    assert averaged(names[8], 10) == names[6:]  # after step 67.5 of 90
-    assert averaged(names[5], 10) == names[4:6]
-    assert averaged(names[3], 10) == names[3:4]  # step 30 is at three quarters
-    assert averaged(names[0], 10) == names[:1]
-    assert averaged("final", 10) == ["final"]
+@pytest.mark.parametrize("best", [False, True])
+def test_a_folder_without_such_a_checkpoint(tmp_path, best):
+    if best:
+        save_all(tmp_path, [Row(1, 1)])
+    with pytest.raises(InputError, match="holds no checkpoint"):
+        load_model_weights(tmp_path, best=best)
 
 
-def test_evaluated_checkpoints_within_an_epoch_are_averaged(averaged, tmp_path):
-    clocks = [(3, 25, False), (3, 30), (4, 35, False), (4, 40), (5, 44, False), (5, 46, False)]
-    rows = [manifest.make_row(*clock) for clock in clocks]
-    rows[:4] = [row._replace(score=1.0, metric="bleu", dev="digest") for row in rows[:4]]
-    names = [row.name for row in rows]
-    write_files(tmp_path, *names)
-    write_rows(tmp_path, rows)
-
-    assert averaged(names[3], 10) == names[2:4]  # step 30 is at three quarters of 40
-    assert averaged(names[4], 10) == names[2:4]  # less than half an epoch after the last one
-    assert averaged(names[5], 10) == [*names[2:4], names[5]]
-    last = "model_epoch_999999999_gs_1"  # of someone else: the memory must not hold every epoch
-    write_files(tmp_path, last)
-    (tmp_path / "run.json").unlink()
-    assert averaged(last, 2**31 - 1)[-1] == last
+def test_a_checkpoint_is_listed_once_it_is_complete(tmp_path, monkeypatch):
+    """A kill between the two writes leaves the list of before."""
+    rows = save_all(tmp_path, [Row(1, 10)])
+    monkeypatch.setattr(checkpoint, "atomic_write", lambda *_: (_ for _ in ()).throw(OSError("x")))
+    with pytest.raises(OSError, match="x"):
+        checkpoint.save(tmp_path, [*rows, Row(2, 20)], {"weights/a": np.zeros(2)})
+    assert read_rows(tmp_path) == rows and steps_on_disk(tmp_path) == [10, 20]
 
 
-def test_checkpoints_of_a_rolled_back_training_are_not_averaged(saved_objects, averaged, tmp_path):
-    first, *_ = [save(saved_objects, tmp_path, epoch, 22 * epoch) for epoch in (1, 2, 3, 4)]
-    write_rows(tmp_path, manifest.rows_to(first))
-    assert checkpoint.latest_readable(tmp_path) == first
-    second = save(saved_objects, tmp_path, 2, 41)
-    third = save(saved_objects, tmp_path, 3, 50)
-    assert averaged(third.name, 10) == [second.name, third.name]
-    assert (tmp_path / "model_epoch_02_gs_44.index").exists()  # it is not deleted
+# Damage --------------------------------------------------------------------------
 
 
-def test_the_best_is_one_of_those_with_the_last_metric_and_set(tmp_path):
-    rows = [manifest.make_row(epoch, 10 * epoch) for epoch in (1, 2, 3, 4)]
-    write_rows(tmp_path, rows)
-    with pytest.raises(InputError, match="holds no checkpoint with a dev score"):
-        manifest.require_best(tmp_path)
-    names = [row.name for row in rows]
-    write_files(tmp_path, *names)
-    for i, (score, metric, dev) in enumerate(
-        [(99.0, "bleu", "digest"), (12.5, "chrf", "digest"), (12.0, "chrf", "digest")]
-    ):
-        rows[i] = rows[i]._replace(score=score, metric=metric, dev=dev)
-    write_rows(tmp_path, rows)
-    assert manifest.require_best(tmp_path).name == names[1]
-    (tmp_path / f"{names[1]}.index").unlink()
-    assert manifest.require_best(tmp_path).name == names[2]
-    write_rows(tmp_path, [row._replace(dev=row.dev and row.name) for row in rows])
-    (tmp_path / f"{names[1]}.index").touch()
-    assert manifest.require_best(tmp_path).name == names[2]
+def flip(content):
+    return content[:150] + bytes([content[150] ^ 1]) + content[151:]
 
 
-def test_an_evaluated_mid_epoch_checkpoint_is_listed_once(saved_objects, tmp_path):
-    paths = [save(saved_objects, tmp_path, 1, step, False, score=1.0) for step in (10, 20)]
-    state = tf.train.get_checkpoint_state(str(tmp_path))
-    assert [*state.all_model_checkpoint_paths] == [*map(str, paths)]
+DAMAGE = {
+    "bit": flip,
+    "half": lambda content: content[: len(content) // 2],
+    "empty": lambda _: b"",
+    "text": lambda _: b"hello\n",
+    "pickle": lambda _: b"\x80\x04\x95\x05\x00\x00\x00\x00\x00\x00\x00\x8c\x01a\x94.",
+    "missing": None,
+}
 
 
-def test_mid_epoch_checkpoints_stay_until_the_epoch_ends(saved_objects, tmp_path):
-    def names():
-        rows = saved_rows(tmp_path)
-        assert {row.name for row in rows} == {path.stem for path in tmp_path.glob("*.index")}
-        return [row.name[12:] for row in rows]
-
-    for step in (10, 20, 30):
-        path = save(saved_objects, tmp_path, 1, step, False)
-    assert names() == ["01_gs_20_partial", "01_gs_30_partial"]
-    assert checkpoint.latest_readable(tmp_path) == path
-    assert saved_rows(tmp_path)[-1].epochs_done == 0
-    save(saved_objects, tmp_path, 1, 30)
-    assert names() == ["01_gs_30"]
-    path = save(saved_objects, tmp_path, 2, 35, False)
-    assert names() == ["01_gs_30", "02_gs_35_partial"]
-    averaged = manifest.checkpoints_to_average(path, 5)  # less than half an epoch since step 30
-    assert [other.name[12:] for other in averaged] == names()[:1]
-    save(saved_objects, tmp_path, 2, 50, keep=1)
-    assert names() == ["02_gs_50"]
-
-
-def damage(path, suffix, how):
-    """Cut a file of a checkpoint in half, or flip one bit of it."""
-    file = Path(f"{path}{suffix}")
-    content = bytearray(file.read_bytes())
-    if how == "half":
-        del content[len(content) // 2 :]
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, capsys, damage):
+    rows = save_all(tmp_path, [Row(1, 10), Row(2, 20)])
+    path = path_of(tmp_path, rows[-1])
+    if DAMAGE[damage]:
+        path.write_bytes(DAMAGE[damage](path.read_bytes()))
+        with pytest.raises(InputError, match=f"{path}: cannot be read"):
+            load(path)
     else:
-        content[len(content) // 3] ^= 16
-    file.write_bytes(content)
+        path.unlink()
+    left, arrays = load_newest(tmp_path, rows)
+    assert left == rows[:1] and arrays["weights/a"][0] == 10
+    assert (str(path) in capsys.readouterr().out) == bool(DAMAGE[damage])
+    path_of(tmp_path, rows[0]).unlink()
+    with pytest.raises(InputError, match=f"{path}: cannot be read"):
+        load_newest(tmp_path, rows)
 
 
-@pytest.mark.parametrize("how", ["half", "bit"])
-@pytest.mark.parametrize("suffix", checkpoint.SUFFIXES)
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
-    saved_objects, tmp_path, capsys, suffix, how
-):
-    before = save(saved_objects, tmp_path, 1, 1)
-    path = save(saved_objects, tmp_path, 2, 2)
-    assert checkpoint.latest_readable(tmp_path) == path
-    damage(path, suffix, how)
-    assert checkpoint.latest_readable(tmp_path) == before
-    assert "model_epoch_02_gs_2: this checkpoint is damaged" in capsys.readouterr().err
-    with pytest.raises(InputError, match="model_epoch_02_gs_2: this checkpoint is damaged"):
-        checkpoint.restore(saved_objects, path)
-    damage(before, suffix, how)
-    with pytest.raises(InputError, match="model_epoch_01_gs_1: this checkpoint is damaged"):
-        checkpoint.latest_readable(tmp_path)
+def test_objects_are_not_unpickled(tmp_path):
+    rows = save_all(tmp_path, [Row(1, 10)])
+    np.savez(path_of(tmp_path, rows[0]), a=np.array([dict(b=1)], object))
+    with pytest.raises(InputError, match="cannot be read .*allow_pickle"):
+        load(path_of(tmp_path, rows[0]))
 
 
-def test_the_latest_of_three_before_a_damaged_one_is_used(saved_objects, tmp_path):
-    paths = [save(saved_objects, tmp_path, epoch, epoch) for epoch in (1, 2, 3, 4)]
-    damage(paths[3], checkpoint.SUFFIXES[0], "bit")
-    assert checkpoint.latest_readable(tmp_path) == paths[2]
-    damage(paths[2], checkpoint.SUFFIXES[0], "bit")
-    assert checkpoint.latest_readable(tmp_path) == paths[1]
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{}", '{"checkpoints": [1]}', '{"checkpoints": [{"epoch": "../x", "step": 1}]}']
+    + ['{"checkpoints": [{"epoch": 1}]}', '{"checkpoints": [{"epoch": 1, "step": 1, "x": 1}]}'],
+)
+def test_a_list_that_no_training_wrote(tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(InputError, match="run.json: does not list the checkpoints"):
+        read_rows(tmp_path)
 
 
-def test_a_folder_may_have_any_name(saved_objects, tmp_path):
-    """TensorFlow's reader treats a path as a pattern."""
-    for name in ("run[1]", "a\\b", "{a,b}", "a*?", "ü ü", "x\ny"):
-        logdir = tmp_path / name
-        logdir.mkdir()
-        path = save(saved_objects, logdir, 1, 1)
-        assert checkpoint.latest_readable(logdir) == path and not original.is_original(path)
-        checkpoint.restore(saved_objects, path)
+def test_run_json_is_read_as_it_was_written(tmp_path):
+    row = Row(3, 7, False, 1 / 3, [7, 0.1, 2 / 3], "text", "dev", "chrf", 12.25, True)
+    (tmp_path / "run.json").write_text(json.dumps(dict(checkpoints=[row._asdict()])))
+    (found,) = read_rows(tmp_path)
+    assert found == row and found.name == "model_epoch_03_gs_7"
 
 
-def test_a_folder_whose_name_is_not_utf_8(saved_objects, tmp_path, corpus):
-    """TensorFlow cannot name it, but a model that was copied there can be read."""
-    path = save(saved_objects, tmp_path / "logdir", 1, 1)
-    logdir = tmp_path / os.fsdecode(b"mod\xe8le")
-    path.parent.rename(logdir)
-    path = logdir / path.name
-    assert checkpoint.latest_readable(logdir) == path and not original.is_original(path)
-    checkpoint.restore(saved_objects, path)
-    with pytest.raises(InputError, match="this path is not UTF-8. Rename it"):
-        run_main(train, corpus | dict(logdir=f"{logdir}2"))
-    assert not Path(f"{logdir}2").exists()
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_parameters_that_are_not_finite_are_refused(tmp_path, value):
+@pytest.mark.parametrize("change", ["missing", "more", "shape", "nan", "inf"])
+def test_variables_that_do_not_fit_are_named(change):
     model, _ = small_model(0)
-    variable = model.trainable_variables[-1]
-    variable.assign(np.full(variable.shape, value))
-    path = save(checkpoint.make_checkpoint(model), tmp_path, 1, 1)
-    with pytest.raises(InputError, match=f"{path}: this checkpoint is damaged .* is not finite"):
-        checkpoint.restore_average(model, [path])
+    variables = variables_by_2017_name(model)
+    arrays = arrays_of(variables)
+    if change == "missing":
+        del arrays["dense/bias"]
+    elif change == "more":
+        arrays["dense/bias2"] = np.zeros(1)
+    else:
+        values = dict(shape=np.zeros(1), nan=arrays["dense/bias"] * np.nan)
+        arrays["dense/bias"] = values.get(change, np.full(8, np.inf))
+    with pytest.raises(InputError, match="x.npz: dense/bias"):
+        assign(variables, arrays, "x.npz")
 
 
-def test_if_a_checkpoint_is_deleted_while_it_is_read_the_newer_one_is_used(
-    saved_objects, tmp_path, monkeypatch, capsys
-):
-    """At the end of an epoch, training saves a checkpoint and deletes the mid-epoch ones."""
-    save(saved_objects, tmp_path, 1, 10)
-    save(saved_objects, tmp_path, 2, 15, False)
-    read_error, calls = checkpoint.read_error, []
-
-    def end_the_epoch_first(path):
-        calls.append(path.name)
-        if len(calls) == 1:
-            save(saved_objects, tmp_path, 2, 20)
-        return read_error(path)
-
-    monkeypatch.setattr(checkpoint, "read_error", end_the_epoch_first)
-    assert checkpoint.latest_readable(tmp_path).name == "model_epoch_02_gs_20"
-    assert calls == ["model_epoch_02_gs_15_partial", "model_epoch_02_gs_20"]
-    assert "damaged" not in capsys.readouterr().err
+# Locks ---------------------------------------------------------------------------
 
 
-def test_a_message_about_an_unproven_damage_suggests_no_deletion(
-    saved_objects, tmp_path, monkeypatch
-):
-    for epoch in (1, 2):
-        path = save(saved_objects, tmp_path, epoch, epoch)
-    denied = tf.errors.PermissionDeniedError(None, None, "denied")
-    monkeypatch.setattr(checkpoint, "read_error", lambda path: denied)
-    with pytest.raises(InputError, match="cannot be read .denied.. Copy its two files") as raised:
-        checkpoint.latest_readable(tmp_path)
-    assert "delete" not in str(raised.value) and path.name in str(raised.value)
-
-
-def test_a_checkpoint_is_on_the_disk_before_it_gets_its_name(saved_objects, tmp_path, monkeypatch):
-    """After a loss of power, a file with the name of a checkpoint is complete."""
-    events = []
-    for name in ("fsync", "durable_replace"):
-        call = getattr(checkpoint, name)
-
-        def record(*paths, name=name, call=call):
-            events.append((name, Path(paths[0]).name))
-            return call(*paths)
-
-        monkeypatch.setattr(checkpoint, name, record)
-    save(saved_objects, tmp_path, 1, 1)
-    files = [f"{checkpoint.TEMP_NAME}{suffix}" for suffix in checkpoint.SUFFIXES]
-    synced, named = [[(name, f) for f in files] for name in ("fsync", "durable_replace")]
-    assert events[:4] == synced + named
-
-
-def test_data_without_an_index_is_deleted_after_the_next_checkpoint(saved_objects, tmp_path):
-    """A kill between two deletions can leave half a gigabyte."""
-    paths = [save(saved_objects, tmp_path, epoch, epoch) for epoch in (1, 2)]
-    Path(f"{paths[0]}.index").unlink()
-    newer = tmp_path / f"model_epoch_09_gs_9{checkpoint.SUFFIXES[0]}"
-    other = tmp_path / f"mine{checkpoint.SUFFIXES[0]}"
-    for path in (newer, other):
-        path.write_text("copied just now")
-    save(saved_objects, tmp_path, 3, 3)
-    existing = {path.name for path in tmp_path.glob(f"*{checkpoint.SUFFIXES[0]}")}
-    names = {f"model_epoch_0{epoch}_gs_{epoch}{checkpoint.SUFFIXES[0]}" for epoch in (2, 3, 9)}
-    assert existing == names | {other.name}
-
-
-def test_an_unfinished_checkpoint_of_a_killed_run_is_deleted(tmp_path):
-    file = tmp_path / f"{checkpoint.TEMP_NAME}{checkpoint.SUFFIXES[0]}"
-    file.write_text("half")
-    with checkpoint.lock(tmp_path):
-        assert not file.exists()
-
-
-@pytest.mark.parametrize("name", ["checkpoint", "run.json", "model_epoch_01_gs_1.index"])
-def test_a_folder_in_place_of_a_file_is_noticed_before_training(tmp_path, name):
-    (tmp_path / name).mkdir()
-    with pytest.raises(InputError, match=f"{name}: is a folder"), checkpoint.lock(tmp_path):
-        pass
-
-
-def test_an_error_of_cleaning_up_does_not_hide_that_of_writing(tmp_path, monkeypatch):
-    def denied(*_):
-        raise PermissionError("clean-up")
-
-    monkeypatch.setattr(checkpoint, "delete_files", denied)
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="no checkpoint can be written"):
-        checkpoint.write(tf.train.Checkpoint(v=tf.Variable(1.0)), tmp_path / "file" / "model")
-
-
-def test_one_training_run_at_a_time(tmp_path):
-    with checkpoint.lock(tmp_path):
-        message = f"another training run writes here .process {os.getpid()}"
-        with pytest.raises(InputError, match=message):
-            with checkpoint.lock(tmp_path):
+def test_one_training_at_a_time_which_deletes_what_a_killed_one_left(tmp_path):
+    left = tmp_path / "model_epoch_01_gs_1.npz.1234abcd.tmp"
+    left.write_text("half")
+    with lock_logdir(tmp_path):
+        assert not left.exists()
+        with pytest.raises(InputError, match="another training writes here"):
+            with lock_logdir(tmp_path):
                 pass
-    with checkpoint.lock(tmp_path):
+    with lock_logdir(tmp_path):
         pass
 
 
@@ -424,13 +268,12 @@ def write_original(golden, folder, adam):
         session.run(tf.compat.v1.global_variables_initializer())
         saver = tf.compat.v1.train.Saver()
         saver.save(session, str(folder / "model_epoch_01_gs_430"), write_meta_graph=False)
-    return checkpoint.latest_readable(folder)
+    return original.find_newest(folder)
 
 
 @pytest.mark.parametrize("adam", [False, True])
 def test_an_original_checkpoint_gives_the_original_logits(golden, tmp_path, adam):
     path = write_original(golden, tmp_path, adam)
-    assert original.is_original(path)
     arrays = original.read_original(path)
     model_args, vocab_sizes = original.infer_model_args(arrays)
     assert list(vocab_sizes) == golden.vocab_sizes
@@ -445,65 +288,32 @@ def test_an_original_checkpoint_gives_the_original_logits(golden, tmp_path, adam
     assert difference < 1e-5
 
 
-def test_a_training_neither_resumes_nor_starts_from_an_original(golden, tmp_path, corpus):
-    folder = tmp_path / "original"
-    folder.mkdir()
-    write_original(golden, folder, adam=True)
-    message = f"{folder}/hparams.json: missing. .* A model of the 2017 code, which has no such file"
-    for name in ("logdir", "start_from"):
-        with pytest.raises(InputError, match=message):
-            run_main(train, corpus | {name: str(folder)})
+def test_a_training_does_not_start_from_an_original(golden, tmp_path, corpus):
+    write_original(golden, tmp_path, adam=True)
+    with pytest.raises(InputError, match="hparams.json: not hyperparameters of this project"):
+        run_main(train, corpus | dict(start_from=str(tmp_path)))
 
 
-def test_our_checkpoint_is_not_treated_as_an_original(tmp_path):
-    model, _ = small_model(0)
-    path = save(checkpoint.make_checkpoint(model), tmp_path, 1, 1)
-    assert not original.is_original(path)
+@pytest.mark.parametrize("state", ["listed", "moved", "unlisted"])
+def test_the_newest_original_is_found(golden, tmp_path, state):
+    path = write_original(golden, tmp_path, adam=False)
+    (tmp_path / "model_epoch_01_gs_99.index").write_text("an older one")
+    listed = 'model_checkpoint_path: "/elsewhere/logdir/model_epoch_01_gs_430"\n'
+    if state == "moved":
+        (tmp_path / "checkpoint").write_text(listed)
+    elif state == "unlisted":
+        (tmp_path / "checkpoint").unlink()
+    assert original.find_newest(tmp_path) == path
+    assert "decoder/dec_embed/lookup_table" in original.read_original(path)
 
 
-@pytest.mark.parametrize("name, array", [("decoder/dec_pe/lookup_table", None), ("dense/bias", 3)])
-def test_an_array_that_is_missing_or_has_another_shape_is_named(golden, name, array):
-    arrays = golden.group("w")
-    arrays.pop(name)
-    if array:
-        arrays[name] = np.zeros(array, np.float32)
-    with pytest.raises(InputError, match=name):
+@pytest.mark.parametrize("array", [None, np.zeros(3), np.full(99, np.nan)])
+def test_an_array_that_does_not_fit_is_named(golden, array):
+    arrays = golden.group("w") | {"dense/bias": array}
+    if array is None:
+        del arrays["dense/bias"]
+    with pytest.raises(InputError, match="the 2017 model: the array dense/bias"):
         original.assign_original(golden.model(), arrays)
-
-
-def test_an_array_that_is_not_finite_is_named(golden):
-    arrays = golden.group("w")
-    arrays["dense/bias"] = np.full_like(arrays["dense/bias"], np.nan)
-    with pytest.raises(
-        InputError, match="the 2017 model: the array dense/bias has no finite numbers"
-    ):
-        original.assign_original(golden.model(), arrays)
-
-
-def test_an_array_of_strings_is_named(golden):
-    arrays = golden.group("w")
-    arrays["dense/bias"] = np.full(arrays["dense/bias"].shape, b"text", object)
-    with pytest.raises(InputError, match="the array dense/bias has no finite numbers"):
-        original.assign_original(golden.model(), arrays)
-
-
-@pytest.mark.parametrize(
-    "name, shape",
-    [
-        ("encoder/enc_embed/lookup_table", (9,)),
-        ("encoder/enc_pe/lookup_table", (9,)),
-        ("decoder/num_blocks_0/multihead_attention/conv1d/kernel", (4, 4)),
-        ("decoder/num_blocks_999/multihead_attention/conv1d/kernel", (1,)),
-    ],
-)
-def test_an_original_with_other_shapes_is_refused_before_a_model_is_built(
-    golden, tmp_path, monkeypatch, name, shape
-):
-    arrays = golden.group("w") | {name: np.zeros(shape, np.float32)}
-    monkeypatch.setattr(original, "read_original", lambda _: arrays)
-    monkeypatch.setattr(original, "make_model", lambda *_: pytest.fail("was built"))
-    with pytest.raises(InputError, match="x: not a checkpoint of the 2017 code"):
-        original.load_original(Path("x"), {})
 
 
 @slow
@@ -529,9 +339,6 @@ def test_eval_infers_sizes_and_min_cnt_from_an_original_checkpoint(golden, tmp_p
     preds = greedy(*decoder(model, x), tf.constant([BOS]), golden.hparams["maxlen"], EOS)
     got = " ".join(word(i) for i in preds.numpy()[0]).split("</S>")[0].strip()
     records, _ = results_of(tmp_path / "results" / path.name)
-    for _ in range(2):  # the results with another number of heads are kept
-        run_main(eval, flags | {"num_heads": 1})
-        assert len([*(tmp_path / "results").iterdir()]) == 2
     assert records == [["- source: wda wf", "- expected: wca wg", f"- got: {got}"]]
 
 

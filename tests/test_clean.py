@@ -1,7 +1,6 @@
 """corpora/clean.py: each rule, the numbers it prints, and files that do not fit together."""
 
 import gzip
-import os
 import re
 import subprocess
 import sys
@@ -76,9 +75,6 @@ def test_the_limits_are_flags(tmp_path):
     paths = write_pairs(tmp_path, [*sample_pairs(50), BAD["long"], BAD["ratio"]])
     done = run(*paths, "--max_chars", "2000", "--max_ratio", "9")
     assert "52 of 52 pairs are kept" in done.stdout
-    for flag, value in (("--max_chars", "0"), ("--max_ratio", "0.5"), ("--max_ratio", "nan")):
-        done = run(*paths, flag, value)
-        assert done.returncode == 2 and "It must be at least 1" in done.stderr
 
 
 def test_the_ratio_is_relative_to_that_of_the_text(tmp_path, clean):
@@ -86,10 +82,13 @@ def test_the_ratio_is_relative_to_that_of_the_text(tmp_path, clean):
     pairs = [("我们今天去公园看花和树。", "Today we all go to the park to look at flowers.")] * 9
     profile = clean.make_profile(write_pairs(tmp_path, pairs))
     assert profile.scripts == ("Han or Kana", "Latin") and profile.ratio > 3
-    cleaner = clean.Cleaner(profile, clean.Limits(max_chars=1000, max_ratio=3))
-    assert cleaner.broken_rule(*pairs[0]) is None
-    assert cleaner.broken_rule(pairs[0][0], pairs[0][1][:7]) == "ratio"
-    assert cleaner.broken_rule("The park is green.", pairs[0][1]) == "script"
+    (chinese, english), limits = pairs[0], clean.Limits(max_chars=1000, max_ratio=3)
+    for pair, rule in (
+        ((chinese, english), None),
+        ((chinese, english[:7]), "ratio"),
+        (("The park is green.", english), "script"),
+    ):
+        assert clean.broken_rule(profile, limits, pair, ()) == rule
 
 
 def test_examples_are_drawn_from_the_entire_text(clean):
@@ -109,12 +108,10 @@ def test_the_terminal_is_not_controlled_by_the_text(tmp_path):
 def test_files_that_cannot_be_cleaned(tmp_path):
     paths = write_pairs(tmp_path, sample_pairs(9))
     output = ["--output", tmp_path / "out"]
-    short, empty = tmp_path / "short", tmp_path / "empty"
-    short.write_text("one\n")
-    empty.write_text("")
-    no_text, latin = tmp_path / "no_text", tmp_path / "latin"
-    no_text.write_text("")
-    latin.write_bytes("ja\nMädchen\n".encode("latin1"))
+    texts = dict(short=b"one\n", empty=b"", no_text=b"", latin="ja\nMädchen\n".encode("latin1"))
+    for name, content in texts.items():
+        (tmp_path / name).write_bytes(content)
+    short, empty, no_text, latin = (tmp_path / name for name in texts)
     for words, message in (
         ([paths[0], short], f"{paths[0]}: 9 sentences, but {short} has 1"),
         ([short, paths[0]], f"{short}: 1 sentences, but {paths[0]} has 9"),
@@ -122,35 +119,21 @@ def test_files_that_cannot_be_cleaned(tmp_path):
         ([latin, short], f"{latin}:2: byte 2 of this line is not text in UTF-8"),
         ([tmp_path / "missing", short], "missing: no such file"),
         ([paths[0], paths[0]], "both sides have this name"),
+        ([*paths, "--against", tmp_path / "missing"], "missing: no such file"),
     ):
         done = run(*words, *output)
         assert done.returncode == 2 and message in done.stderr, done.stderr
-        assert "Traceback" not in done.stderr and not (tmp_path / "out").exists()
-    assert run(*paths, *output).returncode == 0
-    before = (tmp_path / "out" / "my.de").read_bytes()
-    done = run(*paths, *output)
-    assert done.returncode == 2 and "my.de: exists already" in done.stderr
-    assert (tmp_path / "out" / "my.de").read_bytes() == before
-
-
-def test_compressed_text(tmp_path):
-    paths = write_pairs(tmp_path, sample_pairs(9))
-    packed = []
+        assert "Traceback" not in done.stderr
+        assert not (tmp_path / "out").exists() or not [*(tmp_path / "out").iterdir()]
     for path in paths:
-        packed.append(path.with_name(f"{path.name}.gz"))
-        packed[-1].write_bytes(gzip.compress(path.read_bytes()))
-    assert run(*packed, "--output", tmp_path / "out").returncode == 0
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    packed = [f"{path}.gz" for path in paths]
+    assert run(*packed, *output).returncode == 0
     for path in paths:
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
-
-
-def test_a_pipe_is_refused(tmp_path):
-    """It could be read only once, and the second pass would find it empty."""
-    paths = write_pairs(tmp_path, sample_pairs(9))
-    os.mkfifo(tmp_path / "pipe")
-    done = run(tmp_path / "pipe", paths[1], "--output", tmp_path / "out")
-    assert done.returncode == 2 and "pipe: not a regular file" in done.stderr
-    assert not (tmp_path / "out").exists()
+    done = run(*paths, *output)
+    assert done.returncode == 2 and "my.de: exists already" in done.stderr
+    assert (tmp_path / "out" / "my.de").read_bytes() == paths[0].read_bytes()
 
 
 def test_all_repeated_pairs_are_found(tmp_path, clean):
@@ -189,18 +172,15 @@ def test_a_pair_that_occurs_in_another_file_is_no_duplicate(tmp_path, clean):
     assert not len(profile.repeated)
 
 
-def test_an_error_while_writing_leaves_no_file(tmp_path, clean, monkeypatch):
+def test_an_error_while_writing_leaves_no_file(tmp_path, clean):
     paths = write_pairs(tmp_path, sample_pairs(9))
     profile = clean.make_profile(paths)
     paths[1].write_text("too short\n")
-    arguments = clean.argparse.Namespace(
-        source=paths[0], target=paths[1], output=tmp_path / "out", max_chars=99, max_ratio=3
-    )
-    arguments.languages, arguments.against = (), None
-    monkeypatch.setattr(clean, "shift_notes", lambda *_: [])
-    monkeypatch.setattr(clean, "make_profile", lambda paths: profile)
-    with pytest.raises(InputError, match="9 sentences, but .* has 1"):
-        clean.main(arguments)
+    with (
+        pytest.raises(InputError, match="9 sentences, but .* has 1"),
+        clean.atomic_open(tmp_path / "out" / "a") as file,
+    ):
+        clean.clean_text(paths, [file, file], profile, clean.Limits(99, 3))
     assert not [*(tmp_path / "out").iterdir()]
 
 
@@ -216,8 +196,6 @@ def test_sentences_of_test_sets_are_removed(tmp_path):
     assert done.returncode == 0, done.stderr
     (count,) = re.findall(r"^\| overlap \| (\d+) ", done.stdout, re.MULTILINE)
     assert 2 <= int(count) < 9  # several sources may have one translation
-    done = run(*write_pairs(tmp_path, pairs), "--against", tmp_path / "missing")
-    assert done.returncode == 2 and "missing: no such file" in done.stderr
 
 
 def test_other_languages_are_removed(tmp_path):
@@ -228,9 +206,9 @@ def test_other_languages_are_removed(tmp_path):
     text = [*pairs, french, english, ("Ja.", "Yes.")]
     done = run(*write_pairs(tmp_path, text), "--languages", "de,en")
     assert "| language | 2 |" in done.stdout and "61: Le chien" in done.stdout
-    for value, message in (("de", "de is not two languages"), ("de,xx", "xx is no language")):
+    for value in ("de", "de,xx"):
         done = run(*write_pairs(tmp_path, text), "--languages", value)
-        assert done.returncode == 2 and message in done.stderr
+        assert done.returncode == 2 and f"{value} is not two languages of" in done.stderr
 
 
 def test_without_py3langid_a_message_says_how_to_install_it(clean, monkeypatch):

@@ -1,27 +1,28 @@
 """CTranslate2 decodes our models as we do."""
 
 import dataclasses
+import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import sacrebleu
 import tensorflow as tf
 
-from conftest import INSTALL_EXTRAS, slow, slow_unless
+from conftest import INSTALL_EXTRAS, sample_pairs, slow, slow_unless
 from data_load import encode_lines
 from export import ExportFlags
-from helpers import ODD_LINES, load, read_test_sentences, refused, run_translate
+from helpers import load, read_test_sentences, refused
 from hparams import make_hparams
-from ids import PAD
+from ids import PAD, UNK
 from inference import LoadedModel, SearchDecoder, Translator
 from interop import ctranslate2_model
 from model import make_model
-from processes import forked_script
+from processes import ROOT, forked_script
 from runtime.errors import InputError
 from runtime.optional import import_optional
 from search import suppress
-from translate import TranslateFlags
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason=INSTALL_EXTRAS)
 
@@ -38,20 +39,17 @@ def loaded(flags, **more):
     return model, encode_lines(lines, model.vocabs[0], model.hp)[0]
 
 
-SEARCHES = [dict(beam=1)] + [
-    dict(beam=4, length_penalty="ctranslate2", alpha=alpha) for alpha in (0.0, 0.6)
-]
-
-
-@pytest.mark.parametrize("search", SEARCHES)
-def test_translations_and_scores_are_equal(flags, search):
-    model, X = loaded(flags, **search)
+def test_greedy_translations_are_equal_line_by_line(flags, tmp_path):
+    model, X = loaded(flags, beam=1)
+    ctranslate2_model.write(model, tmp_path / "model")
+    translator = ctranslate2.Translator(str(tmp_path / "model"))
     ours = SearchDecoder(model)(X)
-    theirs = ctranslate2_model.CTranslate2Decoder(model, 1, "float32")(X)
-    for [our], [their] in zip(ours, theirs, strict=True):
-        assert our._replace(score=0.0) == their._replace(score=0.0)
-        assert model.hp.beam == 1 or our.score == pytest.approx(their.score, abs=1e-4)
-    assert len({tuple(best.ids) for [best] in theirs}) > 1  # a small model may repeat itself
+    for x, [best] in zip(X, ours, strict=True):
+        limit = int(model.hp.max_output_tokens(len(x)))
+        tokens = [[*map(model.vocabs[0].id_to_token, x[:-1])]]
+        (result,) = translator.translate_batch(tokens, beam_size=1, max_decoding_length=limit)
+        assert [*map(model.vocabs[1].id_to_token, best.ids)] == result.hypotheses[0]
+    assert len({tuple(best.ids) for [best] in ours}) > 1  # a small model may repeat itself
 
 
 def log_probability_differences(loaded, X, path, quantization="float32"):
@@ -64,7 +62,7 @@ def log_probability_differences(loaded, X, path, quantization="float32"):
     differences = []
     for (x, y), result in zip(pairs, scored, strict=True):
         x, y = (np.append(side, 3)[None].astype(np.int32) for side in (x, y))
-        logp = tf.nn.log_softmax(suppress(loaded.model(x, y), [PAD]))[0].numpy()
+        logp = tf.nn.log_softmax(suppress(loaded.model(x, y), [PAD, UNK]))[0].numpy()
         differences.extend(logp[range(y.size), y[0]] - result.log_probs)
     return differences
 
@@ -105,18 +103,18 @@ def test_other_models(trained, tmp_path, more):
     np.testing.assert_allclose(differences, 0, atol=1e-4)
 
 
-CLIENT = """
-import sys
-import ctranslate2, sentencepiece
-source, target = (
-    sentencepiece.SentencePieceProcessor(model_file=f"{sys.argv[1]}/{name}.model")
-    for name in ("bpe.source", "bpe")
-)
-translator = ctranslate2.Translator(sys.argv[1])
-tokens = source.encode(sys.stdin.read().splitlines(), out_type=str)
-for result in translator.translate_batch(tokens, beam_size=1):
-    print(target.decode(result.hypotheses[0]))
-"""
+def run_document(folder, lines, cwd, beam=1):
+    """Translate lines with the program of docs/export.md, which needs nothing of this project."""
+    section = (ROOT / "docs" / "export.md").read_text("utf-8").partition("## CTranslate2")[2]
+    program = re.search("```python\n(.*?)```", section, re.DOTALL)[1]
+    program = program.replace("exported/ctranslate2", str(folder)).replace("size=5", f"size={beam}")
+    if not (folder / "bpe.source.model").exists():  # as the document says
+        program = program.replace("bpe.source", "bpe")
+    (cwd / "in").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    command = [sys.executable, "-c", program]
+    return subprocess.run(
+        command, cwd=cwd, check=True, stdout=subprocess.PIPE, text=True
+    ).stdout.splitlines()
 
 
 def test_an_exported_model_works_without_this_project(trained, tmp_path):
@@ -131,50 +129,30 @@ def test_an_exported_model_works_without_this_project(trained, tmp_path):
     assert int8_size < 0.75 * (path / "model.bin").stat().st_size
 
     lines = read_test_sentences(flags["source_test"])[1]
-    text = "".join(f"{line}\n" for line in lines)
-    client = [sys.executable, "-c", CLIENT, str(path)]
-    done = subprocess.run(client, input=text, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
     model, _ = loaded(flags, beam=1)
     ours = [translation.text for translation in Translator(model)(lines)]
-    theirs = done.stdout.splitlines()
+    theirs = run_document(path, lines, tmp_path)
     # CTranslate2's limit is 256 tokens: a translation that does not end is longer than ours.
     assert all(long.startswith(short) for long, short in zip(theirs, ours, strict=True))
     assert "" not in ours and len(set(ours)) > 3
 
 
-def test_translate_with_ctranslate2(trained):
-    flags = trained("tiny")
-    text = "".join(f"{line}\n" for line in ODD_LINES).encode()
-    more = dict(beam=3, nbest=2, length_penalty="ctranslate2", alpha=1.0)
-    outputs = []
-    for engine in ("tensorflow", "ctranslate2"):
-        out, _ = run_translate(flags, text, engine=engine, **more)
-        outputs.append([line.split(" ||| ") for line in out.splitlines()])
-    assert len(outputs[0]) > len(ODD_LINES)
-    for ours, theirs in zip(*outputs, strict=True):
-        assert ours[:2] == theirs[:2]
-        assert float(ours[2]) == pytest.approx(float(theirs[2]), abs=1e-3)
-
-
 @slow
-def test_paragraphs_with_ctranslate2(trained):
-    text = "Der Hund schläft. Die Frau singt.  Der Hund schläft.\n\n".encode()
-    outputs = []
-    for engine in ("tensorflow", "ctranslate2"):
-        more = dict(engine=engine, length_penalty="ctranslate2", alpha=1.0)
-        out, _ = run_translate(trained("tiny"), text, split=True, **more)
-        outputs.append(out)
-    dog, _ = run_translate(trained("tiny"), "Der Hund schläft.\n".encode(), **more)
-    assert outputs[0] == outputs[1] and outputs[1].endswith(f"  {dog}\n")
+def test_beam_search_has_nearly_the_same_bleu(tmp_path):
+    """Its penalty is another one."""
+    lines, references = zip(*sample_pairs(500, seed=3), strict=True)
+    model = load(dict(logdir=str(ROOT / "docs" / "sample_model")))
+    ctranslate2_model.write(model, tmp_path / "model")
+    theirs = run_document(tmp_path / "model", lines, tmp_path, beam=5)
+    ours = [translation.text for translation in Translator(model)(lines)]
+    score, other = (sacrebleu.corpus_bleu(texts, [references]).score for texts in (ours, theirs))
+    assert score > 50 and other == pytest.approx(score, abs=0.2)
 
 
 def test_unsupported_models_and_flags(trained, tmp_path, monkeypatch):
-    legacy, tiny = (trained(recipe)["logdir"] for recipe in ("legacy", "tiny"))
+    legacy = trained("legacy")["logdir"]
     more = dict(format="ctranslate2", output=tmp_path / "out")
     refused("export.py", "needs --no-relu_projections", "saved_model", logdir=legacy, **more)
-    search = dict(engine="ctranslate2", beam=2)
-    refused("translate.py", "--length_penalty ctranslate2", "it is paper", logdir=tiny, **search)
     for name, value in (
         ("positions", "rotary"),
         ("attention_score", "cosine"),
@@ -182,20 +160,9 @@ def test_unsupported_models_and_flags(trained, tmp_path, monkeypatch):
         ("normalization", "none"),
     ):
         hp = make_hparams(dict(recipe="tiny") | {name: value})
-        for options in (TranslateFlags(engine="ctranslate2"), ExportFlags(format="ctranslate2")):
-            with pytest.raises(
-                InputError, match=f"ctranslate2 needs .*{name}.*, and it is {value}"
-            ):
-                options.check_needs(hp)
+        with pytest.raises(InputError, match=f"ctranslate2 needs .*{name}.*, and it is {value}"):
+            ExportFlags(format="ctranslate2").check_needs(hp)
     assert not [*tmp_path.iterdir()]
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(InputError, match="pip install ctranslate2"):
         import_optional("ctranslate2")
-
-
-def test_long_lines_are_truncated(trained):
-    flags = trained("tiny")
-    model, _ = loaded(flags, beam=1)
-    decode = ctranslate2_model.CTranslate2Decoder(model, 1, "float32")
-    translator = Translator(model, decode)
-    assert len(translator(["Hund " * 2000, "Der Hund"])) == 2 and translator.truncated == 1

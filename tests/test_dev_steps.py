@@ -7,11 +7,11 @@ import signal
 import time
 from pathlib import Path
 
+import manifest
 import numpy as np
 import pytest
 
 import checkpoint
-import manifest
 import prepro
 import train
 import trainer

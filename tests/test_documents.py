@@ -1,4 +1,7 @@
-"""The documents show what the files say: excerpts, outputs of examples, formulas, links."""
+"""The documents show what the files say: excerpts, outputs of examples, formulas, links.
+
+Each exercise has an answer.
+"""
 
 import ast
 import re
@@ -174,11 +177,46 @@ def test_the_walkthrough_has_the_sections_that_others_link_to():
 
 
 def test_every_section_links_to_its_exercises():
-    sections = re.split(r"^## ", text_of("walkthrough.md"), flags=re.MULTILINE)
-    for section in sections[1:]:
-        title = section.splitlines()[0]
-        if title[0].isdigit() and (ROOT / "docs" / "exercises.md").exists():
+    for title, section in sections("walkthrough.md").items():
+        if title[:1].isdigit():
             assert f"](exercises.md#{anchor_of(title)})" in section, title
+
+
+def sections(name):
+    """The sections of a document by their titles; what stands before them has the title ""."""
+    first, *others = re.split(r"^## ", text_of(name), flags=re.MULTILINE)
+    return {"": first} | {part.partition("\n")[0]: part for part in others}
+
+
+@pytest.fixture(scope="module")
+def names():
+    """The names that the program at the beginning of the answers defines."""
+    (code,) = re.findall(r"^```python\n(.*?)^```", sections("answers.md")[""], re.DOTALL | re.M)
+    namespace = {}
+    run_program(code, "answers.md", namespace)
+    return namespace
+
+
+@slow
+@pytest.mark.parametrize("title", [title for title in sections("answers.md") if title])
+def test_the_answers_print_what_stands_beneath_them(names, title):
+    text, namespace = sections("answers.md")[title], dict(names)
+    programs = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", text, re.DOTALL | re.M)
+    assert len(programs) == text.count("```python")
+    for code, expected in programs:
+        printed = run_program(code, "answers.md", namespace)
+        assert same_output(expected, printed), (code, printed)
+
+
+def test_each_exercise_has_an_answer():
+    exercises, answers = (
+        {title: re.findall(r"^\*\*(\d+\.\d+)\*\*", text, re.MULTILINE) for title, text in found}
+        for found in (sections("exercises.md").items(), sections("answers.md").items())
+    )
+    assert exercises == answers and [*exercises] == [*answers] and len(exercises) == 14
+    for number, numbers in enumerate([*exercises.values()][1:], 1):
+        assert 3 <= len(numbers) <= 5
+        assert numbers == [f"{number}.{i + 1}" for i in range(len(numbers))]
 
 
 # docs/*.md and docstrings name sections of the walk-through by number or anchor.

@@ -28,8 +28,6 @@ TEXTS = {
     "train.en": b"Two dogs run across a meadow.\n" * 5_000,
 }
 CHECKSUMS = {name: hashlib.sha256(text).hexdigest() for name, text in TEXTS.items()}
-IWSLT_NAMES = [*download.iwslt2017().downloads[0].texts]
-IWSLT = [(name, name.encode()) for name in IWSLT_NAMES]  # each text is its own name
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -65,23 +63,20 @@ def server(monkeypatch):
         monkeypatch.setitem(download.CORPORA, "multi30k", download.multi30k(server.url, CHECKSUMS))
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
-        serve_archive(server, monkeypatch, *IWSLT)
+        serve_archive(server, monkeypatch)
         yield server
         server.shutdown()
         thread.join()
 
 
-def serve_archive(server, monkeypatch, *members):
-    """Serve a .tgz file of members: (name, bytes), or (name, target) for a symbolic link."""
+def serve_archive(server, monkeypatch):
+    """Serve a .tgz file of the texts of IWSLT 2017. Each text is its own name."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w:gz") as tar:
-        for name, content in members:
-            member = tarfile.TarInfo(name)
-            if isinstance(content, str):
-                member.type, member.linkname = tarfile.SYMTYPE, content
-            else:
-                member.size = len(content)
-            tar.addfile(member, None if isinstance(content, str) else io.BytesIO(content))
+        for name in download.iwslt2017().downloads[0].texts:
+            member = tarfile.TarInfo(f"./{name}")
+            member.size = len(name)
+            tar.addfile(member, io.BytesIO(name.encode()))
     server.files["/de-en.tgz"] = file.getvalue()
     md5 = hashlib.md5(file.getvalue()).hexdigest()
     corpus = download.iwslt2017(f"{server.url}/de-en.tgz", md5)
@@ -92,12 +87,16 @@ def files_in(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
 
 
-def test_every_url_is_secure_and_every_path_is_in_the_folder():
-    for corpus in download.CORPORA.values():
-        for each in corpus.downloads:
-            assert each.url.startswith("https://") and (each.md5 or each.sha256)
-            for path in each.texts.values():
-                assert re.fullmatch(r"(multi30k/)?\w[\w.-]*", path)
+def test_every_download_is_secure_and_the_sides_of_a_corpus_have_one_folder():
+    paths = {}
+    for name, corpus in download.CORPORA.items():
+        assert all(each.url.startswith("https://") for each in corpus.downloads)
+        assert all(each.md5 or each.sha256 for each in corpus.downloads)
+        paths[name] = {path for each in corpus.downloads for path in each.texts.values()}
+    assert all(re.fullmatch(r"\w[\w.-]*", path) for path in paths["iwslt2017"])
+    for part in ("train", "val", "test_2016_flickr"):
+        for name, languages in (("multi30k", "de en"), ("multi30k_fr_cs", "fr cs")):
+            assert {f"multi30k/{part}.{lang}" for lang in languages.split()} <= paths[name]
 
 
 @pytest.mark.parametrize(
@@ -113,17 +112,6 @@ def test_the_checksums_are_those_of_real_text(real_text, folder, checksums):
     assert len(paths) >= 6
     for name, path in paths.items():
         assert hashlib.sha256(path.read_bytes()).hexdigest() == checksums[name]
-
-
-def test_the_sides_of_a_corpus_have_one_folder():
-    names = {
-        path
-        for corpus in ("multi30k", "multi30k_fr_cs")
-        for each in download.CORPORA[corpus].downloads
-        for path in each.texts.values()
-    }
-    for part in ("train", "val", "test_2016_flickr"):
-        assert {f"multi30k/{part}.{language}" for language in "de en fr cs".split()} <= names
 
 
 @pytest.mark.parametrize("corpus", ["multi30k", "iwslt2017"])
@@ -162,44 +150,17 @@ def test_a_file_with_other_content_is_never_replaced(server, tmp_path, name, is_
         (gzip.compress(TEXTS["train.de"])[:-20], "Compressed file ended"),
         (b"<html>", "Not a gzipped file"),
         (b"", "SHA-256"),
-        (gzip.compress(bytes(10**6)), "larger than"),
+        (b"", "its MD5 is not"),
     ],
 )
-def test_a_damaged_text_is_deleted(server, tmp_path, monkeypatch, content, reason):
-    monkeypatch.setattr(download, "MAX_TEXT_BYTES", 500_000)
-    right, server.files["/train.de.gz"] = server.files["/train.de.gz"], content
-    with pytest.raises(InputError, match=rf"/train.de.gz: the download is damaged \(.*{reason}"):
-        download.fetch_corpus("multi30k", tmp_path)
+def test_a_damaged_text_is_deleted(server, tmp_path, content, reason):
+    name, corpus = ("de-en.tgz", "iwslt2017") if "MD5" in reason else ("train.de.gz", "multi30k")
+    right, server.files[f"/{name}"] = server.files[f"/{name}"], content
+    with pytest.raises(InputError, match=rf"/{name}: the download is damaged \(.*{reason}"):
+        download.fetch_corpus(corpus, tmp_path)
     assert not files_in(tmp_path)
-    server.files["/train.de.gz"] = right
-    download.fetch_corpus("multi30k", tmp_path)
-
-
-def test_an_archive_with_a_wrong_checksum(server, tmp_path):
-    server.files["/de-en.tgz"] += b"x"
-    with pytest.raises(InputError, match="de-en.tgz: the download is damaged .*MD5"):
-        download.fetch_corpus("iwslt2017", tmp_path)
-    assert not files_in(tmp_path)
-
-
-@pytest.mark.parametrize("prefix", ["", "./"])
-def test_only_expected_members_are_unpacked(server, tmp_path, monkeypatch, prefix):
-    names = ["../evil", "../../evil", f"{tmp_path}/evil", "de-en/../../evil", "de-en/link/evil"]
-    evil = [("de-en/link", ".."), *((name, b"x") for name in names)]
-    members = [(prefix + name, text) for name, text in IWSLT]
-    serve_archive(server, monkeypatch, *evil, *members)
-    paths = download.fetch_corpus("iwslt2017", tmp_path / "a" / "b")
-    written = {str(path.relative_to(tmp_path)) for path in paths}
-    assert files_in(tmp_path) == written | {"a/b/downloads/iwslt2017_de-en.tgz"}
-
-
-@pytest.mark.parametrize("target", ["/etc/passwd", "../../secret", "train.tags.de-en.en", None])
-def test_a_link_or_nothing_in_place_of_a_text(server, tmp_path, monkeypatch, target):
-    first, *others = IWSLT
-    serve_archive(server, monkeypatch, *([(first[0], target)] if target else []), *others)
-    with pytest.raises(InputError, match=f"de-en.tgz: .*{first[0]} is not in it"):
-        download.fetch_corpus("iwslt2017", tmp_path)
-    assert not files_in(tmp_path)
+    server.files[f"/{name}"] = right
+    download.fetch_corpus(corpus, tmp_path)
 
 
 # The command -------------------------------------------------------------------
@@ -261,14 +222,14 @@ def test_no_space(server, tmp_path, kib):
     if kib == 100:
         server.files["/train.de.gz"] = gzip.compress(TEXTS["train.de"])
     code, _, line = run(server.url, "multi30k", "--output", tmp_path, under=under)
-    assert code == 2 and "File too large" in line and "Free some space" in line
+    assert code == 1 and "File too large" in line
     assert files_in(tmp_path) <= {"downloads/multi30k_train.de.gz"}
 
 
 def test_an_output_that_is_a_file(tmp_path):
     (path := tmp_path / "file").write_text("x")
     code, _, line = run("http://127.0.0.1:1", "multi30k", "--output", path)
-    assert code == 2 and f"{path}: " in line and path.read_text() == "x"
+    assert code == 1 and str(path) in line and path.read_text() == "x"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

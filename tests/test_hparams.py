@@ -1,29 +1,28 @@
 """Hyperparameters: the defaults of the 2017 code, the flags, and hparams.json."""
 
 import dataclasses
-import importlib
 import json
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 import choices
-from hparams import RECIPES as ALL_RECIPES
 from hparams import (
+    FIELDS,
+    READER_FLAGS,
     Hyperparams,
-    check_same_batches,
     hparams_path,
     load_hparams,
     make_hparams,
-    read_hparams,
     save_hparams,
 )
-from processes import ROOT, run_script
-from runtime.cli import parse_flags
+from hparams import RECIPES as ALL_RECIPES
+from optimizer import learning_rate
+from processes import ROOT
 from runtime.errors import InputError
-from runtime.flags import NONE, Choice, Condition, Flags
+from runtime.flags import parse_flags
+from translate import TranslateFlags
 
 DEFAULTS_2017 = dict(
     source_train="corpora/train.tags.de-en.de",
@@ -44,7 +43,7 @@ DEFAULTS_2017 = dict(
     beta_2=0.98,
     epsilon=1e-8,
     label_smoothing=0.1,
-    warmup_steps=0,
+    schedule="constant",
     dropout_on="attention",
     mask_from="activations",
     relu_projections=True,
@@ -63,14 +62,6 @@ DEFAULTS_2017 = dict(
 def test_defaults_are_those_of_2017():
     hp = dataclasses.asdict(Hyperparams())
     assert {name: hp[name] for name in DEFAULTS_2017} == DEFAULTS_2017
-
-
-def test_average_checkpoints_replaces_the_best_one_of_the_model(tmp_path):
-    save_hparams(Hyperparams(logdir=str(tmp_path), best=True, vocab_sha256={"en": "digest"}))
-    logdir = dict(logdir=str(tmp_path))
-    for flags, best in (({}, True), (dict(average_checkpoints=2), False)):
-        hp = load_hparams(logdir | flags)
-        assert (hp.best, hp.average_checkpoints) == (best, flags.get("average_checkpoints", 1))
 
 
 @pytest.mark.parametrize("recipe", ALL_RECIPES)
@@ -104,375 +95,244 @@ def test_recipes_are_the_published_ones(recipe):
 def test_a_flag_overrides_its_recipe():
     hp = make_hparams(dict(recipe="tiny", hidden_units=64, lr=0.0, warmup_steps=1000))
     assert hp.hidden_units == 64 and hp.num_blocks == 4
-    assert hp.peak_lr == (64 * hp.warmup_steps) ** -0.5
+    assert learning_rate(hp, 1000, 0.1, 10000) == (64 * 1000) ** -0.5
 
 
-@pytest.mark.parametrize("script", ["prepro.py", "train.py", "eval.py", "translate.py"])
-def test_help_names_every_field_and_does_not_wait_for_tensorflow(script):
-    command = [sys.executable, "-X", "importtime", script, "--help"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0
-    for field in Hyperparams.declared():
-        assert f"--{field.name} " in done.stdout
-    assert "argparse" in done.stderr  # importtime has worked
-    assert "tensorflow" not in done.stderr and "keras" not in done.stderr
-
-
-def help_of(*words):
-    command = [sys.executable, *words, "--help"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return " ".join(done.stdout.split())
-
-
-def test_help_shows_the_defaults_that_apply(tmp_path):
-    assert "1: greedy search (default: the model's)" in help_of("eval.py", f"--logdir={tmp_path}")
-    hp = make_hparams(dict(recipe="tiny", logdir=str(tmp_path), beam=7, vocab_size=300))
-    fields = dict(num_epochs=40, warmup_steps=100, decay_steps=0, vocab_sha256={"bpe": "1"})
-    save_hparams(dataclasses.replace(hp, **fields))
-    assert "1: greedy search (default: 7)" in help_of("eval.py", f"--logdir={tmp_path}")
-    assert "1: greedy search (default: 1)" in help_of("train.py")
-
-
-@pytest.mark.parametrize("script", ["train.py", "eval.py"])
-def test_a_flag_without_its_value_is_one_line(script):
-    command = [sys.executable, script, "--logdir"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2 and not done.stdout
-    assert done.stderr.startswith(f"{script}: argument --logdir: expected one argument. ")
-    assert done.stderr.count("\n") == 1
-
-
-def test_help_groups_the_flags():
-    text = help_of("translate.py")
-    titles = ["this script:", "data:", "model:", "training:", "decoding:"]
-    assert all(title in text for title in titles)
-    assert text.index("decoding:") < text.index("--beam ") < text.index("--best ")
-
-
-def test_a_boolean_flag_has_a_negation(monkeypatch):
-    for word, value in (("--no-sinusoid", False), ("--sinusoid", True)):
-        monkeypatch.setattr(sys, "argv", ["train.py", word])
-        assert parse_flags("", dict, Hyperparams) == dict(sinusoid=value)
-    monkeypatch.setattr(sys, "argv", ["train.py", "--sinusoid", "False"])
-    assert parse_flags("", dict, Hyperparams) == dict(sinusoid=False)
+def rates(steps, total, **flags):
+    hp = make_hparams(dict(lr=1.0) | flags)
+    return [learning_rate(hp, step, step / total, total) for step in steps]
 
 
 @pytest.mark.parametrize(
-    "values, message",
+    "flags, steps, total, expected",
     [
-        (dict(hidden_units=10, num_heads=4), "hidden_units 10 is not a multiple of num_heads 4"),
-        (dict(maxlen=0), "maxlen is 0"),
-        (dict(batch_size=-1), "batch_size is -1"),
-        (dict(dropout_rate=1.0), "dropout_rate is 1.0"),
-        (dict(lr=float("nan")), "lr is nan"),
-        (dict(source_lang="en"), "source_lang and target_lang are both en"),
-        (dict(source_lang="../de"), "source_lang ../de needs a name without a slash"),
-        (dict(recipe="lavish"), "Choose one of legacy, updated, paper, tiny, small"),
-        (dict(logdir=""), "logdir is empty"),
-        (dict(source_dev="val.de"), "Give both, or none"),
-        (dict(patience=3), "patience 3 needs a development set"),
-        (dict(metric="chrf"), "metric chrf needs a development set"),
-        (dict(vocab_size=4), "vocab_size is 4"),
-        (dict(tied_embeddings=True), "tied_embeddings needs --tokenizer bpe"),
-        (dict(temperature=1e-39), "needs at least 0.001. .* or search for the best one with 0"),
-        (dict(length_penalty="google"), "Choose one of paper, ctranslate2"),
-        (dict(attention_dropout=0.1), "attention_dropout 0.1 needs --dropout_on sublayers"),
-        (dict(normalization="pre"), "normalization pre needs --mask_from ids"),
+        (dict(), (1, 500), 1000, [1.0, 1.0]),
+        (dict(schedule="paper", warmup_steps=100), (1, 50, 100, 400), 9, [0.01, 0.5, 1.0, 0.5]),
+        (dict(schedule="linear"), (10, 100, 550, 990, 1000), 1000, [0.1, 1.0, 0.5, 1 / 90, 0.01]),
+        (dict(schedule="linear"), (1000, 20_000), 20_000, [1.0, 0.01]),  # 1000 steps at most
+        (dict(schedule="linear", warmup_steps=4), (1, 2, 4, 6), 4, [0.25, 0.5, 0.01, 0.01]),
+        (dict(schedule="linear"), (1,), 1, [0.01]),
     ],
 )
-def test_values_out_of_range_are_named(values, message):
-    with pytest.raises(InputError, match=message):
-        Hyperparams(**values)
+def test_the_learning_rate_is_that_of_the_schedule(flags, steps, total, expected):
+    assert rates(steps, total, **flags) == pytest.approx(expected)
 
 
-NUMBERS = [field for field in Hyperparams.declared() if field.type in (int, float)]
+def test_a_later_end_raises_the_learning_rate():
+    assert rates([800], 1000, schedule="linear") < rates([800], 2000, schedule="linear")
 
 
-@pytest.mark.parametrize("field", NUMBERS, ids=lambda field: field.name)
-def test_each_number_has_its_bounds(field):
-    low, kind = field.metadata["at_least"], field.type
-    absurd = [-1, low - 1, -(10**30), 10**40] + ["1e300", "inf", "nan"] * (kind is float)
-    for value in map(kind, absurd):
-        with pytest.raises(InputError, match=f"^{field.name} is "):
-            Hyperparams(**{field.name: value})
-    assert low <= field.default < field.metadata["below"]
+# Flags ---------------------------------------------------------------------------
 
 
-def test_a_boolean_is_true_or_false():
-    done = run_script("train.py", sinusoid="maybe")
-    assert done.returncode == 2 and "maybe is neither True nor False" in done.stderr
+def help_of(script, *words):
+    command = [sys.executable, "-X", "importtime", script, *words, "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "argparse" in done.stderr  # importtime has worked
+    assert "tensorflow" not in done.stderr and "keras" not in done.stderr
+    return " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("script", ["prepro.py", "train.py"])
+def test_help_names_every_field_and_does_not_wait_for_tensorflow(script):
+    text = help_of(script)
+    for name, field in FIELDS.items():
+        assert (f"--{name} " in text or f"--{name}," in text) == bool(field.metadata["group"])
+    assert "1: greedy search (default: 1)" in text
+    titles = ["model:", "data:", "training:", "decoding:", "checkpoints:"]
+    assert [text.index(title) for title in titles] == sorted(map(text.index, titles))
+
+
+@pytest.mark.parametrize("script", ["eval.py", "translate.py", "serve.py", "export.py"])
+def test_a_script_that_reads_a_model_has_the_flags_of_a_model(script):
+    text = help_of(script)
+    assert all(f"--{name}" in text for name in READER_FLAGS) and "--num_blocks" not in text
+    assert "1: greedy search (default: the model's)" in text
+
+
+def parse(monkeypatch, *words, names=None):
+    monkeypatch.setattr(sys, "argv", ["train.py", *words])
+    return parse_flags("", TranslateFlags, hparams=Hyperparams, names=names)
 
 
 def test_flags_are_read_from_files(tmp_path, monkeypatch):
     path = tmp_path / "my.flags"
     path.write_text("--recipe tiny  # isn't large\n--results 'my results#1'\n\n--maxlen=25")
-    monkeypatch.setattr(sys, "argv", ["train.py", "--seed", "3", f"@{path}", "--maxlen", "30"])
-    expected = dict(seed=3, recipe="tiny", results="my results#1", maxlen=30)
-    assert parse_flags("", dict, Hyperparams) == expected
+    given = parse(monkeypatch, "--seed", "3", f"@{path}", "--maxlen", "30", "--no-sinusoid")
+    assert given == dict(seed=3, recipe="tiny", results="my results#1", maxlen=30, sinusoid=False)
+
+
+def test_home_is_expanded_in_paths_that_no_shell_has_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "my.flags").write_text("--results ~/results --preprocessed $HOME/a")
+    given = parse(monkeypatch, "--logdir=~/run", f"@{tmp_path}/my.flags")
+    paths = dict(logdir="run", results="results", preprocessed="a")
+    assert given == {name: f"{tmp_path}/{end}" for name, end in paths.items()}
 
 
 @pytest.mark.parametrize(
-    "content, problem",
+    "words, problem",
     [
-        (None, "no such file"),
-        (b"--results 'my results", "No closing quotation"),
-        (b"--results \xff", "invalid start byte"),
-        (b"--max_len 25", "did you mean --maxlen"),
-        (b"@{path}", "follows no flag"),
+        (["--logdir"], "argument --logdir: expected one argument"),
+        (["--max_len=25"], "there is no flag --max_len: did you mean --maxlen?"),
+        (["--sinusoid", "maybe"], "'maybe' follows no flag"),
+        (["--maxlen", "ten"], "invalid int value: 'ten'"),
+        (["--maxlen", "0"], "maxlen is 0. It must be at least 1 and below 4097"),
+        (["--lr", "nan"], "lr is nan"),
+        (["--recipe", "lavish"], "Choose one of legacy, updated, paper, tiny, small"),
+        (["--source_train", "missing.de"], "missing.de: no such file or directory"),
+        (["--source_train", "train.py,missing.de"], "missing.de: no such file or directory"),
+        (["--score", "missing.de"], "missing.de: no such file or directory. Check --score"),
+        (["--nbest", "2", "--split"], "split is for paragraphs"),
+        (["--prefix", "train.py"], "score and prefix need a file. Give --source"),
+        (["--attention", "a.jpg"], "attention a.jpg: choose a name that ends in .png"),
+        (["@missing.flags"], "No such file or directory: 'missing.flags'"),
+        (["@my.flags"], "No closing quotation"),
     ],
 )
-def test_a_bad_file_of_flags_is_refused_in_one_line(
-    tmp_path, monkeypatch, capsys, content, problem
-):
-    path = tmp_path / "my.flags"
-    if content:
-        path.write_bytes(content)
-    monkeypatch.setattr(sys, "argv", ["train.py", f"@{path}"])
+def test_wrong_flags_are_refused_in_one_line(tmp_path, monkeypatch, capsys, words, problem):
+    (tmp_path / "my.flags").write_text("--results 'my results")
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match="2"):
-        parse_flags("", dict, Hyperparams)
+        parse(monkeypatch, *words)
     (line,) = capsys.readouterr().err.splitlines()
-    assert problem in line
+    assert line.startswith("train.py: ") and problem in line
+
+
+NUMBERS = [field for field in FIELDS.values() if field.type in (int, float)]
+
+
+@pytest.mark.parametrize("field", NUMBERS, ids=lambda field: field.name)
+def test_each_number_has_its_bounds(field):
+    low, kind = field.metadata["low"], field.type
+    absurd = [-1, low - 1, -(10**30), 10**40] + ["1e300", "inf", "nan"] * (kind is float)
+    for value in map(kind, absurd):
+        with pytest.raises(InputError, match=f"^{field.name} is "):
+            Hyperparams(**{field.name: value})
+    assert low <= field.default < field.metadata["high"]
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (dict(hidden_units=10, num_heads=4), "hidden_units 10 is not a multiple of num_heads 4"),
+        (dict(hidden_units=9, num_heads=1, positions="complex"), "hidden_units must be even for"),
+        (dict(hidden_units=6, num_heads=2, positions="rotary"), "head_units must be even for"),
+        (dict(recipe="rnn", hidden_units=7), "hidden_units must be even for two directions"),
+        (dict(recipe="rnn", causality=False), "causality has an effect only with"),
+        (dict(recipe="rnn", mask_from="none"), "model rnn needs --mask_from ids"),
+        (dict(recipe="rnn", optimizer="muon"), "optimizer muon is for the Transformer"),
+        (dict(positions="rotary", attention_score="dot"), "needs --attention_score scaled_dot"),
+        (dict(normalization="pre"), "normalization pre needs --mask_from ids"),
+        (dict(attention_dropout=0.1), "attention_dropout needs --dropout_on sublayers"),
+        (dict(output_bias=True), "output_bias needs --tied_embeddings"),
+        (dict(sinusoid=True, positions="t5"), "sinusoid contradicts positions"),
+        (dict(joint_vocab=False), "joint_vocab needs --tokenizer bpe"),
+        (dict(fold_case=True), "fold_case needs --tokenizer bpe"),
+        (dict(symbols=">>de<<"), "symbols needs --tokenizer bpe"),
+        (dict(vocab_size=0), "vocab_size 0 needs --tokenizer bpe"),
+        (dict(tied_embeddings=True), "tied_embeddings needs one vocabulary of subwords"),
+        (dict(recipe="tiny", joint_vocab=False), "tied_embeddings needs one vocabulary"),
+        (dict(bpe_dropout=0.1, tokenizer="bpe"), "bpe_dropout needs positions without an end"),
+        (dict(source_dev="val.de"), "give source_dev and target_dev, or neither"),
+        (dict(patience=3), "patience and dev_steps need --source_dev"),
+        (dict(dev_steps=3), "patience and dev_steps need --source_dev"),
+        (dict(recipe="tiny", temperature=1.0), "temperature draws translations with --beam 1"),
+        (dict(temperature=1e-39), "is 0 or at least 0.001"),
+        (dict(minutes=1.0, max_steps=3), "give minutes or max_steps"),
+        (dict(best=True, average_checkpoints=2), "best uses one checkpoint"),
+        (dict(source_lang="../de"), "are names of files, without a slash"),
+        (dict(source_lang="en"), "source_lang and target_lang must differ"),
+        (dict(logdir=""), "logdir is ''"),
+        (dict(logdir="a\x1b"), "without control characters"),
+    ],
+)
+def test_contradictions_are_named(flags, message):
+    with pytest.raises(InputError, match=message):
+        make_hparams(flags)
+
+
+def test_what_flags_imply():
+    assert make_hparams(dict(sinusoid=True)).positions == "sinusoid"
+    assert make_hparams(dict(recipe="tiny", sinusoid=True)).positions == "sinusoid"
+    assert make_hparams(dict(recipe="tiny", batch_size=9)).batch_tokens == 0
+    assert make_hparams(dict(recipe="tiny", source_lang="en")).target_lang == "en"
+
+
+def test_each_choice_can_be_loaded():
+    for table in (choices.POSITIONS, choices.ATTENTION_SCORES, choices.MODELS, choices.OPTIMIZERS):
+        assert all(callable(row.load()) for row in table.values())
+
+
+# Saved hyperparameters -----------------------------------------------------------
+
+
+def save(folder, **fields):
+    hp = dataclasses.replace(Hyperparams(logdir=str(folder)), **fields)
+    save_hparams(hp)
+    return hp
 
 
 def test_saved_hyperparameters_are_loaded(tmp_path):
-    hp = Hyperparams(logdir=str(tmp_path), maxlen=25, lr=0.5, positions="t5")
-    hp = dataclasses.replace(hp, vocab_sha256={"de": "1", "en": "2"})
-    save_hparams(dataclasses.replace(hp, profile_steps=3))  # 3 is not saved
-    loaded = load_hparams({"logdir": str(tmp_path)})
-    assert loaded == hp and loaded.vocab_sha256 == hp.vocab_sha256
-
+    hp = save(tmp_path, maxlen=25, lr=0.5, positions="t5", results="elsewhere", preprocessed="p")
+    hp = dataclasses.replace(hp, results="results", preprocessed="preprocessed")  # not saved
+    assert load_hparams({"logdir": str(tmp_path)}) == hp
     moved = tmp_path.with_name("moved")
     tmp_path.rename(moved)
     loaded = load_hparams({"logdir": str(moved), "num_epochs": 3})
     assert loaded == dataclasses.replace(hp, logdir=str(moved), num_epochs=3)
 
 
+@pytest.mark.parametrize(
+    "saved, given, expected",
+    [
+        (dict(best=True), dict(average_checkpoints=2), dict(best=False, average_checkpoints=2)),
+        (dict(average_checkpoints=5), dict(best=True), dict(best=True, average_checkpoints=1)),
+        (dict(minutes=5.0), dict(num_epochs=3), dict(minutes=0.0, num_epochs=3)),
+        (dict(minutes=5.0), dict(max_steps=3), dict(minutes=0.0, max_steps=3)),
+        (dict(max_steps=3), dict(minutes=5.0), dict(minutes=5.0, max_steps=0)),
+        (dict(batch_tokens=9), dict(batch_size=3), dict(batch_tokens=0, batch_size=3)),
+    ],
+)
+def test_a_flag_replaces_one_of_the_model_that_it_excludes(tmp_path, saved, given, expected):
+    save(tmp_path, **saved)
+    hp = load_hparams(dict(logdir=str(tmp_path)) | given)
+    assert {name: getattr(hp, name) for name in expected} == expected
+
+
 def test_a_flag_cannot_contradict_the_model(tmp_path):
-    save_hparams(Hyperparams(logdir=str(tmp_path), maxlen=25, vocab_sha256={"de": "1"}))
+    save(tmp_path, maxlen=25)
     assert load_hparams({"logdir": str(tmp_path), "maxlen": 25}).maxlen == 25
     with pytest.raises(InputError, match="trained with --maxlen 25, not 10"):
         load_hparams({"logdir": str(tmp_path), "maxlen": 10})
 
 
-@pytest.mark.parametrize(
-    "name", ["source_train", "target_train", "batch_size", "batch_tokens", "accumulate", "seed"]
-)
-def test_an_epoch_in_progress_keeps_its_batches(tmp_path, name):
-    save_hparams(Hyperparams(logdir=str(tmp_path), vocab_sha256={"de": "1"}))
-    flags = {"logdir": str(tmp_path), name: "x" if name.endswith("_train") else 64}
-    hp = load_hparams(flags)
-    assert getattr(hp, name) == flags[name]
-    with pytest.raises(InputError, match=f"--{name} .*. Leave the flag out until the epoch is"):
-        check_same_batches(hp, read_hparams(tmp_path))
-
-
-def test_what_a_model_or_an_epoch_depends_on_is_fixed():
-    fixed = {field.name: field.metadata["fixed"] for field in Hyperparams.declared()}
-    groups = {field.name: field.metadata["group"] for field in Hyperparams.declared()}
-    assert {fixed[name] for name, group in groups.items() if group == "model"} == {"model"}
-    assert {name for name in fixed if fixed[name] == "epoch"} == {
-        *("source_train", "target_train", "bpe_dropout", "missing_mark"),
-        *("batch_size", "batch_tokens", "accumulate", "seed"),
-    }
-    assert {name for name in fixed if fixed[name] == "model" and groups[name] == "data"} == {
-        *("source_lang", "target_lang", "tokenizer", "min_cnt", "vocab_size", "joint_vocab"),
-        "fold_case",
-    }
+def test_what_a_model_depends_on_is_fixed():
+    fixed = {name for name, field in FIELDS.items() if field.metadata["fixed"]}
+    assert {name for name, field in FIELDS.items() if field.metadata["group"] == "model"} <= fixed
+    assert {"source_lang", "tokenizer", "min_cnt", "vocab_size", "fold_case", "optimizer"} <= fixed
+    assert not {"source_train", "batch_size", "lr", "logdir", "beam"} & fixed
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [
-        lambda saved: "{",
-        lambda saved: "[]",
-        lambda saved: json.dumps(saved | {"maxlen": "ten"}),
-        lambda saved: json.dumps(saved | {"maxlen": 15.0}),
-        lambda saved: json.dumps(saved | {"maxlen": 0}),
-        lambda saved: json.dumps(saved | {"num_epochs": "auto"}),
-        lambda saved: json.dumps(saved | {"warmup_steps": "auto"}),
-        lambda saved: json.dumps(saved | {"sinusoid": "false"}),
-        lambda saved: json.dumps(saved | {"heads": 8}),
-        lambda saved: json.dumps({k: v for k, v in saved.items() if k != "vocab_sha256"}),
-        lambda saved: json.dumps(saved | {"vocab_sha256": {}}),
-        lambda saved: json.dumps(saved | {"vocab_sha256": [1]}),
-        lambda saved: "[" * 100_000,
-    ],
+    "change",
+    ["{", "[]", {"maxlen": "ten"}, {"maxlen": 15.0}, {"maxlen": 0}, {"heads": 8}]
+    + [{"sinusoid": "false"}, {"source_lang": "../x"}],
 )
-def test_a_damaged_file_is_named(tmp_path, damage):
-    save_hparams(Hyperparams(logdir=str(tmp_path), vocab_sha256={"de": "1"}))
+def test_a_damaged_file_is_named(tmp_path, change):
+    save(tmp_path)
     path = hparams_path(tmp_path)
-    path.write_text(damage(json.loads(path.read_text())))
+    saved = json.loads(path.read_text())
+    path.write_text(change if isinstance(change, str) else json.dumps(saved | change))
     with pytest.raises(InputError, match="hparams.json: not hyperparameters of this project"):
         load_hparams({"logdir": str(tmp_path)})
 
 
-# Rules ---------------------------------------------------------------------------
-
-
-SCRIPTS = ("train", "eval", "translate", "rerank", "export", "serve")
-TABLES = [
-    table
-    for table in vars(choices).values()
-    if isinstance(table, dict) and all(isinstance(row, Choice) for row in table.values())
-]
-
-
-def is_flags(kind):
-    return isinstance(kind, type) and issubclass(kind, Flags) and dataclasses.is_dataclass(kind)
-
-
-def flags_classes():
-    """List all classes of flags."""
-    scripts = map(importlib.import_module, SCRIPTS)
-    kinds = [kind for script in scripts for kind in vars(script).values() if is_flags(kind)]
-    return [*dict.fromkeys([Hyperparams, *kinds])]
-
-
-def test_each_choice_can_be_loaded():
-    assert len(TABLES) > 5
-    for table in TABLES:
-        for row in table.values():
-            assert not row.target or callable(row.load())
-
-
-def test_rules_name_fields_that_exist():
-    """A rule whose name is misspelled would not be checked."""
-    known = {*dir(Hyperparams)}
-    known |= {field.name for kind in flags_classes() for field in kind.declared()}
-    fields = [field for kind in flags_classes() for field in kind.declared()]
-    rules = [field.metadata[kind] for field in fields for kind in ("needs", "only_with")]
-    rules += [row.needs for table in TABLES for row in table.values()]
-    assert sum(map(len, rules)) > 50
-    assert {name for rule in rules for name in rule} <= known
-
-
-def broken(wanted, default):
-    """A value that breaks a condition, of the type of the default."""
-    if isinstance(wanted, Condition):
-        values = (NONE, "-", "/") if isinstance(default, str) else (0, False)
-        return next(value for value in values if not wanted.holds(value))
-    return not wanted if isinstance(wanted, bool) else "another"
-
-
-RULES = [
-    (owner, field, kind, other)
-    for owner in flags_classes()
-    for field in owner.declared()
-    for kind in ("needs", "only_with")
-    for other in field.metadata[kind]
-]
-
-
-@pytest.mark.parametrize(
-    "owner, field, kind, other", RULES, ids=lambda v: getattr(v, "name", v) if v else v
-)
-def test_each_rule_is_checked_and_named(owner, field, kind, other):
-    """Against an object on which it does not hold."""
-    flags = object.__new__(owner)  # without its checks
-    for each in owner.declared():
-        object.__setattr__(flags, each.name, each.default)
-    object.__setattr__(flags, field.name, not field.default if field.type is bool else "x")
-    name, wanted = field.name, field.metadata[kind][other]
-    default = next((getattr(kind, other) for kind in flags_classes() if hasattr(kind, other)), 0)
-    values = SimpleNamespace(**{other: broken(wanted, default)})
-    with pytest.raises(InputError, match=f"^{name} .*(needs|only with) .*. [A-Z].*[a-z0-9]$"):
-        flags.check_needs(values) if kind == "needs" else flags.check_effects([name], values)
-
-
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        (dict(cell="lstm"), "cell has an effect only with --model rnn, and it is transformer"),
-        (
-            dict(recipe="rnn", causality=False),
-            "causality has an effect only with --model transformer, and it is rnn",
-        ),
-        (dict(recipe="rnn", positions="t5"), "positions .* only with --model transformer"),
-        (dict(recipe="rnn", attention_score="dot"), "only with a model with attention"),
-        (dict(sinusoid=True, positions="t5"), "sinusoid needs --positions sinusoid"),
-        (
-            dict(positions="rotary", attention_score="dot"),
-            "rotary needs --attention_score scaled_dot",
-        ),
-        (dict(recipe="tiny", temperature=1.0), "needs --beam 1, and it is 5. Draw"),
-        (dict(top_k=5), "top_k 5 needs --temperature above 0, and it is 0.0"),
-        (dict(bpe_dropout=0.1, tokenizer="bpe"), "needs positions without an end"),
-        (dict(recipe="tiny", joint_vocab=False), "tied_embeddings needs --joint_vocab"),
-        (dict(joint_vocab=False), "joint_vocab False needs --tokenizer bpe, and it is words"),
-    ],
-)
-def test_contradictions_and_flags_without_effect_are_named(flags, message):
-    with pytest.raises(InputError, match=message):
-        make_hparams(flags)
-
-
-def test_the_name_of_2017_for_sinusoids():
-    assert make_hparams(dict(sinusoid=True)).positions == "sinusoid"
-    assert make_hparams(dict(recipe="tiny", sinusoid=True)).positions == "sinusoid"
-
-
-# Paths ---------------------------------------------------------------------------
-
-
-def test_home_is_expanded_in_paths_that_no_shell_has_read(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "my.flags").write_text(
-        "--results ~/results --source_train $HOME/a,~/b --target_lang ~"
-    )
-    monkeypatch.setattr(sys, "argv", ["train.py", "--logdir=~/run,x~", "@~/my.flags"])
-    home = str(tmp_path)
-    assert parse_flags("", dict, Hyperparams) == dict(
-        logdir=f"{home}/run,x~",
-        results=f"{home}/results",
-        source_train=f"{home}/a,{home}/b",
-        target_lang="~",
-    )
-
-
-def path_flags(script):
-    """List the flags of a script whose help says that they name a file or folder."""
-    kinds = [Hyperparams, *(kind for kind in vars(script).values() if is_flags(kind))]
-    words = ("folder", "file", "side of the")
-    return [
-        field.name
-        for kind in dict.fromkeys(kinds)
-        for field in kind.declared()
-        if field.type is str and not field.metadata["choices"]
-        if any(word in field.metadata["help"] for word in words)
-        if field.name not in ("source_lang", "target_lang")
-    ]
-
-
-@pytest.mark.parametrize("name", ["train", "eval", "translate", "rerank", "export"])
-def test_a_url_is_refused_in_every_path_flag(name, monkeypatch, capsys):
-    script = importlib.import_module(name)
-    extra = [kind for kind in vars(script).values() if is_flags(kind) and kind is not Hyperparams]
-    extra = [kind for kind in extra if kind is not Flags]
-    names = path_flags(script)
-    assert len(names) >= 10
-    for flag in names:
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", f"--{flag}", "a,s3://bucket/run"])
-        with pytest.raises(SystemExit, match="2"):
-            parse_flags("", dict, Hyperparams, *extra)
-        (line,) = capsys.readouterr().err.splitlines()
-        assert "s3://bucket/run: is a URL. Name a file or folder" in line
-    with pytest.raises(InputError, match="file:///x: is a URL"):
-        Hyperparams(logdir="file:///x")
-
-
-@pytest.mark.parametrize("words", [["a", "b", "--output", "gs://x"], ["hdfs://a", "b"]])
-def test_corpora_have_no_urls(words):
-    done = subprocess.run(
-        [sys.executable, "corpora/clean.py", *words], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 2 and "is a URL" in done.stderr
-    assert "`python corpora/clean.py --help` lists" in done.stderr and "\n" not in done.stderr[:-1]
-
-
-def test_one_language_on_both_sides_needs_a_joint_vocabulary():
-    same = dict(source_lang="en", target_lang="en")
-    assert make_hparams(same | dict(recipe="tiny")).target_lang == "en"
-    separate = dict(recipe="tiny", joint_vocab=False, tied_embeddings=False)
-    for flags in (same, same | separate):
-        with pytest.raises(InputError, match="are both en"):
-            make_hparams(flags)
+def test_the_file_of_a_stranger_names_no_folder_to_write_to(tmp_path):
+    save(tmp_path)
+    path = hparams_path(tmp_path)
+    folders = dict(logdir="/x", results="/x", preprocessed="/x")
+    path.write_text(json.dumps(json.loads(path.read_text()) | folders))
+    hp = load_hparams({"logdir": str(tmp_path)})
+    assert (hp.logdir, hp.results, hp.preprocessed) == (str(tmp_path), "results", "preprocessed")

@@ -12,17 +12,15 @@ import tensorflow as tf
 import prepro
 from conftest import sample_pairs, slow, slow_unless, write_corpus
 from data_load import encode_lines
-from export import ExportFlags
 from helpers import ODD_LINES, load, read_test_sentences, refused, run_main
 from hparams import make_hparams
-from ids import BOS, PAD
+from ids import BOS, PAD, UNK
 from inference import LoadedModel, Translator
 from interop import huggingface_model
 from marian import Marian, ask_transformers, needs_transformers
 from model import make_model
 from processes import forked_script
 from runtime.errors import InputError
-from runtime.flags import AUTO
 from runtime.optional import import_optional
 from search import suppress
 from text import read_lines
@@ -86,7 +84,7 @@ def test_the_settings_are_those_of_the_model(exported):
     )
     assert config["max_position_embeddings"] == 1 + hp.max_output_tokens(hp.max_input_tokens)
     assert all(vocab.id_to_token(i) == token for token, i in ids.items())
-    assert generation["num_beams"] == 1 and generation["bad_words_ids"] == [[PAD]]
+    assert generation["num_beams"] == 1 and generation["bad_words_ids"] == [[PAD], [UNK]]
     assert (tokenizer["source_lang"], tokenizer["target_lang"]) == ("de", "en")
     assert (path / "source.spm").read_bytes() == vocab.content
     assert (path / "target.spm").read_bytes() == target.content
@@ -105,10 +103,8 @@ def test_fine_tuning_starts_with_the_dropout_of_the_model(on, on_weights):
 
 
 def test_the_search_of_generate():
-    hp = make_hparams(dict(recipe="paper", length_penalty="ctranslate2", alpha=0.8))
-    assert huggingface_model.generation_config(hp)["length_penalty"] == 0.8
-    assert huggingface_model.generation_config(hp)["num_beams"] == 4
-    assert huggingface_model.generation_config(hp)["early_stopping"] is True
+    config = huggingface_model.generation_config(make_hparams(dict(recipe="paper")))
+    assert config["num_beams"] == 4 and config["early_stopping"] is True
 
 
 @pytest.mark.parametrize(
@@ -116,32 +112,28 @@ def test_the_search_of_generate():
     [
         *(dict(recipe="legacy"), dict(recipe="rnn"), dict(positions="rotary")),
         *(dict(attention_score="cosine"), dict(residual=False), dict(normalization="none")),
-        dict(temperature=1.0, beam=1),
     ],
 )
 def test_models_that_marian_does_not_have_are_refused(change):
     hp = make_hparams(change if "recipe" in change else dict(recipe="tiny") | MARIAN | change)
-    with pytest.raises(InputError, match="format huggingface needs .* Export with --format saved"):
-        ExportFlags(format="huggingface").check_needs(hp)
+    with pytest.raises(InputError, match="Marian has no such model. Export with --format saved"):
+        huggingface_model.check_kind(hp)
 
 
 def test_symbols_are_refused(tmp_path):
     flags = write_corpus(tmp_path, sample_pairs(90)) | dict(recipe="tiny", vocab_size=200)
     run_main(prepro, flags | dict(symbols=">>de<<"))
     vocab = SubwordVocab(Path(flags["preprocessed"]) / "bpe.model")
-    with pytest.raises(InputError, match="bpe.model: has the symbols >>de<<, .* --format"):
-        loaded = LoadedModel([], make_hparams(flags), None, (vocab, vocab))
+    with pytest.raises(InputError, match="bpe.model: has the symbol >>de<<, .* --format"):
+        loaded = LoadedModel([], make_hparams(flags | MARIAN), None, (vocab, vocab))
         huggingface_model.write(loaded, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_what_is_missing_is_named(trained, tmp_path, monkeypatch):
-    legacy = trained("legacy")["logdir"]
     more = dict(format="huggingface", output=tmp_path / "out")
-    refused("export.py", "needs --no-relu_projections", "saved_model", logdir=legacy, **more)
-    with pytest.raises(InputError, match="format huggingface needs --model transformer"):
-        ExportFlags(format="huggingface").check_needs(make_hparams(dict(recipe="rnn_attention")))
-    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    refused("export.py", "Marian has no such", logdir=trained("legacy")["logdir"], **more)
+    monkeypatch.setitem(sys.modules, "safetensors", None)
     with pytest.raises(InputError, match="pip install safetensors"):
         import_optional("safetensors.numpy")
     assert not [*tmp_path.iterdir()]
@@ -211,7 +203,7 @@ def test_real_text_has_the_same_tokens(real_text, tmp_path):
     flags |= dict(recipe="tiny", preprocessed=str(tmp_path / "vocab")) | MARIAN
     run_main(prepro, flags)
     hp = make_hparams(flags)
-    vocabs = load_vocabs(dataclasses.replace(hp, vocab_size=AUTO))
+    vocabs = load_vocabs(hp.preprocessed, hp)
     model = make_model(hp, *map(len, vocabs))
     huggingface_model.write(LoadedModel([], hp, model, vocabs), tmp_path / "model")
     lines = [line for _, lang in SIDES for line in read_lines(folder / f"val.{lang}")]

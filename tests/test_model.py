@@ -1,7 +1,6 @@
 """The complete model: equal to the 2017 code, causal, and the same with and without a cache."""
 
 import functools
-import itertools
 import warnings
 
 import keras
@@ -10,8 +9,11 @@ import pytest
 import tensorflow as tf
 
 import trainer
+from choices import ATTENTION_SCORES, POSITIONS
 from conftest import (
+    BFLOAT16,
     SMALL,
+    beam_and_model_scores,
     decoder,
     model_args,
     needs_bfloat16,
@@ -24,15 +26,15 @@ from conftest import (
 from helpers import SIZES, X, Y
 from hparams import RECIPES, make_hparams
 from ids import BOS
-from model import DecoderBlock, EncoderBlock, Transformer, make_model
-from modules import MultiheadAttention, shift_right, smoothed_cross_entropy
+from model import DecoderBlock, EncoderBlock, make_model
+from modules import shift_right, smoothed_cross_entropy
 from optimizer import FusedAdam
 from processes import Forked
-from runtime.errors import InputError
 from search import greedy
 from trainer import make_loss_fn
 from training_step import make_train_step
 from variable_names import variables_by_2017_name
+from variants.rnn import CELLS, RecurrentEncoder
 from vocab import load_vocabs
 
 
@@ -99,13 +101,14 @@ def test_five_training_steps_are_those_of_2017(golden):
     assert float(after) == pytest.approx(float(golden["mean_loss_after5"]), abs=1e-5)
 
 
-def test_the_parameters_after_five_steps_are_those_of_2017(golden, float64):
+def test_the_parameters_after_five_steps_are_those_of_2017(golden, foreign_settings):
     """In float64, where only the rounding of the 2017 code makes a difference (8e-5).
 
     In float32 our rounding adds to it: the difference is 1.3e-4 in one of 78 arrays. The true
     gradient of some biases of K is zero. Adam divides by the size of the gradient, so rounding
     noise becomes a full step.
     """
+    foreign_settings("float64", "float64")
     model, x, y = golden.model(), golden["x"], golden["y"]
     optimizer = FusedAdam(golden.hparams["lr"], 0.9, 0.98, 1e-8)
     named = variables_by_2017_name(model)
@@ -114,16 +117,6 @@ def test_the_parameters_after_five_steps_are_those_of_2017(golden, float64):
         optimizer.apply_gradients(zip(gradients, named.values(), strict=True))
     for name, theirs in golden.group("w5").items():
         assert largest_difference(named[name], theirs.reshape(named[name].shape)) < 1e-4, name
-
-
-@pytest.fixture
-def float64():
-    before = keras.config.dtype_policy(), keras.config.floatx()
-    keras.config.set_dtype_policy("float64")
-    keras.config.set_floatx("float64")
-    yield
-    keras.config.set_dtype_policy(before[0])
-    keras.config.set_floatx(before[1])
 
 
 def test_greedy_decoding_is_that_of_2017(golden):
@@ -135,34 +128,101 @@ def test_greedy_decoding_is_that_of_2017(golden):
 
 # Properties ----------------------------------------------------------------------
 
-SETTINGS = dict(
-    learned={},
-    sinusoid=dict(positions="sinusoid"),
-    **{recipe: model_args(recipe) for recipe in ("updated", "paper", "tiny")},
-    pre_norm=model_args("tiny") | dict(positions="paired_sinusoid"),
-    unmasked=model_args("legacy") | dict(mask_from="none"),
+# (recipe, fields that differ from it) by name
+CASES = {recipe: (recipe, {}) for recipe in RECIPES}
+for recipe, field, values in (
+    ("legacy", "positions", ["sinusoid", "recurrent", "shaw", "rotary", "none"]),
+    ("legacy", "attention_score", ["additive", "cosine"]),
+    ("legacy", "mask_from", ["none"]),
+    ("tiny", "positions", POSITIONS),
+    ("tiny", "attention_score", ATTENTION_SCORES),
+    ("tiny", "num_blocks", [3]),
+    ("rnn_attention", "attention_score", ATTENTION_SCORES),
+    ("rnn_attention", "cell", CELLS),
+):
+    CASES |= {f"{recipe} {field} {value}": (recipe, {field: value}) for value in values}
+of_all = pytest.mark.parametrize("case", CASES)
+of_transformers = pytest.mark.parametrize(
+    "case",
+    [
+        *("legacy", "updated", "paper", "tiny", "legacy positions sinusoid"),
+        *("tiny positions paired_sinusoid", "legacy mask_from none"),
+    ],
 )
-FROM_IDS = ["updated", "paper", "tiny", "pre_norm"]
 ONE_BLOCK = dict(maxlen=6, hidden_units=16, num_blocks=1, num_heads=2)
 
 
-@pytest.fixture(params=slow_unless(["learned", "tiny", "pre_norm"], SETTINGS))
-def model(request):
+def make(recipe, dtype=None, **changes):
+    """Make a small model, of which no bias is zero, as after training."""
     keras.utils.set_random_seed(1)
-    model = transformer(13, 13, **SETTINGS[request.param] | SIZES | dict(dropout_rate=0.1))
-    for variable in model.trainable_variables:  # as after training: no bias is zero
+    sizes = SIZES | dict(maxlen=9, num_blocks=1, decoder_blocks=2, dropout_rate=0.1)
+    kind = recurrent_model if "rnn" in recipe else transformer
+    model = kind(13, 13, dtype=dtype, **model_args(recipe) | sizes | changes)
+    for variable in model.trainable_variables:
         variable.assign_add(np.random.normal(scale=0.1, size=variable.shape))
     return model
 
 
+@functools.cache
+def model_of(case):
+    """The model of a case. No test changes it."""
+    recipe, changes = CASES[case]
+    return make(recipe, **changes)
+
+
+@functools.cache
+def logits_of(case):
+    return model_of(case)(X, Y).numpy()
+
+
+@of_all
+def test_token_by_token_equals_all_at_once(case):
+    """The decoder with a cache gives the same logits as `call`."""
+    np.testing.assert_allclose(token_by_token(model_of(case), X, Y), logits_of(case), atol=2e-5)
+
+
+@of_all
+def test_later_tokens_change_nothing_before_them(case):
+    changed = Y.copy()
+    changed[:, 3] = 4
+    logits, other = logits_of(case), model_of(case)(X, changed).numpy()
+    np.testing.assert_allclose(other[:, :4], logits[:, :4], atol=1e-6)
+    assert np.abs(other[:, 4:] - logits[:, 4:]).max() > 1e-4
+
+
+@of_all
+def test_padding_and_other_sentences_change_nothing(case):
+    """Padding: where masks are from ids. With those from activations see below."""
+    model, logits = model_of(case), logits_of(case)
+    alone = tf.concat([model(X[:1], Y[:1]), model(X[1:], Y[1:])], axis=0)
+    np.testing.assert_allclose(alone, logits, atol=2e-5)
+    if model.hp.mask_from == "ids":
+        padded = [np.pad(ids, [(0, 0), (0, 3)]) for ids in (X, Y)]
+        np.testing.assert_allclose(model(*padded)[:, :6], logits, atol=2e-5)
+        shorter = model(X[1:, :3], Y[1:])  # without the padding to the length of its neighbour
+        np.testing.assert_allclose(shorter, logits[1:], atol=2e-5)
+        assert np.isfinite(model(np.zeros_like(X), np.zeros_like(Y))).all()
+
+
+@of_all
+def test_each_parameter_has_a_name_and_a_gradient(case):
+    """The true gradient of some biases of K is zero."""
+    model = model_of(case)
+    named = variables_by_2017_name(model)
+    assert {id(v) for v in named.values()} == {id(v) for v in model.trainable_variables}
+    assert len(named) == len(model.trainable_variables)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(X, Y) ** 2)
+    gradients = tape.gradient(loss, [v.value for v in named.values()])
+    for name, gradient in zip(named, map(tf.convert_to_tensor, gradients), strict=True):
+        assert np.isfinite(gradient).all()
+        assert np.abs(gradient).max() > 1e-6 or name.endswith("dense_1/bias"), name
+
+
 def test_normalization_before_each_sublayer_equals_the_formula():
     """x + Sublayer(LayerNorm(x)) for each sublayer, and LayerNorm after the last one."""
-    model = transformer(13, 13, **SETTINGS["pre_norm"] | SIZES)
-    plain = transformer(
-        13, 13, **SETTINGS["pre_norm"] | SIZES | dict(normalization="none", residual=False)
-    )
-    for variable in model.trainable_variables:
-        variable.assign_add(np.random.default_rng(0).normal(scale=0.1, size=variable.shape))
+    model = make("tiny", positions="paired_sinusoid")
+    plain = make("tiny", positions="paired_sinusoid", normalization="none", residual=False)
     layers = zip(model.enc_blocks, plain.enc_blocks, strict=True)
     enc, masks = model.enc_input(X), X != 0
     for block, sublayers in layers:
@@ -176,35 +236,28 @@ def test_normalization_before_each_sublayer_equals_the_formula():
     np.testing.assert_allclose(model.encode(X), model.enc_norm(enc), atol=1e-5)
 
 
-def test_logits_do_not_depend_on_later_tokens(model):
+@of_transformers
+def test_logits_do_not_depend_on_later_tokens(case):
     """Shown by the gradient of the logits with respect to the embedded decoder inputs."""
+    model = model_of(case)
     memory = model.encode(X)
     inputs = shift_right(Y)
     with tf.GradientTape() as tape:
         embedded = model.dec_input(inputs)
         tape.watch(embedded)
         dec = embedded
-        for block in model.dec_blocks:
-            dec = block(dec, memory, model.padding_masks(inputs), model.padding_masks(X))
+        for block, positions in zip(model.dec_blocks, model.dec_positions, strict=True):
+            masks = model.padding_masks(inputs), model.padding_masks(X)
+            dec = block(dec, memory, *masks, positions=positions)
         probe = tf.reduce_sum(model.to_logits(dec)[:, 2] * np.random.normal(size=(2, 13)))
     gradient = np.abs(tape.gradient(probe, embedded)).max(-1)  # (N, T)
     assert (gradient[:, :3] > 0).all() and not gradient[:, 3:].any()
 
 
-def test_later_tokens_change_nothing_before_them(model):
-    changed = Y.copy()
-    changed[:, 3] = 4
-    ours, theirs = model(X, Y).numpy(), model(X, changed).numpy()
-    np.testing.assert_array_equal(ours[:, :4], theirs[:, :4])
-    assert np.abs(ours[:, 4:] - theirs[:, 4:]).max() > 1e-4
-
-
 @pytest.mark.parametrize("causality", [True, False])
 def test_causality_hides_later_targets_in_training(causality):
     """Without it they are seen in training; never in decoding, nor in a score."""
-    keras.utils.set_random_seed(1)
-    args = model_args("tiny") | SIZES | dict(dropout_rate=0.0, causality=causality)
-    model = transformer(13, 13, **args)
+    model = make("tiny", dropout_rate=0.0, causality=causality)
     changed = Y.copy()
     changed[:, 3] = 4
 
@@ -217,27 +270,9 @@ def test_causality_hides_later_targets_in_training(causality):
     np.testing.assert_allclose(token_by_token(model, X, Y), model(X, Y), atol=1e-5)
 
 
-def test_sentences_of_a_batch_are_independent(model):
-    alone = tf.concat([model(X[:1], Y[:1]), model(X[1:], Y[1:])], axis=0)
-    np.testing.assert_allclose(model(X, Y), alone, atol=1e-5)
-
-
-@pytest.mark.parametrize("positions", ["t5", "shaw", "paired_sinusoid"])
-@pytest.mark.parametrize("blocks", [(1, 3), (3, 1)], ids=str)
-def test_encoder_and_decoder_may_have_different_depths(blocks, positions):
-    keras.utils.set_random_seed(1)
-    args = model_args("tiny") | SIZES | dict(num_blocks=blocks[0], decoder_blocks=blocks[1])
-    model = transformer(13, 13, **args | dict(dropout_rate=0.0, positions=positions))
-    assert (len(model.enc_blocks), len(model.dec_blocks)) == blocks
-    np.testing.assert_allclose(token_by_token(model, X, Y), model(X, Y), atol=1e-5)
-
-
-def test_token_by_token_equals_all_at_once(model):
-    """The decoder with a cache gives the same logits as `call`."""
-    np.testing.assert_allclose(token_by_token(model, X, Y), model(X, Y), atol=1e-5)
-
-
-def test_greedy_is_the_argmax_of_its_own_output(model):
+@of_transformers
+def test_greedy_is_the_argmax_of_its_own_output(case):
+    model = model_of(case)
     preds = greedy(*decoder(model, X), tf.fill([2], BOS), 6)
     np.testing.assert_array_equal(np.argmax(model(X, preds), -1), preds)
 
@@ -254,14 +289,6 @@ def test_padding_changes_nothing_before_the_first_step():
     np.testing.assert_allclose(model(*padded)[:, :6], model(X, Y), atol=1e-5)
 
 
-@pytest.mark.parametrize("model", slow_unless(["tiny", "pre_norm"], FROM_IDS), indirect=True)
-def test_padding_changes_nothing_where_masks_are_from_ids(model):
-    padded = [np.pad(ids, [(0, 0), (0, 3)]) for ids in (X, Y)]
-    np.testing.assert_allclose(model(*padded)[:, :6], model(X, Y), atol=1e-5)
-    alone = model(X[1:, :3], Y[1:])  # without the padding to the length of its neighbour
-    np.testing.assert_allclose(alone, model(X, Y)[1:], atol=1e-5)
-
-
 def test_without_masks_padding_gets_attention():
     keras.utils.set_random_seed(1)
     for mask_from in ("ids", "none"):
@@ -273,58 +300,38 @@ def test_without_masks_padding_gets_attention():
         assert (on_padding > 0.1).all() if mask_from == "none" else (on_padding == 0).all()
 
 
-@pytest.mark.parametrize("model", slow_unless(["tiny", "pre_norm"], FROM_IDS), indirect=True)
-def test_a_row_that_is_all_padding_is_finite(model):
-    assert np.isfinite(model(np.zeros_like(X), np.zeros_like(Y))).all()
-
-
-@pytest.mark.parametrize("model", slow_unless(["tiny", "pre_norm"], FROM_IDS), indirect=True)
-def test_hypotheses_of_a_sentence_share_its_memory(model):
+@of_all
+def test_hypotheses_of_a_sentence_share_its_memory(case):
     """Three hypotheses per sentence get the same logits together as each one alone."""
-    beam = 3
-    ids = np.random.default_rng(0).integers(4, 13, [len(X) * beam, 4])  # (N * beam, T)
-    ids[:, 0] = BOS
+    model, beam = model_of(case), 3
     step, state, memory = decoder(model, X, beam)
-    for t in range(4):
-        logits, state = step(tf.constant(ids[:, t], tf.int32), state, memory)
-    sources = np.repeat(X, beam, axis=0)
-    memory, masks = model.encode(sources), model.padding_masks(sources)
-    expected = model.to_logits(model.decode(ids.astype(np.int32), memory, masks))[:, -1]
-    np.testing.assert_allclose(logits, expected, atol=1e-5)
-
-
-def test_q_k_and_v_start_as_different_matrices():
-    fresh = MultiheadAttention(16, 4)
-    fresh(np.zeros((1, 1, 16)), np.zeros((1, 1, 16)))
-    kernels = [layer.kernel.numpy() for layer in (fresh.query, fresh.key, fresh.value)]
-    for one, other in itertools.combinations(kernels, 2):
-        assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.5
+    _, *alone = decoder(model, np.repeat(X, beam, axis=0))
+    for ids in np.random.default_rng(0).integers(4, 13, (4, len(X) * beam), np.int32):
+        logits, state = step(ids, state, memory)
+        expected, alone[0] = step(ids, *alone)
+        np.testing.assert_allclose(logits, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    "on, weights, outputs",
-    [("attention", 0.2, 0.0), ("sublayers", 0.0, 0.2), ("both", 0.2, 0.2)],
+    "on, rates, weights, outputs",
+    [
+        ("attention", {}, 0.2, 0.0),
+        ("sublayers", {}, 0.0, 0.2),
+        ("both", {}, 0.2, 0.2),
+        ("sublayers", dict(attention_dropout=0.3, ffn_dropout=0.4, word_dropout=0.5), 0.3, 0.2),
+    ],
 )
-def test_dropout_is_where_dropout_on_puts_it(on, weights, outputs):
-    model = transformer(13, 13, **ONE_BLOCK, dropout_rate=0.2, dropout_on=on)
-    assert model.enc_input.dropout.rate == model.dec_input.dropout.rate == 0.2
+def test_dropout_is_where_the_fields_put_it(on, rates, weights, outputs):
+    model = transformer(13, 13, **ONE_BLOCK, dropout_rate=0.2, dropout_on=on, **rates)
     (enc,), (dec,) = model.enc_blocks, model.dec_blocks
     for attention in (enc.self_attention, dec.self_attention, dec.vanilla_attention):
-        assert attention.dropout.rate == weights
-        assert attention.add_norm.dropout.rate == outputs
-    for block in (enc, dec):
-        assert block.feedforward.add_norm.dropout.rate == outputs
-
-
-def test_own_rates_of_dropout():
-    rates = dict(dropout_rate=0.2, attention_dropout=0.3, ffn_dropout=0.4, word_dropout=0.5)
-    model = transformer(13, 13, **ONE_BLOCK, dropout_on="sublayers", **rates)
-    (enc,), (dec,) = model.enc_blocks, model.dec_blocks
-    for attention in (enc.self_attention, dec.self_attention, dec.vanilla_attention):
-        assert (attention.dropout.rate, attention.add_norm.dropout.rate) == (0.3, 0.2)
-    for feedforward in (enc.feedforward, dec.feedforward):
-        assert (feedforward.dropout.rate, feedforward.add_norm.dropout.rate) == (0.4, 0.2)
-    assert model.enc_input.word_dropout.rate == model.dec_input.word_dropout.rate == 0.5
+        assert (attention.dropout.rate, attention.add_norm.dropout.rate) == (weights, outputs)
+    for layer in (enc.feedforward, dec.feedforward):
+        expected = rates.get("ffn_dropout", 0.0), outputs
+        assert (layer.dropout.rate, layer.add_norm.dropout.rate) == expected
+    for layer in (model.enc_input, model.dec_input):
+        expected = 0.2, rates.get("word_dropout", 0.0)
+        assert (layer.dropout.rate, layer.word_dropout.rate) == expected
 
 
 @pytest.mark.parametrize("on, in_encoder", [("attention", 2), ("sublayers", 3), ("both", 4)])
@@ -355,14 +362,16 @@ def test_dropout_acts_on_weights_before_values_and_on_outputs_before_the_residua
         np.testing.assert_allclose(normalize(heads + fed), memory, atol=1e-5)
 
 
-def test_dropout_is_on_in_training(model):
+@of_transformers
+def test_dropout_is_on_in_training(case):
+    model = model_of(case)
     first, second = model(X, Y, training=True), model(X, Y, training=True)
     assert np.abs(first - second).max() > 0.01
     np.testing.assert_array_equal(model(X, Y), model(X, Y))
 
 
-@pytest.mark.parametrize("model", ["paper"], indirect=True)
-def test_dropout_is_on_in_the_training_step(model):
+def test_dropout_is_on_in_the_training_step():
+    model = make("paper")
     step = make_train_step(tf.distribute.get_strategy(), model, keras.optimizers.SGD(0.0))
     x, y = tf.constant(X), tf.constant(Y)
     losses = {float(step(x, y)[0]) for _ in range(3)}
@@ -421,128 +430,83 @@ def test_bfloat16_is_near_float32_and_learns(recipe):
 # Keras ---------------------------------------------------------------------------
 
 
-def recipe_model(recipe, **kwargs):
-    args = model_args(recipe) if recipe != "legacy" else {}
-    return transformer(13, 13, **args | SIZES | dict(dropout_rate=0.1), **kwargs)
+POSITIONED = [f"tiny positions {name}" for name in ("rotary", "recurrent", "paired_sinusoid")]
 
 
-@pytest.mark.parametrize("recipe", slow_unless(["legacy", "tiny"], RECIPES))
-def test_the_constructor_makes_all_parameters(recipe, monkeypatch):
+@pytest.mark.parametrize("case", ["legacy", "paper", "tiny", "rnn", "rnn_attention", *POSITIONED])
+def test_the_constructor_makes_all_parameters(case, monkeypatch):
     """Without a call, and the first call does not trace the blocks symbolically first."""
-    model, calls = recipe_model(recipe), []
+    recipe, changes = CASES[case]
+    model, calls = make(recipe, **changes), []
+    assert all(layer.built for layer in model._flatten_layers())
     before = [v.path for v in model.variables]
-    for block in (EncoderBlock, DecoderBlock):
+    model.build((None, None))
+    model.build([(None, None), (None, None)])
+    for layer in (EncoderBlock, DecoderBlock, RecurrentEncoder):
 
-        def record(self, inputs, *args, call=block.call, **kwargs):
+        def record(self, inputs, *args, call=layer.call, **kwargs):
             calls.append(type(inputs))
             return call(self, inputs, *args, **kwargs)
 
-        monkeypatch.setattr(block, "call", record)
+        monkeypatch.setattr(layer, "call", record)
     model(X, Y)
-    assert [v.path for v in model.variables] == before and model.built
-    assert len(calls) == sum(model.hp.block_counts.values()) and keras.KerasTensor not in calls
+    assert [v.path for v in model.variables] == before
+    assert len(calls) == (1 if "rnn" in case else 3) and keras.KerasTensor not in calls
     assert model.hp.tied_embeddings == (recipe != "legacy")
-    assert model.hp.tied_embeddings == (model.enc_input.tokens is model.dec_input.tokens)
 
 
 def load_and_compare(path):
     """Load a model, and compare its logits with those in the file next to it."""
     loaded = keras.models.load_model(path)
-    assert type(loaded) is Transformer
     arrays = np.load(f"{path}.npz")
     np.testing.assert_array_equal(loaded(arrays["x"], arrays["y"]), arrays["logits"])
 
 
-@pytest.mark.parametrize("recipe", slow_unless(["tiny"], RECIPES))
-def test_a_keras_file_holds_the_model(recipe, tmp_path):
+SAVED = [(case, "float32") for case in RECIPES]
+SAVED += [(f"tiny positions {name}", "float32") for name in ("hierarchical", "recurrent", "shaw")]
+SAVED += [(case, "mixed_bfloat16") for case in ("tiny", "rnn_attention") if BFLOAT16]
+SAVED_FAST = ("tiny", "float32"), ("rnn_attention", "float32"), ("tiny", "mixed_bfloat16")
+
+
+@pytest.mark.parametrize("saved", slow_unless(SAVED_FAST, SAVED), ids=str)
+def test_a_keras_file_holds_the_model(saved, tmp_path):
     """In this process, and in another one that imports model.py."""
-    keras.utils.set_random_seed(1)
-    model, path = recipe_model(recipe), str(tmp_path / f"{recipe}.keras")
+    case, dtype = saved
+    recipe, changes = CASES[case]
+    model, path = make(recipe, dtype, **changes), str(tmp_path / "model.keras")
+    logits = tf.cast(model(X, Y), tf.float32).numpy()
     model.save(path)
-    np.savez(f"{path}.npz", x=X, y=Y, logits=model(X, Y))
     keras.utils.set_random_seed(2)  # other initial values
-    loaded = keras.models.load_model(path)
-    assert type(loaded) is Transformer and loaded.get_config() == model.get_config()
-    assert len(loaded.variables) == len(model.variables)
+    for _ in range(2):  # a loaded model can be saved again
+        loaded = keras.models.load_model(path)
+        loaded.save(path)
+    assert type(loaded) is type(model) and loaded.get_config() == model.get_config()
+    assert loaded.dtype_policy.name == loaded.layers[0].dtype_policy.name == dtype
     for ours, theirs in zip(loaded.trainable_variables, model.trainable_variables, strict=True):
         np.testing.assert_array_equal(ours, theirs, err_msg=theirs.path)
-    np.testing.assert_array_equal(loaded(X, Y), model(X, Y))
-    with Forked(functools.partial(load_and_compare, path)) as process:
-        _, printed = process.communicate()
-    assert process.returncode == 0, printed
+    assert loaded(X, Y).dtype == dtype.removeprefix("mixed_")
+    np.testing.assert_array_equal(tf.cast(loaded(X, Y), tf.float32), logits)
+    if saved == ("tiny", "float32"):
+        np.savez(f"{path}.npz", x=X, y=Y, logits=logits)
+        with Forked(functools.partial(load_and_compare, path)) as process:
+            _, printed = process.communicate()
+        assert process.returncode == 0, printed
 
 
-@needs_bfloat16
-def test_a_keras_file_holds_the_dtype_policy(tmp_path):
-    model = recipe_model("tiny", dtype="mixed_bfloat16")
-    path = tmp_path / "model.keras"
-    model.save(path)
-    loaded = keras.models.load_model(path)
-    assert loaded.dtype_policy.name == loaded.enc_blocks[0].dtype_policy.name == "mixed_bfloat16"
-    logits = loaded(X, Y)
-    assert logits.dtype == "bfloat16"
-    np.testing.assert_array_equal(tf.cast(logits, tf.float32), tf.cast(model(X, Y), tf.float32))
-    path.unlink()
-    loaded.save(path)  # a loaded model can be saved again
-    assert keras.models.load_model(path).get_config() == model.get_config()
+SEARCHED = [f"tiny positions {name}" for name in ("recurrent", "convolutional", "xlnet")]
+SEARCHED += ["rnn", *(f"rnn_attention cell {cell}" for cell in CELLS)]
+
+
+@pytest.mark.parametrize("case", slow_unless([SEARCHED[0], SEARCHED[-1]], SEARCHED))
+def test_beam_search_keeps_the_state_of_each_hypothesis(case):
+    """The best hypothesis has the score that the model gives to it at once."""
+    recipe, changes = CASES[case]
+    sizes = dict(hidden_units=8) if "rnn" in recipe else SIZES
+    scores, expected = beam_and_model_scores(dict(recipe=recipe) | sizes | changes)
+    np.testing.assert_allclose(scores, expected, rtol=1e-4)
 
 
 # The Python interface ------------------------------------------------------------
-
-
-RECURRENT = dict(source_vocab=12, target_vocab=12, hidden_units=8)
-TRANSFORMER = RECURRENT | dict(maxlen=9, num_blocks=1, num_heads=2)
-
-
-@pytest.mark.parametrize(
-    "kind, more, message",
-    [
-        (
-            transformer,
-            dict(mask_from="id"),
-            "mask_from is id. Choose one of activations, ids, none",
-        ),
-        (transformer, dict(dropout_on="all"), "dropout_on is all. Choose one of"),
-        (transformer, dict(positions="alibi"), "positions is alibi. Choose one of"),
-        (transformer, dict(num_heads=3), "not a multiple of num_heads 3"),
-        (transformer, dict(num_blocks=0), "num_blocks is 0. It must be at least 1"),
-        (transformer, dict(word_dropout=1.0), "word_dropout is 1.0"),
-        (transformer, dict(source_vocab=0), "source_vocab is 0"),
-        (transformer, dict(tied_embeddings=True, target_vocab=13), "one vocabulary. source_vocab"),
-        (
-            transformer,
-            dict(positions="rotary", attention_score="dot"),
-            "rotary needs --attention_score",
-        ),
-        (recurrent_model, dict(cell="GRU"), "cell is GRU. Choose one of tanh, gru, lstm"),
-        (recurrent_model, dict(hidden_units=7), "hidden_units is 7"),
-        (recurrent_model, dict(dropout_rate=-1.0), "dropout_rate is -1.0"),
-    ],
-)
-def test_wrong_arguments_are_refused(kind, more, message):
-    with pytest.raises((InputError, ValueError), match=message):
-        kind(**(TRANSFORMER if kind is transformer else RECURRENT) | more)
-
-
-def test_numbers_of_numpy_are_valid_arguments():
-    transformer(**TRANSFORMER | dict(num_heads=np.int64(2), dropout_rate=np.float32(0.5)))
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        dict(recipe="tiny", num_heads=2, num_blocks=1, positions=positions)
-        for positions in ("t5", "rotary", "recurrent", "paired_sinusoid")
-    ]
-    + [dict(recipe="rnn_attention")],
-)
-def test_the_constructor_builds_all_layers(flags):
-    model = make_model(make_hparams(flags | dict(hidden_units=8, vocab_size=12)), 12, 12)
-    assert all(layer.built for layer in model._flatten_layers())
-    before = model.get_weights()
-    model.build((None, None))
-    model.build([(None, None), (None, None)])
-    assert len(model.get_weights()) == len(before)
 
 
 @pytest.fixture
@@ -585,16 +549,10 @@ def test_settings_of_keras_change_no_model(foreign_settings):
             np.testing.assert_array_equal(got, array, err_msg=str(flags))
 
 
-@pytest.mark.parametrize(
-    "kind, args",
-    [
-        (transformer, TRANSFORMER),
-        pytest.param(recurrent_model, RECURRENT, marks=slow),
-    ],
-)
-def test_a_functional_model_fits_and_predicts(kind, args, tmp_path):
+@pytest.mark.parametrize("recipe", slow_unless(["tiny"], ["tiny", "rnn_attention"]))
+def test_a_functional_model_fits_and_predicts(recipe, tmp_path):
     """docs/walkthrough.md, section 11. The file of it loads, and quantization may skip layers."""
-    model = kind(**args)
+    model = make(recipe, dropout_rate=0.0)
     inputs = [keras.Input((None,), dtype="int32") for _ in range(2)]
     functional = keras.Model(inputs, model(*inputs))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)

@@ -104,11 +104,6 @@ def test_the_recipe_and_the_flag_choose_the_optimizer():
         assert type(make_optimizer(make_hparams(dict(recipe=recipe)), 0.1)) is FusedAdam
 
 
-def test_a_recurrent_model_has_no_blocks():
-    with pytest.raises(InputError, match="optimizer muon needs --model transformer, and it is rnn"):
-        make_hparams(dict(recipe="rnn", optimizer="muon"))
-
-
 def test_a_training_keeps_its_optimizer():
     """The state of the other one would be missing. A new training from its model may change it."""
     saved = make_hparams(dict(recipe="tiny"))

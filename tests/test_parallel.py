@@ -41,15 +41,6 @@ def test_one_core_needs_no_other_process(monkeypatch):
     assert [*parallel.map_on_cores(abs, range(-ITEMS, 0))] == [*range(ITEMS, 0, -1)]
 
 
-def test_without_shared_memory_there_is_one_process(monkeypatch):
-    monkeypatch.undo()
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(parallel, "num_cores", lambda: 2)
-    for can_write in (True, False):
-        monkeypatch.setattr(os, "access", lambda path, mode, can=can_write: can)
-        assert parallel.num_processes() == 1 + can_write
-
-
 def test_the_processes_end_without_the_program_pgrep():
     """A container may lack it. Loky then needs psutil, which requirements.txt has."""
     assert "\npsutil" in (ROOT / "requirements.txt").read_text("utf-8")

@@ -3,18 +3,16 @@
 import json
 import os
 import shutil
-import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
-from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 import train
 from conftest import sample_pairs, slow, write_corpus
 from helpers import load, run_main
-from hparams import read_hparams
+from hparams import load_hparams
 from ids import UNK
 from interop.pretrained import read_pretrained
 from marian import LANGUAGES, Marian, ask_transformers, make_marian, needs_transformers, write_json
@@ -115,20 +113,18 @@ def test_training_starts_with_its_parameters(texts, joint, tmp_path, capsys):
     before = {path: path.read_bytes() for path in folder.iterdir()}
     flags = started(folder, tmp_path)
     run_main(train, flags)
-    assert f"Starting from model.safetensors in {folder}\n" in capsys.readouterr().out
+    assert f"Starting from {folder}\n" in capsys.readouterr().out
     pretrained, model = restored(folder)
     loaded = load(dict(logdir=flags["logdir"], average_checkpoints=1))
     for got, expected in zip(loaded.model.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_allclose(got, expected, atol=1e-7)
     for got, expected in zip(loaded.vocabs, pretrained.vocabs, strict=True):
-        assert got.fingerprint == expected.fingerprint
+        assert got.content == expected.content
         assert got.path.parent == Path(flags["logdir"])
-    hp = read_hparams(flags["logdir"])
+    hp = load_hparams(dict(logdir=flags["logdir"]))
     assert (hp.dropout_rate, hp.decoder_blocks, hp.ffn_activation) == (0.15, 1, "swish")
     run_main(train, flags | dict(num_epochs=2, lr=0.001))  # it resumes
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
-    card = (Path(flags["logdir"]) / "training.json").read_text("utf-8")
-    assert folder.name in card
 
 
 @slow
@@ -147,7 +143,7 @@ def test_what_is_exported_is_read_again(texts, tmp_path, activation):
             got[0] = expected[0]  # the bias of <PAD>
         np.testing.assert_allclose(got, expected, atol=1e-7)
     for got, expected in zip(pretrained.vocabs, loaded.vocabs, strict=True):
-        assert got.fingerprint == expected.fingerprint
+        assert got.content == expected.content
 
 
 @slow
@@ -201,20 +197,6 @@ def change_json(name, **changes):
     return change
 
 
-def change_vocab(change):
-    def apply(folder):
-        path = folder / "vocab.json"
-        vocab = json.loads(path.read_text("utf-8"))
-        path.write_text(json.dumps(change(vocab)))
-
-    return apply
-
-
-def rename(vocab, name):
-    """Give the token with id 9 another name."""
-    return {name if i == 9 else token: i for token, i in vocab.items()}
-
-
 def change_tensors(change):
     def apply(folder):
         path = folder / "model.safetensors"
@@ -225,145 +207,45 @@ def change_tensors(change):
     return apply
 
 
-def change_header(change):
-    """Change the JSON before the tensors, which says where each is and how large."""
-
-    def apply(folder):
-        path = folder / "model.safetensors"
-        content = path.read_bytes()
-        (size,) = struct.unpack("<Q", content[:8])
-        header = json.loads(content[8 : 8 + size])
-        change(header)
-        text = json.dumps(header).encode()
-        path.write_bytes(struct.pack("<Q", len(text)) + text + content[8 + size :])
-
-    return apply
-
-
-def change_spm(change):
-    def apply(folder):
-        path = folder / "source.spm"
-        model = ModelProto.FromString(path.read_bytes())
-        change(model)
-        path.write_bytes(model.SerializeToString())
-
-    return apply
-
-
-def write(name, content):
-    return lambda folder: (folder / name).write_bytes(content)
-
-
 def only_pickled(folder):
     os.replace(folder / "model.safetensors", folder / "pytorch_model.bin")
 
 
 FC1 = "model.encoder.layers.0.fc1.weight"
-ATTACKS = {
-    "another kind": (change_json("config.json", model_type="bart"), "of the type 'bart'"),
-    "no kind": (change_json("config.json", model_type=None), "of the type None"),
-    "no size": (change_json("config.json", d_model=None), "config.json: d_model is None"),
-    "a size in words": (change_json("config.json", d_model="16"), "d_model is '16'"),
-    "a huge size": (change_json("config.json", d_model=2**16, encoder_layers=999), "describes"),
-    "no layer": (change_json("config.json", encoder_layers=0), "num_blocks"),
-    "a layer more": (change_json("config.json", encoder_layers=3), "layers.2.* is missing"),
-    "negative units": (change_json("config.json", d_model=-16), "hidden_units"),
-    "heads that differ": (change_json("config.json", decoder_attention_heads=4), "both are equal"),
-    "heads that do not divide": (
-        change_json("config.json", encoder_attention_heads=3, decoder_attention_heads=3),
-        "not a multiple",
-    ),
+FOLDERS = {
+    "another kind": (change_json("config.json", model_type="bart"), "model_type is 'bart'"),
+    "no size": (change_json("config.json", d_model=None), "d_model"),
+    "a size in words": (change_json("config.json", d_model="16"), "hidden_units is '16'"),
+    "heads that differ": (change_json("config.json", decoder_attention_heads=4), "heads is 4"),
     "another activation": (change_json("config.json", activation_function="gelu"), "is 'gelu'"),
-    "no activation": (change_json("config.json", activation_function=None), "is None. Only"),
-    "activations": (change_json("config.json", activation_function=["relu"]), "is ..relu... Only"),
-    "matrices that are not tied": (
-        change_json("config.json", tie_word_embeddings=False),
-        "is False",
-    ),
-    "much text": (change_json("config.json", d_model="x" * 10**6), "d_model is 'xxx"),
-    "no target text": (lambda folder: (folder / "target.spm").unlink(), "target.spm: no such file"),
-    "no scale named": (change_json("config.json", scale_embedding=None), "is None. Only"),
-    "dropout in words": (change_json("config.json", dropout="0.1"), "dropout is '0.1'"),
-    "much dropout": (change_json("config.json", dropout=1.5), "config.json: dropout_rate"),
-    "no dropout at all": (change_json("config.json", dropout=float("nan")), "dropout_rate"),
-    "an odd size": (change_json("config.json", d_model=15), "hidden_units 15 is not a"),
-    "an empty layer": (change_json("config.json", encoder_ffn_dim=0, decoder_ffn_dim=0), "fc1"),
-    "half a character": (change_vocab(lambda vocab: vocab | {"\ud800": 9}), "not UTF-8"),
-    "an empty token": (change_vocab(lambda vocab: rename(vocab, "")), "is empty"),
-    "a token with a zero": (change_vocab(lambda vocab: rename(vocab, "a\0b")), "a zero byte"),
-    "a token that is special here": (change_vocab(lambda vocab: rename(vocab, "<PAD>")), None),
     "pre-norm": (change_json("config.json", normalize_before=True), "normalize_before is True"),
-    "no scale": (change_json("config.json", scale_embedding=False), "scale_embedding is False"),
-    "a list": (write("config.json", b"[]"), "config.json: cannot be read"),
-    "deep": (write("config.json", b"[" * 10**5), "config.json: cannot be read"),
-    "no text": (write("config.json", b"\xff\0"), "config.json: cannot be read"),
-    "special ids": (change_json("config.json", pad_token_id=10**9), "vocab.json: lacks a special"),
-    "two sizes": (change_json("config.json", decoder_vocab_size=5), "one vocabulary has two sizes"),
-    "id above all": (change_vocab(lambda vocab: vocab | {"x": 10**9}), "vocab.json: the ids"),
-    "id below 0": (change_vocab(lambda vocab: vocab | {"x": -1}), "vocab.json: the ids"),
-    "id in words": (change_vocab(lambda vocab: vocab | {"x": "1"}), "vocab.json: the ids"),
-    "id twice": (change_vocab(lambda vocab: vocab | {"x": 1}), "vocab.json: the ids"),
-    "no unknown": (change_vocab(lambda v: {k: i for k, i in v.items() if k != "<unk>"}), "special"),
-    "no vocabulary": (lambda folder: (folder / "vocab.json").unlink(), "vocab.json: cannot be"),
-    "vocabulary as list": (write("vocab.json", b'["a"]'), "vocab.json: cannot be read"),
-    "a subword of bytes": (write("source.spm", b"\x0a\x04\x0a\x02\xff\xfe"), "source.spm: not a"),
-    "no sentencepiece": (write("source.spm", b"\xff" * 99), "source.spm: not a sentencepiece"),
-    "bad rules": (
-        change_spm(lambda m: setattr(m.normalizer_spec, "precompiled_charsmap", b"\x04\0\0\0abcd")),
-        "rules of normalization are damaged",
-    ),
-    "a subword with a zero": (
-        change_spm(lambda m: setattr(m.pieces[9], "piece", "a\0b")),
-        "has a zero byte",
-    ),
-    "infinite score": (change_spm(lambda m: setattr(m.pieces[9], "score", np.inf)), "not finite"),
-    "no parameters": (lambda folder: (folder / "model.safetensors").unlink(), "no such file"),
-    "pickled": (only_pickled, "pytorch_model.bin: is a file of pickled objects"),
-    "cut off": (
-        lambda folder: os.truncate(folder / "model.safetensors", 5000),
-        "model.safetensors: cannot be read",
-    ),
-    "no safetensors": (write("model.safetensors", b"PK\3\4" + b"x" * 99), "cannot be read"),
-    "a folder": (
-        lambda folder: only_pickled(folder) or (folder / "model.safetensors").mkdir(),
-        "not a regular file",
-    ),
-    "another shape": (change_tensors(lambda t: t.update({FC1: t[FC1].T.copy()})), "is .24, 16|16"),
-    "a tensor less": (change_tensors(lambda t: t.pop(FC1)), f"{FC1} is missing"),
-    "not finite": (change_tensors(lambda t: t[FC1].fill(np.nan)), f"{FC1} is not finite"),
-    "larger than the file": (
-        change_header(lambda h: h[FC1].update(shape=[2**20, 2**20], data_offsets=[0, 2**42])),
-        "model.safetensors: cannot be read",
-    ),
-    "offsets of others": (
-        change_header(lambda h: h[FC1].update(data_offsets=h["final_logits_bias"]["data_offsets"])),
-        "model.safetensors: cannot be read",
-    ),
-    "a type unknown": (change_header(lambda h: h[FC1].update(dtype="PICKLE")), "cannot be read"),
+    "not tied": (change_json("config.json", tie_word_embeddings=False), "is False"),
+    "no scale": (change_json("config.json", scale_embedding=None), "scale_embedding is None"),
+    "a list": (lambda folder: (folder / "config.json").write_text("[1]"), "no Marian model"),
+    "no target text": (lambda folder: (folder / "target.spm").unlink(), "target.spm"),
+    "no vocabulary": (lambda folder: (folder / "vocab.json").unlink(), "vocab.json"),
+    "no sentencepiece": (lambda folder: (folder / "source.spm").write_bytes(b"\xff"), "no Marian"),
+    "pickled": (only_pickled, "no such file. Name the folder"),
+    "cut off": (lambda folder: os.truncate(folder / "model.safetensors", 5000), "does not fit"),
+    "a layer more": (change_json("config.json", encoder_layers=3), "layers.2"),
+    "another size": (change_json("config.json", d_model=24), "does not fit"),
+    "a tensor less": (change_tensors(lambda t: t.pop(FC1)), FC1),
 }
 
 
-@pytest.mark.parametrize("attack, problem", ATTACKS.values(), ids=ATTACKS)
-def test_a_folder_that_does_not_fit_is_refused(copied, tmp_path, attack, problem):
-    attack(copied)
-    if problem is None:
+@pytest.mark.parametrize("change, problem", FOLDERS.values(), ids=FOLDERS)
+def test_a_folder_that_does_not_fit_is_refused(copied, change, problem):
+    change(copied)
+    with pytest.raises(InputError, match=problem):
         restored(copied)
-        return
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(InputError, match=problem) as refusal:
-        restored(copied)
-    assert "\n" not in str(refusal.value) and len(str(refusal.value)) < 600
-    assert "/tmp/tmp" not in str(refusal.value)  # not the name of a temporary folder
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_the_refusal_as_a_user_sees_it(copied, tmp_path):
     only_pickled(copied)
     flags = started(copied, tmp_path)
     done = forked_script("train.py", **flags)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert "pytorch_model.bin: is a file of pickled objects" in done.stderr
-    assert "save_pretrained" in done.stderr and not Path(flags["logdir"]).exists()
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "save_pretrained" in done.stderr
 
 
 def test_files_that_are_not_read_do_not_matter(copied):
@@ -373,22 +255,8 @@ def test_files_that_are_not_read_do_not_matter(copied):
 
 
 def test_flags_that_contradict_it_are_refused(copied, tmp_path):
-    contradictions = {
-        "marian: this model was trained with --hidden_units 16, not 32": dict(hidden_units=32),
-        "marian/bpe.source.model: its subwords are not those of BPE": dict(bpe_dropout=0.1),
-        "marian: would be changed. Choose another --logdir": dict(logdir=str(copied)),
-    }
-    for message, flags in contradictions.items():
-        with pytest.raises(InputError, match=message):
-            run_main(train, started(copied, tmp_path, **flags))
-
-
-def test_sides_of_another_algorithm(copied):
-    """Unused subwords would change how BPE joins others."""
-    for kind, message in ((2, "source.spm: lacks .* tokens"), (3, "neither into unigrams nor")):
-        change_spm(lambda model, kind=kind: setattr(model.trainer_spec, "model_type", kind))(copied)
-        with pytest.raises(InputError, match=message):
-            read_pretrained(copied, {})
+    with pytest.raises(InputError, match="marian: .* trained with --hidden_units 16, not 32"):
+        run_main(train, started(copied, tmp_path, hidden_units=32))
 
 
 def test_characters_of_the_other_language_are_unknown(copied):

@@ -1,6 +1,7 @@
 """The recurrent models: equal to their formulas, and used like the Transformer."""
 
 import functools
+import itertools
 
 import keras
 import numpy as np
@@ -11,12 +12,9 @@ import prepro
 from choices import ATTENTION_SCORES
 from conftest import (
     GOLDEN,
-    beam_and_model_scores,
     recurrent_model,
     sample_pairs,
     slow,
-    slow_unless,
-    token_by_token,
     write_corpus,
 )
 from helpers import X, Y, load, read_test_sentences, refused, run_main, tensorflow_text
@@ -122,28 +120,23 @@ def reference(model, cell, x, y, score="scaled_dot"):
     return np.stack(logits)
 
 
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("decoder_attention", [False, True])
-@pytest.mark.parametrize("cell", CELLS)
-def test_logits_are_those_of_the_formulas(cell, decoder_attention, bidirectional):
+@pytest.mark.parametrize(
+    "cell, decoder_attention, bidirectional, score",
+    [
+        *itertools.product(CELLS, (False, True), (False, True), ["scaled_dot"]),
+        *(("gru", True, True, score) for score in ATTENTION_SCORES),
+    ],
+)
+def test_logits_are_those_of_the_formulas(cell, decoder_attention, bidirectional, score):
     model = make(
         cell=cell,
         decoder_attention=decoder_attention,
         bidirectional=bidirectional,
-        attention_score="scaled_dot",
+        attention_score=score,
         dtype="float64",
     )
-    logits = model(X, Y).numpy()
-    for row in range(2):
-        expected = reference(model, cell, X[row], Y[row])
-        np.testing.assert_allclose(logits[row], expected, atol=1e-9)
-
-
-@pytest.mark.parametrize("score", ATTENTION_SCORES)
-def test_logits_with_each_attention_function_are_those_of_the_formulas(score):
-    model = make(attention_score=score, dtype="float64")
     for row, logits in enumerate(model(X, Y).numpy()):
-        expected = reference(model, "gru", X[row], Y[row], score)
+        expected = reference(model, cell, X[row], Y[row], score)
         np.testing.assert_allclose(logits, expected, atol=1e-9)
 
 
@@ -227,18 +220,6 @@ def test_cells_are_those_of_pytorch(cell):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "cell, score",
-    [("gru", score) for score in ATTENTION_SCORES] + [("tanh", "dot"), ("lstm", "dot")],
-)
-def test_token_by_token_equals_all_at_once(cell, score):
-    model = make(cell=cell, attention_score=score, tied_embeddings=True)
-    np.testing.assert_allclose(token_by_token(model, X, Y), model(X, Y), atol=1e-5)
-    named = variables_by_2017_name(model)
-    assert {id(v) for v in named.values()} == {id(v) for v in model.trainable_variables}
-    assert len(named) == len(model.trainable_variables)
-
-
 @slow
 def test_training_steps_do_not_crash():
     """With the threads of a real training run, oneDNN has crashed in a product of additive."""
@@ -259,16 +240,6 @@ def train_two_steps(score):
         assert np.isfinite(step(tf.constant(x), tf.constant(y))).all()
 
 
-@pytest.mark.parametrize("score", slow_unless(["additive", "cosine"], ATTENTION_SCORES))
-def test_a_training_step_lowers_the_loss(eager, score):
-    keras.utils.set_random_seed(1)
-    model = recurrent_model(50, 50, hidden_units=16, attention_score=score, tied_embeddings=True)
-    step = make_train_step(tf.distribute.get_strategy(), model, keras.optimizers.SGD(0.3))
-    x, y = (tf.constant(np.tile(ids, (2, 1))) for ids in (X, Y))
-    losses = [float(step(x, y)[0]) for _ in range(4)]
-    assert losses == sorted(losses, reverse=True) and losses[0] - losses[-1] > 0.01
-
-
 def test_dropout_acts_in_training_on_embeddings_and_on_the_decoders_states(dropout_inputs):
     model = make(dropout_rate=0.2)
     logits = model(X, Y, training=True)
@@ -280,19 +251,6 @@ def test_dropout_acts_in_training_on_embeddings_and_on_the_decoders_states(dropo
     assert len(dropout_inputs) == 3
 
 
-def test_padding_and_later_tokens_change_nothing():
-    for attention in (False, True):
-        model = make(decoder_attention=attention)
-        logits = model(X, Y).numpy()
-        padded = [np.pad(ids, [(0, 0), (0, 3)]) for ids in (X, Y)]
-        np.testing.assert_allclose(model(*padded)[:, :6], logits, atol=1e-5)
-        changed = Y.copy()
-        changed[:, 3] = 4
-        other = model(X, changed).numpy()
-        np.testing.assert_array_equal(other[:, :4], logits[:, :4])
-        assert np.abs(other[:, 4:] - logits[:, 4:]).max() > 1e-4
-
-
 def test_cross_attention_has_the_weights_of_each_step():
     model = make()
     weights = model.cross_attention(X, Y).numpy()  # (N, 1, T_y, T_x)
@@ -302,43 +260,6 @@ def test_cross_attention_has_the_weights_of_each_step():
     memory = model.encode_memory(X)
     _, first = model.decoder.context(memory.last[0], memory)
     np.testing.assert_allclose(weights[:, :, 0], first[:, :, 0], atol=1e-6)
-
-
-@pytest.mark.parametrize("recipe", slow_unless(["rnn_attention"], ["rnn", "rnn_attention"]))
-@pytest.mark.parametrize("cell", slow_unless(["lstm"], CELLS))
-def test_beam_search_keeps_the_state_of_each_hypothesis(recipe, cell):
-    """The best hypothesis has the score that the model gives to it at once."""
-    scores, expected = beam_and_model_scores(dict(recipe=recipe, cell=cell, hidden_units=C))
-    np.testing.assert_allclose(scores, expected, rtol=1e-4)
-
-
-@pytest.mark.parametrize("precision", slow_unless(["float32"], ["float32", "bfloat16"]))
-def test_a_keras_file_holds_the_model(tmp_path, precision):
-    flags = dict(recipe="rnn_attention", vocab_size=13, hidden_units=16, precision=precision)
-    model = make_model(make_hparams(flags), 13, 13)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.models.load_model(tmp_path / "model.keras")
-    assert loaded.dtype_policy.name == model.dtype_policy.name
-    assert loaded.get_config() == model.get_config()
-    for ours, theirs in zip(loaded.trainable_variables, model.trainable_variables, strict=True):
-        np.testing.assert_array_equal(ours, theirs, err_msg=theirs.path)
-    if precision == "float32":
-        np.testing.assert_array_equal(loaded(X, Y), model(X, Y))
-
-
-def test_flags_of_another_kind_of_model_are_refused():
-    for flags, message in (
-        (dict(recipe="rnn", num_heads=4), "num_heads has an effect only with --model transformer"),
-        (
-            dict(recipe="tiny", cell="gru"),
-            "cell has an effect only with --model rnn, and it is transf",
-        ),
-        (dict(model="rnn"), "model rnn needs --mask_from ids"),
-        (dict(recipe="rnn", hidden_units=7), "hidden_units is 7, and a bidirectional encoder"),
-        (dict(recipe="rnn", attention_score="cosine"), "only with a model with attention"),
-    ):
-        with pytest.raises(InputError, match=message):
-            make_hparams(flags)
 
 
 # The scripts -----------------------------------------------------------------------------
@@ -388,7 +309,7 @@ def test_a_trained_model_is_used_like_a_transformer(trained, tmp_path):
     texts = [text.decode() for text in serve(text=tf.constant(lines))["translation"].numpy()]
     assert texts == (tmp_path / "out").read_text("utf-8").splitlines() and len(set(texts)) > 5
     more = logdir | dict(format="ctranslate2", output=tmp_path / "other")
-    refused("export.py", "format ctranslate2 needs --model transformer, and it is rnn", **more)
+    refused("export.py", "CTranslate2 has no such model", **more)
 
 
 @pytest.mark.parametrize("name, value", [("attention", "a.png"), ("alignments", "a")])

@@ -1,7 +1,6 @@
 """The built-in corpus: its grammar and its files. It replaces no other files."""
 
 import hashlib
-import re
 import signal
 import subprocess
 import sys
@@ -23,11 +22,8 @@ def pairs():
     return sample_pairs(20_000)
 
 
-def test_no_german_sentence_is_repeated(pairs):
-    assert len({german for german, _ in pairs}) == len(pairs)
-
-
 def test_the_pairs_are_those_of_all_measurements(pairs):
+    """With this sum they have all constructions of corpora/sample.py, and no sentence twice."""
     text = "".join(f"{german}\t{english}\n" for german, english in pairs)
     sha256 = hashlib.sha256(text.encode()).hexdigest()
     assert sha256 == "9dca2c68680d736a20460d56cab1ca0d406a0f353d8cc059beb07311739f0d73"
@@ -36,49 +32,6 @@ def test_the_pairs_are_those_of_all_measurements(pairs):
 def test_the_seed_decides_and_more_pairs_start_with_fewer(pairs):
     assert sample_pairs(200) == pairs[:200]
     assert sample_pairs(200, seed=1) != pairs[:200]
-
-
-def test_several_hundred_words_per_side(pairs):
-    for side in zip(*pairs, strict=True):
-        assert len({word for line in side for word in re.findall(r"\w+", line)}) > 500
-
-
-@pytest.mark.parametrize(
-    "construction, german, english",
-    [
-        ("question", r"^Wird (der|die|das) ", r"^Will the "),
-        ("negated modal", r" muss nicht .*en\.$", r" does not have to "),
-        ("kein", r" kein(en|e)? ", r"not "),
-        ("separable verb in second place", r" zieht .* an\.$", r" puts? on "),
-        (
-            "separable verb at the end",
-            r", weil .* (aufsteht|ankommt)\.$",
-            r" because .* (gets? up|arrives?)",
-        ),
-        ("verb last", r", dass .* hat\.$", r" that "),
-        ("inversion", r"^Heute \w+ (der|die|das) ", r"^Today the "),
-        ("weak noun", r" (an|auf) den (\w+ )?(Jungen|Bauern|Affen)\b", r"(boy|farmer|monkey)\b"),
-        ("dative plural", r" (mit|von) den (\w+ )?\w+n\b", r" (with|to|of) the "),
-        ("relative clause", r"^Der (\w+ )?Bauer, der .*, ", r"^The (\w+ )?farmer who "),
-        ("comparison", r" größer als der ", r" (bigger|taller) than the "),
-    ],
-)
-def test_a_construction_is_in_both_languages(pairs, construction, german, english):
-    """Each construction occurs, and the English side has it wherever the German side does."""
-    matches = [pair for pair in pairs if re.search(german, pair[0])]
-    assert matches, construction
-    for pair in matches:
-        assert re.search(english, pair[1]), pair
-
-
-def test_adjectives_agree_with_article_and_case(pairs):
-    """After der, die, das the ending is e in the nominative singular, en in the dative."""
-    text = "\n".join(german for german, _ in pairs)
-    assert re.search(r"Der \w+e (Mann|Arzt|Hund)\b", text)
-    assert not re.search(r"\b[Dd]em \w+(er|es|em) (Mann|Arzt|Hund|Kind|Pferd)\b", text)
-    assert not re.search(r"\b[Ee]in \w+e (Mann|Arzt|Hund|Kind|Mädchen)\b", text)
-    assert not re.search(r"\b[Ee]ine [a-zäöü]+(er|es) ", text)
-    assert not re.search(r"\b(a [aeiou]|an [^aeiou])\w* ", "\n".join(en for _, en in pairs))
 
 
 # Files -----------------------------------------------------------------------------
@@ -91,18 +44,16 @@ def write(folder, **flags):
 
 def test_the_files_are_in_the_formats_of_iwslt(tmp_path):
     assert write(tmp_path, train=300, test=50).returncode == 0
-    train, test = {}, {}
+    train, test = [], []
     for lang in ("de", "en"):
         path = tmp_path / f"train.tags.de-en.{lang}"
         assert path.read_text(encoding="utf-8").startswith("<url>")
-        train[lang] = list(SentenceFile(path).sentences())
+        train.append(list(SentenceFile(path).sentences()))
         path = tmp_path / f"IWSLT16.TED.tst2014.de-en.{lang}.xml"
         assert '<seg id="50"> ' in path.read_text(encoding="utf-8")
-        test[lang] = read_test_sentences(path)[1]
-    assert [len(side) for side in train.values()] == [300, 300]
-    assert [len(side) for side in test.values()] == [50, 50]
-    assert len(set(zip(*train.values(), strict=True))) == 300
-    assert train["de"][0] != train["en"][0]
+        test.append(read_test_sentences(path)[1])
+    assert [[*map(len, part)] for part in (train, test)] == [[300, 300], [50, 50]]
+    assert len({*zip(*train, strict=True)}) == 300 and train[0][0] != train[1][0]
 
 
 def test_no_test_sentence_is_in_the_training_text(tmp_path):
@@ -117,12 +68,10 @@ def test_no_test_sentence_is_in_the_training_text(tmp_path):
 
 
 def test_same_seed_same_bytes(tmp_path):
-    for name in "ab":
-        write(tmp_path / name, train=100, test=10)
-    write(tmp_path / "c", train=100, test=10, seed=1)
-    files = {name: sorted((tmp_path / name).iterdir()) for name in "abc"}
-    contents = {name: [path.read_bytes() for path in paths] for name, paths in files.items()}
-    assert len(files["a"]) == 6 and contents["a"] == contents["b"] != contents["c"]
+    for name, seed in dict(a=0, b=0, c=1).items():
+        write(tmp_path / name, train=100, test=10, seed=seed)
+    a, b, c = ([path.read_bytes() for path in sorted((tmp_path / n).iterdir())] for n in "abc")
+    assert len(a) == 6 and a == b != c
 
 
 @pytest.mark.parametrize("flag", ["train", "dev", "test"])

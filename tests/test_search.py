@@ -15,7 +15,6 @@ from inference import make_search
 from model import make_model
 from runtime.errors import InputError
 from search import (
-    PENALTIES,
     beam_search,
     greedy,
     paper_penalty,
@@ -162,7 +161,7 @@ def exhaustive(table, max_length, penalty):
     return sorted(sentences, reverse=True)
 
 
-def search(step, N, beam, max_lengths, penalty, nbest=1, early_stopping=False, prefixes=None):
+def search(step, N, beam, max_lengths, penalty, nbest=1, prefixes=None):
     state = tf.zeros([N * beam, 0], tf.int32)
     if prefixes is not None:
         step, state = prefix_step(step), (state, tf.repeat(tf.constant(prefixes), beam, axis=0))
@@ -178,7 +177,6 @@ def search(step, N, beam, max_lengths, penalty, nbest=1, early_stopping=False, p
             penalty=penalty,
             nbest=nbest,
             suppress_ids=[PAD],
-            early_stopping=early_stopping,
         )
     )
     ids, scores = run()
@@ -189,12 +187,11 @@ def tokens(row):
     return tuple(int(i) for i in row if i)
 
 
-@pytest.mark.parametrize("name", PENALTIES)
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
 @pytest.mark.parametrize("seed", slow_unless([0], range(3)))
-def test_a_beam_wide_enough_finds_what_exhaustive_search_finds(name, alpha, seed):
+def test_a_beam_wide_enough_finds_what_exhaustive_search_finds(alpha, seed):
     max_lengths, nbest = [4, 3, 4], 6
-    penalty = PENALTIES[name](alpha)
+    penalty = paper_penalty(alpha)
     step, tables = table_step(seed, 3, 4)
     preds, scores = search(step, 3, 4**4, max_lengths, penalty, nbest)
     for table, max_length, rows, row_scores in zip(tables, max_lengths, preds, scores, strict=True):
@@ -359,13 +356,12 @@ def test_beam_search_stops_when_no_live_hypothesis_can_win():
     np.testing.assert_allclose(scores, np.log(0.9 / 0.975), atol=1e-5)  # without <PAD>
 
 
-@pytest.mark.parametrize("beam, early_stopping", [(1, False), (2, False), (1, True)])
-def test_a_late_sentence_may_win_by_its_length(beam, early_stopping):
+@pytest.mark.parametrize("beam", [1, 2])
+def test_a_late_sentence_may_win_by_its_length(beam):
     """The bound that stops the search is that of the longest sentence, not of the current one.
 
     The first step ends with probability 0.6. Otherwise ten tokens are certain. With a penalty
-    the longer sentence wins: log(0.4) / penalty(10) > log(0.6) / penalty(1). With early stopping
-    the only hypothesis has ended after the first step.
+    the longer sentence wins: log(0.4) / penalty(10) > log(0.6) / penalty(1).
     """
     logits = np.full([2, V], -30.0, np.float32)
     logits[0, [STOP, 1]] = np.log([0.6, 0.4])
@@ -376,47 +372,9 @@ def test_a_late_sentence_may_win_by_its_length(beam, early_stopping):
         return tf.gather(logits, tf.cast(tf.shape(state)[1] > 1, tf.int32) + 0 * ids), state
 
     penalty = paper_penalty(1.5)
-    preds, scores = search(step, 1, beam, [10], penalty, early_stopping=early_stopping)
-    if early_stopping:
-        assert tokens(preds[0, 0]) == (STOP,)
-        assert scores[0, 0] == pytest.approx(np.log(0.6), abs=1e-4)
-        return
+    preds, scores = search(step, 1, beam, [10], penalty)
     assert tokens(preds[0, 0]) == (1,) * 10
     assert scores[0, 0] == pytest.approx(np.log(0.4) / float(penalty(10.0)), abs=1e-4)
-
-
-def test_early_stopping_of_a_sentence_does_not_depend_on_the_others():
-    """While the second sentence continues, the first one could still improve by its length."""
-    first_step = np.log([[1e-9, 0.4, 1e-9, 0.6, 1e-9], [1e-9, 1.0, 1e-9, 1e-9, 1e-9]])
-    later = np.log([[1e-9, 1.0, 1e-9, 1e-9, 1e-9]] * 2)
-    logits = tf.constant([first_step, later], tf.float32)  # (2, N, V)
-
-    def step(ids, state, sentences):
-        state = tf.concat([state, ids[:, None]], axis=1)
-        return tf.gather(logits[tf.cast(tf.shape(state)[1] > 1, tf.int32)], sentences), state
-
-    preds, _ = search(step, 2, 1, [10, 12], paper_penalty(1.5), early_stopping=True)
-    assert tokens(preds[0, 0]) == (STOP,) and tokens(preds[1, 0]) == (1,) * 12
-
-
-@pytest.mark.parametrize(
-    "length_penalty, alpha, stops_early",
-    [("ctranslate2", 1.0, True), ("ctranslate2", 0.0, False), ("paper", 1.0, False)],
-)
-def test_only_the_penalty_of_ctranslate2_stops_early(
-    length_penalty, alpha, stops_early, monkeypatch
-):
-    given = []
-
-    def record(step, state, memory, start, early_stopping, **_):
-        given.append(early_stopping)
-        return start, start
-
-    monkeypatch.setattr(inference, "beam_search", record)
-    flags = dict(recipe="tiny", hidden_units=4, num_heads=1, num_blocks=1, vocab_size=9)
-    hp = make_hparams(flags | dict(length_penalty=length_penalty, alpha=alpha))
-    make_search(make_model(hp, 9, 9), hp, beam=2)(np.array([[4, 3]], np.int32))
-    assert given == [stops_early]
 
 
 def test_each_thread_has_batches_and_all_together_have_a_limit():
@@ -443,10 +401,8 @@ def test_missing_sentences_score_minus_infinity():
     assert sorted(tokens(row)[0] for row in preds[0, :4]) == [1, 2, 3, 4]
 
 
-def test_penalties_are_the_named_formulas():
-    lengths = tf.constant([1.0, 7.0])
-    np.testing.assert_allclose(PENALTIES["paper"](0.6)(lengths), [1, 2**0.6])
-    np.testing.assert_allclose(PENALTIES["ctranslate2"](0.6)(lengths), [1, 7**0.6])
+def test_the_penalty_is_the_formula_of_the_paper():
+    np.testing.assert_allclose(paper_penalty(0.6)(tf.constant([1.0, 7.0])), [1, 2**0.6])
 
 
 # Sampling ------------------------------------------------------------------------
@@ -490,13 +446,9 @@ def test_a_seed_draws_the_same_in_any_batch():
     assert len(np.unique(several, axis=0)) == 3
 
 
-def test_only_likely_tokens_are_drawn_and_never_suppressed_ones():
-    logits, seeds = [0.0, 1.0, 2.0, 3.0], [*range(200)]
-    assert {*draw(logits, seeds, top_k=2, temperature=9.0).ravel()} == {2, 3}
-    assert {*draw(logits, seeds, top_k=1, temperature=9.0).ravel()} == {3}
-    assert {*draw(logits, seeds, top_k=9, temperature=9.0).ravel()} == {0, 1, 2, 3}
-    some = draw(logits, seeds, top_k=2, temperature=9.0, suppress_ids=[3])
-    assert {*some.ravel()} == {1, 2}
+def test_suppressed_tokens_are_never_drawn():
+    some = draw([0.0, 1.0, 2.0, 3.0], [*range(200)], temperature=9.0, suppress_ids=[3])
+    assert {*some.ravel()} == {0, 1, 2}
 
 
 @slow
@@ -523,14 +475,11 @@ def test_a_model_draws_by_its_seed_and_by_the_sentence():
     np.testing.assert_array_equal(translate(x), ids)
     np.testing.assert_array_equal(translate(np.pad(x[:1], [(0, 0), (0, 5)]))[0], ids[0])
     assert (ids[0] != translator(seed=1)(x)[0]).any() and (ids[0] != ids[1]).any()
-    np.testing.assert_array_equal(translator(top_k=1)(x), translator(temperature=0.0)(x))
 
 
 def test_sampling_contradicts_a_beam():
     with pytest.raises(InputError, match="temperature 1.0 needs --beam 1, and it is 5. Draw"):
         make_hparams(dict(recipe="tiny", temperature=1.0))
-    with pytest.raises(InputError, match="top_k 3 needs --temperature above 0, and it is 0.0"):
-        make_hparams(dict(top_k=3))
 
 
 # Repetitions and <UNK> -------------------------------------------------------------------
@@ -569,13 +518,22 @@ def test_a_given_beginning_may_repeat_itself():
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_unknown_tokens_can_be_suppressed(eager, beam):
+@pytest.mark.parametrize("tokenizer, chosen", [("words", True), ("bpe", False)])
+def test_only_a_model_of_words_chooses_unknown_tokens(eager, tokenizer, chosen, beam):
     """The bias of the output layer makes <UNK> the most likely token."""
-    hp = make_hparams(dict(hidden_units=16, num_blocks=1, num_heads=2))
+    hp = make_hparams(dict(tokenizer=tokenizer, hidden_units=16, num_blocks=1, num_heads=2))
     model = make_model(hp, 12, 12)
     model.output_layer.bias.assign(10 * np.eye(12)[inference.UNK])
     x = np.array([[5, 6, 3]], np.int32)
     preds, _ = make_search(model, hp, beam)(x)
-    assert inference.UNK in preds[0, 0].numpy()
-    preds, _ = make_search(model, dataclasses.replace(hp, suppress_unknown=True), beam)(x)
-    assert inference.UNK not in preds[0, 0].numpy()
+    assert (inference.UNK in preds[0, 0].numpy()) == chosen
+
+
+def test_a_given_beginning_may_have_unknown_tokens(eager):
+    hp = make_hparams(dict(recipe="tiny", hidden_units=16, ffn_units=16, num_blocks=1))
+    model = make_model(hp, 12, 12)
+    x, prefixes = np.array([[5, 6, 3]], np.int32), np.array([[5, inference.UNK]], np.int32)
+    for beam in (1, 3):
+        preds, scores = make_search(model, hp, beam, prefixed=True)(x, prefixes)
+        assert preds[0, 0, :2].numpy().tolist() == [5, inference.UNK]
+        assert np.isfinite(scores).all() and inference.UNK not in preds[0, 0, 2:].numpy()

@@ -14,7 +14,7 @@ from hparams import make_hparams
 from inference import Translator
 from processes import forked_script
 from runtime.errors import InputError
-from vocab import SubwordVocab, load_vocabs
+from vocab import load_vocabs
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +68,6 @@ def test_a_model_with_two_vocabularies_translates_everywhere(flags, tmp_path):
     texts = signature(text=tf.constant(lines))["translation"].numpy()
     assert [text.decode() for text in texts] == expected
 
-    done = forked_script("translate.py", source=source, **elsewhere, beam=1)
-    greedy = done.stdout
-    done = forked_script("translate.py", source=source, **elsewhere, beam=1, engine="ctranslate2")
-    assert done.returncode == 0 and done.stdout == greedy, done.stderr
     output = tmp_path / "ctranslate2"
     done = forked_script("export.py", **elsewhere, output=output, format="ctranslate2")
     assert done.returncode == 0, done.stderr
@@ -92,22 +88,6 @@ def test_a_moved_model_with_a_joint_vocabulary_is_exported(trained, tmp_path):
     assert done.returncode == 0, done.stderr
     content = (logdir / "bpe.model").read_bytes()
     assert (tmp_path / "out" / "bpe.model").read_bytes() == content
-
-
-@slow
-def test_alpha_is_chosen_by_translations_in_the_target_vocabulary(flags, tmp_path, monkeypatch):
-    logdir = tmp_path / "logdir"
-    shutil.copytree(flags["logdir"], logdir)
-    dev = {f"{side}_dev": flags[f"{side}_test"] for side in ("source", "target")}
-    used, decode = set(), SubwordVocab.decode
-
-    def record(vocab, ids):
-        used.add(vocab.path.name)
-        return decode(vocab, ids)
-
-    monkeypatch.setattr(SubwordVocab, "decode", record)
-    run_main(train, flags | dev | dict(logdir=str(logdir), beam=2, alpha="auto"))
-    assert used == {"bpe.en.model"}
 
 
 @slow

@@ -5,11 +5,11 @@ import os
 import shutil
 from pathlib import Path
 
+import manifest
 import numpy as np
 import pytest
 
 import checkpoint
-import manifest
 import prepro
 import train
 from conftest import sample_pairs, slow, write_corpus
@@ -180,13 +180,11 @@ def test_auto_is_also_a_name(trained, tmp_path, monkeypatch):
         shutil.copytree(trained("tiny")["logdir"], tmp_path / name)
     monkeypatch.chdir(tmp_path)
     saved = read_hparams("auto")
-    given = dict(
-        logdir="auto", source_test="auto", target_test="b", num_epochs="auto", alpha="auto"
-    )
+    given = dict(logdir="auto", source_test="auto", target_test="b", num_epochs="auto")
     hp = load_hparams(given)
     assert hp.vocab_sha256 == saved.vocab_sha256
     assert (hp.logdir, hp.source_test) == ("auto", "auto")
-    assert (hp.num_epochs, hp.alpha, hp.recipe) == (saved.num_epochs, saved.alpha, "tiny")
+    assert (hp.num_epochs, hp.recipe) == (saved.num_epochs, "tiny")
     with pytest.raises(InputError, match="was trained with --positions t5, not auto"):
         load_hparams(dict(positions="auto"))
 

@@ -9,19 +9,20 @@ import unicodedata
 from pathlib import Path
 from threading import get_ident
 
+import manifest
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import checkpoint
 import inference
-import manifest
 import prepro
 import train
 import trainer
 from conftest import sample_pairs, seeds, slow, write_corpus
 from data_load import load_test_data, load_train_data, pairs_of_epoch
 from helpers import (
+    STEP_TAGS,
     dev_scores,
     load,
     read_test_sentences,
@@ -35,7 +36,6 @@ from hparams import load_hparams, make_hparams
 from ids import EOS, PAD, SPECIALS, UNK, RaggedIds
 from inference import SearchDecoder, make_search
 from interop.saved_model import SubwordOps
-from monitor import tensorboard_events
 from paragraphs import Splitter
 from processes import ROOT, forked_script
 from runtime.errors import InputError
@@ -332,7 +332,7 @@ def test_each_epoch_prints_the_dev_bleu_and_the_best_one_is_stored(run):
         float(bleu) for bleu in re.findall(r", dev loss [\d.]+ BLEU ([\d.]+) chrF", printed)
     ]
     points = scalars(flags["logdir"])
-    assert set(points) == tensorboard_events.STEP_TAGS | {"dev_loss", "dev_bleu", "dev_chrf"}
+    assert set(points) == STEP_TAGS | {"dev_loss", "dev_bleu", "dev_chrf"}
     assert [round(bleu, 2) for bleu in points["dev_bleu"].values()] == printed_bleu
     steps = [row.step for row in saved_rows(flags["logdir"])]
     assert list(points["dev_bleu"]) == steps and len(printed_bleu) == 3
@@ -372,7 +372,7 @@ def test_eval_writes_plain_text_for_each_line(run, decoding):
     done = forked_script("eval.py", logdir=flags["logdir"], results=flags["results"], **decoding)
     assert done.returncode == 0, done.stderr
     if not decoding:  # as in the recipe
-        assert "beam 5, length penalty paper 1.2" in done.stdout
+        assert "beam 5, length penalty 1.2" in done.stdout
     few = "average_checkpoints is 10, but the last quarter of this training has"
     assert (few in done.stderr) == ("average_checkpoints" in decoding)
     name = re.search(r"Full results: (.+)", done.stdout)[1]
@@ -446,7 +446,7 @@ def test_the_score_of_a_translation_equals_that_of_the_search(run):
     _, hp, model, vocabs = load(dict(logdir=run[0]["logdir"]))
     x = load_test_data(hp, vocabs).data.X.pad()  # (N, T)
     preds, scores = make_search(model, hp, 4)(x)
-    settings = 2 * np.count_nonzero(x, axis=1) + 10, paper_penalty(hp.alpha), [PAD]
+    settings = 2 * np.count_nonzero(x, axis=1) + 10, paper_penalty(hp.alpha), [PAD, UNK]
     rescored = inference.sequence_scores(model, x, preds[:, 0], *settings)
     np.testing.assert_allclose(rescored, scores[:, 0], rtol=1e-4)
     preds, scores = make_search(model, hp, 1, scored=True)(x)
@@ -548,7 +548,7 @@ def test_beam_scores_are_the_log_probabilities_of_the_model(run):
         for _, ids, score, _ in hypotheses:
             ids = np.array([[*ids, EOS][:limit]])  # (1, T)
             logits = model(x[None], ids).numpy()
-            logits[:, :, 0] = -np.inf  # <PAD> is never chosen
+            logits[:, :, [PAD, UNK]] = -np.inf  # they are never chosen
             logp = tf.gather(tf.nn.log_softmax(logits), ids, batch_dims=2)
             assert float(tf.reduce_sum(logp)) == pytest.approx(float(score), abs=1e-3)
 

@@ -1,8 +1,5 @@
 """What TensorBoard shows of a training run, in its files and on its pages."""
 
-import functools
-import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,39 +10,36 @@ import tensorflow as tf
 
 import prepro
 import train
-from browser import chromium, image_widths, page_text, wait_for, wait_for_text
-from conftest import INSTALL_EXTRAS, Golden, sample_pairs, slow, write_corpus
+from browser import chromium, image_widths, wait_for, wait_for_text
+from conftest import Golden, sample_pairs, slow, write_corpus
 from data_load import SentencePairs, load_test_data
-from helpers import event_values, load, run_main, scalars
-from hparams import make_hparams
+from helpers import STEP_TAGS, event_values, load, run_main, scalars
 from ids import UNK, RaggedIds
 from modules import MultiheadAttention
-from monitor import tensorboard_events
 from monitor.attention_maps import attention_maps, figure_to_array, plot_heads
-from monitor.summaries import Profiler, choose_example, escape_markdown
+from monitor.summaries import choose_example, cut_events, escape_markdown
 from optimizer import FusedAdam
 from processes import free_ports
 from training_step import make_train_step
-from vocab import load_vocabs
 
 TINY = dict(recipe="tiny", vocab_size=300, hidden_units=32, num_blocks=1, num_heads=2)
 
 
 @pytest.fixture(scope="module")
 def second(tmp_path_factory):
-    """Train a model in a folder `second`, with a profile: the flags."""
+    """Train a model in a folder `second`: the flags."""
     folder = tmp_path_factory.mktemp("runs")
     flags = write_corpus(folder, sample_pairs(200), sample_pairs(20, seed=1)) | TINY
     flags |= dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
     flags |= dict(logdir=str(folder / "logs" / "second"), batch_tokens=300, lr=0.002)
     run_main(prepro, flags)
-    run_main(train, flags | dict(num_epochs=2, profile_steps=2))
+    run_main(train, flags | dict(num_epochs=2))
     return flags
 
 
 @pytest.fixture(scope="module")
 def first(second):
-    """Train a model in the folder `first` next to it, without a profile: the flags."""
+    """Train a model in the folder `first` next to it: the flags."""
     flags = second | dict(logdir=str(Path(second["logdir"]).with_name("first")), lr=0.001)
     run_main(train, flags | dict(num_epochs=1))
     return flags
@@ -56,7 +50,7 @@ def first(second):
 
 def test_curves(second):
     points = scalars(second["logdir"])
-    by_step, at_end = {*tensorboard_events.STEP_TAGS}, {"dev_loss", "dev_bleu", "dev_chrf"}
+    by_step, at_end = {*STEP_TAGS}, {"dev_loss", "dev_bleu", "dev_chrf"}
     assert set(points) == by_step | at_end
     steps, (epoch, last) = {*points["mean_loss"]}, points["dev_loss"]
     assert all(set(points[name]) == steps for name in by_step) and last in steps
@@ -66,20 +60,16 @@ def test_curves(second):
         assert all(value > 0 for value in points[name].values())
 
 
-@slow
-def test_events_of_an_earlier_training_are_kept_in_another_folder(first, tmp_path, capsys):
-    logdir = shutil.copytree(first["logdir"], tmp_path / "logdir")
-    for path in logdir.glob("model_epoch_*"):
-        path.unlink()
-    for name in ("checkpoint", "run.json"):
-        (logdir / name).unlink()
-    (earlier,) = tensorboard_events.event_files(logdir)
-    content = earlier.read_bytes()
-    run_main(train, first | dict(logdir=str(logdir), num_epochs=1, lr=0.003))
-    moved = logdir / tensorboard_events.EARLIER / earlier.name
-    assert moved.read_bytes() == content and not earlier.exists()
-    assert f"Moved it to {moved.parent}" in capsys.readouterr().err
-    assert {*scalars(logdir)["lr"].values()}.isdisjoint(scalars(moved.parent)["lr"].values())
+def test_events_after_a_step_are_removed(tmp_path):
+    with tf.summary.create_file_writer(str(tmp_path)).as_default():
+        for step in range(5):
+            tf.summary.scalar("loss", 1.0, step)
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])  # as after a kill
+    cut_events(tmp_path, 2)
+    assert [*scalars(tmp_path)["loss"]] == [0, 1, 2] and [*tmp_path.iterdir()] == [path]
+    assert whole.startswith(path.read_bytes())
 
 
 def test_each_epoch_writes_pictures_and_a_table(second):
@@ -94,29 +84,6 @@ def test_each_epoch_writes_pictures_and_a_table(second):
     assert table.shape == (11, 3) and table[0, 0] == b"**source**"
     (source, target), *_ = sample_pairs(20, seed=1)
     assert [*table[1, :2]] == [escape_markdown(source).encode(), escape_markdown(target).encode()]
-
-
-def test_the_projector_has_the_tokens_of_the_embedding(second):
-    logdir = Path(second["logdir"])
-    text = (logdir / "projector_config.pbtxt").read_text()
-    (name,) = [line.split('"')[1] for line in text.splitlines() if "tensor_name" in line]
-    shape = tf.train.load_checkpoint(str(logdir)).get_variable_to_shape_map()[name]
-    assert shape == [300, 32] and 'metadata_path: "bpe.source.metadata.tsv"' in text
-    lines = (logdir / "bpe.source.metadata.tsv").read_text("utf-8").split("\n")
-    assert lines[:4] == ["<PAD>", "<UNK>", "<S>", "</S>"] and len(lines) == 301
-
-
-def test_the_projector_has_the_counts_of_words(corpus):
-    vocab, _ = load_vocabs(make_hparams(corpus | dict(min_cnt=2)))
-    first, *rows = vocab.table().splitlines()
-    assert first == "word\tcount" and len(rows) == len(vocab)
-    listed = vocab.path.read_text("utf-8").splitlines()
-    assert rows == listed[: len(rows)]
-
-
-def test_only_a_run_with_profile_steps_has_a_profile(second, trained):
-    assert len([*Path(second["logdir"]).rglob("*.xplane.pb")]) == 1
-    assert not [*Path(trained("tiny")["logdir"]).rglob("*.xplane.pb")]
 
 
 # Attention maps --------------------------------------------------------------------
@@ -179,19 +146,6 @@ def test_an_example_that_fits_comes_before_one_without_unknown_words():
     assert choose_example(SentencePairs(rows, rows, [], [], [])) == 1
     rows = RaggedIds.from_lists([[UNK] + [5] * 10, [5] * 5, [5] * 81])
     assert choose_example(SentencePairs(rows, rows, [], [], [])) == 1
-
-
-@pytest.mark.parametrize("batches_per_epoch", [4, 10, 100])
-def test_the_ends_of_epochs_are_not_profiled_batches(monkeypatch, tmp_path, batches_per_epoch):
-    events = []
-    for name in ("start", "stop"):
-        record = functools.partial(lambda event, *_: events.append(event), name)
-        monkeypatch.setattr(tf.profiler.experimental, name, record)
-    with Profiler(tmp_path, 5) as profiler:
-        for start in range(0, 100, batches_per_epoch):
-            for batch in profiler.trace(range(start, start + batches_per_epoch), start):
-                events.append(batch)
-    assert events[events.index("start") + 1 : events.index("stop")] == [*range(10, 15)]
 
 
 def test_the_norm_of_the_gradient(eager):
@@ -271,17 +225,3 @@ def test_page_of_hyperparameters(page):
 @slow
 def test_page_of_the_graph(page):
     wait_for_text(page("graphs"), "Main Graph", "transformer", "mean_loss", "muon")
-
-
-@slow
-def test_page_of_embeddings(page):
-    wait_for_text(page("projector"), "Points: 300", "Dimension: 32", "bpe.source.metadata.tsv")
-
-
-@slow
-def test_page_of_the_profile(page):
-    pytest.importorskip("xprof", reason=INSTALL_EXTRAS)
-    driver = page("profile")
-    step_time = r"Host Compute Time \(σ = [\d.]+ ms\) ([\d.]+) ms"
-    match = wait_for(lambda: re.search(step_time, page_text(driver)))
-    assert float(match[1]) > 0  # the profiler has recognized the steps

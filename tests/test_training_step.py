@@ -9,13 +9,13 @@ import signal
 from pathlib import Path
 
 import keras
+import manifest
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import checkpoint
 import inference
-import manifest
 import prepro
 import train
 import trainer
@@ -256,7 +256,7 @@ def test_the_training_step_has_the_values_of_the_flags(flags, monkeypatch, accum
 
     monkeypatch.setattr(trainer, "make_train_step", bind)
     more = dict(label_smoothing=0.3, clip_norm=0.7, consistency=2.0, accumulate=accumulate)
-    more |= dict(lr=0.0, warmup_steps=4, temperature=2.0, top_k=3)
+    more |= dict(lr=0.0, warmup_steps=4, temperature=2.0)
     hp = make_hparams(flags | more)
     run = trainer.Trainer(hp, load_vocabs(hp))
     assert run.step["model"] is run.model and run.step["optimizer"] is run.optimizer
@@ -268,11 +268,7 @@ def test_the_training_step_has_the_values_of_the_flags(flags, monkeypatch, accum
     # The peak is that of the paper, and the first of four steps has a fourth of it.
     assert float(run.optimizer.learning_rate) == pytest.approx((16 * 4) ** -0.5 / 4)
     search = run.decode.loaded.hp
-    assert (search.temperature, search.top_k, search.beam) == (
-        0.0,
-        0,
-        1,
-    )  # the development set is translated greedily
+    assert (search.temperature, search.beam) == (0.0, 1)  # the dev set is translated greedily
 
 
 @pytest.mark.parametrize("side", ["X", "Y"])

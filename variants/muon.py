@@ -47,12 +47,7 @@ class Muon(FusedAdam):
 
 
 def update_matrices(handles, momentum_handles, gradients, learning_rate):
-    """Update n matrices of one shape together, which takes fewer operations.
-
-    Args:
-      handles, momentum_handles: those of the matrices and of their momentums.
-      gradients: n tensors (rows, columns).
-    """
+    """Update n matrices of one shape (rows, columns) together, which takes fewer operations."""
     gradients = tf.stack(gradients)  # (n, rows, columns)
     dtype = gradients.dtype
     momentums = tf.stack(

@@ -117,11 +117,6 @@ class ComplexPositions(Positions):
     the paper calls word-sharing. Unlike there, the layers after it compute with real numbers.
     """
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        if self.num_units % 2:
-            raise ValueError(f"hidden_units is {self.num_units}. It must be even")
-
     def build(self, _=None):
         """Create the frequencies."""
         initial = keras.initializers.Constant(rotation_frequencies(self.num_units))
@@ -329,13 +324,6 @@ class RotaryPositions(Positions):
     and a key then depends on the difference of their positions. Surveys call it a fusion of
     absolute and relative positions.
     """
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        if self.head_units % 2:
-            raise ValueError(
-                f"hidden_units / num_heads is {self.head_units}. Rotation needs an even number"
-            )
 
     def rotate(self, Q, K):
         """Rotate each query and key by its position."""

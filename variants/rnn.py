@@ -27,13 +27,10 @@ from attention import add_parameters, attention_scores, prepare_keys, scores_to_
 from choices import ATTENTION_SCORES
 from ids import PAD
 from modules import (
-    BOOLEAN,
-    SIZE,
     Dropout,
     Embedding,
     Linear,
     TranslationModel,
-    check_arguments,
     shift_right,
 )
 
@@ -65,11 +62,6 @@ class RecurrentEncoder(keras.layers.Layer):
 
     def __init__(self, num_units, cell="gru", bidirectional=True, **kwargs):
         super().__init__(**kwargs)
-        check_arguments(SIZE, num_units=num_units)
-        check_arguments(CELLS, cell=cell)
-        check_arguments(BOOLEAN, bidirectional=bidirectional)
-        if bidirectional and num_units % 2:
-            raise ValueError(f"num_units is {num_units}. With bidirectional it must be even")
         dtype = self.dtype_policy.name
         self.num_units = num_units
         directions = 2 if bidirectional else 1
@@ -115,10 +107,6 @@ class RecurrentDecoder(keras.layers.Layer):
         self, num_units, cell="gru", attention=True, attention_score="scaled_dot", **kwargs
     ):
         super().__init__(**kwargs)
-        check_arguments(SIZE, num_units=num_units)
-        check_arguments(CELLS, cell=cell)
-        check_arguments(BOOLEAN, attention=attention)
-        check_arguments(ATTENTION_SCORES, attention_score=attention_score)
         self.num_units = num_units
         self.cell = CELLS[cell](num_units, dtype=self.dtype_policy.name)
         self.choice = ATTENTION_SCORES[attention_score] if attention else None
@@ -173,11 +161,6 @@ class RecurrentModel(TranslationModel):
 
     The arguments of the methods are those of `model.Transformer`. The decoder starts with the
     encoder's last state (Sutskever et al. 2014).
-
-    Args:
-      hp: ModelHparams, or Hyperparams.
-      source_vocab: tokens in the source vocabulary.
-      target_vocab: tokens in the target vocabulary.
     """
 
     def __init__(self, hp, source_vocab, target_vocab, **kwargs):

@@ -14,7 +14,7 @@ import tensorflow as tf
 from style import BLUE, ORANGE, PALE, RED, draw_pictures, make_figure, save
 from train_models import FEW, MANY, MODELS, trained_logdir
 
-from monitor import tensorboard_events
+from monitor.summaries import read_events
 
 SMOOTHED_STEPS = 200  # steps of a moving mean
 
@@ -25,17 +25,16 @@ def read_scalars(logdir) -> dict:
     A run that was resumed has several event files. The time between them is not counted.
     """
     curves, before = {}, 0.0
-    for path in tensorboard_events.event_files(logdir):
-        records, _ = tensorboard_events.read_records(path)
-        if not records:  # the training was killed before the first one
-            continue
-        start = seconds = tf.compat.v1.Event.FromString(records[0]).wall_time
-        for name, step, value, seconds in tensorboard_events.scalars(path):
-            steps, values, minutes = curves.setdefault(name, ([], [], []))
-            steps.append(step)
-            values.append(value)
-            minutes.append((before + seconds - start) / 60)
-        before += seconds - start
+    for path in sorted(Path(logdir).glob("events.out.tfevents.*")):
+        events = [*read_events(path)]
+        for event in events:
+            for value in event.summary.value:
+                if value.metadata.plugin_data.plugin_name == "scalars":
+                    steps, values, minutes = curves.setdefault(value.tag, ([], [], []))
+                    steps.append(event.step)
+                    values.append(float(tf.make_ndarray(value.tensor)))
+                    minutes.append((before + event.wall_time - events[0].wall_time) / 60)
+        before += events[-1].wall_time - events[0].wall_time if events else 0.0
     return curves
 
 

@@ -31,7 +31,7 @@ from style import (
 )
 
 from modules import PositionalEncoding, label_smoothing
-from optimizer import InverseSqrtSchedule
+from optimizer import paper_rate
 
 # Positions and schedule --------------------------------------------------------------
 
@@ -56,12 +56,11 @@ def draw_positions():
 
 def draw_schedule():
     """The learning rate over the steps: three warm-ups, and the constant rate of 2017."""
-    steps = np.arange(0, 20_001, 50)
+    steps = np.arange(1, 20_002, 50)
     figure = make_figure(3.4, title="The learning rate of the paper, for C = 512")
     ax = figure.subplots()
     for warmup in (1000, 4000, 8000):
-        schedule = InverseSqrtSchedule((512 * warmup) ** -0.5, warmup)
-        rates = [float(schedule(step)) for step in steps]
+        rates = [paper_rate(step, (512 * warmup) ** -0.5, warmup) for step in steps]
         paper = " (paper)" if warmup == 4000 else ""
         ax.plot(steps, rates, label=f"warm-up of {warmup:,} steps{paper}")
     ax.axhline(0.0001, color=GREY, linestyle="--", label="constant 0.0001 (2017 code)")

@@ -33,8 +33,7 @@ from ids import EOS, RaggedIds
 from inference import SearchDecoder, load_model
 from modules import shift_right
 from monitor.attention_maps import append_eos, attention_maps, readable_token
-from search import PENALTIES
-from trained_models import find_trained
+from search import paper_penalty
 
 LINE = "Die Frau hat den Brief nicht gelesen."
 BEAM = 3
@@ -48,7 +47,7 @@ class Example:
     """A model, the example sentence, and its translation by greedy search."""
 
     def __init__(self, logdir):
-        self.loaded = load_model(find_trained(dict(logdir=logdir)))
+        self.loaded = load_model(dict(logdir=logdir))
         self.model, self.hp = self.loaded.model, self.loaded.hp
         source, self.target = self.loaded.vocabs
         (self.x,) = source.encode([LINE])
@@ -306,7 +305,7 @@ def trace_beam(example):
       list of steps; a step is a list of dicts, the best first: ids, parent (index in the step
       before, of a candidate that stayed live), log_prob, kept (live or finished), score if ended.
     """
-    penalty = PENALTIES[example.hp.length_penalty](example.hp.alpha)
+    penalty = paper_penalty(example.hp.alpha)
     longest = int(example.hp.max_output_tokens(len(example.x)))
     live, finished, steps = [dict(ids=[], log_prob=0.0, place=None)], [], []
     while len(steps) < longest:

@@ -49,7 +49,7 @@ MODELS = dict(
 def trained_logdir(name) -> str:
     """The logdir of a model. Ends the program if the model is not trained."""
     logdir = FOLDER / name
-    if not (logdir / "checkpoint").exists():
+    if not (logdir / "run.json").exists():
         sys.exit(f"{logdir}: no such model. Run: python docs/figures/train_models.py {name}")
     return str(logdir)
 
@@ -100,7 +100,7 @@ def main():
     parser.add_argument("names", nargs="*", choices=[*MODELS, []], metavar="NAME", default=[])
     names = parser.parse_args().names
     for name in names or MODELS:
-        if names or not (FOLDER / name / "checkpoint").exists():
+        if names or not (FOLDER / name / "run.json").exists():
             train(name)
 
 

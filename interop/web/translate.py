@@ -79,14 +79,11 @@ class Translator:
         """Return the best sentence for source ids, among `beam` at a time, and its score."""
         search = self.search
         alpha = search["alpha"] if beam > 1 else 0  # greedy search stops at the first end
-        early = search["early_stopping"] and alpha
         limit = len(ids) * search["max_output"]["factor"] // 10 + search["max_output"]["extra"]
         count = min(2 * beam, len(self.sides[1]["tokens"]))
 
         def penalty(length):
-            return (
-                length if search["length_penalty"] == "ctranslate2" else (5 + length) / 6
-            ) ** alpha
+            return ((5 + length) / 6) ** alpha
 
         x = np.int32([ids + [0] * (search["pad_to"] - len(ids))])
         names = [output.name for output in self.encoder.get_outputs()]
@@ -106,14 +103,13 @@ class Translator:
                 if name.startswith("next_")
             }
             totals = (outputs["scores"] + scores[:, None]).ravel()
-            may_finish = not (early and len(finished) >= beam)
             continued = []
             for rank, i in enumerate(np.argsort(-totals, kind="stable")[: 2 * beam]):
                 parent, token = i // count, int(outputs["tokens"].flat[i])
                 tokens = live[parent] + [token]
                 if token != search["end"] and length < limit:
                     continued.append((tokens, totals[i], parent))
-                elif rank < beam and may_finish:  # a worse one ends too early to be good
+                elif rank < beam:  # a worse one ends too early to be good
                     finished.append((totals[i] / np.float32(penalty(length)), tokens))
             finished = sorted(finished, key=lambda pair: -pair[0])[:beam]
             if not continued:
@@ -121,11 +117,7 @@ class Translator:
             live, scores, parents = zip(*continued[:beam], strict=True)
             scores = np.float32(scores)
             # Log-probabilities only fall, and no penalty is larger than that of the longest one.
-            if (
-                len(finished) >= beam
-                if early
-                else (finished and scores[0] / penalty(limit) <= finished[0][0])
-            ):
+            if finished and scores[0] / penalty(limit) <= finished[0][0]:
                 break
         score, tokens = finished[0]
         return tokens[:-1] if tokens[-1] == search["end"] else tokens, float(score)

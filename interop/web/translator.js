@@ -40,13 +40,12 @@ export class Translator {
   // Returns the best sentence {tokens, score} for source ids, among `beam` at a time.
   async beamSearch(ids, beam) {
     const {Tensor} = this.ort;
-    const {start, end, alpha, length_penalty, pad_to, max_output} = this.search;
+    const {start, end, alpha, pad_to, max_output} = this.search;
     const int32 = (values, shape = [values.length]) =>
       new Tensor("int32", Int32Array.from(values), shape);
     // Greedy search stops at the first end.
     const exponent = beam > 1 ? alpha : 0;
-    const penalty = (length) =>
-      (length_penalty === "ctranslate2" ? length : (5 + length) / 6) ** exponent;
+    const penalty = (length) => ((5 + length) / 6) ** exponent;
     const limit = Math.floor(ids.length * max_output.factor / 10) + max_output.extra;
     const count = int32([Math.min(2 * beam, this.target.tokens.length)]);
     const x = [...ids, ...Array(Math.max(0, pad_to - ids.length)).fill(0)];
@@ -70,12 +69,11 @@ export class Translator {
         return {parent, token: tokens[i], score: Math.fround(live[parent].score + score)};
       }).sort((a, b) => b.score - a.score).slice(0, 2 * beam);
       const continued = [];
-      const done = (this.search.early_stopping && exponent && finished.length >= beam);
       candidates.forEach(({parent, token, score}, rank) => {
         const next = {tokens: [...live[parent].tokens, token], score, parent};
         if (token !== end && length < limit) {
           continued.push(next);
-        } else if (rank < beam && !done) {  // a worse one ends too early to be good
+        } else if (rank < beam) {  // a worse one ends too early to be good
           finished.push({tokens: next.tokens, score: Math.fround(score / penalty(length))});
         }
       });
@@ -83,9 +81,7 @@ export class Translator {
       live = continued.slice(0, beam);
       if (!live.length) break;
       // Log-probabilities only fall, and no penalty is larger than that of the longest sentence.
-      const enough = this.search.early_stopping && exponent ? finished.length >= beam
-        : finished.length && live[0].score / penalty(limit) <= finished[0].score;
-      if (enough) break;
+      if (finished.length && live[0].score / penalty(limit) <= finished[0].score) break;
     }
     const [{tokens, score}] = finished;
     return {tokens: tokens.at(-1) === end ? tokens.slice(0, -1) : tokens, score};
