@@ -282,9 +282,7 @@ def test_a_file_with_only_markup(flags):
 @pytest.mark.parametrize("recipe", ["legacy", "tiny"])
 def test_an_empty_file(flags, script, recipe):
     if script == "train.py":
-        run_main(
-            prepro, flags | dict(recipe=recipe, vocab_size="auto") if recipe == "tiny" else flags
-        )
+        run_main(prepro, flags | dict(recipe=recipe, vocab_size=0) if recipe == "tiny" else flags)
     for side in ("source_train", "target_train"):
         Path(flags[side]).write_text("")
     refused(script, f"{flags['source_train']}: the file is empty", **flags | dict(recipe=recipe))
@@ -302,7 +300,7 @@ def test_subwords_of_bad_text(flags, tmp_path):
     )
     refused("prepro.py", empty, "every line is empty", **more | dict(target_train=empty))
     large = more | dict(vocab_size=8000)
-    needles = "does not allow 8000 subwords", "--vocab_size auto"
+    needles = "does not allow 8000 subwords", "--vocab_size 0"
     refused("prepro.py", *needles, **large)
     refused("train.py", "bpe.source.model", "`python prepro.py`", "--recipe", **more)
     assert not (tmp_path / "subwords").exists()

@@ -31,6 +31,7 @@ from helpers import (
     saved_rows,
     scalars,
     tensorflow_text,
+    vocabs_of,
 )
 from hparams import load_hparams, make_hparams
 from ids import EOS, PAD, SPECIALS, UNK, RaggedIds
@@ -39,7 +40,6 @@ from interop.saved_model import SubwordOps
 from paragraphs import Splitter
 from processes import ROOT, forked_script
 from runtime.errors import InputError
-from runtime.flags import as_flag
 from search import paper_penalty
 from text import SentenceFile
 from vocab import SubwordVocab, load_vocabs
@@ -60,7 +60,7 @@ def flags(tmp_path_factory):
 @pytest.fixture(scope="module")
 def vocab(flags):
     """The `SubwordVocab` of these flags."""
-    return load_vocabs(make_hparams(flags))[0]
+    return vocabs_of(flags)[0]
 
 
 # The sentencepiece model ------------------------------------------------------------
@@ -69,7 +69,7 @@ def vocab(flags):
 def test_the_first_subwords_are_the_specials_and_both_sides_share_a_model(flags, vocab):
     assert [vocab.processor.id_to_piece(i) for i in range(4)] == list(SPECIALS)
     assert len(vocab) == 180
-    source, target = load_vocabs(make_hparams(flags))
+    source, target = vocabs_of(flags)
     assert source is target
 
 
@@ -166,12 +166,10 @@ def test_a_file_that_is_no_sentencepiece_model_is_named(tmp_path, content):
 
 
 def test_a_vocabulary_of_another_size_is_refused(flags, vocab, tmp_path):
-    with pytest.raises(
-        InputError, match="its 180 subwords are not those of --vocab_size 90. Write"
-    ):
-        load_vocabs(make_hparams(flags | dict(vocab_size=90)))
+    with pytest.raises(InputError, match="its 180 subwords do not fit vocab_size 90. Write"):
+        vocabs_of(flags | dict(vocab_size=90))
     with pytest.raises(InputError, match="prepro.py"):
-        load_vocabs(make_hparams(flags | dict(preprocessed=str(tmp_path / "nowhere"))))
+        vocabs_of(flags | dict(preprocessed=str(tmp_path / "nowhere")))
 
 
 def test_the_same_text_gives_the_same_file(flags, tmp_path):
@@ -201,15 +199,14 @@ def test_without_a_flag_training_takes_the_size_from_the_file(flags, tmp_path, c
 def test_a_source_has_no_case_and_a_target_keeps_it(flags, tmp_path, joint_vocab):
     more = dict(fold_case=True, joint_vocab=joint_vocab, preprocessed=str(tmp_path), vocab_size=300)
     hp = make_hparams(flags | more | dict(tied_embeddings=joint_vocab, pad_logit=joint_vocab))
-    prepro.main(hp)
-    source, target = load_vocabs(hp)
+    run_main(prepro, flags)
+    source, target = load_vocabs(hp.preprocessed, hp)
     for german, english in sample_pairs(20):
         forms = [german, german.upper(), german.title(), german.lower()]
         assert len({tuple(ids) for ids in source.encode(forms)}) == 1
         assert target.decode(target.encode([english])[0]) == english
         assert target.encode([english]) != target.encode([english.upper()])
     assert (source.tokens() == target.tokens()) == joint_vocab
-    assert source.fingerprint != target.fingerprint
     assert source.folds_case and not target.folds_case
 
 
@@ -226,10 +223,10 @@ def test_a_source_has_no_case_and_a_target_keeps_it(flags, tmp_path, joint_vocab
 )
 def test_case_follows_the_rules_of_the_language(tmp_path, lang, forms):
     flags = write_corpus(tmp_path, [(" ".join([form, *form]), "x") for form in forms])
-    flags |= dict(recipe="tiny", vocab_size="auto", source_lang=lang, fold_case=True)
+    flags |= dict(recipe="tiny", vocab_size=0, source_lang=lang, fold_case=True)
     hp = make_hparams(flags)
-    prepro.main(hp)
-    source, _ = load_vocabs(hp)
+    run_main(prepro, flags)
+    source, _ = load_vocabs(hp.preprocessed, hp)
     ids = source.encode(forms)
     assert len({tuple(own) for own in ids}) == 1 and UNK not in ids[0]
 
@@ -239,9 +236,9 @@ def test_a_vocabulary_with_another_case_is_refused(flags, tmp_path):
         joint_vocab=False, tied_embeddings=False, preprocessed=str(tmp_path), vocab_size=300
     )
     for written, wanted in ((False, True), (True, False)):
-        prepro.main(make_hparams(flags | more | dict(fold_case=written)))
-        with pytest.raises(InputError, match=f"not those of {as_flag('fold_case', wanted)}"):
-            load_vocabs(make_hparams(flags | more | dict(fold_case=wanted)))
+        run_main(prepro, flags | more | dict(fold_case=written))
+        with pytest.raises(InputError, match=f"do not fit fold_case {wanted}"):
+            vocabs_of(flags | more | dict(fold_case=wanted))
 
 
 # BPE-dropout --------------------------------------------------------------------------
@@ -497,7 +494,7 @@ def test_scores_after_the_resumed_checkpoint_are_ignored(run, tmp_path):
     assert [*dev_scores(tmp_path)] == names
 
     hp = load_hparams({"logdir": str(tmp_path)})
-    vocabs = load_vocabs(hp)
+    vocabs = load_vocabs(hp.preprocessed, hp)
     # The development set is identified by its text, not by its path.
     link = tmp_path / "link"
     link.symlink_to(hp.source_dev)
@@ -560,24 +557,22 @@ def test_beam_scores_are_the_log_probabilities_of_the_model(run):
 def test_a_symbol_is_repeated_before_each_sentence(tmp_path, fold_case):
     flags = write_corpus(tmp_path, sample_pairs(300)) | dict(recipe="tiny", fold_case=fold_case)
     run_main(prepro, flags | dict(symbols=">>en<<,>>DE<<"))
-    split = Splitter("de", load_vocabs(make_hparams(flags))[0], max_tokens=50)
+    split = Splitter("de", vocabs_of(flags)[0], max_tokens=50)
     for symbol in (">>en<<", ">>DE<<"):
         inputs = split(f"{symbol} Der Hund schläft. Die Frau singt.").inputs
         assert inputs == [f"{symbol} Der Hund schläft.", f"{symbol} Die Frau singt."]
     assert split(">>xx<< Der Hund schläft. Die Frau singt.").inputs[1] == "Die Frau singt."
 
 
-@pytest.mark.parametrize("vocab_size", ["auto", 400])
+@pytest.mark.parametrize("vocab_size", [0, 400])
 def test_symbols_are_one_subword_and_unseen_characters_are_bytes(tmp_path, vocab_size):
     flags = write_corpus(tmp_path, sample_pairs(300)) | dict(recipe="tiny", vocab_size=vocab_size)
     flags |= dict(fold_case=False)
     plain = dict(preprocessed=str(tmp_path / "plain"))
     run_main(prepro, flags | plain)
     run_main(prepro, flags | dict(symbols=">>de<<,@@1@@", byte_fallback=True))
-    vocab, before = (
-        SubwordVocab(SubwordVocab.paths(make_hparams(flags | more))[0]) for more in ({}, plain)
-    )
-    if vocab_size == "auto":  # as many learned ones
+    vocab, before = (vocabs_of(flags | more)[0] for more in ({}, plain))
+    if not vocab_size:  # as many learned ones
         assert abs(len(vocab) - len(before) - 258) <= 2
     text = ">>de<< Der Hund @@1@@ schläft 日"
     (ids,), (known,) = vocab.encode([text]), before.encode([text])
@@ -603,12 +598,11 @@ def test_symbols_are_one_subword_and_unseen_characters_are_bytes(tmp_path, vocab
 def test_a_flag_that_prepro_did_not_have_is_refused(tmp_path, change):
     flags = write_corpus(tmp_path, sample_pairs(90)) | dict(recipe="tiny", vocab_size=400)
     run_main(prepro, flags | dict(symbols=">>de<<"))
-    hp = make_hparams(flags | change)
-    needle = ">>en<<" if "symbols" in change else "--byte_fallback"
+    needle = "symbols" if "symbols" in change else "byte_fallback"
     with pytest.raises(InputError, match=f"bpe.source.model: .*{needle}.* and this flag"):
-        load_vocabs(hp)
-    load_vocabs(make_hparams(flags | dict(symbols=">>de<<")))
-    load_vocabs(make_hparams(flags))
+        vocabs_of(flags | change)
+    vocabs_of(flags | dict(symbols=">>de<<"))
+    vocabs_of(flags)
 
 
 @pytest.mark.parametrize(
@@ -630,11 +624,11 @@ def test_symbols_may_begin_with_a_tag(tmp_path):
     pairs = [*sample_pairs(90), ("<num>", "<num>")]
     pairs = [(f"<de> {source}", target) for source, target in pairs]
     flags = write_corpus(tmp_path, pairs) | dict(
-        recipe="tiny", vocab_size="auto", symbols="<de>,<num>", byte_fallback=True
+        recipe="tiny", vocab_size=0, symbols="<de>,<num>", byte_fallback=True
     )
     run_main(prepro, flags)
     hp = make_hparams(flags)
-    vocab, _ = vocabs = load_vocabs(hp)
+    vocab, _ = vocabs = load_vocabs(hp.preprocessed, hp)
     assert len(load_train_data(hp, vocabs).X) == len(pairs)
     ids = {*vocab.encode([pairs[-1][0]])[0]}
     assert {vocab.processor.piece_to_id(symbol) for symbol in ("<de>", "<num>")} <= ids
@@ -669,5 +663,5 @@ def test_a_reserved_character_leaves_out_no_other(tmp_path):
     """Sentencepiece skips a word with U+2585, and then its other characters."""
     flags = write_corpus(tmp_path, [("Balken ▃▅▇ voll", "bars full")] * 9) | dict(recipe="tiny")
     run_main(prepro, flags)
-    ids = load_vocabs(make_hparams(flags))[0].encode(["▃▇"])[0]
+    ids = vocabs_of(flags)[0].encode(["▃▇"])[0]
     assert UNK not in ids
