@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from hparams import fields_to_keep, make_hparams, override
+from hparams import check_fixed, fixed_fields, make_hparams
 from model import make_model
 from optimizer import FusedAdam, make_optimizer
 from runtime.errors import InputError
@@ -97,17 +97,17 @@ def test_all_other_parameters_have_the_updates_of_adam():
 
 
 def test_the_recipe_and_the_flag_choose_the_optimizer():
-    assert type(make_optimizer(make_hparams(dict(recipe="tiny")), 0.1)) is Muon
-    adam = make_optimizer(make_hparams(dict(recipe="tiny", optimizer="adam")), 0.1)
+    assert type(make_optimizer(make_hparams(dict(recipe="tiny")))) is Muon
+    adam = make_optimizer(make_hparams(dict(recipe="tiny", optimizer="adam")))
     assert type(adam) is FusedAdam
     for recipe in ("legacy", "updated", "paper", "rnn"):
-        assert type(make_optimizer(make_hparams(dict(recipe=recipe)), 0.1)) is FusedAdam
+        assert type(make_optimizer(make_hparams(dict(recipe=recipe)))) is FusedAdam
 
 
 def test_a_training_keeps_its_optimizer():
     """The state of the other one would be missing. A new training from its model may change it."""
     saved = make_hparams(dict(recipe="tiny"))
     with pytest.raises(InputError, match="trained with --optimizer muon, not adam. Leave"):
-        override(saved, dict(optimizer="adam"))
-    assert fields_to_keep(saved, {})["optimizer"] == "muon"
-    assert "optimizer" not in fields_to_keep(saved, dict(optimizer="adam"))
+        check_fixed("logdir", fixed_fields(saved), dict(optimizer="adam"))
+    assert make_hparams({}, saved).optimizer == "muon"
+    assert make_hparams(dict(optimizer="adam"), saved).optimizer == "adam"
