@@ -1,15 +1,16 @@
 """Gradient accumulation and clipping, in one step and in a training."""
 
+import copy
 import dataclasses
 import functools
 import inspect
 import math
 import os
 import signal
+import types
 from pathlib import Path
 
 import keras
-import manifest
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,10 +21,9 @@ import prepro
 import train
 import trainer
 import training_step
-from bleu import corpus_score
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import load_test_data, load_train_data
-from helpers import dev_scores, parameters, run_main, saved_rows, scalars
+from helpers import dev_scores, latest, parameters, run_main, saved_rows, scalars
 from hparams import make_hparams
 from ids import RaggedIds
 from model import make_model
@@ -214,28 +214,35 @@ def test_a_run_that_accumulates_is_resumed_at_an_update(flags, tmp_path):
     )
     with Forked(functools.partial(run_training, uninterrupted)) as process:
         assert process.wait() == 0, process.stderr.read()
-    assert checkpoint.latest_readable(uninterrupted["logdir"]).name == "model_epoch_02_gs_6"
+    assert latest(uninterrupted["logdir"]).name == "model_epoch_02_gs_6.npz"
     with Forked(functools.partial(train_interrupted, resumed)) as process:
         assert process.wait() != 0
-    assert checkpoint.latest_readable(resumed["logdir"]).name == "model_epoch_01_gs_2_partial"
+    assert latest(resumed["logdir"]).name == "model_epoch_01_gs_2.npz"
     with Forked(functools.partial(run_training, resumed)) as process:
         assert process.wait() == 0, process.stderr.read()
     np.testing.assert_equal(*(parameters(run["logdir"]) for run in (uninterrupted, resumed)))
-    assert scalars(uninterrupted["logdir"])["mean_loss"] == scalars(resumed["logdir"])["mean_loss"]
+    curves = [scalars(run["logdir"])["mean_loss"].items() for run in (uninterrupted, resumed)]
+    assert curves[0] <= curves[1]  # with a point at the interruption
+
+
+def new_trainer(flags):
+    hp = make_hparams(flags)
+    vocabs = load_vocabs(hp.preprocessed, hp)
+    return trainer.Trainer(hp, vocabs, load_train_data(hp, vocabs))
 
 
 @pytest.fixture(scope="module")
 def made_once(text):
-    hp = make_hparams(text | dict(beta_2=0.97, epsilon=1e-7))
-    return trainer.Trainer(hp, load_vocabs(hp))
+    return new_trainer(text | dict(beta_2=0.97, epsilon=1e-7))
 
 
 @pytest.fixture
 def run(made_once, flags):
     """A `Trainer` before its first step, of which all tests here have the model."""
-    run, values = made_once, made_once.model.get_weights()
+    run, values = copy.copy(made_once), made_once.model.get_weights()
     run.hp = dataclasses.replace(run.hp, logdir=flags["logdir"])
-    run.progress, run.metric_log = trainer.Progress(), trainer.MetricLog()
+    run.log_seconds, run.bar = 0.0, types.SimpleNamespace()
+    Path(flags["logdir"]).mkdir()
     yield run
     run.model.set_weights(values)
 
@@ -256,91 +263,62 @@ def test_the_training_step_has_the_values_of_the_flags(flags, monkeypatch, accum
 
     monkeypatch.setattr(trainer, "make_train_step", bind)
     more = dict(label_smoothing=0.3, clip_norm=0.7, consistency=2.0, accumulate=accumulate)
-    more |= dict(lr=0.0, warmup_steps=4, temperature=2.0)
-    hp = make_hparams(flags | more)
-    run = trainer.Trainer(hp, load_vocabs(hp))
-    assert run.step["model"] is run.model and run.step["optimizer"] is run.optimizer
+    run = new_trainer(flags | more | dict(temperature=2.0))
+    step = run.train_step
+    assert step["model"] is run.model and step["optimizer"] is run.optimizer
     for name, value in dict(smoothing=0.3, consistency=2.0, clip_norm=0.7, update=True).items():
-        assert run.step[name] == value
-    assert (run.step["gradient_sum"] is None) == (accumulate == 1)
-    expected = run.step | dict(update=False) if accumulate > 1 else None
-    assert run.accumulate_step == expected
-    # The peak is that of the paper, and the first of four steps has a fourth of it.
-    assert float(run.optimizer.learning_rate) == pytest.approx((16 * 4) ** -0.5 / 4)
+        assert step[name] == value
+    assert (step["gradient_sum"] is None) == (accumulate == 1)
+    assert run.accumulate_step == (step | dict(update=False) if accumulate > 1 else None)
     search = run.decode.loaded.hp
     assert (search.temperature, search.beam) == (0.0, 1)  # the dev set is translated greedily
 
 
-@pytest.mark.parametrize("side", ["X", "Y"])
-def test_in_mid_epoch_neither_side_of_the_text_may_change(run, side):
-    data = load_train_data(run.hp, run.vocabs)
-    run.progress.epoch = run.hp.num_epochs + 1  # all are done
-    run.train(data, None, None)
-    run.progress.totals.assign([1, 5, 0])
-    run.train(data, None, None)
-    changed = data._replace(**{side: RaggedIds.from_lists([[4, 3]])})
-    with pytest.raises(InputError, match="the training text has changed since"):
-        run.train(changed, None, None)
+def test_in_mid_epoch_neither_side_of_the_text_may_change(run):
+    run.step = 1
+    run.save()
+    run.resume(run.rows)
+    for side in ("X", "Y"):
+        changed = run.data._replace(**{side: RaggedIds.from_lists([[4, 3]])})
+        run.digests = trainer.digest_of_batches(changed, run.hp), ""
+        with pytest.raises(InputError, match="the text, or a flag .* has changed since"):
+            run.resume(run.rows)
 
 
-def test_a_training_that_another_one_has_overtaken(run, flags):
-    """The other one saved a checkpoint after this one had decided where to start."""
-    logdir = Path(flags["logdir"])
-    logdir.mkdir()
-    (logdir / "model_epoch_01_gs_1.index").touch()
-    with pytest.raises(InputError, match="another training run has just written here"):
-        with train.own_logdir(run, rows_before=[]):
-            pytest.fail("was trained")
-    assert {path.name for path in logdir.iterdir()} == {"lock", "model_epoch_01_gs_1.index"}
+def steps_with(*losses):
+    return [StepMetrics(*map(tf.constant, (loss, 0.1, 9.0))) for loss in losses]
 
 
-def test_the_first_step_with_a_bad_loss_is_named(run):
-    run.progress.global_step = 20
-    for loss in (5.0, math.nan, 4.0, math.inf):
-        run.metric_log.add(StepMetrics(*map(tf.constant, (loss, 0.0, 9.0))))
-    with pytest.raises(InputError, match="mean_loss is nan at step 18. No checkpoint is saved"):
-        run.flush_metrics()
-
-
-def test_bad_parameters_are_not_saved(run, flags):
-    """The loss of the last step was computed before its update."""
-    run.metric_log.add(StepMetrics(*map(tf.constant, (5.0, 0.0, 9.0))))
-    run.model.trainable_variables[3].assign(run.model.trainable_variables[3] * math.nan)
-    with pytest.raises(InputError, match="is NaN or infinite after step 0"):
-        run.save()
-    assert not Path(flags["logdir"]).exists()
-
-
-def test_the_progress_bar_shows_the_last_step(run):
-    for loss, acc in ((5.0, 0.1), (4.0, 0.2)):
-        run.metric_log.add(StepMetrics(*map(tf.constant, (loss, acc, 9.0))))
-    run.progress.global_step = 2
-    assert run.log_metrics() == "mean_loss 4.000 acc 0.200"
-
-
-@pytest.mark.parametrize("difference", [-0.1, 0.1])
+@pytest.mark.parametrize("difference", [-0.1, 0.1, math.nan, math.inf])
 def test_the_loss_from_which_training_has_diverged(run, difference):
-    limit = 10 + 3 * math.log(len(run.vocabs[1]))
-    run.progress.totals.assign([2, 2 * (limit + difference), 0])
-    if difference > 0:
-        with pytest.raises(InputError, match="equal probabilities of all tokens would give"):
-            run.check_loss()
+    run.bar.set_postfix_str = lambda text, refresh: shown.append(text)
+    shown, limit = [], 10 + 3 * math.log(len(run.vocabs[1]))
+    pending = steps_with(limit, limit + 2 * difference)
+    if difference == -0.1:
+        run.log(pending, rate=0.1, progress=0.5)
+        assert shown[0].startswith(f"mean_loss {limit - 0.2:.3f} acc 0.100, ") and not pending
+        np.testing.assert_allclose(run.sums, [2, 2 * limit - 0.2, 0.2], rtol=1e-6)
     else:
-        run.check_loss()
+        with pytest.raises(InputError, match="mean_loss is .* at step 0. The last good check"):
+            run.log(pending, rate=0.1, progress=0.5)
+
+
+def test_bad_parameters_are_not_saved(run):
+    """The loss of the last step was computed before its update."""
+    run.model.trainable_variables[3].assign(run.model.trainable_variables[3] * math.nan)
+    with pytest.raises(InputError, match="is not finite after step 0"):
+        run.save()
+    assert not [*Path(run.hp.logdir).iterdir()]
 
 
 def test_the_dev_loss_is_the_mean_over_all_tokens(run, monkeypatch):
     """It is near that of equal probabilities before training, and not an integer."""
     monkeypatch.setattr(inference, "MAX_BATCH_SOURCE_TOKENS", 45)  # three sentences
     dev = load_test_data(run.hp, run.vocabs)
-    loss, scores, got, _ = trainer.evaluate_dev(run.decode, run.loss_fn, dev, run.hp)
+    loss = trainer.mean_loss(run.loss_fn, dev.data, run.hp.pad_to)
     total, count = run.loss_fn(dev.data.X.pad(width=15), dev.data.Y.pad(width=15))
     assert loss == pytest.approx(float(total / tf.cast(count, tf.float32)), rel=1e-5)
-    assert abs(loss - round(loss)) > 1e-3 and len(got) == len(dev.data.X)
-    assert scores == {n: corpus_score(n, dev, got, run.hp.target_lang)[0] for n in ("bleu", "chrf")}
-    monkeypatch.setattr(trainer, "corpus_score", lambda name, dev, got, lang: (lang, ""))
-    _, langs, *_ = trainer.evaluate_dev(run.decode, run.loss_fn, dev, run.hp)
-    assert langs == dict(bleu="en", chrf="en")
+    assert abs(loss - round(loss)) > 1e-3
 
 
 @slow
@@ -348,17 +326,25 @@ def test_the_best_checkpoint_follows_the_metric(flags, monkeypatch):
     """The scores of another metric are not compared with its scores."""
     sides = {f"{side}_dev": flags[f"{side}_test"] for side in ("source", "target")}
     flags = flags | sides | dict(keep_checkpoints=9)
-    chrf = iter([50.0, 60.0, 40.0])
+    scores = dict(bleu=iter([10.0] * 3), chrf=iter([50.0, 60.0, 40.0]))
 
-    def evaluate_dev(decode, loss_fn, dev, hp):
-        assert decode.loaded.vocabs[1].path.name == "en.vocab.tsv"  # that of the target
-        return np.float32(5), dict(bleu=10.0, chrf=next(chrf)), [""] * len(dev.data.X), 0
+    def corpus_score(name, dev, got, lang):
+        assert lang == "en" and len(got) == len(dev.data.X)
+        return next(scores[name]), ""
 
-    monkeypatch.setattr(trainer, "evaluate_dev", evaluate_dev)
+    monkeypatch.setattr(trainer, "corpus_score", corpus_score)
+    monkeypatch.setattr(trainer, "SearchDecoder", lambda loaded, **_: fake_decode(loaded))
     run_main(train, flags | dict(num_epochs=2, metric="chrf"))
-    names = [row.name for row in saved_rows(flags["logdir"])]
-    assert manifest.require_best(flags["logdir"]).name == names[1]
-    assert [*dev_scores(flags["logdir"]).values()] == [50.0, 60.0]
+    first, second = saved_rows(flags["logdir"])
+    assert checkpoint.best_row([first, second]) == second
+    assert (first.score, second.score) == (50.0, 60.0)
     run_main(train, flags | dict(num_epochs=3, metric="bleu"))
+    *others, last = saved_rows(flags["logdir"])
     assert [*dev_scores(flags["logdir"]).values()] == [50.0, 60.0, 10.0]
-    assert manifest.require_best(flags["logdir"]).name == saved_rows(flags["logdir"])[-1].name
+    assert checkpoint.best_row([*others, last]) == last
+
+
+def fake_decode(loaded):
+    assert loaded.vocabs[1].path.name == "en.vocab.tsv"  # that of the target
+    best = types.SimpleNamespace(text="a")
+    return lambda X: [[best]] * len(X)
