@@ -129,6 +129,17 @@ def run_translate(flags, text, **more):
     return done.stdout, done.stderr
 
 
+def translated(flags, folder, lines, **more):
+    """Translate lines from a file to a file, in this process: the lines of the output."""
+    import translate
+
+    source, output = folder / "in", folder / "out"
+    source.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    given = dict(logdir=flags["logdir"], source=source, output=output) | more
+    run_main(translate, {n: str(v) if isinstance(v, Path) else v for n, v in given.items()})
+    return output.read_text("utf-8").splitlines()
+
+
 # A client of a SavedModel, in a process without this project.
 SAVED_MODEL_CLIENT = """
 import json, sys
