@@ -290,7 +290,7 @@ def test_an_original_checkpoint_gives_the_original_logits(golden, tmp_path, adam
 
 def test_a_training_does_not_start_from_an_original(golden, tmp_path, corpus):
     write_original(golden, tmp_path, adam=True)
-    with pytest.raises(InputError, match="hparams.json: not hyperparameters of this project"):
+    with pytest.raises(InputError, match="Name the folder of a model"):
         run_main(train, corpus | dict(start_from=str(tmp_path)))
 
 
