@@ -1,25 +1,25 @@
 """Small texts: the choices of prepro.py and train.py for them, and their warnings."""
 
 import functools
-import json
+import math
 import random
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
 
+import checkpoint
 import eval
 import inference
 import prepro
 from bleu import choose_tokenizer, empty_note
 from conftest import sample_pairs, write_corpus
-from helpers import run_main, scalars, vocabs_of
-from hparams import choose_vocab_size, hparams_path, make_hparams
+from helpers import run_main, saved_paths, scalars, vocabs_of
+from hparams import choose_vocab_size, make_hparams
 from ids import EOS, SPECIALS, RaggedIds
 from inference import LoadedModel, SearchDecoder, limit_note
 from processes import ROOT, forked_script
@@ -33,37 +33,53 @@ TINY = dict(recipe="tiny", hidden_units=16, ffn_units=16, num_blocks=1, num_head
 # The schedule -----------------------------------------------------------------------
 
 
-def test_a_small_text_has_more_epochs():
-    tiny, before = make_hparams(dict(recipe="tiny")), None
-    for steps_per_epoch in (1, 4, 17, 45, 200, 300, 5000):
-        num_epochs = count_epochs(tiny, steps_per_epoch)
-        if before:  # fewer epochs than before, but more steps
-            assert num_epochs <= before[0] and num_epochs * steps_per_epoch > before[1]
-        before = num_epochs, num_epochs * steps_per_epoch
-    assert num_epochs == 20
-    assert count_epochs(make_hparams(dict(recipe="tiny", num_epochs=3)), 5) == 3
+@pytest.mark.parametrize(
+    "flags, steps, epochs",
+    [
+        (dict(recipe="tiny"), 318, 20),  # Multi30k's batches
+        (dict(recipe="tiny"), 1, 196),
+        (dict(recipe="tiny", num_epochs=3), 5, 3),
+        (dict(recipe="tiny", max_steps=9), 5, math.inf),
+        (dict(recipe="tiny", num_epochs=3, max_steps=9), 5, 3),
+        (dict(recipe="paper"), 5, 20),
+        (dict(recipe="paper", max_steps=9), 5, math.inf),
+        (dict(recipe="paper", num_epochs=0), 300, 20),
+    ],
+)
+def test_how_many_epochs_a_training_has(flags, steps, epochs):
+    assert count_epochs(make_hparams(flags), steps) == epochs
+
+
+def test_a_smaller_text_has_more_epochs_but_fewer_steps():
+    sizes = (1, 4, 17, 45, 200, 300, 5000)
+    epochs = [count_epochs(make_hparams(dict(recipe="tiny")), steps) for steps in sizes]
+    assert epochs == sorted(epochs, reverse=True)
+    totals = [steps * count for steps, count in zip(sizes, epochs, strict=True)]
+    assert totals == sorted(totals)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """The flags of 60 pairs, and the `CompletedProcess` of two epochs of training."""
     flags = write_corpus(tmp_path_factory.mktemp("small"), sample_pairs(60)) | TINY
+    flags |= dict(vocab_size=0, batch_size=10, accumulate=2)
     run_main(prepro, flags)
-    done = forked_script("train.py", **flags, num_epochs=2, batch_size=20)
+    done = forked_script("train.py", **flags, num_epochs=2)
     assert done.returncode == 0, done.stderr
     return flags, done
 
 
-def test_the_size_of_the_vocabulary_is_saved(run):
-    flags, _ = run
-    assert json.loads(hparams_path(flags["logdir"]).read_text())["vocab_size"] == len(
-        vocabs_of(flags)[0]
-    )
+def test_the_length_is_printed_and_the_peak_of_the_rate_is_reached(run):
+    flags, done = run
+    assert "parameters on 1 CPU, 6 steps, 3 steps in an epoch." in done.stdout
+    rates = scalars(flags["logdir"])["lr"]
+    assert [*rates] == [3, 6]
+    assert [*rates.values()] == pytest.approx([0.01 * 0.6, 0.01 * 0.01])
 
 
-def test_the_peak_of_the_learning_rate_is_reached(run):
-    rates = scalars(run[0]["logdir"])["lr"].values()
-    assert max(rates) > 0.3 * make_hparams(run[0]).lr
+def test_the_same_command_finds_that_the_training_is_done(run):
+    done = forked_script("train.py", **run[0], num_epochs=2)
+    assert done.returncode == 0 and "this training is done" in done.stdout
 
 
 # The vocabulary ----------------------------------------------------------------------
@@ -202,11 +218,12 @@ def end_at_once(model):
 
 
 def test_training_that_diverges_ends_with_a_message(run, tmp_path):
-    flags = run[0] | dict(logdir=tmp_path / "log", lr=1000.0, warmup_steps=0, num_epochs=3)
-    done = forked_script("train.py", **flags, batch_size=5)
+    more = dict(logdir=tmp_path, lr=1e9, warmup_steps=1, num_epochs=9, batch_size=5)
+    done = forked_script("train.py", **run[0] | more)
     assert done.returncode == 2, done.stdout
-    assert "a lower --lr" in done.stderr
-    assert not [*Path(tmp_path / "log").glob("*.npz")]
+    assert "Use a new --logdir, and a lower --lr" in done.stderr and "Traceback" not in done.stderr
+    for path in saved_paths(tmp_path):
+        assert all(np.isfinite(array).all() for array in checkpoint.load(path).values())
 
 
 # The target's script ------------------------------------------------------------------
