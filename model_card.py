@@ -90,7 +90,7 @@ def describe_training(newest, hp) -> str:
     folder = newest.parent
     rows = [row for row in read_rows(folder) if path_of(folder, row) == newest]
     if hparams_path(folder).exists():
-        hp = load_hparams(dict(logdir=folder))  # with the --precision of the training
+        hp = load_hparams(dict(logdir=str(folder)))  # with the --precision of the training
     lines = [f"- Text: {file_names(hp.source_train, hp.target_train)}"]
     if rows:
         epochs, minutes = rows[-1].epoch - (not rows[-1].epoch_done), rows[-1].seconds / 60

@@ -53,8 +53,8 @@ def write_hparams_and_graph(hp, graph):
       hp: Hyperparams.
       graph: tf.Graph.
     """
-    fields = [f for f in FIELDS.values() if f.type is not str or f.metadata["choices"]]
-    hparams_plugin.hparams({field.name: getattr(hp, field.name) for field in fields}, hp.logdir)
+    names = [name for name, f in FIELDS.items() if f.type is not str or f.metadata["choices"]]
+    hparams_plugin.hparams({name: getattr(hp, name) for name in names}, hp.logdir)
     tf.summary.graph(graph.as_graph_def())
 
 

@@ -107,7 +107,7 @@ def run_document(folder, lines, cwd, beam=1):
     """Translate lines with the program of docs/export.md, which needs nothing of this project."""
     section = (ROOT / "docs" / "export.md").read_text("utf-8").partition("## CTranslate2")[2]
     program = re.search("```python\n(.*?)```", section, re.DOTALL)[1]
-    program = program.replace("exported/ctranslate2", str(folder)).replace("=5", f"={beam}")
+    program = program.replace("exported/ctranslate2", str(folder)).replace("size=5", f"size={beam}")
     if not (folder / "bpe.source.model").exists():  # as the document says
         program = program.replace("bpe.source", "bpe")
     (cwd / "in").write_text("".join(f"{line}\n" for line in lines), "utf-8")

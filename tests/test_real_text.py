@@ -78,9 +78,16 @@ def test_exports_for_ctranslate2(flags, tmp_path):
             ctranslate2_model.write(loaded, folder, quantization)
         translator = ctranslate2.Translator(str(folder), compute_type=quantization)
         sentences = source.encode(source.prepare(test.data.Sources))
-        tokens = [[*map(source.id_to_token, ids[:-1])] for ids in sentences]
-        results = translator.translate_batch(tokens, beam_size=beam, max_decoding_length=90)
-        return [target.processor.decode(result.hypotheses[0]) for result in results]
+        texts = []
+        for ids in sentences:  # each has a limit of its own
+            (result,) = translator.translate_batch(
+                [[*map(source.id_to_token, ids[:-1])]],
+                beam_size=beam,
+                patience=2,
+                max_decoding_length=int(loaded.hp.max_output_tokens(len(ids))),
+            )
+            texts.append(target.processor.decode(result.hypotheses[0]))
+        return texts
 
     test, best = translate(flags, beam=1)
     assert_same(texts(best), theirs("float32", 1))

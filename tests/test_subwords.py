@@ -458,7 +458,7 @@ def test_the_score_of_a_translation_equals_that_of_the_search(run):
     _, hp, model, vocabs = load(dict(logdir=run[0]["logdir"]))
     x = load_test_data(hp, vocabs).data.X.pad()  # (N, T)
     preds, scores = make_search(model, hp, 4)(x)
-    settings = 2 * np.count_nonzero(x, axis=1) + 10, paper_penalty(hp.alpha), [PAD]
+    settings = 2 * np.count_nonzero(x, axis=1) + 10, paper_penalty(hp.alpha), [PAD, UNK]
     rescored = inference.sequence_scores(model, x, preds[:, 0], *settings)
     np.testing.assert_allclose(rescored, scores[:, 0], rtol=1e-4)
     preds, scores = make_search(model, hp, 1, scored=True)(x)
