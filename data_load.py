@@ -26,6 +26,7 @@ from text import (
     SentenceFile,
     empty_text_error,
     normalize_lines,
+    open_unpacked,
     read_pairs,
     skipped_note,
     training_files,
@@ -322,7 +323,7 @@ def key_of_ids(hp, vocabs) -> str:
     for vocab in vocabs:
         digest.update(vocab.content)
     for path in [path for pair in training_files(hp) for path in pair]:
-        with open(path, "rb") as file:
+        with open_unpacked(path) as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return f"ids-{digest.hexdigest()[:16]}"
 
