@@ -21,9 +21,8 @@ import eval
 import prepro
 import train
 import trainer
-from bleu import training_language_notes
 from conftest import SMALL, needs_bfloat16, sample_pairs, seeds, slow, write_corpus
-from data_load import load_test_data, load_train_data
+from data_load import load_train_data
 from helpers import STEP_TAGS, load, parameters, run_main, saved_rows, scalars
 from hparams import Hyperparams, make_hparams
 from processes import ROOT, Forked, command_line, forked, forked_script
@@ -756,43 +755,6 @@ def test_a_model_without_a_test_set_says_so(run, tmp_path):
     line = refused_early(["eval.py", "--logdir", "logdir"], cwd=tmp_path)
     assert "source_test was not given, here or in training. Name a test set" in line
     assert "IWSLT" not in line
-
-
-# Notes ------------------------------------------------------------------------------
-
-
-def test_a_text_in_another_script_than_its_language_is_noticed(tmp_path, capsys):
-    pairs = [("犬が走っています。", "A dog is running."), ("猫が寝ています。", "A cat sleeps.")]
-    flags = write_corpus(tmp_path, pairs * 20) | dict(recipe="tiny")
-    run_main(prepro, flags | dict(source_lang="ja", target_lang="en"))
-    assert "script" not in capsys.readouterr().err
-    run_main(prepro, flags | dict(source_lang="en", target_lang="jp"))
-    first, second, *_ = capsys.readouterr().err.splitlines()
-    assert first == "--target_lang jp: the code of this language is ja"
-    assert second.startswith(f"{flags['source_train']}: this text is not in the script of --source")
-    run_main(prepro, flags | dict(source_lang="yue", target_lang="ru"))
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "script of --target_lang ru" in line
-
-
-def test_crossed_development_files_are_noticed(tmp_path, capsys):
-    pairs = [("犬が走っています。", "A dog is running."), ("猫が寝ています。", "A cat sleeps.")]
-    flags = write_corpus(tmp_path, pairs * 20, pairs)
-    flags |= dict(recipe="tiny", source_lang="en", target_lang="ja")
-    run_main(prepro, flags)
-    names = dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
-    hp = make_hparams(flags | names)
-    capsys.readouterr()
-    train.print_dev_notes(hp, load_test_data(hp, load_vocabs(hp), "dev"))
-    printed = capsys.readouterr().err
-    assert printed.count("is not in the script of") == 2 and "--target_lang ja" in printed
-
-
-def test_a_pipe_is_not_read_for_its_script(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    path = str(tmp_path / "pipe")
-    hp = make_hparams(dict(recipe="tiny", source_train=path, target_train=path))
-    assert training_language_notes(hp) == []
 
 
 def test_a_large_model_on_a_cpu_says_how_long_it_takes(corpus, capsys):
