@@ -299,8 +299,8 @@ def test_an_exhausted_resource_has_the_message_of_its_cause(message, expected):
 
 def start(flags, logdir, prepare=None, **more):
     """Start train.py with the threads of a real training run."""
-    more = SUBWORDS | dict(deterministic=True, logdir=logdir, num_epochs=3) | more
-    words = ["train.py", *command_line(flags | more)]
+    more = dict(deterministic=True, logdir=logdir, num_epochs=3, save_steps=0, dev_steps=3) | more
+    words = ["train.py", *command_line(flags | SUBWORDS | more)]
     return Forked(words, env=dict(TF_NUM_INTRAOP_THREADS=None), prepare=prepare)
 
 
@@ -332,7 +332,7 @@ def test_killed_several_times_it_gives_the_same(flags, process_uninterrupted, tm
     rng, kills = random.Random(0), 0
     for logdir in map(tmp_path.joinpath, map(str, range(KILLS))):
         for turn in range(3):
-            with start(flags, logdir, save_steps=3) as process:
+            with start(flags, logdir) as process:
                 for _ in range(turn + 1):  # counted, not timed: machines differ in speed
                     wait_for(process, logdir, "model*.npz", [*logdir.glob("model*.npz")])
                 if turn % 2:
@@ -363,14 +363,14 @@ def test_a_closed_terminal_saves_and_nohup_trains_on(flags, process_uninterrupte
     display, terminal = os.openpty()
     termios.tcsetwinsize(terminal, (24, 80))  # a progress bar needs some width
     prepare = functools.partial(print_to_terminal, os.ttyname(terminal))
-    with start(flags, tmp_path, save_steps=0, prepare=prepare) as process:
+    with start(flags, tmp_path, prepare=prepare) as process:
         wait_for_text(functools.partial(os.read, display, 1000), b"epoch 1/3")
         process.send_signal(signal.SIGHUP)
         os.close(terminal)
         os.close(display)
         process.send_signal(signal.SIGHUP)
     assert process.returncode == 128 + signal.SIGHUP
-    assert not saved_rows(tmp_path)[-1].epoch_done
+    assert not saved_rows(tmp_path)[-1].is_milestone
     prepare = functools.partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)
     with start(flags, tmp_path, prepare=prepare) as process:
         wait_for_text(functools.partial(process.stderr.read, 1), "epoch 1/3")
@@ -391,7 +391,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(flags, process_uninterrupted, tm
         printed = process.stderr.read()
     assert process.returncode == 1, printed
     assert "Traceback" not in printed and "ignored" not in printed
-    assert f"_gs_{before[-1].step + 6}.npz: file too large. Correct this" in printed
+    assert f"_gs_{before[-1].step + 3}.npz: file too large. Correct this" in printed
     assert saved_rows(logdir) == before and not [*logdir.glob("*.tmp")]
 
 
