@@ -117,6 +117,8 @@ def main(given):
                 prepare_logdir(trainer)
             trainer.train(guard)
         except tf.errors.OpError as error:
+            if guard.signal:  # another worker got it, too, and has ended
+                raise KeyboardInterrupt(guard.signal) from None
             raise explain_tf_error(error, logdir) from None
     print("Done")
 
