@@ -30,7 +30,7 @@ def flag(
     Args:
       low, high: a number is at least `low` and below `high`.
       choices: the valid strings; None for any.
-      group: title under which `--help` lists the flag.
+      group: title under which `--help` lists the flag; None: it is no flag.
       fixed: whether a trained model depends on it.
       path: whether it names a file or folder to read, or several with commas between them.
     """
@@ -143,7 +143,7 @@ def parse_flags(description, *own, hparams, names=None, check=lambda given: None
     groups = {}
     for field in fields.values():
         is_saved = names and field in dataclasses.fields(hparams)
-        if is_saved and field.name not in names:
+        if is_saved and field.name not in names or field.metadata["group"] is None:
             continue
         title = field.metadata["group"] or "this script"
         groups[title] = groups.get(title) or parser.add_argument_group(title)

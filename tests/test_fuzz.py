@@ -38,7 +38,7 @@ from vocab import WordVocab, load_vocabs
 
 SOAK = "SOAK" in os.environ
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
-LINE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=40)
+LINE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\0"), max_size=40)
 
 
 def examples(fast, soak, shrink=True, random=SOAK):
