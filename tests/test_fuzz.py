@@ -41,20 +41,18 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 LINE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\0"), max_size=40)
 
 
-def examples(fast, soak, shrink=True, random=SOAK):
+def examples(fast, soak, shrink=True):
     """Hypothesis settings for a test.
 
     Args:
       fast, soak: number of examples without and with SOAK.
       shrink: whether to look for a smaller example that fails, too.
-      random: whether each run tries other examples.
     """
-    checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-    checks += [HealthCheck.filter_too_much]
+    checks = HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much
     return settings(
         max_examples=soak if SOAK else fast,
         deadline=None,
-        derandomize=not random,
+        derandomize=not SOAK,
         print_blob=True,
         database=None,
         phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
@@ -259,26 +257,12 @@ RNNS = st.fixed_dictionaries(
 )
 
 
-# The first example of Hypothesis is the simplest one.
 @slow
-@examples(2, 4, shrink=False)
-@given(MODELS)
-def test_models_train_resume_translate_and_export(words, subwords, flags):
-    check_export(train_resume_and_translate(flags, words, subwords))
-
-
-@slow
-@examples(2, 4, shrink=False)
-@given(RNNS)
-def test_recurrent_models_train_resume_translate_and_export(words, subwords, flags):
-    check_export(train_resume_and_translate(flags, words, subwords))
-
-
-@slow
-@examples(5, 100, shrink=False, random=True)
-@given(st.one_of(MODELS, RNNS))
-def test_other_models_train_resume_translate_and_export(words, subwords, flags):
-    check_export(train_resume_and_translate(flags, words, subwords))
+@pytest.mark.parametrize("kind", [MODELS, RNNS], ids=["transformer", "rnn"])
+@examples(3, 60, shrink=False)
+@given(data=st.data())
+def test_models_train_resume_translate_and_export(words, subwords, kind, data):
+    check_export(train_resume_and_translate(data.draw(kind), words, subwords))
 
 
 def check_export(loaded):
