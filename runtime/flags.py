@@ -115,7 +115,7 @@ class Parser(argparse.ArgumentParser):
             name, known = unknown[0].partition("=")[0], self._option_string_actions
             elsewhere = NAMES_ELSEWHERE.get(name.replace("-", "_").strip("_"))
             similar = [f"--{elsewhere}"] if elsewhere else difflib.get_close_matches(name, known)
-            guess = f": did you mean {similar[0]}?" if similar else ""
+            guess = f" (did you mean {similar[0]}?)" if similar else ""
             self.error(f"there is no flag {name}{guess}")
         return namespace
 
@@ -160,7 +160,7 @@ def parse_flags(description, *own, hparams, names=None, check=lambda given: None
         for kind in own:
             kind.of(given)
         check(given)
-    except InputError as error:
+    except (InputError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
     if not find_spec("tensorflow"):
         message = "has no TensorFlow. Run `make install`, and then `source .venv/bin/activate`"
@@ -206,7 +206,7 @@ def check_paths_exist(name, value):
     """Raise InputError unless the files or folders exist that a flag names; "-" and NONE do."""
     for path in split_paths(value):
         if path not in ("-", NONE) and not os.path.exists(path):
-            raise InputError(f"{path}: no such file or directory. Check --{name}")
+            raise InputError(f"{path or value}: no such file or directory. Check --{name}")
 
 
 def prepare_loading():

@@ -87,6 +87,18 @@ def skip_search():
     SearchDecoder.__call__ = decode
 
 
+def vocabs_of(flags):
+    """Load the vocabularies that prepro.py wrote, and compare them with the flags."""
+    from hparams import make_hparams
+    from vocab import load_vocabs
+
+    hp = make_hparams(flags)
+    vocabs = load_vocabs(hp.preprocessed, hp)
+    for vocab in vocabs:
+        vocab.check_flags(hp)
+    return vocabs
+
+
 def load(flags):
     """Load the model that flags name, a dict."""
     from inference import load_model

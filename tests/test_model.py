@@ -23,6 +23,7 @@ from conftest import (
     token_by_token,
     transformer,
 )
+from data_load import load_train_data
 from helpers import SIZES, X, Y
 from hparams import RECIPES, make_hparams
 from ids import BOS
@@ -318,7 +319,7 @@ def test_hypotheses_of_a_sentence_share_its_memory(case):
         ("attention", {}, 0.2, 0.0),
         ("sublayers", {}, 0.0, 0.2),
         ("both", {}, 0.2, 0.2),
-        ("sublayers", dict(attention_dropout=0.3, ffn_dropout=0.4, word_dropout=0.5), 0.3, 0.2),
+        ("sublayers", dict(attention_dropout=0.3, ffn_dropout=0.4), 0.3, 0.2),
     ],
 )
 def test_dropout_is_where_the_fields_put_it(on, rates, weights, outputs):
@@ -329,9 +330,7 @@ def test_dropout_is_where_the_fields_put_it(on, rates, weights, outputs):
     for layer in (enc.feedforward, dec.feedforward):
         expected = rates.get("ffn_dropout", 0.0), outputs
         assert (layer.dropout.rate, layer.add_norm.dropout.rate) == expected
-    for layer in (model.enc_input, model.dec_input):
-        expected = 0.2, rates.get("word_dropout", 0.0)
-        assert (layer.dropout.rate, layer.word_dropout.rate) == expected
+    assert model.enc_input.dropout.rate == model.dec_input.dropout.rate == 0.2
 
 
 @pytest.mark.parametrize("on, in_encoder", [("attention", 2), ("sublayers", 3), ("both", 4)])
@@ -397,8 +396,9 @@ def test_label_smoothing_of_training_and_of_the_development_set(corpus, eager, m
     for name in ("make_train_step", "make_loss_fn"):
         monkeypatch.setattr(trainer, name, lambda *args, **kwargs: (args, kwargs))
     hp = make_hparams(corpus | SMALL | dict(label_smoothing=0.3))
-    run = trainer.Trainer(hp, load_vocabs(hp))
-    assert run.step[1]["smoothing"] == 0.3
+    vocabs = load_vocabs(hp.preprocessed, hp)
+    run = trainer.Trainer(hp, vocabs, load_train_data(hp, vocabs))
+    assert run.train_step[1]["smoothing"] == 0.3
     assert run.loss_fn[0] == (run.model, 0.3)
 
 
@@ -530,7 +530,7 @@ def foreign_settings():
 def test_settings_of_keras_change_no_model(foreign_settings):
     """Neither its dtypes nor its numbers, in training and decoding."""
     sizes = dict(hidden_units=8, vocab_size=12, seed=1)
-    small = sizes | dict(recipe="tiny", num_heads=2, num_blocks=1, word_dropout=0.3)
+    small = sizes | dict(recipe="tiny", num_heads=2, num_blocks=1)
     names = ("learned", "t5", "rotary", "complex")
     kinds = [small | dict(positions=name) for name in names]
     kinds += [small | dict(attention_score="cosine"), sizes | dict(recipe="rnn_attention")]

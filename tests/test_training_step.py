@@ -1,45 +1,36 @@
 """Gradient accumulation and clipping, in one step and in a training."""
 
+import contextlib
 import dataclasses
-import functools
 import inspect
 import math
-import os
-import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
-import manifest
 import numpy as np
 import pytest
 import tensorflow as tf
+from tqdm import tqdm
 
-import checkpoint
 import inference
 import prepro
-import train
 import trainer
 import training_step
-from bleu import corpus_score
+from checkpoint import load_model_weights
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import load_test_data, load_train_data
-from helpers import dev_scores, parameters, run_main, saved_rows, scalars
+from helpers import run_main
 from hparams import make_hparams
-from ids import RaggedIds
 from model import make_model
 from modules import divergence_of_halves
 from optimizer import GradientSum
-from processes import Forked
 from runtime.errors import InputError
 from training_step import StepMetrics, make_train_step
 from vocab import load_vocabs
 
 STRATEGY = tf.distribute.get_strategy()
 LR = 1.0  # with a small one, a change of a parameter would be rounded more
-
-
-def run_training(flags):
-    run_main(train, flags)
 
 
 @pytest.fixture(params=["tiny", "legacy"])
@@ -171,73 +162,39 @@ def test_consistency_without_dropout_changes_nothing(model, batches):
         np.testing.assert_allclose(gradient, expected, atol=1e-5)
 
 
+# In a training ---------------------------------------------------------------------
+
+
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """The flags of a text with its vocabularies."""
-    flags = write_corpus(tmp_path_factory.mktemp("text"), sample_pairs(100)) | SMALL
-    flags |= dict(batch_size=8, num_epochs=2, save_steps=0, deterministic=True)
+    """The flags of a text with its vocabularies, which is also the development set."""
+    flags = write_corpus(tmp_path_factory.mktemp("text"), sample_pairs(20)) | SMALL
+    flags |= {f"{side}_dev": flags[f"{side}_test"] for side in ("source", "target")}
     run_main(prepro, flags)
-    return flags
+    return flags | dict(batch_size=8)
 
 
-@pytest.fixture
-def flags(text, tmp_path):
-    return text | dict(logdir=str(tmp_path / "logdir"))
-
-
-def train_interrupted(flags):
-    """Train, and press Ctrl-C in the first batch of the second step."""
-    make_function, calls = training_step.batch_function, []
-
-    def interrupting(*args):
-        step = make_function(*args)
-
-        def call(x, y):
-            calls.append(x)
-            if len(calls) == 6:
-                os.kill(os.getpid(), signal.SIGINT)
-            return step(x, y)
-
-        call.get_concrete_function = step.get_concrete_function
-        return call
-
-    training_step.batch_function = interrupting
-    run_main(train, flags)
-
-
-@slow
-def test_a_run_that_accumulates_is_resumed_at_an_update(flags, tmp_path):
-    """12 batches per epoch are 3 steps: of 5 batches, of 5, and of the last 2."""
-    flags |= dict(accumulate=5, clip_norm=0.5)
-    uninterrupted, resumed = (
-        flags | dict(logdir=str(tmp_path / name)) for name in ("uninterrupted", "resumed")
-    )
-    with Forked(functools.partial(run_training, uninterrupted)) as process:
-        assert process.wait() == 0, process.stderr.read()
-    assert checkpoint.latest_readable(uninterrupted["logdir"]).name == "model_epoch_02_gs_6"
-    with Forked(functools.partial(train_interrupted, resumed)) as process:
-        assert process.wait() != 0
-    assert checkpoint.latest_readable(resumed["logdir"]).name == "model_epoch_01_gs_2_partial"
-    with Forked(functools.partial(run_training, resumed)) as process:
-        assert process.wait() == 0, process.stderr.read()
-    np.testing.assert_equal(*(parameters(run["logdir"]) for run in (uninterrupted, resumed)))
-    assert scalars(uninterrupted["logdir"])["mean_loss"] == scalars(resumed["logdir"])["mean_loss"]
+def make_trainer(flags):
+    hp = make_hparams(flags)
+    vocabs = load_vocabs(hp.preprocessed, hp)
+    dev = load_test_data(hp, vocabs, "dev")
+    return trainer.Trainer(hp, vocabs, load_train_data(hp, vocabs), dev)
 
 
 @pytest.fixture(scope="module")
 def made_once(text):
-    hp = make_hparams(text | dict(beta_2=0.97, epsilon=1e-7))
-    return trainer.Trainer(hp, load_vocabs(hp))
+    return make_trainer(text | dict(beta_2=0.97, epsilon=1e-7))
 
 
 @pytest.fixture
-def run(made_once, flags):
+def run(made_once, tmp_path):
     """A `Trainer` before its first step, of which all tests here have the model."""
-    run, values = made_once, made_once.model.get_weights()
-    run.hp = dataclasses.replace(run.hp, logdir=flags["logdir"])
-    run.progress, run.metric_log = trainer.Progress(), trainer.MetricLog()
-    yield run
-    run.model.set_weights(values)
+    values = made_once.model.get_weights()
+    made_once.hp = dataclasses.replace(made_once.hp, logdir=str(tmp_path / "logdir"))
+    made_once.rows, made_once.sums, made_once.bar = [], np.zeros(3), tqdm(disable=True)
+    made_once.log_seconds = made_once.report_seconds = 0.0
+    yield made_once
+    made_once.model.set_weights(values)
 
 
 def test_adam_has_the_values_of_the_flags(run):
@@ -247,7 +204,7 @@ def test_adam_has_the_values_of_the_flags(run):
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_the_training_step_has_the_values_of_the_flags(flags, monkeypatch, accumulate):
+def test_the_training_step_has_the_values_of_the_flags(text, monkeypatch, accumulate):
     """So has the function that adds up the other batches of --accumulate."""
     signature = inspect.signature(make_train_step)
 
@@ -256,109 +213,74 @@ def test_the_training_step_has_the_values_of_the_flags(flags, monkeypatch, accum
 
     monkeypatch.setattr(trainer, "make_train_step", bind)
     more = dict(label_smoothing=0.3, clip_norm=0.7, consistency=2.0, accumulate=accumulate)
-    more |= dict(lr=0.0, warmup_steps=4, temperature=2.0)
-    hp = make_hparams(flags | more)
-    run = trainer.Trainer(hp, load_vocabs(hp))
-    assert run.step["model"] is run.model and run.step["optimizer"] is run.optimizer
+    run = make_trainer(text | more | dict(temperature=2.0))
+    step = run.train_step
+    assert step["model"] is run.model and step["optimizer"] is run.optimizer
     for name, value in dict(smoothing=0.3, consistency=2.0, clip_norm=0.7, update=True).items():
-        assert run.step[name] == value
-    assert (run.step["gradient_sum"] is None) == (accumulate == 1)
-    expected = run.step | dict(update=False) if accumulate > 1 else None
+        assert step[name] == value
+    assert (step["gradient_sum"] is None) == (accumulate == 1)
+    expected = step | dict(update=False) if accumulate > 1 else None
     assert run.accumulate_step == expected
-    # The peak is that of the paper, and the first of four steps has a fourth of it.
-    assert float(run.optimizer.learning_rate) == pytest.approx((16 * 4) ** -0.5 / 4)
     search = run.decode.loaded.hp
     assert (search.temperature, search.beam) == (0.0, 1)  # the dev set is translated greedily
 
 
-@pytest.mark.parametrize("side", ["X", "Y"])
-def test_in_mid_epoch_neither_side_of_the_text_may_change(run, side):
-    data = load_train_data(run.hp, run.vocabs)
-    run.progress.epoch = run.hp.num_epochs + 1  # all are done
-    run.train(data, None, None)
-    run.progress.totals.assign([1, 5, 0])
-    run.train(data, None, None)
-    changed = data._replace(**{side: RaggedIds.from_lists([[4, 3]])})
-    with pytest.raises(InputError, match="the training text has changed since"):
-        run.train(changed, None, None)
+def log(run, losses):
+    pending = [StepMetrics(*map(tf.constant, (loss, 0.5, 9.0))) for loss in losses]
+    run.log(pending, rate=0.1, progress=0.5)
+    assert not pending
 
 
-def test_a_training_that_another_one_has_overtaken(run, flags):
-    """The other one saved a checkpoint after this one had decided where to start."""
-    logdir = Path(flags["logdir"])
-    logdir.mkdir()
-    (logdir / "model_epoch_01_gs_1.index").touch()
-    with pytest.raises(InputError, match="another training run has just written here"):
-        with train.own_logdir(run, rows_before=[]):
-            pytest.fail("was trained")
-    assert {path.name for path in logdir.iterdir()} == {"lock", "model_epoch_01_gs_1.index"}
+def test_the_losses_of_the_epoch_are_added_and_the_last_one_is_shown(run):
+    log(run, [5.0, 4.0])
+    log(run, [3.0])
+    assert run.sums.tolist() == [3, 12, 1.5]
+    assert "mean_loss 3.000 acc 0.500" in run.bar.postfix
 
 
-def test_the_first_step_with_a_bad_loss_is_named(run):
-    run.progress.global_step = 20
-    for loss in (5.0, math.nan, 4.0, math.inf):
-        run.metric_log.add(StepMetrics(*map(tf.constant, (loss, 0.0, 9.0))))
-    with pytest.raises(InputError, match="mean_loss is nan at step 18. No checkpoint is saved"):
-        run.flush_metrics()
+@pytest.mark.parametrize("loss, diverged", [(-0.1, False), (0.1, True), (math.nan, True)])
+def test_the_loss_from_which_training_has_diverged(run, loss, diverged):
+    loss += 10 + 3 * math.log(len(run.vocabs[1]))
+    problem = pytest.raises(InputError, match=r"mean_loss is .* at step 0. The last good .* None")
+    with problem if diverged else contextlib.nullcontext():
+        log(run, [loss])
 
 
-def test_bad_parameters_are_not_saved(run, flags):
+def test_bad_parameters_are_not_saved(run):
     """The loss of the last step was computed before its update."""
-    run.metric_log.add(StepMetrics(*map(tf.constant, (5.0, 0.0, 9.0))))
+    log(run, [5.0])
     run.model.trainable_variables[3].assign(run.model.trainable_variables[3] * math.nan)
-    with pytest.raises(InputError, match="is NaN or infinite after step 0"):
+    with pytest.raises(InputError, match="is not finite after step 0"):
         run.save()
-    assert not Path(flags["logdir"]).exists()
-
-
-def test_the_progress_bar_shows_the_last_step(run):
-    for loss, acc in ((5.0, 0.1), (4.0, 0.2)):
-        run.metric_log.add(StepMetrics(*map(tf.constant, (loss, acc, 9.0))))
-    run.progress.global_step = 2
-    assert run.log_metrics() == "mean_loss 4.000 acc 0.200"
-
-
-@pytest.mark.parametrize("difference", [-0.1, 0.1])
-def test_the_loss_from_which_training_has_diverged(run, difference):
-    limit = 10 + 3 * math.log(len(run.vocabs[1]))
-    run.progress.totals.assign([2, 2 * (limit + difference), 0])
-    if difference > 0:
-        with pytest.raises(InputError, match="equal probabilities of all tokens would give"):
-            run.check_loss()
-    else:
-        run.check_loss()
+    assert not Path(run.hp.logdir).exists()
 
 
 def test_the_dev_loss_is_the_mean_over_all_tokens(run, monkeypatch):
     """It is near that of equal probabilities before training, and not an integer."""
     monkeypatch.setattr(inference, "MAX_BATCH_SOURCE_TOKENS", 45)  # three sentences
-    dev = load_test_data(run.hp, run.vocabs)
-    loss, scores, got, _ = trainer.evaluate_dev(run.decode, run.loss_fn, dev, run.hp)
-    total, count = run.loss_fn(dev.data.X.pad(width=15), dev.data.Y.pad(width=15))
+    data = run.dev.data
+    loss = trainer.mean_loss(run.loss_fn, data, run.hp.pad_to)
+    total, count = run.loss_fn(data.X.pad(width=15), data.Y.pad(width=15))
     assert loss == pytest.approx(float(total / tf.cast(count, tf.float32)), rel=1e-5)
-    assert abs(loss - round(loss)) > 1e-3 and len(got) == len(dev.data.X)
-    assert scores == {n: corpus_score(n, dev, got, run.hp.target_lang)[0] for n in ("bleu", "chrf")}
-    monkeypatch.setattr(trainer, "corpus_score", lambda name, dev, got, lang: (lang, ""))
-    _, langs, *_ = trainer.evaluate_dev(run.decode, run.loss_fn, dev, run.hp)
-    assert langs == dict(bleu="en", chrf="en")
+    assert abs(loss - round(loss)) > 1e-3
 
 
-@slow
-def test_the_best_checkpoint_follows_the_metric(flags, monkeypatch):
+def test_the_best_checkpoint_follows_the_metric(run, monkeypatch, capsys):
     """The scores of another metric are not compared with its scores."""
-    sides = {f"{side}_dev": flags[f"{side}_test"] for side in ("source", "target")}
-    flags = flags | sides | dict(keep_checkpoints=9)
-    chrf = iter([50.0, 60.0, 40.0])
-
-    def evaluate_dev(decode, loss_fn, dev, hp):
-        assert decode.loaded.vocabs[1].path.name == "en.vocab.tsv"  # that of the target
-        return np.float32(5), dict(bleu=10.0, chrf=next(chrf)), [""] * len(dev.data.X), 0
-
-    monkeypatch.setattr(trainer, "evaluate_dev", evaluate_dev)
-    run_main(train, flags | dict(num_epochs=2, metric="chrf"))
-    names = [row.name for row in saved_rows(flags["logdir"])]
-    assert manifest.require_best(flags["logdir"]).name == names[1]
-    assert [*dev_scores(flags["logdir"]).values()] == [50.0, 60.0]
-    run_main(train, flags | dict(num_epochs=3, metric="bleu"))
-    assert [*dev_scores(flags["logdir"]).values()] == [50.0, 60.0, 10.0]
-    assert manifest.require_best(flags["logdir"]).name == saved_rows(flags["logdir"])[-1].name
+    monkeypatch.setattr(trainer.summaries, "write_attention", lambda *_: None)
+    scores = {}
+    monkeypatch.setattr(trainer, "corpus_score", lambda name, *_: (scores[name], ""))
+    monkeypatch.setattr(run, "decode", lambda X: [[SimpleNamespace(text="a")]] * len(X))
+    for step, (metric, bleu, chrf, best) in enumerate(
+        [("chrf", 10, 50, 1), ("chrf", 20, 60, 2), ("bleu", 5, 70, 3), ("chrf", 30, 55, 2)], 1
+    ):
+        scores.update(bleu=bleu, chrf=chrf)
+        run.hp = dataclasses.replace(run.hp, metric=metric)
+        run.step, run.sums = step, np.array([2, 9.0, 1.0])
+        run.evaluate_and_save()
+        assert run.rows[-1].score == run.scores[-1] == scores[metric]
+        (path,), _ = load_model_weights(run.hp.logdir, best=True)
+        assert path.stem == f"model_epoch_01_gs_{best}"
+        printed = capsys.readouterr().out
+        assert "mean_loss 4.500 acc 0.500, dev loss " in printed
+        assert f"BLEU {bleu:.2f} chrF {chrf:.2f}" in printed
