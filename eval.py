@@ -50,7 +50,7 @@ from runtime.files import atomic_open, atomic_write
 from text import read_lines
 
 SAMPLES = 5  # translations that are printed
-MAX_PRINTED_CHARS = 200  # a line of LEFT_OUT may list hundreds of pairs
+MAX_PRINTED_CHARS = 200  # of the line LEFT_OUT, which may list hundreds of pairs
 
 
 def describe_test(hp) -> str:
@@ -132,11 +132,6 @@ def record_evaluation(folder, hp, decoding, summary):
         atomic_write(folder / EVALUATIONS, json.dumps([*rows, own], indent=2) + "\n")
 
 
-def is_long_list(line) -> bool:
-    """Whether a line of the summary is a long list of pairs, which only the file shows."""
-    return line.startswith(LEFT_OUT) and len(line) >= MAX_PRINTED_CHARS
-
-
 def results_path(newest, hp) -> Path:
     """Return the path of the results file, which has the name of the checkpoint, as in 2017.
 
@@ -184,7 +179,9 @@ def main(given):
         record_evaluation(newest.parent, hp, decoding, summary)
 
     print("", *records[:SAMPLES], sep="\n")
-    print(*(line for line in summary if not is_long_list(line)), sep="\n")
+    for line in summary:
+        if not line.startswith(LEFT_OUT) or len(line) < MAX_PRINTED_CHARS:
+            print(line)
     print(f"Full results: {path}")
     if note := empty_note(got):
         print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)

@@ -1,7 +1,4 @@
-"""The parameters of Marian models in Hugging Face transformers: their names and their order.
-
-Without TensorFlow, which takes seconds to load.
-"""
+"""The parameters of Marian models in Hugging Face transformers: their names and their order."""
 
 from typing import NamedTuple
 

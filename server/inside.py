@@ -58,11 +58,7 @@ class InsideView:
         self.step = None  # of the search, as a graph
 
     def __call__(self, look) -> dict:
-        """Return the answer of the server to a `Look`, in types that JSON has.
-
-        Raises:
-          InputError: the sentence is empty or too long, or a number is too large.
-        """
+        """Return the answer of the server to a `Look`, in types that JSON has."""
         translation = self.translate(look.text, look.prefix)
         tokens = len(translation.ids)
         if not tokens:

@@ -4,6 +4,7 @@ import math
 import random
 import re
 import warnings
+from pathlib import Path
 
 import nltk.translate.bleu_score as nltk_bleu
 import pytest
@@ -13,10 +14,9 @@ import eval
 from bleu import bleu_score, compare_systems, confidence_intervals, corpus_score
 from conftest import slow
 from data_load import EvalSet, SentencePairs
-from eval import LEFT_OUT, describe_comparison, describe_scores, read_results
+from eval import LEFT_OUT, describe_comparison, describe_scores, read_results, results_path
 from helpers import load, run_main
 from hparams import Hyperparams
-from processes import forked_script
 from runtime.errors import InputError
 from vocab import WordVocab
 
@@ -233,25 +233,36 @@ def test_results_that_cannot_be_compared(tmp_path):
             read_results(path, HP, 3)
 
 
+@pytest.mark.parametrize(
+    "given, name",
+    [
+        ({}, "results/model_epoch_01_gs_9"),
+        (dict(logdir="a/run/"), "results/model_epoch_01_gs_9.run"),
+        (dict(logdir="a/run", results="r"), "r/model_epoch_01_gs_9"),
+    ],
+)
+def test_results_have_the_name_of_the_checkpoint(given, name):
+    for checkpoint in ("model_epoch_01_gs_9.npz", "model_epoch_01_gs_9"):  # here, and in 2017
+        assert results_path(Path(checkpoint), Hyperparams(**given)) == Path(name)
+
+
 @slow
-def test_eval_compares_two_evaluations_of_a_model(trained, tmp_path):
-    flags = trained("tiny")
-    flags = {name: flags[name] for name in ("logdir", "source_test", "target_test")}
-    flags |= dict(results=tmp_path)
-    first = forked_script("eval.py", **flags, beam=1)
-    path = re.search("Full results: (.+)", first.stdout)[1]
-    flags |= dict(results=tmp_path / "newest")
-    second = forked_script("eval.py", **flags, average_checkpoints=1, compare=path)
-    lines = [line for line in second.stdout.splitlines() if line.startswith("Compared with ")]
+def test_eval_compares_two_evaluations_of_a_model(trained, tmp_path, capsys):
+    flags = dict(logdir=trained("tiny")["logdir"], results=str(tmp_path / "first"))
+    run_main(eval, flags | dict(beam=1))
+    (path,) = (tmp_path / "first").iterdir()
+    capsys.readouterr()
+    more = dict(results=str(tmp_path / "second"), compare=str(path), temperature=1.0, seed=7)
+    run_main(eval, flags | more | dict(beam=1))
+    printed = capsys.readouterr().out.splitlines()
+    lines = [line for line in printed if line.startswith("Compared with ")]
     for name, line in zip(("BLEU", "chrF"), lines, strict=True):
         assert re.fullmatch(
             rf"Compared with {path} = {name} [\d.]+ plus or minus [\d.]+,"
             r" there [\d.]+ plus or minus [\d.]+, p = [01]\.\d{3}",
             line,
         )
-    path = re.search("Full results: (.+)", second.stdout)[1]
-    *_, before, last, bleu_score = open(path).read().splitlines()
+    text = (tmp_path / "second" / path.name).read_text("utf-8")
+    *_, before, last, bleu_score = text.splitlines()
     assert [before, last] == lines and bleu_score.startswith("Bleu Score = ")
-
-    bad = forked_script("eval.py", **flags, compare=flags["source_test"])
-    assert bad.returncode == 2 and "is not a results file of eval.py" in bad.stderr
+    assert "\nDecoding = samples, temperature 1.0, seed 7, model_epoch_12_gs_" in text

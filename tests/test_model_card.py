@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import eval
+import export
 import model_card
-from conftest import slow_unless
-from helpers import load
-from processes import forked_script
+from helpers import load, run_main
 
 
 @pytest.fixture
@@ -21,25 +21,21 @@ def copied(trained, tmp_path):
     return flags | dict(logdir=str(logdir))
 
 
-def evaluate(flags, tmp_path, **more):
+def evaluate(flags, tmp_path):
     """Run eval.py; returns the lines of the results file."""
-    results = tmp_path / "results"
-    done = forked_script("eval.py", logdir=flags["logdir"], results=results, **more)
-    assert done.returncode == 0, done.stderr
-    (path,) = results.iterdir()
+    run_main(eval, dict(logdir=flags["logdir"], results=str(tmp_path / "results")))
+    (path,) = (tmp_path / "results").iterdir()
     return path.read_text("utf-8").splitlines()
 
 
-@pytest.mark.parametrize("format", slow_unless(["logdir"], ["logdir", "ctranslate2"]))
-def test_the_card_of_an_export(copied, tmp_path, format):
+def test_the_card_of_an_export(copied, tmp_path):
     for _ in range(2):  # one evaluation is listed once
         results = evaluate(copied, tmp_path)
     path = Path(copied["logdir"]) / "hparams.json"
     saved = json.loads(path.read_text()) | dict(precision="bfloat16", minutes=7.5)
     path.write_text(json.dumps(saved))
     output = tmp_path / "exported"
-    done = forked_script("export.py", logdir=copied["logdir"], format=format, output=output)
-    assert done.returncode == 0, done.stderr
+    run_main(export, dict(logdir=copied["logdir"], format="logdir", output=str(output)))
     card = (output / "README.md").read_text("utf-8")
     (score,) = [line for line in results if line.startswith("sacreBLEU = ")]
     assert card.splitlines().count(f"    {score}") == 1  # with its signature

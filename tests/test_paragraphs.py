@@ -210,21 +210,8 @@ def test_any_text_is_put_together_again(seed):
         paragraph.join(["x"] * len(paragraph.sentences))
 
 
-UNITS = [
-    "Das ist gut. ",
-    "a",
-    "„a. ",
-    "«a. ",
-    ".",
-    "\n",
-    "a\n\n",
-    "。",
-    "好",
-    "🇩🇪",
-    "\u0301",
-    "1. ",
-]
-UNITS += ["a, ", " ", "(a. ", "「a。」a", "a. B", '"', "😀", "- "]
+UNITS = ["Das ist gut. ", "a", "„a. ", "«a. ", ".", "\n", "a\n\n", "。", "好", "🇩🇪", "\u0301"]
+UNITS += ["1. ", "a, ", " ", "(a. ", "「a。」a", "a. B", '"', "😀", "- "]
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -325,20 +312,7 @@ def tags(html):
 @pytest.mark.parametrize("swap", [False, True])
 def test_no_tag_is_lost_and_nesting_stays_right(swap):
     rng = random.Random(0)
-    parts = [
-        "<b>",
-        "</b>",
-        "<i>",
-        "</i>",
-        "<a x='>'>",
-        "</a>",
-        "a ",
-        "b. ",
-        "C ",
-        "d",
-        "<br>",
-        "<img>",
-    ]
+    parts = "<b> </b> <i> </i> </a> d <br> <img>".split() + ["<a x='>'>", "a ", "b. ", "C "]
     parts += ["<p>", "</p>", "<!-- x -->", "<code>y</code>", " ", "&amp;", "<", "好。"]
     for _ in range(500):
         html = "".join(rng.choices(parts, k=rng.randrange(25)))
@@ -369,17 +343,9 @@ def nested(rng, depth) -> str:
 
 
 HTML_UNITS = ["<", "<a", "<a ", '<a "', "<a b='", '<a b=">"', "</", "<!--", "<!", "<?", "&", "&#1"]
-HTML_UNITS += [
-    "<b>",
-    "<b>a ",
-    "<b>a</b> b",
-    "</b>a",
-    "<b><i>a</b> ",
-    "<code>",
-    "<script></",
-    "<div>",
-]
-HTML_UNITS += ["<p translate=no>a", "a<img>", "<a =", "<a a a a =", "<![CDATA[", "&#9", "<p>"]
+HTML_UNITS += ["<b>", "<b>a ", "<b>a</b> b", "</b>a", "<b><i>a</b> ", "<code>", "<script></"]
+HTML_UNITS += ["<div>", "<p translate=no>a", "a<img>", "<a =", "<a a a a =", "<![CDATA[", "&#9"]
+HTML_UNITS += ["<p>"]
 
 
 @pytest.mark.parametrize("unit", HTML_UNITS)

@@ -195,14 +195,10 @@ def test_a_terminal_is_asked_for_sentences(tiny):
         (dict(source="-", score="{two}"), "score and prefix need a file. Give --source"),
         (dict(prefix="{two}"), "{two}: 2 lines, but .* has 1. Make line n"),
         (dict(score="{two}"), "{two}: 2 lines, but .* has 1. Make line n"),
-        (dict(logdir="{rnn}", alignments="new"), "need a model with attention"),
-        (dict(logdir="{rnn}", attention="new.png"), "need a model with attention"),
     ],
 )
 def test_what_cannot_be_done_is_refused(trained, tmp_path, given, message):
     names = dict(folder=tmp_path, two=tmp_path / "two")
-    if given.get("logdir") == "{rnn}":
-        names["rnn"] = trained("rnn")["logdir"]
     (tmp_path / "two").write_text("a\nb\n")
     (tmp_path / "in").write_text("Der Hund\n")
     before = sorted(tmp_path.iterdir())
