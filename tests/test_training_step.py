@@ -262,9 +262,11 @@ def test_the_training_step_has_the_values_of_the_flags(flags, monkeypatch, accum
         return dict(update=True) | signature.bind(*args, **kwargs).arguments
 
     monkeypatch.setattr(trainer, "make_train_step", bind)
+    monkeypatch.setattr(trainer, "make_loss_fn", lambda *args: args)
     more = dict(label_smoothing=0.3, clip_norm=0.7, consistency=2.0, accumulate=accumulate)
     run = new_trainer(flags | more | dict(temperature=2.0))
     step = run.train_step
+    assert run.loss_fn == (run.model, 0.3)  # of the development set
     assert step["model"] is run.model and step["optimizer"] is run.optimizer
     for name, value in dict(smoothing=0.3, consistency=2.0, clip_norm=0.7, update=True).items():
         assert step[name] == value
