@@ -6,6 +6,7 @@ it holds numbers, from which the name of the file follows.
 """
 
 import json
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -143,7 +144,7 @@ def load_newest(logdir, rows):
         except InputError as error:
             if not present:
                 raise
-            print(f"{error}. Using the one before it")
+            print(f"{error}. Using the one before it", file=sys.stderr)
 
 
 def load_model_weights(logdir, best=False, count=1):

@@ -166,16 +166,16 @@ def encode_training_text(hp, vocabs) -> EncodedText:
     folder = Path(hp.preprocessed) / "train_ids" / key
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = tempfile.mkdtemp(dir=folder.parent)
-        write_id_files(Path(temporary), hp, vocabs)
-        if key_of_ids(hp, vocabs) != key:
-            raise InputError(
-                f"{hp.source_train} and {hp.target_train}: a file has changed while it was read."
-                " Run the command again when the files are complete"
-            )
-        for other in folder.parent.glob("ids-*"):  # a training that reads them keeps them
-            shutil.rmtree(other, ignore_errors=True)
-        os.replace(temporary, folder)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+            write_id_files(Path(temporary), hp, vocabs)
+            if key_of_ids(hp, vocabs) != key:
+                raise InputError(
+                    f"{hp.source_train} and {hp.target_train}: a file has changed while it was"
+                    " read. Run the command again when the files are complete"
+                )
+            for other in folder.parent.glob("ids-*"):  # a training that reads them keeps them
+                shutil.rmtree(other, ignore_errors=True)
+            os.replace(temporary, folder)
     return read_id_files(folder, vocabs)
 
 

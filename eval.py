@@ -46,7 +46,7 @@ from data_load import load_test_data
 from inference import SearchDecoder, describe_decoding, limit_note, load_model
 from model_card import EVALUATIONS, file_names, read_evaluations
 from runtime.cli import run_script
-from runtime.files import atomic_write
+from runtime.files import atomic_open, atomic_write
 from text import read_lines
 
 SAMPLES = 5  # translations that are printed
@@ -164,21 +164,22 @@ def main(given):
     decoding = describe_decoding(loaded)
     print(f"Translating {len(test.data.X)} sentences: {decoding}")
     search = SearchDecoder(loaded, show_progress=True)
-    found = search(test.data.X)
-    got = [best.text for best, *_ in found]
-    at_limit = sum(best.at_limit for best, *_ in found)
-    columns = zip(test.data.Sources, test.data.Targets, got, strict=True)
-    records = [f"- source: {s}\n- expected: {e}\n- got: {g}\n" for s, e, g in columns]
-    summary = [
-        f"Decoding = {decoding}",
-        describe_test(hp),
-        f"Ended at the limit = {at_limit} of {len(got)}",
-        *describe_scores(test, got, hp, vocabs[0].token_name),
-    ]
-    if others:
-        # Before the Bleu Score, which is the last line in the 2017 code.
-        summary[-1:-1] = describe_comparison(options.compare, test, got, others, hp.target_lang)
-    atomic_write(path, "\n".join(records + summary) + "\n")
+    with atomic_open(path) as file:  # first: an error after the translation would lose it
+        found = search(test.data.X)
+        got = [best.text for best, *_ in found]
+        at_limit = sum(best.at_limit for best, *_ in found)
+        columns = zip(test.data.Sources, test.data.Targets, got, strict=True)
+        records = [f"- source: {s}\n- expected: {e}\n- got: {g}\n" for s, e, g in columns]
+        summary = [
+            f"Decoding = {decoding}",
+            describe_test(hp),
+            f"Ended at the limit = {at_limit} of {len(got)}",
+            *describe_scores(test, got, hp, vocabs[0].token_name),
+        ]
+        if others:
+            # Before the Bleu Score, which is the last line in the 2017 code.
+            summary[-1:-1] = describe_comparison(options.compare, test, got, others, hp.target_lang)
+        file.write("".join(f"{line}\n" for line in records + summary).encode())
     if len(loaded.folders) == 1:
         record_evaluation(newest.parent, hp, decoding, summary)
 

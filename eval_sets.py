@@ -67,14 +67,15 @@ def read_test_set(source_path, target_paths, source_lang, target_lang):
       score.
     """
     source_sides = read_test_file(source_path)
-    has_both = any(os.path.samefile(path, source_path) for path in target_paths)
+    source_file = os.path.realpath(source_path)
+    has_both = source_file in map(os.path.realpath, target_paths)
     (source,) = choose_sides(source_sides, SOURCE, source_lang, target_lang, has_both)
     if not any(source.raw):
         raise empty_text_error(source_path, len(source.raw))
     targets, columns = [], []  # the references, and for each one the row of each source sentence
     files = [source]
     for path in target_paths:
-        same_file = os.path.samefile(path, source_path)
+        same_file = os.path.realpath(path) == source_file
         sides = source_sides if same_file else read_test_file(path)
         files += [] if same_file else sides[:1]
         for target in choose_sides(sides, REFERENCE, target_lang, source_lang, same_file):

@@ -94,9 +94,10 @@ def main(given):
             if options.format == "argos":
                 folder = shutil.make_archive(folder, "zip", temporary, output.stem)
             os.replace(folder, output)
-    except (OSError, tf.errors.OpError) as error:
-        reason, *_ = str(error).splitlines()
-        raise OSError(f"{output}: cannot be written ({reason})") from None
+    except OSError as error:  # of a file in the temporary folder
+        raise OSError(error.errno, error.strerror, str(output)) from None
+    except tf.errors.OpError:
+        raise OSError(f"{output}: cannot be written. Free some space on the disk") from None
     print(", ".join([f"{output}: {describe_checkpoints(loaded.paths)}", *more.values()]))
 
 

@@ -655,6 +655,8 @@ def add_implied(given) -> dict:
         implied["max_steps"] = 0
     elif given.keys() & {"num_epochs", "max_steps"}:
         implied["minutes"] = 0.0
+    if given.get("max_steps"):
+        implied["num_epochs"] = 0  # without limit
     return implied | given
 
 

@@ -76,7 +76,7 @@ def load_model(given) -> LoadedModel:
     Args:
       given: dict, the flags of the command line.
     """
-    folders = split_paths(given.get("logdir", Hyperparams.logdir))
+    folders = [*dict.fromkeys(split_paths(given.get("logdir", Hyperparams.logdir)))]
     all_loaded = [load_single(given | dict(logdir=folder)) for folder in folders]
     loaded = all_loaded[0]
     for other in all_loaded[1:]:

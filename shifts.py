@@ -1,8 +1,8 @@
 """Find out whether the sides of a parallel text are shifted against each other.
 
 A line that one side lacks shifts all later lines: line n is then paired with the translation of
-line n+1. A sentence and its translation agree in their lengths, marks, numbers and names. So in
-each window of the text, the pairs (i, i) must agree more than the pairs (i, i + lag).
+line n+1. A sentence becomes a vector: its length, and its tokens by their spelling. In each window
+of the text, the vectors of the pairs (i, i) must vary together more than those of (i, i + lag).
 """
 
 import itertools
@@ -17,11 +17,12 @@ from text import BLOCK_LINES, SentenceFile, read_pairs
 WINDOW = 2_000  # pairs that are tested at a time
 MIN_PAIRS = 60  # in a window
 MAX_LAG = 10
-MIN_GAIN = 5.0  # in standard deviations of the agreement at other lags
-NUM_HASHES = 64  # columns for marks, numbers and long words, by their spelling
+MIN_GAIN = 8.0  # in standard deviations of the agreement at other lags
+NUM_HASHES = 64  # columns for the tokens
 MAX_CHARS = 2_000  # of a line that are looked at
 SAME_MARKS = str.maketrans("。．、，؟？！：；।", "..,,??!:;.")
-TOKEN = re.compile(r"\d+|[^\W\d_]{4,}|[^\w\s]")
+# Characters of scripts without spaces, beginnings of words, numbers, and other characters.
+TOKEN = re.compile(r"[\u2e80-\uffff]|[^\W\d_\u2e80-\uffff]{1,5}|\d+|[^\w\s]")
 
 
 def make_vectors(lines) -> np.ndarray:
@@ -37,17 +38,13 @@ def make_vectors(lines) -> np.ndarray:
 def likely_lag(sides) -> int:
     """Return the lag at which the sides of a window agree; 0 if no other one is clearly better."""
     source, target = map(make_vectors, sides)
-    count = len(source)
-    lags = range(-min(MAX_LAG, count // 3), min(MAX_LAG, count // 3) + 1)
-    agreement = {
-        lag: (
-            source[max(0, -lag) : count - max(0, lag)] * target[max(0, lag) : count + min(0, lag)]
-        ).mean(0)
-        for lag in lags
-    }
-    # Only the columns count that agree at some lag by more than chance.
-    weights = np.maximum(0, np.max([*agreement.values()], axis=0) - 2 / count**0.5)
-    scores = {lag: float(columns @ weights) for lag, columns in agreement.items()}
+    count, scores = len(source), {}
+    limit = min(MAX_LAG, count // 3)
+    for lag in range(-limit, limit + 1):
+        rows = source[max(0, -lag) : count - max(0, lag)]
+        partners = target[max(0, lag) : count + min(0, lag)]
+        # The covariances of all columns: they learn that "you" goes with "你".
+        scores[lag] = float(np.square(rows.T @ partners).sum() / len(rows))
     best = max(scores, key=scores.get)
     noise = np.std([score for lag, score in scores.items() if lag not in (0, best)]) + 1e-9
     return best if scores[best] - scores[0] > MIN_GAIN * noise else 0

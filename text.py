@@ -163,7 +163,7 @@ def decode_utf8(name, file):
     for number, line in enumerate(file, 1):
         try:
             text = line.decode("utf-8").removeprefix("\ufeff" if number == 1 else "")
-            position = line.find(b"\0")
+            position = line.find(b"\0") if number == 1 else -1  # of UTF-16
         except UnicodeDecodeError as error:
             position = error.start
         if position >= 0:

@@ -3,7 +3,6 @@
 If it is stopped or killed, the same command resumes from the last checkpoint."""
 
 import contextlib
-import dataclasses
 import os
 import re
 import time
@@ -82,7 +81,6 @@ def start(given, strategy):
             vocab.check_flags(hp)
     if hp.deterministic:
         tf.config.experimental.enable_op_determinism()
-    hp = dataclasses.replace(hp, vocab_size=len(vocabs[0]))
     dev = load_test_data(hp, vocabs, "dev") if hp.source_dev != NONE else None
     data = load_train_data(hp, vocabs)
     trainer = Trainer(hp, vocabs, data, dev, strategy, START_SECONDS)

@@ -176,7 +176,9 @@ class Trainer:
     def is_done(self) -> bool:
         """Whether nothing is left to train."""
         steps_done = self.hp.max_steps and self.step >= self.hp.max_steps
-        time_is_over = self.hp.minutes and self.progress(self.step) >= 1
+        # Of the last checkpoint: a run that begins with a second left has a last step, too.
+        seconds = first_workers(self.strategy, self.rows[-1].seconds if self.rows else 0)
+        time_is_over = 0 < 60 * self.hp.minutes <= seconds
         tired = out_of_patience(self.scores, self.hp.patience)
         return bool(self.epoch > self.num_epochs or steps_done or time_is_over or tired)
 
@@ -195,7 +197,7 @@ class Trainer:
         self.rows, arrays = load_newest(self.hp.logdir, rows)
         row = self.rows[-1]
         assign(self.variables(), arrays, self.path)
-        self.epoch, self.step, self.seconds, self.sums = row.epoch, row.step, row.seconds, row.sums
+        self.epoch, self.step, self.seconds = row.epoch, row.step, row.seconds
         self.sums = np.array(row.sums)
         if row.epoch_done:
             self.epoch, self.sums = row.epoch + 1, np.zeros(3)
@@ -256,9 +258,9 @@ class Trainer:
         hp, done = self.hp, int(self.sums[0]) * self.hp.accumulate
         data = pairs_of_epoch(self.data, self.vocabs, hp, self.epoch)
         batches, total = get_batch_data(data, hp, self.epoch, done, self.strategy)
-        name = f"epoch {self.epoch}" if hp.minutes else f"epoch {self.epoch}/{self.num_epochs}"
-        settings = dict(leave=False, mininterval=1, unit="b")
-        with tqdm(batches, name, total, initial=done, **settings) as self.bar:
+        of_all = f"/{self.num_epochs}" if self.num_epochs < math.inf else ""
+        settings = dict(total=total, initial=done, leave=False, mininterval=1, unit="b")
+        with tqdm(batches, f"epoch {self.epoch}{of_all}", **settings) as self.bar:
             for number, batch in enumerate(self.bar, done + 1):
                 self.epoch_done = number == total
                 yield batch, number % hp.accumulate == 0 or self.epoch_done

@@ -68,12 +68,11 @@ class TranslateFlags(Flags):
 
     def __post_init__(self):
         super().__post_init__()
-        of_lines = self.nbest > 1 or self.prefix != NONE or self.alignments != NONE
         reads_two = self.score != NONE or self.prefix != NONE
         for broken, problem in (
             (
-                self.split and of_lines,
-                "split is for paragraphs, and nbest, prefix and alignments for single sentences",
+                self.split and (reads_two or self.nbest > 1 or self.alignments != NONE),
+                "split is for paragraphs; nbest, prefix, score and alignments are for sentences",
             ),
             (reads_two and self.source == "-", "score and prefix need a file. Give --source"),
             (

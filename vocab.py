@@ -220,12 +220,12 @@ class SubwordVocab(Vocab):
 
     def check_flags(self, hp):
         """Raise InputError if prepro.py had other flags when it wrote the file."""
-        processor, is_target = self.processor, self.path.name == "bpe.model" and hp.fold_case
+        processor, is_source = self.processor, self.path == self.paths(self.path.parent, hp)[0]
         unknown = (processor.is_unknown(processor.piece_to_id(word)) for word in hp.symbol_list)
         wrong = dict(
             vocab_size=hp.vocab_size not in (0, len(self)),
             symbols=any(unknown),
-            fold_case=hp.fold_case != self.folds_case and not is_target,
+            fold_case=is_source and hp.fold_case != self.folds_case,
             byte_fallback=hp.byte_fallback and not any(map(processor.is_byte, range(len(self)))),
         )
         for name in filter(wrong.get, wrong):

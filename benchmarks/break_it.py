@@ -82,7 +82,7 @@ def measure(name, seed, more_flags=(), folder="logdir/break_it") -> dict:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     row = dict(name=name, seed=seed, processor_seconds=round(seconds))
-    if done.returncode == 2 and "Restart with a lower --lr" in done.stderr:
+    if done.returncode == 2 and "a lower --lr" in done.stderr:
         return row | dict(stopped=done.stderr.strip().splitlines()[-1])
     reports = REPORT.findall(checked(done))
     names = ("mean_loss", "acc", "dev_loss", "bleu")

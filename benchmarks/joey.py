@@ -9,17 +9,16 @@ from harness import baseline_python
 JOEY_STEPS = 60
 
 
-def joey_config(hp, flags, folder):
+def joey_config(hp, vocab, flags, folder):
     """Make the configuration of the same model, with the same vocabulary and batch sizes.
 
     Args:
+      vocab: SubwordVocab of both languages.
       flags: dict, which names the files of the corpus.
       folder: for JoeyNMT's vocabulary, which this function writes, and its checkpoints.
     """
     from ids import SPECIALS
-    from vocab import SubwordVocab
 
-    vocab = SubwordVocab(SubwordVocab.paths(hp)[0])
     vocab_path = folder / "joey.vocab"
     tokens = vocab.tokens()[len(SPECIALS) :]
     vocab_path.write_text("\n".join(tokens) + "\n", encoding="utf-8")
@@ -62,7 +61,7 @@ def joey_config(hp, flags, folder):
             optimizer="adam",
             adam_betas=[0.9, hp.beta_2],
             scheduling="warmupinversesquareroot",
-            learning_rate=hp.peak_lr,
+            learning_rate=hp.lr,
             learning_rate_warmup=hp.warmup_steps,
             batch_size=hp.batch_tokens,
             batch_type="token",

@@ -214,9 +214,9 @@ def prepare_joey(logdir, flags, folder):
 
     from inference import load_model
 
-    _, hp, model, _ = load_model(dict(logdir=logdir))
+    _, hp, model, vocabs = load_model(dict(logdir=logdir))
     (folder / "joey").mkdir(parents=True, exist_ok=True)
-    config = joey_config(hp, flags, folder)
+    config = joey_config(hp, vocabs[0], flags, folder)
     config["data"]["test"] = flags["source_test"].removesuffix(f".{hp.source_lang}")
     config["testing"]["load_model"] = str(folder / "joey" / "ours.ckpt")
     config["testing"]["max_output_length"] = 2 * hp.maxlen

@@ -16,7 +16,7 @@ import time
 
 from harness import describe_machine
 
-from runtime.cli import begin_loading, end_loading
+from runtime.flags import prepare_loading
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROUNDS = 5
@@ -40,43 +40,48 @@ def baseline(_):
 def training(logdir):
     """Run two training steps."""
     stamp = timestamps("import", "read the text", "make the model", "first step", "second step")
-    begin_loading()
+    prepare_loading()
     from data_load import get_batch_data, load_train_data
     from hparams import load_hparams
+    from runtime.cli import run_script
     from trainer import Trainer
     from vocab import load_vocabs
 
-    end_loading()
-    stamp()
-    hp = load_hparams(dict(logdir=logdir))
-    vocabs = load_vocabs(hp)
-    data = load_train_data(hp, vocabs)
-    stamp()
-    step = Trainer(hp, vocabs).step
-    stamp()
-    batches, _ = get_batch_data(data, hp, epoch=1)
-    for x, y in itertools.islice(batches, 2):
-        float(step(x, y).mean_loss)
+    def run():
         stamp()
+        hp = load_hparams(dict(logdir=logdir))
+        vocabs = load_vocabs(logdir, hp)
+        data = load_train_data(hp, vocabs)
+        stamp()
+        step = Trainer(hp, vocabs, data).train_step
+        stamp()
+        batches, _ = get_batch_data(data, hp, epoch=1)
+        for x, y in itertools.islice(batches, 2):
+            float(step(x, y).mean_loss)
+            stamp()
+
+    run_script(run)
 
 
 def translation(logdir):
     """Translate two sentences, as translate.py does from standard input."""
     stamp = timestamps("import", "read the model", "first sentence", "second sentence")
-    begin_loading()
-
+    prepare_loading()
     from ids import RaggedIds
     from inference import SearchDecoder, load_model, start_quickly
+    from runtime.cli import run_script
 
-    end_loading()
-    start_quickly()
-    stamp()
-    loaded = load_model(dict(logdir=logdir))
-    stamp()
-    decode = SearchDecoder(loaded)
-    for sentence in ("Ein Hund läuft.", "Zwei Frauen sitzen auf einer Bank."):
-        decode(RaggedIds.from_lists(loaded.vocabs[0].encode([sentence])))
+    def run():
+        start_quickly()
         stamp()
+        loaded = load_model(dict(logdir=logdir))
+        stamp()
+        decode = SearchDecoder(loaded)
+        for sentence in ("Ein Hund läuft.", "Zwei Frauen sitzen auf einer Bank."):
+            decode(RaggedIds.from_lists(loaded.vocabs[0].encode([sentence])))
+            stamp()
+
+    run_script(run)
 
 
 def run_once(kind, logdir) -> dict:

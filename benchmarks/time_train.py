@@ -48,27 +48,27 @@ def prepare_size(size, **more):
 
 
 def first_batches(flags, count):
-    """Return the hyperparameters, the vocabularies, and the first batches of an epoch."""
+    """Return the Trainer of a model, and the first batches of an epoch."""
     from data_load import get_batch_data, load_train_data
     from hparams import make_hparams
+    from trainer import Trainer
     from vocab import load_vocabs
 
     hp = make_hparams(flags)
-    vocabs = load_vocabs(hp)
-    batches, _ = get_batch_data(load_train_data(hp, vocabs), hp, epoch=1)
-    return hp, vocabs, [*itertools.islice(batches, count)]
+    vocabs = load_vocabs(hp.preprocessed, hp)
+    data = load_train_data(hp, vocabs)
+    batches, _ = get_batch_data(data, hp, epoch=1)
+    return Trainer(hp, vocabs, data), [*itertools.islice(batches, count)]
 
 
 def make_steps(flags, count):
     """Make a function that runs a training step on each of the first batches."""
-    from trainer import Trainer
-
-    hp, vocabs, batches = first_batches(flags, count)
-    step = Trainer(hp, vocabs).step
+    trainer, batches = first_batches(flags, count)
 
     def timed_fn():
         for x, y in batches:
-            metrics = step(x, y)
+            trainer.optimizer.learning_rate.assign(0.001)
+            metrics = trainer.train_step(x, y)
         float(metrics.mean_loss)  # waits for the steps
 
     return timed_fn
@@ -81,9 +81,10 @@ class JoeyWorker:
       num_targets: target tokens of the batches.
     """
 
-    def __init__(self, hp, flags, folder, num_targets):
+    def __init__(self, trainer, flags, folder, num_targets):
         self.config = folder / "joey.yaml"
-        self.config.write_text(json.dumps(joey_config(hp, flags, folder)))  # JSON is also YAML
+        config = joey_config(trainer.hp, trainer.vocabs[0], flags, folder)
+        self.config.write_text(json.dumps(config))  # JSON is also YAML
         self.num_targets = num_targets
 
     def seconds(self) -> float:
@@ -105,13 +106,13 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     flags, folder, count = prepare_size(args.size, precision=args.precision)
-    hp, _, batches = first_batches(flags, count)
+    trainer, batches = first_batches(flags, count)
     num_targets = sum(int((y.numpy() != 0).sum()) for _, y in batches)
 
     command = [sys.executable, __file__, "step", json.dumps(flags), len(batches)]
     workers = {"ours": harness.Worker(command)}
     if args.size == "tiny" and args.precision == "float32":
-        workers["JoeyNMT"] = JoeyWorker(hp, flags, folder, num_targets)
+        workers["JoeyNMT"] = JoeyWorker(trainer, flags, folder, num_targets)
     seconds = harness.time_interleaved(workers, args.rounds)
     for worker in workers.values():
         worker.stop()

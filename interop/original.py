@@ -56,8 +56,8 @@ def find_newest(logdir) -> Path:
     steps = {path: int(re.search("[0-9]*$", path.name)[0] or 0) for path in paths}
     if not steps:
         raise InputError(
-            f"{logdir}: holds no checkpoint. Train a model with `python train.py`, or name the"
-            " folder of a model with --logdir"
+            f"{logdir}: holds no checkpoint of the 2017 code, and no hparams.json of a newer one."
+            " Train a model with `python train.py`, or name its folder with --logdir"
         )
     return max(steps, key=steps.get)
 

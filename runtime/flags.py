@@ -30,7 +30,7 @@ def flag(
     Args:
       low, high: a number is at least `low` and below `high`.
       choices: the valid strings; None for any.
-      group: title under which `--help` lists the flag.
+      group: title under which `--help` lists the flag; None: it is no flag.
       fixed: whether a trained model depends on it.
       path: whether it names a file or folder to read, or several with commas between them.
     """
@@ -67,6 +67,19 @@ def check_value(field, value):
 
 # Parsing -----------------------------------------------------------------------
 
+# Flags of the paper and of other programs, by their names there.
+NAMES_ELSEWHERE = dict(
+    learning_rate="lr",
+    d_model="hidden_units",
+    d_ff="ffn_units",
+    num_layers="num_blocks",
+    beam_size="beam",
+    epochs="num_epochs",
+    dropout="dropout_rate",
+    max_tokens="batch_tokens",
+    model_dir="logdir",
+)
+
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, with exit code 2, and which reads @FILE as a shell."""
@@ -99,9 +112,10 @@ class Parser(argparse.ArgumentParser):
         if unknown and not unknown[0].startswith("-"):
             self.error(f"{unknown[0]!r} follows no flag. Each value needs its flag before it")
         if unknown:
-            name = unknown[0].partition("=")[0]
-            similar = difflib.get_close_matches(name, [*self._option_string_actions])
-            guess = f": did you mean {similar[0]}?" if similar else ""
+            name, known = unknown[0].partition("=")[0], self._option_string_actions
+            elsewhere = NAMES_ELSEWHERE.get(name.replace("-", "_").strip("_"))
+            similar = [f"--{elsewhere}"] if elsewhere else difflib.get_close_matches(name, known)
+            guess = f" (did you mean {similar[0]}?)" if similar else ""
             self.error(f"there is no flag {name}{guess}")
         return namespace
 
@@ -129,7 +143,7 @@ def parse_flags(description, *own, hparams, names=None, check=lambda given: None
     groups = {}
     for field in fields.values():
         is_saved = names and field in dataclasses.fields(hparams)
-        if is_saved and field.name not in names:
+        if is_saved and field.name not in names or field.metadata["group"] is None:
             continue
         title = field.metadata["group"] or "this script"
         groups[title] = groups.get(title) or parser.add_argument_group(title)
@@ -146,7 +160,7 @@ def parse_flags(description, *own, hparams, names=None, check=lambda given: None
         for kind in own:
             kind.of(given)
         check(given)
-    except InputError as error:
+    except (InputError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")
     if not find_spec("tensorflow"):
         message = "has no TensorFlow. Run `make install`, and then `source .venv/bin/activate`"
@@ -192,7 +206,7 @@ def check_paths_exist(name, value):
     """Raise InputError unless the files or folders exist that a flag names; "-" and NONE do."""
     for path in split_paths(value):
         if path not in ("-", NONE) and not os.path.exists(path):
-            raise InputError(f"{path}: no such file or directory. Check --{name}")
+            raise InputError(f"{path or value}: no such file or directory. Check --{name}")
 
 
 def prepare_loading():

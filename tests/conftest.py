@@ -172,8 +172,7 @@ def beam_and_model_scores(flags, seed=3):
     import keras
 
     from hparams import make_hparams
-    from ids import PAD
-    from inference import make_search, sequence_scores
+    from inference import make_search, sequence_scores, suppressed_ids
     from model import make_model
     from search import paper_penalty
 
@@ -184,8 +183,9 @@ def beam_and_model_scores(flags, seed=3):
     x[:, -1] = 3
     preds, scores = make_search(model, hp, 4)(x)
     max_lengths = np.full(4, hp.max_output_tokens(5), np.int32)
+    suppressed = suppressed_ids(hp, 4)
     return scores[:, 0], sequence_scores(
-        model, x, preds[:, 0], max_lengths, paper_penalty(0.0), [PAD]
+        model, x, preds[:, 0], max_lengths, paper_penalty(0.0), suppressed
     )
 
 

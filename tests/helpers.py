@@ -87,6 +87,18 @@ def skip_search():
     SearchDecoder.__call__ = decode
 
 
+def vocabs_of(flags):
+    """Load the vocabularies that prepro.py wrote, and compare them with the flags."""
+    from hparams import make_hparams
+    from vocab import load_vocabs
+
+    hp = make_hparams(flags)
+    vocabs = load_vocabs(hp.preprocessed, hp)
+    for vocab in vocabs:
+        vocab.check_flags(hp)
+    return vocabs
+
+
 def load(flags):
     """Load the model that flags name, a dict."""
     from inference import load_model
@@ -115,6 +127,17 @@ def run_translate(flags, text, **more):
     done = forked(translate_command(flags, **more), stdin=text)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
+
+
+def translated(flags, folder, lines, **more):
+    """Translate lines from a file to a file, in this process: the lines of the output."""
+    import translate
+
+    source, output = folder / "in", folder / "out"
+    source.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    given = dict(logdir=flags["logdir"], source=source, output=output) | more
+    run_main(translate, {n: str(v) if isinstance(v, Path) else v for n, v in given.items()})
+    return output.read_text("utf-8").splitlines()
 
 
 # A client of a SavedModel, in a process without this project.

@@ -190,7 +190,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, caps
         path.unlink()
     left, arrays = load_newest(tmp_path, rows)
     assert left == rows[:1] and arrays["weights/a"][0] == 10
-    assert (str(path) in capsys.readouterr().out) == bool(DAMAGE[damage])
+    assert (str(path) in capsys.readouterr().err) == bool(DAMAGE[damage])
     path_of(tmp_path, rows[0]).unlink()
     with pytest.raises(InputError, match=f"{path}: cannot be read"):
         load_newest(tmp_path, rows)
@@ -290,7 +290,7 @@ def test_an_original_checkpoint_gives_the_original_logits(golden, tmp_path, adam
 
 def test_a_training_does_not_start_from_an_original(golden, tmp_path, corpus):
     write_original(golden, tmp_path, adam=True)
-    with pytest.raises(InputError, match="hparams.json: not hyperparameters of this project"):
+    with pytest.raises(InputError, match="Name the folder of a model"):
         run_main(train, corpus | dict(start_from=str(tmp_path)))
 
 

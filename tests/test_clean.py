@@ -60,7 +60,7 @@ def test_lines_that_begin_with_a_tag_are_sentences_and_markup_is_counted(tmp_pat
     paths = write_pairs(tmp_path, [*pairs, *sample_pairs(9)])
     done = run(*paths, "--output", tmp_path / "out")
     assert "10 of 10 pairs are kept" in done.stdout
-    skipped = " ".join(f"1 lines of {path} (first: line 2)" + "," for path in paths).rstrip(",")
+    skipped = ", ".join(f"1 lines of {path}" for path in paths)
     assert f"Skipped as markup: {skipped}\n" in done.stdout
     assert (tmp_path / "out" / "my.de").read_text("utf-8").startswith(f"{pairs[0][0]}\n")
 
@@ -116,7 +116,7 @@ def test_files_that_cannot_be_cleaned(tmp_path):
         ([paths[0], short], f"{paths[0]}: 9 sentences, but {short} has 1"),
         ([short, paths[0]], f"{short}: 1 sentences, but {paths[0]} has 9"),
         ([empty, no_text], f"{empty}: the file is empty"),
-        ([latin, short], f"{latin}:2: byte 2 of this line is not UTF-8"),
+        ([latin, short], f"{latin}:2: byte 2 of this line is not text in UTF-8"),
         ([tmp_path / "missing", short], "missing: no such file"),
         ([paths[0], paths[0]], "both sides have this name"),
         ([*paths, "--against", tmp_path / "missing"], "missing: no such file"),
@@ -221,15 +221,11 @@ def test_a_shift_is_reported(tmp_path):
     sources, targets = zip(*dict(sample_pairs(900)).items(), strict=True)
     n = len(sources) - 1
     assert n > 300
-    pairs = [*zip(sources[:n], targets[:200] + targets[201:], strict=True)]
-    paths = write_pairs(tmp_path, pairs)
-    done = run(*paths)
-    line = r":(\d+) and \S*my.en:\1: from here on, the sides seem to be shifted by 1 line: "
-    (number,) = re.findall(line, done.stderr)
-    assert abs(int(number) - 201) <= 3
+    paths = write_pairs(tmp_path, [*zip(sources[:n], targets[1:], strict=True)])
     assert (
-        f"{paths[1]} lacks 1 line there or before, or {paths[0]} has 1 line too many" in done.stderr
-    )
+        f"{paths[0]} and {paths[1]}: from about sentence 1 on, the sides seem to be shifted by 1"
+        f" line: {paths[1]} lacks 1 line there or before, or {paths[0]} has 1 line too many"
+    ) in run(*paths).stderr
 
 
 @slow

@@ -1,27 +1,18 @@
 """CTranslate2 decodes our models as we do."""
 
 import dataclasses
-import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-import sacrebleu
 import tensorflow as tf
 
-from conftest import INSTALL_EXTRAS, sample_pairs, slow, slow_unless
+from conftest import INSTALL_EXTRAS, slow_unless
 from data_load import encode_lines
-from export import ExportFlags
-from helpers import load, read_test_sentences, refused
-from hparams import make_hparams
+from helpers import load, read_test_sentences
 from ids import PAD, UNK
-from inference import LoadedModel, SearchDecoder, Translator
+from inference import LoadedModel, SearchDecoder
 from interop import ctranslate2_model
 from model import make_model
-from processes import ROOT, forked_script
-from runtime.errors import InputError
-from runtime.optional import import_optional
 from search import suppress
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason=INSTALL_EXTRAS)
@@ -101,68 +92,3 @@ def test_other_models(trained, tmp_path, more):
     pre_norm = LoadedModel([], hp, model, vocabs)
     differences = log_probability_differences(pre_norm, X, tmp_path / "model")
     np.testing.assert_allclose(differences, 0, atol=1e-4)
-
-
-def run_document(folder, lines, cwd, beam=1):
-    """Translate lines with the program of docs/export.md, which needs nothing of this project."""
-    section = (ROOT / "docs" / "export.md").read_text("utf-8").partition("## CTranslate2")[2]
-    program = re.search("```python\n(.*?)```", section, re.DOTALL)[1]
-    program = program.replace("exported/ctranslate2", str(folder)).replace("size=5", f"size={beam}")
-    if not (folder / "bpe.source.model").exists():  # as the document says
-        program = program.replace("bpe.source", "bpe")
-    (cwd / "in").write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    command = [sys.executable, "-c", program]
-    return subprocess.run(
-        command, cwd=cwd, check=True, stdout=subprocess.PIPE, text=True
-    ).stdout.splitlines()
-
-
-def test_an_exported_model_works_without_this_project(trained, tmp_path):
-    flags = trained("tiny")
-    path = tmp_path / "out" / "model"
-    more = dict(logdir=flags["logdir"], output=path, format="ctranslate2")
-    done = forked_script("export.py", **more, quantization="int8")
-    assert done.returncode == 0 and f"{path}: " in done.stdout, done.stderr
-    int8_size = (path / "model.bin").stat().st_size
-    path.rename(path.with_name("int8"))
-    assert forked_script("export.py", **more).returncode == 0
-    assert int8_size < 0.75 * (path / "model.bin").stat().st_size
-
-    lines = read_test_sentences(flags["source_test"])[1]
-    model, _ = loaded(flags, beam=1)
-    ours = [translation.text for translation in Translator(model)(lines)]
-    theirs = run_document(path, lines, tmp_path)
-    # CTranslate2's limit is 256 tokens: a translation that does not end is longer than ours.
-    assert all(long.startswith(short) for long, short in zip(theirs, ours, strict=True))
-    assert "" not in ours and len(set(ours)) > 3
-
-
-@slow
-def test_beam_search_has_nearly_the_same_bleu(tmp_path):
-    """Its penalty is another one."""
-    lines, references = zip(*sample_pairs(500, seed=3), strict=True)
-    model = load(dict(logdir=str(ROOT / "docs" / "sample_model")))
-    ctranslate2_model.write(model, tmp_path / "model")
-    theirs = run_document(tmp_path / "model", lines, tmp_path, beam=5)
-    ours = [translation.text for translation in Translator(model)(lines)]
-    score, other = (sacrebleu.corpus_bleu(texts, [references]).score for texts in (ours, theirs))
-    assert score > 50 and other == pytest.approx(score, abs=0.2)
-
-
-def test_unsupported_models_and_flags(trained, tmp_path, monkeypatch):
-    legacy = trained("legacy")["logdir"]
-    more = dict(format="ctranslate2", output=tmp_path / "out")
-    refused("export.py", "needs --no-relu_projections", "saved_model", logdir=legacy, **more)
-    for name, value in (
-        ("positions", "rotary"),
-        ("attention_score", "cosine"),
-        ("residual", False),
-        ("normalization", "none"),
-    ):
-        hp = make_hparams(dict(recipe="tiny") | {name: value})
-        with pytest.raises(InputError, match=f"ctranslate2 needs .*{name}.*, and it is {value}"):
-            ExportFlags(format="ctranslate2").check_needs(hp)
-    assert not [*tmp_path.iterdir()]
-    monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    with pytest.raises(InputError, match="pip install ctranslate2"):
-        import_optional("ctranslate2")

@@ -1,11 +1,9 @@
 """Text to batches: the arrays of the 2017 code on real text, and unusual text files."""
 
 import dataclasses
-import functools
 import gc
 import gzip
 import hashlib
-import io
 import json
 import os
 import re
@@ -34,11 +32,11 @@ from helpers import read_test_sentences, run_main
 from hparams import Hyperparams, make_hparams
 from ids import EOS, RaggedIds
 from interop.original import find_min_cnt
-from processes import ROOT, Forked
+from processes import ROOT
 from runtime import parallel
 from runtime.errors import InputError
 from text import read_lines
-from vocab import WordVocab, fingerprints, load_vocabs
+from vocab import WordVocab, load_vocabs
 
 VOCAB_SHA256 = {
     "de": "94240fde34b7dd1cd00fad21c28bff16083c2ae29c213cdf0b04157c680fc317",
@@ -82,7 +80,7 @@ def test_a_vocabulary_file_of_words(tmp_path):
 @pytest.mark.parametrize("maxlen, min_cnt", [(10, 20), (25, 3)])
 def test_arrays_equal_those_of_2017(iwslt16, maxlen, min_cnt):
     hp = Hyperparams(**iwslt16, maxlen=maxlen, min_cnt=min_cnt)
-    vocabs = load_vocabs(hp)
+    vocabs = load_vocabs(hp.preprocessed, hp)
     train = load_train_data(hp, vocabs)
     test = load_test_data(hp, vocabs).data
     train_X, train_Y, test_X = (side.pad(width=maxlen) for side in (train.X, train.Y, test.X))
@@ -109,7 +107,7 @@ def training_pairs(flags, maxlen=10):
     """Load the pairs to train on as text, with vocabularies of every word in the text."""
     hp = Hyperparams(**flags, maxlen=maxlen, min_cnt=1)
     run_main(prepro, flags)
-    vocabs = load_vocabs(hp)
+    vocabs = load_vocabs(hp.preprocessed, hp)
     data = load_train_data(hp, vocabs)
     assert not data.Sources and not data.Targets  # a large text would fill the memory
     assert all(ids[-1] == EOS for side in (data.X, data.Y) for ids in side)
@@ -162,7 +160,7 @@ def test_the_share_of_unknown_words_is_printed(tmp_path, capsys):
     flags = write_corpus(tmp_path, [("a a b", "x x x"), ("a", "x")])
     run_main(prepro, flags)
     hp = Hyperparams(**flags, min_cnt=2)
-    load_train_data(hp, load_vocabs(hp))
+    load_train_data(hp, load_vocabs(hp.preprocessed, hp))
     assert "Unknown words: 25% of the source, 0% of the target" in capsys.readouterr().out
 
 
@@ -260,7 +258,7 @@ def test_several_files_are_one_text(several, tmp_path, tokenizer):
         hp = make_hparams(flags | kind | dict(tokenizer=tokenizer))
         run_main(prepro, flags | kind | dict(tokenizer=tokenizer))
         vocabularies.append([path.read_bytes() for path in sorted(Path(hp.preprocessed).iterdir())])
-        data = load_train_data(hp, load_vocabs(hp))
+        data = load_train_data(hp, load_vocabs(hp.preprocessed, hp))
         texts.append([side.digest() for side in (data.X, data.Y)])
         assert len(data.X) == 6
     assert vocabularies[0] == vocabularies[1] and texts[0] == texts[1]
@@ -299,19 +297,7 @@ def test_a_comma_may_be_part_of_a_name(several, tmp_path):
     assert len(training_pairs(flags)) == 2
 
 
-def test_ids_of_several_files_are_kept_in_files(several):
-    pairs = training_pairs(several)
-    hp = make_hparams(several | dict(min_cnt=1))
-    assert len(pairs) == 6 and read_ids(hp, load_vocabs(hp))
-    os.utime(several["source_train"].split(",")[1], ns=(0, 0))
-    assert not read_ids(hp, load_vocabs(hp))
-
-
 # Files of ids ------------------------------------------------------------------
-
-
-def read_ids(hp, vocabs):
-    return data_load.read_id_files(hp.id_folder, hp, vocabs)
 
 
 @pytest.fixture
@@ -322,37 +308,15 @@ def encoded(tmp_path):
     return flags
 
 
-def test_the_ids_of_a_large_corpus_are_kept_in_files(capsys, encoded, monkeypatch):
+def test_the_ids_of_a_text_are_kept_in_files_that_are_mapped(capsys, encoded, monkeypatch):
     printed = capsys.readouterr().out
     monkeypatch.setattr(data_load, "encode_block", None)  # a call would fail
     assert training_pairs(encoded) == [("eins", "one"), ("drei vier", "three")]
     assert capsys.readouterr().out == printed
-
-
-def test_training_starts_even_if_the_files_cannot_be_written(capsys, encoded, monkeypatch):
-    add = data_load.RaggedWriter.add
-
-    def full(writer, ragged):
-        if "train_ids" in str(writer.ids_file.name):
-            raise OSError("the disk is full")
-        add(writer, ragged)
-
-    folder = Hyperparams(**encoded).id_folder
-    shutil.rmtree(folder)
-    monkeypatch.setattr(data_load.RaggedWriter, "add", full)
-    assert training_pairs(encoded) == [("eins", "one"), ("drei vier", "three")]
-    assert "The token ids are in temporary files: the disk is full" in capsys.readouterr().err
-    assert not [*folder.parent.glob("train_ids*/")]  # nothing half-written
-
-
-def test_files_that_may_not_be_written_are_temporary(encoded):
     hp = Hyperparams(**encoded, min_cnt=1)
-    vocabs = load_vocabs(hp)
-    shared = load_train_data(hp, vocabs)
-    shutil.rmtree(hp.id_folder)
-    data = load_train_data(hp, vocabs, write_files=False)
-    assert not hp.id_folder.exists() and not os.path.exists(data.X.ids.filename)
-    assert [x.tolist() for x in data.X] == [x.tolist() for x in shared.X]
+    data = load_train_data(hp, load_vocabs(hp.preprocessed, hp))
+    for side in (data.X, data.Y):
+        assert isinstance(side.ids, np.memmap) and isinstance(side.splits, np.memmap)
 
 
 def test_the_text_is_kept_only_if_epochs_change_it(tmp_path):
@@ -362,129 +326,40 @@ def test_the_text_is_kept_only_if_epochs_change_it(tmp_path):
     run_main(prepro, flags)
     for dropout, mark in ((0.1, 0.0), (0.0, 0.1), (0.0, 0.0), (0.1, 0.0)):
         hp = make_hparams(flags | dict(bpe_dropout=dropout, missing_mark=mark))
-        data = load_train_data(hp, load_vocabs(hp))
+        data = load_train_data(hp, load_vocabs(hp.preprocessed, hp))
         kept = pairs[::2] if hp.changes_text else []
         assert [*zip(data.Sources, data.Targets, strict=True)] == kept
 
 
-def test_files_that_a_killed_process_left_are_deleted(encoded):
-    folder = Hyperparams(**encoded).id_folder
-    left = folder.with_name(f"{folder.name}.12345678.tmp")
-    folder.rename(left)
-    assert training_pairs(encoded) == [("eins", "one"), ("drei vier", "three")]
-    assert folder.exists() and not left.exists()
-
-
-def test_a_large_text_without_words_is_refused(encoded):
+@pytest.mark.parametrize("change", ["text", "maxlen", "min_cnt", "vocabulary", "order"])
+def test_files_of_another_text_are_not_used(encoded, change):
+    """The name of their folder follows from all that the ids depend on, but not from times."""
     hp = Hyperparams(**encoded, min_cnt=1)
-    vocabs = load_vocabs(hp)
-    for path in (hp.source_train, hp.target_train):
-        Path(path).write_text("1 2\n3\n")
-    for _ in range(2):  # the second time with the files of the first one
-        with pytest.raises(InputError, match="cleaning leaves nothing of its 2 sentences"):
-            load_train_data(hp, vocabs)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        *("text", "time", "same time", "maxlen", "vocabulary", "shorter", "other", "order"),
-        *("no json", "json", "ids", "long row", "pipe"),
-    ],
-)
-def test_files_of_another_text_or_damaged_ones_are_not_used(encoded, change):
-    hp = Hyperparams(**encoded, min_cnt=1)
-    vocabs = load_vocabs(hp)
-    assert read_ids(hp, vocabs)
-    splits, info = hp.id_folder / "X.splits", hp.id_folder / "info.json"
+    vocabs = load_vocabs(hp.preprocessed, hp)
+    key = data_load.key_of_ids(hp, vocabs)
+    os.utime(hp.source_train, ns=(0, 0))
+    assert data_load.key_of_ids(hp, vocabs) == key
     if change == "text":
-        with open(hp.source_train, "a") as file:
-            file.write("\n")
-    elif change == "time":  # another text of the same length
-        os.utime(hp.source_train, ns=(0, 0))
-    elif change == "same time":
         path = Path(hp.source_train)
-        time = path.stat().st_mtime_ns
         path.write_bytes(path.read_bytes()[:-2] + b"x\n")
-        os.utime(path, ns=(time, time))
-    elif change == "maxlen":
-        hp = dataclasses.replace(hp, maxlen=9)
     elif change == "vocabulary":
         vocabs[0].content += b"more\t1\n"
-    elif change == "shorter":
-        splits.write_bytes(splits.read_bytes()[:-8])
-    elif change == "other":
-        (hp.id_folder / "X.ids").write_bytes(b"12")
     elif change == "order":
-        np.array([0, 99, 5], np.int64).tofile(splits)
-    elif change == "no json":
-        info.write_text("{")
-    elif change == "json":
-        info.write_text(json.dumps(json.loads(info.read_text()) | dict(total=[])))
-    elif change == "long row":  # a batch of it would need any amount of memory
-        lengths = np.diff(np.fromfile(splits, np.int64))
-        lengths[0] += hp.maxlen
-        np.array([0, *np.cumsum(lengths)], np.int64).tofile(splits)
-        with open(hp.id_folder / "X.ids", "ab") as file:
-            file.write(bytes(2 * hp.maxlen))
-    elif change == "pipe":
-        splits.unlink()
-        os.mkfifo(splits)
+        names = dict(source_train=hp.target_train, target_train=hp.source_train)
+        hp = dataclasses.replace(hp, **names)
     else:
-        np.array([0, 5], np.int64).tofile(splits)  # a pair less than in Y
-    assert not read_ids(hp, vocabs)
-
-
-def test_an_id_that_the_vocabulary_does_not_have(encoded):
-    hp = Hyperparams(**encoded, min_cnt=1)
-    path = hp.id_folder / "X.ids"
-    path.write_bytes(path.read_bytes()[:-2] + b"\xff\xff")
-    with pytest.raises(InputError, match="train_ids: the files of token ids there are damaged"):
-        load_train_data(hp, load_vocabs(hp))
+        hp = dataclasses.replace(hp, **{change: 9})
+    assert data_load.key_of_ids(hp, vocabs) != key
+    (folder,) = (Path(hp.preprocessed) / "train_ids").iterdir()
+    assert folder.name == key
 
 
 def test_a_text_that_changes_while_it_is_read(encoded, monkeypatch):
-    hp = Hyperparams(**encoded, min_cnt=1)
-    shutil.rmtree(hp.id_folder)
-    monkeypatch.setattr(data_load, "fsync", lambda _: os.utime(hp.source_train, ns=(0, 0)))
+    hp = dataclasses.replace(Hyperparams(**encoded, min_cnt=1), maxlen=9)
+    keys = iter(["ids-1", "ids-2"])
+    monkeypatch.setattr(data_load, "key_of_ids", lambda *_: next(keys))
     with pytest.raises(InputError, match="a file has changed while it was read"):
-        load_train_data(hp, load_vocabs(hp))
-
-
-def test_files_that_another_process_replaces_are_not_mixed(encoded, monkeypatch):
-    hp = Hyperparams(**encoded, min_cnt=1)
-    vocabs = load_vocabs(hp)
-    info, open_ids = hp.id_folder / "info.json", RaggedIds.open
-
-    def open_after_a_change(*args):
-        info.write_text(info.read_text().replace("eins", "zwei") + " ")
-        return open_ids(*args)
-
-    assert read_ids(hp, vocabs)
-    monkeypatch.setattr(RaggedIds, "open", open_after_a_change)
-    assert not read_ids(hp, vocabs)
-
-
-def test_ids_are_mapped_and_not_read(encoded):
-    hp = Hyperparams(**encoded, min_cnt=1)
-    data = load_train_data(hp, load_vocabs(hp))
-    for side in (data.X, data.Y):
-        assert isinstance(side.ids, np.memmap) and isinstance(side.splits, np.memmap)
-
-
-def encode_and_count(flags):
-    """Load the training text, and print how many blocks this process has encoded."""
-    encode_block, calls = data_load.encode_block, []
-
-    def slow_encode_block(*args, **kwargs):
-        calls.append(1)
-        time.sleep(1)
-        return encode_block(*args, **kwargs)
-
-    data_load.encode_block = slow_encode_block
-    hp = make_hparams(flags)
-    load_train_data(hp, load_vocabs(hp))
-    print(len(calls))
+        load_train_data(hp, load_vocabs(hp.preprocessed, hp))
 
 
 @pytest.mark.parametrize("tokenizer", slow_unless(["bpe"], ["words", "bpe"]))
@@ -502,37 +377,20 @@ def test_vocabularies_and_ids_of_two_processes_are_those_of_one(tokenizer, tmp_p
         shutil.rmtree(hp.preprocessed, ignore_errors=True)
         run_main(prepro, flags)
         files = [path.read_bytes() for path in sorted(Path(hp.preprocessed).glob("*.*"))]
-        data = load_train_data(hp, load_vocabs(hp))
+        data = load_train_data(hp, load_vocabs(hp.preprocessed, hp))
         return files, *(
             array.tolist() for side in (data.X, data.Y) for array in (side.ids, side.splits)
         )
 
     several = read_text()
     monkeypatch.delattr(loky, "ProcessPoolExecutor")
-    shutil.rmtree(hp.id_folder)
-    for task in (lambda: run_main(prepro, flags), lambda: load_train_data(hp, load_vocabs(hp))):
+    vocabs = load_vocabs(hp.preprocessed, hp)
+    shutil.rmtree(Path(hp.preprocessed) / "train_ids")
+    for task in (lambda: run_main(prepro, flags), lambda: load_train_data(hp, vocabs)):
         with pytest.raises(AttributeError, match="ProcessPoolExecutor"):
             task()  # the text above needed it
     monkeypatch.setattr(parallel, "num_processes", lambda: 1)
     assert several == read_text()
-
-
-@pytest.mark.parametrize("name", ["X.ids", "X.splits", "Y.ids", "Y.splits"])
-def test_a_pickle_in_place_of_an_array_runs_no_code(encoded, tmp_path, name):
-    """It is read as numbers, which do not belong to the text."""
-
-    class Code:
-        def __reduce__(self):
-            return os.mkdir, (str(tmp_path / "made"),)
-
-    hp = Hyperparams(**encoded, min_cnt=1)
-    vocabs = load_vocabs(hp)
-    assert read_ids(hp, vocabs)
-    buffer = io.BytesIO()
-    np.save(buffer, np.array([Code()], object))
-    content = buffer.getvalue()
-    (hp.id_folder / name).write_bytes(content + bytes(-len(content) % 8))  # whole numbers
-    assert not read_ids(hp, vocabs) and not (tmp_path / "made").exists()
 
 
 def test_skipped_lines_are_counted_even_if_the_text_is_not_read_again(encoded, capsys):
@@ -540,16 +398,8 @@ def test_skipped_lines_are_counted_even_if_the_text_is_not_read_again(encoded, c
     path.write_text(f"<url>x</url>\n{path.read_text('utf-8')}", "utf-8")
     hp = Hyperparams(**encoded, min_cnt=1)
     for _ in range(2):
-        load_train_data(hp, load_vocabs(hp))
+        load_train_data(hp, load_vocabs(hp.preprocessed, hp))
         assert f"Skipped as markup: 1 lines of {path}\n" in capsys.readouterr().out
-
-
-def test_of_several_processes_only_one_encodes(encoded):
-    shutil.rmtree(Hyperparams(**encoded).id_folder)
-    task = functools.partial(encode_and_count, encoded | dict(min_cnt=1))
-    processes = [Forked(task) for _ in range(3)]
-    printed = [process.communicate()[0].splitlines()[-1] for process in processes]
-    assert sorted(printed) == ["0", "0", "1"]
 
 
 def test_test_sets_may_be_xml_or_plain(tmp_path):
@@ -832,10 +682,9 @@ GOOD = "<PAD>\t9\n<UNK>\t9\n<S>\t9\n</S>\t9\nein\t3\nHund\t1\n"
 
 def test_language_names_may_contain_a_dot(tmp_path):
     hp = Hyperparams(preprocessed=str(tmp_path), source_lang="x.de", target_lang="x.en", min_cnt=1)
-    paths = WordVocab.paths(hp)
-    for path in paths:
+    for path in WordVocab.paths(tmp_path, hp):
         path.write_text(GOOD)
-    assert set(fingerprints(load_vocabs(hp))) == {"x.de", "x.en"}
+    assert [vocab.name for vocab in load_vocabs(tmp_path, hp)] == ["x.de", "x.en"]
 
 
 def test_rare_words_are_left_out(tmp_path):
@@ -870,7 +719,7 @@ def test_min_cnt_is_inferred_from_the_sizes(tmp_path):
     assert find_min_cnt(paths, (6, 6)) == 1
     with pytest.raises(InputError, match="not the vocabularies of this model"):
         find_min_cnt(paths, (6, 5))
-    with pytest.raises(InputError, match="--min_cnt 3 leaves"):
+    with pytest.raises(InputError, match="not the vocabularies of this model"):
         find_min_cnt(paths, (5, 6), min_cnt=3)
 
 
@@ -929,18 +778,6 @@ def test_ids_of_any_size_are_stored_exactly(largest):
     ragged = RaggedIds.from_lists(rows)
     assert [row.tolist() for row in ragged] == rows
     assert (ragged.ids.dtype == np.uint16) == (largest < 2**16)
-
-
-def test_a_killed_process_is_not_taken_for_a_full_disk(corpus, monkeypatch):
-    """Else the text, which was too large for the memory, would be read again, all into memory."""
-
-    def killed(*_):
-        raise ChildProcessError("a process was killed")
-
-    monkeypatch.setattr(data_load, "share_id_files", killed)
-    hp = make_hparams(corpus)
-    with pytest.raises(ChildProcessError):
-        load_train_data(hp, load_vocabs(hp), write_files=True)
 
 
 def test_the_digest_does_not_depend_on_the_type_of_the_ids():
@@ -1156,7 +993,7 @@ def test_the_form_of_a_text_changes_no_ids_and_no_score(tmp_path, recipe, capsys
         flags |= dict(recipe=recipe, min_cnt=1)
         run_main(prepro, flags)
         hp = make_hparams(flags)
-        vocabs = load_vocabs(hp)
+        vocabs = load_vocabs(hp.preprocessed, hp)
         vocab_ids.append(load_train_data(hp, vocabs).X.ids.tolist())
         test = sets[name] = load_test_data(hp, vocabs)
         got = [vocabs[1].decode(ids) for ids in test.data.Y]
@@ -1165,4 +1002,5 @@ def test_the_form_of_a_text_changes_no_ids_and_no_score(tmp_path, recipe, capsys
             assert corpus_score(metric, test, got, "de")[0] == pytest.approx(100)
         assert bleu_score(test.data.Targets, got)[0] == pytest.approx(100)
     assert vocab_ids[0] == vocab_ids[1] == vocab_ids[2]
-    assert capsys.readouterr().out.count("8 of 8 sentences were normalized") == 2
+    # Of two of the texts, by prepro.py and by `load_test_data`.
+    assert capsys.readouterr().out.count("8 of 8 sentences were normalized") == 4

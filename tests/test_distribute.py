@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import checkpoint
 import prepro
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import SentencePairs, get_batch_data, plan_batches
-from helpers import run_main, saved_rows, scalars
+from helpers import latest, run_main, saved_rows, scalars
 from hparams import make_hparams
 from ids import RaggedIds
 from model import make_model
@@ -149,7 +148,7 @@ def test_each_worker_reads_only_its_own_rows(workers, replicas, skip):
 
 
 def wait_for_checkpoint(logdir, processes):
-    while not (logdir / "checkpoint").exists():
+    while not (logdir / "run.json").exists():
         assert all(process.poll() is None for process in processes)
         time.sleep(0.1)
 
@@ -171,8 +170,7 @@ def test_sigterm_to_all_workers_saves_a_checkpoint(flags, tmp_path):
     printed = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [128 + signal.SIGTERM] * 2, printed
     assert not any("Traceback" in text for text in printed)
-    path = checkpoint.latest_readable(tmp_path / "logdir")
-    assert path.name in printed[0] and "The same command resumes" in printed[0], printed
+    assert f"{latest(tmp_path / 'logdir')}: the same command resumes" in printed[0], printed
 
 
 @slow
@@ -190,7 +188,7 @@ def test_a_killed_worker_ends_the_other_and_both_can_resume(flags, tmp_path, kil
     assert re.search(r"train.py: a worker is gone .+\. Start all workers again", printed)
     victim.communicate()
 
-    path = checkpoint.latest_readable(tmp_path / "logdir")
+    path = latest(tmp_path / "logdir")
     processes = start(command(num_epochs=saved_rows(path.parent)[-1].epoch + 1), workers=2)
     printed = [process.communicate() for process in processes]
     assert not any(process.returncode for process in processes), printed

@@ -41,7 +41,7 @@ def test_seed_and_epoch_decide_which_sources_lack_their_mark(tmp_path, bpe_dropo
     def texts(epoch, **more):
         """Return the text that an epoch trains on, after reading it anew."""
         hp = make_hparams(flags | more)
-        vocabs = load_vocabs(hp)
+        vocabs = load_vocabs(hp.preprocessed, hp)
         data = pairs_of_epoch(load_train_data(hp, vocabs), vocabs, hp, epoch)
         sides = zip(vocabs, (data.X, data.Y), strict=True)
         return [[vocab.decode(row) for row in side] for vocab, side in sides]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ import tensorflow as tf
 import prepro
 from conftest import sample_pairs, slow, slow_unless, write_corpus
 from data_load import encode_lines
-from helpers import ODD_LINES, load, read_test_sentences, refused, run_main
+from helpers import ODD_LINES, load, read_test_sentences, run_main
 from hparams import make_hparams
 from ids import BOS, PAD, UNK
 from inference import LoadedModel, Translator
@@ -21,7 +20,6 @@ from marian import Marian, ask_transformers, needs_transformers
 from model import make_model
 from processes import forked_script
 from runtime.errors import InputError
-from runtime.optional import import_optional
 from search import suppress
 from text import read_lines
 from vocab import SubwordVocab, load_vocabs
@@ -107,19 +105,6 @@ def test_the_search_of_generate():
     assert config["num_beams"] == 4 and config["early_stopping"] is True
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        *(dict(recipe="legacy"), dict(recipe="rnn"), dict(positions="rotary")),
-        *(dict(attention_score="cosine"), dict(residual=False), dict(normalization="none")),
-    ],
-)
-def test_models_that_marian_does_not_have_are_refused(change):
-    hp = make_hparams(change if "recipe" in change else dict(recipe="tiny") | MARIAN | change)
-    with pytest.raises(InputError, match="Marian has no such model. Export with --format saved"):
-        huggingface_model.check_kind(hp)
-
-
 def test_symbols_are_refused(tmp_path):
     flags = write_corpus(tmp_path, sample_pairs(90)) | dict(recipe="tiny", vocab_size=200)
     run_main(prepro, flags | dict(symbols=">>de<<"))
@@ -128,15 +113,6 @@ def test_symbols_are_refused(tmp_path):
         loaded = LoadedModel([], make_hparams(flags | MARIAN), None, (vocab, vocab))
         huggingface_model.write(loaded, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_what_is_missing_is_named(trained, tmp_path, monkeypatch):
-    more = dict(format="huggingface", output=tmp_path / "out")
-    refused("export.py", "Marian has no such", logdir=trained("legacy")["logdir"], **more)
-    monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(InputError, match="pip install safetensors"):
-        import_optional("safetensors.numpy")
-    assert not [*tmp_path.iterdir()]
 
 
 # The class itself --------------------------------------------------------------

@@ -22,7 +22,7 @@ import prepro
 from bleu import bleu_score
 from conftest import GOLDEN, decoder, sample_pairs, slow, transformer
 from data_load import load_test_data, load_train_data
-from hparams import Hyperparams, make_hparams
+from hparams import Hyperparams
 from ids import BOS, EOS, PAD
 from processes import ROOT
 from search import greedy
@@ -57,7 +57,7 @@ def sample(configure):
         Path(path).write_text("<mteval>\n" * name.endswith("test") + "\n".join(lines), "utf-8")
     fields = dict(maxlen=9, min_cnt=2, batch_size=8, dropout_rate=0.0, **SIZES)
     configure(**fields, num_epochs=2, logdir="logdir/mini")
-    prepro.main(make_hparams({}))
+    prepro.main({})
     mini.make_vocab(mini.hp.source_train, "de.vocab.tsv")
     mini.make_vocab(mini.hp.target_train, "en.vocab.tsv")
     return fields
@@ -205,7 +205,7 @@ def test_the_sample_has_the_hyperparameters_of_make_demo():
 
 def test_text_to_arrays_is_that_of_the_project(sample):
     hp = Hyperparams(**sample)
-    vocabs = load_vocabs(hp)
+    vocabs = load_vocabs(hp.preprocessed, hp)
     for vocab, load in zip(vocabs, (mini.load_de_vocab, mini.load_en_vocab), strict=True):
         path = Path(mini.PREPROCESSED) / vocab.path.name
         assert vocab.path != path and vocab.path.read_bytes() == path.read_bytes()
@@ -235,7 +235,7 @@ def test_a_batch_is_full_and_an_epoch_repeats_no_pair(sample):
 @pytest.mark.parametrize("sinusoid", [False, True])
 def test_a_copied_model_gives_the_same_translations(sample, configure, eager, sinusoid):
     configure(sinusoid=sinusoid)
-    vocabs = load_vocabs(Hyperparams(**sample))
+    vocabs = load_vocabs("preprocessed", Hyperparams(**sample))
     positions = "sinusoid" if sinusoid else "learned"
     model = transformer(*map(len, vocabs), positions=positions, maxlen=9, **SIZES)
     rng = np.random.default_rng(0)

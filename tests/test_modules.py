@@ -12,7 +12,6 @@ import modules
 import positions
 from conftest import BFLOAT16
 from helpers import random
-from hparams import make_hparams
 from model import DecoderBlock, EncoderBlock, InputEmbedding
 from modules import (
     AddAndNorm,
@@ -27,7 +26,7 @@ from modules import (
     label_smoothing,
     smoothed_cross_entropy,
 )
-from optimizer import FusedAdam, learning_rate, paper_rate
+from optimizer import FusedAdam
 from positions import LearnedPositions
 from variants import positions as other_positions
 from variants import rnn
@@ -305,29 +304,6 @@ def test_dropout_acts_in_training_only_and_not_by_default(make, count, drops):
     assert difference > 0.01 if drops else difference == 0
 
 
-def test_the_learning_rate_of_the_paper_rises_to_its_peak_and_falls():
-    rates = [paper_rate(step, 0.5, 10) for step in range(1, 41)]
-    np.testing.assert_allclose(rates[:10], 0.05 * np.arange(1, 11))
-    assert max(rates) == rates[9] and rates[39] == pytest.approx(0.25)
-
-
-def rates_of(total=30, **flags):
-    hp = make_hparams(dict(recipe="tiny", lr=0.5) | flags)
-    return [learning_rate(hp, step, step / total, total) for step in range(1, total + 1)]
-
-
-def test_the_linear_learning_rate_rises_to_its_peak_and_falls_to_one_percent():
-    rates = rates_of(warmup_steps=10)
-    np.testing.assert_allclose(rates[:10], 0.05 * np.arange(1, 11))
-    np.testing.assert_allclose(rates[9:29], 0.025 * np.arange(20, 0, -1))
-    assert rates[29] == 0.005
-    assert np.argmax(rates_of(100)) == 9 and np.argmax(rates_of(20_000)) == 999  # chosen
-
-
-def test_a_learning_rate_without_a_schedule_is_constant():
-    assert {*rates_of(schedule="constant")} == {0.5}
-
-
 def plain_loss(logits):
     """The formula that `smoothed_cross_entropy` equals."""
     labels = label_smoothing(tf.one_hot(IDS, logits.shape[-1]))
@@ -384,7 +360,7 @@ def test_adam_is_that_of_keras():
     start, results = [random(3, 4), random(5)], []
     for optimizer in (FusedAdam, keras.optimizers.Adam):
         weights = [keras.Variable(values) for values in start]
-        optimizer = optimizer(0.01, 0.9, 0.98, 1e-9)
+        optimizer = optimizer(0.0, 0.9, 0.98, 1e-9)
         optimizer.build(weights)
         for step in range(6):
             optimizer.learning_rate.assign(0.01 / (1 + step))

@@ -25,7 +25,8 @@ from conftest import (
     transformer,
     write_corpus,
 )
-from helpers import ODD_LINES, load, read_test_sentences, refused, run_main, run_translate
+from data_load import encode_lines
+from helpers import ODD_LINES, load, read_test_sentences, run_main, run_translate
 from hparams import make_hparams
 from ids import BOS, EOS, PAD
 from inference import SearchDecoder
@@ -156,26 +157,6 @@ def test_graphs_compute_what_the_model_computes(tmp_path, fields):
         newest = rng.integers(4, 50, rows).astype(np.int32)
 
 
-@slow
-def test_int8_is_smaller_and_translates(tmp_path):
-    sample = str(ROOT / "docs" / "sample_model")
-    folder = export(dict(logdir=sample), tmp_path / "int8", quantization="int8")
-    parameters = load(dict(logdir=sample)).model.count_params()
-    for name in ("encoder.onnx", "step.onnx"):  # float32 has four bytes per parameter
-        assert (folder / name).stat().st_size < 2 * parameters
-    lines = [pair[0] for pair in sample_pairs(30, seed=1)]
-    text = "".join(f"{line}\n" for line in lines).encode()
-    ours, _ = run_translate(dict(logdir=sample), text, protect=False)
-    pairs = zip(translate_with_python(folder, text).splitlines(), ours.splitlines(), strict=True)
-    assert sum(theirs == our for theirs, our in pairs) > 15
-
-
-def test_searches_that_it_lacks_are_refused(trained, tmp_path):
-    flags = dict(logdir=trained("tiny")["logdir"], format="onnx", output=tmp_path / "out")
-    refused("export.py", "the ONNX search has no temperature", no_repeat_ngram=2, **flags)
-    assert not [*tmp_path.iterdir()]
-
-
 # JavaScript ----------------------------------------------------------------------
 
 
@@ -293,8 +274,6 @@ def test_the_page_translates(exported, runtime, tmp_path):
     lines = read_test_sentences(flags["source_test"]).raw[:8]
     ours = SearchDecoder(load(dict(logdir=flags["logdir"], beam=4)))
     vocabs, hp = ours.loaded.vocabs, ours.loaded.hp
-    from data_load import encode_lines
-
     expected = [best.text for [best] in ours(encode_lines(lines, vocabs[0], hp)[0])]
     with served(folder) as address, chromium() as driver:
         driver.get(address)  # without the runtime, and without a network

@@ -16,7 +16,6 @@ from conftest import (
 from helpers import SIZES, random
 from hparams import make_hparams
 from modules import MultiheadAttention
-from runtime.errors import InputError
 from test_rnn import gru_step
 
 pytestmark = pytest.mark.usefixtures("seed")
@@ -105,6 +104,8 @@ def test_hierarchical_positions_after_the_last_have_the_vectors_of_the_last_bloc
     np.testing.assert_array_equal(vectors[4:6], vectors[2:4])
     np.testing.assert_array_equal(vectors[6:8], vectors[2:4])
     assert np.abs(vectors[2:4] - vectors[:2]).max() > 0.1
+    hp = make_hparams(dict(recipe="tiny", positions="hierarchical", maxlen=2))
+    assert hp.max_input_tokens == 4
 
 
 def shaw(weights, q, k, i, j, _):
@@ -295,17 +296,3 @@ def test_only_without_positions_the_encoder_does_not_see_the_order(name):
     one, other = model.encode(sentence).numpy(), model.encode(sentence[:, order]).numpy()
     difference = np.abs(one[:, order] - other).max()
     assert (difference < 1e-5) == (name == "none") and (difference < 1e-5 or difference > 1e-3)
-
-
-def test_flags_that_do_not_fit_the_positions():
-    odd = dict(hidden_units=15, num_heads=3)
-    for name, message in (
-        ("rotary", "head_units is 5, and positions rotary must divide it by two"),
-        ("complex", "hidden_units is 15, and positions complex must divide it by two"),
-    ):
-        with pytest.raises(InputError, match=message):
-            make_hparams(dict(positions=name) | odd)
-    with pytest.raises(InputError, match="bpe_dropout 0.1 needs positions without an end"):
-        make_hparams(dict(recipe="tiny", positions="learned", bpe_dropout=0.1))
-    hp = make_hparams(dict(recipe="tiny", positions="hierarchical", maxlen=3))
-    assert hp.max_input_tokens == 9  # later positions have no vectors of their own

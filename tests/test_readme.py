@@ -191,11 +191,11 @@ def test_the_lock_has_all_requirements_with_checksums():
 
 # docs/development.md, Layout: a file imports from its own floor and from those below.
 FLOORS = (
-    "choices manifest hparams ids",
+    "choices hparams ids",
     "attention modules positions model search optimizer training_step",
     "variants.attention variants.positions variants.rnn variants.ensemble variants.muon",
-    "segments formats text eval_sets spans forms paragraphs vocab overlap shifts data_load bleu",
-    "trained_models variable_names checkpoint inference protected score model_card trainer",
+    "segments text eval_sets spans forms paragraphs vocab overlap shifts data_load bleu",
+    "variable_names checkpoint inference protected score model_card trainer",
     "prepro train eval translate serve export mini",
 )
 

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import prepro
+import translate
 from choices import ATTENTION_SCORES
 from conftest import (
     GOLDEN,
@@ -26,6 +27,7 @@ from modules import shift_right
 from monitor.attention_maps import alignments
 from optimizer import FusedAdam
 from processes import Forked, forked_script
+from runtime.errors import InputError
 from training_step import make_train_step
 from variable_names import variables_by_2017_name
 from variants.rnn import CELLS, LAYERS
@@ -271,8 +273,7 @@ def test_training_resumes_and_gives_the_same(tmp_path):
     """
     flags = write_corpus(tmp_path, sample_pairs(60), sample_pairs(10, seed=1))
     flags |= dict(recipe="rnn_attention", cell="lstm", hidden_units=16, vocab_size=200)
-    flags |= dict(batch_size=20, num_epochs=2)  # three batches per epoch
-    flags |= dict(schedule="constant")  # it does not depend on the end
+    flags |= dict(batch_size=20, num_epochs=2, schedule="constant")  # three batches per epoch
     flags |= dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
     run_main(prepro, flags)
     for logdir, parts in (("complete", [0]), ("parts", [2, 3, 0])):
@@ -311,9 +312,12 @@ def test_a_trained_model_is_used_like_a_transformer(trained, tmp_path):
     refused("export.py", "CTranslate2 has no such model", **more)
 
 
-def test_a_model_without_attention_has_none_to_show():
+def test_a_model_without_attention_has_none_to_show(monkeypatch):
     hp = make_hparams(dict(recipe="rnn", hidden_units=16, vocab_size=13))
-    assert not hp.has_attention
+    monkeypatch.setattr(translate, "load_model", lambda given: LoadedModel([], hp, None, ()))
+    for name, value in (("attention", "a.png"), ("alignments", "a")):
+        with pytest.raises(InputError, match="attention and alignments need a model with attent"):
+            translate.main({name: value})
     X = RaggedIds.from_lists([[5, 6, 3]])
     (weights,) = alignments(LoadedModel([], hp, make_model(hp, 13, 13), ()), X, X)
     assert weights.shape == (3, 3) and not weights.any()

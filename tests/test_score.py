@@ -9,14 +9,13 @@ import pytest
 import translate
 from conftest import slow
 from data_load import encode_lines
-from helpers import load, read_test_sentences, refused, run_main
+from helpers import load, read_test_sentences, run_main, translated
 from hparams import make_hparams
 from ids import EOS, SPECIALS
 from inference import LoadedModel
 from model import make_model
 from monitor import attention_maps
 from monitor.attention_maps import word_alignments, word_indices
-from processes import forked_script
 from score import LineScore, Scorer
 from vocab import WordVocab
 
@@ -59,36 +58,29 @@ def test_the_right_translation_is_more_likely_than_another_one(loaded):
     assert given > others
 
 
-def test_a_side_that_is_too_long_has_no_score(trained, tmp_path):
-    flags = trained("legacy")  # at most 14 words
-    for name, lines in (
-        ("in", ["der Hund", "der Hund", "Hund " * 15, "Hund " * 14]),
-        ("given", ["the dog", "dog " * 15, "the dog", "dog " * 14]),
-    ):
-        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
-    done = forked_script(
-        "translate.py",
-        **dict(logdir=flags["logdir"], source=tmp_path / "in", score=tmp_path / "given"),
-    )
-    assert done.returncode == 0, done.stderr
-    assert [line.startswith("nan\tnan") for line in done.stdout.splitlines()] == [0, 1, 1, 0]
-    assert "2 of 4 lines" in done.stderr
+def score_lines(flags, folder, lines, texts, **more):
+    """Score translations of lines with translate.py: the lines of the output."""
+    (folder / "given").write_text("".join(f"{text}\n" for text in texts), "utf-8")
+    return translated(flags, folder, lines, score=folder / "given", **more)
 
 
-def test_scores_of_found_translations_are_those_of_the_search(trained, tmp_path):
+def test_a_side_that_is_too_long_has_no_score(trained, tmp_path, capsys):
+    lines = ["der Hund", "der Hund", "Hund " * 15, "Hund " * 14]
+    texts = ["the dog", "dog " * 15, "the dog", "dog " * 14]
+    found = score_lines(trained("legacy"), tmp_path, lines, texts)  # reads at most 14 words
+    assert [line == "nan\tnan" for line in found] == [False, True, True, False]
+    assert "2 of 4 lines" in capsys.readouterr().err
+
+
+def test_scores_of_found_translations_are_those_of_the_search(trained, tmp_path, capsys):
     """In a model of words: with subwords, the search leaves out <UNK>, which has a probability."""
     flags = trained("legacy")
-    more = dict(logdir=flags["logdir"], source=flags["source_test"])
-    done = forked_script("translate.py", **more, beam=3, nbest=2, alpha=0.0)
-    found = [line.split(" ||| ") for line in done.stdout.splitlines()]
-    source, target = tmp_path / "source", tmp_path / "target"
     lines = read_test_sentences(flags["source_test"]).raw
-    source.write_text("".join(f"{lines[int(number)]}\n" for number, _, _ in found), "utf-8")
-    target.write_text("".join(f"{text}\n" for _, text, _ in found), "utf-8")
-    more = dict(logdir=flags["logdir"], source=source, score=target, output=tmp_path / "out")
-    done = forked_script("translate.py", **more)
-    assert done.returncode == 0, done.stderr
-    lines = (tmp_path / "out").read_text().splitlines()
+    found = translated(flags, tmp_path, lines, beam=3, nbest=2, alpha=0.0)
+    found = [line.split(" ||| ") for line in found]
+    sources, texts = [lines[int(number)] for number, *_ in found], [text for _, text, _ in found]
+    lines = score_lines(flags, tmp_path, sources, texts)
+    printed = capsys.readouterr().err
     rows = [tuple(map(float, line.split("\t"))) for line in lines]
     assert len(rows) == len(found) > 30
     # A text may also be tokenized in another way than the search found it.
@@ -96,27 +88,21 @@ def test_scores_of_found_translations_are_those_of_the_search(trained, tmp_path)
     equal = [abs(logp - float(score)) < 2e-3 for (logp, _), (_, _, score) in pairs]
     assert sum(equal) > 0.5 * len(equal)
     scored = [logp for logp, _ in rows if not math.isnan(logp)]
-    assert f"{len(scored)} of {len(rows)} lines" in done.stderr
-    total = float(re.search(r"log-probability (-[\d.]+)", done.stderr)[1])
+    assert f"{len(scored)} of {len(rows)} lines" in printed
+    total = float(re.search(r"log-probability (-[\d.]+)", printed)[1])
     assert total == pytest.approx(sum(scored), abs=0.01)
 
 
-def test_empty_lines_and_alignments_keep_their_places(trained, tmp_path):
-    source, target, out, aligned = (
-        tmp_path / name for name in ("source", "target", "out", "align")
-    )
-    source.write_text("Der Hund schläft.\n\nDer Hund\nDie Katze\n", "utf-8")
-    target.write_text("The dog sleeps.\nThe cat\n \nThe cat\n", "utf-8")
-    more = dict(source=source, score=target, output=out, alignments=aligned)
-    done = forked_script("translate.py", logdir=trained("tiny")["logdir"], **more)
-    assert done.returncode == 0, done.stderr
-    rows = out.read_text().splitlines()
+def test_empty_lines_and_alignments_keep_their_places(trained, tmp_path, capsys):
+    lines = ["Der Hund schläft.", "", "Der Hund", "Die Katze"]
+    texts, aligned = ["The dog sleeps.", "The cat", " ", "The cat"], tmp_path / "align"
+    rows = score_lines(trained("tiny"), tmp_path, lines, texts, alignments=aligned)
     assert rows[1] == rows[2] == "nan\tnan" and "nan" not in rows[0] + rows[3]
-    assert "2 of 4 lines" in done.stderr
-    lines = aligned.read_text().splitlines()
-    assert lines[1] == lines[2] == ""
-    assert [pair.split("-")[1] for pair in lines[0].split()] == ["0", "1", "2"]
-    assert {pair.split("-")[0] for pair in lines[3].split()} <= {"0", "1"}
+    assert "2 of 4 lines" in capsys.readouterr().err
+    links = aligned.read_text().splitlines()
+    assert links[1] == links[2] == ""
+    assert [pair.split("-")[1] for pair in links[0].split()] == ["0", "1", "2"]
+    assert {pair.split("-")[0] for pair in links[3].split()} <= {"0", "1"}
 
 
 def test_the_sums_are_those_of_all_blocks(trained, tmp_path, monkeypatch, capsys):
@@ -186,36 +172,10 @@ def test_the_largest_maxlen_of_learned_positions():
 @slow
 def test_alignments_of_nbest_lists_have_a_line_for_each(trained, tmp_path):
     flags = trained("tiny")
-    more = dict(source=flags["source_test"], beam=3, nbest=2, alignments=tmp_path / "align")
-    done = forked_script("translate.py", logdir=flags["logdir"], **more)
-    found, aligned = done.stdout.splitlines(), (tmp_path / "align").read_text().splitlines()
+    lines = read_test_sentences(flags["source_test"]).raw
+    more = dict(beam=3, nbest=2, alignments=tmp_path / "align")
+    found = translated(flags, tmp_path, lines, **more)
+    aligned = more["alignments"].read_text().splitlines()
     assert len(found) == len(aligned) > 30
     for line, pairs in zip(found, aligned, strict=True):
         assert len(pairs.split()) == len(line.split(" ||| ")[1].split())
-
-
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        (dict(source="-"), ("needs the file of the sources, --source. Give --source",)),
-        (dict(nbest=2, beam=2), ("nbest 2 needs translations",)),
-        (dict(attention="out.png"), ("attention out.png needs translations",)),
-        (dict(alpha=1), ("alpha has no effect: with --score",)),
-        (dict(score="nowhere"), ("nowhere: no such file", "--score")),
-        (dict(score="{two}"), ("30 lines, but", "has 2", "Make line n")),
-        (dict(alignments="{folder}"), ("is a folder",)),
-    ],
-)
-def test_what_contradicts_score_is_refused(trained, tmp_path, change, words):
-    flags = trained("tiny")
-    (tmp_path / "two").write_text("a\nb\n")
-    change = {
-        name: value.format(two=tmp_path / "two", folder=tmp_path)
-        if isinstance(value, str)
-        else value
-        for name, value in change.items()
-    }
-    given = dict(logdir=flags["logdir"], source=flags["source_test"], score=flags["target_test"])
-    output = tmp_path / "out"
-    refused("translate.py", *words, **given | dict(output=output) | change)
-    assert not output.exists()

@@ -13,7 +13,6 @@ from conftest import slow, slow_unless
 from hparams import make_hparams
 from inference import make_search
 from model import make_model
-from runtime.errors import InputError
 from search import (
     beam_search,
     greedy,
@@ -475,11 +474,6 @@ def test_a_model_draws_by_its_seed_and_by_the_sentence():
     np.testing.assert_array_equal(translate(x), ids)
     np.testing.assert_array_equal(translate(np.pad(x[:1], [(0, 0), (0, 5)]))[0], ids[0])
     assert (ids[0] != translator(seed=1)(x)[0]).any() and (ids[0] != ids[1]).any()
-
-
-def test_sampling_contradicts_a_beam():
-    with pytest.raises(InputError, match="temperature 1.0 needs --beam 1, and it is 5. Draw"):
-        make_hparams(dict(recipe="tiny", temperature=1.0))
 
 
 # Repetitions and <UNK> -------------------------------------------------------------------

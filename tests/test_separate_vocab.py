@@ -9,12 +9,11 @@ import tensorflow as tf
 import prepro
 import train
 from conftest import SMALL, sample_pairs, slow, write_corpus
-from helpers import load, read_test_sentences, run_main, tensorflow_text
+from helpers import load, read_test_sentences, run_main, tensorflow_text, vocabs_of
 from hparams import make_hparams
 from inference import Translator
 from processes import forked_script
 from runtime.errors import InputError
-from vocab import load_vocabs
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +37,7 @@ def flags(text):
 def test_each_language_has_its_own_subwords(text):
     names = {path.name for path in Path(text["preprocessed"]).glob("*.model")}
     assert names == {"bpe.de.model", "bpe.en.model"}
-    source, target = load_vocabs(make_hparams(text))
+    source, target = vocabs_of(text)
     assert len(source) != len(target)
     (german,), (english,) = source.encode(["über"]), target.encode(["über"])
     assert source.decode(german) == "über" and target.decode(english) != "über"
@@ -103,8 +102,8 @@ def test_training_resumes_with_the_same_vocabularies(flags, tmp_path, capsys):
 @pytest.mark.parametrize(
     "fields, message",
     [
-        (dict(recipe="tiny"), "tied_embeddings needs --joint_vocab"),
-        (dict(recipe="legacy"), "joint_vocab False needs --tokenizer bpe"),
+        (dict(recipe="tiny"), "tied_embeddings needs one vocabulary"),
+        (dict(recipe="legacy"), "joint_vocab needs --tokenizer bpe"),
     ],
 )
 def test_flags_that_contradict_each_other(fields, message):
@@ -113,5 +112,5 @@ def test_flags_that_contradict_each_other(fields, message):
 
 
 def test_a_size_that_a_side_does_not_have(text):
-    with pytest.raises(InputError, match="bpe.de.model: holds .*, but --vocab_size is 123"):
-        load_vocabs(make_hparams(text | dict(vocab_size=123)))
+    with pytest.raises(InputError, match="bpe.de.model: .* do not fit vocab_size 123"):
+        vocabs_of(text | dict(vocab_size=123))

@@ -19,11 +19,8 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from browser import chromium, wait_for, wait_for_text
 from conftest import slow
-from data_load import encode_lines
 from helpers import load, read_test_sentences, refused
-from ids import RaggedIds
-from inference import SearchDecoder, token_log_probs
-from monitor.attention_maps import append_eos
+from inference import SearchDecoder
 from paragraphs import Paragraph, split_lines
 from processes import ROOT, Forked, command_line
 from protected import make_translator
@@ -61,20 +58,23 @@ def server_of(request, trained):
 
 
 @contextlib.contextmanager
-def serving(flags, *more):
-    """Start serve.py with the model that `flags` trained, and yield the address of the page.
-
-    Args:
-      more: other flags, as words of a command line.
-    """
-    options = dict(logdir=flags["logdir"], port=0, nbest=3, beam=1)
-    with Forked(["serve.py", *command_line(options), *more]) as process:
-        address = next((line.split()[0] for line in process.stdout if "http" in line), "")
-        assert address.startswith("http://127.0.0.1:"), process.stderr.read()
+def started(flags, **more):
+    """Start serve.py with the model that `flags` trained: the process, and its port."""
+    options = dict(logdir=flags["logdir"], port=0, nbest=3, beam=1) | more
+    with Forked(["serve.py", *command_line(options)]) as process:
+        line = next((line for line in process.stdout if "http" in line), "")
+        assert line.startswith(f"http://{options.get('host', '127.0.0.1')}:"), process.stderr.read()
         try:
-            yield address
+            yield process, int(line.split()[0].rpartition(":")[2])
         finally:
             process.terminate()
+
+
+@contextlib.contextmanager
+def serving(flags, **more):
+    """The same: the address of the page."""
+    with started(flags, **more) as (_, port):
+        yield f"http://127.0.0.1:{port}"
 
 
 def ask(server, path="translate", **fields):
@@ -340,7 +340,7 @@ def test_a_sentence_of_a_text_has_the_symbol_of_its_target_language():
 
 def test_concurrent_requests_are_translated_as_single_ones(server_of):
     flags, server = server_of
-    lines = [*read_test_sentences(flags["source_test"])[1], "", "我", "<b>&</b>"]
+    lines = [*read_test_sentences(flags["source_test"]).raw, "", "我", "<b>&</b>"]
     with concurrent.futures.ThreadPoolExecutor(16) as threads:
         answers = [*threads.map(lambda line: ask(server, text=line), lines)]
     loaded = load(dict(logdir=flags["logdir"], beam=3))
@@ -382,25 +382,17 @@ def test_a_translation_of_the_maximum_length_is_truncated(server):
 
 
 def test_a_random_translation_is_one(trained):
-    options = dict(logdir=trained("tiny")["logdir"], port=0, nbest=3, beam=1)
-    options |= dict(temperature=1.0, host="0.0.0.0")
-    with Forked(["serve.py", *command_line(options)]) as process:
-        address = next((line.split()[0] for line in process.stdout if "http" in line), "")
-        server = f"http://127.0.0.1:{address.rpartition(':')[2]}"
+    with serving(trained("tiny"), temperature=1.0, host="0.0.0.0") as server:
         one, again = (ask(server, text="Der Hund schläft.") for _ in "ab")
-        process.terminate()
-    assert address.startswith("http://0.0.0.0:")
     assert one == again and one[0] == 200 and len(one[1]["translations"]) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_during_a_request_prints_one_line(flags, number):
-    with Forked(["serve.py", "--logdir", flags["logdir"], "--port", "0"]) as process:
-        address = next((line.split()[0] for line in process.stdout if "http" in line), "")
+    with started(flags) as (process, port):
         body = json.dumps(dict(text="Hund " * 400)).encode()
-        port = int(address.rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
-            head = f"POST /translate HTTP/1.1\r\nHost: {address[7:]}\r\n"
+            head = f"POST /translate HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
             head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
             client.sendall(head.encode() + body)
             time.sleep(0.2)  # so that the translation begins on most machines
@@ -420,7 +412,7 @@ def test_an_address_that_is_not_free(flags, server):
 
 def test_a_look_inside_is_answered(server_of):
     flags, server = server_of
-    text = read_test_sentences(flags["source_test"])[1][0]
+    text = read_test_sentences(flags["source_test"]).raw[0]
     _, translated = ask(server, text=text)
     fields = dict(text=text, translation=2, kind="decoder", block=1, head=2)
     status, answer = ask(server, "look/attention", **fields)
@@ -441,26 +433,12 @@ def test_a_look_inside_is_answered(server_of):
 @pytest.mark.parametrize("prefix", ["They", "The 猫"])  # the second one has an unknown character
 def test_a_prefix_is_continued(server_of, prefix):
     flags, server = server_of
-    source = read_test_sentences(flags["source_test"])[1][0]
+    source = read_test_sentences(flags["source_test"]).raw[0]
     status, answer = ask(server, text=source, prefix=prefix)
     assert status == 200 and answer["translations"]
     for translation in answer["translations"]:
         assert translation["text"].startswith(prefix)
         assert all(0 <= probability <= 1 for probability in translation["probabilities"])
-
-
-def test_probabilities_multiply_to_the_score(trained):
-    """With one hypothesis and no length penalty."""
-    flags = trained("tiny")
-    loaded = load(dict(logdir=flags["logdir"], beam=2, alpha=0.0))
-    _, hp, model, vocabs = loaded
-    lines = read_test_sentences(flags["source_test"])[1][:10]
-    X, *_ = encode_lines(lines, vocabs[0], hp)
-    best = [hypotheses[0] for hypotheses in SearchDecoder(loaded)(X)]
-    Y = RaggedIds.from_lists([append_eos(own.ids, hp) for own in best])
-    for row, own in enumerate(best):
-        logp = token_log_probs(model, X.pad([row]), Y.pad([row]))
-        assert np.sum(logp) == pytest.approx(own.score, abs=0.02)
 
 
 # Paragraphs and HTML ------------------------------------------------------------
@@ -480,7 +458,7 @@ def sample_server():
 @pytest.fixture(scope="module")
 def unsplit_server():
     """The same with --no-split."""
-    with serving(dict(logdir=str(ROOT / "docs" / "sample_model")), "--no-split") as address:
+    with serving(dict(logdir=str(ROOT / "docs" / "sample_model")), split=False) as address:
         yield address
 
 
@@ -616,7 +594,7 @@ return faults;
 
 
 def test_the_page(flags, server):
-    source, second = read_test_sentences(flags["source_test"])[1][:2]
+    source, second = read_test_sentences(flags["source_test"]).raw[:2]
     best = [own["text"] for own in ask(server, text=source)[1]["translations"]]
     with chromium() as driver:
         from selenium.webdriver.common.action_chains import ActionChains

@@ -1,45 +1,36 @@
 """Gradient accumulation and clipping, in one step and in a training."""
 
-import copy
+import contextlib
 import dataclasses
-import functools
 import inspect
 import math
-import os
-import signal
-import types
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tqdm import tqdm
 
-import checkpoint
 import inference
 import prepro
-import train
 import trainer
 import training_step
+from checkpoint import load_model_weights
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import load_test_data, load_train_data
-from helpers import dev_scores, latest, parameters, run_main, saved_rows, scalars
+from helpers import run_main
 from hparams import make_hparams
-from ids import RaggedIds
 from model import make_model
 from modules import divergence_of_halves
 from optimizer import GradientSum
-from processes import Forked
 from runtime.errors import InputError
 from training_step import StepMetrics, make_train_step
 from vocab import load_vocabs
 
 STRATEGY = tf.distribute.get_strategy()
 LR = 1.0  # with a small one, a change of a parameter would be rounded more
-
-
-def run_training(flags):
-    run_main(train, flags)
 
 
 @pytest.fixture(params=["tiny", "legacy"])
@@ -171,80 +162,39 @@ def test_consistency_without_dropout_changes_nothing(model, batches):
         np.testing.assert_allclose(gradient, expected, atol=1e-5)
 
 
+# In a training ---------------------------------------------------------------------
+
+
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    """The flags of a text with its vocabularies."""
-    flags = write_corpus(tmp_path_factory.mktemp("text"), sample_pairs(100)) | SMALL
-    flags |= dict(batch_size=8, num_epochs=2, save_steps=0, deterministic=True)
+    """The flags of a text with its vocabularies, which is also the development set."""
+    flags = write_corpus(tmp_path_factory.mktemp("text"), sample_pairs(20)) | SMALL
+    flags |= {f"{side}_dev": flags[f"{side}_test"] for side in ("source", "target")}
     run_main(prepro, flags)
-    return flags
+    return flags | dict(batch_size=8)
 
 
-@pytest.fixture
-def flags(text, tmp_path):
-    return text | dict(logdir=str(tmp_path / "logdir"))
-
-
-def train_interrupted(flags):
-    """Train, and press Ctrl-C in the first batch of the second step."""
-    make_function, calls = training_step.batch_function, []
-
-    def interrupting(*args):
-        step = make_function(*args)
-
-        def call(x, y):
-            calls.append(x)
-            if len(calls) == 6:
-                os.kill(os.getpid(), signal.SIGINT)
-            return step(x, y)
-
-        call.get_concrete_function = step.get_concrete_function
-        return call
-
-    training_step.batch_function = interrupting
-    run_main(train, flags)
-
-
-@slow
-def test_a_run_that_accumulates_is_resumed_at_an_update(flags, tmp_path):
-    """12 batches per epoch are 3 steps: of 5 batches, of 5, and of the last 2."""
-    flags |= dict(accumulate=5, clip_norm=0.5)
-    uninterrupted, resumed = (
-        flags | dict(logdir=str(tmp_path / name)) for name in ("uninterrupted", "resumed")
-    )
-    with Forked(functools.partial(run_training, uninterrupted)) as process:
-        assert process.wait() == 0, process.stderr.read()
-    assert latest(uninterrupted["logdir"]).name == "model_epoch_02_gs_6.npz"
-    with Forked(functools.partial(train_interrupted, resumed)) as process:
-        assert process.wait() != 0
-    assert latest(resumed["logdir"]).name == "model_epoch_01_gs_2.npz"
-    with Forked(functools.partial(run_training, resumed)) as process:
-        assert process.wait() == 0, process.stderr.read()
-    np.testing.assert_equal(*(parameters(run["logdir"]) for run in (uninterrupted, resumed)))
-    curves = [scalars(run["logdir"])["mean_loss"].items() for run in (uninterrupted, resumed)]
-    assert curves[0] <= curves[1]  # with a point at the interruption
-
-
-def new_trainer(flags):
+def make_trainer(flags):
     hp = make_hparams(flags)
     vocabs = load_vocabs(hp.preprocessed, hp)
-    return trainer.Trainer(hp, vocabs, load_train_data(hp, vocabs))
+    dev = load_test_data(hp, vocabs, "dev")
+    return trainer.Trainer(hp, vocabs, load_train_data(hp, vocabs), dev)
 
 
 @pytest.fixture(scope="module")
 def made_once(text):
-    return new_trainer(text | dict(beta_2=0.97, epsilon=1e-7))
+    return make_trainer(text | dict(beta_2=0.97, epsilon=1e-7))
 
 
 @pytest.fixture
-def run(made_once, flags):
+def run(made_once, tmp_path):
     """A `Trainer` before its first step, of which all tests here have the model."""
-    run, values = copy.copy(made_once), made_once.model.get_weights()
-    run.hp = dataclasses.replace(run.hp, logdir=flags["logdir"])
-    run.log_seconds, run.bar = 0.0, types.SimpleNamespace()
-    Path(flags["logdir"]).mkdir()
-    yield run
-    run.model.set_weights(values)
+    values = made_once.model.get_weights()
+    made_once.hp = dataclasses.replace(made_once.hp, logdir=str(tmp_path / "logdir"))
+    made_once.rows, made_once.sums, made_once.bar = [], np.zeros(3), tqdm(disable=True)
+    made_once.log_seconds = made_once.report_seconds = 0.0
+    yield made_once
+    made_once.model.set_weights(values)
 
 
 def test_adam_has_the_values_of_the_flags(run):
@@ -254,7 +204,7 @@ def test_adam_has_the_values_of_the_flags(run):
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_the_training_step_has_the_values_of_the_flags(flags, monkeypatch, accumulate):
+def test_the_training_step_has_the_values_of_the_flags(text, monkeypatch, accumulate):
     """So has the function that adds up the other batches of --accumulate."""
     signature = inspect.signature(make_train_step)
 
@@ -264,89 +214,75 @@ def test_the_training_step_has_the_values_of_the_flags(flags, monkeypatch, accum
     monkeypatch.setattr(trainer, "make_train_step", bind)
     monkeypatch.setattr(trainer, "make_loss_fn", lambda *args: args)
     more = dict(label_smoothing=0.3, clip_norm=0.7, consistency=2.0, accumulate=accumulate)
-    run = new_trainer(flags | more | dict(temperature=2.0))
+    run = make_trainer(text | more | dict(temperature=2.0))
     step = run.train_step
     assert run.loss_fn == (run.model, 0.3)  # of the development set
     assert step["model"] is run.model and step["optimizer"] is run.optimizer
     for name, value in dict(smoothing=0.3, consistency=2.0, clip_norm=0.7, update=True).items():
         assert step[name] == value
     assert (step["gradient_sum"] is None) == (accumulate == 1)
-    assert run.accumulate_step == (step | dict(update=False) if accumulate > 1 else None)
+    expected = step | dict(update=False) if accumulate > 1 else None
+    assert run.accumulate_step == expected
     search = run.decode.loaded.hp
     assert (search.temperature, search.beam) == (0.0, 1)  # the dev set is translated greedily
 
 
-def test_in_mid_epoch_neither_side_of_the_text_may_change(run):
-    run.step = 1
-    run.save()
-    run.resume(run.rows)
-    for side in ("X", "Y"):
-        changed = run.data._replace(**{side: RaggedIds.from_lists([[4, 3]])})
-        run.digests = trainer.digest_of_batches(changed, run.hp), ""
-        with pytest.raises(InputError, match="the text, or a flag .* has changed since"):
-            run.resume(run.rows)
+def log(run, losses):
+    pending = [StepMetrics(*map(tf.constant, (loss, 0.5, 9.0))) for loss in losses]
+    run.log(pending, rate=0.1, progress=0.5)
+    assert not pending
 
 
-def steps_with(*losses):
-    return [StepMetrics(*map(tf.constant, (loss, 0.1, 9.0))) for loss in losses]
+def test_the_losses_of_the_epoch_are_added_and_the_last_one_is_shown(run):
+    log(run, [5.0, 4.0])
+    log(run, [3.0])
+    assert run.sums.tolist() == [3, 12, 1.5]
+    assert "mean_loss 3.000 acc 0.500" in run.bar.postfix
 
 
-@pytest.mark.parametrize("difference", [-0.1, 0.1, math.nan, math.inf])
-def test_the_loss_from_which_training_has_diverged(run, difference):
-    run.bar.set_postfix_str = lambda text, refresh: shown.append(text)
-    shown, limit = [], 10 + 3 * math.log(len(run.vocabs[1]))
-    pending = steps_with(limit, limit + 2 * difference)
-    if difference == -0.1:
-        run.log(pending, rate=0.1, progress=0.5)
-        assert shown[0].startswith(f"mean_loss {limit - 0.2:.3f} acc 0.100, ") and not pending
-        np.testing.assert_allclose(run.sums, [2, 2 * limit - 0.2, 0.2], rtol=1e-6)
-    else:
-        with pytest.raises(InputError, match="mean_loss is .* at step 0. The last good check"):
-            run.log(pending, rate=0.1, progress=0.5)
+@pytest.mark.parametrize("loss, diverged", [(-0.1, False), (0.1, True), (math.nan, True)])
+def test_the_loss_from_which_training_has_diverged(run, loss, diverged):
+    loss += 10 + 3 * math.log(len(run.vocabs[1]))
+    problem = pytest.raises(InputError, match=r"mean_loss is .* at step 0. The last good .* None")
+    with problem if diverged else contextlib.nullcontext():
+        log(run, [loss])
 
 
 def test_bad_parameters_are_not_saved(run):
     """The loss of the last step was computed before its update."""
+    log(run, [5.0])
     run.model.trainable_variables[3].assign(run.model.trainable_variables[3] * math.nan)
     with pytest.raises(InputError, match="is not finite after step 0"):
         run.save()
-    assert not [*Path(run.hp.logdir).iterdir()]
+    assert not Path(run.hp.logdir).exists()
 
 
 def test_the_dev_loss_is_the_mean_over_all_tokens(run, monkeypatch):
     """It is near that of equal probabilities before training, and not an integer."""
     monkeypatch.setattr(inference, "MAX_BATCH_SOURCE_TOKENS", 45)  # three sentences
-    dev = load_test_data(run.hp, run.vocabs)
-    loss = trainer.mean_loss(run.loss_fn, dev.data, run.hp.pad_to)
-    total, count = run.loss_fn(dev.data.X.pad(width=15), dev.data.Y.pad(width=15))
+    data = run.dev.data
+    loss = trainer.mean_loss(run.loss_fn, data, run.hp.pad_to)
+    total, count = run.loss_fn(data.X.pad(width=15), data.Y.pad(width=15))
     assert loss == pytest.approx(float(total / tf.cast(count, tf.float32)), rel=1e-5)
     assert abs(loss - round(loss)) > 1e-3
 
 
-@slow
-def test_the_best_checkpoint_follows_the_metric(flags, monkeypatch):
+def test_the_best_checkpoint_follows_the_metric(run, monkeypatch, capsys):
     """The scores of another metric are not compared with its scores."""
-    sides = {f"{side}_dev": flags[f"{side}_test"] for side in ("source", "target")}
-    flags = flags | sides | dict(keep_checkpoints=9)
-    scores = dict(bleu=iter([10.0] * 3), chrf=iter([50.0, 60.0, 40.0]))
-
-    def corpus_score(name, dev, got, lang):
-        assert lang == "en" and len(got) == len(dev.data.X)
-        return next(scores[name]), ""
-
-    monkeypatch.setattr(trainer, "corpus_score", corpus_score)
-    monkeypatch.setattr(trainer, "SearchDecoder", lambda loaded, **_: fake_decode(loaded))
-    run_main(train, flags | dict(num_epochs=2, metric="chrf"))
-    first, second = saved_rows(flags["logdir"])
-    assert checkpoint.best_row([first, second]) == second
-    assert (first.score, second.score) == (50.0, 60.0)
-    run_main(train, flags | dict(num_epochs=3, metric="bleu"))
-    *others, last = saved_rows(flags["logdir"])
-    assert [*dev_scores(flags["logdir"]).values()] == [50.0, 60.0, 10.0]
-    assert checkpoint.best_row([*others, last]) == last
-
-
-def fake_decode(loaded):
-    assert loaded.vocabs[1].path.name == "en.vocab.tsv"  # that of the target
-    best = types.SimpleNamespace(text="a")
-    return lambda X: [[best]] * len(X)
+    monkeypatch.setattr(trainer.summaries, "write_attention", lambda *_: None)
+    scores = {}
+    monkeypatch.setattr(trainer, "corpus_score", lambda name, *_: (scores[name], ""))
+    monkeypatch.setattr(run, "decode", lambda X: [[SimpleNamespace(text="a")]] * len(X))
+    for step, (metric, bleu, chrf, best) in enumerate(
+        [("chrf", 10, 50, 1), ("chrf", 20, 60, 2), ("bleu", 5, 70, 3), ("chrf", 30, 55, 2)], 1
+    ):
+        scores.update(bleu=bleu, chrf=chrf)
+        run.hp = dataclasses.replace(run.hp, metric=metric)
+        run.step, run.sums = step, np.array([2, 9.0, 1.0])
+        run.evaluate_and_save()
+        assert run.rows[-1].score == run.scores[-1] == scores[metric]
+        (path,), _ = load_model_weights(run.hp.logdir, best=True)
+        assert path.stem == f"model_epoch_01_gs_{best}"
+        printed = capsys.readouterr().out
+        assert "mean_loss 4.500 acc 0.500, dev loss " in printed
+        assert f"BLEU {bleu:.2f} chrF {chrf:.2f}" in printed

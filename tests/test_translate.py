@@ -1,6 +1,5 @@
 """translate.py, as users and other programs run it."""
 
-import gzip
 import os
 import pty
 import re
@@ -8,10 +7,10 @@ import signal
 import struct
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+import eval
 import translate
 from conftest import sample_pairs, slow
 from helpers import (
@@ -22,12 +21,11 @@ from helpers import (
     run_translate,
     skip_search,
     translate_command,
+    translated,
 )
-from inference import (
-    restore_prefix,
-)
+from inference import restore_prefix
 from paragraphs import Splitter
-from processes import ROOT, Forked, forked, forked_script
+from processes import ROOT, Forked, forked_script
 from runtime.errors import InputError
 
 LONG_LINE = max(range(len(ODD_LINES)), key=lambda i: len(ODD_LINES[i].split()))
@@ -56,12 +54,12 @@ def test_each_input_line_gives_one_output_line(model):
         assert lines[5] == "" and f"{truncated} (first: line {1 + LONG_LINE}). With" in stderr
 
 
-def test_translations_equal_those_of_eval(tiny):
-    sources = read_test_sentences(tiny["source_test"])[1]
-    out, _ = run_translate(tiny, "".join(f"{line}\n" for line in sources).encode(), beam=2)
-    done = forked_script("eval.py", logdir=tiny["logdir"], results=tiny["results"], beam=2)
-    text = Path(re.search(r"Full results: (.+)", done.stdout)[1]).read_text("utf-8")
-    assert out.splitlines() == re.findall(r"^- got: (.*)", text, re.MULTILINE)
+def test_translations_equal_those_of_eval(tiny, tmp_path):
+    lines = read_test_sentences(tiny["source_test"]).raw
+    run_main(eval, dict(logdir=tiny["logdir"], results=str(tmp_path), beam=2))
+    (path,) = tmp_path.iterdir()
+    found = re.findall(r"^- got: (.*)", path.read_text("utf-8"), re.MULTILINE)
+    assert translated(tiny, tmp_path, lines, beam=2) == found and len({*found}) > 3
 
 
 def test_a_line_is_translated_before_the_next_one_comes(tiny):
@@ -93,24 +91,13 @@ def test_it_can_be_stopped_while_it_waits_for_lines(tiny, number):
     assert "Traceback" not in stderr and "Fatal" not in stderr
 
 
-def test_a_source_that_is_named_like_a_temporary_file(tiny, tmp_path):
-    source, output = tmp_path / "out.tmp", tmp_path / "out"
-    source.write_text("Der Hund schläft\n", "utf-8")
-    given = dict(logdir=tiny["logdir"], source=str(source), output=str(output))
-    run_main(translate, given | dict(beam=1))
-    assert output.read_text("utf-8").strip() and source.read_text("utf-8") == "Der Hund schläft\n"
-
-
 @slow
-def test_very_long_lines_are_truncated(tiny, tmp_path):
+def test_very_long_lines_are_truncated(tiny, tmp_path, capsys):
     """A line of a million characters, and a word of a hundred thousand."""
-    source, output = tmp_path / "in", tmp_path / "out"
-    source.write_text(f"Der Hund\n{'a b' * 333_333}\n{'x' * 100_000}\nDer Hund\n", "utf-8")
-    given = dict(logdir=tiny["logdir"], source=source, output=output, beam=1)
-    done = forked_script("translate.py", **given)
-    assert done.returncode == 0 and "2 of 4 lines were truncated to 1023 tokens" in done.stderr
-    lines = output.read_text("utf-8").split("\n")
-    assert len(lines) == 5 and lines[0] == lines[3] != ""
+    lines = ["Der Hund", "a b" * 333_333, "x" * 100_000, "Der Hund"]
+    found = translated(tiny, tmp_path, lines, beam=1)
+    assert "2 of 4 lines were truncated to 1023 tokens" in capsys.readouterr().err
+    assert len(found) == 4 and found[0] == found[3] != ""
 
 
 SAMPLE = dict(logdir=str(ROOT / "docs" / "sample_model"))
@@ -132,15 +119,9 @@ def test_a_paragraph_for_one_of_several_target_languages(tmp_path, monkeypatch):
     monkeypatch.setattr(Splitter, "is_symbol", lambda *_: True)
     sentences = ["Der Hund schläft.", "Eine Frau singt sehr laut.", "Das Kind lacht."]
 
-    def translated(lines, split):
-        paths = {name: tmp_path / name for name in ("source", "output")}
-        paths["source"].write_text("".join(f"{line}\n" for line in lines), "utf-8")
-        given = {name: str(path) for name, path in paths.items()} | SAMPLE
-        run_main(translate, given | dict(split=split, beam=1))
-        return paths["output"].read_text("utf-8").splitlines()
-
-    texts = translated([f">>en<< {sentence}" for sentence in sentences], split=False)
-    whole = translated([f">>en<< {' '.join(sentences)}"], split=True)
+    lines = [f">>en<< {sentence}" for sentence in sentences]
+    texts = translated(SAMPLE, tmp_path, lines, beam=1)
+    whole = translated(SAMPLE, tmp_path, [f">>en<< {' '.join(sentences)}"], beam=1, split=True)
     assert whole == [" ".join(texts)]
 
 
@@ -153,63 +134,29 @@ def test_nothing_is_truncated_if_lines_are_split(trained, recipe):
     assert len(out.split("\n")[0].split()) > 20
 
 
-@pytest.mark.parametrize("flag", ["score", "prefix", "nbest", "alignments"])
-def test_flags_for_sentences_refuse_paragraphs(tmp_path, flag):
-    path = tmp_path / "in"
-    path.write_text("Der Hund schläft.\n", "utf-8")
-    value = 2 if flag == "nbest" else path
-    given = {"source": path, "split": True, "beam": 2, flag: value} | SAMPLE
-    if flag == "score":
-        del given["beam"]
-    refused("translate.py", "split needs", flag, **given)
-
-
-def test_several_translations_of_a_line(tiny, tmp_path):
-    source, output = tmp_path / "in", tmp_path / "out"
-    source.write_text("Der Hund schläft\n\nDie Frau singt\n")
-    done = forked_script(
-        "translate.py", logdir=tiny["logdir"], beam=4, nbest=3, source=source, output=output
-    )
-    assert done.returncode == 0 and done.stdout == ""
-    assert "translating: 3 lines" in done.stderr
-    rows = [line.split(" ||| ") for line in output.read_text("utf-8").splitlines()]
+def test_several_translations_of_a_line(tiny, tmp_path, capsys):
+    lines = ["Der Hund schläft", "", "Die Frau singt"]
+    found = translated(tiny, tmp_path, lines, beam=4, nbest=3)
+    assert "translating: 3 lines" in capsys.readouterr().err
+    rows = [line.split(" ||| ") for line in found]
     assert [row[0] for row in rows] == ["0"] * 3 + ["1"] + ["2"] * 3
     for hypotheses in (rows[:3], rows[4:]):
         scores = [float(score) for _, _, score in hypotheses]
         assert scores == sorted(scores, reverse=True) and scores[0] < 0
         assert len({text for _, text, _ in hypotheses}) == 3
-    best, _ = run_translate(tiny, source.read_bytes(), beam=4)
-    assert best.splitlines() == [rows[0][1], "", rows[4][1]]
+    assert translated(tiny, tmp_path, lines, beam=4) == [rows[0][1], "", rows[4][1]]
 
 
 def test_a_file_of_several_batches(tiny, tmp_path, monkeypatch):
     """Numbers and prefixes continue in the next batch."""
     monkeypatch.setattr("translate.MAX_BATCH_LINES", 1)
-    source, prefix, output = (tmp_path / name for name in ("in", "prefix", "out"))
-    source.write_text("Der Hund schläft\nDie Frau singt\nDie Katze läuft\n", "utf-8")
-    prefixes = ["The", "A cat", "They"]
+    prefix, prefixes = tmp_path / "prefix", ["The", "A cat", "They"]
     prefix.write_text("".join(f"{words}\n" for words in prefixes), "utf-8")
-    given = dict(source=str(source), prefix=str(prefix), output=str(output))
-    run_main(translate, dict(logdir=tiny["logdir"], beam=2, nbest=2) | given)
-    rows = [line.split(" ||| ") for line in output.read_text("utf-8").splitlines()]
+    lines = ["Der Hund schläft", "Die Frau singt", "Die Katze läuft"]
+    found = translated(tiny, tmp_path, lines, beam=2, nbest=2, prefix=prefix)
+    rows = [line.split(" ||| ") for line in found]
     assert [row[0] for row in rows] == ["0", "0", "1", "1", "2", "2"]
     assert all(text.startswith(prefixes[int(number)]) for number, text, _ in rows)
-
-
-@slow
-@pytest.mark.parametrize(
-    ("names", "threads"),
-    [(["source"], "1"), ([], None), (["source", "score"], None)],
-    ids=["file", "standard input", "score"],
-)
-def test_one_thread_per_operation_where_each_core_has_a_batch(
-    tiny, tmp_path, monkeypatch, names, threads
-):
-    path = tmp_path / "in"
-    path.write_text("Der Hund schläft.\n", "utf-8")
-    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
-    translate.settle({"logdir": tiny["logdir"]} | dict.fromkeys(names, str(path)))
-    assert os.environ.get("TF_NUM_INTRAOP_THREADS") == threads
 
 
 def test_a_terminal_is_asked_for_sentences(tiny):
@@ -230,32 +177,51 @@ def test_a_terminal_is_asked_for_sentences(tiny):
     assert out.decode().split("\n")[:2] == [expected.strip(), ""]
 
 
-def test_a_compressed_file_on_standard_input_is_refused(tiny):
-    done = forked(translate_command(tiny), stdin=gzip.compress(b"Der Hund\n"))
-    assert done.returncode == 2 and not done.stdout
-    assert "standard input: compressed with gzip. Unpack it" in done.stderr
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        (dict(source="nowhere"), "nowhere"),
+        (dict(source="{folder}"), "directory"),
+        (dict(output="{folder}"), "directory"),
+        (dict(logdir="{folder}"), "{folder}: holds no checkpoint"),
+        (dict(nbest=9, beam=2), "nbest is 9, but beam is 2, .* --beam 9"),
+        (dict(nbest=0), "nbest is 0"),
+        (dict(attention="out.pdf"), "attention out.pdf: choose a name that ends in .png"),
+        (dict(split=True, nbest=2), "split is for paragraphs"),
+        (dict(split=True, prefix="{two}"), "split is for paragraphs"),
+        (dict(split=True, score="{two}"), "split is for paragraphs"),
+        (dict(split=True, alignments="new"), "split is for paragraphs"),
+        (dict(source="-", prefix="{two}"), "score and prefix need a file. Give --source"),
+        (dict(source="-", score="{two}"), "score and prefix need a file. Give --source"),
+        (dict(prefix="{two}"), "{two}: 2 lines, but .* has 1. Make line n"),
+        (dict(score="{two}"), "{two}: 2 lines, but .* has 1. Make line n"),
+        (dict(logdir="{rnn}", alignments="new"), "need a model with attention"),
+        (dict(logdir="{rnn}", attention="new.png"), "need a model with attention"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(trained, tmp_path, given, message):
+    names = dict(folder=tmp_path, two=tmp_path / "two")
+    if given.get("logdir") == "{rnn}":
+        names["rnn"] = trained("rnn")["logdir"]
+    (tmp_path / "two").write_text("a\nb\n")
+    (tmp_path / "in").write_text("Der Hund\n")
+    before = sorted(tmp_path.iterdir())
+    given = {
+        n: value.format(**names) if type(value) is str else value for n, value in given.items()
+    }
+    given = dict(source=str(tmp_path / "in"), output=str(tmp_path / "out")) | given
+    with pytest.raises((InputError, OSError), match=message.format(**names)):
+        run_main(translate, dict(logdir=trained("tiny")["logdir"]) | given)
+    assert sorted(tmp_path.iterdir()) == before
 
 
-def test_bad_input_is_refused(tiny, tmp_path):
-    latin1, output = tmp_path / "latin1", tmp_path / "out"
-    latin1.write_bytes("Der Hund\nBäume\n".encode("latin1"))
+def test_text_that_is_not_utf8_is_refused(tiny, tmp_path):
+    source, output = tmp_path / "latin1", tmp_path / "out"
+    source.write_bytes("Der Hund\nBäume\n".encode("latin1"))
     output.write_text("mine")
-    given = dict(logdir=tiny["logdir"], output=output)
-    needles = f"{latin1}:2: byte 2", "iconv"
-    refused("translate.py", *needles, prepare=skip_search, **given, source=latin1)
-    for message, wrong in {
-        "nowhere: no such file": dict(source="nowhere"),
-        "is a directory": dict(source=str(tmp_path)),
-        "nbest is 9, but beam is 2, .* --beam 9": dict(nbest=9, beam=2),
-        "nbest is 0": dict(nbest=0),
-        "attention out.pdf: .* PNG": dict(attention="out.pdf"),
-        f"{tmp_path}: is a folder": dict(output=str(tmp_path)),
-        "no checkpoint": dict(logdir=str(tmp_path)),
-    }.items():
-        with pytest.raises(InputError, match=message):
-            run_main(translate, {name: str(value) for name, value in given.items()} | wrong)
-    assert output.read_text() == "mine"
-    assert sorted(tmp_path.iterdir()) == [latin1, output]  # no temporary files
+    more = dict(logdir=tiny["logdir"], source=source, output=output)
+    refused("translate.py", f"{source}:2: byte 2", "iconv", prepare=skip_search, **more)
+    assert output.read_text() == "mine" and sorted(tmp_path.iterdir()) == [source, output]
 
 
 def test_a_prefix_is_normalized():
@@ -264,34 +230,24 @@ def test_a_prefix_is_normalized():
 
 
 def test_a_picture_of_the_attention(tiny, tmp_path, capsys):
-    given = dict(logdir=tiny["logdir"], source=str(tmp_path / "in"), output=str(tmp_path / "out"))
-    given |= dict(beam=1)
-    picture = tmp_path / "out.png"
-    Path(given["source"]).write_text("Der Hund schläft $\n", "utf-8")
-    run_main(translate, given | dict(attention=str(picture)))
-    before = picture.read_bytes()
-    assert before[:4] == b"\x89PNG"
+    picture, pictures = tmp_path / "out.png", []
+    # The second one shows the beginning of a long sentence, and an empty line is not drawn.
+    for line in ("Der Hund schläft $", "Der Hund schläft " * 40, ""):
+        translated(tiny, tmp_path, [line], beam=1, attention=picture)
+        pictures.append(picture.read_bytes())
     assert f"{picture}: attention of the last translation\n" in capsys.readouterr().err
-    # It shows the beginning of a long sentence.
-    Path(given["source"]).write_text("Der Hund schläft " * 40, "utf-8")
-    run_main(translate, given | dict(attention=str(picture)))
-    assert before != picture.read_bytes()
-    assert max(struct.unpack(">II", picture.read_bytes()[16:24])) < 4000
-    before = picture.read_bytes()
-    Path(given["source"]).write_text("\n")  # an empty line is not drawn
-    run_main(translate, given | dict(attention=str(picture)))
-    assert picture.read_bytes() == before and Path(given["output"]).read_text() == "\n"
+    assert pictures[0][:4] == b"\x89PNG" and pictures[0] != pictures[1] == pictures[2]
+    assert max(struct.unpack(">II", pictures[1][16:24])) < 4000
 
 
-@pytest.mark.parametrize("last", ["", "$\n\n"])  # without a word of the vocabulary, empty
+@pytest.mark.parametrize("last", [[], ["$", ""]])  # without a word of the vocabulary, empty
 def test_attention_is_drawn_once(trained, tmp_path, monkeypatch, last):
     monkeypatch.setattr("translate.MAX_BATCH_LINES", 1)
-    given = dict(logdir=trained("legacy")["logdir"], source=str(tmp_path / "in"))
     drawn = []
     monkeypatch.setattr(translate, "draw_translation", lambda *args: drawn.append(args))
-    Path(given["source"]).write_text("Der Hund schläft\nDie Katze läuft\n" + last, "utf-8")
     picture = str(tmp_path / "a.png")
-    run_main(translate, given | dict(attention=picture, output=str(tmp_path / "out")))
+    lines = ["Der Hund schläft", "Die Katze läuft", *last]
+    translated(trained("legacy"), tmp_path, lines, attention=picture)
     ((loaded, translation, path),) = drawn
     assert path == picture and len(loaded.vocabs) == 2
     assert translation.line == "Die Katze läuft" and len(translation.ids) == 4
@@ -303,12 +259,8 @@ def test_attention_is_drawn_once(trained, tmp_path, monkeypatch, last):
 @slow
 @pytest.mark.parametrize("recipe", ["tiny", "legacy", "rnn"])
 def test_translations_continue_the_words_of_a_file(trained, tmp_path, recipe):
-    flags = dict(logdir=trained(recipe)["logdir"], source=tmp_path / "in", output=tmp_path / "out")
-    lines = [source for source, _ in sample_pairs(20, seed=1)]
-    flags["source"].write_text("".join(f"{line}\n" for line in [*lines, ""]), "utf-8")
-    done = forked_script("translate.py", **flags, beam=1)
-    assert done.returncode == 0, done.stderr
-    plain = flags["output"].read_text("utf-8").splitlines()
+    lines = [*(source for source, _ in sample_pairs(20, seed=1)), ""]
+    plain = translated(trained(recipe), tmp_path, lines, beam=1)
     # Prefixes of no word, of one word, of two words.
     own = [" ".join(line.split()[: i % 3]) for i, line in enumerate(plain)]
     other = ["The dog", "", "They"] * 7
@@ -316,9 +268,7 @@ def test_translations_continue_the_words_of_a_file(trained, tmp_path, recipe):
     for prefixes in (own, other, unknown):
         path = tmp_path / "prefixes"
         path.write_text("".join(f"{prefix}\n" for prefix in prefixes), "utf-8")
-        done = forked_script("translate.py", **flags, beam=1, prefix=path)
-        assert done.returncode == 0, done.stderr
-        got = flags["output"].read_text("utf-8").splitlines()
+        got = translated(trained(recipe), tmp_path, lines, beam=1, prefix=path)
         assert len(got) == 21 and got[20] == ""  # an empty line stays empty
         if prefixes is own and recipe == "legacy":  # subwords may be cut in another way
             assert got == plain
@@ -329,46 +279,24 @@ def test_translations_continue_the_words_of_a_file(trained, tmp_path, recipe):
 
 @slow
 def test_a_prefix_works_with_the_other_flags(trained, tmp_path):
-    flags = dict(logdir=trained("tiny")["logdir"], source=tmp_path / "in", prefix=tmp_path / "p")
-    flags["source"].write_text("Der Hund schläft.\nDie Katze läuft.\n", "utf-8")
-    flags["prefix"].write_text("The cat\n\n", "utf-8")
+    lines, prefix = ["Der Hund schläft.", "Die Katze läuft."], tmp_path / "prefix"
     more = dict(beam=4, nbest=3, attention=tmp_path / "a.png", alignments=tmp_path / "align")
-    done = forked_script("translate.py", **flags | more)
-    assert done.returncode == 0, done.stderr
-    texts = [line.split(" ||| ")[1] for line in done.stdout.splitlines()]
-    assert len(texts) == 6 and all(text.startswith("The cat") for text in texts[:3])
-    assert len({*texts[:3]}) > 1
-    assert len(more["alignments"].read_text().splitlines()) == 6
-    picture = more["attention"].read_bytes()
-    flags["prefix"].write_text("The cat\nThe dog and the\n", "utf-8")  # it is that of the last line
-    assert forked_script("translate.py", **flags | more).returncode == 0
-    assert picture != more["attention"].read_bytes()
-
-
-def test_a_prefix_that_cannot_be_used(trained, tmp_path):
-    logdir = trained("tiny")["logdir"]
-    source, prefix = tmp_path / "in", tmp_path / "prefix"
-    source.write_text("a\nb\n")
-    prefix.write_text("a\n")
-    os.mkfifo(tmp_path / "pipe")
-    flags = dict(logdir=logdir, source=source, prefix=prefix, output=tmp_path / "out")
-    for more, message in (
-        ({}, f"{source}: 2 lines, but {prefix} has 1"),
-        (dict(prefix=tmp_path / "missing"), "missing: no such file or directory. Check the path"),
-        (dict(source="-"), "needs the file of the sources, --source. Leave it out, or"),
-        (dict(source=tmp_path / "pipe"), "pipe: not a regular file, and with --prefix"),
-        (dict(score=source), "needs translations, and --score makes none. Leave it out"),
-    ):
-        with pytest.raises(InputError, match=re.escape(message)):
-            run_main(translate, {name: str(path) for name, path in (flags | more).items()})
-        assert not flags["output"].exists()
+    pictures = []
+    for prefixes in ("The cat\n\n", "The cat\nThe dog and the\n"):
+        prefix.write_text(prefixes, "utf-8")
+        found = translated(trained("tiny"), tmp_path, lines, prefix=prefix, **more)
+        pictures.append(more["attention"].read_bytes())
+        texts = [line.split(" ||| ")[1] for line in found]
+        assert len(texts) == len(more["alignments"].read_text().splitlines()) == 6
+        assert all(text.startswith("The cat") for text in texts[:3]) and len({*texts[:3]}) > 1
+    assert pictures[0] != pictures[1]  # it is that of the last line
 
 
 # Random translations -------------------------------------------------------------
 
 
 @slow
-def test_random_translations(trained, tmp_path):
+def test_random_translations(trained):
     flags = trained("tiny")
     text = "".join(f"{line}\n" for line in read_test_sentences(flags["source_test"]).raw).encode()
     drawn = dict(beam=1, temperature=1.0)
@@ -376,12 +304,6 @@ def test_random_translations(trained, tmp_path):
         run_translate(flags, text, **drawn, **more)[0] for more in ({}, {}, dict(seed=1))
     )
     assert one == again != other
-    more = drawn | dict(seed=7)
-    done = forked_script("eval.py", logdir=flags["logdir"], results=tmp_path, **more)
-    assert done.returncode == 0, done.stderr
-    assert "samples, temperature 1.0, seed 7" in done.stdout
-    (path,) = tmp_path.iterdir()
-    assert all(part in path.name for part in ("beam-1", "temperature-1.0", "seed-7"))
 
 
 # Files that cannot be written or read ---------------------------------------------
@@ -406,19 +328,3 @@ def test_a_picture_that_cannot_be_written_loses_no_translation(trained, tmp_path
     count = len(read_test_sentences(flags["source_test"]).raw)
     for path in paths.values():
         assert len(path.read_text("utf-8").splitlines()) >= count
-
-
-def test_a_source_that_cannot_be_opened(trained, monkeypatch, tmp_path):
-    path = tmp_path / "in"
-    path.touch()
-
-    def refuse(name, *args, **kwargs):
-        if os.fspath(name) == str(path):
-            raise PermissionError(13, "Permission denied", str(path))
-        return builtins_open(name, *args, **kwargs)
-
-    builtins_open = open
-    monkeypatch.setattr("builtins.open", refuse)
-    given = dict(logdir=trained("tiny")["logdir"], source=str(path), output=str(tmp_path / "o"))
-    with pytest.raises(InputError, match="in: permission denied"):
-        run_main(translate, given)
