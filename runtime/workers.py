@@ -50,4 +50,5 @@ def gather(strategy, values):
     if strategy.num_replicas_in_sync == 1:
         return values[None]
     row = tf.constant(values[None])  # (1, n)
-    return strategy.gather(strategy.run(lambda: tf.identity(row)), axis=0).numpy()
+    rows = strategy.experimental_distribute_values_from_function(lambda _: row)
+    return strategy.gather(rows, axis=0).numpy()
