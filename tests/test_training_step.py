@@ -205,12 +205,14 @@ def test_the_training_step_has_the_values_of_the_flags(text, monkeypatch, accumu
         return dict(update=True) | signature.bind(*args, **kwargs).arguments
 
     monkeypatch.setattr(trainer, "make_train_step", bind)
+    monkeypatch.setattr(trainer, "make_loss_fn", lambda *args: args)
     more = dict(label_smoothing=0.3, clip_norm=0.7, consistency=2.0, accumulate=accumulate)
     run = make_trainer(text | more | dict(temperature=2.0, beta_2=0.97, epsilon=1e-7))
     config = run.optimizer.get_config()
     assert (config["beta_1"], config["beta_2"], config["epsilon"]) == (0.9, 0.97, 1e-7)
     assert len(run.optimizer.variables) > 2 * len(run.model.trainable_variables)
     step = run.train_step
+    assert run.loss_fn == (run.model, 0.3)  # of the development set
     assert step["model"] is run.model and step["optimizer"] is run.optimizer
     for name, value in dict(smoothing=0.3, consistency=2.0, clip_norm=0.7, update=True).items():
         assert step[name] == value
