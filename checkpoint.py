@@ -33,7 +33,7 @@ class Row(NamedTuple):
     dev: str = ""  # digest of the development set, if there is one
     metric: str = ""  # of the score
     score: float | None = None  # on the development set; None if it was not evaluated
-    by_time: bool = False  # saved because some minutes have passed
+    by_time: bool = False  # saved after some minutes, or at a signal; the next one replaces it
 
     @property
     def name(self) -> str:

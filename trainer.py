@@ -243,7 +243,7 @@ class Trainer:
                 if evaluates:
                     self.evaluate_and_save()
                 elif saves:
-                    self.save(by_time=not (self.is_every(hp.save_steps) or stops))
+                    self.save(by_time=not self.is_every(hp.save_steps))
                 if stops:
                     raise KeyboardInterrupt(
                         guard.signal,
@@ -330,7 +330,7 @@ class Trainer:
 
         Args:
           score: that of an evaluation at this step, None without one.
-          by_time: whether it is saved only because some minutes have passed.
+          by_time: whether it is saved only because some minutes have passed, or at a signal.
         """
         self.check_parameters()
         row = Row(
@@ -358,9 +358,9 @@ class Trainer:
 
     def diverged_error(self, problem) -> InputError:
         """Make the error to raise if training cannot continue."""
+        last = f"The last good checkpoint is {self.path}" if self.path else "No checkpoint is saved"
         return InputError(
-            f"{problem}. The last good checkpoint is {self.path}. Use a new --logdir, and a lower"
-            " --lr or more --warmup_steps"
+            f"{problem}. {last}. Use a new --logdir, and a lower --lr or more --warmup_steps"
         )
 
 

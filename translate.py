@@ -74,6 +74,7 @@ class TranslateFlags(Flags):
                 self.split and (reads_two or self.nbest > 1 or self.alignments != NONE),
                 "split is for paragraphs; nbest, prefix, score and alignments are for sentences",
             ),
+            (self.output == self.source != "-", "output would replace the source. Choose another"),
             (reads_two and self.source == "-", "score and prefix need a file. Give --source"),
             (
                 self.attention != NONE and not self.attention.endswith(".png"),
