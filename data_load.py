@@ -20,12 +20,14 @@ from eval_sets import read_eval_set
 from forms import without_final_mark
 from ids import EOS, UNK, RaggedIds, RaggedWriter, smallest_dtype
 from runtime.errors import InputError
+from runtime.files import lock_file
 from runtime.flags import split_paths
 from runtime.parallel import map_on_cores
 from text import (
     SentenceFile,
     empty_text_error,
     normalize_lines,
+    open_unpacked,
     read_pairs,
     skipped_note,
     training_files,
@@ -164,19 +166,20 @@ def encode_training_text(hp, vocabs) -> EncodedText:
         return encoded._replace(skipped=skipped_note(itertools.chain(*pairs)))
     key = key_of_ids(hp, vocabs)
     folder = Path(hp.preprocessed) / "train_ids" / key
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
-            write_id_files(Path(temporary), hp, vocabs)
-            if key_of_ids(hp, vocabs) != key:
-                raise InputError(
-                    f"{hp.source_train} and {hp.target_train}: a file has changed while it was"
-                    " read. Run the command again when the files are complete"
-                )
-            for other in folder.parent.glob("ids-*"):  # a training that reads them keeps them
-                shutil.rmtree(other, ignore_errors=True)
-            os.replace(temporary, folder)
-    return read_id_files(folder, vocabs)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with lock_file(folder.parent / "lock"):  # several workers start at the same time
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+                write_id_files(Path(temporary), hp, vocabs)
+                if key_of_ids(hp, vocabs) != key:
+                    raise InputError(
+                        f"{hp.source_train} and {hp.target_train}: a file has changed while it was"
+                        " read. Run the command again when the files are complete"
+                    )
+                for other in folder.parent.glob("ids-*"):  # a training that reads them keeps them
+                    shutil.rmtree(other, ignore_errors=True)
+                os.replace(temporary, folder)
+        return read_id_files(folder, vocabs)
 
 
 def unknown_share(ids, vocab) -> float:
@@ -322,7 +325,7 @@ def key_of_ids(hp, vocabs) -> str:
     for vocab in vocabs:
         digest.update(vocab.content)
     for path in [path for pair in training_files(hp) for path in pair]:
-        with open(path, "rb") as file:
+        with open_unpacked(path) as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     return f"ids-{digest.hexdigest()[:16]}"
 

@@ -47,10 +47,6 @@ class RaggedIds:
     def __getitem__(self, row):
         return self.ids[self.splits[row] : self.splits[row + 1]].astype(np.int32)
 
-    def select(self, rows):
-        """Return the rows with these indices, as `RaggedIds`."""
-        return RaggedIds.from_lists([self[row] for row in rows])
-
     @property
     def lengths(self):
         """(N,) int64"""

@@ -117,6 +117,8 @@ def main(given):
                 prepare_logdir(trainer)
             trainer.train(guard)
         except tf.errors.OpError as error:
+            if guard.signal:  # another worker got it, too, and has ended
+                raise KeyboardInterrupt(guard.signal) from None
             raise explain_tf_error(error, logdir) from None
     print("Done")
 
@@ -141,7 +143,6 @@ def explain_tf_error(error, logdir) -> Exception:
 
     Returns errors of other causes as they are.
     """
-    reason = error.message.partition("\n")[0]
     if re.search("No space left on device|[Qq]uota exceeded", error.message):
         return OSError(f"{logdir}: the disk is full. Free some space, and run the command again")
     if isinstance(error, tf.errors.ResourceExhaustedError):
@@ -150,10 +151,7 @@ def explain_tf_error(error, logdir) -> Exception:
             " --maxlen or --hidden_units"
         )
     if "TF_CONFIG" in os.environ:
-        return OSError(
-            f"a worker is gone ({reason}). Start all workers again to resume from the last"
-            " checkpoint"
-        )
+        return OSError("a worker is gone. Start all of them again: they resume")
     return error
 
 

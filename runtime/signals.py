@@ -27,6 +27,7 @@ class SignalGuard:
     signal = None
 
     def __enter__(self):
+        self.terminals = [stream for stream in (1, 2) if os.isatty(stream)]
         numbers = (signal.SIGINT, *termination_signals())
         self.previous = {number: signal.signal(number, self.note) for number in numbers}
         return self
@@ -38,7 +39,7 @@ class SignalGuard:
     def note(self, number, _):
         """Signal handler. SIGHUP often comes twice: from the shell that ends, and the system."""
         if number == signal.SIGHUP:  # what is written to a closed terminal would fail
-            for stream in (stream for stream in (1, 2) if os.isatty(stream)):
+            for stream in self.terminals:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         elif self.signal is not None:
             raise KeyboardInterrupt(number)

@@ -4,6 +4,7 @@ docs/workers.md shows how to start workers. TensorFlow reads TF_CONFIG. The firs
 checkpoints and events: in it, `strategy.extended.should_checkpoint` is True.
 """
 
+import functools
 import hashlib
 import os
 
@@ -49,5 +50,15 @@ def gather(strategy, values):
     """Collect the values of all replicas: (n,) in each -> (replicas, n)."""
     if strategy.num_replicas_in_sync == 1:
         return values[None]
-    row = tf.constant(values[None])  # (1, n)
-    return strategy.gather(strategy.run(lambda: tf.identity(row)), axis=0).numpy()
+    rows = make_gather(strategy)(tf.constant(values))
+    return strategy.experimental_local_results(rows)[0].numpy()
+
+
+@functools.cache
+def make_gather(strategy):
+    """Make the function for `gather`, once: its graph takes longer than a step."""
+
+    def gather(values):
+        return tf.distribute.get_replica_context().all_gather(values[None], axis=0)
+
+    return tf.function(lambda values: strategy.run(gather, args=(values,)))

@@ -58,6 +58,20 @@ def random(*shape):
     return RNG.normal(size=shape).astype(np.float32)
 
 
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def gru_step(w, x, states):
+    """A step of a GRU by its formulas, with the weights in a dict."""
+    (h,) = states
+    from_input = np.split(x @ w["kernel"] + w["bias"][0], 3)
+    from_state = np.split(h @ w["recurrent_kernel"] + w["bias"][1], 3)
+    update, reset = (sigmoid(from_input[i] + from_state[i]) for i in (0, 1))
+    candidate = np.tanh(from_input[2] + reset * from_state[2])
+    return [update * h + (1 - update) * candidate]
+
+
 def run_main(script, flags):
     """Run a script in this process, as its command does.
 

@@ -73,8 +73,8 @@ MAX_MUTANT_SECONDS = 400  # of these tests with it
 MAX_MORE_SECONDS = 1500  # of MORE_TESTS
 LEFT_OUT = ("VariableReplacer", "VariableInserter", "ExceptionReplacer", "ZeroIteration")
 MODEL_TESTS = "attention modules positions rnn model"
-TEXT_TESTS = "data_load small_text subwords bad_input"
-TRAINING_TESTS = "scripts resume tensorboard bad_input"
+TEXT_TESTS = "data_load small_text subwords refusals"
+TRAINING_TESTS = "scripts resume tensorboard refusals"
 MORE_TESTS = {
     "mini.py": "mini",
     "choices.py": f"hparams {MODEL_TESTS}",

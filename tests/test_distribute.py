@@ -168,8 +168,8 @@ def test_sigterm_to_all_workers_saves_a_checkpoint(flags, tmp_path):
     for process in processes:
         process.terminate()
     printed = [process.communicate(timeout=120)[1] for process in processes]
-    assert [process.returncode for process in processes] == [128 + signal.SIGTERM] * 2, printed
-    assert not any("Traceback" in text for text in printed)
+    assert [process.returncode for process in processes] == [128 + signal.SIGTERM, 1], printed
+    assert not any("Traceback" in text for text in printed) and "a worker is gone" in printed[1]
     assert f"{latest(tmp_path / 'logdir')}: the same command resumes" in printed[0], printed
 
 
@@ -185,7 +185,7 @@ def test_a_killed_worker_ends_the_other_and_both_can_resume(flags, tmp_path, kil
     victim.kill()
     _, printed = processes[0].communicate(timeout=120)
     assert processes[0].returncode == 1 and "Traceback" not in printed
-    assert re.search(r"train.py: a worker is gone .+\. Start all workers again", printed)
+    assert "train.py: a worker is gone. Start all of them again" in printed
     victim.communicate()
 
     path = latest(tmp_path / "logdir")

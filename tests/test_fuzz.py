@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 
 import checkpoint
 import prepro
-from choices import ATTENTION_SCORES, NORMALIZATIONS, POSITIONS
+from checkpoint import Row, assign, path_of
+from choices import ATTENTION_SCORES, POSITIONS
 from conftest import BFLOAT16, sample_pairs, slow, write_corpus
 from data_load import load_train_data
-from helpers import read_test_sentences, run_main, save, tensorflow_text
-from hparams import RECIPES, Hyperparams, make_hparams
+from helpers import read_test_sentences, run_main, tensorflow_text
+from hparams import RECIPES, make_hparams
 from ids import EOS, SPECIALS, UNK
 from inference import LoadedModel, Translator, make_search
 from interop import saved_model
@@ -32,26 +33,26 @@ from optimizer import FusedAdam
 from runtime.errors import InputError
 from text import SentenceFile, blocks, clean, normalize, read_lines
 from training_step import make_train_step
+from variable_names import variables_by_2017_name
 from vocab import WordVocab, load_vocabs
 
 SOAK = "SOAK" in os.environ
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
-LINE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=40)
+LINE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\0"), max_size=40)
 
 
-def examples(fast, soak, shrink=True, random=SOAK):
+def examples(fast, soak, shrink=True):
     """Hypothesis settings for a test.
 
     Args:
       fast, soak: number of examples without and with SOAK.
       shrink: whether to look for a smaller example that fails, too.
-      random: whether each run tries other examples.
     """
-    checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    checks = HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.filter_too_much
     return settings(
         max_examples=soak if SOAK else fast,
         deadline=None,
-        derandomize=not random,
+        derandomize=not SOAK,
         print_blob=True,
         database=None,
         phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
@@ -70,11 +71,7 @@ def test_bytes_are_read_as_lines_or_refused(tmp_path, content):
     try:
         lines = list(read_lines(path))
     except InputError as error:
-        assert re.match(
-            rf"{path}(:\d+: (byte \d+ of this line is not UTF-8|this line is ISO-2022)|: is UTF-"
-            "|: (a damaged|compressed))",
-            str(error),
-        )
+        assert re.match(rf"{path}(:\d+: byte \d+ of this line is not|: a damaged)", str(error))
     else:
         assert len(lines) == content.count(b"\n") + (not content.endswith(b"\n") and content != b"")
         assert not any("\n" in line for line in lines)
@@ -124,7 +121,7 @@ def subwords(tmp_path_factory):
     flags = write_corpus(tmp_path_factory.mktemp("subwords"), sample_pairs(200))
     hp = make_hparams(flags | dict(recipe="tiny", vocab_size=300))
     run_main(prepro, flags | dict(recipe="tiny", vocab_size=300))
-    return load_vocabs(hp)[1]  # that of the source reads text without its case
+    return load_vocabs(hp.preprocessed, hp)[1]  # that of the source reads text without its case
 
 
 @examples(100, 20_000)
@@ -216,7 +213,7 @@ FLAGS = dict(
     attention_score=[*ATTENTION_SCORES],
     relu_projections=[True, False],
     output_projection=[True, False],
-    tied_embeddings=[True, False],
+    tied_embeddings=[False, True],
     pad_logit=[True, False],
     mask_from=["activations", "ids", "none"],
     dropout_on=["attention", "sublayers", "both"],
@@ -229,9 +226,22 @@ FLAGS = dict(
 )
 
 
+def is_valid(flags) -> bool:
+    """Whether the flags do not contradict each other."""
+    try:
+        return bool(make_hparams(flags))
+    except InputError:
+        return False
+
+
+def sizes_of_heads(flags) -> dict:
+    """Replace `heads`, which is no flag."""
+    units, heads = flags.pop("heads")
+    return flags | dict(hidden_units=units, num_heads=heads)
+
+
 MODELS = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in FLAGS.items()})
-
-
+MODELS = MODELS.map(sizes_of_heads).filter(is_valid)
 RNNS = st.fixed_dictionaries(
     dict(
         recipe=st.sampled_from(["rnn", "rnn_attention"]),
@@ -247,26 +257,12 @@ RNNS = st.fixed_dictionaries(
 )
 
 
-# The first example of Hypothesis is the simplest one.
 @slow
-@examples(2, 4, shrink=False)
-@given(MODELS)
-def test_models_train_resume_translate_and_export(words, subwords, flags):
-    check_export(train_resume_and_translate(flags, words, subwords))
-
-
-@slow
-@examples(2, 4, shrink=False)
-@given(RNNS)
-def test_recurrent_models_train_resume_translate_and_export(words, subwords, flags):
-    check_export(train_resume_and_translate(flags, words, subwords))
-
-
-@slow
-@examples(5, 100, shrink=False, random=True)
-@given(st.one_of(MODELS, RNNS))
-def test_other_models_train_resume_translate_and_export(words, subwords, flags):
-    check_export(train_resume_and_translate(flags, words, subwords))
+@pytest.mark.parametrize("kind", [MODELS, RNNS], ids=["transformer", "rnn"])
+@examples(3, 60, shrink=False)
+@given(data=st.data())
+def test_models_train_resume_translate_and_export(words, subwords, kind, data):
+    check_export(train_resume_and_translate(data.draw(kind), words, subwords))
 
 
 def check_export(loaded):
@@ -284,23 +280,6 @@ def check_export(loaded):
         scores = [own.score for own in best]
         np.testing.assert_allclose(answer["score"], scores, tolerance, tolerance)
     keras.backend.clear_session()
-
-
-def repair(flags):
-    """Change flags that contradict others, by the rules in their declarations."""
-    for field in Hyperparams.declared():
-        value = flags.get(field.name, field.default)
-        needs = field.metadata["needs"] if value != field.default else {}
-        if field.metadata["choices"] in (POSITIONS, NORMALIZATIONS):
-            needs = needs | field.metadata["choices"][value].needs
-        for name, allowed in needs.items():
-            allowed = allowed if isinstance(allowed, tuple) else (allowed,)
-            if flags.get(name) not in allowed:
-                flags[name] = allowed[0]
-    if flags.get("positions") == "rotary":
-        flags["num_heads"] = 4  # an even number of units per head
-    if flags["recipe"] == "rnn":
-        del flags["attention_score"]
 
 
 ANY_FLAGS = st.fixed_dictionaries(
@@ -341,9 +320,6 @@ def train_resume_and_translate(flags, words, subwords):
     Returns:
       (Hyperparams, model, (Vocab, Vocab))
     """
-    if "heads" in flags:
-        flags["hidden_units"], flags["num_heads"] = flags.pop("heads")
-    repair(flags)
     hp = make_hparams(flags)
     vocabs = (words[0] if hp.tokenizer == "words" else subwords,) * 2
     rng = np.random.default_rng(0)
@@ -351,18 +327,20 @@ def train_resume_and_translate(flags, words, subwords):
     x[:, -1], y[:, -1] = EOS, EOS
     x[1, 1:], y[1, 1:] = 0, 0
     with TemporaryDirectory() as logdir:
-        states = []
+        states, row = [], Row(1, 1)
         for resumes in (False, True):
             keras.utils.set_random_seed(int(resumes))
             model, optimizer = make_model(hp, *map(len, vocabs)), FusedAdam(0.001)
             optimizer.build(model.trainable_variables)
-            saved = checkpoint.make_checkpoint(model, optimizer)
+            named = {f"weights/{name}": v for name, v in variables_by_2017_name(model).items()}
+            others = enumerate([*optimizer.variables, *model.non_trainable_variables])
+            named |= {f"other/{i}": variable for i, variable in others}
             step = make_train_step(tf.distribute.get_strategy(), model, optimizer)
             if resumes:
-                checkpoint.restore(saved, checkpoint.latest_readable(logdir))
+                assign(named, checkpoint.load(path_of(logdir, row)), row.name)
             else:
                 assert np.isfinite(step(x, y)).all()
-                save(saved, logdir, 1, 1)
+                checkpoint.save(logdir, [row], {name: np.asarray(v) for name, v in named.items()})
             assert np.isfinite(step(x, y)).all()
             states.append(np.concatenate([np.ravel(v) for v in model.trainable_variables]))
     assert np.isfinite(states).all()
@@ -397,7 +375,7 @@ def test_a_million_random_lines(tmp_path, recipe):
             file.writelines(f"{line}\n" for line in lines())
     run_main(prepro, flags)
     hp = make_hparams(flags | dict(hidden_units=2, num_heads=1, num_blocks=1, beam=1))
-    vocabs = load_vocabs(hp)
+    vocabs = load_vocabs(hp.preprocessed, hp)
     assert len(load_train_data(hp, vocabs).X) > 100_000
     translator = Translator(LoadedModel([], hp, make_model(hp, *map(len, vocabs)), vocabs))
     for number, block in enumerate(blocks(read_lines(hp.source_train))):

@@ -13,10 +13,9 @@ from conftest import (
     slow_unless,
     transformer,
 )
-from helpers import SIZES, random
+from helpers import SIZES, gru_step, random
 from hparams import make_hparams
 from modules import MultiheadAttention
-from test_rnn import gru_step
 
 pytestmark = pytest.mark.usefixtures("seed")
 N, h, T, d = 2, 4, 6, 4

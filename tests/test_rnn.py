@@ -18,7 +18,17 @@ from conftest import (
     slow,
     write_corpus,
 )
-from helpers import X, Y, load, read_test_sentences, refused, run_main, tensorflow_text
+from helpers import (
+    X,
+    Y,
+    gru_step,
+    load,
+    read_test_sentences,
+    refused,
+    run_main,
+    sigmoid,
+    tensorflow_text,
+)
 from hparams import make_hparams
 from ids import RaggedIds
 from inference import LoadedModel
@@ -44,21 +54,8 @@ def make(**args):
     return model
 
 
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
 def tanh_step(w, x, states):
     return [np.tanh(x @ w["kernel"] + states[0] @ w["recurrent_kernel"] + w["bias"])]
-
-
-def gru_step(w, x, states):
-    (h,) = states
-    from_input = np.split(x @ w["kernel"] + w["bias"][0], 3)
-    from_state = np.split(h @ w["recurrent_kernel"] + w["bias"][1], 3)
-    update, reset = (sigmoid(from_input[i] + from_state[i]) for i in (0, 1))
-    candidate = np.tanh(from_input[2] + reset * from_state[2])
-    return [update * h + (1 - update) * candidate]
 
 
 def lstm_step(w, x, states):

@@ -3,6 +3,8 @@
 import functools
 import math
 import random
+import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -12,13 +14,12 @@ import pytest
 import sentencepiece
 import tensorflow as tf
 
-import checkpoint
 import eval
 import inference
 import prepro
 from bleu import choose_tokenizer, empty_note
 from conftest import sample_pairs, write_corpus
-from helpers import run_main, saved_paths, scalars, vocabs_of
+from helpers import parameters, run_main, saved_rows, scalars, vocabs_of
 from hparams import choose_vocab_size, make_hparams
 from ids import EOS, SPECIALS, RaggedIds
 from inference import LoadedModel, SearchDecoder, limit_note
@@ -217,13 +218,15 @@ def end_at_once(model):
     last.beta.assign(np.ones_like(last.beta))
 
 
-def test_training_that_diverges_ends_with_a_message(run, tmp_path):
-    more = dict(logdir=tmp_path, lr=1e9, warmup_steps=1, num_epochs=9, batch_size=5)
-    done = forked_script("train.py", **run[0] | more)
-    assert done.returncode == 2, done.stdout
-    assert "Use a new --logdir, and a lower --lr" in done.stderr and "Traceback" not in done.stderr
-    for path in saved_paths(tmp_path):
-        assert all(np.isfinite(array).all() for array in checkpoint.load(path).values())
+def test_a_training_that_diverges_keeps_the_last_checkpoint(run, tmp_path):
+    logdir = shutil.copytree(run[0]["logdir"], tmp_path / "logdir")
+    rows = saved_rows(logdir)
+    done = forked_script("train.py", **run[0] | dict(logdir=logdir, num_epochs=9, lr=1e20))
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    message = rf"step \d+. The last good checkpoint is .*{rows[-1].name}.npz. Use a new --logdir"
+    assert re.search(message, done.stderr), done.stderr
+    assert saved_rows(logdir) == rows
+    assert all(np.isfinite(array).all() for array in parameters(logdir).values())
 
 
 # The target's script ------------------------------------------------------------------
