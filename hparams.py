@@ -634,7 +634,7 @@ def make_hparams(given, other=None) -> Hyperparams:
         kept = {name: v for name, v in fixed_fields(other).items() if name not in free & {*given}}
         check_fixed(other.logdir, kept, given)
     of_recipe = RECIPES.get(kept.get("recipe", given.get("recipe")), {})
-    return Hyperparams(**of_recipe | add_implied(given) | kept)
+    return Hyperparams.of(of_recipe | add_implied(given) | kept)
 
 
 def add_implied(given) -> dict:
