@@ -62,6 +62,6 @@ def overlap_notes(hp, given):
         )
         yield (
             f"{name}: {source} of {len(sides[0])} sources and {target} targets are in the training"
-            " text, but for case and punctuation. `corpora/clean.py --against` removes"
-            " them"
+            " text, but for case and punctuation"
+            + (". `corpora/clean.py --against` removes them" if source or target else "")
         )
