@@ -49,13 +49,11 @@ def flags_of(folder):
 
 
 def notes_of(flags):
-    more = (
-        "are in the training text, but for case and punctuation. `corpora/clean.py --against`"
-        " removes them"
-    )
+    more = "are in the training text, but for case and punctuation"
     return [
         f"{flags['source_dev']}, {flags['target_dev']}: 0 of 1 sources and 0 targets {more}",
-        f"{flags['source_test']}, {flags['target_test']}: 2 of 4 sources and 1 targets {more}",
+        f"{flags['source_test']}, {flags['target_test']}: 2 of 4 sources and 1 targets {more}"
+        ". `corpora/clean.py --against` removes them",
     ]
 
 
