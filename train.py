@@ -78,7 +78,7 @@ def start(given, strategy):
     else:
         vocabs = load_vocabs(hp.preprocessed, hp)
         for vocab in vocabs:
-            vocab.check_flags(hp)
+            vocab.check_flags(hp, given)
     if hp.deterministic:
         tf.config.experimental.enable_op_determinism()
     dev = load_test_data(hp, vocabs, "dev") if hp.source_dev != NONE else None

@@ -249,7 +249,11 @@ class Trainer:
                         guard.signal,
                         f"stopped after step {self.step}. {self.path}: the same command resumes",
                     )
-                if is_last or out_of_patience(self.scores, hp.patience):
+                if out_of_patience(self.scores, hp.patience):
+                    metric, best = METRICS[hp.metric], max(self.scores)
+                    print(f"No better dev {metric} than {best:.2f} in {hp.patience} evaluations")
+                    return
+                if is_last:
                     return
             self.epoch, self.epoch_done, self.sums = self.epoch + 1, False, np.zeros(3)
 

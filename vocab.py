@@ -58,8 +58,12 @@ class Vocab:
         langs = hp.source_lang, hp.target_lang
         return [Path(folder) / f"{lang}{cls.suffix}" for lang in langs]
 
-    def check_flags(self, hp):
-        """Raise InputError if prepro.py had other flags when it wrote the file."""
+    def check_flags(self, hp, given):
+        """Raise InputError if prepro.py had other flags when it wrote the file.
+
+        Args:
+          given: dict, the flags of the command line; a recipe's size is that of prepro.py only.
+        """
 
     @property
     def name(self) -> str:
@@ -218,12 +222,16 @@ class SubwordVocab(Vocab):
         of_source, joint = Path(folder) / "bpe.source.model", Path(folder) / "bpe.model"
         return [of_source, joint] if hp.fold_case or of_source.exists() else [joint]
 
-    def check_flags(self, hp):
-        """Raise InputError if prepro.py had other flags when it wrote the file."""
+    def check_flags(self, hp, given):
+        """Raise InputError if prepro.py had other flags when it wrote the file.
+
+        Args:
+          given: dict, the flags of the command line; a recipe's size is that of prepro.py only.
+        """
         processor, is_source = self.processor, self.path == self.paths(self.path.parent, hp)[0]
         unknown = (processor.is_unknown(processor.piece_to_id(word)) for word in hp.symbol_list)
         wrong = dict(
-            vocab_size=hp.vocab_size not in (0, len(self)),
+            vocab_size=given.get("vocab_size", 0) not in (0, len(self)),
             symbols=any(unknown),
             fold_case=is_source and hp.fold_case != self.folds_case,
             byte_fallback=hp.byte_fallback and not any(map(processor.is_byte, range(len(self)))),

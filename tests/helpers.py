@@ -109,7 +109,7 @@ def vocabs_of(flags):
     hp = make_hparams(flags)
     vocabs = load_vocabs(hp.preprocessed, hp)
     for vocab in vocabs:
-        vocab.check_flags(hp)
+        vocab.check_flags(hp, flags)
     return vocabs
 
 

@@ -168,8 +168,8 @@ def test_sigterm_to_all_workers_saves_a_checkpoint(flags, tmp_path):
     for process in processes:
         process.terminate()
     printed = [process.communicate(timeout=120)[1] for process in processes]
-    assert [process.returncode for process in processes] == [128 + signal.SIGTERM, 1], printed
-    assert not any("Traceback" in text for text in printed) and "a worker is gone" in printed[1]
+    assert [process.returncode for process in processes] == [128 + signal.SIGTERM] * 2, printed
+    assert not any("Traceback" in text for text in printed)
     assert f"{latest(tmp_path / 'logdir')}: the same command resumes" in printed[0], printed
 
 

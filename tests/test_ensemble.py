@@ -164,7 +164,8 @@ def test_an_ensemble_is_exported(two, tmp_path):
 @pytest.mark.parametrize("format", ["ctranslate2", "huggingface"])
 def test_other_programs_run_one_model(trained, tmp_path, format):
     own = dict(positions="paired_sinusoid", normalization="post")  # what both programs have
-    output, twice = tmp_path / "exported", ",".join([trained("tiny", **own)["logdir"]] * 2)
+    logdir, output = trained("tiny", **own)["logdir"], tmp_path / "exported"
+    twice = f"{logdir},{shutil.copytree(logdir, tmp_path / 'other')}"
     with pytest.raises(InputError, match="logdir names several models, and"):
         run_main(export, dict(logdir=twice, output=str(output), format=format))
     assert not output.exists()

@@ -189,7 +189,7 @@ def test_without_a_flag_training_takes_the_size_from_the_file(flags, tmp_path, c
     del (free := dict(flags))["vocab_size"]
     more = dict(recipe="paper", logdir=str(tmp_path), num_epochs=1, batch_size=200)
     run_main(train, free | more)
-    assert load_hparams({"logdir": more["logdir"]}).vocab_size == 180
+    assert len(load_vocabs(tmp_path, load_hparams(more))[0]) == 180
 
 
 # Sources without case -----------------------------------------------------------------
@@ -360,8 +360,6 @@ def test_eval_writes_plain_text_for_each_line(run, decoding):
     assert done.returncode == 0, done.stderr
     if not decoding:  # as in the recipe
         assert "beam 5, length penalty 1.2" in done.stdout
-    few = "average_checkpoints is 10, but the last quarter of this training has"
-    assert (few in done.stderr) == ("average_checkpoints" in decoding)
     name = re.search(r"Full results: (.+)", done.stdout)[1]
     *records, summary = Path(name).read_text("utf-8").split("\n\n")
     sources, references = (
@@ -471,7 +469,7 @@ def test_training_stops_when_the_dev_bleu_does_not_improve(flags, tmp_path, caps
     assert checkpoint.best_row(saved_rows(tmp_path)).name.startswith(names[0])
 
     run_main(train, still)
-    assert "stopping" in capsys.readouterr().out
+    assert "this training is done" in capsys.readouterr().out
     assert [path.name[:14] for path in saved_paths(tmp_path)] == names
 
 
