@@ -176,7 +176,7 @@ class Trainer:
     def is_done(self) -> bool:
         """Whether nothing is left to train."""
         steps_done = self.hp.max_steps and self.step >= self.hp.max_steps
-        # Of the last checkpoint: a run that begins with a second left has a last step, too.
+        # The last checkpoint counts: a run that begins with a second left has a last step, too.
         seconds = first_workers(self.strategy, self.rows[-1].seconds if self.rows else 0)
         time_is_over = 0 < 60 * self.hp.minutes <= seconds
         tired = out_of_patience(self.scores, self.hp.patience)
