@@ -7,8 +7,8 @@ import regex
 from text import language_code
 
 TURKISH = ("tr", "az", "tur", "aze", "crh")  # have a dotted and a dotless i
-# The end of a sentence: marks, and quotes or brackets after them.
-FINAL_MARK = regex.compile(r"(?<!\s)\s*+[\p{STerm}…]++(?=[\p{Pe}\p{Pf}\p{Pi}\"'\s]*+$)")
+# The end of a sentence: marks, and quotes or brackets after them. Read from the right (?r).
+FINAL_MARK = regex.compile(r"(?r)\s*[\p{STerm}…]+([\p{Pe}\p{Pf}\p{Pi}\"'\s]*)")
 
 
 def fold(text, lang="") -> str:
@@ -31,4 +31,5 @@ def without_final_mark(text) -> str:
     >>> without_final_mark("Hallo!"), without_final_mark("„Wer?“"), without_final_mark("你好。")
     ('Hallo', '„Wer“', '你好')
     """
-    return FINAL_MARK.sub("", text, 1)
+    found = FINAL_MARK.match(text)
+    return text[: found.start()] + found[1] if found else text
