@@ -153,10 +153,13 @@ def decoder(model, x, beam=1):
 
 
 def token_by_token(model, x, y):
-    """Compute the logits of `y` as a search does, with a cache: (N, T, vocab)."""
+    """Compute the logits of `y` as a search does, with a cache: (N, T, vocab).
+
+    If `y` has more rows than `x`, as many of them as fit are hypotheses of one row of `x`.
+    """
     from modules import shift_right
 
-    step, state, memory = decoder(model, x)
+    step, state, memory = decoder(model, x, len(y) // len(x))
     steps = []
     for ids in shift_right(y).numpy().T:
         logits, state = step(ids, state, memory)

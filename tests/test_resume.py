@@ -138,43 +138,49 @@ STEP, EVALUATION = (trainer, "learning_rate"), (trainer, "mean_loss")
 LIST = checkpoint, "atomic_write"  # of run.json, after the checkpoint was written
 
 
-ROWS = [  # the last one is the step that the interrupted training has saved
-    ("subwords", STEP, 8, signal.SIGINT, 8),
-    ("subwords", STEP, 1, signal.SIGTERM, 1),
-    ("subwords", STEP, 12, signal.SIGTERM, 12),
-    ("subwords", STEP, 11, Killed, 10),
-    ("subwords", EVALUATION, 2, signal.SIGHUP, 11),  # it is finished first
-    ("subwords", EVALUATION, 3, signal.SIGINT, 13),
-    ("subwords", EVALUATION, 3, Killed, 10),
-    ("subwords", LIST, 3, Killed, 7),
-    ("accumulate", STEP, 2, signal.SIGINT, 2),
-    ("accumulate", STEP, 3, signal.SIGINT, 3),
-    ("words", STEP, 15, Killed, 14),
-]
+# Where one run after the other ends, and the last step that it has saved.
+INTERRUPTIONS = dict(
+    subwords=[
+        (STEP, 1, signal.SIGTERM, 1),
+        (STEP, 7, signal.SIGINT, 8),
+        (LIST, 1, Killed, 8),
+        (EVALUATION, 1, Killed, 8),
+        (EVALUATION, 1, signal.SIGHUP, 11),  # it is finished first
+        (STEP, 1, Killed, 11),
+        (EVALUATION, 1, signal.SIGINT, 13),
+        (STEP, 2, Killed, 14),
+    ],
+    accumulate=[(STEP, 2, signal.SIGINT, 2), (STEP, 1, signal.SIGINT, 3)],
+    words=[(STEP, 15, Killed, 14)],
+)
+ONCE = [(STEP, 8, signal.SIGINT, 8)]
 
 
 @pytest.mark.parametrize(
-    "training, where, count, action, saved, graphs",
-    [(*row, False) for row in ROWS]
-    + [pytest.param(*row, True, marks=[slow] * (row != ROWS[0])) for row in ROWS],
+    "training, graphs, ends",
+    [(training, False, ends) for training, ends in INTERRUPTIONS.items()]
+    + [pytest.param(training, True, ends, marks=slow) for training, ends in INTERRUPTIONS.items()]
+    + [("subwords", True, ONCE)],
 )
 def test_interrupted_it_gives_the_same(
-    flags, uninterrupted, tmp_path, monkeypatch, training, where, count, action, saved, graphs
+    flags, uninterrupted, tmp_path, monkeypatch, training, graphs, ends
 ):
     skip_graphs(monkeypatch, graphs)
     flags = flags | TRAININGS[training] | dict(logdir=str(tmp_path))
-    with monkeypatch.context() as patch, pytest.raises((Killed, KeyboardInterrupt)) as raised:
-        patch.setattr(signal, "getsignal", lambda _: signal.SIG_DFL)  # as without nohup
-        interrupt(patch, *where, count, action)
-        run_main(train, flags)
-    if action is not Killed:
-        number, message = raised.value.args
-        assert number == action and message.startswith(f"stopped after step {saved}. {tmp_path}/")
-    rows = saved_rows(tmp_path)
-    assert rows[-1].step == saved
-    (used,), _ = load_model_weights(tmp_path)  # the newest that was evaluated, if one was
-    evaluated = [row for row in rows if row.score is not None] or rows
-    assert used == checkpoint.path_of(tmp_path, evaluated[-1])
+    for where, count, action, saved in ends:
+        with monkeypatch.context() as patch, pytest.raises((Killed, KeyboardInterrupt)) as raised:
+            patch.setattr(signal, "getsignal", lambda _: signal.SIG_DFL)  # as without nohup
+            interrupt(patch, *where, count, action)
+            run_main(train, flags)
+        if action is not Killed:
+            number, message = raised.value.args
+            assert number == action
+            assert message.startswith(f"stopped after step {saved}. {tmp_path}/")
+        rows = saved_rows(tmp_path)
+        assert rows[-1].step == saved
+        (used,), _ = load_model_weights(tmp_path)  # the newest that was evaluated, if one was
+        evaluated = [row for row in rows if row.score is not None] or rows
+        assert used == checkpoint.path_of(tmp_path, evaluated[-1])
     run_main(train, flags)
     assert_equal(tmp_path, uninterrupted(training, graphs))
 
