@@ -23,13 +23,16 @@ from bleu import bleu_score
 from conftest import GOLDEN, decoder, sample_pairs, slow, transformer
 from data_load import load_test_data, load_train_data
 from hparams import Hyperparams
-from ids import BOS, EOS, PAD
+from ids import BOS, EOS, PAD, UNK
+from monitor.attention_maps import attention_maps
 from processes import ROOT
 from search import greedy
 from variable_names import variables_by_2017_name
 from vocab import load_vocabs
 
 FIELDS = [name for name in vars(mini.Hyperparams) if not name.startswith("_")]
+DEFAULTS = Hyperparams()
+PATHS = {name: getattr(DEFAULTS, name) for name in FIELDS[:4]}  # of IWSLT 2016
 SIZES = dict(hidden_units=16, num_blocks=1, num_heads=2)
 
 
@@ -45,10 +48,7 @@ def sample(configure):
     """The flags of a corpus of 70 pairs in the format of IWSLT, with vocabularies of both."""
     keras.utils.set_random_seed(0)  # of the weights and the order of the pairs
     pairs, tests = sample_pairs(70), sample_pairs(20, seed=1)
-    files = {
-        name: value for name, value in vars(mini.Hyperparams).items() if "corpora" in str(value)
-    }
-    for name, path in files.items():
+    for name, path in PATHS.items():
         side = name.startswith("target")
         lines = [f"<url>a{side}</url>", "", *(f"{pair[side]} 3" for pair in pairs)]
         if name.endswith("test"):
@@ -56,7 +56,7 @@ def sample(configure):
         Path(path).parent.mkdir(exist_ok=True)
         Path(path).write_text("<mteval>\n" * name.endswith("test") + "\n".join(lines), "utf-8")
     fields = dict(maxlen=9, min_cnt=2, batch_size=8, dropout_rate=0.0, **SIZES)
-    configure(**fields, num_epochs=2, logdir="logdir/mini")
+    configure(**fields, **PATHS, num_epochs=2)
     prepro.main({})
     mini.make_vocab(mini.hp.source_train, "de.vocab.tsv")
     mini.make_vocab(mini.hp.target_train, "en.vocab.tsv")
@@ -80,8 +80,8 @@ def by_2017_name(model):
             suffix = f"_{count}" if count else ""
             if kind == "Embedding":
                 names = [*scope, "lookup_table"]
-            elif kind == "LayerNormalization":
-                weight = dict(beta="Variable", gamma="Variable_1")[weight]
+            elif kind == "EinsumDense":  # beta and gamma
+                weight = dict(bias="Variable", kernel="Variable_1")[weight]
                 names = [*scope[:-2], scope[-2] + suffix, scope[-1], weight]
             else:
                 names = [*scope, kind.lower() + suffix, weight]
@@ -141,6 +141,7 @@ def test_five_training_steps_are_those_of_2017(golden, configure, eager, monkeyp
     mini.hp.num_epochs = 5  # of one batch each
     x, y = golden["x"], golden["y"]
     monkeypatch.setattr(mini, "Graph", lambda is_training: g)
+    monkeypatch.setattr(mini, "translate", lambda *_: "")
     monkeypatch.setattr(mini, "get_batch_data", lambda: (x[None], y[None], 1))
     mini.train()
     losses = re.findall(r"mean_loss ([\d.]+)", capsys.readouterr().out)
@@ -161,8 +162,7 @@ def test_greedy_decoding_is_that_of_2017(golden, configure, eager):
 @pytest.mark.parametrize("maxlen, min_cnt", [(10, 20), (25, 3)])
 def test_arrays_of_real_text_are_those_of_2017(real_text, configure, maxlen, min_cnt):
     folder = real_text.resolve() / "iwslt16"
-    files = {name: getattr(mini.hp, name) for name in FIELDS[:4]}
-    files = {name: str(folder / Path(path).name) for name, path in files.items()}
+    files = {name: str(folder / Path(path).name) for name, path in PATHS.items()}
     configure(**files, maxlen=maxlen, min_cnt=min_cnt)
     mini.make_vocab(mini.hp.source_train, "de.vocab.tsv")
     mini.make_vocab(mini.hp.target_train, "en.vocab.tsv")
@@ -187,20 +187,16 @@ def test_arrays_of_real_text_are_those_of_2017(real_text, configure, maxlen, min
 # Equal to the complete project ----------------------------------------------------
 
 
-def test_the_hyperparameters_are_the_defaults():
+def test_the_comments_have_the_hyperparameters_of_2017():
+    lines = inspect.getsource(mini.Hyperparams).splitlines()
+    values = dict(
+        re.findall(r"^ *(\w+) = ([^#]*[^# ]) *#", line)[0] for line in lines if " = " in line
+    )
+    values |= dict(
+        re.findall(r"^ *(\w+) = .*2017: (.*)$", line)[0] for line in lines if "2017:" in line
+    )
     assert len(FIELDS) == 15
-    defaults = Hyperparams()
-    for name in FIELDS:
-        assert getattr(mini.Hyperparams, name) == getattr(defaults, name), name
-
-
-def test_the_sample_has_the_hyperparameters_of_make_demo():
-    makefile = (ROOT / "Makefile").read_text()
-    words = re.search(r"^DEMO = .*?^\.PHONY", makefile, re.MULTILINE | re.DOTALL)[0].split()
-    demo = {word[2:]: words[i + 1] for i, word in enumerate(words) if word.startswith("--")}
-    for name in set(FIELDS) - {"logdir"}:
-        value = str(getattr(mini.SampleHyperparams, name))
-        assert value == demo.get(name, str(getattr(mini.Hyperparams, name))), name
+    assert values == {name: str(getattr(DEFAULTS, name)) for name in FIELDS}
 
 
 def test_text_to_arrays_is_that_of_the_project(sample):
@@ -218,6 +214,14 @@ def test_text_to_arrays_is_that_of_the_project(sample):
     X, Sources, Targets = mini.load_test_data()
     np.testing.assert_array_equal(X, test.X.pad(width=hp.maxlen))
     assert (Sources, Targets) == (test.Sources, test.Targets)
+
+
+def test_an_empty_line_on_one_side_leaves_its_pair_out(sample):
+    expected = [data.tolist() for data in mini.load_train_data()]
+    for name, line in (("source_train", "\nHund\n"), ("target_train", "the\n\n")):
+        path = Path(PATHS[name])
+        path.write_text(line + path.read_text("utf-8"), "utf-8")
+    assert [data.tolist() for data in mini.load_train_data()] == expected
 
 
 def test_a_batch_is_full_and_an_epoch_repeats_no_pair(sample):
@@ -260,6 +264,17 @@ def test_the_functions_equal_the_layers():
         ours = mini.positional_encoding(ids, 6, **arguments)
         theirs = modules.PositionalEncoding(6, **arguments)(np.arange(4)[None])
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_the_attention_weights_are_those_of_the_project(sample):
+    vocabs = load_vocabs("preprocessed", Hyperparams(**sample))
+    model = transformer(*map(len, vocabs), positions="learned", maxlen=9, **SIZES)
+    g = mini.Graph(is_training=False)
+    assign(g.model, {name: v.numpy() for name, v in variables_by_2017_name(model).items()})
+    X, Y = (data[:5] for data in mini.load_train_data())
+    *_, cross = keras.Model([g.x, g.y], g.attention)([X, Y])
+    ours = np.reshape(cross, (2, 5, 9, 9)).swapaxes(0, 1)  # (N, h, T_q, T_k)
+    np.testing.assert_allclose(ours, attention_maps(model, X, Y).cross[-1], atol=1e-5)
 
 
 # A run ---------------------------------------------------------------------------
@@ -308,25 +323,74 @@ def test_training_and_evaluation(sample, configure, monkeypatch, capsys):
     assert capsys.readouterr().out.endswith("- got: \n\nBleu Score = 0.0\n")
 
 
-def test_a_text_smaller_than_a_batch_is_named(sample, configure, capsys):
-    configure(**{name: getattr(mini.hp, name) for name in FIELDS} | dict(batch_size=100))
-    with pytest.raises(SystemExit, match="2"):
-        mini.train()
-    assert f"{mini.hp.source_train}: no batch of 100 pairs" in capsys.readouterr().out
+def test_what_cannot_be_trained_or_translated_is_one_line(sample, configure):
+    with pytest.raises(SystemExit, match="logdir/mini: no trained weights. Train a model"):
+        mini.eval()
+    with pytest.raises(SystemExit, match="too long. Translate at most 8 words"):
+        mini.translate(mini.Graph(), "der " * 9)
+    configure(batch_size=100)
+    with pytest.raises(ValueError, match=f"{PATHS['source_train']}: .* pairs are no batch"):
+        mini.get_batch_data()
+
+
+def test_the_built_in_text(configure):
+    configure()
+    mini.prepare()
+    sides = [mini.read(path).splitlines() for path in (mini.hp.source_train, mini.hp.target_train)]
+    assert len({*sides[0]}) == len(sides[1]) == 6000 and mini.EXAMPLE not in sides[0]
+    assert not {*sides[0]} & {*re.findall("<seg>(.*)</seg>", mini.read(mini.hp.source_test))}
+    X, Y = mini.load_train_data()
+    assert len(X) == 6000 and not (X == UNK).any() and not (Y == UNK).any()
+    assert len(mini.load_test_data()[0]) == 640
+
+
+def run_alone(folder, *words, edits=()):
+    """Run mini.py with edits, pairs of strings, in a folder without other files: what it prints."""
+    program = (ROOT / "mini.py").read_text("utf-8")
+    for old, new in edits:
+        assert old in program
+        program = program.replace(old, new)
+    (folder / "mini.py").write_text(program, "utf-8")
+    command = [sys.executable, *words]
+    done = subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @slow
-def test_a_user_gets_a_good_score_on_the_built_in_corpus(tmp_path):
-    for name in ("mini.py", "runtime"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / "corpora").mkdir()
-    for name in ("sample.py", "sample.tsv"):
-        (tmp_path / "corpora" / name).symlink_to(ROOT / "corpora" / name)
-    command = [sys.executable, "mini.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="utf-8")
-    assert done.returncode == 0, done.stderr
-    assert float(re.search(r"^Bleu Score = (.*)", done.stdout, re.MULTILINE)[1]) > 80
-    assert done.stdout.count("- got: ") == 5
+def test_a_user_gets_a_good_score_in_an_empty_folder(tmp_path):
+    printed = run_alone(tmp_path, "mini.py")
+    assert "-> The woman did not read the letter\n" in printed.partition("epoch 2")[0]
+    assert float(re.search(r"^Bleu Score = (.*)", printed, re.MULTILINE)[1]) > 95
+    assert printed.count("- got: ") == 5
+    assert run_alone(tmp_path, "mini.py", "Der Hund schläft nicht.") == "The dog does not sleep\n"
+    again = run_alone(tmp_path, "-c", "import mini; mini.hp.num_epochs = 1; mini.train()")
+    assert printed.startswith(again)  # the seed
+
+
+@slow
+def test_the_edits_to_try_have_an_effect(tmp_path):
+    """At the end of mini.py are their scores."""
+    one_epoch = ("num_epochs = 3 ", "num_epochs = 1 ")
+    residual = ("outputs += queries", "outputs += 0"), ("outputs += inputs", "outputs += 0")
+    edits = dict(
+        none=(),
+        scaling=[("scores /= K_.shape[-1] ** 0.5", "")],
+        causality=[("causality=True", "causality=False")],
+        positions=[
+            ("outputs += embedding(position_ind, hp.maxlen, hp.hidden_units, **options)", "")
+        ],
+        residual=residual,
+    )
+    scores = {}
+    for name, edit in edits.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        printed = run_alone(folder, "mini.py", edits=[one_epoch, *edit])
+        scores[name] = float(re.search("Bleu Score = (.*)", printed)[1])
+    assert scores["none"] > 60
+    assert max(scores["scaling"], scores["causality"]) < scores["none"] - 5
+    assert scores["positions"] < scores["none"] and scores["residual"] < 1
 
 
 # The file ------------------------------------------------------------------------
