@@ -162,10 +162,7 @@ def multihead_attention(
 
 
 def feedforward(inputs, num_units=[2048, 512], scope="multihead_attention"):  # noqa: B006
-    """Change each position by itself, as a convolution of width 1 does: (N, T, C) -> (N, T, C).
-
-    Paper, section 3.3. The default of `scope` is a slip of 2017 that the names of weights keep.
-    """
+    """Change each position alone: (N, T, C) -> (N, T, C). Section 3.3 (`scope`: a slip of 2017)."""
     with keras.name_scope(scope):
         outputs = keras.layers.Conv1D(num_units[0], 1, activation="relu")(inputs)  # (N, T, 4*C)
         outputs = keras.layers.Conv1D(num_units[1], 1)(outputs)  # (N, T, C)
@@ -302,11 +299,13 @@ def load_vocab(fname):
 
 
 def load_de_vocab():
-    return load_vocab("de.vocab.tsv")  # de2idx, idx2de
+    """Return de2idx and idx2de."""
+    return load_vocab("de.vocab.tsv")
 
 
 def load_en_vocab():
-    return load_vocab("en.vocab.tsv")  # en2idx, idx2en
+    """Return en2idx and idx2en."""
+    return load_vocab("en.vocab.tsv")
 
 
 def create_data(source_sents, target_sents):
@@ -467,6 +466,7 @@ ARTICLES = dict(the="der die das den die das", this="dieser diese dieses diesen 
 
 
 def draw(rng, table):
+    """Draw an entry of a table: its words."""
     return rng.choice(table.split(",")).split()
 
 
