@@ -6,8 +6,10 @@ Each exercise has an answer.
 import ast
 import re
 
+import keras
 import pytest
 
+import mini
 from conftest import slow
 from helpers import DOCUMENTS, blocks, run_program, text_of
 from processes import ROOT
@@ -108,6 +110,8 @@ def test_same_output_compares_numbers_with_a_tolerance():
 @pytest.mark.parametrize("name", [pytest.param("walkthrough.md", marks=slow), "variants.md"])
 def test_examples_print_what_the_page_shows(name, monkeypatch):
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(mini, "hp", type("hp", (mini.hp,), {}))
+    keras.utils.clear_session()  # Keras numbers layers from 0 again
     names = {"__name__": "__main__"}
     for block, expected in examples(name):
         printed = run_program(block, name, names)
@@ -173,13 +177,14 @@ def test_the_documents_name_what_exists():
 
 def test_the_walkthrough_has_the_sections_that_others_link_to():
     titles = re.findall(r"^## (\d+)\. (.+)$", text_of("walkthrough.md"), re.MULTILINE)
-    assert [int(number) for number, _ in titles] == [*range(1, 14)]
+    assert [int(number) for number, _ in titles] == [*range(1, 15)]
 
 
-def test_every_section_links_to_its_exercises():
-    for title, section in sections("walkthrough.md").items():
-        if title[:1].isdigit():
-            assert f"](exercises.md#{anchor_of(title)})" in section, title
+def test_the_walkthrough_links_to_the_exercises_of_each_section():
+    titles = [title for title in sections("exercises.md") if title[:1].isdigit()]
+    assert len(titles) > 10
+    for title in titles:
+        assert f"](exercises.md#{anchor_of(title)})" in text_of("walkthrough.md"), title
 
 
 def sections(name):

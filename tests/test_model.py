@@ -535,7 +535,7 @@ def test_settings_of_keras_change_no_model(foreign_settings):
 
 @pytest.mark.parametrize("recipe", slow_unless(["tiny"], ["tiny", "rnn_attention"]))
 def test_a_functional_model_fits_and_predicts(recipe, tmp_path):
-    """docs/walkthrough.md, section 11. The file of it loads, and quantization may skip layers."""
+    """With Keras' own loop. The file of it loads, and quantization may skip layers."""
     model = make(recipe, dropout_rate=0.0)
     inputs = [keras.Input((None,), dtype="int32") for _ in range(2)]
     functional = keras.Model(inputs, model(*inputs))

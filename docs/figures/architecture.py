@@ -1,4 +1,4 @@
-"""Draw docs/architecture.png: the model, with the names of the classes and the shapes of tensors.
+"""Draw docs/architecture.png: the model, with the sections of the walk-through and the shapes.
 
 python docs/figures/architecture.py
 """
@@ -26,31 +26,32 @@ ENCODER, DECODER, BOX = 0.3, 4.65, 2.5
 EMBEDDING, BLOCK, STEP = 0.85, 2.6, 1.8  # STEP from one sublayer to the next
 SUBLAYER, ADD, ADD_HEIGHT = 0.8, 0.98, 0.34
 
-INPUT = "embedding · √C + positions, dropout"
+INPUT = "embedding (2) + positions (7)"
+ATTENTION, FEEDFORWARD = "multi-head attention (3, 4)", "feed-forward network (6)"
 ENCODER_SUBLAYERS = [
-    ("attention", "MultiheadAttention", "self_attention", "mask: padding of x"),
-    ("feedforward", "Feedforward", "inner, ReLU, outer", ""),
+    ("attention", ATTENTION, "self-attention", "mask: padding of x (9)"),
+    ("feedforward", FEEDFORWARD, "linear, ReLU, linear", ""),
 ]
 DECODER_SUBLAYERS = [
-    ("attention", "MultiheadAttention", "self_attention", "masks: causal, padding of y"),
-    ("attention", "MultiheadAttention", "vanilla_attention", "mask: padding of x"),
-    ("feedforward", "Feedforward", "inner, ReLU, outer", ""),
+    ("attention", ATTENTION, "self-attention", "masks: causal, padding of y (9)"),
+    ("attention", ATTENTION, "cross-attention (8)", "mask: padding of x (9)"),
+    ("feedforward", FEEDFORWARD, "linear, ReLU, linear", ""),
 ]
 INSIDE = [
-    ("MultiheadAttention", ""),
-    ("Q = queries W_Q", "(N, T_q, C)"),
-    ("K = keys W_K, V = keys W_V", "(N, T_k, C)"),
-    ("split_heads", "(N, h, T, C/h)"),
-    ("Q Kᵀ / √(C/h), masks, softmax", "(N, h, T_q, T_k)"),
-    ("· V, join_heads, · W_O", "(N, T_q, C)"),
-    ("Feedforward", ""),
-    ("inner, ReLU", "(N, T, ffn_units)"),
-    ("outer", "(N, T, C)"),
+    ("multihead_attention in mini.py", ""),
+    ("Q", "(N, T_q, C)"),
+    ("K, V", "(N, T_k, C)"),
+    ("Q_, K_, V_: heads", "(h*N, T, C/h)"),
+    ("scores, masks, weights", "(h*N, T_q, T_k)"),
+    ("outputs", "(N, T_q, C)"),
+    ("feedforward in mini.py", ""),
+    ("Conv1D, ReLU", "(N, T, 4*C)"),
+    ("Conv1D", "(N, T, C)"),
 ]
 
 
 def draw_layer(ax, x, y, height, kind, name, text="", mask=""):
-    """Draw a box with the name of a class, and smaller text below it."""
+    """Draw a box with a name, and smaller text below it."""
     draw_box(ax, x, y, BOX, height, fill=kind)
     lines = [(name, NORMAL, TEXT), (text, SMALL, GREY), (mask, SMALL, PURPLE)]
     lines = [line for line in lines if line[0]]
@@ -75,12 +76,12 @@ def draw_sublayer(ax, x, y, sublayer):
     middle, add_y = x + BOX / 2, y + ADD
     draw_layer(ax, x, y, SUBLAYER, kind, name, text, mask)
     draw_arrow(ax, (middle, y + SUBLAYER), (middle, add_y))
-    draw_layer(ax, x, add_y, ADD_HEIGHT, "normalize", "dropout, add, Normalize")
+    draw_layer(ax, x, add_y, ADD_HEIGHT, "normalize", "dropout, add, normalize (5)")
     # The residual connection leaves below the sublayer, and passes it on the right.
     fork, right, add_middle = y - 0.3, x + BOX + 0.28, add_y + ADD_HEIGHT / 2
     draw_arrow(ax, (middle, fork), (right, fork), (right, add_middle), (x + BOX, add_middle))
     if kind == "attention":
-        names = "queries" if text == "vanilla_attention" else "queries, keys, values"
+        names = "queries" if text.startswith("cross") else "queries, keys, values"
         options = dict(ha="right", va="center", color=ORANGE, fontsize=SMALL)
         ax.text(middle - 0.08, y - 0.15, names, **options)
     return add_y + ADD_HEIGHT
@@ -90,7 +91,7 @@ def draw_stack(ax, x, block, sublayers, ids, T):
     """Draw an embedding and the block above it.
 
     Args:
-      block: the name of the class.
+      block: its name.
       ids: what the embedding reads.
       T: T_x or T_y.
 
@@ -105,7 +106,7 @@ def draw_stack(ax, x, block, sublayers, ids, T):
     ax.text(middle, 0.2, ids, ha="center", va="center", style="italic")
     draw_arrow(ax, (middle, 0.35), (middle, EMBEDDING))
     write_shape(ax, middle + 0.1, 0.58, f"(N, {T})")
-    draw_layer(ax, x, EMBEDDING, 0.72, "embedding", "InputEmbedding", INPUT)
+    draw_layer(ax, x, EMBEDDING, 0.72, "embedding", INPUT, "the vectors of tokens times √C")
     edge = EMBEDDING + 0.72
     for i, sublayer in enumerate(sublayers):
         y = BLOCK + i * STEP
@@ -119,13 +120,15 @@ def draw_architecture():
     """The encoder on the left, the decoder on the right."""
     figure = make_figure(HEIGHT, layout=None)
     ax = clear_axes(figure, WIDTH, HEIGHT)
-    top = draw_stack(ax, ENCODER, "EncoderBlock", ENCODER_SUBLAYERS, "x: ids of the source", "T_x")
+    top = draw_stack(
+        ax, ENCODER, "encoder block (8)", ENCODER_SUBLAYERS, "x: ids of the source", "T_x"
+    )
     dec_top = draw_stack(
         ax,
         DECODER,
-        "DecoderBlock",
+        "decoder block (8)",
         DECODER_SUBLAYERS,
-        "shift_right(y): <S>, then y without its end",
+        "<S>, then y without its end (8)",
         "T_y",
     )
 
@@ -142,7 +145,9 @@ def draw_architecture():
     logits_y = dec_top + 0.75
     draw_arrow(ax, (dec_middle, dec_top), (dec_middle, logits_y))
     write_shape(ax, dec_middle + 0.1, dec_top + 0.5, "(N, T_y, C)")
-    draw_layer(ax, DECODER, logits_y, 0.72, "logits", "to_logits", "transposed embedding matrix")
+    draw_layer(
+        ax, DECODER, logits_y, 0.72, "logits", "linear map (2)", "then softmax (2), loss (10)"
+    )
     draw_arrow(ax, (dec_middle, logits_y + 0.72), (dec_middle, logits_y + 1.12))
     write_shape(ax, dec_middle + 0.1, logits_y + 0.9, "(N, T_y, vocab_size)")
     ax.text(dec_middle, logits_y + 1.25, "logits", ha="center", va="center", style="italic")
