@@ -37,20 +37,24 @@ from optimizer import paper_rate
 
 
 def draw_positions():
-    """Both forms of the sinusoids, of 50 positions and 64 units."""
-    figure = make_figure(3.6, title="Sinusoids that encode the position of a token (C = 64)")
+    """Both forms of the sinusoids, of 50 positions and 64 units, and four sines as curves."""
+    figure = make_figure(5.6, title="Sinusoids that encode the position of a token (C = 64)")
     forms = {
         "paper: one frequency per pair of units": True,
         "2017 code: one frequency per unit": False,
     }
-    axes = figure.subplots(1, 2, sharey=True)
-    for ax, (title, paired) in zip(axes, forms.items(), strict=True):
+    axes = figure.subplot_mosaic("01;cc", height_ratios=(3, 2))
+    for i, (title, paired) in enumerate(forms.items()):
         layer = PositionalEncoding(64, paired=paired, zero_pad=False, scale=False)
         encodings = layer(np.arange(50)[None])[0]  # (T, C)
-        image = ax.imshow(encodings, cmap=SIGNED_MAP, aspect="auto", vmin=-1, vmax=1)
-        ax.set(title=title, xlabel="unit")
-    axes[0].set_ylabel("position")
-    figure.colorbar(image, ax=axes, label="value", ticks=(-1, 0, 1), aspect=30)
+        image = axes[str(i)].imshow(encodings, cmap=SIGNED_MAP, aspect="auto", vmin=-1, vmax=1)
+        axes[str(i)].set(title=title, xlabel="unit", ylabel="position")
+    figure.colorbar(image, ax=[axes["0"], axes["1"]], label="value", ticks=(-1, 0, 1), aspect=30)
+    positions = np.arange(0, 49.1, 0.1)
+    for unit in (0, 8, 16, 24):
+        axes["c"].plot(positions, np.sin(positions / 10000 ** (unit / 64)), label=f"unit {unit}")
+    axes["c"].set(title="paper: four units as curves", xlabel="position", xlim=(0, 49))
+    axes["c"].legend(loc="lower right", ncols=4)
     return figure
 
 
@@ -68,6 +72,82 @@ def draw_schedule():
     ax.xaxis.set_major_formatter("{x:,.0f}")
     ax.grid(alpha=0.3)
     ax.legend()
+    return figure
+
+
+def draw_slope():
+    """Gradient descent: the loss of one parameter, and a step down its slope."""
+    figure = make_figure(2.9, title="The loss (2 w - 3)² of one parameter w")
+    ax = figure.subplots()
+    w = np.linspace(0, 3, 100)
+    ax.plot(w, (2 * w - 3) ** 2)
+    before, after = (0.5, 4.0), (1.3, 0.16)
+    tangent = np.array([0.15, 0.85])
+    ax.plot(tangent, 4 - 8 * (tangent - 0.5), color=ORANGE, linestyle="--")
+    ax.text(0.9, 1.6, "slope: gradient -8", color=ORANGE)
+    for point, text in ((before, "w = 0.5"), (after, "w = 0.5 + 0.1 · 8 = 1.3")):
+        ax.plot(*point, "o", color=RED)
+        ax.text(point[0] + 0.06, point[1] + 0.25, text, color=RED)
+    draw_arrow(ax, (0.5, 0.16), (1.3, 0.16), colour=RED)
+    ax.plot([0.5, 0.5], [0.16, 4.0], color=RED, lw=0.6, linestyle=":")
+    ax.set(xlabel="w", ylabel="loss", ylim=(-0.3, 7))
+    return figure
+
+
+# Training and inference --------------------------------------------------------------
+
+READ, PREDICTED = "<S> The woman did".split(), "The woman did not".split()
+
+
+def draw_decoder(ax, x, y, read, predicted, colours):
+    """Draw a box that reads words from below and predicts words above it."""
+    draw_box(ax, x, y, 3.0, 0.3, "decoder", fill="attention")
+    for i, (word, best) in enumerate(zip(read, predicted, strict=True)):
+        middle = x + 0.4 + 0.74 * i
+        ax.text(middle, y - 0.28, word, ha="center", va="center", color=colours[i])
+        draw_arrow(ax, (middle, y - 0.16), (middle, y), colour=GREY)
+        if best:
+            draw_arrow(ax, (middle, y + 0.3), (middle, y + 0.46), colour=GREY)
+            ax.text(middle, y + 0.58, best, ha="center", va="center", color=BLUE)
+
+
+def draw_teacher_forcing():
+    """Training in one pass, and inference with a pass for each word."""
+    height = 4.6
+    figure = make_figure(height, layout=None)
+    ax = clear_axes(figure, WIDTH, height)
+    centred = dict(ha="center", va="center")
+    ax.text(1.8, 4.35, "training: one pass (teacher forcing)", weight="bold", **centred)
+    ax.text(1.8, 1.45, "black: the right words, known", **centred)
+    ax.text(1.8, 1.2, "blue: predictions, compared with the right words", color=BLUE, **centred)
+    draw_decoder(ax, 0.3, 2.4, READ, PREDICTED, [TEXT] * 4)
+    ax.text(6.0, 4.35, "inference: one pass for each word", weight="bold", **centred)
+    for t in range(4):
+        predicted = [""] * t + [PREDICTED[t]]
+        draw_decoder(ax, 4.5, 3.45 - 0.98 * t, READ[: t + 1], predicted, [TEXT] + [BLUE] * 3)
+    ax.plot([4.0, 4.0], [0.1, height - 0.1], color=PALE, lw=1)
+    return figure
+
+
+def draw_cache():
+    """Which keys and values each step of the decoder computes, without a cache and with one."""
+    height = 2.9
+    figure = make_figure(height, layout=None)
+    ax = clear_axes(figure, WIDTH, height)
+    for left, title, cached in (
+        (0.9, "without a cache", False),
+        (4.8, "with a KV cache", True),
+    ):
+        ax.text(left + 1.2, 2.7, title, weight="bold", ha="center", va="center")
+        for t in range(4):
+            y = 1.75 - 0.42 * t
+            ax.text(left - 0.15, y + 0.17, f"step {t + 1}", ha="right", va="center")
+            ax.text(left + 0.3 + 0.62 * t, 2.3, READ[t], ha="center", va="center")
+            for k in range(t + 1):
+                kept = cached and k < t
+                text, fill = ("kept", "feedforward") if kept else ("new", "attention")
+                draw_box(ax, left + 0.62 * k, y, 0.6, 0.34, text, fill=fill)
+    ax.text(WIDTH / 2, 0.15, "keys and values of the words above", ha="center", color=GREY)
     return figure
 
 
@@ -456,6 +536,9 @@ def draw_rnn():
 PICTURES = {
     "positions.png": draw_positions,
     "schedule.png": draw_schedule,
+    "slope.png": draw_slope,
+    "teacher_forcing.png": draw_teacher_forcing,
+    "cache.png": draw_cache,
     "masks.png": draw_masks,
     "norms.png": draw_norms,
     "label_smoothing.png": draw_smoothing,

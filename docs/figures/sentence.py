@@ -16,7 +16,6 @@ from style import (
     LARGE,
     ORANGE,
     PALE,
-    SIGNED_MAP,
     SMALL,
     WEIGHTS_MAP,
     WIDTH,
@@ -31,14 +30,11 @@ from style import (
 
 from ids import EOS, RaggedIds
 from inference import SearchDecoder, load_model
-from modules import shift_right
 from monitor.attention_maps import append_eos, attention_maps, readable_token
 from search import paper_penalty
 
 LINE = "Die Frau hat den Brief nicht gelesen."
 BEAM = 3
-HEAD = 2, 1  # block and head of one_head.png, from 1
-PREDICTED = "▁re"  # the token that this head helps to predict
 WORDS = "▁neighbour", "▁letter"  # of bpe.png
 GIF_DPI = 110
 
@@ -119,124 +115,6 @@ def draw_attention(example):
     ax.set_xlabel("source", fontsize=LARGE, labelpad=8)
     ax.set_ylabel("translation", fontsize=LARGE)
     figure.colorbar(image, label="attention weight (mean of the heads)")
-    return figure
-
-
-# One head with numbers -------------------------------------------------------------
-
-
-def head_numbers(example, query):
-    """Compute what one head of the cross-attention does for one query.
-
-    Args:
-      query: index of the query.
-
-    Returns:
-      q (d_k,), K and V (T_x, d_k), weights (T_x,) and the output (d_k,).
-    """
-    block_number, head_number = HEAD
-    model, x, y = example.model, np.array([example.x]), np.array([example.y])
-    memory, masks = model.encode(x), model.padding_masks(x)
-    inputs = shift_right(y)
-    dec, dec_masks = model.dec_input(inputs), model.padding_masks(inputs)
-    for block in model.dec_blocks[: block_number - 1]:
-        dec = block(dec, memory, dec_masks, masks)
-    block = model.dec_blocks[block_number - 1]
-    dec = block.self_attention(dec, dec, dec_masks, causality=True)
-    attention = block.vanilla_attention
-    keys_values = attention.project_keys_values(memory, masks)
-    outputs, weights = attention.attend_heads(dec, keys_values)
-    Q = attention.split_heads(attention.query(dec))
-    of_head = 0, head_number - 1
-    per_query = (np.asarray(tensor)[of_head][query] for tensor in (Q, weights, outputs))
-    per_key = (np.asarray(tensor)[of_head] for tensor in keys_values[:2])
-    (q, weights, outputs), (K, V) = per_query, per_key
-    return q, K, V, weights, outputs
-
-
-def draw_vector(ax, x, y, vector, scale, cell=0.115, height=0.2):
-    """Draw a vector as coloured cells: blue below 0, red above 0."""
-    for i, value in enumerate(vector):
-        colour = colour_of(value / scale, SIGNED_MAP, -1)
-        ax.add_patch(Rectangle((x + i * cell, y - height / 2), cell, height, facecolor=colour))
-    outline = dict(facecolor="none", edgecolor=GREY, lw=0.6)
-    ax.add_patch(Rectangle((x, y - height / 2), cell * len(vector), height, **outline))
-
-
-def draw_one_head(example):
-    """One query through one head: q and K, scores, weights, V and their mean."""
-    query = example.target_tokens.index(readable_token(PREDICTED))
-    q, K, V, weights, outputs = head_numbers(example, query)
-    d_k, root = len(q), len(q) ** 0.5
-    products = K @ q  # (T_x,)
-    rows, pitch = len(K), 0.25
-    height = 2.55 + pitch * rows
-    figure = make_figure(height, layout=None)
-    ax = clear_axes(figure, WIDTH, height)
-    token_x, k_x, dot_x, score_x, bar_x, v_x = 0.95, 1.05, 3.55, 4.25, 4.5, 6.05
-    bar_width = 0.85
-    scales = [np.abs(array).max() for array in (np.vstack([K, q]), V)]
-    middle = dict(va="center")
-
-    top = height - 0.25
-    read = ([readable_token("<S>"), *example.target_tokens])[query]
-    title = f"Cross-attention, block {HEAD[0]}, head {HEAD[1]}: the decoder has read {read}"
-    ax.text(
-        WIDTH / 2,
-        top,
-        f"{title} and predicts {example.target_tokens[query]}",
-        ha="center",
-        fontsize=LARGE,
-        **middle,
-    )
-    y = top - 0.45
-    ax.text(token_x, y, "query q", ha="right", color=ORANGE, weight="bold", **middle)
-    draw_vector(ax, k_x, y, q, scales[0])
-    ax.text(k_x + 2.0, y, f"d_k = {d_k} numbers", color=GREY, **middle)
-
-    y -= 0.5
-    heads = [
-        (token_x - 0.1, "source", "right"),
-        (k_x + 0.92, "keys k", "center"),
-        (dot_x, "q · k", "right"),
-        (score_x, f"/ √{d_k}", "right"),
-        (bar_x, "softmax", "left"),
-        (v_x + 0.92, "values v", "center"),
-    ]
-    for x, text, side in heads:
-        ax.text(x, y, text, ha=side, weight="bold", **middle)
-    for row, token in enumerate(example.source_tokens):
-        y_row = y - 0.32 - pitch * row
-        weight = weights[row]
-        colour = BLUE if weight >= 0.05 else GREY
-        ax.text(token_x, y_row, token, ha="right", color=colour, **middle)
-        draw_vector(ax, k_x, y_row, K[row], scales[0])
-        ax.text(dot_x, y_row, f"{products[row]:.1f}", ha="right", color=colour, **middle)
-        ax.text(score_x, y_row, f"{products[row] / root:.2f}", ha="right", color=colour, **middle)
-        bar = (bar_x, y_row - 0.09), weight * bar_width, 0.18
-        ax.add_patch(Rectangle(*bar, facecolor=BLUE))
-        ax.text(bar_x + weight * bar_width + 0.06, y_row, f"{weight:.2f}", color=colour, **middle)
-        draw_vector(ax, v_x, y_row, V[row], scales[1])
-    bottom = y - 0.32 - pitch * rows
-    ax.plot([v_x, v_x + 0.115 * d_k], [bottom + 0.08] * 2, color=GREY, lw=0.8)
-    y_out = bottom - 0.15
-    ax.text(
-        v_x - 0.1,
-        y_out,
-        "output: sum of weight · v",
-        ha="right",
-        color=GREEN,
-        weight="bold",
-        **middle,
-    )
-    draw_vector(ax, v_x, y_out, outputs, scales[1])
-    best = int(weights.argmax())
-    first = " + ".join(f"({a:.2f} · {b:.2f})" for a, b in zip(q[:2], K[best][:2], strict=True))
-    sums = f"{example.source_tokens[best]}: q · k = {first} + ... = {products[best]:.1f}"
-    ax.text(0.3, y_out - 0.36, sums, color=GREY, **middle)
-    name = f"output = ({outputs[0]:.2f}, {outputs[1]:.2f}, ...)"
-    ax.text(v_x + 0.115 * d_k, y_out - 0.36, name, ha="right", color=GREY, **middle)
-    ax.text(0.3, y_out, "blue: below 0   red: above 0", color=GREY, **middle)
     return figure
 
 
@@ -493,7 +371,6 @@ PICTURES = {
     "heads.png": draw_cross_heads,
     "heads_encoder.png": draw_encoder_heads,
     "attention.png": draw_attention,
-    "one_head.png": draw_one_head,
     "bpe.png": draw_bpe,
     "beam.png": draw_beam,
     "decoding.gif": draw_decoding,
