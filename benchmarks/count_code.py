@@ -25,7 +25,7 @@ LIMITS = {
     "product characters": 575_000,
     "product code": 8600,
     "benchmarks lines": 1600,
-    "tests lines": 15_900,
+    "tests lines": 16_400,
     "docs Python lines": 1800,
     "HTML and JavaScript bytes": 41_875,
     "other text lines": 460,
