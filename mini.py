@@ -162,7 +162,7 @@ def multihead_attention(
 
 
 def feedforward(inputs, num_units=[2048, 512], scope="multihead_attention"):  # noqa: B006
-    """Change each position alone: (N, T, C) -> (N, T, C). Section 3.3 (`scope`: a slip of 2017)."""
+    """Change each position alone: (N, T, C) -> (N, T, C). Paper, 3.3 (`scope`: a slip of 2017)."""
     with keras.name_scope(scope):
         outputs = keras.layers.Conv1D(num_units[0], 1, activation="relu")(inputs)  # (N, T, 4*C)
         outputs = keras.layers.Conv1D(num_units[1], 1)(outputs)  # (N, T, C)
@@ -185,7 +185,7 @@ def normalize(inputs, epsilon=1e-8, scope="ln"):
 
 
 def label_smoothing(inputs, epsilon=0.1):
-    """Share `epsilon` of the probability among all K words: (N, T, K) -> (N, T, K). Section 5.4."""
+    """Share `epsilon` of the probability among all K words: (N, T, K) -> (N, T, K). Paper, 5.4."""
     K = inputs.shape[-1]
     return (1 - epsilon) * inputs + epsilon / K
 
@@ -483,12 +483,12 @@ def noun_phrase(rng, nouns, is_object):
 def sample_pair(rng):
     """Draw a German sentence, with its verb second, first or last, and its translation."""
     nouns, negated = rng.choice([*VERBS]), rng.random() < 0.3
-    er, he = noun_phrase(rng, PERSONS, is_object=False)
+    er, he = noun_phrase(rng, PERSONS, is_object=False)  # the subject, German and English
     ihn, it = noun_phrase(rng, nouns, is_object=True) if nouns else ("", "")
     present, infinitive, participle, base, does, did = draw(rng, VERBS[nouns])
     (modal, can), (opening, today) = draw(rng, MODALS), draw(rng, OPENINGS)
-    past, future = ("hat", participle, "did", did), (modal, infinitive, can, f"{can} {base}")
-    finite, end, auxiliary, verb = rng.choice([(present, "", "does", does), past, future])
+    past, with_modal = ("hat", participle, "did", did), (modal, infinitive, can, f"{can} {base}")
+    finite, end, auxiliary, verb = rng.choice([(present, "", "does", does), past, with_modal])
     if negated:
         end, verb, base = f"nicht {end}", f"{auxiliary} not {base}", f"not {base}"
     forms = [

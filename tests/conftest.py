@@ -39,7 +39,7 @@ BFLOAT16 = os.environ.get("ONEDNN_MAX_CPU_ISA") not in ("SSE41", "AVX2")
 needs_bfloat16 = pytest.mark.skipif(
     not BFLOAT16, reason="ONEDNN_MAX_CPU_ISA switches bfloat16 off. To run them: unset it"
 )
-# So no process runs one of them alone at the end, with the other processors idle.
+# They begin, so that none of them runs last, on one processor, with the others idle.
 LONGEST_FILES = ["test_model", "test_resume", "test_translate", "test_serve", "test_subwords"]
 SMALL = dict(maxlen=15, min_cnt=1, hidden_units=16, num_blocks=1, num_heads=2)
 
@@ -158,7 +158,7 @@ def decoder(model, x, beam=1):
 def token_by_token(model, x, y):
     """Compute the logits of `y` as a search does, with a cache: (N, T, vocab).
 
-    If `y` has more rows than `x`, as many of them as fit are hypotheses of one row of `x`.
+    Each row of `x` has as many rows of `y`, its hypotheses: N is a multiple of the rows of `x`.
     """
     from modules import shift_right
 

@@ -345,7 +345,7 @@ def test_the_built_in_text(configure):
 
 
 def run_alone(folder, *words, edits=()):
-    """Run mini.py with edits, pairs of strings, in a folder without other files: what it prints."""
+    """Run mini.py with edits, pairs of strings, in a folder without other files: its output."""
     program = (ROOT / "mini.py").read_text("utf-8")
     for old, new in edits:
         assert old in program

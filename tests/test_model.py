@@ -197,7 +197,7 @@ def test_later_tokens_change_nothing_before_them(case):
 def test_padding_and_other_sentences_change_nothing(case):
     """Padding: where masks are from ids. With those from activations see below."""
     model, logits = model_of(case), logits_of(case)
-    # Where padding changes nothing, also without that to the length of its neighbour.
+    # With masks from ids, the second sentence needs no padding to the length of the first one.
     length = 3 if model.hp.mask_from == "ids" else 6
     alone = tf.concat([model(X[:1], Y[:1]), model(X[1:, :length], Y[1:])], axis=0)
     np.testing.assert_allclose(alone, logits, atol=2e-5)

@@ -81,11 +81,10 @@ def draw_slope():
     ax = figure.subplots()
     w = np.linspace(0, 3, 100)
     ax.plot(w, (2 * w - 3) ** 2)
-    before, after = (0.5, 4.0), (1.3, 0.16)
     tangent = np.array([0.15, 0.85])
     ax.plot(tangent, 4 - 8 * (tangent - 0.5), color=ORANGE, linestyle="--")
     ax.text(0.9, 1.6, "slope: gradient -8", color=ORANGE)
-    for point, text in ((before, "w = 0.5"), (after, "w = 0.5 + 0.1 · 8 = 1.3")):
+    for point, text in (((0.5, 4.0), "w = 0.5"), ((1.3, 0.16), "w = 0.5 + 0.1 · 8 = 1.3")):
         ax.plot(*point, "o", color=RED)
         ax.text(point[0] + 0.06, point[1] + 0.25, text, color=RED)
     draw_arrow(ax, (0.5, 0.16), (1.3, 0.16), colour=RED)
@@ -134,10 +133,7 @@ def draw_cache():
     height = 2.9
     figure = make_figure(height, layout=None)
     ax = clear_axes(figure, WIDTH, height)
-    for left, title, cached in (
-        (0.9, "without a cache", False),
-        (4.8, "with a KV cache", True),
-    ):
+    for left, title, cached in ((0.9, "without a cache", False), (4.8, "with a KV cache", True)):
         ax.text(left + 1.2, 2.7, title, weight="bold", ha="center", va="center")
         for t in range(4):
             y = 1.75 - 0.42 * t

@@ -5,7 +5,7 @@ python docs/figures/mini_head.py
 
 import keras
 import numpy as np
-from style import DOCS, LARGE, SIGNED_MAP, draw_pictures, draw_weights, make_figure
+from style import DOCS, LARGE, SIGNED_MAP, SMALL, draw_pictures, draw_weights, make_figure
 
 import mini
 
@@ -41,19 +41,16 @@ def draw_one_head():
     for name, matrix in dict(X=X, Q=Q, K=K, V=V, Z=Z).items():
         scale = np.abs(matrix).max()
         axes[name].imshow(matrix / scale, cmap=SIGNED_MAP, vmin=-1, vmax=1, aspect="auto")
+        axes[name].set_title(name, fontsize=LARGE)
         axes[name].set(yticks=range(WORDS), yticklabels=words if name in "XZ" else [])
         axes[name].set_xticks([0, matrix.shape[1] - 1], [1, matrix.shape[1]])
-    for name in "QKV":
-        axes[name].set_title(name, fontsize=LARGE)
-    axes["X"].set_title("X", fontsize=LARGE)
-    axes["Z"].set_title("Z", fontsize=LARGE)
     draw_weights(axes["weights"], weights, words, words)
     axes["weights"].set_aspect("auto")
     axes["weights"].set_xlabel("weights = softmax(Q Kᵀ / √32)", fontsize=LARGE, labelpad=8)
     for (query, key), weight in np.ndenumerate(weights):
         if weight >= 0.15:
             colour = "white" if weight > 0.6 else "black"
-            text = dict(ha="center", va="center", color=colour, fontsize=9)
+            text = dict(ha="center", va="center", color=colour, fontsize=SMALL)
             axes["weights"].text(key, query, f"{weight:.2f}", **text)
     return figure
 
