@@ -33,7 +33,7 @@ import tensorflow as tf
 
 from checkpoint import assign, load_model_weights
 from data_load import load_test_data, load_train_data
-from interop.pretrained import read_pretrained
+from interop.marian import read_pretrained
 from monitor import summaries
 from runtime.cli import run_script
 from runtime.files import lock_logdir

@@ -31,6 +31,15 @@ class Marian:
     def __init__(self, path):
         self.config = json.loads((path / "config.json").read_text())
         self.tensors = load_file(path / "model.safetensors")
+        self.path = path
+
+    def ids(self, model, vocab, line):
+        """Split a line as transformers does: names of languages, then subwords."""
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(self.path / model))
+        ids = json.loads((self.path / vocab).read_text("utf-8"))
+        language = [name for name in LANGUAGES if line.startswith(name)]
+        pieces = language + processor.encode(line.removeprefix("".join(language)), out_type=str)
+        return [ids.get(piece, ids["<unk>"]) for piece in [*pieces, "</s>"]]
 
     def linear(self, name, x):
         return x @ self.tensors[f"{name}.weight"].T + self.tensors[f"{name}.bias"]

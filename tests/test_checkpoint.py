@@ -312,7 +312,7 @@ def test_an_array_that_does_not_fit_is_named(golden, array):
     arrays = golden.group("w") | {"dense/bias": array}
     if array is None:
         del arrays["dense/bias"]
-    with pytest.raises(InputError, match="the 2017 model: the array dense/bias"):
+    with pytest.raises(InputError, match="the 2017 model: dense/bias is"):
         original.assign_original(golden.model(), arrays)
 
 
