@@ -13,12 +13,11 @@ import argparse
 import datetime
 import importlib.util
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 
-from harness import ROOT, corpus_folder, num_cores, script_command
+from harness import ROOT, corpus_folder, num_cores, run_script
 
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -64,16 +63,6 @@ def corpus_flags(corpus, direction) -> dict:
         if not Path(path).exists():
             sys.exit(f"{path}: no such file. Name two languages of {corpus}, as in de-en")
     return flags
-
-
-def run_script(script, flags, more_flags):
-    """Run a script of the project.
-
-    Args:
-      flags: dict.
-      more_flags: list of the words of further flags.
-    """
-    subprocess.run([*script_command(script, flags), *more_flags], check=True)
 
 
 def train(flags, more_flags) -> float:
