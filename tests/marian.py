@@ -153,19 +153,18 @@ def make_tensors(config, joint) -> dict:
     shapes = {"final_logits_bias": (1, size)}
     tables = ["shared"] if joint else [f"{side}.embed_tokens" for side in ("encoder", "decoder")]
     shapes |= {f"model.{table}.weight": (size, UNITS) for table in tables}
-    for side in ("encoder", "decoder"):
+    for side, attentions in (
+        ("encoder", ["self_attn"]),
+        ("decoder", ["self_attn", "encoder_attn"]),
+    ):
+        layers = dict(fc1=(INNER, UNITS), fc2=(UNITS, INNER), final_layer_norm=(UNITS,))
+        for name in attentions:
+            layers |= {f"{name}.{part}_proj": (UNITS, UNITS) for part in ("q", "k", "v", "out")}
+            layers[f"{name}_layer_norm"] = (UNITS,)
         for i in range(config[f"{side}_layers"]):
-            name = f"model.{side}.layers.{i}"
-            for attention in ("self_attn", "encoder_attn")[: 1 + (side == "decoder")]:
-                for part in ("q", "k", "v", "out"):
-                    shapes[f"{name}.{attention}.{part}_proj.weight"] = UNITS, UNITS
-                    shapes[f"{name}.{attention}.{part}_proj.bias"] = (UNITS,)
-                shapes[f"{name}.{attention}_layer_norm.weight"] = (UNITS,)
-                shapes[f"{name}.{attention}_layer_norm.bias"] = (UNITS,)
-            shapes[f"{name}.fc1.weight"], shapes[f"{name}.fc1.bias"] = (INNER, UNITS), (INNER,)
-            shapes[f"{name}.fc2.weight"], shapes[f"{name}.fc2.bias"] = (UNITS, INNER), (UNITS,)
-            shapes[f"{name}.final_layer_norm.weight"] = (UNITS,)
-            shapes[f"{name}.final_layer_norm.bias"] = (UNITS,)
+            for name, shape in layers.items():
+                shapes[f"model.{side}.layers.{i}.{name}.weight"] = shape
+                shapes[f"model.{side}.layers.{i}.{name}.bias"] = shape[:1]
     draw = lambda shape: rng.normal(0, 0.4, shape).astype("float32")  # noqa: E731
     tensors = {name: draw(shape) for name, shape in shapes.items()}
     for table in tables:

@@ -24,8 +24,7 @@ from model import make_model
 from processes import ROOT
 from runtime.errors import InputError
 from search import suppress
-from text import read_lines
-from vocab import SubwordVocab, load_vocabs
+from vocab import SubwordVocab
 
 NO_CHANGE = dict(lr=1e-30, warmup_steps=0, num_epochs=1, batch_size=16)
 ODD = "Ⅻ ﬁnden „x“ ☃ €5"
@@ -301,14 +300,12 @@ for source, target in pairs:
     start = [model.config.decoder_start_token_id]
     inputs = dict(input_ids=torch.tensor([x]), decoder_input_ids=torch.tensor([start + y[:-1]]))
     tokens.append([x, y])
-    logits.append(model(**inputs).logits[0].tolist() if limits else [])
+    logits.append(model(**inputs).logits[0].tolist())
 for line, limit in zip(lines, limits):
     output = model.generate(**tokenizer(line, return_tensors="pt"), max_length=limit)
     texts.append(tokenizer.decode(output[0], skip_special_tokens=True))
-together = []
-if lines:
-    batch = tokenizer(lines, return_tensors="pt", padding=True)
-    together = tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
+batch = tokenizer(lines, return_tensors="pt", padding=True)
+together = tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
 json.dump([tokens, logits, texts, together], sys.stdout)
 """
 
@@ -361,25 +358,3 @@ def test_transformers_translates_what_is_exported(trained, tmp_path, recipe):
             for values in (model(row[None], row[None])[0], theirs)
         )
         np.testing.assert_allclose(ours, theirs, atol=1e-3)
-
-
-@needs_transformers
-@slow
-def test_real_text_has_the_same_tokens(real_text, tmp_path):
-    """The model has not learned anything, only the vocabulary has."""
-    folder = real_text / "multi30k"
-    sides = (("source", "de"), ("target", "en"))
-    flags = {f"{side}_train": str(folder / f"train.{lang}") for side, lang in sides}
-    flags |= dict(recipe="tiny", positions="paired_sinusoid", normalization="post")
-    flags |= dict(preprocessed=str(tmp_path / "vocab"))
-    run_main(prepro, flags)
-    hp = make_hparams(flags)
-    vocabs = load_vocabs(hp.preprocessed, hp)
-    model = make_model(hp, *map(len, vocabs))
-    (tmp_path / "model").mkdir()
-    write(LoadedModel([], hp, model, vocabs), tmp_path / "model")
-    lines = [line for _, lang in sides for line in read_lines(folder / f"val.{lang}")]
-    assert len(lines) == 2028
-    pairs = [(line, "") for line in lines]
-    tokens, *_ = ask_transformers(CLIENT, str(tmp_path / "model"), pairs, [], [])
-    assert [x for x, _ in tokens] == vocabs[0].encode(lines)
