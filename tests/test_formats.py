@@ -226,7 +226,7 @@ def test_programs_with_their_own_tokenizer_read_any_line(trained, tmp_path, form
     flags, beam = trained(recipe), 1 if format == "saved_model" and recipe == "legacy" else 4
     exported(tmp_path, format, logdir=flags["logdir"], beam=beam)
     lines = [line.strip("\ufeff\r") for line in ODD_LINES]
-    lines += read_test_sentences(flags["source_test"]).raw
+    lines += read_test_sentences(flags["source_test"])
     translations = Translator(load(dict(logdir=flags["logdir"], beam=beam)))(lines)
     texts = [translation.text for translation in translations]
     assert len({*texts}) > 5
@@ -412,7 +412,7 @@ def test_a_folder_to_give_away(trained, tmp_path):
         for folder in (flags["logdir"], path)
     ]
     assert sizes[1] < sizes[0] / 3
-    lines = read_test_sentences(flags["source_test"]).raw
+    lines = read_test_sentences(flags["source_test"])
     assert translate(lines=lines, **mean) == translate(path, lines)
     shared = parameters(path)
     more = dict(start_from=str(path), logdir=str(tmp_path / "more"), num_epochs=1, lr=1e-30)

@@ -339,7 +339,7 @@ def test_transformers_translates_what_is_exported(trained, tmp_path, recipe):
     path = tmp_path / "model"
     path.mkdir()
     write(loaded, path)
-    lines = read_test_sentences(flags["source_test"]).raw
+    lines = read_test_sentences(flags["source_test"])
     odd_lines = (line.strip("\ufeff\r").replace("\0", "") for line in ODD_LINES)
     lines += [line for line in odd_lines if line.strip()]
     rows = encode_lines(lines, vocab, hp)[0]
