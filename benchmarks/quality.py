@@ -107,14 +107,15 @@ def bleu_row(test, got, lang) -> list[str]:
     """Compute sacreBLEU, its interval, lower-cased, BLEU of published results' tokens, and chrF."""
     import sacrebleu
 
-    from bleu import align_with_references, confidence_intervals, corpus_score
+    from bleu import align_with_references, compare_systems, corpus_score
 
     tokens = PUBLISHED_TOKENS.get(lang, moses_tokens)
-    got_tokens = tokens(align_with_references(test, got), lang)
+    own = align_with_references(test, got)
+    got_tokens = tokens(own, lang)
     references = [tokens(side, lang) for side in test.references]
     scores = [
         corpus_score("bleu", test, got, lang)[0],
-        confidence_intervals(test, got, lang)["bleu"],
+        compare_systems(test.references, own, own, lang)["bleu"].intervals[0],
         corpus_score("bleu", test, got, lang, lowercase=True)[0],
         sacrebleu.corpus_bleu(got_tokens, references, tokenize="none", force=True).score,
         corpus_score("chrf", test, got, lang)[0],

@@ -10,9 +10,9 @@ import tensorflow as tf
 import checkpoint
 import eval
 import train
+from bleu import bleu_score
 from checkpoint import Row, assign, load, load_model_weights, load_newest, path_of, read_rows
 from conftest import decoder, slow, transformer, write_corpus
-from eval import bleu_score
 from helpers import run_main
 from ids import BOS, EOS, SPECIALS
 from interop import original

@@ -282,7 +282,7 @@ CHINESE = "我爱你\n" * 40
             {},
             "test.source:2: this line is XML, not",
         ),
-        ("eval", {}, dict(compare="two"), "two: is not a results file of eval.py. Choose one"),
+        ("eval", {}, dict(compare="two"), "two: is not a results file of this test set"),
         # Vocabularies.
         ("prepro", {}, dict(recipe="tiny", vocab_size=8000), "not allow 8000 ... Use --vocab_size"),
         ("prepro", {}, dict(recipe="tiny", symbols="a b"), "symbols a b: ... Write words with com"),
