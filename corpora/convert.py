@@ -17,6 +17,7 @@ import contextlib
 import csv
 import io
 import sys
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -47,14 +48,15 @@ def read_table(rows):
 
 def read_tmx(file):
     """Yield the units of a translation memory. The sides are the languages."""
-    events = ElementTree.iterparse(file, ["start", "end"])
-    _, root = next(events)
-    for event, unit in events:
-        if event == "end" and unit.tag == "tu":
-            for code in [code for name in CODES for code in unit.iter(name)]:
-                code.text = None
-            yield [*map(read_variant, unit.iter("tuv"))]
-            root.clear()
+    body = None
+    for event, element in ElementTree.iterparse(file, ["start", "end"]):
+        if event == "start" and element.tag in ("tmx", "body"):
+            body = element
+        elif event == "end" and element.tag == "tu":
+            for part in element.iter():
+                part.text = None if part.tag in CODES else part.text
+            yield [*map(read_variant, element.iter("tuv"))]
+            body.clear()  # few units are in memory at a time
 
 
 def read_variant(variant) -> tuple[str, str]:
@@ -63,16 +65,13 @@ def read_variant(variant) -> tuple[str, str]:
 
 
 class Segments(HTMLParser):
-    """Collects the <seg> of WMT and IWSLT, which need not be well-formed XML.
-
-    Attributes:
-      units: by document and segment, so that sides in another order fit together. Each text is a
-        list of its parts.
-    """
+    """Collects the <seg> of WMT and IWSLT, which need not be well-formed XML."""
 
     def __init__(self):
         super().__init__()
-        self.units, self.side, self.document, self.text = {}, "", "", []
+        # By document and segment: sides in another order fit together. A text is a list of parts.
+        self.units = {}
+        self.side, self.document, self.text = "", "", []
 
     def handle_starttag(self, tag, attrs):
         """Read the beginning of an element."""
@@ -116,10 +115,9 @@ def read_units(path, encoding):
                 yield from read_segments(lines.read())
             elif suffix == ".csv":
                 yield from read_table(csv.reader(lines))
-            elif suffix == ".tsv":
-                yield from read_table(line.split("\t") for line in lines)
             else:
-                yield from read_table([line] for line in lines)
+                is_table = suffix == ".tsv"
+                yield from read_table(line.split("\t") if is_table else [line] for line in lines)
     except (ElementTree.ParseError, csv.Error, UnicodeError, LookupError) as error:
         raise InputError(
             f"{path}: cannot be read ({error}). Correct it, or name its --encoding"
@@ -142,22 +140,20 @@ def pick(unit, sides) -> list[str]:
 def main(args):
     """Write the sides of a file to new files."""
     sides = args.sides.lower().split(",")[: len(args.outputs)]
-    unit, num_lines, num_left = [], 0, 0
+    unit, counts = [], Counter()
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(new_file(path)) for path in args.outputs]
         for unit in read_units(args.input, args.encoding):
             texts = pick(unit, sides)
-            num_lines, num_left = num_lines + bool(texts), num_left + (not texts)
+            counts[bool(texts)] += 1
             for file, text in zip(files, texts, strict=bool(texts)):
                 file.write(f"{' '.join(text.split())}\n")
-        if not num_lines:
+        if not counts[True]:
             raise InputError(
                 f"{args.input}: no unit has the sides {', '.join(sides)}. The last one has"
                 f" {', '.join(side for side, _ in unit) or 'none'}. Choose others with --sides"
             )
-    print(f"{', '.join(args.outputs)}: {num_lines:,} lines")
-    if num_left:
-        print(f"Left out: {num_left:,} units without {' or '.join(dict.fromkeys(sides))}")
+    print(f"{', '.join(args.outputs)}: {counts[True]:,} lines. Left out: {counts[False]:,} units")
 
 
 def parse_args():
