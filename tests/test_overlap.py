@@ -1,35 +1,16 @@
 """Sentences of test sets in the training text: what prepro.py prints."""
 
-import os
-from pathlib import Path
-
-import pytest
-
 import prepro
 from conftest import sample_pairs, write_corpus
 from helpers import run_main
 from hparams import make_hparams
 from overlap import overlap_notes, plain_forms
 
-REAL_TEXT = Path(os.environ.get("REAL_TEXT", "/nonexistent"))
-
 
 def test_plain_forms():
-    lines = [
-        "Don't  stop!",
-        "DON’T STOP",
-        "5 < 7",
-        "5 > 7",
-        "!!!",
-        "",
-        "Straße",
-        "a\u2028b",
-        "学 校。",
-    ]
-    assert plain_forms(lines) == [
-        *("dontstop", "dontstop", "5<7", "5>7", "!!!", "", "strasse", "ab", "学校")
-    ]
-    assert plain_forms([]) == []
+    forms = {"Don't  stop!": "dontstop", "DON’T STOP": "dontstop", "5 < 7": "5<7", "5 > 7": "5>7"}
+    forms |= {"!!!": "!!!", "": "", "Straße": "strasse", "a\u2028b": "ab", "学 校。": "学校"}
+    assert plain_forms([*forms]) == [*forms.values()] and plain_forms([]) == []
 
 
 def flags_of(folder):
@@ -71,9 +52,8 @@ def test_a_test_set_is_read_only_if_the_command_names_it(tmp_path):
         assert [*overlap_notes(make_hparams(given), given)] == [note]
 
 
-@pytest.mark.skipif(not (REAL_TEXT / "small_parallel_enja").exists(), reason="needs REAL_TEXT")
-def test_real_text():
-    folder = REAL_TEXT / "small_parallel_enja"
+def test_real_text(real_text):
+    folder = real_text / "small_parallel_enja"
     flags = {
         f"{side}_{part}": str(folder / f"{part}.{lang}")
         for part in ("train", "dev", "test")

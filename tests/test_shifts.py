@@ -1,8 +1,5 @@
 """Sides that are shifted: found where they are, and in no other text."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -10,8 +7,6 @@ import shifts
 from conftest import sample_pairs
 from shifts import find_shift, shift_notes
 from text import read_sentences
-
-REAL_TEXT = Path(os.environ.get("REAL_TEXT", "/nonexistent"))
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +70,6 @@ def test_the_note_has_the_number_of_the_sentence(tmp_path, text, monkeypatch):
     ]
 
 
-@pytest.mark.skipif(not (REAL_TEXT / "multi30k").exists(), reason="needs REAL_TEXT")
 @pytest.mark.parametrize(
     "names",
     [
@@ -87,9 +81,9 @@ def test_the_note_has_the_number_of_the_sentence(tmp_path, text, monkeypatch):
         "wordshk_en_yue/train.yue wordshk_en_yue/train.en",
     ],
 )
-def test_real_text(names):
+def test_real_text(real_text, names):
     """No false alarm in its own order, in another one, and by length; shifts in the first two."""
-    sides = [[*read_sentences(REAL_TEXT / name)][:8000] for name in names.split()]
+    sides = [[*read_sentences(real_text / name)][:8000] for name in names.split()]
     random = np.random.default_rng(0).permutation(len(sides[0]))
     for order in (range(len(random)), random, sorted(random, key=lambda row: len(sides[0][row]))):
         ordered = [[side[row] for row in order] for side in sides]
