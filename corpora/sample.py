@@ -415,16 +415,17 @@ def some_clause(rng, relative=True, **kwargs):
     return verb_clause(rng, verb, some_subject(rng, kinds, relative), **kwargs)
 
 
-# Sentences: functions that draw German, English, and the mark at the end --------
+# Sentences: German, English, and the mark at the end ----------------------------
 
 
 def statement(rng):
+    """Draw a main clause."""
     clause = some_clause(rng)
     return clause.german("second"), clause.english("plain"), "."
 
 
 def inversion(rng):
-    """A main clause opens with an adverb; the German verb then precedes its subject."""
+    """Draw a main clause that opens with an adverb; the German verb then precedes its subject."""
     clause = some_clause(rng, without=("time",))
     clause.add_time(rng)
     german, english = clause.time
@@ -432,11 +433,13 @@ def inversion(rng):
 
 
 def question(rng):
+    """Draw a yes-no question."""
     clause = some_clause(rng, relative=False)
     return clause.german("first"), clause.english("question"), "?"
 
 
 def adverb_question(rng):
+    """Draw a question with why, where or when."""
     german, english, without = rng.choice(
         [("warum", "why", ()), ("wo", "where", ("place",)), ("wann", "when", ("time",))]
     )
@@ -447,11 +450,13 @@ def adverb_question(rng):
 
 
 def who_question(rng):
+    """Draw a question about the subject."""
     clause = verb_clause(rng, rng.choice(ALL_VERBS), Phrase("wer", "who", 2))
     return clause.german("second"), clause.english("plain"), "?"
 
 
 def what_question(rng):
+    """Draw a question about the object."""
     verbs = [v for v in ALL_VERBS if v.frame.startswith("acc") and "person" not in v.frame]
     subject = some_subject(rng, ["person"], relative=False)
     clause = verb_clause(rng, rng.choice(verbs), subject, without=("acc",))
@@ -468,6 +473,7 @@ def two_clauses(main, german, english, other, order="last"):
 
 
 def subordination(rng):
+    """Draw a main clause, and one with because, although or when."""
     german, english = rng.choice([("weil", " because"), ("obwohl", " although"), ("wenn", " when")])
     tenses = dict(tenses=("present",)) if german == "wenn" else {}
     main = some_clause(rng, relative=False, **tenses)
@@ -475,6 +481,7 @@ def subordination(rng):
 
 
 def reported_speech(rng):
+    """Draw a main clause of saying or knowing, and one with that or whether."""
     subject = some_subject(rng, ["person"], relative=False)
     if rng.random() < 0.4:
         main = Clause(rng, KNOW, subject, tenses=("present",))
@@ -487,6 +494,7 @@ def reported_speech(rng):
 
 
 def contrast(rng):
+    """Draw two main clauses joined by but."""
     one, other = some_clause(rng, relative=False), some_clause(rng, relative=False)
     return two_clauses(one, "aber", ", but", other, order="second")
 
