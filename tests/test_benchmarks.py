@@ -28,10 +28,7 @@ def test_every_module_can_be_imported(benchmarks):
 def test_training_steps(benchmarks, corpus):
     import time_train
 
-    flags = corpus | SMALL
-    _, batches = time_train.first_batches(flags, 2)
-    assert len(batches) == 2 and all(len(x) == len(y) for x, y in batches)
-    time_train.make_steps(flags, 2)()
+    time_train.make_steps(corpus | SMALL, 2)()
 
 
 @slow
@@ -47,15 +44,6 @@ def test_decoding_with_and_without_a_cache_gives_the_same_tokens(benchmarks, mon
 
 
 @slow
-def test_translating_the_test_set(benchmarks, trained, tmp_path):
-    import time_decode
-
-    output = tmp_path / "output"
-    time_decode.trained_decoder({"logdir": trained("tiny")["logdir"]}, output)()
-    assert len(output.read_text("utf-8").splitlines()) == 30
-
-
-@slow
 def test_the_time_from_the_command(benchmarks, trained):
     import time_start
 
@@ -65,9 +53,12 @@ def test_the_time_from_the_command(benchmarks, trained):
 
 
 @slow
-def test_bleu_of_greedy_search_and_of_the_recipe(benchmarks, trained, monkeypatch):
+def test_scores_of_greedy_search_and_of_the_recipe(benchmarks, trained, tmp_path, monkeypatch):
     import quality
+    import time_decode
 
+    time_decode.trained_decoder({"logdir": trained("tiny")["logdir"]}, tmp_path / "output")()
+    assert len((tmp_path / "output").read_text("utf-8").splitlines()) == 30
     lower = lambda lines, lang: [*map(str.lower, lines)]  # noqa: E731
     monkeypatch.setitem(quality.PUBLISHED_TOKENS, "en", lower)  # spaCy is an extra
     rows = quality.score_set({"logdir": trained("tiny")["logdir"]}, "test")
@@ -115,8 +106,6 @@ def test_a_missing_corpus_is_named(benchmarks, tmp_path, monkeypatch):
     monkeypatch.setenv("REAL_TEXT", str(tmp_path))
     with pytest.raises(SystemExit, match="multi30k: no such folder. Set REAL_TEXT to"):
         corpus_folder("multi30k")
-    (tmp_path / "multi30k").mkdir()
-    assert corpus_folder("multi30k") == tmp_path.resolve() / "multi30k"
 
 
 def test_the_counts_of_the_code(benchmarks, capsys, monkeypatch):

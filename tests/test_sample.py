@@ -42,29 +42,20 @@ def write(folder, **flags):
     return run_script("corpora/sample.py", output=folder, **flags)
 
 
-def test_the_files_are_in_the_formats_of_iwslt(tmp_path):
-    assert write(tmp_path, train=300, test=50).returncode == 0
-    train, test = [], []
-    for lang in ("de", "en"):
-        path = tmp_path / f"train.tags.de-en.{lang}"
-        assert path.read_text(encoding="utf-8").startswith("<url>")
-        train.append(list(read_sentences(path)))
-        path = tmp_path / f"IWSLT16.TED.tst2014.de-en.{lang}.xml"
-        assert '<seg id="50"> ' in path.read_text(encoding="utf-8")
-        test.append(read_test_sentences(path))
-    assert [[*map(len, part)] for part in (train, test)] == [[300, 300], [50, 50]]
-    assert len({*zip(*train, strict=True)}) == 300 and train[0][0] != train[1][0]
-
-
-def test_no_test_sentence_is_in_the_training_text(tmp_path):
+def test_the_files_are_those_of_iwslt_and_no_test_sentence_is_in_the_training_text(tmp_path):
     """At the default size, at which some English sentences have two German ones."""
     assert write(tmp_path).returncode == 0
     for lang in ("de", "en"):
-        train = list(read_sentences(tmp_path / f"train.tags.de-en.{lang}"))
-        test = read_test_sentences(tmp_path / f"IWSLT16.TED.tst2014.de-en.{lang}.xml")
-        assert len(train) == 20_000 and len(test) == 1_000
-        dev = read_test_sentences(tmp_path / f"IWSLT16.TED.dev2010.de-en.{lang}.xml")
-        assert len(dev) == 200 and not set(test) & set(train) and not set(dev) & set(train)
+        path = tmp_path / f"train.tags.de-en.{lang}"
+        assert path.read_text(encoding="utf-8").startswith("<url>")
+        train = list(read_sentences(path))
+        paths = [
+            tmp_path / f"IWSLT16.TED.{name}.de-en.{lang}.xml" for name in ("dev2010", "tst2014")
+        ]
+        assert '<seg id="50"> ' in paths[0].read_text(encoding="utf-8")
+        dev, test = (read_test_sentences(path) for path in paths)
+        assert [len(train), len(dev), len(test)] == [20_000, 200, 1_000]
+        assert not {*test, *dev} & {*train}
 
 
 def test_same_seed_same_bytes(tmp_path):
