@@ -2,7 +2,7 @@
 
 `scaled_dot` is the function of the paper. An attention function is a pure function of queries and
 keys, and of parameters if it has any. variants/attention.py has the others, and
-`ATTENTION_SCORES` in choices.py lists all of them by the names of the flag `--attention_score`.
+`ATTENTION_SCORES` in hparams.py lists all of them by the names of the flag `--attention_score`.
 docs/variants.md compares them.
 
     N  sentences    h  heads    T_q, T_k  query and key positions    d  units per head

@@ -11,93 +11,126 @@ The letters that name the axes of tensors throughout the project:
 """
 
 import dataclasses
+import importlib
 import json
 import unicodedata
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from choices import ACTIVATIONS, ATTENTION_SCORES, MODELS, NORMALIZATIONS, OPTIMIZERS, POSITIONS
 from runtime.errors import InputError
 from runtime.files import atomic_write
 from runtime.flags import NONE, Flags, flag, split_paths
 
 MIN_COVERAGE = 0.98  # of sentencepiece
 MAX_INPUT_TOKENS = 1024  # tokens of a sentence that are read, if the model has no limit
-INT32_LIMIT = 2**31  # exclusive; TensorFlow counts with 32 bits
 WIDTH_LIMIT = 2**16 + 1  # exclusive; units of a layer
-FLOAT32_LIMIT = 3.4e38
+
+# What can be chosen by name ------------------------------------------------------
+
+
+class Choice(NamedTuple):
+    """A class or function. No table of them needs TensorFlow, so that `--help` answers at once."""
+
+    target: str  # its module and name
+    # Of a position encoding
+    maxlen_power: int = 0  # it ends at maxlen**maxlen_power; 0: it has no end
+    relative: bool = False  # it acts in self-attention, not on the embedded tokens
+    scaled_dot: bool = False  # it changes the scaled product of Q and K
+    even: str = ""  # the size that must be even
+    # Of an attention function
+    parameters: dict = {}  # their shapes by name, in letters
+    softmax: bool = True  # weights are the softmax of the scores, or the scores
+
+    def load(self):
+        """Import the class or function."""
+        module, _, name = self.target.rpartition(".")
+        return getattr(importlib.import_module(module), name)
+
+
+POSITIONS = dict(
+    learned=Choice("positions.LearnedPositions", maxlen_power=1),
+    sinusoid=Choice("positions.SinusoidalPositions"),
+    paired_sinusoid=Choice("positions.PairedSinusoidalPositions"),
+    product=Choice("variants.positions.ProductPositions", maxlen_power=1),
+    hierarchical=Choice("variants.positions.HierarchicalPositions", maxlen_power=2),
+    recurrent=Choice("variants.positions.RecurrentPositions"),
+    convolutional=Choice("variants.positions.ConvolutionalPositions"),
+    complex=Choice("variants.positions.ComplexPositions", even="hidden_units"),
+    shaw=Choice("variants.positions.ShawPositions", relative=True, scaled_dot=True),
+    t5=Choice("variants.positions.T5Positions", relative=True),
+    xlnet=Choice("variants.positions.XLNetPositions", relative=True, scaled_dot=True),
+    deberta=Choice("variants.positions.DebertaPositions", relative=True, scaled_dot=True),
+    rotary=Choice(
+        "variants.positions.RotaryPositions", relative=True, scaled_dot=True, even="head_units"
+    ),
+    none=Choice("positions.Positions"),
+)
+ATTENTION_SCORES = dict(
+    scaled_dot=Choice("attention.scaled_dot"),
+    dot=Choice("attention.dot"),
+    additive=Choice(
+        "variants.attention.additive",
+        parameters=dict(query_kernel="hdd", key_kernel="hdd", omega="hd"),
+    ),
+    bilinear=Choice("variants.attention.bilinear", parameters=dict(kernel="hdd")),
+    cosine=Choice("variants.attention.cosine", softmax=False),
+    cosine_softmax=Choice("variants.attention.cosine"),
+)
+MODELS = dict(
+    transformer=Choice("model.Transformer"),
+    rnn=Choice("variants.rnn.RecurrentModel"),
+    rnn_attention=Choice("variants.rnn.RecurrentModel"),
+)
+OPTIMIZERS = dict(adam=Choice("optimizer.FusedAdam"), muon=Choice("variants.muon.Muon"))
+
+
+class Architecture(NamedTuple):
+    """In which details Transformers of 2017, of 2019, of the paper and of Marian differ."""
+
+    relu_projections: bool = False  # Q, K and V pass through a ReLU
+    output_projection: bool = True  # the joined heads are projected by W_O
+    mask_from: str = "ids"  # padding is where tokens are <PAD>, or where "activations" are zeros
+    drop_weights: bool = False  # dropout on attention weights
+    drop_outputs: bool = True  # dropout on the outputs of sublayers
+    pad_logit: bool = False  # with tied embeddings: the logit of <PAD> comes from its row, or is 0
+    output_bias: bool = False  # with tied embeddings: the logits have a bias
+    ffn_activation: str = "relu"  # between both maps of a feed-forward layer
+
+
+ARCHITECTURES = {
+    "2017": Architecture(True, False, "activations", drop_weights=True, drop_outputs=False),
+    "2019": Architecture(False, False, drop_weights=True, drop_outputs=False),
+    "paper": Architecture(drop_weights=True, pad_logit=True),
+    "modern": Architecture(pad_logit=True),
+    "marian": Architecture(output_bias=True, ffn_activation="swish"),
+    "marian_relu": Architecture(output_bias=True),
+}
 
 # Recipes -----------------------------------------------------------------------
 
-# Each dict holds the differences from the defaults, which are those of legacy.
-UPDATED = dict(
-    tokenizer="bpe",
-    maxlen=100,
-    ffn_units=2048,
-    positions="paired_sinusoid",
-    relu_projections=False,
-    tied_embeddings=True,
-    mask_from="ids",
-    dropout_rate=0.3,
-    batch_size=128,
-    lr=0.0003,
-    schedule="paper",
-    warmup_steps=4000,
-    beta_2=0.999,
-)
-PAPER = UPDATED | dict(
-    output_projection=True,
-    pad_logit=True,
-    dropout_on="both",
-    dropout_rate=0.1,
-    batch_tokens=4096,
-    lr=0.0,
-    beta_2=0.98,
-    epsilon=1e-9,
-    beam=4,
-    average_checkpoints=5,
-)
-# The fields that all recipes for a CPU have.
-CPU = PAPER | dict(
-    vocab_size=0,
-    fold_case=True,
-    dropout_on="sublayers",
-    dropout_rate=0.2,
-    batch_tokens=2048,
-    schedule="linear",
-    warmup_steps=0,
-    num_epochs=0,
-    beam=5,
-    alpha=1.2,
-    average_checkpoints=1,  # the last one, with the lowest learning rate, is the best
-)
-TINY = CPU | dict(
-    hidden_units=128,
-    ffn_units=256,
-    num_blocks=4,
-    num_heads=4,
-    positions="t5",
-    normalization="pre",
-    optimizer="muon",
-    lr=0.01,
-)
-SMALL = TINY | dict(
-    hidden_units=256,
-    ffn_units=1024,
-    num_blocks=6,
-    decoder_blocks=3,
-    batch_tokens=4096,
-    lr=0.006,
-    num_epochs=20,
-)
+# Each dict holds the differences from the defaults, which are those of legacy: those of the model,
+# of the text, of the training, and of decoding.
+UPDATED = dict(architecture="2019", ffn_units=2048, positions="paired_sinusoid", dropout_rate=0.3)
+UPDATED |= dict(tokenizer="bpe", tied_embeddings=True, maxlen=100, batch_size=128)
+UPDATED |= dict(lr=0.0003, schedule="paper", warmup_steps=4000, beta_2=0.999)
+
+PAPER = UPDATED | dict(architecture="paper", dropout_rate=0.1, batch_tokens=4096)
+PAPER |= dict(lr=0.0, beta_2=0.98, epsilon=1e-9, beam=4, average_checkpoints=5)
+
+# What all recipes for a CPU have. The last checkpoint, with the lowest learning rate, is the best.
+CPU = PAPER | dict(architecture="modern", dropout_rate=0.2, vocab_size=0, fold_case=True)
+CPU |= dict(batch_tokens=2048, schedule="linear", warmup_steps=0, num_epochs=0)
+CPU |= dict(beam=5, alpha=1.2, average_checkpoints=1)
+
+TINY = CPU | dict(hidden_units=128, ffn_units=256, num_blocks=4, num_heads=4)
+TINY |= dict(positions="t5", normalization="pre", optimizer="muon", lr=0.01)
+
+SMALL = TINY | dict(hidden_units=256, ffn_units=1024, num_blocks=6, decoder_blocks=3)
+SMALL |= dict(batch_tokens=4096, lr=0.006, num_epochs=20)
+
 LOW_RESOURCE = TINY | dict(consistency=5.0, missing_mark=0.05)
-RNN = CPU | dict(
-    model="rnn",
-    hidden_units=256,
-    decoder_attention=False,
-    lr=0.001,
-)
-RNN_ATTENTION = RNN | dict(decoder_attention=True)
+RNN = CPU | dict(model="rnn", hidden_units=256, lr=0.001)
 RECIPES = dict(
     legacy={},
     updated=UPDATED,
@@ -106,7 +139,7 @@ RECIPES = dict(
     small=SMALL,
     low_resource=LOW_RESOURCE,
     rnn=RNN,
-    rnn_attention=RNN_ATTENTION,
+    rnn_attention=RNN | dict(model="rnn_attention"),
 )
 
 # Fields ------------------------------------------------------------------------
@@ -125,20 +158,14 @@ recipe_field = partial(flag, group=None)  # no flag
 class ModelHparams(Flags):
     """The hyperparameters of a model itself. The defaults are those of the 2017 code."""
 
-    model: str = model_flag(
-        "transformer", "the Transformer, or a recurrent encoder-decoder", choices=MODELS
-    )
+    model: str = model_flag("transformer", "or a recurrent model", choices=MODELS)
+    architecture: str = model_flag("2017", "details (docs/recipes.md)", choices=ARCHITECTURES)
     cell: str = model_flag("gru", "of a recurrent model", choices=("tanh", "gru", "lstm"))
-    bidirectional: bool = model_flag(True, "a recurrent encoder reads in both directions")
-    decoder_attention: bool = model_flag(True, "a recurrent decoder attends to the encoder")
     maxlen: int = model_flag(
         10, "T: tokens in a sentence, </S> included; longer training pairs are left out", 1, 4097
     )
     hidden_units: int = model_flag(512, "C: units of each layer", 1, WIDTH_LIMIT)
     ffn_units: int = model_flag(0, "inner units of a feed-forward layer; 0: 4 * C", 0, WIDTH_LIMIT)
-    ffn_activation: str = model_flag(
-        "relu", "function between both maps of a feed-forward layer", choices=ACTIVATIONS
-    )
     num_blocks: int = model_flag(6, "blocks in the encoder", 1, 1001)
     decoder_blocks: int = model_flag(0, "blocks in the decoder; 0: as many", 0, 1001)
     num_heads: int = model_flag(8, "h: attention heads, a divisor of C", 1, WIDTH_LIMIT)
@@ -148,94 +175,61 @@ class ModelHparams(Flags):
     attention_score: str = model_flag(
         "scaled_dot", "attention function (docs/variants.md)", choices=ATTENTION_SCORES
     )
-    relu_projections: bool = model_flag(
-        True, "ReLU after the projections to Q, K and V, as in 2017"
-    )
-    output_projection: bool = model_flag(False, "project the joined heads by W_O, as in the paper")
-    tied_embeddings: bool = model_flag(
-        False, "one matrix for source embedding, target embedding and output layer"
-    )
-    pad_logit: bool = model_flag(
-        False, "with tied embeddings: compute the logit of <PAD> from its row; else from zeros"
-    )
-    output_bias: bool = model_flag(
-        False, "with tied embeddings: add a bias to the logits, as Marian does"
-    )
-    mask_from: str = model_flag(
-        "activations",
-        "activations: padding is where vectors are all zeros, as in 2017; ids: where the token is"
-        " <PAD>; none: padding is not masked",
-        choices=("activations", "ids", "none"),
-    )
+    tied_embeddings: bool = model_flag(False, "one matrix for both embeddings and the logits")
+    mask_padding: bool = model_flag(True, "hide padding from attention")
     causality: bool = model_flag(True, "in training, hide later tokens from the decoder")
-    dropout_on: str = model_flag(
-        "attention",
-        "where dropout applies besides the embeddings: attention weights, outputs of sublayers",
-        choices=("attention", "sublayers", "both"),
-    )
     residual: bool = model_flag(True, "add the inputs of each sublayer to its outputs")
     normalization: str = model_flag(
-        "post",
-        "post: normalize after each residual addition, as in the paper; pre: normalize the inputs"
-        " of each sublayer; none: no normalization",
-        choices=NORMALIZATIONS,
+        "post", "after or before each sublayer, or none", choices=("post", "pre", "none")
     )
-    dropout_rate: float = model_flag(0.1, "share of units dropped in training", 0.0, 1.0)
+    dropout_rate: float = model_flag(0.1, "share of units dropped in training", 0, 1.0)
     attention_dropout: float = model_flag(
-        0.0, "with dropout_on sublayers: share of attention weights dropped", 0.0, 1.0
-    )
-    ffn_dropout: float = model_flag(
-        0.0, "share of the inner units of feed-forward layers dropped", 0.0, 1.0
+        0.0, "share of attention weights dropped; 0: that of the architecture", 0, 1.0
     )
 
-    def __post_init__(self):
-        super().__post_init__()
+    def rules(self):
+        """Yield each rule of the fields: whether it is broken, and the message."""
         is_transformer, positions = self.model == "transformer", POSITIONS[self.positions]
-        for broken, problem in (
-            (
-                is_transformer and self.hidden_units % self.num_heads,
-                f"hidden_units {self.hidden_units} is not a multiple of num_heads {self.num_heads}",
-            ),
-            (
-                is_transformer and positions.even and getattr(self, positions.even) % 2,
+        if is_transformer:
+            yield self.hidden_units % self.num_heads, "num_heads must be a divisor of hidden_units"
+            yield (
+                positions.even and getattr(self, positions.even) % 2,
                 f"{positions.even} must be even for positions {self.positions}",
-            ),
-            (
-                not is_transformer and self.bidirectional and self.hidden_units % 2,
-                "hidden_units must be even for two directions",
-            ),
-            (
-                not is_transformer and not self.causality,
-                "causality has an effect only with --model transformer. Leave it out",
-            ),
-            (
-                not is_transformer and self.mask_from != "ids",
-                "model rnn needs --mask_from ids. Choose the recipe rnn or rnn_attention",
-            ),
-            (
-                positions.scaled_dot and self.attention_score != "scaled_dot",
-                f"positions {self.positions} needs --attention_score scaled_dot. Choose absolute"
-                " positions, for example sinusoid",
-            ),
-            (
-                self.normalization == "pre" and self.mask_from == "activations",
-                "normalization pre needs --mask_from ids: it changes the vectors of <PAD>",
-            ),
-            (
-                self.attention_dropout and self.dropout_on != "sublayers",
-                "attention_dropout needs --dropout_on sublayers. Otherwise dropout_rate applies",
-            ),
-            (
-                self.output_bias and not self.tied_embeddings,
-                "output_bias needs --tied_embeddings. Otherwise the output layer has a bias",
-            ),
-        ):
-            if broken:
-                raise InputError(problem)
+            )
+        else:
+            yield self.hidden_units % 2, "hidden_units must be even, for two directions"
+            for name in ("causality", "mask_padding"):
+                only = f"{name} has an effect only with --model transformer. Leave it out"
+                yield not getattr(self, name), only
+        yield (
+            positions.scaled_dot and self.attention_score != "scaled_dot",
+            f"positions {self.positions} needs --attention_score scaled_dot",
+        )
+        yield (
+            self.normalization == "pre" and self.mask_from == "activations",
+            "normalization pre needs masks from ids. Add --architecture 2019 or paper",
+        )
 
     def model_fields(self) -> dict:
         """The fields of a model, without those of a run."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(ModelHparams)}
+        return dataclasses.asdict(ModelHparams.of(vars(self)))
+
+    @property
+    def design(self) -> Architecture:
+        """The details of the architecture."""
+        return ARCHITECTURES[self.architecture]
+
+    @property
+    def mask_from(self) -> str:
+        """Where padding is seen: "activations" or "ids", as in `Architecture`, or "none"."""
+        if self.model != "transformer":
+            return "ids"
+        return self.design.mask_from if self.mask_padding else "none"
+
+    @property
+    def weight_dropout(self) -> float:
+        """Share of attention weights dropped in training."""
+        return self.attention_dropout or self.dropout_rate * self.design.drop_weights
 
     @property
     def head_units(self) -> int:
@@ -248,14 +242,9 @@ class ModelHparams(Flags):
         return dict(encoder=self.num_blocks, decoder=self.decoder_blocks or self.num_blocks)
 
     @property
-    def masks_from_ids(self) -> bool:
-        """Whether padding is found from the token ids."""
-        return self.mask_from == "ids"
-
-    @property
     def has_attention(self) -> bool:
         """Whether the decoder attends to the source."""
-        return self.model == "transformer" or self.decoder_attention
+        return self.model != "rnn"
 
     @property
     def maxlen_power(self) -> int:
@@ -264,12 +253,11 @@ class ModelHparams(Flags):
 
     @property
     def unbounded_length(self) -> bool:
-        """Whether the trained model reads sentences longer than `maxlen`.
+        """Whether the trained model reads sentences longer than `maxlen`, where positions may end.
 
-        Learned positions end at `maxlen`. Without masks from ids, padding changes the result, and
-        the model was trained with rows that are padded to `maxlen`.
+        Without masks from ids, it was trained with rows that are padded to `maxlen`.
         """
-        return self.masks_from_ids and self.maxlen_power != 1
+        return self.mask_from == "ids" and self.maxlen_power != 1
 
     @property
     def max_input_tokens(self) -> int:
@@ -280,13 +268,9 @@ class ModelHparams(Flags):
         return min(most, self.maxlen**self.maxlen_power) if self.maxlen_power else most
 
     @property
-    def pad_to(self):
-        """Padded length of a batch: `maxlen`, or None for its longest row.
-
-        Without masks from ids the output depends on the amount of padding, which must therefore be
-        constant.
-        """
-        return None if self.masks_from_ids else self.maxlen
+    def pad_to(self) -> int | None:
+        """Padded length of a batch: `maxlen`, or with masks from ids None, for its longest row."""
+        return None if self.mask_from == "ids" else self.maxlen
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,279 +280,109 @@ class Hyperparams(ModelHparams):
     A flag cannot change a `fixed` field of a trained model.
     """
 
-    recipe: str = model_flag(
-        "legacy",
-        "preset for the flags you do not set: the 2017 code, the 2019 code, the paper, a model of"
-        " 2 million parameters, one of 10 million for more text, the first one for little text, or"
-        " a recurrent model without and with attention",
-        choices=tuple(RECIPES),
-    )
-    sinusoid: bool = model_flag(
-        False, "sinusoidal position encodings, as in 2017; the same as --positions sinusoid"
-    )
+    recipe: str = model_flag("legacy", "preset for the flags you do not set", choices=RECIPES)
+    sinusoid: bool = model_flag(False, "as in 2017: the same as --positions sinusoid")
 
     source_train: str = path_flag(
-        "corpora/train.tags.de-en.de",
-        "source side of the training text; if several files, with commas between their names",
+        "corpora/train.tags.de-en.de", "source; several files with commas"
     )
-    target_train: str = path_flag("corpora/train.tags.de-en.en", "target side of the training text")
-    source_dev: str = path_flag(
-        NONE, "source side of the development set, which is translated after each epoch"
-    )
-    target_dev: str = path_flag(
-        NONE, "its target side; several references with commas between them"
-    )
-    source_test: str = path_flag(
-        "corpora/IWSLT16.TED.tst2014.de-en.de.xml", "source side of the test set"
-    )
-    target_test: str = path_flag(
-        "corpora/IWSLT16.TED.tst2014.de-en.en.xml",
-        "its target side; several references with commas between them",
-    )
+    target_train: str = path_flag("corpora/train.tags.de-en.en", "target of the training text")
+    source_dev: str = path_flag(NONE, "development set, which is translated after each epoch")
+    target_dev: str = path_flag(NONE, "its target; several references with commas")
+    source_test: str = path_flag("corpora/IWSLT16.TED.tst2014.de-en.de.xml", "test set")
+    target_test: str = path_flag("corpora/IWSLT16.TED.tst2014.de-en.en.xml", "its target")
     source_lang: str = text_flag("de", "source language; also the name of its vocabulary file")
     target_lang: str = text_flag("en", "target language; also the name of its vocabulary file")
-    preprocessed: str = data_flag(
-        "preprocessed", "folder of the vocabularies that prepro.py writes"
-    )
-    logdir: str = data_flag(
-        "logdir",
-        "folder of the checkpoints and of TensorBoard's event files; to translate with several"
-        " models together, their folders with commas between them",
-    )
+    preprocessed: str = data_flag("preprocessed", "folder of what prepro.py writes")
+    logdir: str = data_flag("logdir", "folder of a model; several with commas translate together")
     results: str = data_flag("results", "folder of the translations that eval.py writes")
-    tokenizer: str = text_flag(
-        "words",
-        "tokens of a sentence: words, as in 2017, or subwords of a byte-pair encoding",
-        choices=("words", "bpe"),
-    )
-    min_cnt: int = text_flag(
-        20, "words seen less often in the training text become <UNK>", 0, INT32_LIMIT
-    )
-    vocab_size: int = text_flag(
-        32000, "subwords in a vocabulary; 0: chosen from the number of characters", 0, INT32_LIMIT
-    )
-    joint_vocab: bool = text_flag(
-        True, "one vocabulary of subwords for both languages; if not, one per language"
-    )
-    fold_case: bool = text_flag(
-        False,
-        "with subwords: read sources without their case, so that the translation of capitals is"
-        " that of small letters",
-    )
-    symbols: str = data_flag(
-        NONE,
-        "prepro.py: words that are always one subword, separated by commas, for example"
-        " '>>de<<,>>fr<<'",
-    )
-    byte_fallback: bool = data_flag(
-        False,
-        "prepro.py: add 256 subwords for bytes, which spell characters that the training text"
-        " has at most twice; without them, characters that it does not have are <UNK>",
-    )
+    tokenizer: str = text_flag("words", "words, or subwords (BPE)", choices=("words", "bpe"))
+    min_cnt: int = text_flag(20, "words seen less often in the training text become <UNK>")
+    vocab_size: int = text_flag(32000, "subwords; 0: chosen from the number of characters")
+    joint_vocab: bool = text_flag(True, "one vocabulary of subwords for both languages")
+    fold_case: bool = text_flag(False, "read sources without their case")
+    symbols: str = data_flag(NONE, "prepro.py: words that are one subword, as '>>de<<,>>fr<<'")
+    byte_fallback: bool = data_flag(False, "prepro.py: spell rare characters by their bytes")
     character_coverage: float = data_flag(
-        1.0,
-        "prepro.py: share of the characters of the training text, counted with repetitions, that"
-        " the vocabulary has; the rarest become <UNK>, or bytes with --byte_fallback",
-        MIN_COVERAGE,
-        1.0000001,
+        1.0, "prepro.py: share of the characters that have subwords", MIN_COVERAGE, 1.0000001
     )
-    bpe_dropout: float = data_flag(
-        0.0, "probability of skipping a merge when tokenizing training text", 0.0, 1.0
-    )
-    missing_mark: float = data_flag(
-        0.0, "share of the training sources that lose their final mark", 0.0, 1.0
-    )
+    bpe_dropout: float = data_flag(0.0, "share of merges skipped in the training text", 0, 1.0)
+    missing_mark: float = data_flag(0.0, "share of training sources without their mark", 0, 1.0)
 
-    start_from: str = training_flag(
-        NONE,
-        "folder of a model from whose parameters and vocabularies a new training starts, also of a"
-        " Marian model of Hugging Face; best and average_checkpoints choose its checkpoints, by"
-        " default as saved with that model",
-        path=True,
-    )
-    batch_size: int = training_flag(
-        32,
-        "N: sentence pairs in a batch, over all devices; without --batch_tokens it switches"
-        " batch_tokens off",
-        1,
-        INT32_LIMIT,
-    )
-    batch_tokens: int = training_flag(
-        0,
-        "in place of batch_size: tokens of the longer side in a batch, over all devices; 0: off",
-        0,
-        INT32_LIMIT,
-    )
-    accumulate: int = training_flag(
-        1,
-        "batches per step: their gradients are summed before the parameters are updated",
-        1,
-        INT32_LIMIT,
-    )
-    clip_norm: float = training_flag(
-        0.0,
-        "limit of the gradient's norm, above which it is scaled down; 0: none",
-        0,
-        FLOAT32_LIMIT,
-    )
-    optimizer: str = training_flag(
-        "adam",
-        "adam; or muon, which makes the updates of matrices in blocks orthogonal",
-        choices=OPTIMIZERS,
-        fixed=True,
-    )
-    lr: float = training_flag(
-        0.0001,
-        "learning rate, or its peak; 0: (C * warmup_steps)**-0.5, as in the paper",
-        0,
-        FLOAT32_LIMIT,
-    )
+    start_from: str = training_flag(NONE, "model that a new training starts from", path=True)
+    batch_size: int = training_flag(32, "N: sentence pairs in a batch, over all devices", 1)
+    batch_tokens: int = training_flag(0, "tokens in a batch, in place of batch_size; 0: off")
+    accumulate: int = training_flag(1, "batches whose gradients are summed for one step", 1)
+    clip_norm: float = training_flag(0.0, "limit of the gradient's norm; 0: none")
+    optimizer: str = training_flag("adam", "adam, or muon", choices=OPTIMIZERS, fixed=True)
+    lr: float = training_flag(0.0001, "learning rate, or its peak; 0: that of the paper")
     schedule: str = training_flag(
-        "constant",
-        "of the learning rate: constant; paper: it rises, and falls with 1 / sqrt(step); linear: it"
-        " falls in a straight line to the end of the training",
-        choices=("constant", "paper", "linear"),
+        "constant", "of the learning rate after its peak", choices=("constant", "paper", "linear")
     )
-    warmup_steps: int = training_flag(
-        0, "steps up to the peak of the learning rate; 0: a tenth, at most 1000", 0, INT32_LIMIT
-    )
-    label_smoothing: float = training_flag(
-        0.1, "share of the probability that all tokens get in the labels of the loss", 0.0, 1.0
-    )
-    consistency: float = training_flag(
-        0.0,
-        "R-Drop: weight of the divergence between the probabilities of two passes with other"
-        " dropout; 0: one pass",
-        0,
-        FLOAT32_LIMIT,
-    )
-    beta_2: float = recipe_field(0.98, "Adam's decay of the squared gradients", 0.0, 1.0)
-    epsilon: float = recipe_field(1e-8, "Adam's epsilon", 0.0, 1.0)
-    num_epochs: int = training_flag(
-        20, "passes over the training text; 0: more for a small text", 0, INT32_LIMIT
-    )
-    max_steps: int = training_flag(
-        0, "end the training after so many steps; 0: after all epochs", 0, INT32_LIMIT
-    )
-    minutes: float = training_flag(
-        0.0,
-        "in place of num_epochs: end the training after so many minutes, counted over all runs; the"
-        " last evaluation comes on top",
-        0,
-        1e6,
-    )
-    dev_steps: int = training_flag(
-        0, "also evaluate on the development set, and save, every so many steps", 0, INT32_LIMIT
-    )
-    patience: int = training_flag(
-        0,
-        "stop after so many evaluations without a better dev score; 0: train to the end",
-        0,
-        INT32_LIMIT,
-    )
-    metric: str = training_flag(
-        "bleu",
-        "score of the development set that patience and the best checkpoint follow",
-        choices=("bleu", "chrf"),
-    )
-    precision: str = training_flag(
-        "float32",
-        "compute type; parameters, reductions and the loss stay in float32",
-        choices=("float32", "bfloat16"),
-    )
-    keep_checkpoints: int = training_flag(
-        5, "newest ends of epochs, and of dev_steps, to keep beside the best one", 1, INT32_LIMIT
-    )
-    save_steps: int = training_flag(
-        1000, "also save a checkpoint every so many steps; 0: do not", 0, INT32_LIMIT
-    )
-    deterministic: bool = training_flag(
-        False, "fixed order of all sums: two runs give bit-identical parameters"
-    )
-    seed: int = training_flag(
-        0,
-        "of the initial parameters, dropout, the order of the data and random translations",
-        0,
-        INT32_LIMIT,
-    )
+    warmup_steps: int = training_flag(0, "steps up to the peak; 0: a tenth, at most 1000")
+    label_smoothing: float = training_flag(0.1, "share of a label that all tokens get", 0, 1.0)
+    consistency: float = training_flag(0.0, "R-Drop: weight of the divergence of two passes")
+    beta_2: float = recipe_field(0.98, "Adam's decay of the squared gradients", 0, 1.0)
+    epsilon: float = recipe_field(1e-8, "Adam's epsilon", 0, 1.0)
+    num_epochs: int = training_flag(20, "passes over the training text; 0: more for a small text")
+    max_steps: int = training_flag(0, "end after so many steps; 0: after all epochs")
+    minutes: float = training_flag(0.0, "end after so many minutes, over all runs", 0, 1e6)
+    dev_steps: int = training_flag(0, "also evaluate and save every so many steps")
+    patience: int = training_flag(0, "end after so many evaluations without a better score")
+    metric: str = training_flag("bleu", "of patience and --best", choices=("bleu", "chrf"))
+    precision: str = training_flag("float32", "of matrix products", choices=("float32", "bfloat16"))
+    keep_checkpoints: int = training_flag(5, "newest checkpoints to keep, beside the best one", 1)
+    save_steps: int = training_flag(1000, "also save every so many steps; 0: do not")
+    deterministic: bool = training_flag(False, "two runs give bit-identical parameters")
+    seed: int = training_flag(0, "of everything random")
 
     beam: int = decoding_flag(1, "hypotheses in beam search; 1: greedy search", 1, 1001)
-    alpha: float = decoding_flag(0.6, "exponent of the length penalty", 0.0, 100.0)
-    temperature: float = decoding_flag(
-        0.0,
-        "draw random translations: divisor of the logits, 1 for the model's probabilities; 0:"
-        " search for the best translation",
-        0.0,
-        1000.0,
-    )
-    max_output_ratio: float = decoding_flag(
-        2.0,
-        "a translation has at most so many tokens per token of its source, in steps of 0.1, and 10"
-        " more",
-        0.1,
-        1000.0,
-    )
-    no_repeat_ngram: int = decoding_flag(
-        0, "never repeat so many tokens in sequence; 0: allow repetitions", 0, 1001
-    )
-    average_checkpoints: int = checkpoint_flag(
-        1,
-        "use the mean of so many newest checkpoints, as far as they belong to the last quarter of"
-        " the training",
-        1,
-        INT32_LIMIT,
-    )
+    alpha: float = decoding_flag(0.6, "exponent of the length penalty", 0, 100.0)
+    temperature: float = decoding_flag(0.0, "draw at random; 0: search for the best", 0, 1000.0)
+    max_output_ratio: float = decoding_flag(2.0, "tokens per source token, and 10", 0.1, 1000.0)
+    no_repeat_ngram: int = decoding_flag(0, "never repeat so many tokens in sequence", 0, 1001)
+    average_checkpoints: int = checkpoint_flag(1, "mean of so many newest checkpoints", 1)
     best: bool = checkpoint_flag(False, "use only the checkpoint with the best dev score")
 
-    def __post_init__(self):
-        super().__post_init__()
-        with_subwords = ("joint_vocab", "fold_case", "symbols", "byte_fallback", "bpe_dropout")
-        changed = [n for n in with_subwords if getattr(self, n) != getattr(Hyperparams, n)]
-        has_dev, needs_dev = self.source_dev != NONE, self.patience or self.dev_steps
-        for broken, problem in (
-            (self.sinusoid and self.positions != "sinusoid", "sinusoid contradicts positions"),
-            (changed and self.tokenizer != "bpe", f"{(changed or [''])[0]} needs --tokenizer bpe"),
-            (
-                not self.vocab_size and self.tokenizer != "bpe",
-                "vocab_size 0 needs --tokenizer bpe. For words, use --min_cnt",
-            ),
-            (
-                self.tied_embeddings and not self.has_one_vocab,
-                "tied_embeddings needs one vocabulary of subwords. Add --no-tied_embeddings",
-            ),
-            (
-                self.bpe_dropout and not self.unbounded_length,
-                "bpe_dropout needs positions without an end, as of the recipe tiny",
-            ),
-            (
-                has_dev != (self.target_dev != NONE),
-                "give source_dev and target_dev, or neither of them",
-            ),
-            (needs_dev and not has_dev, "patience and dev_steps need --source_dev, --target_dev"),
-            (
-                self.temperature and (self.beam > 1 or self.temperature < 0.001),
-                "temperature draws translations with --beam 1, and is 0 or at least 0.001",
-            ),
-            (self.minutes and self.max_steps, "give minutes or max_steps, only one of them"),
-            (
-                self.optimizer == "muon" and self.model != "transformer",
-                "optimizer muon is for the Transformer. Use --optimizer adam",
-            ),
-            (
-                self.best and self.average_checkpoints > 1,
-                "best uses one checkpoint. Leave out --average_checkpoints",
-            ),
-            (
-                {*"/\\"} & {*self.source_lang, *self.target_lang},
-                "source_lang and target_lang are names of files, without a slash",
-            ),
-            (
-                self.source_lang == self.target_lang and not self.has_one_vocab,
-                "source_lang and target_lang must differ: each has its own vocabulary file",
-            ),
-        ):
-            if broken:
-                raise InputError(problem)
+    def rules(self):
+        """Yield each rule of the fields: whether it is broken, and the message."""
+        yield from super().rules()
+        has_bpe, has_dev = self.tokenizer == "bpe", self.source_dev != NONE
+        for name in ("joint_vocab", "fold_case", "symbols", "byte_fallback", "bpe_dropout"):
+            is_default = getattr(self, name) == FIELDS[name].default
+            yield not (has_bpe or is_default), f"{name} needs --tokenizer bpe"
+        yield (
+            self.tied_embeddings and not self.has_one_vocab,
+            "tied_embeddings needs one vocabulary of subwords. Add --no-tied_embeddings",
+        )
+        yield (
+            self.source_lang == self.target_lang and not self.has_one_vocab,
+            "source_lang and target_lang must differ: each has its own vocabulary file",
+        )
+        yield (
+            {*"/\\"} & {*self.source_lang, *self.target_lang},
+            "source_lang and target_lang are names of files, without a slash",
+        )
+        yield (
+            self.bpe_dropout and not self.unbounded_length,
+            "bpe_dropout needs positions without an end, as of the recipe tiny",
+        )
+        yield (
+            has_dev != (self.target_dev != NONE),
+            "give both source_dev and target_dev, or neither",
+        )
+        yield self.patience and not has_dev, "patience needs --source_dev and --target_dev"
+        yield self.dev_steps and not has_dev, "dev_steps needs --source_dev and --target_dev"
+        yield self.minutes and self.max_steps, "give minutes or max_steps, only one of them"
+        yield (
+            self.optimizer == "muon" and self.model != "transformer",
+            "optimizer muon is for the Transformer. Add --optimizer adam",
+        )
+        yield (
+            self.temperature and (self.beam > 1 or self.temperature < 0.001),
+            "temperature draws translations with --beam 1, and is 0 or at least 0.001",
+        )
+        yield self.best and self.average_checkpoints > 1, "best needs --average_checkpoints 1"
 
     @property
     def has_one_vocab(self) -> bool:
@@ -587,11 +401,9 @@ class Hyperparams(ModelHparams):
         return self.bpe_dropout > 0 or self.missing_mark > 0
 
     def max_output_tokens(self, source_tokens):
-        """Tokens of a translation at most, `</S>` included.
+        """Tokens of a translation at most, of the type and shape of the tokens of its source.
 
-        Args:
-          source_tokens: tokens of the source, `</S>` included; an int, array or tensor. The
-            result is of the same type and shape.
+        `</S>` is included in both. They are an int, array or tensor.
         """
         if not self.unbounded_length:
             return 0 * source_tokens + self.maxlen
@@ -600,12 +412,23 @@ class Hyperparams(ModelHparams):
     @staticmethod
     def describe_recipes() -> str:
         """List the fields in which each recipe differs from the defaults."""
-        lines = ["The defaults are those of the recipe legacy. The other recipes set:"]
-        for recipe, fields in RECIPES.items():
-            if fields:
-                lines += ["", f"{recipe}: " + ", ".join(f"{k} {v}" for k, v in fields.items())]
-        return "\n".join(lines)
+        lines = [
+            f"{recipe}: " + ", ".join(f"{name} {value}" for name, value in fields.items())
+            for recipe, fields in RECIPES.items()
+        ]
+        return "\n\n".join(["The recipes set:", *lines])
 
+
+def choose_vocab_size(characters) -> int:
+    """The number of subwords for so many characters of both sides, without spaces.
+
+    >>> [choose_vocab_size(n) for n in (1_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000)]
+    [63, 486, 1000, 1933, 3981, 7696]
+    """
+    return min(8000, round(characters**0.6))
+
+
+# Making, saving and loading ------------------------------------------------------
 
 FIELDS = {field.name: field for field in dataclasses.fields(Hyperparams)}
 UNSAVED = ("logdir", "results", "preprocessed")  # the folder may be moved, or from someone else
@@ -615,8 +438,16 @@ READER_FLAGS = (
     *("preprocessed", "source_lang", "target_lang", "num_heads", "maxlen", "min_cnt"),
     *("average_checkpoints", "best", "logdir", "precision", "seed"),
 )
-
-# Making, saving and loading ------------------------------------------------------
+# What a flag implies for others, which a recipe or a model may have set, unless it is 0 or False.
+IMPLIED = dict(
+    sinusoid=dict(positions="sinusoid"),
+    batch_size=dict(batch_tokens=0),
+    average_checkpoints=dict(best=False),
+    best=dict(average_checkpoints=1),
+    minutes=dict(max_steps=0),
+    num_epochs=dict(minutes=0.0),
+    max_steps=dict(minutes=0.0, num_epochs=0),  # no limit of epochs
+)
 
 
 def make_hparams(given, other=None) -> Hyperparams:
@@ -629,7 +460,7 @@ def make_hparams(given, other=None) -> Hyperparams:
     """
     kept = {}
     if other:
-        free = {"dropout_rate", "attention_dropout", "ffn_dropout", "optimizer"}
+        free = {"dropout_rate", "attention_dropout", "optimizer"}
         free |= {"source_lang", "target_lang"} if other.has_one_vocab else set()
         kept = {name: v for name, v in fixed_fields(other).items() if name not in free & {*given}}
         check_fixed(other.logdir, kept, given)
@@ -638,25 +469,10 @@ def make_hparams(given, other=None) -> Hyperparams:
 
 
 def add_implied(given) -> dict:
-    """Add what some flags imply for others; `sinusoid` is a name of 2017 for a position encoding.
-
-    The newest of two flags counts that exclude each other: one of them may be saved with a model.
-    """
+    """Add what the flags imply for others."""
     implied = {}
-    if given.get("sinusoid"):
-        implied["positions"] = "sinusoid"
-    if "batch_size" in given:
-        implied["batch_tokens"] = 0
-    if "average_checkpoints" in given:
-        implied["best"] = False
-    if given.get("best"):
-        implied["average_checkpoints"] = 1
-    if given.get("minutes"):
-        implied["max_steps"] = 0
-    elif given.keys() & {"num_epochs", "max_steps"}:
-        implied["minutes"] = 0.0
-    if given.get("max_steps"):
-        implied["num_epochs"] = 0  # without limit
+    for name, value in given.items():
+        implied |= IMPLIED.get(name, {}) if value else {}
     return implied | given
 
 
@@ -673,18 +489,6 @@ def check_fixed(path, fixed, given):
                 f"{path}: this model was trained with --{name} {value}, not {given[name]}. Leave"
                 " the flag out, or use a new --logdir"
             )
-
-
-def choose_vocab_size(characters) -> int:
-    """The number of subwords for a text, if `vocab_size` is 0.
-
-    Args:
-      characters: of both sides of the training text together, without spaces.
-
-    >>> [choose_vocab_size(n) for n in (1_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000)]
-    [63, 486, 1000, 1933, 3981, 7696]
-    """
-    return min(8000, round(characters**0.6))
 
 
 def hparams_path(logdir) -> Path:
@@ -710,8 +514,9 @@ def load_hparams(given) -> Hyperparams:
             " folder in which the model was trained"
         ) from None
     check_fixed(path, fixed_fields(saved), given)
-    flags = {name: value for name, value in add_implied(given).items() if name in FIELDS}
-    return dataclasses.replace(saved, **flags)
+    return dataclasses.replace(
+        saved, **{n: v for n, v in add_implied(given).items() if n in FIELDS}
+    )
 
 
 def check_saved_flags(given):

@@ -110,7 +110,7 @@ def load_single(given) -> LoadedModel:
 def how_it_reads(loaded):
     """Return what the models of an ensemble must share."""
     hp, contents = loaded.hp, [vocab.content for vocab in loaded.vocabs]
-    names = "source_lang target_lang pad_to masks_from_ids unbounded_length max_input_tokens"
+    names = "source_lang target_lang pad_to unbounded_length max_input_tokens"
     return [getattr(hp, name) for name in names.split()] + contents
 
 
@@ -219,7 +219,7 @@ def suppressed_ids(hp, beam) -> list[int]:
     As in the 2017 code, greedy search may choose <PAD> if the masks come from activations: the
     model then treats it as padding.
     """
-    suppress_ids = [PAD] if hp.masks_from_ids or beam > 1 else []
+    suppress_ids = [PAD] if hp.pad_to is None or beam > 1 else []
     return suppress_ids + ([UNK] if hp.tokenizer == "bpe" else [])
 
 

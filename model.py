@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from choices import MODELS, POSITIONS
+from hparams import MODELS, POSITIONS
 from ids import PAD
 from modules import (
     Dropout,
@@ -27,7 +27,6 @@ from positions import Positions
 DTYPE_POLICIES = dict(float32="float32", bfloat16="mixed_bfloat16")
 
 
-@keras.saving.register_keras_serializable("transformer")
 class InputEmbedding(keras.layers.Layer):
     """Tokens and their positions as vectors (figure 1, bottom): (N, T) int32 -> (N, T, C).
 
@@ -43,24 +42,7 @@ class InputEmbedding(keras.layers.Layer):
         super().__init__(**kwargs)
         self.tokens = tokens
         self.positions = positions
-        self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy.name)
-
-    def get_config(self):
-        """Return the arguments of the constructor; Keras records only plain values by itself."""
-        return super().get_config() | dict(
-            tokens=keras.saving.serialize_keras_object(self.tokens),
-            positions=keras.saving.serialize_keras_object(self.positions),
-            dropout_rate=self.dropout.rate,
-        )
-
-    @classmethod
-    def from_config(cls, config):
-        """Create the layer from what `get_config` returned."""
-        layers = {
-            name: keras.saving.deserialize_keras_object(config[name])
-            for name in ("tokens", "positions")
-        }
-        return cls(**config | layers)
+        self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy)
 
     def build(self, ids_shape):
         """Create the parameters of both layers."""
@@ -81,7 +63,6 @@ class InputEmbedding(keras.layers.Layer):
         return outputs * key_masks, state
 
 
-@keras.saving.register_keras_serializable("transformer")
 class EncoderBlock(keras.layers.Layer):
     """Figure 1, left: (N, T, C) -> (N, T, C).
 
@@ -92,7 +73,7 @@ class EncoderBlock(keras.layers.Layer):
 
     def __init__(self, attention, feedforward, **kwargs):
         super().__init__(**kwargs)
-        dtype = self.dtype_policy.name
+        dtype = self.dtype_policy
         self.self_attention = MultiheadAttention(**attention, dtype=dtype)
         self.feedforward = Feedforward(**feedforward, dtype=dtype)
 
@@ -112,7 +93,6 @@ class EncoderBlock(keras.layers.Layer):
         return self.feedforward(enc, training=training)
 
 
-@keras.saving.register_keras_serializable("transformer")
 class DecoderBlock(keras.layers.Layer):
     """Figure 1, right: (N, T_q, C), (N, T_k, C) -> (N, T_q, C).
 
@@ -124,7 +104,7 @@ class DecoderBlock(keras.layers.Layer):
 
     def __init__(self, attention, feedforward, causality=True, **kwargs):
         super().__init__(**kwargs)
-        dtype = self.dtype_policy.name
+        dtype = self.dtype_policy
         self.causality = causality
         self.self_attention = MultiheadAttention(**attention, dtype=dtype)
         self.vanilla_attention = MultiheadAttention(**attention, dtype=dtype)
@@ -199,7 +179,7 @@ class Transformer(TranslationModel):
     def __init__(self, hp, source_vocab, target_vocab, **kwargs):
         super().__init__(hp, source_vocab, target_vocab, **kwargs)
 
-        dtype = self.dtype_policy.name
+        dtype = self.dtype_policy
         attention, feedforward = self.sublayer_args()
         source_tokens, target_tokens = self.token_layers()
         enc_blocks, dec_blocks = hp.block_counts.values()
@@ -229,9 +209,8 @@ class Transformer(TranslationModel):
                 Embedding(self.target_vocab, C, dtype=dtype),
             )
         # The matrix also computes the logits. With this deviation they start near 1.
-        shared = Embedding(
-            self.target_vocab, C, pad_logit=self.hp.pad_logit, init_stddev=C**-0.5, dtype=dtype
-        )
+        logits = dict(pad_logit=self.hp.design.pad_logit, init_stddev=C**-0.5)
+        shared = Embedding(self.target_vocab, C, **logits, dtype=dtype)
         return shared, shared
 
     def position_layers(self, num_blocks, causality):
@@ -243,7 +222,7 @@ class Transformer(TranslationModel):
             hidden_units=self.hp.hidden_units,
             num_heads=self.hp.num_heads,
             causality=causality,
-            dtype=self.dtype_policy.name,
+            dtype=self.dtype_policy,
         )
         if not choice.relative:
             return kind(**args), [None] * num_blocks
@@ -252,29 +231,27 @@ class Transformer(TranslationModel):
 
     def sublayer_args(self):
         """Return the arguments of `MultiheadAttention` and of `Feedforward`, two dicts."""
-        on_weights = self.hp.dropout_on in ("attention", "both")
-        on_outputs = self.hp.dropout_on in ("sublayers", "both")
+        hp, design = self.hp, self.hp.design
         add_norm = dict(
-            dropout_rate=self.hp.dropout_rate if on_outputs else 0.0,
-            residual=self.hp.residual,
-            normalization=self.hp.normalization,
+            dropout_rate=hp.dropout_rate if design.drop_outputs else 0.0,
+            residual=hp.residual,
+            normalization=hp.normalization,
         )
         attention = dict(
-            num_units=self.hp.hidden_units,
-            num_heads=self.hp.num_heads,
-            dropout_rate=self.hp.dropout_rate if on_weights else self.hp.attention_dropout,
+            num_units=hp.hidden_units,
+            num_heads=hp.num_heads,
+            dropout_rate=hp.weight_dropout,
             add_norm=add_norm,
-            relu=self.hp.relu_projections,
-            output_projection=self.hp.output_projection,
-            mask_queries=self.hp.mask_from == "activations",
-            attention_score=self.hp.attention_score,
+            relu=design.relu_projections,
+            output_projection=design.output_projection,
+            mask_queries=hp.mask_from == "activations",
+            attention_score=hp.attention_score,
         )
         feedforward = dict(
-            inner_units=self.hp.ffn_units or 4 * self.hp.hidden_units,
-            num_units=self.hp.hidden_units,
+            inner_units=hp.ffn_units or 4 * hp.hidden_units,
+            num_units=hp.hidden_units,
             add_norm=add_norm,
-            dropout_rate=self.hp.ffn_dropout,
-            activation=self.hp.ffn_activation,
+            activation=design.ffn_activation,
         )
         return attention, feedforward
 
@@ -294,12 +271,12 @@ class Transformer(TranslationModel):
                 layer.build()
         for layer in filter(None, (self.enc_norm, self.dec_norm)):
             layer.build(units)
+        self.output_bias = None
         if not self.hp.tied_embeddings:
             self.output_layer.build(units)
-        if self.hp.output_bias:
-            self.output_bias = self.add_weight(
-                shape=(self.target_vocab,), initializer="zeros", name="output_bias"
-            )
+        elif self.hp.design.output_bias:
+            shape = (self.target_vocab,)
+            self.output_bias = self.add_weight(shape, initializer="zeros", name="output_bias")
 
     def call(self, x, y, training=None, istarget=None):
         """Compute the logits of `y`, given `x` and the targets before each position.
@@ -361,7 +338,9 @@ class Transformer(TranslationModel):
         if not self.hp.tied_embeddings:
             return self.output_layer(dec)
         logits = self.dec_input.tokens.to_logits(dec)
-        return logits + ops.cast(self.output_bias, logits.dtype) if self.hp.output_bias else logits
+        if self.output_bias is None:
+            return logits
+        return logits + ops.cast(self.output_bias, logits.dtype)
 
     def encode_memory(self, x):
         """Encode source ids (N, T) and project the memory once for all steps of a search.

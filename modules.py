@@ -32,12 +32,10 @@ import tensorflow as tf
 from keras import ops
 
 from attention import add_parameters, attention_scores, prepare_keys, scores_to_weights, upcast
-from choices import ATTENTION_SCORES
-from hparams import ModelHparams
+from hparams import ATTENTION_SCORES, ModelHparams
 from ids import BOS
 
 
-@keras.saving.register_keras_serializable("transformer")
 class Embedding(keras.layers.Layer):
     """Look up a vector for each id: (N, T) int32 -> (N, T, C).
 
@@ -97,7 +95,6 @@ class Embedding(keras.layers.Layer):
         return ops.concatenate([ops.zeros_like(table[:1]), table[1:]], axis=0)
 
 
-@keras.saving.register_keras_serializable("transformer")
 class PositionalEncoding(keras.layers.Layer):
     """Encode positions by sines and cosines: (N, T) int32 -> (N, T, C).
 
@@ -133,7 +130,6 @@ class PositionalEncoding(keras.layers.Layer):
         return ops.cast(outputs, self.compute_dtype)
 
 
-@keras.saving.register_keras_serializable("transformer")
 class Linear(keras.layers.Dense):
     """A linear map of the last axis: (..., C) -> (..., units).
 
@@ -150,7 +146,6 @@ class Linear(keras.layers.Dense):
         return tf.reshape(outputs, shape)
 
 
-@keras.saving.register_keras_serializable("transformer")
 class Normalize(keras.layers.Layer):
     """Normalize the last axis to mean 0 and variance 1: (..., C) -> (..., C)."""
 
@@ -170,7 +165,6 @@ class Normalize(keras.layers.Layer):
         return self.gamma * ops.cast(normalized, inputs.dtype) + self.beta
 
 
-@keras.saving.register_keras_serializable("transformer")
 class Dropout(keras.layers.Layer):
     """Zero random units in training and scale up the others: (...) -> (...).
 
@@ -207,7 +201,6 @@ class Dropout(keras.layers.Layer):
         return inputs * tf.where(keep, scale, tf.zeros_like(scale))
 
 
-@keras.saving.register_keras_serializable("transformer")
 class AddAndNorm(keras.layers.Layer):
     """The frame of a sublayer: LayerNorm(x + Dropout(sublayer(x))) (paper, sections 3.1 and 5.4).
 
@@ -223,7 +216,7 @@ class AddAndNorm(keras.layers.Layer):
 
     def __init__(self, dropout_rate=0.0, residual=True, normalization="post", **kwargs):
         super().__init__(**kwargs)
-        dtype = self.dtype_policy.name
+        dtype = self.dtype_policy
         self.residual = residual
         self.dropout = Dropout(dropout_rate, dtype=dtype)
         self.normalization = normalization
@@ -262,7 +255,6 @@ class KeysValues(NamedTuple):
         )
 
 
-@keras.saving.register_keras_serializable("transformer")
 class MultiheadAttention(keras.layers.Layer):
     """Attention of queries to keys, residual and normalization (paper, section 3.2).
 
@@ -283,7 +275,7 @@ class MultiheadAttention(keras.layers.Layer):
       relu: whether Q, K and V pass through a ReLU.
       output_projection: whether the joined heads are projected by W_O.
       mask_queries: whether all-zero queries get all-zero attention weights.
-      attention_score: the attention function, one of `choices.ATTENTION_SCORES`.
+      attention_score: the attention function, one of `hparams.ATTENTION_SCORES`.
     """
 
     def __init__(
@@ -299,8 +291,7 @@ class MultiheadAttention(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        # A str, because Keras writes get_config for layers with plain arguments only.
-        dtype = self.dtype_policy.name
+        dtype = self.dtype_policy
         self.num_units = num_units
         self.num_heads = num_heads
         self.head_units = num_units // num_heads  # C/h, d_k in the paper
@@ -440,7 +431,6 @@ class MultiheadAttention(keras.layers.Layer):
         return ops.reshape(ops.swapaxes(inputs, 1, 2), (N, T, self.num_units))
 
 
-@keras.saving.register_keras_serializable("transformer")
 class Feedforward(keras.layers.Layer):
     """Two linear maps with an activation between, residual, normalization (paper, section 3.3).
 
@@ -450,23 +440,13 @@ class Feedforward(keras.layers.Layer):
       inner_units: width between the two maps, 4 * C in the paper.
       num_units: C.
       add_norm: dict, arguments of `AddAndNorm`; None for its defaults.
-      dropout_rate: share of the inner units dropped in training.
-      activation: the function between both maps, one of `choices.ACTIVATIONS`.
+      activation: the function between both maps, by its name in Keras.
     """
 
-    def __init__(
-        self,
-        inner_units,
-        num_units,
-        add_norm=None,
-        dropout_rate=0.0,
-        activation="relu",
-        **kwargs,
-    ):
+    def __init__(self, inner_units, num_units, add_norm=None, activation="relu", **kwargs):
         super().__init__(**kwargs)
-        dtype = self.dtype_policy.name
+        dtype = self.dtype_policy
         self.inner = Linear(inner_units, activation=activation, dtype=dtype)
-        self.dropout = Dropout(dropout_rate, dtype=dtype)
         self.outer = Linear(num_units, dtype=dtype)
         self.add_norm = AddAndNorm(**(add_norm or {}), dtype=dtype)
 
@@ -479,7 +459,7 @@ class Feedforward(keras.layers.Layer):
     def call(self, inputs, training=None):
         """(N, T, C) -> (N, T, C)."""
         outputs = self.inner(self.add_norm.prepare(inputs))  # (N, T, inner_units)
-        outputs = self.outer(self.dropout(outputs, training=training))  # (N, T, C)
+        outputs = self.outer(outputs)  # (N, T, C)
         return self.add_norm(inputs, outputs, training=training)
 
 
@@ -607,11 +587,8 @@ class TranslationModel(keras.Model):
 
     def get_config(self):
         """Return the arguments of the constructor; Keras does not record those of a model."""
-        return super().get_config() | dict(
-            hp=self.hp.model_fields(),
-            source_vocab=self.source_vocab,
-            target_vocab=self.target_vocab,
-        )
+        sizes = dict(source_vocab=self.source_vocab, target_vocab=self.target_vocab)
+        return super().get_config() | sizes | dict(hp=self.hp.model_fields())
 
     @classmethod
     def from_config(cls, config):

@@ -6,7 +6,7 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from choices import OPTIMIZERS
+from hparams import OPTIMIZERS
 
 MAX_WARMUP_STEPS = 1000  # if the flags do not choose; at most a tenth of all steps
 END_SHARE = 0.01  # of the peak, the last rate of a linear schedule
@@ -42,7 +42,6 @@ def learning_rate(hp, step, progress, total_steps) -> float:
     return peak * min(1.0, step / warmup_steps, max(fall, END_SHARE))
 
 
-@keras.saving.register_keras_serializable("transformer")
 class FusedAdam(keras.optimizers.Adam):
     """Adam (Kingma and Ba 2015) with one fused operation per variable.
 

@@ -11,7 +11,7 @@ tigers" have the same words and the same weights (docs/walkthrough.md, section 7
 
 The first kind is called absolute, the second relative. Here are the encodings of the 2017 code and
 of the paper, which are absolute. variants/positions.py has the others. `POSITIONS` in
-choices.py lists all of them by the names of the flag `--positions`.
+hparams.py lists all of them by the names of the flag `--positions`.
 
     N  sentences    T  tokens    C  units    h  heads    d  units per head
     T_q, T_k  query and key positions. In self-attention, the queries are the last T_q of the T_k
@@ -24,7 +24,6 @@ from keras import ops
 from modules import Embedding, PositionalEncoding
 
 
-@keras.saving.register_keras_serializable("transformer")
 class Positions(keras.layers.Layer):
     """No positions. The base class of the others: its hooks return their inputs.
 
@@ -42,15 +41,6 @@ class Positions(keras.layers.Layer):
         self.num_heads = num_heads
         self.head_units = hidden_units // num_heads
         self.causality = causality
-
-    def get_config(self):
-        """Return the arguments of the constructor, for Keras."""
-        return super().get_config() | dict(
-            maxlen=self.maxlen,
-            hidden_units=self.num_units,
-            num_heads=self.num_heads,
-            causality=self.causality,
-        )
 
     def build(self, _=None):
         """Create the parameters: none."""
@@ -90,13 +80,12 @@ def token_positions(tokens, start):
     return start + ops.arange(ops.shape(tokens)[1], dtype="int32")
 
 
-@keras.saving.register_keras_serializable("transformer")
 class LearnedPositions(Positions):
     """x + t, with a learned vector t for each of `maxlen` positions (2017 code, BERT, GPT)."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        dtype = self.dtype_policy.name
+        dtype = self.dtype_policy
         self.table = Embedding(
             self.maxlen, self.num_units, zero_pad=False, scale=False, dtype=dtype
         )
@@ -114,7 +103,6 @@ class LearnedPositions(Positions):
         return self.table(positions[None])
 
 
-@keras.saving.register_keras_serializable("transformer")
 class SinusoidalPositions(Positions):
     """x + t, with t of sines and cosines, as the 2017 code writes the formula."""
 
@@ -123,7 +111,7 @@ class SinusoidalPositions(Positions):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.encoding = PositionalEncoding(
-            self.num_units, self.paired, zero_pad=False, scale=False, dtype=self.dtype_policy.name
+            self.num_units, self.paired, zero_pad=False, scale=False, dtype=self.dtype_policy
         )
 
     def embed(self, tokens, start, state):
@@ -132,7 +120,6 @@ class SinusoidalPositions(Positions):
         return tokens + self.encoding(positions[None]), state
 
 
-@keras.saving.register_keras_serializable("transformer")
 class PairedSinusoidalPositions(SinusoidalPositions):
     """x + t, with a sine and a cosine for each frequency (paper, section 3.5)."""
 

@@ -26,7 +26,7 @@ def variables_by_2017_name(model) -> dict:
         names |= position_variables(model.dec_positions, i, scope)
         names |= attention_variables(block.vanilla_attention, f"{scope}/vanilla_attention")
         names |= feedforward_variables(block.feedforward, scope, "multihead_attention")
-    if model.hp.output_bias:
+    if model.output_bias is not None:
         names["dense/bias"] = model.output_bias
     if model.hp.normalization == "pre":
         names |= normalize_variables(model.enc_norm, "encoder")

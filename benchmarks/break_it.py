@@ -37,7 +37,7 @@ EXPERIMENTS = {
     "no normalization, higher rate": "--normalization none --lr 0.01",
     "no division by sqrt(d_k)": "--attention_score dot",
     "no positions": "--positions none",
-    "no padding mask": "--mask_from none",
+    "no padding mask": "--no-mask_padding",
     "one head": "--num_heads 1",
     "no label smoothing": "--label_smoothing 0",
     "learning rate too high": "--lr 0.05",

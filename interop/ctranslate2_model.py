@@ -67,7 +67,7 @@ def write_argos(loaded, path, quantization):
 
 def check_kind(hp):
     """Raise InputError if CTranslate2 has no such model."""
-    kind = hp.model, hp.attention_score, hp.mask_from, hp.relu_projections, hp.residual
+    kind = hp.model, hp.attention_score, hp.mask_from, hp.design.relu_projections, hp.residual
     has_positions = hp.positions in ("learned", "sinusoid", "paired_sinusoid", "t5")
     usual = "transformer", "scaled_dot", "ids", False, True
     if kind != usual or not has_positions or hp.normalization == "none":
@@ -81,7 +81,7 @@ def make_spec(hp, model):
         tuple(hp.block_counts.values()),
         hp.num_heads,
         pre_norm=hp.normalization == "pre",
-        activation=specs.common_spec.Activation[hp.ffn_activation.upper()],
+        activation=specs.common_spec.Activation[hp.design.ffn_activation.upper()],
         relative_attention_bias=hp.positions == "t5",
     )
     spec.config.unk_token, spec.config.eos_token = SPECIALS[UNK], SPECIALS[EOS]
@@ -161,7 +161,7 @@ def set_logits(spec, model):
     if model.hp.tied_embeddings:
         spec.weight = model.dec_input.tokens.lookup_table.numpy()  # (V, C)
         spec.bias = np.zeros(len(spec.weight), np.float32)
-        if model.hp.output_bias:
+        if model.output_bias is not None:
             spec.bias += model.output_bias.numpy()
     else:
         set_dense(spec, model.output_layer)

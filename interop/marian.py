@@ -33,7 +33,7 @@ from variable_names import variables_by_2017_name
 from vocab import SubwordVocab
 
 CONFIG, PARAMETERS = "config.json", "model.safetensors"
-ACTIVATIONS = dict(relu="relu", swish="swish", silu="swish")  # their names here
+ARCHITECTURES = dict(relu="marian_relu", swish="marian", silu="marian")  # by activation
 SPECIAL_NAMES = {*SPECIALS, "<s>", "<pad>", "<unk>", "</s>"}
 LANGUAGE_TOKEN = re.compile(r">>.+<<")  # names the target language, in a model for several
 LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z]{2,8})*")
@@ -158,7 +158,7 @@ def model_fields(path, config) -> dict:
     heads, ffn_units = config.get("encoder_attention_heads"), config.get("encoder_ffn_dim")
     for name, values in dict(
         model_type=["marian"],
-        activation_function=[*ACTIVATIONS],
+        activation_function=[*ARCHITECTURES],
         scale_embedding=[True],
         decoder_attention_heads=[heads],
         decoder_ffn_dim=[ffn_units],
@@ -177,22 +177,18 @@ def model_fields(path, config) -> dict:
     joint = config.get("share_encoder_decoder_embeddings", True)
     return dict(
         recipe="paper",
+        architecture=ARCHITECTURES[config["activation_function"]],
         maxlen=config["max_position_embeddings"],
         hidden_units=config["d_model"],
         ffn_units=ffn_units,
-        ffn_activation=ACTIVATIONS[config["activation_function"]],
         num_blocks=config["encoder_layers"],
         decoder_blocks=config["decoder_layers"],
         num_heads=heads,
         positions="paired_sinusoid",
         joint_vocab=joint,
         tied_embeddings=joint,
-        output_bias=joint,
-        pad_logit=False,
-        dropout_on="sublayers",
         dropout_rate=config.get("dropout", 0.0),
         attention_dropout=config.get("attention_dropout", 0.0),
-        ffn_dropout=config.get("activation_dropout", 0.0),
     )
 
 
@@ -355,7 +351,7 @@ def check_kind(hp, vocab):
     Marian's tokenizer takes a word like >>de<< out of the text, and puts it first, without the
     subword of the space before it. Symbols that have the space are those of Marian itself.
     """
-    kind = hp.model, hp.attention_score, hp.mask_from, hp.relu_projections, hp.residual
+    kind = hp.model, hp.attention_score, hp.mask_from, hp.design.relu_projections, hp.residual
     kind += hp.positions, hp.normalization, hp.tied_embeddings
     usual = "transformer", "scaled_dot", "ids", False, True, "paired_sinusoid", "post", True
     if kind != usual:
@@ -391,14 +387,12 @@ def json_files(hp, tokens) -> dict[str, dict]:
         tie_word_embeddings=True,
         d_model=hp.hidden_units,
         scale_embedding=True,
-        activation_function=hp.ffn_activation,
+        activation_function=hp.design.ffn_activation,
         # <S>, and the longest translation of the longest source.
         max_position_embeddings=1 + hp.max_output_tokens(hp.max_input_tokens),
         dropout=hp.dropout_rate,
-        attention_dropout=(
-            hp.attention_dropout if hp.dropout_on == "sublayers" else hp.dropout_rate
-        ),
-        activation_dropout=hp.ffn_dropout,
+        attention_dropout=hp.weight_dropout,
+        activation_dropout=0.0,
         forced_eos_token_id=None,
         use_cache=True,
         dtype="float32",

@@ -56,7 +56,7 @@ def attention_maps(model, x, y) -> AttentionMaps:
         model = model.models[0]
     maps = AttentionMaps([], [], [])
     if isinstance(model, RecurrentModel):
-        if model.hp.decoder_attention:
+        if model.hp.has_attention:
             maps.cross.append(model.cross_attention(x, y))
         return maps
     masks, inputs = model.padding_masks(x), shift_right(y)

@@ -19,21 +19,22 @@ from runtime.errors import InputError
 ROOT = Path(__file__).resolve().parent.parent  # of the repository, where commands are run
 NONE = "none"  # the value of a field that names a file or folder, if there is none
 
+LIMITS = {int: 2**31, float: 3.4e38}  # exclusive; TensorFlow counts with 32 bits
+
 # Declaring ---------------------------------------------------------------------
 
 
-def flag(
-    default, description, low=None, high=None, choices=None, group="", fixed=False, path=False
-):
+def flag(default, description, low=0, high=None, choices=None, group="", fixed=False, path=False):
     """Declare a field of a `Flags` dataclass.
 
     Args:
-      low, high: a number is at least `low` and below `high`.
+      low, high: a number is at least `low` and below `high`; None: below that of `LIMITS`.
       choices: the valid strings; None for any.
       group: title under which `--help` lists the flag; None: it is no flag.
       fixed: whether a trained model depends on it.
       path: whether it names a file or folder to read, or several with commas between them.
     """
+    high = high or LIMITS.get(type(default))
     metadata = dict(help=description, low=low, high=high, choices=choices, group=group)
     return dataclasses.field(default=default, metadata=metadata | dict(fixed=fixed, path=path))
 
@@ -44,6 +45,13 @@ class Flags:
     def __post_init__(self):
         for field in dataclasses.fields(self):
             check_value(field, getattr(self, field.name))
+        for is_broken, message in self.rules():
+            if is_broken:
+                raise InputError(message)
+
+    def rules(self):
+        """Yield each rule of the fields: whether it is broken, and the message."""
+        yield from ()
 
     @classmethod
     def of(cls, given):
@@ -57,7 +65,7 @@ def check_value(field, value):
     low, high, choices = (field.metadata[name] for name in ("low", "high", "choices"))
     if type(value) not in ((int, float) if field.type is float else (field.type,)):
         raise InputError(f"{field.name} is {value!r}. It must be of type {field.type.__name__}")
-    if low is not None and not low <= value < high:
+    if high and not low <= value < high:
         raise InputError(f"{field.name} is {value}. It must be at least {low} and below {high}")
     if choices and value not in choices:
         raise InputError(f"{field.name} is {value}. Choose one of {', '.join(choices)}")
@@ -66,19 +74,6 @@ def check_value(field, value):
 
 
 # Parsing -----------------------------------------------------------------------
-
-# Flags of the paper and of other programs, by their names there.
-NAMES_ELSEWHERE = dict(
-    learning_rate="lr",
-    d_model="hidden_units",
-    d_ff="ffn_units",
-    num_layers="num_blocks",
-    beam_size="beam",
-    epochs="num_epochs",
-    dropout="dropout_rate",
-    max_tokens="batch_tokens",
-    model_dir="logdir",
-)
 
 
 class Parser(argparse.ArgumentParser):
@@ -113,8 +108,7 @@ class Parser(argparse.ArgumentParser):
             self.error(f"{unknown[0]!r} follows no flag. Each value needs its flag before it")
         if unknown:
             name, known = unknown[0].partition("=")[0], self._option_string_actions
-            elsewhere = NAMES_ELSEWHERE.get(name.replace("-", "_").strip("_"))
-            similar = [f"--{elsewhere}"] if elsewhere else difflib.get_close_matches(name, known)
+            similar = difflib.get_close_matches(name, known)
             guess = f" (did you mean {similar[0]}?)" if similar else ""
             self.error(f"there is no flag {name}{guess}")
         return namespace

@@ -190,7 +190,7 @@ def attention_note(model) -> str:
     if isinstance(model, RecurrentModel):
         notes.append(
             "A recurrent model has cross-attention only, in one block with one head."
-            if model.hp.decoder_attention
+            if model.hp.has_attention
             else "This recurrent model has no attention."
         )
     return " ".join(notes)

@@ -145,7 +145,7 @@ def recurrent_model(source_vocab, target_vocab, dtype=None, **fields):
     from hparams import ModelHparams
     from variants.rnn import RecurrentModel
 
-    hp = ModelHparams(**dict(model="rnn", mask_from="ids", dropout_rate=0.0) | fields)
+    hp = ModelHparams(**dict(model="rnn_attention", dropout_rate=0.0) | fields)
     return RecurrentModel(hp, source_vocab, target_vocab, dtype=dtype)
 
 

@@ -44,7 +44,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "mutants"
 FILES = [
     "mini.py",
-    "choices.py",
+    "hparams.py",
     "attention.py",
     "modules.py",
     "positions.py",
@@ -74,7 +74,7 @@ TEXT_TESTS = "text data_load small_text subwords refusals"
 TRAINING_TESTS = "scripts resume tensorboard refusals"
 MORE_TESTS = {
     "mini.py": "mini",
-    "choices.py": f"hparams {MODEL_TESTS}",
+    "hparams.py": f"hparams {MODEL_TESTS}",
     "attention.py": MODEL_TESTS,
     "modules.py": MODEL_TESTS,
     "positions.py": MODEL_TESTS,

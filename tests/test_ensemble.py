@@ -175,7 +175,7 @@ def test_other_programs_run_one_model(trained, tmp_path, format):
     "base, other, fit",
     [
         ({}, dict(maxlen=12), False),  # lengths, masks or positions differ: no batch suits both
-        ({}, dict(mask_from="ids"), False),
+        ({}, dict(architecture="2019"), False),
         ({}, dict(positions="sinusoid"), True),
         (dict(recipe="tiny"), dict(maxlen=60), True),
         (dict(recipe="tiny", positions="learned", maxlen=50), dict(maxlen=60), False),

@@ -17,7 +17,6 @@ import eval
 import export
 import model_card
 import train
-from choices import ATTENTION_SCORES, POSITIONS
 from conftest import INSTALL_EXTRAS, sample_pairs, slow, slow_unless
 from helpers import (
     ODD_LINES,
@@ -30,7 +29,7 @@ from helpers import (
     text_of,
     write_pairs,
 )
-from hparams import make_hparams
+from hparams import ATTENTION_SCORES, POSITIONS, make_hparams
 from ids import BOS, PAD, UNK
 from inference import LoadedModel, Translator
 from marian import Marian
@@ -297,22 +296,21 @@ LOG_PROBS = dict(
     ctranslate2=ctranslate2_log_probs, huggingface=marian_log_probs, onnx=onnx_log_probs
 )
 MARIAN = dict(positions="paired_sinusoid", normalization="post")  # what it has, and tiny has not
-RNN = dict(recipe="rnn", num_blocks=1)
 CASES = [
     *(("ctranslate2", change) for change in (dict(), dict(normalization="post"))),
-    ("ctranslate2", MARIAN | dict(output_projection=False)),
+    ("ctranslate2", MARIAN | dict(architecture="2019")),
     ("ctranslate2", dict(positions="learned", decoder_blocks=3)),
-    ("ctranslate2", dict(ffn_activation="swish", output_bias=True)),
+    ("ctranslate2", dict(architecture="marian")),
     *(("huggingface", MARIAN | dict(decoder_blocks=blocks)) for blocks in (0, 1)),
-    ("huggingface", MARIAN | dict(ffn_activation="swish", output_bias=True)),
-    ("huggingface", MARIAN | dict(output_projection=False)),
+    ("huggingface", MARIAN | dict(architecture="marian")),
+    ("huggingface", MARIAN | dict(architecture="2019")),
     *(("onnx", dict(positions=name, decoder_blocks=1)) for name in POSITIONS),
     *(("onnx", dict(positions="none", attention_score=name)) for name in ATTENTION_SCORES),
-    ("onnx", dict(ffn_activation="swish", output_bias=True)),
+    ("onnx", dict(architecture="marian")),
     *(
-        ("onnx", RNN | dict(cell=cell, decoder_attention=attention))
+        ("onnx", dict(recipe=recipe, cell=cell))
         for cell in ("tanh", "gru", "lstm")
-        for attention in (True, False)
+        for recipe in ("rnn", "rnn_attention")
     ),
 ]
 

@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 import checkpoint
 import prepro
 from checkpoint import Row, assign, path_of
-from choices import ATTENTION_SCORES, POSITIONS
 from conftest import BFLOAT16, sample_pairs, slow, write_corpus
 from data_load import load_train_data
 from helpers import read_test_sentences, run_main, tensorflow_text
-from hparams import RECIPES, make_hparams
+from hparams import ARCHITECTURES, ATTENTION_SCORES, POSITIONS, RECIPES, make_hparams
 from ids import EOS, SPECIALS, UNK
 from inference import LoadedModel, Translator, make_search
 from interop import saved_model
@@ -208,12 +207,9 @@ FLAGS = dict(
     ffn_units=[0, 1, 5],
     positions=[*POSITIONS],
     attention_score=[*ATTENTION_SCORES],
-    relu_projections=[True, False],
-    output_projection=[True, False],
+    architecture=[*ARCHITECTURES],
     tied_embeddings=[False, True],
-    pad_logit=[True, False],
-    mask_from=["activations", "ids", "none"],
-    dropout_on=["attention", "sublayers", "both"],
+    mask_padding=[True, False],
     dropout_rate=[0.0, 0.3],
     residual=[True, False],
     normalization=["post", "pre", "none"],
@@ -244,7 +240,6 @@ RNNS = st.fixed_dictionaries(
         recipe=st.sampled_from(["rnn", "rnn_attention"]),
         hidden_units=st.sampled_from([2, 16]),
         cell=st.sampled_from(["tanh", "gru", "lstm"]),
-        bidirectional=st.booleans(),
         attention_score=st.sampled_from([*ATTENTION_SCORES]),
         tied_embeddings=st.booleans(),
         dropout_rate=st.sampled_from([0.0, 0.3]),
@@ -284,10 +279,8 @@ ANY_FLAGS = st.fixed_dictionaries(
     optional={name: st.sampled_from(values) for name, values in FLAGS.items() if name != "heads"}
     | dict(
         recipe=st.sampled_from([*RECIPES]),
-        model=st.sampled_from(["transformer", "rnn"]),
+        model=st.sampled_from(["transformer", "rnn", "rnn_attention"]),
         cell=st.sampled_from(["tanh", "lstm"]),
-        bidirectional=st.booleans(),
-        decoder_attention=st.booleans(),
         hidden_units=st.sampled_from([6, 7]),
         num_heads=st.sampled_from([1, 2]),
         vocab_size=st.just(30),

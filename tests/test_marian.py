@@ -115,7 +115,7 @@ def test_training_starts_with_its_parameters(texts, joint, tmp_path, capsys):
         assert got.content == expected.content
         assert got.path.parent == Path(flags["logdir"])
     hp = load_hparams(dict(logdir=flags["logdir"]))
-    assert (hp.dropout_rate, hp.decoder_blocks, hp.ffn_activation) == (0.15, 1, "swish")
+    assert (hp.dropout_rate, hp.decoder_blocks, hp.architecture) == (0.15, 1, "marian")
     run_main(train, flags | dict(num_epochs=2, lr=0.001))  # it resumes
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -139,8 +139,7 @@ def test_what_is_written_is_read_again(texts, tmp_path):
 
 
 def test_the_files_in_json():
-    marian = dict(dropout_on="sublayers", dropout_rate=0.2, ffn_dropout=0.4, decoder_blocks=2)
-    hp = make_hparams(dict(recipe="tiny") | marian | dict(attention_dropout=0.3))
+    hp = make_hparams(dict(recipe="tiny", decoder_blocks=2, attention_dropout=0.3))
     files = json_files(hp, [*SPECIALS, "a"])
     config, search, tokenizer = (
         files[name] for name in ("config.json", "generation_config.json", "tokenizer_config.json")
@@ -150,8 +149,8 @@ def test_the_files_in_json():
     assert [config["encoder_layers"], config["decoder_layers"]] == [4, 2]
     assert config["max_position_embeddings"] == 1 + hp.max_output_tokens(hp.max_input_tokens)
     names = ("dropout", "attention_dropout", "activation_dropout")
-    assert [config[name] for name in names] == [0.2, 0.3, 0.4]
-    other = json_files(make_hparams(dict(recipe="tiny", dropout_on="both")), [])["config.json"]
+    assert [config[name] for name in names] == [0.2, 0.3, 0.0]
+    other = json_files(make_hparams(dict(recipe="tiny", architecture="paper")), [])["config.json"]
     assert [other["attention_dropout"], other["decoder_layers"]] == [0.2, 4]
     for ids in (config, search):
         assert [ids["decoder_start_token_id"], ids["eos_token_id"]] == [BOS, EOS]

@@ -6,15 +6,9 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from choices import POSITIONS
-from conftest import (
-    model_args,
-    needs_bfloat16,
-    slow_unless,
-    transformer,
-)
-from helpers import SIZES, gru_step, random
-from hparams import make_hparams
+from conftest import model_args, needs_bfloat16, slow_unless, transformer
+from helpers import RNG, SIZES, gru_step, random
+from hparams import POSITIONS, make_hparams
 from modules import MultiheadAttention
 
 pytestmark = pytest.mark.usefixtures("seed")
@@ -23,9 +17,10 @@ C = h * d
 RELATIVE = [name for name, row in POSITIONS.items() if row.relative]
 
 
-def make(name, causality=False, maxlen=T):
+def make(name, causality=False, maxlen=T, heads=h, dtype=None):
     """Return an encoding whose parameters are random."""
-    layer = POSITIONS[name].load()(maxlen=maxlen, hidden_units=C, num_heads=h, causality=causality)
+    sizes = dict(maxlen=maxlen, hidden_units=heads * d, num_heads=heads)
+    layer = POSITIONS[name].load()(**sizes, causality=causality, dtype=dtype)
     layer.build(None)
     layer.built = True
     for variable in layer.trainable_variables:
@@ -178,41 +173,36 @@ def test_relative_positions_are_their_formula(name, causality, T_q):
             assert ours[n, head, i, j] == pytest.approx(expected, abs=2e-5), (i, j)
 
 
-def in_both_dtypes(name, compute, maxlen, heads):
-    """What a function computes with an encoding, in float32 and in bfloat16."""
+def scores_of_one_head(layer):
+    """TensorFlow has computed garbage here, in a product that broadcasts one head over N."""
+    Q, K = (ops.cast(random(3, 1, T, d), layer.compute_dtype) for _ in range(2))
+    return scores_of(layer, Q, K)
+
+
+def late_tokens(layer):
+    """The angles of late positions need more bits than bfloat16 has."""
+    tokens = ops.cast(random(N, 400, C), layer.compute_dtype)
+    return layer.embed(tokens, 0, layer.initial_state(N))[0]
+
+
+@needs_bfloat16
+@pytest.mark.parametrize(
+    "compute, name, heads",
+    [(scores_of_one_head, name, 1) for name in RELATIVE]
+    + [
+        pytest.param(late_tokens, name, h, marks=[pytest.mark.slow] * (name == "recurrent"))
+        for name in ABSOLUTE
+    ],
+)
+def test_bfloat16_is_near_float32(compute, name, heads):
     results = []
     for dtype in ("float32", "mixed_bfloat16"):
-        keras.utils.set_random_seed(0)
-        sizes = dict(maxlen=maxlen, hidden_units=heads * d, num_heads=heads)
-        layer = POSITIONS[name].load()(**sizes, dtype=dtype)
-        layer.build(None)
-        layer.built = True
+        RNG.bit_generator.state = np.random.default_rng(0).bit_generator.state
+        layer = make(name, maxlen=400, heads=heads, dtype=dtype)
+        for variable in layer.trainable_variables:
+            variable.assign(variable * 0.3)  # as a model has
         results.append(np.array(ops.cast(compute(layer), "float32")))
-    return results
-
-
-@needs_bfloat16
-@pytest.mark.parametrize("name", RELATIVE)
-def test_a_single_head_in_bfloat16_is_near_float32(name):
-    """TensorFlow has computed garbage here, in a product that broadcasts one head over N."""
-    inputs = [random(3, 1, T, d) for _ in range(2)]
-
-    def scores(layer):
-        return scores_of(layer, *(ops.cast(i, layer.compute_dtype) for i in inputs))
-
-    np.testing.assert_allclose(*in_both_dtypes(name, scores, T, heads=1), atol=0.2)
-
-
-@needs_bfloat16
-@pytest.mark.parametrize("name", slow_unless({*ABSOLUTE} - {"recurrent"}, ABSOLUTE))
-def test_positions_in_bfloat16_are_near_float32(name):
-    """Late ones, too: their angles need more bits than bfloat16 has."""
-    tokens = random(N, 400, C)
-
-    def embedded(layer):
-        return layer.embed(ops.cast(tokens, layer.compute_dtype), 0, layer.initial_state(N))[0]
-
-    np.testing.assert_allclose(*in_both_dtypes(name, embedded, 400, heads=h), atol=0.1)
+    np.testing.assert_allclose(*results, atol=0.1)
 
 
 def test_the_buckets_of_t5_grow():

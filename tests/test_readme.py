@@ -190,7 +190,7 @@ def test_the_lock_has_all_requirements_with_checksums():
 
 # docs/development.md, The house: a file imports from its own floor and from those below.
 FLOORS = (
-    "choices hparams ids",
+    "hparams ids",
     "attention modules positions model search optimizer training_step",
     "variants.attention variants.positions variants.rnn variants.ensemble variants.muon",
     "text spans forms paragraphs vocab overlap shifts data_load bleu",

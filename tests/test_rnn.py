@@ -8,41 +8,33 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import prepro
 import translate
-from choices import ATTENTION_SCORES
 from conftest import (
     GOLDEN,
     recurrent_model,
-    sample_pairs,
     slow,
-    write_corpus,
 )
 from helpers import (
     X,
     Y,
     gru_step,
-    load,
-    read_test_sentences,
-    refused,
-    run_main,
     sigmoid,
-    tensorflow_text,
 )
-from hparams import make_hparams
+from hparams import ATTENTION_SCORES, make_hparams
 from ids import RaggedIds
 from inference import LoadedModel
 from model import make_model
 from modules import shift_right
 from monitor.attention_maps import alignments
 from optimizer import FusedAdam
-from processes import Forked, forked_script
+from processes import Forked
 from runtime.errors import InputError
 from training_step import make_train_step
 from variable_names import variables_by_2017_name
 from variants.rnn import CELLS, LAYERS
 
 C = 8
+KINDS = ("rnn", "rnn_attention")
 
 
 def make(**args):
@@ -95,18 +87,18 @@ def reference(model, cell, x, y, score="scaled_dot"):
     step, num_states = STEPS[cell], 2 if cell == "lstm" else 1
     sides = []
     for scope, order in (("encoder/forward", 1), ("encoder/backward", -1)):
-        if w := weights(scope):
-            states, read = [np.zeros(len(w["recurrent_kernel"]))] * num_states, []
-            for i in x[::order]:
-                states = step(w, embed("encoder/enc_embed/lookup_table", i), states)
-                read.append(states)
-            sides.append((read[::order], read[-1]))
+        w, read = weights(scope), []
+        states = [np.zeros(len(w["recurrent_kernel"]))] * num_states
+        for i in x[::order]:
+            states = step(w, embed("encoder/enc_embed/lookup_table", i), states)
+            read.append(states)
+        sides.append((read[::order], read[-1]))
     e = [np.concatenate([side[i][0] for side, _ in sides]) for i in range(len(x))]  # e_1, ..., e_n
     d = [np.concatenate([last[s] for _, last in sides]) for s in range(num_states)]
     logits, last = [], d[0]
     for i in [2, *y[:-1]]:
         context = last
-        if model.hp.decoder_attention:
+        if model.hp.has_attention:
             parameters = {n: v.numpy() for n, v in model.decoder.score_parameters.items()}
             s = np.array([printed_score(score, parameters, d[0], e_i) for e_i in e])
             alpha = s if score == "cosine" else np.exp(s) / np.exp(s).sum()
@@ -118,41 +110,29 @@ def reference(model, cell, x, y, score="scaled_dot"):
 
 
 @pytest.mark.parametrize(
-    "cell, decoder_attention, bidirectional, score",
+    "kind, cell, score",
     [
-        *itertools.product(CELLS, (False, True), (False, True), ["scaled_dot"]),
-        *(("gru", True, True, score) for score in ATTENTION_SCORES),
+        *itertools.product(KINDS, CELLS, ["scaled_dot"]),
+        *(("rnn_attention", "gru", score) for score in ATTENTION_SCORES),
     ],
 )
-def test_logits_are_those_of_the_formulas(cell, decoder_attention, bidirectional, score):
-    model = make(
-        cell=cell,
-        decoder_attention=decoder_attention,
-        bidirectional=bidirectional,
-        attention_score=score,
-        dtype="float64",
-    )
+def test_logits_are_those_of_the_formulas(kind, cell, score):
+    model = make(model=kind, cell=cell, attention_score=score, dtype="float64")
     for row, logits in enumerate(model(X, Y).numpy()):
         expected = reference(model, cell, X[row], Y[row], score)
         np.testing.assert_allclose(logits, expected, atol=1e-9)
 
 
 @pytest.mark.parametrize(
-    "cell, decoder_attention, score, bidirectional",
+    "kind, cell, score",
     [
-        *((cell, attention, "scaled_dot", True) for cell in CELLS for attention in (False, True)),
-        *(("gru", True, score, False) for score in ("additive", "bilinear", "cosine")),
+        *itertools.product(KINDS, CELLS, ["scaled_dot"]),
+        *(("rnn_attention", "gru", score) for score in ("additive", "bilinear", "cosine")),
     ],
 )
-def test_gradients_are_the_slopes_of_the_loss(cell, decoder_attention, score, bidirectional):
+def test_gradients_are_the_slopes_of_the_loss(kind, cell, score):
     """Finite differences of the independent formulas."""
-    model = make(
-        cell=cell,
-        decoder_attention=decoder_attention,
-        bidirectional=bidirectional,
-        attention_score=score,
-        dtype="float64",
-    )
+    model = make(model=kind, cell=cell, attention_score=score, dtype="float64")
     rng = np.random.default_rng(0)
     probe = rng.normal(size=(6, 13))
     with tf.GradientTape() as tape:
@@ -170,10 +150,10 @@ def test_gradients_are_the_slopes_of_the_loss(cell, decoder_attention, score, bi
         assert slope == pytest.approx((losses[0] - losses[1]) / 2e-5, rel=1e-6, abs=1e-7), name
 
 
-@pytest.mark.parametrize("decoder_attention", [False, True])
-def test_a_replica_without_rows(decoder_attention):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_replica_without_rows(kind):
     """A small batch has no rows for some replicas."""
-    model = make(decoder_attention=decoder_attention)
+    model = make(model=kind)
     assert tf.function(model)(X[:0], Y[:0]).shape == (0, Y.shape[1], 13)
 
 
@@ -257,56 +237,6 @@ def test_cross_attention_has_the_weights_of_each_step():
     memory = model.encode_memory(X)
     _, first = model.decoder.context(memory.last[0], memory)
     np.testing.assert_allclose(weights[:, :, 0], first[:, :, 0], atol=1e-6)
-
-
-# The scripts -----------------------------------------------------------------------------
-
-
-@slow
-def test_training_resumes_and_gives_the_same(tmp_path):
-    """An interrupted and an uninterrupted run have equal parameters.
-
-    The interruptions are in the middle of an epoch and at its end.
-    """
-    flags = write_corpus(tmp_path, sample_pairs(60), sample_pairs(10, seed=1))
-    flags |= dict(recipe="rnn_attention", cell="lstm", hidden_units=16, vocab_size=200)
-    flags |= dict(batch_size=20, num_epochs=2, schedule="constant")  # three batches per epoch
-    flags |= dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
-    run_main(prepro, flags)
-    for logdir, parts in (("complete", [0]), ("parts", [2, 3, 0])):
-        for max_steps in parts:
-            more = dict(logdir=tmp_path / logdir, max_steps=max_steps, deterministic=True)
-            done = forked_script("train.py", **flags | more)
-            assert done.returncode == 0 and "BLEU" in done.stdout, done.stderr
-    complete, parts = (
-        load(dict(logdir=str(tmp_path / name), average_checkpoints=1))[2]
-        for name in ("complete", "parts")
-    )
-    for one, other in zip(complete.trainable_variables, parts.trainable_variables, strict=True):
-        np.testing.assert_array_equal(one, other, err_msg=one.path)
-
-
-@slow
-def test_a_trained_model_is_used_like_a_transformer(trained, tmp_path):
-    """eval.py, translate.py, attention, SavedModel; CTranslate2 is refused."""
-    flags = trained("rnn_attention")
-    logdir = dict(logdir=flags["logdir"])
-    done = forked_script("eval.py", **logdir, results=tmp_path / "results")
-    assert done.returncode == 0 and "beam 5" in done.stdout, done.stderr
-    lines = read_test_sentences(flags["source_test"])
-    (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    files = dict(source=tmp_path / "in", output=tmp_path / "out", attention=tmp_path / "a.png")
-    done = forked_script("translate.py", **logdir, **files)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
-    tensorflow_text()
-    done = forked_script("export.py", **logdir, output=tmp_path / "model")
-    assert done.returncode == 0, done.stderr
-    serve = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
-    texts = [text.decode() for text in serve(text=tf.constant(lines))["translation"].numpy()]
-    assert texts == (tmp_path / "out").read_text("utf-8").splitlines() and len(set(texts)) > 5
-    more = logdir | dict(format="ctranslate2", output=tmp_path / "other")
-    refused("export.py", "CTranslate2 has no such model", **more)
 
 
 def test_a_model_without_attention_has_none_to_show(monkeypatch):

@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_refused(trained, tmp_path, change, problem):
 
 @slow
 def test_the_dropout_may_change(trained, tmp_path):
-    rates = dict(dropout_rate=0.35, attention_dropout=0.15, ffn_dropout=0.25)
+    rates = dict(dropout_rate=0.35, attention_dropout=0.15)
     flags = started(trained("tiny"), tmp_path, **rates)
     run_main(train, flags)
     run_main(train, flags | dict(num_epochs=2))  # the same flags resume the training

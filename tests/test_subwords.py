@@ -196,8 +196,8 @@ def test_without_a_flag_training_takes_the_size_from_the_file(flags, tmp_path, c
 @pytest.mark.parametrize("joint_vocab", [True, False])
 def test_a_source_has_no_case_and_a_target_keeps_it(flags, tmp_path, joint_vocab):
     more = dict(fold_case=True, joint_vocab=joint_vocab, preprocessed=str(tmp_path), vocab_size=300)
-    hp = make_hparams(flags | more | dict(tied_embeddings=joint_vocab, pad_logit=joint_vocab))
-    run_main(prepro, flags | more | dict(tied_embeddings=joint_vocab, pad_logit=joint_vocab))
+    hp = make_hparams(flags | more | dict(tied_embeddings=joint_vocab))
+    run_main(prepro, flags | more | dict(tied_embeddings=joint_vocab))
     source, target = load_vocabs(hp.preprocessed, hp)
     for german, english in sample_pairs(20):
         forms = [german, german.upper(), german.title(), german.lower()]

@@ -1,6 +1,5 @@
 """Muon: an optimizer whose updates of matrices are orthogonal."""
 
-import keras
 import tensorflow as tf
 
 from optimizer import FusedAdam, variable_handle
@@ -13,7 +12,6 @@ MOMENTUM = 0.95  # share that stays
 ADAM_RMS = 0.2  # root mean square of Adam's updates, divided by the learning rate
 
 
-@keras.saving.register_keras_serializable("transformer")
 class Muon(FusedAdam):
     """Muon (Jordan et al. 2024) for the matrices in blocks, and Adam for all other parameters.
 

@@ -16,7 +16,6 @@ from positions import LearnedPositions, Positions, token_positions
 # Absolute positions ---------------------------------------------------------------
 
 
-@keras.saving.register_keras_serializable("transformer")
 class ProductPositions(LearnedPositions):
     """x * t in place of x + t. The learned t starts at 1."""
 
@@ -29,7 +28,6 @@ class ProductPositions(LearnedPositions):
         return tokens * self.vectors(token_positions(tokens, start)), state
 
 
-@keras.saving.register_keras_serializable("transformer")
 class HierarchicalPositions(LearnedPositions):
     """Learned positions that reach `maxlen`^2 (Su 2020).
 
@@ -51,7 +49,6 @@ class HierarchicalPositions(LearnedPositions):
         return self.alpha * u_i + (1 - self.alpha) * u_j
 
 
-@keras.saving.register_keras_serializable("transformer")
 class RecurrentPositions(Positions):
     """A recurrent network reads the tokens in front of the first block.
 
@@ -61,7 +58,7 @@ class RecurrentPositions(Positions):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.gru = keras.layers.GRU(
-            self.num_units, return_sequences=True, return_state=True, dtype=self.dtype_policy.name
+            self.num_units, return_sequences=True, return_state=True, dtype=self.dtype_policy
         )
 
     def build(self, _=None):
@@ -78,7 +75,6 @@ class RecurrentPositions(Positions):
         return self.gru(tokens, initial_state=state)  # (N, T, C), (N, C)
 
 
-@keras.saving.register_keras_serializable("transformer")
 class ConvolutionalPositions(Positions):
     """x + a convolution over x and the tokens before it (compare Islam et al. 2020).
 
@@ -108,7 +104,6 @@ class ConvolutionalPositions(Positions):
         return outputs, padded[:, T:]
 
 
-@keras.saving.register_keras_serializable("transformer")
 class ComplexPositions(Positions):
     """Each token is C/2 complex waves of its position: r e^(i (w pos + p)) (Wang et al. 2020).
 
@@ -177,7 +172,6 @@ def select(rows, index):
     return tf.transpose(tf.gather(rows, index, batch_dims=1), [2, 3, 0, 1])
 
 
-@keras.saving.register_keras_serializable("transformer")
 class ShawPositions(Positions):
     """Learned vectors of distances, added to keys and values (Shaw et al. 2018, eq. 3 and 4).
 
@@ -210,7 +204,6 @@ class ShawPositions(Positions):
         return outputs + tf.einsum("nhqk,qkd->nhqd", weights, values)  # values: (T_q, T_k, d)
 
 
-@keras.saving.register_keras_serializable("transformer")
 class T5Positions(Positions):
     """A learned number per head and bucket of distances, added to scores (Raffel et al. 2020).
 
@@ -247,7 +240,6 @@ class T5Positions(Positions):
         return scores + ops.transpose(bias, (2, 0, 1))
 
 
-@keras.saving.register_keras_serializable("transformer")
 class XLNetPositions(Positions):
     """Sinusoids of distances, projected to keys (Dai et al. 2019, section 3.3; XLNet).
 
@@ -258,7 +250,7 @@ class XLNetPositions(Positions):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.encoding = PositionalEncoding(
-            self.num_units, paired=True, zero_pad=False, scale=False, dtype=self.dtype_policy.name
+            self.num_units, paired=True, zero_pad=False, scale=False, dtype=self.dtype_policy
         )
 
     def build(self, _=None):
@@ -281,7 +273,6 @@ class XLNetPositions(Positions):
         return scores + (content_bias + position_scores) / self.head_units**0.5
 
 
-@keras.saving.register_keras_serializable("transformer")
 class DebertaPositions(Positions):
     """Scores of content and of distance apart (He et al. 2021, section 3.1).
 
@@ -316,7 +307,6 @@ class DebertaPositions(Positions):
         return (scores + position_scores / self.head_units**0.5) / 3**0.5
 
 
-@keras.saving.register_keras_serializable("transformer")
 class RotaryPositions(Positions):
     """Q and K are rotated by angles that grow with the position (Su et al. 2021, equation 34).
 

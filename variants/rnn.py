@@ -24,15 +24,9 @@ import tensorflow as tf
 from keras import ops
 
 from attention import add_parameters, attention_scores, prepare_keys, scores_to_weights
-from choices import ATTENTION_SCORES
+from hparams import ATTENTION_SCORES
 from ids import PAD
-from modules import (
-    Dropout,
-    Embedding,
-    Linear,
-    TranslationModel,
-    shift_right,
-)
+from modules import Dropout, Embedding, Linear, TranslationModel, shift_right
 
 CELLS = dict(
     # tanh(W x + U h + b). Some texts print one bias per product; their sum is b.
@@ -53,7 +47,6 @@ class Memory(NamedTuple):
     last: list  # of (N, C), the state after the last token read; an LSTM has two
 
 
-@keras.saving.register_keras_serializable("transformer")
 class RecurrentEncoder(keras.layers.Layer):
     """Read embedded tokens: (N, T, C) -> (N, T, C), and the states after the last token.
 
@@ -62,7 +55,7 @@ class RecurrentEncoder(keras.layers.Layer):
 
     def __init__(self, num_units, cell="gru", bidirectional=True, **kwargs):
         super().__init__(**kwargs)
-        dtype = self.dtype_policy.name
+        dtype = self.dtype_policy
         self.num_units = num_units
         directions = 2 if bidirectional else 1
         self.directions = [
@@ -92,7 +85,6 @@ class RecurrentEncoder(keras.layers.Layer):
         return ops.concatenate(sequences, axis=-1), last
 
 
-@keras.saving.register_keras_serializable("transformer")
 class RecurrentDecoder(keras.layers.Layer):
     """One step of the decoder: y_(t-1) (N * beam, C) and the state d_(t-1) -> d_t.
 
@@ -100,7 +92,7 @@ class RecurrentDecoder(keras.layers.Layer):
       num_units: C.
       cell: one of `CELLS`.
       attention: whether the context is a weighted mean of the encoder's states.
-      attention_score: one of `choices.ATTENTION_SCORES`.
+      attention_score: one of `hparams.ATTENTION_SCORES`.
     """
 
     def __init__(
@@ -108,7 +100,7 @@ class RecurrentDecoder(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         self.num_units = num_units
-        self.cell = CELLS[cell](num_units, dtype=self.dtype_policy.name)
+        self.cell = CELLS[cell](num_units, dtype=self.dtype_policy)
         self.choice = ATTENTION_SCORES[attention_score] if attention else None
 
     def build(self, input_shape):
@@ -167,14 +159,14 @@ class RecurrentModel(TranslationModel):
         super().__init__(hp, source_vocab, target_vocab, **kwargs)
         C, dtype = hp.hidden_units, self.dtype_policy.name
         self.source_tokens = Embedding(
-            source_vocab, C, scale=False, pad_logit=hp.pad_logit, dtype=dtype
+            source_vocab, C, scale=False, pad_logit=hp.design.pad_logit, dtype=dtype
         )
         self.target_tokens = self.source_tokens
         if not hp.tied_embeddings:
             self.target_tokens = Embedding(target_vocab, C, scale=False, dtype=dtype)
-        self.encoder = RecurrentEncoder(C, hp.cell, hp.bidirectional, dtype=dtype)
+        self.encoder = RecurrentEncoder(C, hp.cell, dtype=dtype)
         self.decoder = RecurrentDecoder(
-            C, hp.cell, hp.decoder_attention, hp.attention_score, dtype=dtype
+            C, hp.cell, hp.has_attention, hp.attention_score, dtype=dtype
         )
         self.dropout = Dropout(hp.dropout_rate, dtype=dtype)
         self.output_dropout = Dropout(hp.dropout_rate, dtype=dtype)

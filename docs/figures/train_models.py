@@ -29,9 +29,8 @@ MODELS = dict(
     few_pairs=TINY | UNREGULARIZED | dict(num_epochs=60, batch_tokens=1024),
     many_pairs=TINY | UNREGULARIZED | dict(num_epochs=6, dev_steps=43),
     recurrent=dict(
-        model="rnn",
+        model="rnn_attention",
         attention_score="additive",
-        mask_from="ids",
         tokenizer="words",
         min_cnt=2,
         maxlen=12,
