@@ -46,16 +46,26 @@ def cut_events(logdir, last_step):
         os.truncate(path, size)
 
 
-def write_hparams_and_graph(hp, graph):
-    """Write the hyperparameters, except names of files, and the graph of a training step.
+@contextlib.contextmanager
+def events(training):
+    """Context manager: what is written goes to the event file of a `train.Training`."""
+    hp = training.hp
+    cut_events(hp.logdir, training.step)
+    with tf.summary.create_file_writer(hp.logdir).as_default():
+        if training.step == 0:
+            names = [
+                name for name, f in FIELDS.items() if f.type is not str or f.metadata["choices"]
+            ]
+            hparams_plugin.hparams({name: getattr(hp, name) for name in names}, hp.logdir)
+            tf.summary.graph(training.train_step.get_concrete_function().graph.as_graph_def())
+        yield
 
-    Args:
-      hp: Hyperparams.
-      graph: tf.Graph.
-    """
-    names = [name for name, f in FIELDS.items() if f.type is not str or f.metadata["choices"]]
-    hparams_plugin.hparams({name: getattr(hp, name) for name in names}, hp.logdir)
-    tf.summary.graph(graph.as_graph_def())
+
+def write_scalars(step, **values):
+    """Write a point of some curves, and what was written before to the file."""
+    for name, value in values.items():
+        tf.summary.scalar(name, value, step)
+    tf.summary.flush()
 
 
 def write_samples(dev, got, global_step):

@@ -22,6 +22,7 @@ from optimizer import FusedAdam
 from processes import free_ports
 from training_step import make_train_step
 
+SENTENCES = sample_pairs(1, seed=1)[0]  # the first pair of the development set
 TINY = dict(recipe="tiny", vocab_size=300, hidden_units=32, num_blocks=1, num_heads=2)
 
 
@@ -82,8 +83,7 @@ def test_each_epoch_writes_pictures_and_a_table(second):
         assert len(pictures) == TINY["num_heads"] and int(width) <= 350  # shown without shrinking
     table = next(tf.make_ndarray(tensor) for tag, _, tensor in found if tag == "dev_samples")
     assert table.shape == (11, 3) and table[0, 0] == b"**source**"
-    (source, target), *_ = sample_pairs(20, seed=1)
-    assert [*table[1, :2]] == [escape_markdown(source).encode(), escape_markdown(target).encode()]
+    assert [*table[1, :2]] == [escape_markdown(text).encode() for text in SENTENCES]
 
 
 # Attention maps --------------------------------------------------------------------
@@ -166,22 +166,12 @@ def page(first):
     """A function that opens a tab of TensorBoard in Chromium, and returns the driver."""
     with chromium() as driver:
         (port,) = free_ports(1)
-        command = [
-            sys.executable,
-            "-m",
-            "tensorboard.main",
-            f"--logdir={Path(first['logdir']).parent}",
-        ]
-        server = subprocess.Popen(
-            [*command, "--host=127.0.0.1", f"--port={port}"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, "-m", "tensorboard.main", "--host=127.0.0.1", f"--port={port}"]
+        command += [f"--logdir={Path(first['logdir']).parent}"]
+        streams = dict(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        server = subprocess.Popen(command, **streams, text=True)
         try:
-            for line in server.stderr:
-                if "Press CTRL+C" in line:
-                    break
+            next(line for line in server.stderr if "Press CTRL+C" in line)
 
             def open_tab(tab):
                 driver.get("about:blank")
@@ -194,34 +184,20 @@ def page(first):
             server.wait()
 
 
-@slow
-def test_page_of_curves(page):
-    wait_for_text(
-        page("timeseries"), "first", "second", "mean_loss", "tokens_per_second", "dev_bleu"
-    )
+PAGES = dict(
+    timeseries=("first", "second", "mean_loss", "tokens_per_second", "dev_bleu"),
+    text=("dev_samples", "reference", *SENTENCES),
+    images=("attention/cross", "attention/encoder", "attention/decoder"),
+    hparams=("first", "second", "batch_tokens", "0.0010000", "0.0020000", "dev_bleu"),
+    graphs=("Main Graph", "transformer", "mean_loss", "muon"),
+)
 
 
 @slow
-def test_page_of_samples(page):
-    (source, target), *_ = sample_pairs(20, seed=1)
-    wait_for_text(page("text"), "dev_samples", "reference", source, target)
-
-
-@slow
-def test_page_of_attention(page):
-    driver = page("images")
-    wait_for_text(driver, "attention/cross", "attention/encoder", "attention/decoder")
-    assert wait_for(lambda: len(image_widths(driver)) >= 12)  # two runs, three kinds, two heads
-    assert min(image_widths(driver)) > 200 and max(image_widths(driver)) <= 350
-
-
-@slow
-def test_page_of_hyperparameters(page):
-    wait_for_text(
-        page("hparams"), "first", "second", "batch_tokens", "0.0010000", "0.0020000", "dev_bleu"
-    )
-
-
-@slow
-def test_page_of_the_graph(page):
-    wait_for_text(page("graphs"), "Main Graph", "transformer", "mean_loss", "muon")
+@pytest.mark.parametrize("tab", PAGES)
+def test_pages(page, tab):
+    driver = page(tab)
+    wait_for_text(driver, *PAGES[tab])
+    if tab == "images":  # two runs, three kinds, two heads
+        assert wait_for(lambda: len(image_widths(driver)) >= 12)
+        assert min(image_widths(driver)) > 200 and max(image_widths(driver)) <= 350
