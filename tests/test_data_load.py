@@ -6,9 +6,7 @@ import gzip
 import hashlib
 import json
 import os
-import re
 import shutil
-import textwrap
 import time
 import tracemalloc
 import unicodedata
@@ -32,7 +30,6 @@ from helpers import read_test_sentences, run_main
 from hparams import Hyperparams, make_hparams
 from ids import EOS, RaggedIds
 from interop.original import find_min_cnt
-from processes import ROOT
 from runtime import parallel
 from runtime.errors import InputError
 from text import read_lines
@@ -650,23 +647,6 @@ def test_missing_and_repeated_segments_are_named(tmp_path, target, message):
     paths[1].write_text(sgml("refset", target))
     with pytest.raises(InputError, match=message):
         read_test_set(paths[0], [paths[1]], "ja", "en")
-
-
-def test_the_programs_of_the_documents_split_a_file(tmp_path, monkeypatch):
-    """Those of docs/training.md#formats, which messages name."""
-    section = (ROOT / "docs" / "training.md").read_text("utf-8").split("\n## Formats\n")[1]
-    programs = re.findall(r"(?:^    .+\n)+", section.split("\n## ")[0], re.MULTILINE)
-    monkeypatch.chdir(tmp_path)
-    Path("my.tmx").write_text(TMX.replace("GA", "de"), "utf-8")
-    Path("my.csv").write_text('"Oscail\n an comhad","Open the file"\nCabhair,Help\n', "utf-8")
-    for program in programs:
-        exec(textwrap.dedent(program), {})
-        for path, lines in (("my.de", ["Oscail an comhad", "Cabhair"]), ("my.en", None)):
-            assert Path(path).read_text("utf-8").splitlines() == (
-                lines or ["Open the file", "Help"]
-            )
-            Path(path).unlink()
-    assert len(programs) == 2
 
 
 def test_the_same_text_on_both_sides_is_noted(tmp_path, capsys):

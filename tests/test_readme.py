@@ -37,7 +37,6 @@ SKIPPED = {
     "python translate.py --logdir logdir/en-de": "needs a reverse model",
     "python translate.py --logdir logdir/a --source captions.en": "needs a second model",
     "python translate.py --logdir logdir/de-en": "needs a reverse model",
-    "python train.py --start_from logdir/de-en": "tests/test_start_from.py has such a model",
     "python train.py --start_from opus-mt-de-en": "tests/test_pretrained.py has such a model",
 }
 SETUP = [
@@ -189,7 +188,7 @@ def test_the_lock_has_all_requirements_with_checksums():
             assert reason, line
 
 
-# docs/development.md, Layout: a file imports from its own floor and from those below.
+# docs/development.md, The house: a file imports from its own floor and from those below.
 FLOORS = (
     "choices hparams ids",
     "attention modules positions model search optimizer training_step",

@@ -2,16 +2,13 @@
 
 python docs/figures/curves.py                  # all, from the models of train_models.py
 python docs/figures/curves.py curve.png --logdir LOGDIR
-python docs/figures/curves.py --compare docs/low_resource.png tiny=LOGDIR low_resource=LOGDIR
 """
 
-import argparse
-import sys
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-from style import BLUE, ORANGE, PALE, RED, draw_pictures, make_figure, save
+from style import BLUE, ORANGE, PALE, RED, draw_pictures, make_figure
 from train_models import FEW, MANY, MODELS, trained_logdir
 
 from monitor.summaries import read_events
@@ -20,21 +17,15 @@ SMOOTHED_STEPS = 200  # steps of a moving mean
 
 
 def read_scalars(logdir) -> dict:
-    """Read TensorBoard's curves: {name: (steps, values, minutes of training)}.
-
-    A run that was resumed has several event files. The time between them is not counted.
-    """
-    curves, before = {}, 0.0
+    """Read TensorBoard's curves: {name: (steps, values)}. A resumed run has several files."""
+    curves = {}
     for path in sorted(Path(logdir).glob("events.out.tfevents.*")):
-        events = [*read_events(path)]
-        for event in events:
+        for event in read_events(path):
             for value in event.summary.value:
                 if value.metadata.plugin_data.plugin_name == "scalars":
-                    steps, values, minutes = curves.setdefault(value.tag, ([], [], []))
+                    steps, values = curves.setdefault(value.tag, ([], []))
                     steps.append(event.step)
                     values.append(float(tf.make_ndarray(value.tensor)))
-                    minutes.append((before + event.wall_time - events[0].wall_time) / 60)
-        before += events[-1].wall_time - events[0].wall_time if events else 0.0
     return curves
 
 
@@ -50,13 +41,13 @@ def draw_curve(logdir):
     curves = read_scalars(logdir)
     figure = make_figure(3.3)
     left, right = figure.subplots(1, 2)
-    steps, losses, _ = curves["mean_loss"]
+    steps, losses = curves["mean_loss"]
     left.plot(steps, losses, color=PALE, linewidth=0.8, label="each step that is logged")
     label = f"moving mean of {SMOOTHED_STEPS} steps"
     left.plot(steps, moving_mean(steps, losses), color=BLUE, label=label)
     left.set(title="training loss", ylabel="loss per token", ylim=(0, None))
     left.legend()
-    steps, scores, _ = curves["dev_bleu"]
+    steps, scores = curves["dev_bleu"]
     best = int(np.argmax(scores))
     right.plot(steps, scores, color=BLUE, marker=".", markersize=4)
     right.plot(steps[best], scores[best], marker="o", color=ORANGE)
@@ -92,8 +83,8 @@ def draw_overfitting():
     axes = figure.subplots(1, 2, sharey=True)
     for ax, name, pairs in zip(axes, ("few_pairs", "many_pairs"), (FEW, MANY), strict=True):
         curves = read_scalars(trained_logdir(name))
-        steps, dev_losses, _ = curves["dev_loss"]
-        train_losses = epoch_means(*curves["mean_loss"][:2], steps)
+        steps, dev_losses = curves["dev_loss"]
+        train_losses = epoch_means(*curves["mean_loss"], steps)
         ax.plot(steps, train_losses, color=BLUE, label="training loss")
         ax.plot(steps, dev_losses, color=ORANGE, label="development loss")
         best = int(np.argmin(dev_losses))
@@ -115,47 +106,10 @@ def draw_overfitting():
     return figure
 
 
-def draw_comparison(curves):
-    """Draw the dev BLEU of several trainings over their minutes.
-
-    Args:
-      curves: {label: (scores, minutes)}.
-    """
-    figure = make_figure(4)
-    ax = figure.subplots()
-    for label, (scores, minutes) in curves.items():
-        ax.plot(minutes, scores, label=label)
-    ax.set(xlabel="minutes of training", ylabel="BLEU of the development set")
-    ax.grid(alpha=0.3)
-    ax.legend()
-    return figure
-
-
-def compare(arguments):
-    """Draw the trainings that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--compare", dest="output", help="PNG file")
-    parser.add_argument("trainings", nargs="+", metavar="LABEL=LOGDIR")
-    args = parser.parse_args(arguments)
-    curves = {}
-    for training in args.trainings:
-        label, _, logdir = training.partition("=")
-        if not logdir:
-            parser.error(f"{training}: give LABEL=LOGDIR")
-        scalars = read_scalars(logdir)
-        if "dev_bleu" not in scalars:
-            parser.error(f"{logdir}: no dev_bleu. Train with --source_dev and --target_dev")
-        curves[label] = scalars["dev_bleu"][1:]
-    save(draw_comparison(curves), Path(args.output))
-
-
 PICTURES = {
     "curve.png": draw_curve,
     "overfitting.png": lambda logdir: draw_overfitting(),
 }
 
 if __name__ == "__main__":
-    if "--compare" in sys.argv:
-        compare(sys.argv[1:])
-    else:
-        draw_pictures(PICTURES, __doc__, str, logdir="logdir/sample_model")
+    draw_pictures(PICTURES, __doc__, str, logdir="logdir/sample_model")
