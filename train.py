@@ -119,9 +119,11 @@ class Training:
     @property
     def is_tired(self) -> bool:
         """Whether none of the last `patience` evaluations was better than those before."""
+        if not self.hp.patience:
+            return False
         best = checkpoint.best_row(self.rows)
         later = [row for row in checkpoint.scored_rows(self.rows) if row.step > best.step]
-        return 0 < self.hp.patience <= len(later)
+        return len(later) >= self.hp.patience
 
     @property
     def is_over(self) -> bool:
@@ -187,10 +189,8 @@ class Training:
                     self.save(evaluates)
                     self.save_seconds = self.log_seconds = time.monotonic()
                 if stops:
-                    message = (
-                        f"stopped after step {self.step}. {self.path}: the same command resumes"
-                    )
-                    raise KeyboardInterrupt(guard.signal, message)
+                    message = f"stopped after step {self.step}. {self.path}"
+                    raise KeyboardInterrupt(guard.signal, f"{message}: the same command resumes")
                 if self.is_over:
                     return
             self.begin_epoch(self.epoch + 1)

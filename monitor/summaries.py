@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams_plugin
 
 from hparams import FIELDS
-from ids import BOS, SPECIALS, UNK
+from ids import BOS, SPECIALS
 from monitor.attention_maps import (
     MAX_PICTURE_TOKENS,
     attention_maps,
@@ -121,8 +121,6 @@ def write_attention(model, dev, vocabs, hp, global_step):
 
 
 def choose_example(data) -> int:
-    """Return the row of the longest pair that fits a picture, without `<UNK>` if possible."""
+    """Return the row of the longest pair that fits a picture."""
     lengths = np.maximum(data.X.lengths, data.Y.lengths)  # (N,)
-    fits = lengths <= MAX_DRAWN_TOKENS
-    known = [UNK not in x and UNK not in y for x, y in zip(data.X, data.Y, strict=True)]
-    return int(np.lexsort([np.where(fits, lengths, -lengths), known, fits])[-1])
+    return int(np.argmax(np.where(lengths <= MAX_DRAWN_TOKENS, lengths, -lengths)))

@@ -64,7 +64,7 @@ def make_update(model, count, clip_norm=0.0, consistency=0.0):
     """
     sgd = keras.optimizers.SGD(LR)
     gradient_sum = GradientSum(model.trainable_variables) if count > 1 else None
-    hp = Hyperparams(clip_norm=clip_norm, consistency=consistency)
+    hp = Hyperparams(clip_norm=float(clip_norm), consistency=consistency)
     step = make_train_step(STRATEGY, model, sgd, hp, gradient_sum)
     accumulate = make_accumulate_step(STRATEGY, model, hp, gradient_sum)
 
