@@ -1,7 +1,6 @@
 """Score translations: BLEU as in the 2017 code, and sacreBLEU, which is comparable elsewhere."""
 
 import functools
-import logging
 import warnings
 from typing import NamedTuple
 
@@ -27,23 +26,6 @@ BOOTSTRAP_SAMPLES = 1000
 MIN_SCORE = 1e-6  # below it the score is 0, for which NLTK returns a tiny number
 
 
-class FirstOnly(logging.Filter):
-    """Let each text of a log pass once. sacreBLEU warns of tokenized text in each score."""
-
-    def __init__(self):
-        super().__init__()
-        self.texts = set()
-
-    def filter(self, record) -> bool:
-        """Whether a record is the first one with its text."""
-        is_new = record.getMessage() not in self.texts
-        self.texts.add(record.getMessage())
-        return is_new
-
-
-logging.getLogger("sacrebleu").addFilter(FirstOnly())
-
-
 def bleu_score(expected, got):
     """Compute BLEU as the 2017 code does.
 
@@ -66,11 +48,14 @@ def bleu_score(expected, got):
 
 
 def make_metric(name, references, lang, lowercase=False):
-    """Make the metric of sacreBLEU with a name from `METRICS`; `references` as in EvalSet."""
+    """Make the metric of sacreBLEU with a name from `METRICS`; `references` as in EvalSet.
+
+    With `force`, it does not warn of text that is tokenized.
+    """
     if name == "chrf":
         return sacrebleu.CHRF(lowercase=lowercase)
     tokenizer = choose_tokenizer(lang, tuple(references[0]))
-    return sacrebleu.BLEU(lowercase=lowercase, tokenize=tokenizer)
+    return sacrebleu.BLEU(lowercase=lowercase, tokenize=tokenizer, force=True)
 
 
 def corpus_score(name, test, got, lang, lowercase=False):
@@ -89,13 +74,6 @@ def corpus_score(name, test, got, lang, lowercase=False):
     metric = make_metric(name, test.references, lang, lowercase)
     score = metric.corpus_score(align_with_references(test, got), test.references).score
     return score, str(metric.get_signature())
-
-
-def confidence_intervals(test, got, lang) -> dict:
-    """Return half of the 95% interval of each score, by the names in `METRICS`."""
-    hypotheses = align_with_references(test, got)
-    compared = compare_systems(test.references, hypotheses, hypotheses, lang)
-    return {name: comparison.intervals[0] for name, comparison in compared.items()}
 
 
 class Comparison(NamedTuple):
@@ -168,7 +146,5 @@ def empty_note(got) -> str:
 
 def align_with_references(test, got) -> list[str]:
     """Return one translation per pair of a test set, empty for a pair that was left out."""
-    hypotheses = [""] * len(test.references[0])
-    for row, text in zip(test.data.rows, got, strict=True):
-        hypotheses[row] = text
-    return hypotheses
+    by_row = dict(zip(test.data.rows, got, strict=True))
+    return [by_row.get(row, "") for row in range(len(test.references[0]))]

@@ -16,22 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eval_sets import read_eval_set
 from forms import without_final_mark
 from ids import EOS, UNK, RaggedIds, RaggedWriter, smallest_dtype
 from runtime.errors import InputError
 from runtime.files import lock_file
-from runtime.flags import split_paths
 from runtime.parallel import map_on_cores
-from text import (
-    SentenceFile,
-    empty_text_error,
-    normalize_lines,
-    open_unpacked,
-    read_pairs,
-    skipped_note,
-    training_files,
-)
+from text import normalize_lines, open_unpacked, read_eval_set, read_pairs, training_files
 
 MARK_STREAM = 1  # its random numbers are not those of the order of the batches
 MAX_UNKNOWN_SHARE = 0.9  # with more <UNK>, the vocabulary belongs to another text
@@ -55,7 +45,6 @@ class EncodedText(NamedTuple):
     num_empty: int  # pairs with an empty side
     empty_pairs: list[int]  # their indices, if the text is kept
     has_words: tuple[bool, bool]  # whether cleaning left any text on each side
-    skipped: str = ""  # `skipped_note`, of a complete text
 
 
 class EvalSet(NamedTuple):
@@ -139,8 +128,6 @@ def load_train_data(hp, vocabs) -> SentencePairs:
         f" {encoded.total - num_empty - len(data.X)} are longer than maxlen {hp.maxlen},"
         f" {num_empty} have an empty line on a side"
     )
-    if encoded.skipped:
-        print(encoded.skipped)
     sides = [*zip(paths, (data.X, data.Y), vocabs, strict=True)]
     shares = [unknown_share(ids, vocab) for _, ids, vocab in sides]
     token_name = vocabs[0].token_name
@@ -158,12 +145,11 @@ def load_train_data(hp, vocabs) -> SentencePairs:
 def encode_training_text(hp, vocabs) -> EncodedText:
     """Encode the training text into files, unless there are files of this text already."""
     if hp.changes_text:
-        pairs, sides = open_training_files(hp), ([], [])
-        for block in itertools.chain.from_iterable(read_pairs(pair, "reading") for pair in pairs):
+        sides = [], []
+        for block in read_training_pairs(hp):
             for side, sentences in zip(sides, block, strict=True):
                 side += sentences
-        encoded = encode_training_block(hp, vocabs, sides)
-        return encoded._replace(skipped=skipped_note(itertools.chain(*pairs)))
+        return encode_training_block(hp, vocabs, sides)
     key = key_of_ids(hp, vocabs)
     folder = Path(hp.preprocessed) / "train_ids" / key
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -215,13 +201,12 @@ def load_test_data(hp, vocabs, part="test") -> EvalSet:
     """
     source, references = read_eval_set(hp, part)
     paths = getattr(hp, f"source_{part}"), getattr(hp, f"target_{part}")
-    target = references[0]
-    sides = source.raw, target.raw
-    prepared = [vocab.of_test(side) for vocab, side in zip(vocabs, (source, target), strict=True)]
+    sides = source, references[0]
+    prepared = [vocab.clean(side) for vocab, side in zip(vocabs, sides, strict=True)]
     encoded = encode_block(sides, prepared, vocabs, hp.max_input_tokens)
     check_pairs_left(paths, vocabs, hp.max_input_tokens, encoded)
     warn_unknown(encoded.data.X, paths[0], vocabs[0])
-    return EvalSet(encoded.data, [side.raw for side in references], encoded.empty_pairs)
+    return EvalSet(encoded.data, references, encoded.empty_pairs)
 
 
 def encode_lines(lines, vocab, hp, max_tokens=None):
@@ -293,8 +278,6 @@ def check_pairs_left(paths, vocabs, maxlen, encoded):
       vocabs, maxlen: as in `encode_block`.
       encoded: EncodedText.
     """
-    if not encoded.total:
-        raise empty_text_error(split_paths(paths[0])[0], num_sentences=0)
     num_sentences = encoded.total - encoded.num_empty
     if not num_sentences:
         raise InputError(
@@ -342,15 +325,15 @@ def id_dtype(vocabs):
     return smallest_dtype(max(map(len, vocabs)) - 1)
 
 
-def open_training_files(hp) -> list:
-    """Open the training text: a pair of `SentenceFile` for each pair of paths."""
-    return [[SentenceFile(path) for path in pair] for pair in training_files(hp)]
+def read_training_pairs(hp):
+    """Yield the pairs of the training text in blocks; see `read_pairs`."""
+    for paths in training_files(hp):
+        yield from read_pairs(paths, "reading")
 
 
 def write_id_files(folder, hp, vocabs):
     """Encode the training text, and write it to files block by block, to save memory."""
-    files = open_training_files(hp)
-    sides = itertools.chain.from_iterable(read_pairs(pair, "reading") for pair in files)
+    sides = read_training_pairs(hp)
     dtype = id_dtype(vocabs)
     total = num_empty = 0
     has_words = np.zeros(2, bool)
@@ -362,7 +345,6 @@ def write_id_files(folder, hp, vocabs):
             for writer, ragged in zip(writers, (data.X, data.Y), strict=True):
                 writer.add(ragged)
     info = dict(total=total, num_empty=num_empty, has_words=has_words.tolist())
-    info["skipped"] = skipped_note(itertools.chain(*files))
     (folder / "info.json").write_text(json.dumps(info))
 
 

@@ -32,16 +32,7 @@ if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
     given = parse_flags(__doc__, own, hparams=Hyperparams, names=names, check=check_saved_flags)
     one_thread_per_operation()
 
-from bleu import (
-    LITTLE_LEARNED_HINT,
-    METRICS,
-    align_with_references,
-    bleu_score,
-    compare_systems,
-    confidence_intervals,
-    corpus_score,
-    empty_note,
-)
+import bleu
 from data_load import load_test_data
 from inference import SearchDecoder, describe_decoding, limit_note, load_model
 from model_card import EVALUATIONS, file_names, read_evaluations
@@ -50,7 +41,6 @@ from runtime.files import atomic_open, atomic_write
 from text import read_lines
 
 SAMPLES = 5  # translations that are printed
-MAX_PRINTED_CHARS = 200  # of the line LEFT_OUT, which may list hundreds of pairs
 
 
 def describe_test(hp) -> str:
@@ -63,63 +53,53 @@ def read_results(path, hp, total) -> list[str]:
     text = "\n".join(read_lines(path))
     got = re.findall("^- got: (.*)$", text, re.MULTILINE)
     left_out = re.search(f"^{LEFT_OUT} = ([0-9 ]+|-)$", text, re.MULTILINE)
-    if not left_out:
-        raise InputError(f"{path}: is not a results file of eval.py. Choose one in results/")
-    numbers = {*left_out[1].split()}  # counted from 1
+    numbers = {*left_out[1].split()} if left_out else {}  # counted from 1
     rows = [row for row in range(total) if str(row + 1) not in numbers]
-    if describe_test(hp) not in text.splitlines() or len(got) != len(rows):
+    if describe_test(hp) not in text.split("\n") or not left_out or len(got) != len(rows):
         raise InputError(
-            f"{path}: holds translations of another test set. Evaluate both models with the same"
+            f"{path}: is not a results file of this test set. Evaluate both models with the same"
             " --source_test and --target_test"
         )
-    hypotheses = [""] * total
-    for row, translation in zip(rows, got, strict=True):
-        hypotheses[row] = translation
-    return hypotheses
+    by_row = dict(zip(rows, got, strict=True))
+    return [by_row.get(row, "") for row in range(total)]
 
 
-def describe_scores(test, got, hp, token_name) -> list[str]:
+def describe_scores(test, got, hp, token_name, compare=NONE, others=None) -> list[str]:
     """Return the lines that follow the translations in a results file.
 
     The last line is that of the 2017 code.
 
     Args:
       token_name: that of the vocabularies, for messages.
+      compare: results file of another evaluation, whose translations `others` are.
     """
-    lang = hp.target_lang
-    bleu, signature = corpus_score("bleu", test, got, lang)
-    lowered, lowered_signature = corpus_score("bleu", test, got, lang, lowercase=True)
-    chrf, chrf_signature = corpus_score("chrf", test, got, lang)
-    intervals = confidence_intervals(test, got, lang)
-    score, scored = bleu_score(test.data.Targets, got)
-    total, empty = len(test.references[0]), len(test.empty_pairs)
-    left_out = sorted(set(range(total)) - set(test.data.rows))
+    lang, own = hp.target_lang, bleu.align_with_references(test, got)
+    cased, cased_signature = bleu.corpus_score("bleu", test, got, lang)
+    lowered, lowered_signature = bleu.corpus_score("bleu", test, got, lang, lowercase=True)
+    chrf, chrf_signature = bleu.corpus_score("chrf", test, got, lang)
+    compared = bleu.compare_systems(test.references, own, others or own, lang)
+    score, scored = bleu.bleu_score(test.data.Targets, got)
+    total, empty = len(own), len(test.empty_pairs)
+    left_out = sorted({*range(total)} - {*test.data.rows})
     return [
         f"Left out = {len(left_out)} of {total}"
         f" ({len(left_out) - empty} longer than {hp.max_input_tokens - 1} {token_name},"
         f" {empty} with an empty line on a side)",
         f"{LEFT_OUT} = {' '.join(str(row + 1) for row in left_out) or '-'}",
-        f"sacreBLEU = {bleu:.2f} {signature} (all {total} pairs)",
+        f"sacreBLEU = {cased:.2f} {cased_signature} (all {total} pairs)",
         f"sacreBLEU, lower-cased = {lowered:.2f} {lowered_signature}",
         f"chrF = {chrf:.2f} {chrf_signature}",
-        "95% intervals = BLEU {bleu:.2f}, chrF {chrf:.2f} (plus or minus)".format(**intervals),
+        f"95% intervals = BLEU {compared['bleu'].intervals[0]:.2f},"
+        f" chrF {compared['chrf'].intervals[0]:.2f} (plus or minus)",
         f"Pairs scored = {scored} of {total} (those with more than 3 words on both sides)",
+        *(
+            f"Compared with {compare} = {bleu.METRICS[name]} {c.scores[0]:.2f} plus or minus"
+            f" {c.intervals[0]:.2f}, there {c.scores[1]:.2f} plus or minus {c.intervals[1]:.2f},"
+            f" p = {c.p_value:.3f}"
+            for name, c in compared.items()
+            if others
+        ),
         f"Bleu Score = {score}",
-    ]
-
-
-def describe_comparison(path, test, got, others, lang) -> list[str]:
-    """Return a line per metric that compares two systems, this one first.
-
-    Args:
-      path: the results file that `others` come from.
-    """
-    compared = compare_systems(test.references, align_with_references(test, got), others, lang)
-    return [
-        f"Compared with {path} = {METRICS[name]} {c.scores[0]:.2f} plus or minus"
-        f" {c.intervals[0]:.2f}, there {c.scores[1]:.2f} plus or minus {c.intervals[1]:.2f},"
-        f" p = {c.p_value:.3f}"
-        for name, c in compared.items()
     ]
 
 
@@ -153,9 +133,8 @@ def main(given):
     hp, newest, vocabs = loaded.hp, loaded.paths[-1], loaded.vocabs
     path = results_path(newest, hp)
     test = load_test_data(hp, vocabs)
-    others = None
-    if options.compare != NONE:
-        others = read_results(options.compare, hp, len(test.references[0]))
+    total = len(test.references[0])
+    others = None if options.compare == NONE else read_results(options.compare, hp, total)
     decoding = describe_decoding(loaded)
     print(f"Translating {len(test.data.X)} sentences: {decoding}")
     search = SearchDecoder(loaded, show_progress=True)
@@ -169,22 +148,17 @@ def main(given):
             f"Decoding = {decoding}",
             describe_test(hp),
             f"Ended at the limit = {at_limit} of {len(got)}",
-            *describe_scores(test, got, hp, vocabs[0].token_name),
+            *describe_scores(test, got, hp, vocabs[0].token_name, options.compare, others),
         ]
-        if others:
-            # Before the Bleu Score, which is the last line in the 2017 code.
-            summary[-1:-1] = describe_comparison(options.compare, test, got, others, hp.target_lang)
         file.write("".join(f"{line}\n" for line in records + summary).encode())
     if len(loaded.folders) == 1:
         record_evaluation(newest.parent, hp, decoding, summary)
 
     print("", *records[:SAMPLES], sep="\n")
-    for line in summary:
-        if not line.startswith(LEFT_OUT) or len(line) < MAX_PRINTED_CHARS:
-            print(line)
+    print(*(line for line in summary if not line.startswith(LEFT_OUT)), sep="\n")
     print(f"Full results: {path}")
-    if note := empty_note(got):
-        print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
+    if note := bleu.empty_note(got):
+        print(f"{note}. {bleu.LITTLE_LEARNED_HINT}", file=sys.stderr)
     if note := limit_note(at_limit, len(got), hp):
         print(note, file=sys.stderr)
 

@@ -1,19 +1,15 @@
 """Export the model in logdir for other programs.
 
     python export.py --logdir logdir --output exported/1
-    python export.py --logdir logdir --output exported/ctranslate2 --format ctranslate2
-    python export.py --logdir logdir --output exported/huggingface --format huggingface
     python export.py --logdir logdir --output exported/onnx --format onnx
     python export.py --logdir logdir --output exported/de_en.argosmodel --format argos
-    python export.py --logdir logdir --output exported/logdir --format logdir
 
-The TensorFlow SavedModel takes sentences and returns translations. It contains the tokenizer:
-a program that loads it needs only tensorflow and tensorflow-text. The CTranslate2 model takes
-tokens and returns tokens. Its folder also contains the sentencepiece model, if there is one. The
-Hugging Face folder is for the Auto classes of transformers, or for converters to other formats.
-The ONNX folder is for ONNX Runtime, and is a page that translates in the browser.
-The package of Argos Translate is one file, which LibreTranslate reads, too.
-The logdir is for this project: the parameters alone, to be given away."""
+saved_model: for TensorFlow; it contains the tokenizer, takes sentences and returns translations.
+ctranslate2: takes and returns tokens; the folder also has the sentencepiece model.
+huggingface: for the Auto classes of transformers, or for converters to other formats.
+onnx: for ONNX Runtime; the folder is also a page that translates in the browser.
+argos: one file, a package of Argos Translate, which LibreTranslate reads, too.
+logdir: for this project: the parameters alone, to be given away."""
 
 import dataclasses
 import importlib
@@ -26,14 +22,13 @@ from hparams import READER_FLAGS, Hyperparams, check_saved_flags
 from runtime.errors import InputError
 from runtime.flags import Flags, flag, parse_flags
 
-# The modules whose function `write` writes a folder.
-FORMATS = dict(
-    saved_model="interop.saved_model",
-    ctranslate2="interop.ctranslate2_model",
-    huggingface="interop.huggingface_model",
-    onnx="interop.onnx_model",
-    argos="interop.argos_package",
-    logdir="interop.logdir",
+FORMATS = dict(  # the function that writes a format into an empty folder
+    saved_model="interop.saved_model.write",
+    ctranslate2="interop.ctranslate2_model.write",
+    huggingface="interop.marian.write",
+    onnx="interop.onnx_model.write",
+    argos="interop.ctranslate2_model.write_argos",
+    logdir="interop.logdir.write",
 )
 QUANTIZED = ("ctranslate2", "onnx", "argos")  # can store the matrices in int8
 ENSEMBLES = ("saved_model", "onnx")  # can hold several models
@@ -71,7 +66,7 @@ from runtime.cli import run_script
 
 
 def main(given):
-    """Write the model.
+    """Write the model into a temporary folder, which then gets the name of the output.
 
     Args:
       given: dict, the flags of the command line.
@@ -84,12 +79,15 @@ def main(given):
     loaded = load_model(given)
     if len(loaded.folders) > 1 and options.format not in ENSEMBLES:
         raise InputError(f"logdir names several models, and {options.format} has one. Name one")
+    module, _, name = FORMATS[options.format].rpartition(".")
+    write = getattr(importlib.import_module(module), name)
     more = dict(quantization=options.quantization) if options.format in QUANTIZED else {}
     output.parent.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(dir=output.parent) as temporary:
             folder = Path(temporary) / output.stem
-            importlib.import_module(FORMATS[options.format]).write(loaded, folder, **more)
+            folder.mkdir()
+            write(loaded, folder, **more)
             (folder / "README.md").write_text(make_card(loaded), "utf-8")
             if options.format == "argos":
                 folder = shutil.make_archive(folder, "zip", temporary, output.stem)

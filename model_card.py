@@ -1,6 +1,7 @@
 """The card of a model: the README.md of an export, with its settings, scores and limits."""
 
 import json
+import textwrap
 from pathlib import Path
 
 from bleu import METRICS
@@ -46,7 +47,7 @@ A {kind} with {parameters:,} parameters and {tokens:,} {unit}, {checkpoints}.
 
 
 def file_names(*values) -> str:
-    """Return the names of files without their folders, which belong to one machine.
+    """The names of files without their folders, which belong to one machine.
 
     >>> file_names("/home/me/a.de,b.de", "a.en,b.en")
     'a.de, b.de, a.en, b.en'
@@ -55,60 +56,55 @@ def file_names(*values) -> str:
 
 
 def read_evaluations(folder) -> list[dict]:
-    """Return what eval.py has found for the model in a folder, oldest first."""
+    """What eval.py has found for the model in a folder, oldest first."""
     path = Path(folder) / EVALUATIONS
     return json.loads(path.read_text("utf-8")) if path.exists() else []
 
 
 def make_card(loaded) -> str:
-    """Return the text of the card of a `LoadedModel`."""
-    hp, model, vocab = loaded.hp, loaded.model, loaded.vocabs[0]
-    models = model.models if isinstance(model, Ensemble) else [model]
+    """The text of the card of a `LoadedModel`."""
+    hp, vocab = loaded.hp, loaded.vocabs[0]
     newest = {path.parent: path for path in loaded.paths}  # of each model
-    evaluations = read_evaluations(*newest) if len(newest) == 1 else []
-    scores = [f"{row['test']}:\n\n{indent(row['lines'])}" for row in evaluations]
+    scores = "This model has not been evaluated with `eval.py`."
+    if len(newest) == 1:
+        rows = read_evaluations(*newest)
+        scores = "\n\n".join(f"{row['test']}:\n\n{code(row['lines'])}" for row in rows) or scores
+    models = loaded.model.models if isinstance(loaded.model, Ensemble) else [loaded.model]
     return CARD.format(
         hp=hp,
         kind="Transformer" if hp.model == "transformer" else f"recurrent model ({hp.cell})",
-        parameters=sum(each.count_params() for each in models),
+        parameters=sum(model.count_params() for model in models),
         tokens=len(vocab),
         unit=vocab.token_name,
         checkpoints=describe_checkpoints(loaded.paths),
         training="\n".join(describe_training(path, hp) for path in newest.values()),
-        scores="\n\n".join(scores) or "This model has not been evaluated with `eval.py`.",
+        scores=scores,
         max_input=hp.max_input_tokens - 1,
     )
 
 
-def indent(lines) -> str:
-    """Join lines as a block of code in Markdown."""
-    return "\n".join(f"    {line}" for line in lines)
+def code(lines) -> str:
+    """A block of code in Markdown."""
+    return textwrap.indent("\n".join(lines), "    ")
 
 
 def describe_training(newest, hp) -> str:
-    """Return the lines on the training of a checkpoint; `hp` is for a model of the 2017 code."""
+    """The lines on the training of a checkpoint; `hp` is for a model of the 2017 code."""
     folder = newest.parent
-    rows = [row for row in read_rows(folder) if path_of(folder, row) == newest]
     if hparams_path(folder).exists():
         hp = load_hparams(dict(logdir=str(folder)))  # with the --precision of the training
     lines = [f"- Text: {file_names(hp.source_train, hp.target_train)}"]
-    if rows:
-        epochs, minutes = rows[-1].epoch - (not rows[-1].epoch_done), rows[-1].seconds / 60
-        lines.append(f"- {epochs} complete epochs, {rows[-1].step:,} steps, {minutes:.0f} minutes")
-    scored = [row for row in rows if row.score is not None]
-    if scored:
-        metric = METRICS[scored[-1].metric]
-        lines.append(f"- Development set: {metric} {scored[-1].score:.1f}, greedy search")
-    return "\n".join([*lines, "- Settings:", "", indent([settings(hp)])])
-
-
-def settings(hp) -> str:
-    """Return the recipe, and the flags of the model and its training that differ from it."""
-    recipe, listed = RECIPES[hp.recipe] | dict(recipe=hp.recipe), [f"--recipe {hp.recipe}"]
+    rows = [row for row in read_rows(folder) if path_of(folder, row) == newest]
+    for row in rows:
+        epochs, minutes = row.epoch - (not row.epoch_done), row.seconds / 60
+        lines.append(f"- {epochs} complete epochs, {row.step:,} steps, {minutes:.0f} minutes")
+        if row.score is not None:
+            lines.append(f"- Development set: {METRICS[row.metric]} {row.score:.1f}, greedy search")
+    recipe, settings = RECIPES[hp.recipe] | dict(recipe=hp.recipe), [f"--recipe {hp.recipe}"]
     for name, field in FIELDS.items():
-        value = getattr(hp, name)
-        is_setting = field.metadata["fixed"] or field.metadata["group"] == "training"
-        if is_setting and value != recipe.get(name, field.default) and not field.metadata["path"]:
+        value, kind = getattr(hp, name), field.metadata
+        is_setting = (kind["fixed"] or kind["group"] == "training") and not kind["path"]
+        if is_setting and value != recipe.get(name, field.default):
             no = "no-" if value is False else ""
-            listed.append(f"--{no}{name}" + ("" if type(value) is bool else f" {value}"))
-    return " ".join(listed)
+            settings.append(f"--{no}{name}" + ("" if type(value) is bool else f" {value}"))
+    return "\n".join([*lines, "- Settings:", "", code([" ".join(settings)])])

@@ -3,15 +3,12 @@
 A score on sentences that a model was trained on says little about other sentences.
 """
 
-import functools
 import itertools
 
 import regex
 
-from eval_sets import read_eval_set
 from runtime.flags import NONE
-from runtime.parallel import map_on_cores
-from text import SentenceFile, normalize, read_pairs, training_files
+from text import normalize, read_eval_set, read_pairs, training_files
 
 # Punctuation, spaces, accents that stand alone, and control characters.
 IGNORED = regex.compile(r"[[\p{P}\p{Z}\p{Sk}\p{C}]--[\n]]+", regex.VERSION1)
@@ -31,13 +28,6 @@ def plain_forms(lines) -> list[str]:
     return [form or line.strip() for form, line in zip(forms, lines, strict=True)]
 
 
-def find_in_block(wanted, block) -> list[set]:
-    """Return which of the wanted `plain_forms`, a set for each side, a block of text has."""
-    return [
-        forms.intersection(plain_forms(lines)) for forms, lines in zip(wanted, block, strict=True)
-    ]
-
-
 def overlap_notes(hp, given):
     """Yield a line for each development and test set that the flags, a dict, name."""
     sets = {}  # the plain forms of both sides, by the names of the files
@@ -46,16 +36,13 @@ def overlap_notes(hp, given):
         paths = [getattr(hp, name) for name in names]
         if NONE not in paths and given.keys() & {*names}:
             source, references = read_eval_set(hp, part)
-            sets[", ".join(paths)] = [plain_forms(side.raw) for side in (source, references[0])]
-    if not sets:
-        return
+            sets[", ".join(paths)] = plain_forms(source), plain_forms(references[0])
     wanted = [{*itertools.chain(*side)} - {""} for side in zip(*sets.values(), strict=True)]
-    files = [[SentenceFile(path) for path in pair] for pair in training_files(hp)]
-    blocks = itertools.chain.from_iterable(read_pairs(pair, "comparing") for pair in files)
-    found = [set(), set()]
-    for in_block in map_on_cores(functools.partial(find_in_block, wanted), blocks):
-        for known, new in zip(found, in_block, strict=True):
-            known |= new
+    found = [set() for _ in wanted]
+    for paths in training_files(hp) if sets else ():
+        for block in read_pairs(paths, "comparing"):
+            for known, forms, lines in zip(found, wanted, block, strict=True):
+                known |= forms.intersection(plain_forms(lines))
     for name, sides in sets.items():
         source, target = (
             sum(line in known for line in side) for known, side in zip(found, sides, strict=True)

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import io
-import itertools
 import os
 import re
 import sys
@@ -30,16 +29,7 @@ from forms import fold
 from ids import BOS, EOS, PAD, SPECIALS, UNK
 from overlap import overlap_notes
 from shifts import shift_notes
-from text import (
-    SentenceFile,
-    blocks,
-    check_same_length,
-    clean,
-    empty_text_error,
-    normalize,
-    skipped_note,
-    training_files,
-)
+from text import blocks, clean, normalize, read_lines, read_pairs, read_sentences, training_files
 from vocab import SubwordVocab, WordVocab
 
 SPECIAL_COUNT = 1_000_000_000  # count written for the special tokens, above every `min_cnt`
@@ -72,27 +62,21 @@ def count_block(transform, lines) -> Counter:
 # Words -------------------------------------------------------------------------
 
 
-def make_vocab(files) -> str:
+def make_vocab(paths) -> str:
     """Make the content of a vocabulary file: a word, a tab and its count per line.
 
-    The most frequent word comes first. Markup lines count too, as in the 2017 code.
-
-    Args:
-      files: list of `SentenceFile`, which this function reads to their ends.
+    The most frequent word comes first. Lines of tags count too, as in the 2017 code.
     """
     word2cnt = Counter()
-    for file in files:
-        counts = count_words(file.lines(), clean)
+    for path in paths:
+        counts = count_words(read_lines(path), clean)
         word2cnt.update(counts)
-        if counts:
-            continue
-        if not file.num_sentences:
-            raise empty_text_error(file.path, file.num_sentences)
-        raise InputError(
-            f"{file.path}: holds no word of Latin letters, and the word vocabulary has no other"
-            " words. For text in another script, choose a recipe with subwords, for example"
-            " --recipe tiny"
-        )
+        if not counts:
+            raise InputError(
+                f"{path}: holds no word of Latin letters, and the word vocabulary has no other"
+                " words. For text in another script, choose a recipe with subwords, for example"
+                " --recipe tiny"
+            )
     entries = [(word, SPECIAL_COUNT) for word in SPECIALS] + word2cnt.most_common()
     return "".join(f"{word}\t{count}\n" for word, count in entries)
 
@@ -110,21 +94,6 @@ def check_symbols(symbols):
                 f"symbols {','.join(symbols)}: {symbol!r} cannot be a subword, or is there twice."
                 " Write words with commas between them, for example '>>de<<,>>fr<<'"
             )
-
-
-def count_subword_text(files) -> Counter:
-    """Count the words of both text files together.
-
-    Args:
-      files: list of `SentenceFile`, which this function reads to their ends.
-    """
-    word2cnt = Counter()
-    for file in files:
-        counts = count_words(file.sentences())
-        if not counts:
-            raise empty_text_error(file.path, file.num_sentences)
-        word2cnt.update(counts)
-    return word2cnt
 
 
 def fold_words(word2cnt, lang) -> Counter:
@@ -384,10 +353,7 @@ def main(given):
     if os.path.exists("hyperparams.py"):  # that of the 2017 code, which users edit
         print("hyperparams.py: is not read. Give its values as flags", file=sys.stderr)
     paths = training_files(hp)
-    pairs = [[SentenceFile(path) for path in pair] for pair in paths]
-    WRITERS[hp.tokenizer](hp, pairs)
-    if note := skipped_note(itertools.chain(*pairs)):
-        print(note)
+    WRITERS[hp.tokenizer](hp, paths)
     for source, target in paths:
         if os.path.samefile(source, target):
             print(
@@ -402,18 +368,20 @@ def main(given):
     print("Done")
 
 
-def write_subwords(hp, pairs):
+def write_subwords(hp, paths):
     """Write the sentencepiece model of both sides, or one for each, and print their sizes.
 
     Args:
-      pairs: list of pairs of `SentenceFile`, source and target.
+      paths: list of pairs of files, source and target.
     """
     check_symbols(hp.symbol_list)
-    counts = [count_subword_text(files) for files in zip(*pairs, strict=True)]
+    check_sides(paths)
+    counts = [
+        sum((count_words(read_sentences(path)) for path in side), Counter())
+        for side in zip(*paths, strict=True)
+    ]
     if hp.fold_case:
         counts[0] = fold_words(counts[0], hp.source_lang)
-    for pair in pairs:
-        check_same_length(*pair)
     names = [[hp.source_train], [hp.target_train]]
     if hp.joint_vocab:
         counts, names = [counts[0] + counts[1]], [names[0] + names[1]]
@@ -440,16 +408,22 @@ def write_subwords(hp, pairs):
             )
 
 
-def write_words(hp, pairs):
+def check_sides(paths):
+    """Raise InputError unless the sides of each pair of files are equally long."""
+    for pair in paths:
+        for _ in read_pairs(pair, "reading"):
+            pass
+
+
+def write_words(hp, paths):
     """Write the word vocabulary of each language, and print their sizes.
 
     Args:
-      pairs: list of pairs of `SentenceFile`, source and target.
+      paths: list of pairs of files, source and target.
     """
+    check_sides(paths)
     # Count both sides before writing, so that the two files always belong together.
-    contents = [make_vocab(files) for files in zip(*pairs, strict=True)]
-    for pair in pairs:
-        check_same_length(*pair)
+    contents = [make_vocab(side) for side in zip(*paths, strict=True)]
     for path, content in zip(WordVocab.paths(hp.preprocessed, hp), contents, strict=True):
         atomic_write(path, content)
         print(f"{path}: {len(content.splitlines())} words")

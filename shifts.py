@@ -5,14 +5,12 @@ line n+1. A sentence becomes a vector: its length, and its tokens by their spell
 of the text, the vectors of the pairs (i, i) must vary together more than those of (i, i + lag).
 """
 
-import itertools
 import re
 import zlib
 
 import numpy as np
 
-from runtime.parallel import map_on_cores
-from text import BLOCK_LINES, SentenceFile, read_pairs
+from text import BLOCK_LINES, read_pairs
 
 WINDOW = 2_000  # pairs that are tested at a time
 MIN_PAIRS = 60  # in a window
@@ -62,13 +60,15 @@ def find_shift(sides):
 def shift_notes(pairs):
     """Yield a warning for each pair of files, a list of paths, that is shifted."""
     for paths in pairs:
-        blocks = map_on_cores(find_shift, read_pairs([*map(SentenceFile, paths)], "comparing"))
-        found = ((number, shift) for number, shift in enumerate(blocks) if shift)
-        for number, (start, lag) in itertools.islice(found, 1):
-            shorter, longer = paths[:: 1 if lag > 0 else -1]
-            count = f"{abs(lag)} line{'s' if abs(lag) > 1 else ''}"
-            yield (
-                f"{paths[0]} and {paths[1]}: from about sentence {number * BLOCK_LINES + start + 1}"
-                f" on, the sides seem to be shifted by {count}: {shorter} lacks {count} there or"
-                f" before, or {longer} has {count} too many. Correct them"
-            )
+        for number, block in enumerate(read_pairs(paths, "comparing")):
+            if shift := find_shift(block):
+                start, lag = shift
+                shorter, longer = paths[:: 1 if lag > 0 else -1]
+                count = f"{abs(lag)} line{'s' if abs(lag) > 1 else ''}"
+                yield (
+                    f"{paths[0]} and {paths[1]}: from about sentence"
+                    f" {number * BLOCK_LINES + start + 1} on, the sides seem to be shifted by"
+                    f" {count}: {shorter} lacks {count} there or before, or {longer} has {count}"
+                    " too many. Correct them"
+                )
+                break

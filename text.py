@@ -9,6 +9,7 @@ import gzip
 import itertools
 import unicodedata
 import zlib
+from xml.sax.saxutils import unescape
 
 import regex
 from tqdm import tqdm
@@ -37,19 +38,19 @@ JOINERS_PATTERN = regex.compile(rf"[{JOINERS}]+")
 UNJOINED_PATTERN = regex.compile(rf"(?:^|[{UNJOINED}])[\p{{M}}{JOINERS}]+")
 LOOSE_PATTERN = regex.compile(LOOSE_NON_JOINER, regex.MULTILINE)
 
-# Tags of the training text and the test sets of IWSLT, of WMT's test sets in SGML, and of Europarl.
-HEADERS = "url|description|keywords|talkid|title|speaker|translator|reviewer"  # hold text
-BLOCKS = "doc|p|hl|mteval|srcset|refset|tstset|chapter|speaker"
-ATTRIBUTES = r'(?:"[^"]*+"|[^<>])*+'
+# Lines of tags in the text and the test sets of IWSLT and in Europarl. Headers hold text.
+HEADERS = "url|description|keywords|talkid|title|speaker|translator|reviewer"
+BLOCKS = "doc|p|hl|mteval|srcset|refset|tstset|chapter"
 TAG_LINE = regex.compile(
     rf"""\s*+(?:(?:
-        <\?[^<>]*+> | <!--(?:(?!-->).)*+--> | <!DOCTYPE\b[^<>]*+>
-        | <(?:{BLOCKS})(?:\s{ATTRIBUTES})?/?> | </(?:{BLOCKS}|{HEADERS})\s*+>
-        | <({HEADERS})(?:\s{ATTRIBUTES})?>(?:(?!</\1\s*>).)*+</\1\s*+>
-        | <(?:{HEADERS})\s{ATTRIBUTES}>
+        <[?!][^>]*+> | </?(?:{BLOCKS})\b[^<>]*+>
+        | <({HEADERS})\b[^<>]*+>(?:(?!</\1>).)*+</\1> | </(?:{HEADERS})> | <(?:{HEADERS})\s[^<>]*+>
     )\s*+)++""",
     regex.VERBOSE | regex.IGNORECASE,
 )
+SEGMENT = regex.compile(r"\s*+<seg\b[^<>]*>([^<]*)</seg>\s*+")  # a sentence of IWSLT's test sets
+XML = regex.compile(r"\s*+<(?:seg|tmx|dataset)\b")  # other files with <seg>, TMX and WMT's XML
+CONVERT = "Make lines in UTF-8 of the file with `python corpora/convert.py`"
 
 
 def normalize(text) -> str:
@@ -100,7 +101,7 @@ def is_tag_line(line) -> bool:
     >>> [is_tag_line(line) for line in lines]
     [True, True, True, False, False]
     """
-    return "<" in line and bool(TAG_LINE.fullmatch(INVISIBLE_PATTERN.sub("", line)))
+    return "<" in line and bool(TAG_LINE.fullmatch(line))
 
 
 # The lines of a file ------------------------------------------------------------
@@ -168,8 +169,7 @@ def decode_utf8(name, file):
             position = error.start
         if position >= 0:
             raise InputError(
-                f"{name}:{number}: byte {position + 1} of this line is not text in UTF-8. Convert"
-                " the file, for example with `iconv -f latin1 -t utf-8`"
+                f"{name}:{number}: byte {position + 1} of this line is not text in UTF-8. {CONVERT}"
             )
         yield text.rstrip("\r\n")
 
@@ -185,7 +185,36 @@ def blocks(lines, size=None):
         yield block
 
 
-# The sentences of a training text -----------------------------------------------
+# Sentences and pairs ------------------------------------------------------------
+
+
+def read_sentences(path):
+    """Yield the sentences of a file: its lines without those of tags, and the text of each <seg>.
+
+    Raises:
+      InputError: it has no text, or is XML that is no list of lines.
+    """
+    has_text = False
+    for number, line in enumerate(read_lines(path), 1):
+        if is_tag_line(line):
+            continue
+        if segment := SEGMENT.fullmatch(line):
+            line = unescape(segment[1].strip(), {"&quot;": '"', "&apos;": "'"})
+        elif XML.match(line):
+            raise InputError(f"{path}:{number}: this line is XML, not a sentence. {CONVERT}")
+        has_text = has_text or bool(line.strip())
+        yield line
+    if not has_text:
+        raise InputError(f"{path}: holds no text. Put one sentence on each line")
+
+
+def check_same_length(paths, counts):
+    """Raise InputError unless two files have as many sentences."""
+    if counts[0] != counts[1]:
+        raise InputError(
+            f"{paths[0]}: {counts[0]} sentences, but {paths[1]} has {counts[1]} (lines of tags are"
+            " not counted). Make line n of one file the translation of line n of the other"
+        )
 
 
 def training_files(hp) -> list[tuple[str, str]]:
@@ -202,74 +231,36 @@ def training_files(hp) -> list[tuple[str, str]]:
     return [*zip(sources, targets, strict=True)]
 
 
-class SentenceFile:
-    """A text file with one sentence per line, and lines of markup between them.
+def read_pairs(paths, description):
+    """Yield the pairs of a source and a target file in blocks, two lists of sentences each.
 
-    Attributes:
-      num_sentences, num_skipped: sentences and lines of markup among the lines read so far.
+    Args:
+      description: what the progress bar says.
+
+    Raises:
+      InputError: the files have different numbers of sentences.
     """
-
-    def __init__(self, path):
-        self.path = path
-        self.num_sentences = self.num_skipped = 0
-
-    def lines(self, with_markup=True):
-        """Yield the lines, with or without those of markup."""
-        self.num_sentences = self.num_skipped = 0
-        for line in read_lines(self.path):
-            is_markup = is_tag_line(line)
-            self.num_skipped += is_markup
-            self.num_sentences += not is_markup
-            if with_markup or not is_markup:
-                yield line
-
-    def sentences(self):
-        """Yield the lines that are not markup."""
-        return self.lines(with_markup=False)
-
-
-def read_pairs(files, description):
-    """Yield the pairs of two `SentenceFile` in blocks, two lists of sentences each."""
-    sides = [blocks(file.sentences()) for file in files]
+    sides, total = [read_sentences(path) for path in paths], 0
     with tqdm(desc=description, unit=" pairs", leave=False, mininterval=1, delay=1) as bar:
-        for block in itertools.zip_longest(*sides, fillvalue=[]):
+        while any(block := [[*itertools.islice(side, BLOCK_LINES)] for side in sides]):
             if len(block[0]) != len(block[1]):
-                break
+                rest = [sum(1 for _ in side) for side in sides]  # of the longer file
+                counts = [total + len(block[i]) + rest[i] for i in (0, 1)]
+                check_same_length(paths, counts)
             yield block
+            total += len(block[0])
             bar.update(len(block[0]))
-    for _ in itertools.chain(*sides):  # count the rest of the longer file
-        pass
-    check_same_length(*files)
 
 
-def check_same_length(source, target):
-    """Raise InputError unless both sides, `SentenceFile` or `EvalSentences`, are equally long."""
-    if source.num_sentences != target.num_sentences:
-        raise InputError(
-            f"{source.path}: {source.num_sentences} sentences, but {target.path} has"
-            f" {target.num_sentences} (lines of markup are not counted). Make line n of one file"
-            " the translation of line n of the other"
-        )
+def read_eval_set(hp, part="test"):
+    """Read the test set, or the development set if `part` is "dev".
 
-
-def empty_text_error(path, num_sentences) -> InputError:
-    """Return the error for a file without text.
-
-    Args:
-      num_sentences: lines that are not markup, all of them empty.
+    Returns:
+      (list, list of list): the sources, and the references of each file; all are normalized.
     """
-    if num_sentences:
-        return InputError(f"{path}: every line is empty. Put one sentence on each line")
-    return InputError(
-        f"{path}: the file is empty, or every line is markup. Put one sentence on each line"
-    )
-
-
-def skipped_note(files) -> str:
-    """Return a note on the lines that are left out as markup, or an empty string.
-
-    Args:
-      files: list of `SentenceFile` or `EvalSentences`.
-    """
-    counts = [f"{file.num_skipped} lines of {file.path}" for file in files if file.num_skipped]
-    return f"Skipped as markup: {', '.join(counts)}" if counts else ""
+    source, target = (getattr(hp, f"{side}_{part}") for side in ("source", "target"))
+    paths = [source, *split_paths(target)]
+    sides = [normalize_lines([*read_sentences(path)]) for path in paths]
+    for path, side in zip(paths, sides, strict=True):
+        check_same_length((source, path), (len(sides[0]), len(side)))
+    return sides[0], sides[1:]

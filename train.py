@@ -39,7 +39,7 @@ from tqdm import tqdm
 from bleu import LITTLE_LEARNED_HINT, METRICS, corpus_score, empty_note
 from data_load import get_batch_data, load_test_data, load_train_data, pairs_of_epoch
 from inference import LoadedModel, SearchDecoder, decoding_batches
-from interop.pretrained import read_pretrained
+from interop.marian import read_pretrained
 from model import make_model
 from monitor import summaries
 from optimizer import GradientSum, learning_rate, make_optimizer

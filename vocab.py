@@ -78,10 +78,6 @@ class Vocab:
         """Normalize sentences, and remove what has no token."""
         return self.clean(normalize_lines(sentences))
 
-    def of_test(self, side) -> list[str]:
-        """Return the sentences of an `EvalSentences`, prepared."""
-        return side.raw
-
     def tokens(self) -> list[str]:
         """List all tokens by their ids."""
         return [*map(self.id_to_token, range(len(self)))]
@@ -138,11 +134,8 @@ class WordVocab(Vocab):
 
     def clean(self, sentences) -> list[str]:
         """Remove from normalized sentences what is in no word, as `text.clean`."""
-        return clean("\n".join(sentences)).split("\n") if sentences else []
-
-    def of_test(self, side) -> list[str]:
-        """Return the sentences of an `EvalSentences` as the 2017 code cleaned them."""
-        return side.cleaned
+        lines = clean("\n".join(sentences)).split("\n") if sentences else []
+        return [line.strip() for line in lines]
 
     def encode(self, sentences) -> list[list[int]]:
         """Encode cleaned sentences: the ids of the words of each, and of `</S>`."""

@@ -20,6 +20,7 @@ from runtime.parallel import num_cores
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "benchmarks" / "work"
+BASELINE_PYTHON = WORK / "baselines" / "bin" / "python"  # has JoeyNMT; README.md says how to get it
 # The recipe tiny with the parts that the paper has.
 SMALL_PAPER = dict(
     recipe="tiny",
@@ -89,23 +90,10 @@ def speedup(seconds, name, baseline) -> float:
     return statistics.median(other / own for other, own in pairs)
 
 
-def baseline_python() -> Path:
-    """Return the Python of an environment with JoeyNMT, created if it is missing."""
-    folder = WORK / "baselines"
-    python = folder / "bin" / "python"
-    if not (folder / "installed").exists():
-        print(f"Installing JoeyNMT into {folder}", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        file = ROOT / "benchmarks" / "requirements-baselines.txt"
-        subprocess.run([python, "-m", "pip", "install", "-q", "-r", file], check=True)
-        (folder / "installed").touch()
-    return python
-
-
-def script_command(script, flags) -> list[str]:
-    """Return the command that runs a script of the project with these flags, a dict."""
+def run_script(script, flags, more_flags=()):
+    """Run a script of the project; the flags are a dict, and more of them words."""
     options = [f"--{name}={value}" for name, value in flags.items()]
-    return [sys.executable, str(ROOT / script), *options]
+    subprocess.run([sys.executable, ROOT / script, *options, *more_flags], check=True)
 
 
 def load_rows(path) -> list[dict]:

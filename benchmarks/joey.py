@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 
-from harness import baseline_python
+from harness import BASELINE_PYTHON
 
 JOEY_STEPS = 60
 
@@ -91,7 +91,7 @@ def run_joey(config, pattern, mode, *options) -> list[float]:
       config: path of its configuration.
       mode: "train" or "test".
     """
-    command = [baseline_python(), "-m", "joeynmt", mode, config, *options]
+    command = [BASELINE_PYTHON, "-m", "joeynmt", mode, config, *options]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True)
     numbers = re.findall(pattern, done.stdout + done.stderr)
     if done.returncode or not numbers:

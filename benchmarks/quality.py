@@ -13,12 +13,11 @@ import argparse
 import datetime
 import importlib.util
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 
-from harness import ROOT, corpus_folder, num_cores, script_command
+from harness import ROOT, corpus_folder, num_cores, run_script
 
 sys.path.insert(0, str(ROOT))
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -66,16 +65,6 @@ def corpus_flags(corpus, direction) -> dict:
     return flags
 
 
-def run_script(script, flags, more_flags):
-    """Run a script of the project.
-
-    Args:
-      flags: dict.
-      more_flags: list of the words of further flags.
-    """
-    subprocess.run([*script_command(script, flags), *more_flags], check=True)
-
-
 def train(flags, more_flags) -> float:
     """Run prepro.py and train.py; returns the minutes of training in this run."""
     if not Path(flags["logdir"]).exists():
@@ -118,14 +107,15 @@ def bleu_row(test, got, lang) -> list[str]:
     """Compute sacreBLEU, its interval, lower-cased, BLEU of published results' tokens, and chrF."""
     import sacrebleu
 
-    from bleu import align_with_references, confidence_intervals, corpus_score
+    from bleu import align_with_references, compare_systems, corpus_score
 
     tokens = PUBLISHED_TOKENS.get(lang, moses_tokens)
-    got_tokens = tokens(align_with_references(test, got), lang)
+    own = align_with_references(test, got)
+    got_tokens = tokens(own, lang)
     references = [tokens(side, lang) for side in test.references]
     scores = [
         corpus_score("bleu", test, got, lang)[0],
-        confidence_intervals(test, got, lang)["bleu"],
+        compare_systems(test.references, own, own, lang)["bleu"].intervals[0],
         corpus_score("bleu", test, got, lang, lowercase=True)[0],
         sacrebleu.corpus_bleu(got_tokens, references, tokenize="none", force=True).score,
         corpus_score("chrf", test, got, lang)[0],

@@ -133,12 +133,6 @@ def print_speed(title, seconds, name, baseline, sentences, tokens):
     print(f"    {ours * tokens / sentences:.0f} tokens/s")
 
 
-def print_agreement(ours, theirs):
-    """Print the share of sentences with the same translation."""
-    same = sum(map(str.__eq__, ours, theirs)) / len(ours)
-    print(f"    the same text in {same:.1%} of the sentences", flush=True)
-
-
 def compare_uncached(rounds):
     """Time decoding with and without a KV cache."""
     for maxlen in (10, 50):
@@ -223,7 +217,7 @@ def prepare_joey(logdir, flags, folder):
     (folder / "joey.yaml").write_text(json.dumps(config))
     parameters = folder / "parameters.npz"
     np.savez(parameters, **joey_parameters(model))
-    program = [harness.baseline_python(), "-c", TO_CHECKPOINT]
+    program = [harness.BASELINE_PYTHON, "-c", TO_CHECKPOINT]
     subprocess.run([*program, parameters, folder / "joey" / "ours.ckpt"], check=True)
 
 
@@ -246,7 +240,8 @@ def compare_joey(logdir, rounds):
         )
         words = sum(len(line.split()) for line in ours)
         print_speed(f"tiny, beam {beam}", seconds, "ours", "JoeyNMT", len(ours), words)
-        print_agreement(ours, theirs)
+        same = sum(map(str.__eq__, ours, theirs)) / len(ours)
+        print(f"    the same text in {same:.1%} of the sentences", flush=True)
 
 
 def main():

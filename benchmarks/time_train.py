@@ -17,7 +17,7 @@ import sys
 
 import harness
 from joey import joey_config, run_joey
-from quality import corpus_flags, run_script
+from quality import corpus_flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -43,7 +43,7 @@ def prepare_size(size, **more):
     flags = corpus_flags(corpus, "de-en") | flags | more
     flags |= dict(preprocessed=str(folder / "preprocessed"))
     if not folder.exists():
-        run_script("prepro.py", flags, [])
+        harness.run_script("prepro.py", flags)
     return flags, folder, count
 
 

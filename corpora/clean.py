@@ -3,7 +3,7 @@
     python corpora/clean.py my.de my.en
     python corpora/clean.py my.de my.en --output cleaned
 
-The first command only prints a table: how many pairs each rule removes, and three examples of
+The first command only prints a table: how many pairs each rule removes, and the first three of
 them. The second one also writes cleaned/my.de and cleaned/my.en. A pair is removed by the first
 of these rules that it breaks:
 
@@ -15,22 +15,18 @@ characters, and the mean ratio of the text counts as 1.
 script: less than half of the letters of a side are in its script, the most frequent one there.
 language (with --languages de,en): a side is in another language than its own.
 overlap (with --against test.de,test.en): a side is in one of these files, but for case and
-punctuation. They are those of development and test sets, in any format that train.py reads.
+punctuation, as those of development and test sets.
 duplicate: the same pair was there before.
 
 A warning says where the sides seem to be shifted against each other.
 
-The files are read three times and may have any size. 8 bytes per pair are in memory, and after the
-first pass 9 bytes per pair that occurs more than once.
+The files are read three times. About 100 bytes per pair are in memory.
 """
 
 import argparse
 import contextlib
 import functools
-import os
-import random
 import sys
-from array import array
 from collections import Counter
 from hashlib import blake2b
 from importlib.util import find_spec
@@ -39,18 +35,14 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import numpy as np
 import regex
 
-from eval_sets import read_test_file
 from overlap import plain_forms
 from runtime.cli import run_script
-from runtime.errors import InputError
-from runtime.files import atomic_open
+from runtime.files import new_file
 from runtime.flags import Parser, expand_path, split_paths
-from runtime.parallel import map_on_cores
 from shifts import shift_notes
-from text import SentenceFile, empty_text_error, read_pairs, skipped_note
+from text import read_pairs, read_sentences
 
 RULES = ("empty", "equal", "long", "ratio", "script", "language", "overlap", "duplicate")
 NUM_EXAMPLES = 3
@@ -89,46 +81,22 @@ def count_scripts(text) -> Counter:
     return counts
 
 
-def digest_of(source, target) -> int:
-    """Return a number below 2**64 that identifies a pair."""
-    text = f"{source}\n{target}".encode("utf-8", "surrogateescape")
-    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
-
-
 class Profile(NamedTuple):
-    """The results of the first pass over a text."""
+    """What the rules must know of the entire text."""
 
-    num_pairs: int
     ratio: float  # characters of the target per character of the source
-    scripts: tuple  # the most frequent script of each side
-    repeated: np.ndarray  # the digests of the pairs that occur more than once, in order
-    skipped: str  # `skipped_note`
+    scripts: list  # the most frequent script of each side
 
 
 def make_profile(paths) -> Profile:
     """Read a text for the first time."""
-    digests, lengths, scripts = array("Q"), [0, 0], [Counter(), Counter()]
-    files = [SentenceFile(path) for path in paths]
-    for block_digests, texts in map_on_cores(profile_block, read_pairs(files, "first pass")):
-        digests.extend(block_digests)
-        for i, (length, counts) in enumerate(texts):
-            lengths[i] += length
-            scripts[i] += counts
-    for file, length in zip(files, lengths, strict=True):
-        if not length:
-            raise empty_text_error(file.path, file.num_sentences)
-    ordered = np.frombuffer(digests, np.uint64)
-    ordered.sort()
-    repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-    most_frequent = tuple(max(counts, key=counts.get, default=None) for counts in scripts)
-    ratio = lengths[1] / lengths[0]
-    return Profile(len(digests), ratio, most_frequent, repeated, skipped_note(files))
-
-
-def profile_block(sides):
-    """Return the digests of the pairs of a block, and of each side its length and its letters."""
-    texts = ["".join(sentences) for sentences in sides]
-    return array("Q", map(digest_of, *sides)), [(len(text), count_scripts(text)) for text in texts]
+    lengths, scripts = [0, 0], [Counter(), Counter()]
+    for block in read_pairs(paths, "first pass"):
+        for i, text in enumerate(map("".join, block)):
+            lengths[i] += len(text)
+            scripts[i] += count_scripts(text)
+    most_frequent = [max(counts, key=counts.get, default=None) for counts in scripts]
+    return Profile(lengths[1] / lengths[0], most_frequent)
 
 
 # Rules -------------------------------------------------------------------------
@@ -143,19 +111,12 @@ class Limits(NamedTuple):
     against: frozenset = frozenset()  # the `plain_forms` of sentences to remove
 
 
-def check_block(profile, limits, sides):
-    """Return a block, the broken rule of each of its pairs, or None, and the digest of each."""
-    forms = [plain_forms(side) if limits.against else side for side in sides]
-    pairs, plain = (zip(*both, strict=True) for both in (sides, forms))
-    rules = [broken_rule(profile, limits, *both) for both in zip(pairs, plain, strict=True)]
-    return sides, rules, np.fromiter(map(digest_of, *sides), np.uint64, len(rules))
-
-
-def broken_rule(profile, limits, pair, forms) -> str | None:
-    """Return the name of the first rule that a pair breaks, but for duplicates.
+def broken_rule(pair, forms, profile, limits, seen) -> str | None:
+    """Return the name of the first rule that a pair breaks.
 
     Args:
-      forms: the `plain_forms` of both sides, if there is text to compare with.
+      forms: the `plain_forms` of both sides.
+      seen: set of the digests of the pairs before that break no rule; that of this pair is added.
     """
     sides = [side.strip() for side in pair]
     if not all(sides):
@@ -172,7 +133,13 @@ def broken_rule(profile, limits, pair, forms) -> str | None:
         return "script"
     if limits.languages and not all(map(is_in_language, pair, limits.languages)):
         return "language"
-    return "overlap" if not limits.against.isdisjoint(forms) else None
+    if not limits.against.isdisjoint(forms):
+        return "overlap"
+    digest = blake2b("\n".join(pair).encode(), digest_size=8).digest()
+    if digest in seen:
+        return "duplicate"
+    seen.add(digest)
+    return None
 
 
 def is_in_script(sentence, script) -> bool:
@@ -199,78 +166,45 @@ def is_in_language(sentence, language) -> bool:
     return ranked[0][1] < LANGUAGE_MARGIN * dict(ranked)[language]
 
 
-def mark_duplicates(rules, digests, repeated, seen):
-    """Write "duplicate" to the rules of a block for the pairs that were there before.
-
-    Args:
-      rules: list of the rules that the pairs break, or None.
-      digests: of the pairs, (N,).
-      repeated: the digests of the pairs that occur more than once, in order.
-      seen: for each of them, whether a pair that stays had it.
-    """
-    indices = np.searchsorted(repeated, digests)
-    for row in np.flatnonzero(np.isin(digests, repeated)):
-        if rules[row] is None and seen[indices[row]]:
-            rules[row] = "duplicate"
-        seen[indices[row]] |= rules[row] is None
+# The script --------------------------------------------------------------------
 
 
-class Removed:
-    """The pairs that a rule removes: their number, and some of them, drawn at random."""
-
-    def __init__(self):
-        self.count = 0
-        self.examples = []
-        self.rng = random.Random(0)
-
-    def add(self, number, pair):
-        """Count a pair; `number` is its place in the text, counted from 1."""
-        self.count += 1
-        if len(self.examples) < NUM_EXAMPLES:
-            self.examples.append((number, *pair))
-        elif (index := self.rng.randrange(self.count)) < NUM_EXAMPLES:
-            self.examples[index] = (number, *pair)
-
-
-def clean_text(paths, outputs, profile, limits) -> dict:
+def clean_text(paths, profile, limits, files):
     """Read a text for the second time, and write the pairs that break no rule.
 
     Args:
-      outputs: two files of bytes, or an empty list to only count.
+      files: two text files, or an empty list to only count.
 
     Returns:
-      dict: a `Removed` for each rule.
+      (Counter, dict): how many pairs break each rule, None for no rule; and for each rule the
+      number of the first pairs, counted from 1, with their text.
     """
-    unused = ["language"] * (not limits.languages) + ["overlap"] * (not limits.against)
-    removed = {rule: Removed() for rule in RULES if rule not in unused}
-    seen, total = np.zeros(len(profile.repeated), bool), 0
-    blocks = read_pairs([SentenceFile(path) for path in paths], "second pass")
-    check = functools.partial(check_block, profile, limits)
-    for sides, rules, digests in map_on_cores(check, blocks):
-        mark_duplicates(rules, digests, profile.repeated, seen)
-        for number, (rule, *pair) in enumerate(zip(rules, *sides, strict=True), total + 1):
-            if rule:
-                removed[rule].add(number, pair)
-        total += len(rules)
-        for file, sentences in zip(outputs, sides, strict=bool(outputs)):
-            kept = (line for line, rule in zip(sentences, rules, strict=True) if not rule)
-            file.write("".join(f"{line}\n" for line in kept).encode())
-    return removed
+    counts, examples, seen = Counter(), {rule: [] for rule in RULES}, set()
+    for block in read_pairs(paths, "second pass"):
+        forms = zip(*map(plain_forms, block), strict=True) if limits.against else block[0]
+        for pair, plain in zip(zip(*block, strict=True), forms, strict=True):
+            rule = broken_rule(pair, plain, profile, limits, seen)
+            counts[rule] += 1
+            if not rule:
+                for file, sentence in zip(files, pair, strict=bool(files)):
+                    file.write(f"{sentence}\n")
+            elif len(examples[rule]) < NUM_EXAMPLES:
+                examples[rule].append((counts.total(), *pair))
+    return counts, examples
 
 
-def print_table(num_pairs, removed):
-    """Print how many pairs each rule has removed, with examples."""
+def print_table(counts, examples, rules):
+    """Print how many pairs each rule has removed, with examples, as `clean_text` returns them."""
     print("| rule | pairs | share | examples: number of the pair, source, target |")
     print("|---|---|---|---|")
-    for rule, pairs in removed.items():
-        examples = [
+    for rule in rules:
+        shown = [
             f"{number}: {shorten(source)} ||| {shorten(target)}"
-            for number, source, target in sorted(pairs.examples)
+            for number, source, target in examples[rule]
         ]
-        share = f"{pairs.count / num_pairs:.2%}"
-        print(f"| {rule} | {pairs.count:,} | {share} | {'<br>'.join(examples)} |")
-    kept = num_pairs - sum(pairs.count for pairs in removed.values())
-    print(f"{kept:,} of {num_pairs:,} pairs are kept")
+        share = f"{counts[rule] / counts.total():.2%}"
+        print(f"| {rule} | {counts[rule]:,} | {share} | {'<br>'.join(shown)} |")
+    print(f"{counts[None]:,} of {counts.total():,} pairs are kept")
 
 
 def shorten(sentence) -> str:
@@ -283,23 +217,9 @@ def shorten(sentence) -> str:
     return f"{text[:EXAMPLE_CHARS]}..." if len(text) > EXAMPLE_CHARS else text
 
 
-# The script --------------------------------------------------------------------
-
-
-def output_paths(paths, folder) -> list[Path]:
-    """Return the paths of the cleaned files."""
-    outputs = [Path(folder) / Path(path).name.removesuffix(".gz") for path in paths]
-    if outputs[0] == outputs[1]:
-        raise InputError(f"{outputs[0]}: both sides have this name. Rename one of the files")
-    for output in filter(os.path.lexists, outputs):
-        raise InputError(f"{output}: exists already. Choose another --output, or delete it")
-    return outputs
-
-
-def read_against(value) -> frozenset:
-    """Return the `plain_forms` of all sentences in the files that --against names."""
-    sides = [side for path in split_paths(value) for side in read_test_file(path)] if value else []
-    return frozenset(form for side in sides for form in plain_forms(side.raw) if form)
+def read_against(paths) -> frozenset:
+    """Return the `plain_forms` of all sentences in some files."""
+    return frozenset(form for path in paths for form in plain_forms([*read_sentences(path)]))
 
 
 def parse_languages(word) -> tuple:
@@ -315,26 +235,24 @@ def parse_languages(word) -> tuple:
 def main(args):
     """Clean the text that the flags name."""
     paths = args.source, args.target
-    outputs = output_paths(paths, args.output) if args.output else []
-    limits = Limits(args.max_chars, args.max_ratio, args.languages, read_against(args.against))
-    profile = make_profile(paths)
-    for note in shift_notes([paths]):
-        print(note, file=sys.stderr)
+    against = read_against(split_paths(args.against)) if args.against else frozenset()
+    limits = Limits(args.max_chars, args.max_ratio, args.languages, against)
     with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(atomic_open(output)) for output in outputs]
-        removed = clean_text(paths, files, profile, limits)
-    print_table(profile.num_pairs, removed)
-    if profile.skipped:
-        print(profile.skipped)
-    if outputs:
-        print(f"Written to {outputs[0]} and {outputs[1]}", file=sys.stderr)
+        files = []
+        for path in paths if args.output else ():
+            output = Path(args.output) / Path(path).name.removesuffix(".gz")
+            files.append(stack.enter_context(new_file(output)))
+        profile = make_profile(paths)
+        for note in shift_notes([paths]):
+            print(note, file=sys.stderr)
+        counts, examples = clean_text(paths, profile, limits, files)
+    unused = ["language"] * (not limits.languages) + ["overlap"] * (not args.against)
+    print_table(counts, examples, [rule for rule in RULES if rule not in unused])
 
 
 def parse_args():
     """Parse the command line."""
-    parser = Parser(
-        description=__doc__,
-    )
+    parser = Parser(description=__doc__)
     parser.add_argument("source", type=expand_path, help="one sentence per line; .gz is unpacked")
     parser.add_argument("target", type=expand_path, help="the translation of each line")
     parser.add_argument("--output", type=expand_path, help="folder for the cleaned files")
@@ -357,6 +275,4 @@ def parse_args():
 
 
 if __name__ == "__main__":
-    import clean  # by its name, under which the other processes find its functions, too
-
-    run_script(clean.main, clean.parse_args())
+    run_script(main, parse_args())

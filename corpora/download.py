@@ -26,8 +26,8 @@ import os
 import sys
 import tarfile
 import zlib
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -41,28 +41,15 @@ from runtime.files import atomic_write
 from runtime.flags import Parser, expand_path
 
 TIMEOUT_SECONDS = 60  # without any answer of the server
-
-
-class Download(NamedTuple):
-    """A gzip file of one text (.gz), or a gzip archive of several (.tgz)."""
-
-    url: str
-    texts: dict[str, str]  # the path of each text in the output folder, by its name in the archive
-    md5: str | None = None  # of the download
-    sha256: str | None = None  # of the text in a .gz, whose own checksum nobody has published
-
-
-class Corpus(NamedTuple):
-    """What `main` downloads and prints."""
-
-    licence: str
-    downloads: list[Download]
-
-
+FLICKR_LICENCE = (
+    "only for non-commercial research and education (the images' terms of Flickr apply)"
+)
+TED_LICENCE = "Creative Commons BY-NC-ND (TED talks): no commercial use, no changed copies"
 MULTI30K_URL = (
     "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a"
     "/data/task1/raw"
 )
+# Of the texts: nobody has published those of the downloads.
 MULTI30K_SHA256 = {
     "train.de": "2c2b73fd2b548fbcde3a875e0a78d6ee94d498bfdee6bd3eae3945779e9ddf72",
     "train.en": "460a15fbd157e34a7a9957ee388c1ca247fe47af3ef25fb50442af6c274e0fc6",
@@ -96,120 +83,101 @@ IWSLT2017_NAMES = ["train.tags.de-en.{}"] + [
 ]
 
 
-def multi30k(url=MULTI30K_URL, checksums=MULTI30K_SHA256) -> Corpus:
-    """List downloads of Multi30k: one gzip file per text."""
-    return Corpus(
-        "only for non-commercial research and education (the images' terms of Flickr apply)",
-        [
-            Download(f"{url}/{name}.gz", {name: f"multi30k/{name}"}, sha256=sha256)
-            for name, sha256 in checksums.items()
-        ],
-    )
+def fetch_texts(url, checksums, folder):
+    """Yield the path and the bytes of each text of Multi30k, one gzip file per text.
+
+    Args:
+      checksums: the SHA-256 of each text, by its name.
+      folder: the folder of all corpora.
+    """
+    for name, sha256 in checksums.items():
+        archive = download(f"{url}/{name}.gz", folder / "downloads" / f"multi30k_{name}.gz")
+        try:
+            text = gzip.decompress(archive.read_bytes())
+            if hashlib.sha256(text).hexdigest() != sha256:
+                raise ValueError(f"the SHA-256 of {name} is not {sha256}")
+        except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+            archive.unlink()
+            raise damaged_error(f"{url}/{name}.gz", error) from None
+        yield folder / "multi30k" / name, text
 
 
-def iwslt2017(url=IWSLT2017_URL, md5=IWSLT2017_MD5) -> Corpus:
-    """List the download of IWSLT 2017: one archive."""
-    names = [name.format(lang) for name in IWSLT2017_NAMES for lang in ("de", "en")]
-    return Corpus(
-        "Creative Commons BY-NC-ND (TED talks): no commercial use, no changed copies",
-        [Download(url, {f"de-en/{name}": name for name in names}, md5)],
-    )
+def fetch_archive(url, md5, folder):
+    """Yield the path and the bytes of each text of IWSLT 2017, which are in one archive."""
+    archive = download(url, folder / "downloads" / "iwslt2017_de-en.tgz", md5)
+    with tarfile.open(archive) as tar:
+        members = {member.name.rpartition("/")[2]: member for member in tar}
+        for pattern in IWSLT2017_NAMES:
+            for name in (pattern.format("de"), pattern.format("en")):
+                yield folder / name, tar.extractfile(members[name]).read()
 
 
+# The licence of each corpus, and the function of a folder that fetches it.
 CORPORA = dict(
-    multi30k=multi30k(),
-    multi30k_fr_cs=multi30k(checksums=MULTI30K_FR_CS_SHA256),
-    iwslt2017=iwslt2017(),
+    multi30k=(FLICKR_LICENCE, partial(fetch_texts, MULTI30K_URL, MULTI30K_SHA256)),
+    multi30k_fr_cs=(FLICKR_LICENCE, partial(fetch_texts, MULTI30K_URL, MULTI30K_FR_CS_SHA256)),
+    iwslt2017=(TED_LICENCE, partial(fetch_archive, IWSLT2017_URL, IWSLT2017_MD5)),
 )
 
 
-def fetch_corpus(name, folder) -> list[Path]:
-    """Download and unpack the files of a corpus that do not exist, and return all paths.
+def download(url, path, md5=None) -> Path:
+    """Download a file to a path, unless it is there, and return the path.
 
     Raises:
-      OSError: a file cannot be downloaded or written.
+      OSError: it cannot be downloaded or written.
     """
-    paths = []
-    for download in CORPORA[name].downloads:
-        archive = fetch(download, folder / "downloads", name)
-        for text_name, text in unpack(download, archive).items():
-            paths.append(folder / download.texts[text_name])
-            write_text(paths[-1], text)
-    return paths
-
-
-def fetch(download, folder, corpus) -> Path:
-    """Download a file into a folder, unless it is there, and return its path."""
-    name = f"{corpus}_{download.url.rpartition('/')[2]}"
-    md5 = f"md5:{download.md5}" if download.md5 else None
-    there = (folder / name).exists()
-    # Pooch sets the total as soon as it knows it.
-    with tqdm(desc=name, total=1, unit="B", unit_scale=True, disable=there) as bar:
+    with tqdm(desc=path.name, total=1, unit="B", unit_scale=True, disable=path.exists()) as bar:
+        # Pooch sets the total as soon as it knows it.
         downloader = pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT_SECONDS)
+        known_hash = md5 and f"md5:{md5}"
         try:
-            return Path(pooch.retrieve(download.url, md5, name, folder, None, downloader))
+            pooch.retrieve(url, known_hash, path.name, path.parent, downloader=downloader)
         except RequestException as error:
             raise ConnectionError(
-                f"{download.url}: cannot be downloaded ({error}). Check the network connection, and"
-                " run the same command again. If the error stays the same, the file has been moved"
+                f"{url}: cannot be downloaded ({error}). Check the network connection, and run the"
+                " same command again. If the error stays the same, the file has been moved"
             ) from None
         except ValueError:
-            raise damaged_error(download.url, f"its MD5 is not {download.md5}") from None
+            raise damaged_error(url, f"its MD5 is not {md5}") from None
+    return path
 
 
 def damaged_error(url, reason) -> InputError:
-    """Return the error for a download that is not the expected one."""
+    """The error for a download that is not the expected one."""
     return InputError(
         f"{url}: the download is damaged ({reason}) and deleted. Run the same command again. If the"
         " error stays the same, the file on the server has changed"
     )
 
 
-def unpack(download, archive) -> dict[str, bytes]:
-    """Return the texts in a download by their names in it."""
-    if download.md5:  # which was compared
-        with tarfile.open(archive) as tar:
-            members = {member.name.removeprefix("./"): member for member in tar}
-            return {name: tar.extractfile(members[name]).read() for name in download.texts}
-    (name,) = download.texts
-    try:
-        text = gzip.decompress(archive.read_bytes())
-        if hashlib.sha256(text).hexdigest() != download.sha256:
-            raise ValueError(f"the SHA-256 of {name} is not {download.sha256}")
-    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        archive.unlink()
-        raise damaged_error(download.url, error) from None
-    return {name: text}
+def fetch_corpus(name, folder) -> list[Path]:
+    """Write the files of a corpus that do not exist, and return all paths."""
+    paths = []
+    for path, text in CORPORA[name][1](folder):
+        if not os.path.lexists(path):
+            atomic_write(path, text)
+        elif not path.is_file() or path.read_bytes() != text:
+            raise InputError(
+                f"{path}: exists and is another file. Move it away, or change --output"
+            )
+        paths.append(path)
+    return paths
 
 
-def write_text(path, content):
-    """Write a text, unless the file exists. It never replaces another one."""
-    if not os.path.lexists(path):
-        atomic_write(path, content)
-    elif not path.is_file() or path.read_bytes() != content:
-        raise InputError(f"{path}: exists and is another file. Move it away, or change --output")
+def main(arguments):
+    """Download the corpus that the command line names."""
+    pooch.get_logger().setLevel("WARNING")
+    print(f"Licence of {arguments.corpus}: {CORPORA[arguments.corpus][0]}", flush=True)
+    print("\n".join(map(str, fetch_corpus(arguments.corpus, Path(arguments.output)))))
 
 
 def parse_arguments() -> argparse.Namespace:
     """Parse the command line."""
-    parser = Parser(
-        description=__doc__,
-    )
+    parser = Parser(description=__doc__)
     parser.add_argument("corpus", choices=CORPORA, help="the corpus to download")
     help_text = "folder to write to (corpora)"
     parser.add_argument("--output", type=expand_path, default="corpora", help=help_text)
     return parser.parse_args()
-
-
-def main(arguments):
-    """Download the corpus that the command line names.
-
-    Raises:
-      OSError: as `fetch_corpus`.
-    """
-    pooch.get_logger().setLevel("WARNING")
-    print(f"Licence of {arguments.corpus}: {CORPORA[arguments.corpus].licence}", flush=True)
-    print("\n".join(map(str, fetch_corpus(arguments.corpus, Path(arguments.output)))))
 
 
 if __name__ == "__main__":

@@ -114,15 +114,10 @@ def parse_verb(frame, words):
 NOUNS_BY_KIND = {
     kind: [parse_noun(kind, words) for words in entries] for kind, entries in WORDS["noun"].items()
 }
-ADJECTIVES_BY_KIND = {
-    kind: [
-        words
-        for kinds, entries in WORDS["adjective"].items()
-        if kind in kinds.split()
-        for words in entries
-    ]
-    for kind in NOUNS_BY_KIND
-}
+ADJECTIVES_BY_KIND = {kind: [] for kind in NOUNS_BY_KIND}
+for kinds, entries in WORDS["adjective"].items():
+    for kind in kinds.split():
+        ADJECTIVES_BY_KIND[kind] += entries
 TEMPORARY = "müde hungrig glücklich traurig ruhig krank".split()  # states that may pass
 COLOURS = WORDS["colour"]["any"]
 COLOURED_KINDS = ("thing", "door", "clothing", "hat", "vehicle")
@@ -135,11 +130,7 @@ SPEECH_VERBS = [parse_verb("alone", words) for words in WORDS["speech verb"]["al
 KNOW = Verb("", "wissen", WISSEN, "gewusst", ("know", "knows", "knew"), HABEN, "alone")
 LOCATIONS = [(de, en) for entries in WORDS["place"].values() for de, en, *_ in entries]
 DESTINATIONS = [(de, en) for _, _, de, en in WORDS["place"]["destination"]]
-TIMES_BY_TENSE = {
-    tense: WORDS["time"]["any"] + entries
-    for tense, entries in WORDS["time"].items()
-    if tense != "any"
-}
+TIMES_BY_TENSE = {tense: WORDS["time"]["any"] + entries for tense, entries in WORDS["time"].items()}
 FREQUENCIES = WORDS["frequency"]["any"]
 MODAL_VERBS = WORDS["modal"]["any"]
 PERSON_OF_PRONOUN = {"ich": 0, "du": 1, "er": 2, "sie": 2, "wir": 3, "ihr": 4}
@@ -177,10 +168,7 @@ def ending(table, case, gender):
 
 
 def determiner(rng, kind, case, gender):
-    """Draw a determiner.
-
-    Args:
-      kind: "definite", "indefinite", "possessive", "dieser", "jeder" or "kein".
+    """Draw a determiner, of a kind in DETERMINERS or "possessive".
 
     Returns:
       (str, str, dict): German, English (a, even if it must become an), and the endings of an
@@ -244,7 +232,7 @@ def pronoun(rng, case, subject=None):
 
 def join(parts) -> str:
     """Join the parts that are not empty with spaces."""
-    return " ".join(part for part in parts if part)
+    return " ".join(filter(None, parts))
 
 
 # Clauses -----------------------------------------------------------------------
@@ -263,18 +251,14 @@ class Clause:
         self.pronouns, self.objects, self.complements = [], [], []  # pairs of German, English
         self.negated = rng.random() < 0.15 and not subject.de.startswith("jed")
         self.needs_nicht = self.negated  # unless an object with kein negates the clause
-        self.conjugate(rng, verb, rng.choice(tenses))
-
-    def conjugate(self, rng, verb, tense):
-        """Set the finite verb, the verb form at the end, and the English verb."""
-        person = self.subject.person
-        self.tense, self.prefix, self.end = tense, "", ""
+        # The finite verb, the verb form at the end, and the English verb.
+        person, self.tense, self.prefix, self.end = subject.person, rng.choice(tenses), "", ""
         self.auxiliary, self.forms = "", verb.en
-        if tense == "present":
+        if self.tense == "present":
             self.finite, self.prefix = verb.present[person], verb.prefix
-        elif tense == "past":
+        elif self.tense == "past":
             self.finite, self.end = verb.perfect[person], verb.participle
-        elif tense == "future":
+        elif self.tense == "future":
             self.finite, self.end, self.auxiliary = WERDEN[person], verb.infinitive, "will"
         else:
             modal = rng.choice(MODAL_VERBS)
@@ -295,18 +279,13 @@ class Clause:
 
         "Never" and "rarely" are left out with a modal, which they would negate, and with "every".
         """
-        phrases = [self.subject.de, *(de for de, _ in [*self.objects, *self.complements])]
-        every = any("jed" in phrase for phrase in phrases)
-        rare = ("nie", "selten") if self.tense == "modal" or every else ()
+        others = [de for de, _ in self.objects + self.complements]
+        no_rare = self.tense == "modal" or "jed" in join([self.subject.de, *others])
+        rare = ("nie", "selten") if no_rare else ()
         self.frequency = rng.choice([pair for pair in FREQUENCIES if pair[0] not in rare])
 
     def german(self, order, opening=""):
-        """Return the German words.
-
-        Args:
-          order: position of the verb: "first", "second" or "last".
-          opening: adverb or question word that opens the clause.
-        """
+        """Return the German words; an adverb or question word may open the clause."""
         nicht = "nicht" if self.needs_nicht else ""
         middle = [de for de, _ in self.pronouns]
         middle += [pair[0] for pair in (self.time, self.frequency) if pair and pair[0] != opening]
@@ -318,12 +297,7 @@ class Clause:
         return join([opening, *head, *middle, self.end, self.prefix])
 
     def english(self, order, opening=""):
-        """Return the English words.
-
-        Args:
-          order: "plain" or "question".
-          opening: adverb or question word that opens the clause.
-        """
+        """Return the English words; `opening` as in `german`."""
         frequency = self.frequency[1] if self.frequency else ""
         rest = [en for _, en in [*self.pronouns, *self.objects, *self.complements]]
         rest += [self.time[1]] if self.time and self.time[1] != opening else []
@@ -362,7 +336,7 @@ def verb_clause(rng, verb, subject, bare=False, without=(), **kwargs):
     """Draw a clause with the objects that the verb's frame requires.
 
     Args:
-      bare: whether to leave out all adverbs.
+      bare: without any adverb.
       without: the parts to leave out: "acc", "place", "time".
     """
     clause = Clause(rng, verb, subject, **kwargs)
@@ -412,8 +386,7 @@ def copula_clause(rng):
     """Draw a clause with sein: a quality, a location or a comparison."""
     kind = rng.choice(("person", "animal"))
     subject = some_subject(rng, [kind], relative=False)
-    forms = [(SEIN, BE, "present"), (WAR, WAS, "past")]
-    german, english, tense = rng.choice(forms)
+    german, english, tense = rng.choice([(SEIN, BE, "present"), (WAR, WAS, "past")])
     be = Verb("", "sein", german, "gewesen", ("", "", ""), german, "alone")
     clause = Clause(rng, be, subject, tenses=("present",))
     clause.tense, clause.auxiliary = tense, english[subject.person]
@@ -442,17 +415,16 @@ def some_clause(rng, relative=True, **kwargs):
     return verb_clause(rng, verb, some_subject(rng, kinds, relative), **kwargs)
 
 
-# Sentences ---------------------------------------------------------------------
+# Sentences: functions that draw German, English, and the mark at the end --------
 
 
 def statement(rng):
-    """Draw a main clause."""
     clause = some_clause(rng)
     return clause.german("second"), clause.english("plain"), "."
 
 
 def inversion(rng):
-    """Draw a main clause that opens with an adverb; the German verb then precedes its subject."""
+    """A main clause opens with an adverb; the German verb then precedes its subject."""
     clause = some_clause(rng, without=("time",))
     clause.add_time(rng)
     german, english = clause.time
@@ -460,13 +432,11 @@ def inversion(rng):
 
 
 def question(rng):
-    """Draw a yes-no question."""
     clause = some_clause(rng, relative=False)
     return clause.german("first"), clause.english("question"), "?"
 
 
 def adverb_question(rng):
-    """Draw a question with why, where or when."""
     german, english, without = rng.choice(
         [("warum", "why", ()), ("wo", "where", ("place",)), ("wann", "when", ("time",))]
     )
@@ -477,13 +447,11 @@ def adverb_question(rng):
 
 
 def who_question(rng):
-    """Draw a question about the subject."""
     clause = verb_clause(rng, rng.choice(ALL_VERBS), Phrase("wer", "who", 2))
     return clause.german("second"), clause.english("plain"), "?"
 
 
 def what_question(rng):
-    """Draw a question about the object."""
     verbs = [v for v in ALL_VERBS if v.frame.startswith("acc") and "person" not in v.frame]
     subject = some_subject(rng, ["person"], relative=False)
     clause = verb_clause(rng, rng.choice(verbs), subject, without=("acc",))
@@ -500,7 +468,6 @@ def two_clauses(main, german, english, other, order="last"):
 
 
 def subordination(rng):
-    """Draw a main clause and a subordinate clause with because, although or when."""
     german, english = rng.choice([("weil", " because"), ("obwohl", " although"), ("wenn", " when")])
     tenses = dict(tenses=("present",)) if german == "wenn" else {}
     main = some_clause(rng, relative=False, **tenses)
@@ -508,7 +475,6 @@ def subordination(rng):
 
 
 def reported_speech(rng):
-    """Draw a main clause with a verb of saying or knowing, and a clause with that or whether."""
     subject = some_subject(rng, ["person"], relative=False)
     if rng.random() < 0.4:
         main = Clause(rng, KNOW, subject, tenses=("present",))
@@ -521,7 +487,6 @@ def reported_speech(rng):
 
 
 def contrast(rng):
-    """Draw two main clauses joined by but."""
     one, other = some_clause(rng, relative=False), some_clause(rng, relative=False)
     return two_clauses(one, "aber", ", but", other, order="second")
 
@@ -590,29 +555,25 @@ def write_corpus(output, train, dev, test, seed):
     Raises:
       OSError: a file cannot be written.
     """
-    folder = Path(output)
-    train_paths = [folder / f"train.tags.de-en.{lang}" for lang in LANGUAGES]
-    test_paths = [folder / f"IWSLT16.TED.tst2014.de-en.{lang}.xml" for lang in LANGUAGES]
-    dev_paths = [folder / f"IWSLT16.TED.dev2010.de-en.{lang}.xml" for lang in LANGUAGES]
-    paths = train_paths + dev_paths + test_paths
-    check_own_files(paths)
-
     pairs = sentence_pairs(seed)
     tests = list(itertools.islice(pairs, test))
     devs = list(itertools.islice(pairs, dev))
     held_out = {english for _, english in tests + devs}
     trains = itertools.islice((pair for pair in pairs if pair[1] not in held_out), train)
+    parts = {
+        "IWSLT16.TED.tst2014.de-en.{}.xml": xml_lines(tests),
+        "IWSLT16.TED.dev2010.de-en.{}.xml": xml_lines(devs),
+        "train.tags.de-en.{}": talk_lines(trains),
+    }
+    paths = {name: [Path(output) / name.format(lang) for lang in LANGUAGES] for name in parts}
+    check_own_files(itertools.chain(*paths.values()))
     with contextlib.ExitStack() as stack:
-        for part_paths, lines in (
-            (test_paths, xml_lines(tests)),
-            (dev_paths, xml_lines(devs)),
-            (train_paths, talk_lines(trains)),
-        ):
-            files = [stack.enter_context(atomic_open(path)) for path in part_paths]
+        for name, lines in parts.items():
+            files = [stack.enter_context(atomic_open(path)) for path in paths[name]]
             for pair in lines:
                 for file, line in zip(files, pair, strict=True):
                     file.write(f"{line}\n".encode())
-    return paths
+    return [*itertools.chain(*paths.values())]
 
 
 def main(args):
@@ -624,16 +585,15 @@ def main(args):
 def parse_args():
     """Parse the command line."""
     parser = Parser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--output",
-        type=expand_path,
-        default="corpora",
-        help="folder to write to (default: corpora)",
-    )
-    parser.add_argument("--train", type=int, default=20_000, help="training pairs")
-    parser.add_argument("--dev", type=int, default=200, help="pairs of the development set")
-    parser.add_argument("--test", type=int, default=1_000, help="pairs of the test set")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random sentences")
+    help_text = "folder to write to (default: corpora)"
+    parser.add_argument("--output", type=expand_path, default="corpora", help=help_text)
+    for name, default, help_text in (
+        ("train", 20_000, "training pairs"),
+        ("dev", 200, "pairs of the development set"),
+        ("test", 1_000, "pairs of the test set"),
+        ("seed", 0, "seed of the random sentences"),
+    ):
+        parser.add_argument(f"--{name}", type=int, default=default, help=help_text)
     args = parser.parse_args()
     if min(args.train, args.dev, args.test) < 1:
         parser.error("--train, --dev and --test must be at least 1")

@@ -1,9 +1,9 @@
-"""Convert a model to the format of CTranslate2.
+"""Convert a model to the format of CTranslate2, and to a package of Argos Translate with it.
 
 CTranslate2 (https://opennmt.net/CTranslate2) is a decoder in C++, which can also multiply in int8.
 """
 
-from pathlib import Path
+import json
 
 import numpy as np
 
@@ -14,32 +14,55 @@ from runtime.errors import InputError
 from runtime.optional import import_optional
 
 PAD_LOGIT = -1e9  # so low that the token is never chosen
+# The names that Argos Translate shows. A language without one is shown by its code.
+LANGUAGE_NAMES = (
+    "cs Czech, de German, en English, es Spanish, fr French, ga Irish, it Italian, ja Japanese,"
+    " nl Dutch, pl Polish, pt Portuguese, ru Russian, uk Ukrainian, yue Cantonese, zh Chinese"
+)
 
 
-def write(loaded, path, quantization="float32"):
-    """Write the model as a folder that `ctranslate2.Translator` loads.
-
-    The folder contains the vocabularies and, for a subword model, its sentencepiece model
-    `bpe.model`, or one per language.
+def write(loaded, path, quantization):
+    """Write what `ctranslate2.Translator` loads, and the sentencepiece models of subwords.
 
     Args:
       loaded: LoadedModel.
-      path: folder that does not exist yet.
+      path: an empty folder.
       quantization: type of the matrices, "float32" or "int8".
     """
-    hp, model, vocabs = loaded.hp, loaded.model, loaded.vocabs
-    check_kind(hp)
-    spec = make_spec(hp, model)
-    source, target = (vocab.tokens() for vocab in vocabs)
+    check_kind(loaded.hp)
+    spec = make_spec(loaded.hp, loaded.model)
+    source, target = (vocab.tokens() for vocab in loaded.vocabs)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     spec.validate()
     spec.optimize(quantization)
-    Path(path).mkdir()
     spec.save(str(path))
-    if hp.tokenizer == "bpe":
-        for vocab in dict.fromkeys(vocabs):
-            (Path(path) / vocab.path.name).write_bytes(vocab.content)
+    if loaded.hp.tokenizer == "bpe":
+        for vocab in loaded.vocabs:
+            (path / vocab.path.name).write_bytes(vocab.content)
+
+
+def write_argos(loaded, path, quantization):
+    """Write the folder that is zipped to a package; arguments as in `write`.
+
+    Argos Translate splits sources and joins translations with the same sentencepiece model.
+    """
+    hp, vocab = loaded.hp, loaded.vocabs[0]
+    if hp.tokenizer != "bpe":
+        raise InputError("Argos Translate needs subwords. Export with --format saved_model")
+    (path / "model").mkdir()
+    write(loaded, path / "model", quantization)
+    (path / "model" / vocab.path.name).rename(path / "sentencepiece.model")
+    names = dict(name.split() for name in LANGUAGE_NAMES.split(", "))
+    metadata = dict(
+        package_version="1.0",
+        argos_version="1.5",
+        from_code=hp.source_lang,
+        from_name=names.get(hp.source_lang, hp.source_lang),
+        to_code=hp.target_lang,
+        to_name=names.get(hp.target_lang, hp.target_lang),
+    )
+    (path / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n", "utf-8")
 
 
 def check_kind(hp):
@@ -54,11 +77,10 @@ def check_kind(hp):
 def make_spec(hp, model):
     """Convert a built `Transformer` to a `ctranslate2.specs.TransformerSpec`."""
     specs = import_optional("ctranslate2").specs
-    pre_norm = hp.normalization == "pre"
     spec = specs.TransformerSpec.from_config(
         tuple(hp.block_counts.values()),
         hp.num_heads,
-        pre_norm=pre_norm,
+        pre_norm=hp.normalization == "pre",
         activation=specs.common_spec.Activation[hp.ffn_activation.upper()],
         relative_attention_bias=hp.positions == "t5",
     )
@@ -70,14 +92,18 @@ def make_spec(hp, model):
     set_input(spec.decoder, spec.decoder.embeddings, model.dec_input, hp)
     encoder = spec.encoder.layer, model.enc_blocks, model.enc_positions
     decoder = spec.decoder.layer, model.dec_blocks, model.dec_positions
-    for layer, block, positions in zip(*encoder, strict=True):
-        set_self_attention(layer.self_attention, block.self_attention, positions)
-        set_feedforward(layer.ffn, block.feedforward)
-    for layer, block, positions in zip(*decoder, strict=True):
-        set_self_attention(layer.self_attention, block.self_attention, positions)
-        set_cross_attention(layer.attention, block.vanilla_attention)
-        set_feedforward(layer.ffn, block.feedforward)
-    if pre_norm:
+    for layer, block, positions in [*zip(*encoder, strict=True), *zip(*decoder, strict=True)]:
+        set_attention(layer.self_attention, block.self_attention)
+        if positions is not None:  # T5Positions
+            layer.self_attention.relative_attention_bias = positions.table.numpy()  # (buckets, h)
+            limit = np.int32(positions.max_distance)
+            layer.self_attention.relative_attention_max_distance = limit
+        set_dense(layer.ffn.linear_0, block.feedforward.inner)
+        set_dense(layer.ffn.linear_1, block.feedforward.outer)
+        set_normalize(layer.ffn.layer_norm, block.feedforward.add_norm.normalize)
+    for layer, block in zip(spec.decoder.layer, model.dec_blocks, strict=True):
+        set_attention(layer.attention, block.vanilla_attention)
+    if hp.normalization == "pre":
         set_normalize(spec.encoder.layer_norm, model.enc_norm)
         set_normalize(spec.decoder.layer_norm, model.dec_norm)
     set_logits(spec.decoder.projection, model)
@@ -85,7 +111,7 @@ def make_spec(hp, model):
 
 
 def set_input(spec, embeddings, layer, hp):
-    """Copy the vectors of an `InputEmbedding` into a specification.
+    """Copy the vectors of an `InputEmbedding`.
 
     Args:
       spec: that of the encoder or the decoder.
@@ -93,53 +119,27 @@ def set_input(spec, embeddings, layer, hp):
       layer: the `InputEmbedding`.
     """
     embeddings.weight = layer.tokens.padded_table().numpy()  # (V, C)
-    if hp.positions == "t5":  # they are in self-attention
-        return
-    if hp.positions != "learned":
-        # <S>, and the longest translation of the longest source.
-        count = 1 + int(hp.max_output_tokens(hp.max_input_tokens))
-    else:
-        count = hp.maxlen
-    zeros = np.zeros((1, count, hp.hidden_units), "float32")
-    vectors, _ = layer.positions.embed(zeros, start=0, state=())  # (1, count, C)
-    spec.position_encodings.encodings = vectors[0].numpy()
+    if hp.positions != "t5":  # whose positions are in self-attention
+        # Sinusoids: of <S>, and of the longest translation of the longest source.
+        longest = 1 + int(hp.max_output_tokens(hp.max_input_tokens))
+        count = hp.maxlen if hp.positions == "learned" else longest
+        zeros = np.zeros((1, count, hp.hidden_units), "float32")
+        vectors, _ = layer.positions.embed(zeros, start=0, state=())  # (1, count, C)
+        spec.position_encodings.encodings = vectors[0].numpy()
 
 
-def set_self_attention(spec, attention, positions):
-    """Set Q, K and V, which CTranslate2 fuses into one matrix, W_O and the normalization.
-
-    Args:
-      positions: T5Positions, or None for absolute positions.
-    """
-    if positions is not None:
-        spec.relative_attention_bias = positions.table.numpy()  # (buckets, h)
-        spec.relative_attention_max_distance = np.int32(positions.max_distance)
-    set_dense(spec.linear[0], attention.query, attention.key, attention.value)
-    set_output(spec.linear[1], attention)
-    set_normalize(spec.layer_norm, attention.add_norm.normalize)
-
-
-def set_cross_attention(spec, attention):
-    """Set Q, then K and V as one matrix, W_O and the normalization."""
-    set_dense(spec.linear[0], attention.query)
-    set_dense(spec.linear[1], attention.key, attention.value)
-    set_output(spec.linear[2], attention)
-    set_normalize(spec.layer_norm, attention.add_norm.normalize)
-
-
-def set_output(spec, attention):
-    """Set W_O, or the identity matrix for a model without W_O."""
+def set_attention(spec, attention):
+    """Set Q, K and V, of which CTranslate2 fuses all or the last two, W_O and the normalization."""
+    *inputs, output = spec.linear
+    layers = [attention.query, attention.key, attention.value]
+    if len(inputs) == 2:  # attention to the source
+        set_dense(inputs[0], layers.pop(0))
+    set_dense(inputs[-1], *layers)
     if attention.output_projection:
-        set_dense(spec, attention.output_projection)
+        set_dense(output, attention.output_projection)
     else:
-        spec.weight = np.eye(attention.num_units, dtype=np.float32)
-
-
-def set_feedforward(spec, feedforward):
-    """Set both linear maps, and the normalization."""
-    set_dense(spec.linear_0, feedforward.inner)
-    set_dense(spec.linear_1, feedforward.outer)
-    set_normalize(spec.layer_norm, feedforward.add_norm.normalize)
+        output.weight = np.eye(attention.num_units, dtype=np.float32)
+    set_normalize(spec.layer_norm, attention.add_norm.normalize)
 
 
 def set_dense(spec, *layers):

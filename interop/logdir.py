@@ -5,7 +5,6 @@ one has a single checkpoint, the parameters: it is a tenth as large or smaller.
 """
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 
@@ -22,11 +21,10 @@ def write(loaded, path):
 
     Args:
       loaded: LoadedModel.
-      path: folder that does not exist yet.
+      path: an empty folder.
     """
     newest = loaded.paths[-1]
     rows = [row for row in read_rows(newest.parent) if path_of(newest.parent, row) == newest]
-    Path(path).mkdir()
     save_vocabs(loaded.vocabs, path)
     hp = dataclasses.replace(loaded.hp, logdir=str(path), average_checkpoints=1, best=False)
     save_hparams(hp)

@@ -29,45 +29,53 @@ from runtime.errors import InputError
 from runtime.optional import import_optional
 from search import suppress
 from text import INVISIBLE, JOINERS, LOOSE_NON_JOINER, UNJOINED
-from vocab import SubwordVocab
+from vocab import WordVocab
 
 WEB = Path(__file__).resolve().parent / "web"
 OPSET = 18  # version of ONNX's operations
 UNKNOWN_PENALTY = 10.0  # of sentencepiece, for a character without a subword of unigrams
-EXAMPLES = [[EOS]], [[UNK, EOS]]  # sentences of other lengths
 
 
-def write(loaded, path, quantization="float32"):
+def write(loaded, path, quantization):
     """Write the folder.
 
     Args:
       loaded: LoadedModel.
-      path: folder that does not exist yet.
+      path: an empty folder.
       quantization: "float32" or "int8", of the matrices.
     """
-    hp, path = loaded.hp, Path(path)
-    source, target = loaded.vocabs
+    hp, (source, target) = loaded.hp, loaded.vocabs
     if hp.temperature or hp.no_repeat_ngram:
         raise InputError("the ONNX search has no temperature and no no_repeat_ngram. Set both to 0")
-    path.mkdir()
     with quiet():
         functions = make_functions(loaded.model, suppressed_ids(hp, hp.beam))
         for name, function in functions.items():
             save_onnx(function, path / f"{name}.onnx", quantization)
-    for vocab in filter(is_subwords, loaded.vocabs):
-        (path / vocab.path.name).write_bytes(vocab.content)
+    if hp.tokenizer == "bpe":
+        for vocab in loaded.vocabs:
+            (path / vocab.path.name).write_bytes(vocab.content)
+    extra = hp.max_output_tokens(0)
+    search = dict(
+        start=BOS,
+        end=EOS,
+        beam=hp.beam,
+        alpha=hp.alpha,
+        max_input_tokens=hp.max_input_tokens,
+        pad_to=hp.pad_to or 0,
+        # A translation of n source tokens has at most n * factor // 10 + extra tokens.
+        max_output=dict(factor=hp.max_output_tokens(10) - extra, extra=extra),
+    )
     settings = dict(
         languages=[hp.source_lang, hp.target_lang],
         description=describe_decoding(loaded),
-        search=search_settings(hp),
+        search=search,
         normalize=normalization_patterns(),
         source=describe_tokenizer(source) | encoding_rules(source),
         target=describe_tokenizer(target),
     )
     (path / "model.json").write_text(json.dumps(settings, ensure_ascii=False) + "\n", "utf-8")
-    for file in WEB.iterdir():
-        if file.is_file():
-            shutil.copy(file, path)
+    for name in ("index.html", "translator.js", "translate.py"):
+        shutil.copy(WEB / name, path)
 
 
 # Graphs ------------------------------------------------------------------------
@@ -110,60 +118,44 @@ def make_functions(model, suppress_ids) -> dict:
         return dict(scores=scores, tokens=tokens) | name_tensors("next_state", state)
 
     # Axes that differ between two sentences, or two steps, vary.
-    memories = [model.encode_memory(tf.constant(ids)) for ids in EXAMPLES]
-    first = model.initial_cache(memories[0])
-    states = [first, model.decode_step(tf.constant([BOS]), first, memories[0])[1]]
-    memory_specs = varying_specs("memory", 1, *memories)
+    memories = [model.encode_memory(tf.constant(ids)) for ids in ([[EOS]], [[UNK, EOS]])]
+    states = [model.initial_cache(memories[0], rows) for rows in (1, 2)]
+    states[1] = model.decode_step(tf.constant([BOS, BOS]), states[1], memories[0])[1]
+    memory_specs = varying_specs("memory", *memories)
     inputs = [tf.TensorSpec([None], tf.int32, name) for name in ("ids", "parents")]
     inputs += [tf.TensorSpec([1], tf.int32, "count"), *memory_specs]
-    inputs += varying_specs("state", None, *states)
+    inputs += varying_specs("state", *states)
+    x = tf.TensorSpec([1, None], tf.int32, "x")
     return dict(
-        encoder=tf.function(
-            encode, input_signature=[tf.TensorSpec([1, None], tf.int32, "x")], autograph=False
-        ),
+        encoder=tf.function(encode, input_signature=[x], autograph=False),
         step=tf.function(step, input_signature=inputs, autograph=False),
     )
 
 
 def name_tensors(prefix, nest) -> dict:
-    """Return the tensors of a nest by names: prefix_0, prefix_1 and so on."""
+    """The tensors of a nest by names: prefix_0, prefix_1 and so on."""
     return {f"{prefix}_{i}": tensor for i, tensor in enumerate(tf.nest.flatten(nest))}
 
 
-def varying_specs(prefix, rows, nest, other) -> list[tf.TensorSpec]:
-    """Return a TensorSpec for each tensor of a nest.
-
-    Args:
-      prefix: as in `name_tensors`.
-      rows: size of the first axis; None if it varies.
-      nest, other: two examples. An axis that differs varies.
-    """
-    pairs = zip(name_tensors(prefix, nest).items(), tf.nest.flatten(other), strict=True)
+def varying_specs(prefix, *nests) -> list[tf.TensorSpec]:
+    """A TensorSpec, with its name, for each tensor of two nests. An axis that differs varies."""
+    named = [name_tensors(prefix, nest) for nest in nests]
     specs = []
-    for (name, tensor), like in pairs:
-        sizes = zip(tensor.shape[1:], like.shape[1:], strict=True)
-        shape = [rows, *(a if a == b else None for a, b in sizes)]
+    for name, tensor in named[0].items():
+        sizes = zip(tensor.shape, named[1][name].shape, strict=True)
+        shape = [size if size == other else None for size, other in sizes]
         specs.append(tf.TensorSpec(shape, tensor.dtype, name))
     return specs
 
 
 def save_onnx(function, path, quantization):
-    """Convert a tf.function, and write it.
-
-    Args:
-      quantization: as in `write`.
-    """
+    """Convert a tf.function, and write it; `quantization` as in `write`."""
     tf2onnx = import_optional("tf2onnx")
     model, _ = tf2onnx.convert.from_function(function, function.input_signature, opset=OPSET)
     path.write_bytes(model.SerializeToString())
     if quantization == "int8":
-        quantize(path)
-
-
-def quantize(path):
-    """Replace the matrices of an ONNX file by 8-bit integers."""
-    dynamic = import_optional("onnxruntime.quantization")
-    dynamic.quantize_dynamic(path, path, per_channel=True)
+        dynamic = import_optional("onnxruntime.quantization")
+        dynamic.quantize_dynamic(path, path, per_channel=True)
 
 
 @contextlib.contextmanager
@@ -180,61 +172,38 @@ def quiet():
 # Settings ----------------------------------------------------------------------
 
 
-def search_settings(hp) -> dict:
-    """Describe the search, for a program without `Hyperparams`."""
-    factor, extra = 0, hp.max_output_tokens(0)
-    if hp.unbounded_length:
-        factor = hp.max_output_tokens(10) - extra
-    return dict(
-        start=BOS,
-        end=EOS,
-        beam=hp.beam,
-        alpha=hp.alpha,
-        max_input_tokens=hp.max_input_tokens,
-        pad_to=hp.pad_to or 0,
-        # A translation of n source tokens has at most n * factor // 10 + extra tokens.
-        max_output=dict(factor=factor, extra=extra),
-    )
-
-
-def is_subwords(vocab) -> bool:
-    """Whether a vocabulary is a sentencepiece model."""
-    return isinstance(vocab, SubwordVocab)
-
-
 def describe_tokenizer(vocab) -> dict:
     """Describe a tokenizer, for a program that has neither sentencepiece nor `text.normalize`."""
-    settings = dict(
-        tokens=vocab.tokens(),
-        specials=len(SPECIALS),
-        unknown=UNK,
-    )
-    if not is_subwords(vocab):
+    settings = dict(tokens=vocab.tokens(), specials=len(SPECIALS), unknown=UNK)
+    if isinstance(vocab, WordVocab):
         return settings | dict(kind="words")
     proto = ModelProto.FromString(vocab.content)
-    kinds = [piece.type for piece in proto.pieces]
     return settings | dict(
         kind="subwords",
         file=vocab.path.name,
-        bytes=[i for i, kind in enumerate(kinds) if kind == proto.SentencePiece.BYTE],
-        unused=[i for i, kind in enumerate(kinds) if kind == proto.SentencePiece.UNUSED],
+        bytes=ids_of_type(proto, proto.SentencePiece.BYTE),
+        unused=ids_of_type(proto, proto.SentencePiece.UNUSED),
         unknown_text=proto.trainer_spec.unk_surface,
     )
 
 
+def ids_of_type(proto, kind) -> list[int]:
+    """The ids of the pieces of a sentencepiece model that are of a type."""
+    return [i for i, piece in enumerate(proto.pieces) if piece.type == kind]
+
+
 def encoding_rules(vocab) -> dict:
     """Describe the rules of a sentencepiece model for encoding, which decoding does not need."""
-    if not is_subwords(vocab):
+    if isinstance(vocab, WordVocab):
         return {}
     proto = ModelProto.FromString(vocab.content)
-    pieces, is_bpe = proto.pieces, proto.trainer_spec.model_type == proto.trainer_spec.BPE
-    scores = [piece.score for piece in pieces]
-    usual_scores = [piece.score for piece in pieces if piece.type == piece.NORMAL]
+    usual_scores = [piece.score for piece in proto.pieces if piece.type == piece.NORMAL]
+    is_bpe = proto.trainer_spec.model_type == proto.trainer_spec.BPE
     return dict(
         algorithm="bpe" if is_bpe else "unigram",
-        scores=scores,
+        scores=[piece.score for piece in proto.pieces],
         unknown_score=min(usual_scores, default=0.0) - UNKNOWN_PENALTY,
-        symbols=[i for i, piece in enumerate(pieces) if piece.type == piece.USER_DEFINED],
+        symbols=ids_of_type(proto, proto.SentencePiece.USER_DEFINED),
         replaced=replaced_characters(vocab),
         # Whether what is replaced is composed with the marks after it, as in NFKC.
         composes=vocab.processor.normalize("ª\u0300") == "▁à",

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from checkpoint import assign
 from hparams import Hyperparams, check_fixed, make_hparams
 from model import make_model
 from runtime.errors import InputError
@@ -108,14 +109,10 @@ def assign_original(model, arrays, source="the 2017 model"):
     Args:
       source: path of the checkpoint, for messages.
     """
-    for name, variable in variables_by_2017_name(model).items():
-        array = arrays.get(name, np.zeros(0))
-        if array.size != np.prod(variable.shape) or not np.isfinite(array).all():
-            raise InputError(
-                f"{source}: the array {name} of shape {array.shape} is missing, damaged or does not"
-                f" fit the model, which has {tuple(variable.shape)}. Copy the checkpoint again"
-            )
-        variable.assign(array.reshape(variable.shape))
+    variables = variables_by_2017_name(model)
+    arrays = {name: arrays[name] for name in variables if name in arrays}
+    arrays = {name: array[0] if array.ndim == 3 else array for name, array in arrays.items()}
+    assign(variables, arrays, source)
 
 
 def find_min_cnt(paths, vocab_sizes, min_cnt=None) -> int:

@@ -23,7 +23,11 @@ INVISIBLE_RE2, JOINERS_RE2, LOOSE_RE2 = (
 
 
 class TextOps(tf.Module):
-    """Normalizes text with TensorFlow ops."""
+    """A tokenizer of TensorFlow ops.
+
+    A subclass defines `encode`, which converts sentences (N,) to ids (N, T), a RaggedTensor, with
+    `</S>` at the end of each, and `decode`, which converts ids without `</S>` to sentences.
+    """
 
     def __init__(self):
         super().__init__()
@@ -40,11 +44,7 @@ class TextOps(tf.Module):
 
 
 class SubwordOps(TextOps):
-    """Tokenize as `SubwordVocab` does, with TensorFlow ops.
-
-    Args:
-      source, target: SubwordVocab.
-    """
+    """Tokenize as two `SubwordVocab`s, of source and target."""
 
     def __init__(self, source, target):
         super().__init__()
@@ -54,27 +54,22 @@ class SubwordOps(TextOps):
         self.target = make_tokenizer(target.content, name="target")
 
     def encode(self, lines):
-        """Convert sentences (N,) to ids (N, T), a RaggedTensor, with `</S>` at the end of each."""
-        return self.source.tokenize(self.normalize(lines))  # (N, T)
+        """(N,) -> (N, T)."""
+        return self.source.tokenize(self.normalize(lines))
 
     def decode(self, ids):
-        """Convert ids (N, T), a RaggedTensor without `</S>`, to sentences (N,)."""
+        """(N, T) -> (N,)."""
         lines = tf.strings.regex_replace(self.target.detokenize(ids), "[\r\n]", " ")
-        return self.normalize(lines)  # (N,)
+        return self.normalize(lines)
 
 
 class WordOps(TextOps):
-    """Clean as `text.clean` and tokenize as `WordVocab`, with TensorFlow ops.
-
-    Args:
-      source, target: WordVocab.
-    """
+    """Clean as `text.clean`, and tokenize as two `WordVocab`s, of source and target."""
 
     def __init__(self, source, target):
         super().__init__()
-        ids = tf.lookup.KeyValueTensorInitializer(
-            [*source.word2idx], [*source.word2idx.values()], tf.string, tf.int32
-        )
+        words, ids = zip(*source.word2idx.items(), strict=True)
+        ids = tf.lookup.KeyValueTensorInitializer(words, ids, tf.string, tf.int32)
         self.ids = tf.lookup.StaticHashTable(ids, default_value=UNK)
         self.words = tf.constant(target.tokens())  # (V,)
         all_chars = "".join(map(chr, range(sys.maxunicode + 1)))
@@ -82,17 +77,17 @@ class WordOps(TextOps):
         self.space_chars = char_class(filter(str.isspace, all_chars))
 
     def encode(self, lines):
-        """Convert sentences (N,) to ids (N, T), a RaggedTensor, with `</S>` at the end of each."""
-        lines = self.normalize(lines)  # (N,)
-        cleaned = tf.strings.regex_replace(lines, f"[^{self.kept_chars}]", "")  # (N,)
-        spaced = tf.strings.regex_replace(cleaned, f"[{self.space_chars}]", " ")  # (N,)
-        ids = self.ids.lookup(tf.strings.split(spaced))  # (N, T)
-        return tf.concat([ids, tf.fill([tf.size(lines), 1], EOS)], axis=1)  # (N, T + 1)
+        """(N,) -> (N, T)."""
+        lines = self.normalize(lines)
+        cleaned = tf.strings.regex_replace(lines, f"[^{self.kept_chars}]", "")
+        spaced = tf.strings.regex_replace(cleaned, f"[{self.space_chars}]", " ")
+        ids = self.ids.lookup(tf.strings.split(spaced))  # (N, T - 1)
+        return tf.concat([ids, tf.fill([tf.size(lines), 1], EOS)], axis=1)
 
     def decode(self, ids):
-        """Convert ids (N, T), a RaggedTensor without `</S>`, to sentences (N,)."""
+        """(N, T) -> (N,)."""
         words = tf.ragged.map_flat_values(lambda flat: tf.gather(self.words, flat), ids)  # (N, T)
-        return self.normalize(tf.strings.reduce_join(words, axis=1, separator=" "))  # (N,)
+        return self.normalize(tf.strings.reduce_join(words, axis=1, separator=" "))
 
 
 def char_class(chars) -> str:
@@ -112,11 +107,7 @@ TOKENIZER_OPS = {WordVocab: WordOps, SubwordVocab: SubwordOps}
 
 
 class TextModel(tf.Module):
-    """A model that takes sentences and returns translations.
-
-    Args:
-      loaded: LoadedModel.
-    """
+    """A `LoadedModel` that takes sentences and returns translations."""
 
     def __init__(self, loaded):
         super().__init__()
@@ -154,5 +145,4 @@ class TextModel(tf.Module):
 def write(loaded, path):
     """Write a SavedModel whose one signature, `serving_default`, is `TextModel.translate`."""
     text_model = TextModel(loaded)
-    signatures = dict(serving_default=text_model.translate)
-    tf.saved_model.save(text_model, str(path), signatures=signatures)
+    tf.saved_model.save(text_model, path, signatures=dict(serving_default=text_model.translate))

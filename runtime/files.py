@@ -38,6 +38,18 @@ def atomic_open(path):
             temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def new_file(path):
+    """Open a text file that does not exist yet, to write lines. An error deletes it."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "x", encoding="utf-8", newline="\n") as file:
+        try:
+            yield file
+        except BaseException:
+            os.unlink(path)
+            raise
+
+
 def sync_folder(folder):
     """Wait until the names in a folder are on the disk: a new one then survives a loss of power."""
     handle = os.open(folder, os.O_RDONLY)

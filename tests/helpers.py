@@ -170,10 +170,10 @@ json.dump(answers, sys.stdout)
 
 
 def read_test_sentences(path):
-    """Read a test file with one side: its `EvalSentences`."""
-    from eval_sets import read_test_file
+    """Read a file of a test set: its sentences, normalized."""
+    from text import normalize_lines, read_sentences
 
-    return read_test_file(path)[0]
+    return normalize_lines([*read_sentences(path)])
 
 
 def tensorflow_text():

@@ -31,6 +31,15 @@ class Marian:
     def __init__(self, path):
         self.config = json.loads((path / "config.json").read_text())
         self.tensors = load_file(path / "model.safetensors")
+        self.path = path
+
+    def ids(self, model, vocab, line):
+        """Split a line as transformers does: names of languages, then subwords."""
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(self.path / model))
+        ids = json.loads((self.path / vocab).read_text("utf-8"))
+        language = [name for name in LANGUAGES if line.startswith(name)]
+        pieces = language + processor.encode(line.removeprefix("".join(language)), out_type=str)
+        return [ids.get(piece, ids["<unk>"]) for piece in [*pieces, "</s>"]]
 
     def linear(self, name, x):
         return x @ self.tensors[f"{name}.weight"].T + self.tensors[f"{name}.bias"]
@@ -144,19 +153,18 @@ def make_tensors(config, joint) -> dict:
     shapes = {"final_logits_bias": (1, size)}
     tables = ["shared"] if joint else [f"{side}.embed_tokens" for side in ("encoder", "decoder")]
     shapes |= {f"model.{table}.weight": (size, UNITS) for table in tables}
-    for side in ("encoder", "decoder"):
+    for side, attentions in (
+        ("encoder", ["self_attn"]),
+        ("decoder", ["self_attn", "encoder_attn"]),
+    ):
+        layers = dict(fc1=(INNER, UNITS), fc2=(UNITS, INNER), final_layer_norm=(UNITS,))
+        for name in attentions:
+            layers |= {f"{name}.{part}_proj": (UNITS, UNITS) for part in ("q", "k", "v", "out")}
+            layers[f"{name}_layer_norm"] = (UNITS,)
         for i in range(config[f"{side}_layers"]):
-            name = f"model.{side}.layers.{i}"
-            for attention in ("self_attn", "encoder_attn")[: 1 + (side == "decoder")]:
-                for part in ("q", "k", "v", "out"):
-                    shapes[f"{name}.{attention}.{part}_proj.weight"] = UNITS, UNITS
-                    shapes[f"{name}.{attention}.{part}_proj.bias"] = (UNITS,)
-                shapes[f"{name}.{attention}_layer_norm.weight"] = (UNITS,)
-                shapes[f"{name}.{attention}_layer_norm.bias"] = (UNITS,)
-            shapes[f"{name}.fc1.weight"], shapes[f"{name}.fc1.bias"] = (INNER, UNITS), (INNER,)
-            shapes[f"{name}.fc2.weight"], shapes[f"{name}.fc2.bias"] = (UNITS, INNER), (UNITS,)
-            shapes[f"{name}.final_layer_norm.weight"] = (UNITS,)
-            shapes[f"{name}.final_layer_norm.bias"] = (UNITS,)
+            for name, shape in layers.items():
+                shapes[f"model.{side}.layers.{i}.{name}.weight"] = shape
+                shapes[f"model.{side}.layers.{i}.{name}.bias"] = shape[:1]
     draw = lambda shape: rng.normal(0, 0.4, shape).astype("float32")  # noqa: E731
     tensors = {name: draw(shape) for name, shape in shapes.items()}
     for table in tables:

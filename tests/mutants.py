@@ -55,9 +55,7 @@ FILES = [
     "optimizer.py",
     "training_step.py",
     "search.py",
-    "segments.py",
     "text.py",
-    "eval_sets.py",
     "vocab.py",
     "ids.py",
     "data_load.py",
@@ -71,7 +69,7 @@ MAX_MUTANT_SECONDS = 400  # of these tests with it
 MAX_MORE_SECONDS = 1500  # of MORE_TESTS
 LEFT_OUT = ("VariableReplacer", "VariableInserter", "ExceptionReplacer", "ZeroIteration")
 MODEL_TESTS = "attention modules positions rnn model"
-TEXT_TESTS = "data_load small_text subwords refusals"
+TEXT_TESTS = "text data_load small_text subwords refusals"
 TRAINING_TESTS = "scripts resume tensorboard refusals"
 MORE_TESTS = {
     "mini.py": "mini",
@@ -86,9 +84,7 @@ MORE_TESTS = {
     "optimizer.py": "modules model tensorboard checkpoint",
     "training_step.py": "training_step model distribute",
     "search.py": "search translate",
-    "segments.py": TEXT_TESTS,
     "text.py": TEXT_TESTS,
-    "eval_sets.py": TEXT_TESTS,
     "vocab.py": TEXT_TESTS,
     "ids.py": TEXT_TESTS,
     "data_load.py": TEXT_TESTS,

@@ -134,7 +134,7 @@ def test_the_scripts_use_several_models(two, tmp_path):
     mean = f"mean of 3 checkpoints to {newest_name(two)}"
     assert f", 2 models (first: {mean}; second: {mean})\n" in done.stdout
     source = tmp_path / "in"
-    lines = read_test_sentences(two["source_test"]).raw
+    lines = read_test_sentences(two["source_test"])
     source.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     done = forked_script("translate.py", source=source, **decoding)
     assert done.returncode == 0, done.stderr
@@ -153,7 +153,7 @@ def test_an_ensemble_is_exported(two, tmp_path):
     tensorflow_text()  # registers the operations that tokenize
 
     loaded = load(dict(logdir=two["logdir"]))
-    lines = read_test_sentences(two["source_test"]).raw
+    lines = read_test_sentences(two["source_test"])
     signature = tf.saved_model.load(str(tmp_path / "exported")).signatures["serving_default"]
     texts = signature(text=tf.constant(lines))["translation"].numpy()
     expected = [translation.text for translation in Translator(loaded)(lines)]

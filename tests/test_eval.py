@@ -11,10 +11,10 @@ import pytest
 import sacrebleu
 
 import eval
-from bleu import bleu_score, compare_systems, confidence_intervals, corpus_score
+from bleu import bleu_score, choose_tokenizer, compare_systems, corpus_score, empty_note
 from conftest import slow
 from data_load import EvalSet, SentencePairs
-from eval import LEFT_OUT, describe_comparison, describe_scores, read_results, results_path
+from eval import LEFT_OUT, describe_scores, read_results, results_path
 from helpers import load, run_main
 from hparams import Hyperparams
 from runtime.errors import InputError
@@ -31,28 +31,31 @@ def test_words_end_at_the_first_eos():
     assert vocab.decode([3, 0, 0]) == ""
 
 
-def test_bleu_counts_pairs_of_more_than_three_words_on_both_sides():
-    expected = [LONG, "a b c", LONG, "a b c d"]
-    got = [LONG, "a b c", "the dog sees", "a b c e"]
-    score, scored = bleu_score(expected, got)
-    assert scored == 2
-    refs = [[LONG.split()], ["a b c d".split()]]
-    assert score == 100 * nltk_bleu.corpus_bleu(refs, [LONG.split(), "a b c e".split()])
-
-
-def test_bleu_punishes_a_translation_that_is_too_short():
-    """All its n-grams are right, so the score is exp(1 - 8 / 4)."""
-    score, _ = bleu_score(["a b c d e f g h"], ["a b c d"])
-    assert score == pytest.approx(100 * math.exp(-1))
-
-
-def test_bleu_without_pairs_or_matches_is_zero():
-    assert bleu_score(["a b"], ["a b"]) == (0.0, 0)
-    assert bleu_score([], []) == (0.0, 0)
+@pytest.mark.parametrize(
+    "expected, got, score, scored",
+    [
+        ([LONG, "a b c", LONG], [LONG, "a b c", "the dog sees"], 100, 1),  # more than three words
+        (
+            ["a b c d e f g h"],
+            ["a b c d"],
+            100 * math.exp(-1),
+            1,
+        ),  # half of it is there
+        (["a b"], ["a b"], 0, 0),
+        ([], [], 0, 0),
+        ([LONG], ["x y z w"], 0, 1),
+    ],
+)
+def test_the_bleu_of_2017(expected, got, score, scored):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        score, scored = bleu_score([LONG], ["x y z w"])
-    assert score < 1e-6 and scored == 1
+        assert bleu_score(expected, got) == (pytest.approx(score), scored)
+
+
+def test_the_bleu_of_2017_is_that_of_nltk():
+    refs, got = [[LONG.split()], ["a b c d".split()]], [LONG, "a b c e"]
+    score = 100 * nltk_bleu.corpus_bleu(refs, [text.split() for text in got])
+    assert bleu_score([LONG, "a b c d"], got) == (score, 2)
 
 
 def eval_set(references, rows):
@@ -69,11 +72,9 @@ def test_sacrebleu_counts_an_untranslated_sentence_as_an_empty_line():
 
 
 def test_sacrebleu_without_case():
-    test = eval_set(["The Dog sleeps in the Park."], [0])
-    assert corpus_score("bleu", test, ["the dog sleeps in the park."], "en")[0] < 50
-    score, signature = corpus_score(
-        "bleu", test, ["the dog sleeps in the park."], "en", lowercase=True
-    )
+    test, got = eval_set(["The Dog sleeps in the Park ."], [0]), ["the dog sleeps in the park ."]
+    assert corpus_score("bleu", test, got, "en")[0] < 50
+    score, signature = corpus_score("bleu", test, got, "en", lowercase=True)
     assert score > 99.9 and "case:lc" in signature
 
 
@@ -89,18 +90,36 @@ def test_sacrebleu_with_several_references(references):
         score, signature = corpus_score(name, both, got, "en")
         assert score == expected > corpus_score(name, one, got, "en")[0]
         assert "nrefs:2" in signature
-        assert confidence_intervals(both, got, "en")[name] > 0
+        assert intervals(both.references, got)[name] > 0
     assert one.digest() != both.digest()
     lines = describe_scores(both, got, Hyperparams(), "words")
     assert lines[0].startswith("Left out = 0 of 200")
 
 
 @pytest.mark.parametrize(
-    "lang, text", [("zh", "你好，世界很大。"), ("ja", "今日はとても良い天気です。")]
+    "lang, line, tokenizer",
+    [
+        ("en", "A dog runs in 東京.", "13a"),
+        ("en", "我爱你，你爱我吗？世界很大。", "zh"),
+        ("zh", "你好，世界很大。", "zh"),
+        ("en", "今朝彼女は新聞を読みました。", "char"),
+        ("ja", "ABC DEF GHI", "char"),
+        ("de", "สวัสดีชาวโลก", "char"),
+        ("en", "안녕 세상 안녕 세상 안녕", "13a"),
+        ("en", "1 + 1 = 2", "13a"),
+    ],
 )
-def test_sacrebleu_of_languages_without_spaces(lang, text):
-    score, _ = corpus_score("bleu", eval_set([text, text[::-1]], [0, 1]), [text, text[:5]], lang)
-    assert 10 < score < 100
+def test_the_script_of_the_references_chooses_the_tokenizer(lang, line, tokenizer):
+    assert choose_tokenizer(lang, (line,)) == tokenizer
+    score, signature = corpus_score("bleu", eval_set([line, line], [0, 1]), [line, line[:6]], lang)
+    assert 10 < score < 100 and f"|tok:{tokenizer}|" in signature
+
+
+@pytest.mark.parametrize(
+    "got, note", [([], ""), (["a", ""], ""), (["", " ", "a"], "2 of 3 translations are empty")]
+)
+def test_empty_translations_are_noticed(got, note):
+    assert empty_note(got) == note
 
 
 def test_the_summary_counts_pairs_left_out_and_scored():
@@ -163,22 +182,27 @@ def wrong_words(references, share, seed=0):
     ]
 
 
+def intervals(references, got):
+    """The intervals of a system, by the names of metrics."""
+    compared = compare_systems(references, got, got, "en")
+    return {name: comparison.intervals[0] for name, comparison in compared.items()}
+
+
 def test_a_difference_is_compared_with_chance(references):
     """Half of the differences between equal systems are no chance only by chance."""
     good, same, bad = (
         wrong_words(references, share, seed) for share, seed in ((0.1, 0), (0.1, 1), (0.3, 2))
     )
+    test, found = eval_set(references, range(len(references))), {}
+    for name, other in dict(bad=bad, same=same, good=good).items():
+        found[name] = compare_systems([references], good, other, "en")
     for metric in ("bleu", "chrf"):
-        compared = compare_systems([references], good, bad, "en")[metric]
+        compared = found["bad"][metric]
         assert compared.scores[0] > compared.scores[1] + 5 and compared.p_value < 0.01
-        assert compare_systems([references], good, same, "en")[metric].p_value > 0.05
-        assert compare_systems([references], good, good, "en")[metric].p_value == 1
-    test = eval_set(references, range(len(references)))
-    compared = compare_systems([references], good, bad, "en")
-    for name, result in compared.items():
-        assert result.scores[0] == pytest.approx(corpus_score(name, test, good, "en")[0])
-        interval = confidence_intervals(test, good, "en")[name]
-        assert interval == pytest.approx(result.intervals[0], abs=0.5) and interval > 0.5
+        assert found["same"][metric].p_value > 0.05 and found["good"][metric].p_value == 1
+        assert compared.scores[0] == pytest.approx(corpus_score(metric, test, good, "en")[0])
+        own = found["good"][metric].intervals[0]
+        assert own == pytest.approx(compared.intervals[0], abs=0.5) and own > 0.5
 
 
 def test_this_evaluation_is_named_before_the_other_one(references):
@@ -186,25 +210,24 @@ def test_this_evaluation_is_named_before_the_other_one(references):
     test = eval_set(references, range(len(references)))
     good, bad = (wrong_words(references, share) for share in (0.1, 0.3))
     for got, other in ((good, bad), (bad, good)):
-        line, _ = describe_comparison("path", test, got, other, "en")
+        *_, line, _, last = describe_scores(test, got, Hyperparams(), "words", "path", other)
         found = re.match(r"Compared with path = BLEU ([\d.]+) .* there ([\d.]+) ", line)
         scores = [corpus_score("bleu", test, texts, "en")[0] for texts in (got, other)]
         assert [*found.groups()] == [f"{score:.2f}" for score in scores]
+        assert last.startswith("Bleu Score = ")
 
 
 def test_the_interval_shrinks_with_the_root_of_the_sentences(references):
     few, many = (
-        confidence_intervals(eval_set(refs, range(len(refs))), wrong_words(refs, 0.2), "en")["bleu"]
-        for refs in (references[:50], references)
+        intervals([refs], wrong_words(refs, 0.2))["bleu"] for refs in (references[:50], references)
     )
     assert 1.4 < few / many < 2.8  # 2, but for chance
 
 
 @pytest.mark.parametrize("got", ["", "x", "the dog"])
 def test_the_interval_of_a_bad_translation_of_few_sentences(got):
-    test = eval_set([LONG, "y"], [0, 1])
-    intervals = confidence_intervals(test, [got, ""], "en")
-    assert all(0 <= interval < 60 for interval in intervals.values())
+    found = intervals([[LONG, "y"]], [got, ""])
+    assert all(0 <= interval < 60 for interval in found.values())
 
 
 def results_text(got, left_out="-"):
@@ -223,13 +246,9 @@ def test_translations_are_read_from_results(tmp_path):
 
 def test_results_that_cannot_be_compared(tmp_path):
     good, path = results_text("abc"), tmp_path / "results"
-    for text, problem in (
-        ("Ein Hund\n", "is not a results file of eval.py"),
-        (good.replace("= -", "= 2"), "holds translations of another test set"),
-        (good.replace("a.en", "b.en"), "holds translations of another test set"),
-    ):
+    for text in ("Ein Hund\n", good.replace("= -", "= 2"), good.replace("a.en", "b.en")):
         path.write_text(text)
-        with pytest.raises(InputError, match=f"{path}: .*{problem}"):
+        with pytest.raises(InputError, match=f"^{path}: is not a results file of this test set"):
             read_results(path, HP, 3)
 
 

@@ -50,7 +50,7 @@ def words(trained):
 
 
 def first_sentence(flags):
-    return read_test_sentences(flags["source_test"]).raw[0]
+    return read_test_sentences(flags["source_test"])[0]
 
 
 def paths(steps):

@@ -1,4 +1,4 @@
-"""Models exported to ONNX translate as here: in Python, in JavaScript, and on their page."""
+"""Models exported to ONNX are tokenized in JavaScript as here, and translate on their page."""
 
 import contextlib
 import functools
@@ -6,40 +6,25 @@ import http.server
 import json
 import shutil
 import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
+import export
 import prepro
 from browser import chromium, wait_for
-from choices import ATTENTION_SCORES, POSITIONS
-from conftest import (
-    INSTALL_EXTRAS,
-    recurrent_model,
-    sample_pairs,
-    slow,
-    slow_unless,
-    transformer,
-    write_corpus,
-)
-from data_load import encode_lines
-from helpers import ODD_LINES, load, read_test_sentences, run_main, run_translate
+from conftest import INSTALL_EXTRAS, sample_pairs, slow, write_corpus
+from helpers import load, run_main
 from hparams import make_hparams
-from ids import BOS, EOS, PAD
-from inference import SearchDecoder
+from inference import Translator
 from interop import onnx_model
-from interop.pretrained import read_pretrained
+from interop.marian import read_pretrained
 from marian import make_marian
-from processes import ROOT, forked_script
-from search import suppress
+from processes import ROOT
 from vocab import load_vocabs
 
-onnxruntime = pytest.importorskip("onnxruntime", reason=INSTALL_EXTRAS)
-pytest.importorskip("tf2onnx", reason=INSTALL_EXTRAS)
-
+SAMPLE = str(ROOT / "docs" / "sample_model")
 RUNTIME = "onnxruntime-web@1.30.0"  # the version that the page names
 TOKENIZE = """
 import fs from "node:fs";
@@ -59,107 +44,6 @@ CHARACTERS = (
 )
 
 
-def export(flags, path, **more):
-    """Export a model, and return the folder."""
-    done = forked_script("export.py", logdir=flags["logdir"], format="onnx", output=path, **more)
-    assert done.returncode == 0 and f"{path}: " in done.stdout, done.stderr
-    return path
-
-
-def translate_with_python(folder, text, *options) -> str:
-    """Translate bytes with the program in an exported folder, without this project."""
-    done = subprocess.run(
-        [sys.executable, folder / "translate.py", *options],
-        input=text,
-        stdout=subprocess.PIPE,
-        cwd=folder,
-        check=True,
-    )
-    return done.stdout.decode()
-
-
-@pytest.fixture(
-    scope="module", params=slow_unless(["tiny"], ["legacy", "paper", "tiny", "rnn_attention"])
-)
-def exported(request, trained, tmp_path_factory):
-    """The flags of a model, and the folder of its export."""
-    flags = trained(request.param)
-    return flags, export(flags, tmp_path_factory.mktemp("onnx") / "model", beam=4)
-
-
-@pytest.mark.parametrize("beam", slow_unless([4], [1, 4]))
-def test_translations_in_python_are_equal(exported, beam):
-    flags, folder = exported
-    lines = [*read_test_sentences(flags["source_test"]).raw, *ODD_LINES[1:]]
-    text = "".join(f"{line}\n" for line in lines).encode()
-    ours, _ = run_translate(flags, text, beam=beam, protect=False)
-    # A model of 2017 may choose <PAD> in greedy search, which is decided when it is exported.
-    if beam > 1 or flags["recipe"] != "legacy":
-        assert translate_with_python(folder, text, "--beam", str(beam)) == ours
-    assert len({*ours.splitlines()}) > 5
-
-
-def make_random_model(positions="t5", attention_score="scaled_dot", **fields):
-    """Make a small model with random parameters."""
-    if fields.get("model") == "rnn":
-        return recurrent_model(50, 50, hidden_units=16, **fields)
-    sizes = dict(hidden_units=16, ffn_units=32, num_blocks=2, num_heads=2, maxlen=20)
-    kind = dict(positions=positions, attention_score=attention_score, mask_from="ids")
-    return transformer(50, 50, **sizes, **kind, **fields)
-
-
-KINDS = (
-    [dict(positions=name, decoder_blocks=1) for name in POSITIONS]
-    + [dict(positions="none", attention_score=name) for name in ATTENTION_SCORES]
-    + [dict(ffn_activation="swish", output_bias=True, tied_embeddings=True)]
-    + [
-        dict(model="rnn", cell=cell, decoder_attention=attention)
-        for cell in ("tanh", "gru", "lstm")
-        for attention in (True, False)
-    ]
-)
-
-
-@pytest.mark.parametrize(
-    "fields", slow_unless([], KINDS), ids=lambda kind: "-".join(map(str, kind.values()))
-)
-def test_graphs_compute_what_the_model_computes(tmp_path, fields):
-    model = make_random_model(**fields)
-    sessions = {}
-    for name, function in onnx_model.make_functions(model, [PAD]).items():
-        path = tmp_path / f"{name}.onnx"
-        onnx_model.save_onnx(function, path, "float32")
-        sessions[name] = onnxruntime.InferenceSession(path)
-
-    def run(name, **inputs):
-        outputs = [output.name for output in sessions[name].get_outputs()]
-        known = {value.name for value in sessions[name].get_inputs()}
-        inputs = {key: value for key, value in inputs.items() if key in known}
-        return dict(zip(outputs, sessions[name].run(None, inputs), strict=True))
-
-    x = np.array([[5, 6, 7, 8, EOS]], np.int32)
-    memory = model.encode_memory(x)
-    state = model.initial_cache(memory)
-    tensors = run("encoder", x=x)
-    rng = np.random.default_rng(0)
-    newest, parents = np.array([BOS], np.int32), np.array([0], np.int32)
-    for rows in (3, 3, 2, 3):
-        rows_of_parents = [tf.gather(tensor, parents) for tensor in tf.nest.flatten(state)]
-        state = tf.nest.pack_sequence_as(state, rows_of_parents)
-        logits, state = model.decode_step(newest, state, memory)
-        expected, _ = tf.math.top_k(tf.nn.log_softmax(suppress(logits, [PAD])), 6)
-        count = np.array([6], np.int32)
-        outputs = run("step", ids=newest, parents=parents, count=count, **tensors)
-        np.testing.assert_allclose(outputs["scores"], expected, atol=1e-4)
-        names = [name for name in outputs if name.startswith("next_")]
-        tensors |= {name.removeprefix("next_"): outputs[name] for name in names}
-        parents = rng.integers(0, len(newest), rows).astype(np.int32)
-        newest = rng.integers(4, 50, rows).astype(np.int32)
-
-
-# JavaScript ----------------------------------------------------------------------
-
-
 needs_node = pytest.mark.skipif(
     not shutil.which("node"), reason="no Node.js. To run them: install node"
 )
@@ -172,26 +56,18 @@ needs_node = pytest.mark.skipif(
         dict(fold_case=True),
         dict(fold_case=False, byte_fallback=True, vocab_size=400, symbols=">>de<<,>>d,<num>"),
         dict(recipe="legacy", min_cnt=1),
+        None,  # a model of Marian
     ],
-    ids=["folded case", "symbols and bytes", "words"],
+    ids=["folded case", "symbols and bytes", "words", "unigrams"],
 )
 def test_javascript_tokenizes_as_sentencepiece(tmp_path, more):
-    flags = write_corpus(tmp_path, sample_pairs(90))
-    flags |= dict(recipe="tiny") | more
-    run_main(prepro, flags)
-    check_javascript(tmp_path, load_vocabs(flags["preprocessed"], make_hparams(flags)))
-
-
-@needs_node
-def test_javascript_tokenizes_as_marian(tmp_path):
-    texts = [list(side) for side in zip(*sample_pairs(300), strict=True)]
-    make_marian(tmp_path / "marian", texts)
-    check_javascript(tmp_path, read_pretrained(tmp_path / "marian", {}).vocabs)
-
-
-def check_javascript(tmp_path, vocabs):
-    """Compare the tokens of odd and usual lines."""
-    source, target = vocabs
+    if more:
+        flags = write_corpus(tmp_path, sample_pairs(90)) | dict(recipe="tiny") | more
+        run_main(prepro, flags)
+        source, target = load_vocabs(flags["preprocessed"], make_hparams(flags))
+    else:
+        make_marian(tmp_path / "marian", [[*side] for side in zip(*sample_pairs(300), strict=True)])
+        source, target = read_pretrained(tmp_path / "marian", {}).vocabs
     settings = dict(
         source=onnx_model.describe_tokenizer(source) | onnx_model.encoding_rules(source),
         target=onnx_model.describe_tokenizer(target),
@@ -268,13 +144,13 @@ def runtime(request, tmp_path_factory):
 
 
 @slow
-def test_the_page_translates(exported, runtime, tmp_path):
-    flags, folder = exported
-    folder = shutil.copytree(folder, tmp_path / "page")
-    lines = read_test_sentences(flags["source_test"]).raw[:8]
-    ours = SearchDecoder(load(dict(logdir=flags["logdir"], beam=4)))
-    vocabs, hp = ours.loaded.vocabs, ours.loaded.hp
-    expected = [best.text for [best] in ours(encode_lines(lines, vocabs[0], hp)[0])]
+def test_the_page_translates(runtime, tmp_path):
+    pytest.importorskip("tf2onnx", reason=INSTALL_EXTRAS)
+    folder = tmp_path / "page"
+    run_main(export, dict(logdir=SAMPLE, format="onnx", output=str(folder)))
+    assert RUNTIME in (folder / "index.html").read_text("utf-8")
+    lines = [line for line, _ in sample_pairs(8, seed=2)]
+    expected = [own.text for own in Translator(load(dict(logdir=SAMPLE)))(lines)]
     with served(folder) as address, chromium() as driver:
         driver.get(address)  # without the runtime, and without a network
         wait_for(lambda: "onnxruntime-web is missing" in text_of(driver, "status"))
@@ -295,7 +171,3 @@ def test_the_page_translates(exported, runtime, tmp_path):
             "return performance.getEntriesByType('resource').map((entry) => entry.name)"
         )
         assert requests and all(name.startswith(address) for name in requests)
-
-
-def test_the_page_names_the_tested_runtime():
-    assert RUNTIME in (ROOT / "interop" / "web" / "index.html").read_text("utf-8")

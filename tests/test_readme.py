@@ -193,7 +193,7 @@ FLOORS = (
     "choices hparams ids",
     "attention modules positions model search optimizer training_step",
     "variants.attention variants.positions variants.rnn variants.ensemble variants.muon",
-    "segments text eval_sets spans forms paragraphs vocab overlap shifts data_load bleu",
+    "text spans forms paragraphs vocab overlap shifts data_load bleu",
     "variable_names checkpoint inference protected score model_card",
     "prepro train eval translate serve export mini",
 )

@@ -230,8 +230,8 @@ BOTH, TESTS, MODELS = "train.*", "test.*", "logdir/*.npz"
 VOCAB, NEW_VOCAB = "logdir/en.vocab.tsv", "preprocessed/en.vocab.tsv"
 FROM = dict(start_from="logdir") | NEW
 SWAPPED = dict(source_train="train.target", target_train="train.source")
-ICONV = "train.source:2: byte 2 of this line is not text in UTF-8 ... `iconv -f latin1 -t utf-8`"
-EMPTY = "the file is empty, or every line is markup. Put one sentence on each line"
+LATIN1 = "train.source:2: byte 2 of this line is not text in UTF-8 ... corpora/convert.py`"
+EMPTY = "holds no text. Put one sentence on each line"
 UNEQUAL = "train.source: 41 sentences, but train.target has 40 ... Make line n of one file"
 CLEANED = "Latin letters ... choose a recipe with subwords, for example --recipe tiny"
 NO_VOCAB = "not a vocabulary ... Run `python prepro.py` ... or copy the file again from the folder"
@@ -247,11 +247,16 @@ CHINESE = "我爱你\n" * 40
         # Text.
         ("prepro", {}, dict(source_train="tiny"), "tiny: is a directory. Check the path"),
         ("translate", {}, dict(source="tiny"), "tiny: is a directory. Check the path"),
-        ("prepro", {"train.source": latin1}, {}, ICONV),
-        ("prepro", {"train.source": latin1}, dict(recipe="tiny"), ICONV),
-        ("train", {"train.source": latin1}, NEW, ICONV),
-        ("prepro", {BOTH: lambda b: b.decode().encode("utf-16")}, {}, "source:1: byte 1 ... iconv"),
-        ("prepro", {"train.source": with_null}, {}, "train.source:1: byte 2 ... UTF-8 ... iconv"),
+        ("prepro", {"train.source": latin1}, {}, LATIN1),
+        ("prepro", {"train.source": latin1}, dict(recipe="tiny"), LATIN1),
+        ("train", {"train.source": latin1}, NEW, LATIN1),
+        (
+            "prepro",
+            {BOTH: lambda b: b.decode().encode("utf-16")},
+            {},
+            "source:1: byte 1",
+        ),
+        ("prepro", {"train.source": with_null}, {}, "train.source:1: byte 2 ... UTF-8"),
         ("prepro", {"train.source": zip_and_cut}, {}, "train.source: a damaged gzip file. Downl"),
         ("train", {"train.source": zip_and_flip}, NEW, "train.source: a damaged gzip file. Downl"),
         ("prepro", {BOTH: ""}, {}, f"train.source: {EMPTY}"),
@@ -259,8 +264,8 @@ CHINESE = "我爱你\n" * 40
         ("train", {BOTH: ""}, NEW, f"train.source: {EMPTY}"),
         ("train", {BOTH: "<url>x</url>\n"}, NEW, f"train.source: {EMPTY}"),
         ("eval", {TESTS: ""}, {}, f"test.source: {EMPTY}"),
-        ("prepro", {"train.target": "\n" * 40}, dict(recipe="tiny"), "target: every line is empty"),
-        ("train", {"train.target": "\n" * 40}, NEW, "every pair has an empty line ... Check that"),
+        ("prepro", {"train.target": "\n" * 40}, dict(recipe="tiny"), f"target: {EMPTY}"),
+        ("train", {"train.target": "\n" * 40}, NEW, f"target: {EMPTY}"),
         ("prepro", {"train.source": CHINESE}, {}, f"train.source: holds no word of {CLEANED}"),
         ("train", {"train.source": CHINESE}, NEW, f"source: cleaning leaves nothing ... {CLEANED}"),
         ("train", {}, NEW | dict(maxlen=2), "none of 40 pairs is at most 2 words ... larger --max"),
@@ -271,8 +276,13 @@ CHINESE = "我爱你\n" * 40
         ("translate", {}, dict(score="two"), "two: 2 lines, but test.source has 40. Make line n"),
         ("translate", {}, dict(prefix="two"), "two: 2 lines, but test.source has 40. Make line n"),
         ("prepro", {}, dict(source_train="two,two"), "names 2 files, but target_train names 1"),
-        ("eval", {"test.source": '\n<seg id="2">Zwei\n'}, {}, "test.source:2: this <seg> is not"),
-        ("eval", {}, dict(compare="two"), "two: is not a results file of eval.py. Choose one"),
+        (
+            "eval",
+            {"test.source": '\n<seg id="2">Zwei\n'},
+            {},
+            "test.source:2: this line is XML, not",
+        ),
+        ("eval", {}, dict(compare="two"), "two: is not a results file of this test set"),
         # Vocabularies.
         ("prepro", {}, dict(recipe="tiny", vocab_size=8000), "not allow 8000 ... Use --vocab_size"),
         ("prepro", {}, dict(recipe="tiny", symbols="a b"), "symbols a b: ... Write words with com"),

@@ -293,7 +293,7 @@ def test_a_trained_model_is_used_like_a_transformer(trained, tmp_path):
     logdir = dict(logdir=flags["logdir"])
     done = forked_script("eval.py", **logdir, results=tmp_path / "results")
     assert done.returncode == 0 and "beam 5" in done.stdout, done.stderr
-    lines = read_test_sentences(flags["source_test"]).raw
+    lines = read_test_sentences(flags["source_test"])
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines), "utf-8")
     files = dict(source=tmp_path / "in", output=tmp_path / "out", attention=tmp_path / "a.png")
     done = forked_script("translate.py", **logdir, **files)

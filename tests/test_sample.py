@@ -14,7 +14,7 @@ from hparams import FIELDS, UNSAVED, Hyperparams, load_hparams, make_hparams
 from inference import Translator
 from processes import run_script
 from runtime import flags as runtime_flags
-from text import SentenceFile
+from text import read_sentences
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +48,10 @@ def test_the_files_are_in_the_formats_of_iwslt(tmp_path):
     for lang in ("de", "en"):
         path = tmp_path / f"train.tags.de-en.{lang}"
         assert path.read_text(encoding="utf-8").startswith("<url>")
-        train.append(list(SentenceFile(path).sentences()))
+        train.append(list(read_sentences(path)))
         path = tmp_path / f"IWSLT16.TED.tst2014.de-en.{lang}.xml"
         assert '<seg id="50"> ' in path.read_text(encoding="utf-8")
-        test.append(read_test_sentences(path)[1])
+        test.append(read_test_sentences(path))
     assert [[*map(len, part)] for part in (train, test)] == [[300, 300], [50, 50]]
     assert len({*zip(*train, strict=True)}) == 300 and train[0][0] != train[1][0]
 
@@ -60,10 +60,10 @@ def test_no_test_sentence_is_in_the_training_text(tmp_path):
     """At the default size, at which some English sentences have two German ones."""
     assert write(tmp_path).returncode == 0
     for lang in ("de", "en"):
-        train = list(SentenceFile(tmp_path / f"train.tags.de-en.{lang}").sentences())
-        test = read_test_sentences(tmp_path / f"IWSLT16.TED.tst2014.de-en.{lang}.xml").raw
+        train = list(read_sentences(tmp_path / f"train.tags.de-en.{lang}"))
+        test = read_test_sentences(tmp_path / f"IWSLT16.TED.tst2014.de-en.{lang}.xml")
         assert len(train) == 20_000 and len(test) == 1_000
-        dev = read_test_sentences(tmp_path / f"IWSLT16.TED.dev2010.de-en.{lang}.xml").raw
+        dev = read_test_sentences(tmp_path / f"IWSLT16.TED.dev2010.de-en.{lang}.xml")
         assert len(dev) == 200 and not set(test) & set(train) and not set(dev) & set(train)
 
 

@@ -24,7 +24,7 @@ from vocab import WordVocab
 def loaded(request, trained):
     flags = trained(request.param)
     loaded = load(dict(logdir=flags["logdir"], beam=3, alpha=0.0))
-    return loaded, *(read_test_sentences(flags[f"{side}_test"]).raw for side in SIDES)
+    return loaded, *(read_test_sentences(flags[f"{side}_test"]) for side in SIDES)
 
 
 SIDES = ("source", "target")
@@ -75,7 +75,7 @@ def test_a_side_that_is_too_long_has_no_score(trained, tmp_path, capsys):
 def test_scores_of_found_translations_are_those_of_the_search(trained, tmp_path, capsys):
     """In a model of words: with subwords, the search leaves out <UNK>, which has a probability."""
     flags = trained("legacy")
-    lines = read_test_sentences(flags["source_test"]).raw
+    lines = read_test_sentences(flags["source_test"])
     found = translated(flags, tmp_path, lines, beam=3, nbest=2, alpha=0.0)
     found = [line.split(" ||| ") for line in found]
     sources, texts = [lines[int(number)] for number, *_ in found], [text for _, text, _ in found]
@@ -172,7 +172,7 @@ def test_the_largest_maxlen_of_learned_positions():
 @slow
 def test_alignments_of_nbest_lists_have_a_line_for_each(trained, tmp_path):
     flags = trained("tiny")
-    lines = read_test_sentences(flags["source_test"]).raw
+    lines = read_test_sentences(flags["source_test"])
     more = dict(beam=3, nbest=2, alignments=tmp_path / "align")
     found = translated(flags, tmp_path, lines, **more)
     aligned = more["alignments"].read_text().splitlines()

@@ -49,7 +49,7 @@ def test_a_model_with_two_vocabularies_translates_everywhere(flags, tmp_path):
     loaded = load(dict(logdir=flags["logdir"]))
     model = loaded.model
     assert (model.source_vocab, model.target_vocab) == tuple(map(len, loaded.vocabs))
-    lines = read_test_sentences(flags["source_test"]).raw
+    lines = read_test_sentences(flags["source_test"])
     expected = [translation.text for translation in Translator(loaded)(lines)]
     assert len({*expected}) > 3
     source, moved = tmp_path / "in", tmp_path / "moved"

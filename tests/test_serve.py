@@ -340,7 +340,7 @@ def test_a_sentence_of_a_text_has_the_symbol_of_its_target_language():
 
 def test_concurrent_requests_are_translated_as_single_ones(server_of):
     flags, server = server_of
-    lines = [*read_test_sentences(flags["source_test"]).raw, "", "我", "<b>&</b>"]
+    lines = [*read_test_sentences(flags["source_test"]), "", "我", "<b>&</b>"]
     with concurrent.futures.ThreadPoolExecutor(16) as threads:
         answers = [*threads.map(lambda line: ask(server, text=line), lines)]
     loaded = load(dict(logdir=flags["logdir"], beam=3))
@@ -412,7 +412,7 @@ def test_an_address_that_is_not_free(flags, server):
 
 def test_a_look_inside_is_answered(server_of):
     flags, server = server_of
-    text = read_test_sentences(flags["source_test"]).raw[0]
+    text = read_test_sentences(flags["source_test"])[0]
     _, translated = ask(server, text=text)
     fields = dict(text=text, translation=2, kind="decoder", block=1, head=2)
     status, answer = ask(server, "look/attention", **fields)
@@ -433,7 +433,7 @@ def test_a_look_inside_is_answered(server_of):
 @pytest.mark.parametrize("prefix", ["They", "The 猫"])  # the second one has an unknown character
 def test_a_prefix_is_continued(server_of, prefix):
     flags, server = server_of
-    source = read_test_sentences(flags["source_test"]).raw[0]
+    source = read_test_sentences(flags["source_test"])[0]
     status, answer = ask(server, text=source, prefix=prefix)
     assert status == 200 and answer["translations"]
     for translation in answer["translations"]:
@@ -594,7 +594,7 @@ return faults;
 
 
 def test_the_page(flags, server):
-    source, second = read_test_sentences(flags["source_test"]).raw[:2]
+    source, second = read_test_sentences(flags["source_test"])[:2]
     best = [own["text"] for own in ask(server, text=source)[1]["translations"]]
     with chromium() as driver:
         from selenium.webdriver.common.action_chains import ActionChains

@@ -9,7 +9,7 @@ import pytest
 import shifts
 from conftest import sample_pairs
 from shifts import find_shift, shift_notes
-from text import SentenceFile
+from text import read_sentences
 
 REAL_TEXT = Path(os.environ.get("REAL_TEXT", "/nonexistent"))
 
@@ -89,7 +89,7 @@ def test_the_note_has_the_number_of_the_sentence(tmp_path, text, monkeypatch):
 )
 def test_real_text(names):
     """No false alarm in its own order, in another one, and by length; shifts in the first two."""
-    sides = [[*SentenceFile(REAL_TEXT / name).sentences()][:8000] for name in names.split()]
+    sides = [[*read_sentences(REAL_TEXT / name)][:8000] for name in names.split()]
     random = np.random.default_rng(0).permutation(len(sides[0]))
     for order in (range(len(random)), random, sorted(random, key=lambda row: len(sides[0][row]))):
         ordered = [[side[row] for row in order] for side in sides]

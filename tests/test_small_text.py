@@ -5,8 +5,6 @@ import math
 import random
 import re
 import shutil
-import subprocess
-import sys
 from collections import Counter
 
 import numpy as np
@@ -17,13 +15,12 @@ import tensorflow as tf
 import eval
 import inference
 import prepro
-from bleu import choose_tokenizer, empty_note
 from conftest import sample_pairs, write_corpus
 from helpers import parameters, run_main, saved_rows, scalars, vocabs_of
 from hparams import choose_vocab_size, make_hparams
 from ids import EOS, SPECIALS, RaggedIds
 from inference import LoadedModel, SearchDecoder, limit_note
-from processes import ROOT, forked_script
+from processes import forked_script
 from runtime.errors import InputError
 from train import count_epochs
 from vocab import WordVocab
@@ -174,13 +171,6 @@ def test_words_have_no_automatic_size():
 # Warnings ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "got, note", [([], ""), (["a", ""], ""), (["", " ", "a"], "2 of 3 translations are empty")]
-)
-def test_empty_translations_are_noticed(got, note):
-    assert empty_note(got) == note
-
-
 def test_a_warning_for_mostly_empty_translations(trained, monkeypatch, capsys, tmp_path):
     """The model predicts </S> as the first token."""
     import inference
@@ -222,37 +212,6 @@ def test_a_training_that_diverges_keeps_the_last_checkpoint(run, tmp_path):
     assert re.search(message, done.stderr), done.stderr
     assert saved_rows(logdir) == rows
     assert all(np.isfinite(array).all() for array in parameters(logdir).values())
-
-
-# The target's script ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "lang, line, tokenizer",
-    [
-        ("en", "A dog runs in 東京.", "13a"),
-        ("en", "我爱你，你爱我吗？", "zh"),
-        ("zh", "我爱你", "zh"),
-        ("en", "今朝彼女は新聞を読みました。", "char"),
-        ("ja", "ABC", "char"),
-        ("de", "สวัสดีชาวโลก", "char"),
-        ("en", "안녕 세상", "13a"),
-        ("en", "1 + 1 = 2", "13a"),
-    ],
-)
-def test_the_script_of_the_references_chooses_the_tokenizer(lang, line, tokenizer):
-    assert choose_tokenizer(lang, (line,)) == tokenizer
-
-
-def test_sacrebleu_warns_once_of_tokenized_text():
-    program = (
-        "import bleu, sacrebleu; lines = [f'line {i} .' for i in range(200)];"
-        " [sacrebleu.corpus_bleu(lines, [lines]) for _ in range(3)]"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stderr.count("forgot to detokenize") == 1
 
 
 # Lengths -----------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from paragraphs import Splitter
 from processes import ROOT, forked_script
 from runtime.errors import InputError
 from search import paper_penalty
-from text import SentenceFile
+from text import read_sentences
 from variable_names import variables_by_2017_name
 from vocab import SubwordVocab, load_vocabs
 
@@ -74,9 +74,7 @@ def test_the_first_subwords_are_the_specials_and_both_sides_share_a_model(flags,
 
 def test_encoded_text_is_decoded(flags, vocab):
     lines = [
-        line
-        for side in ("source", "target")
-        for line in SentenceFile(flags[f"{side}_train"]).sentences()
+        line for side in ("source", "target") for line in read_sentences(flags[f"{side}_train"])
     ]
     encoded = vocab.encode(lines)
     assert all(ids[-1] == EOS and UNK not in ids for ids in encoded)
@@ -146,7 +144,7 @@ def test_both_implementations_of_sentencepiece_agree(real_text, tmp_path, corpus
     vocab = SubwordVocab(tmp_path / "bpe.model")
     tokenizer = tensorflow_text().SentencepieceTokenizer(vocab.content, add_eos=True)
     for path in paths:
-        lines = list(SentenceFile(path).sentences())
+        lines = list(read_sentences(path))
         ours = RaggedIds.from_lists(vocab.encode(lines))
         theirs = tokenizer.tokenize(lines)
         np.testing.assert_array_equal(ours.splits, theirs.row_splits)
@@ -362,7 +360,7 @@ def test_eval_writes_plain_text_for_each_line(run, decoding):
     name = re.search(r"Full results: (.+)", done.stdout)[1]
     *records, summary = Path(name).read_text("utf-8").split("\n\n")
     sources, references = (
-        read_test_sentences(flags[f"{side}_test"])[1] for side in ("source", "target")
+        read_test_sentences(flags[f"{side}_test"]) for side in ("source", "target")
     )
     assert len(records) == len(sources) == 30
     for record, source, reference in zip(records, sources, references, strict=True):
@@ -375,7 +373,7 @@ def test_eval_writes_plain_text_for_each_line(run, decoding):
 @slow
 def test_a_sentence_longer_than_any_in_training_is_translated(run, tmp_path):
     flags, _ = run
-    long = " ".join(read_test_sentences(flags["source_test"])[1])
+    long = " ".join(read_test_sentences(flags["source_test"]))
     tests = write_corpus(tmp_path, [(long, "x"), ("kurz", "y")])
     names = {name: tests[name] for name in ("source_test", "target_test", "results")}
     done = forked_script("eval.py", logdir=flags["logdir"], **names)

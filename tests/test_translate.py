@@ -55,7 +55,7 @@ def test_each_input_line_gives_one_output_line(model):
 
 
 def test_translations_equal_those_of_eval(tiny, tmp_path):
-    lines = read_test_sentences(tiny["source_test"]).raw
+    lines = read_test_sentences(tiny["source_test"])
     run_main(eval, dict(logdir=tiny["logdir"], results=str(tmp_path), beam=2))
     (path,) = tmp_path.iterdir()
     found = re.findall(r"^- got: (.*)", path.read_text("utf-8"), re.MULTILINE)
@@ -294,7 +294,7 @@ def test_a_prefix_works_with_the_other_flags(trained, tmp_path):
 @slow
 def test_random_translations(trained):
     flags = trained("tiny")
-    text = "".join(f"{line}\n" for line in read_test_sentences(flags["source_test"]).raw).encode()
+    text = "".join(f"{line}\n" for line in read_test_sentences(flags["source_test"])).encode()
     drawn = dict(beam=1, temperature=1.0)
     one, again, other = (
         run_translate(flags, text, **drawn, **more)[0] for more in ({}, {}, dict(seed=1))
@@ -321,6 +321,6 @@ def test_a_picture_that_cannot_be_written_loses_no_translation(trained, tmp_path
         **paths,
     )
     assert done.returncode == 1 and "/dev/full: no space left on device" in done.stderr
-    count = len(read_test_sentences(flags["source_test"]).raw)
+    count = len(read_test_sentences(flags["source_test"]))
     for path in paths.values():
         assert len(path.read_text("utf-8").splitlines()) >= count

@@ -1,9 +1,7 @@
 """Files from someone else: they run no code, name no path to write to, and send no escape codes."""
 
-import contextlib
 import json
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +10,7 @@ import pytest
 import checkpoint
 import eval
 import train
-from helpers import latest, load, read_test_sentences, run_main
+from helpers import latest, load, run_main
 from hparams import hparams_path
 from runtime.errors import InputError
 from vocab import load_vocabs, save_vocabs
@@ -91,30 +89,3 @@ def test_the_vocabulary_that_was_loaded_is_saved(stranger):
     (stranger / "bpe.model").write_text("another")
     save_vocabs(vocabs, "st")
     assert (stranger / "bpe.model").read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    "text, sentences",
-    [
-        ("<seg>a&#10;b&#13;&#10; c</seg>", ["a b  c"]),
-        ("<seg>&amp;lt;</seg>", ["&lt;"]),
-        ("<seg>a</seg><!-- <seg>b</seg>\n --><seg>c</seg>", ["a", "c"]),
-        ("<seg><![CDATA[a < b && <c>]]></seg>", ["a < b && <c>"]),
-        ('<DOC><SEG ID="1">a</SEG></DOC>', ["a"]),
-        ("<seg><b>a</b> c</seg>", ["a c"]),
-        ("""<seg><![CDATA[don't say "no"]]></seg>""", ["""don't say "no\""""]),
-    ],
-)
-def test_segments_are_one_line_each(tmp_path, text, sentences):
-    (tmp_path / "test.xml").write_text(text)
-    assert read_test_sentences(tmp_path / "test.xml")[1] == sentences
-
-
-@pytest.mark.parametrize("unit", ["<", "<seg ", "<!--", "<![CDATA[", "<a> "])
-def test_no_markup_takes_more_than_linear_time(tmp_path, unit):
-    path = tmp_path / "test.xml"
-    path.write_text(f"<seg>a</seg><seg>{unit * 200_000}</seg>")
-    start = time.process_time()  # of this process: other programs do not count
-    with contextlib.suppress(InputError):
-        assert len(read_test_sentences(path)[1]) == 2
-    assert time.process_time() - start < 6  # about 0.3 s; quadratic time would be minutes

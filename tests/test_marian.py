@@ -1,4 +1,4 @@
-"""A training that starts from a Marian model in the format of Hugging Face transformers."""
+"""Marian models in the format of Hugging Face: read for a training, written, and read again."""
 
 import json
 import os
@@ -7,21 +7,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
+import prepro
 import train
 from conftest import sample_pairs, slow, write_corpus
-from helpers import load, run_main
-from hparams import load_hparams
-from ids import UNK
-from interop.pretrained import read_pretrained
+from data_load import encode_lines
+from helpers import ODD_LINES, load, read_test_sentences, run_main
+from hparams import load_hparams, make_hparams
+from ids import BOS, EOS, PAD, SPECIALS, UNK
+from inference import LoadedModel, Translator
+from interop.marian import json_files, read_pretrained, write
 from marian import LANGUAGES, Marian, ask_transformers, make_marian, needs_transformers, write_json
 from model import make_model
-from processes import forked_script
+from processes import ROOT
 from runtime.errors import InputError
+from search import suppress
+from vocab import SubwordVocab
 
 NO_CHANGE = dict(lr=1e-30, warmup_steps=0, num_epochs=1, batch_size=16)
 ODD = "Ⅻ ﬁnden „x“ ☃ €5"
+SAMPLE = str(ROOT / "docs" / "sample_model")
 
 
 @pytest.fixture(scope="module")
@@ -52,22 +59,6 @@ def restored(folder):
     return pretrained, model
 
 
-def marian_ids(folder, side, line):
-    """Split a line as transformers does: names of languages, then subwords, without its ids."""
-    import sentencepiece
-
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / f"{side}.spm"))
-    target_file = folder / "target_vocab.json"
-    apart = (
-        side == "target"
-        and not json.loads((folder / "config.json").read_text())["share_encoder_decoder_embeddings"]
-    )
-    vocab = json.loads((target_file if apart else folder / "vocab.json").read_text("utf-8"))
-    language = [name for name in LANGUAGES if line.startswith(name)]
-    pieces = language + processor.encode(line.removeprefix("".join(language)), out_type=str)
-    return [vocab.get(piece, vocab["<unk>"]) for piece in [*pieces, "</s>"]]
-
-
 def encode(vocab, line):
     (ids,) = vocab.encode(vocab.prepare([line]))
     return ids
@@ -77,13 +68,17 @@ def test_tokens_and_logits_are_those_of_marian(folder, texts):
     pretrained, model = restored(folder)
     marian, (source_side, target_side) = Marian(folder), pretrained.sides
     source, target = pretrained.vocabs
+    apart = marian.config["share_encoder_decoder_embeddings"] is False
     sources = texts[0][:20] + [f"{name} {texts[0][0]}" for name in LANGUAGES] + [ODD]
     targets = texts[1][:20] + texts[1][:2] + [ODD]
     rows, added = np.array(target_side.rows), np.array(target_side.added_bias)
     unknown = 0
     for line, translation in zip(sources, targets, strict=True):
         x, y = encode(source, line), encode(target, translation)
-        theirs = marian_ids(folder, "source", line), marian_ids(folder, "target", translation)
+        theirs = (
+            marian.ids("source.spm", "vocab.json", line),
+            marian.ids("target.spm", "target_vocab.json" if apart else "vocab.json", translation),
+        )
         assert ([source_side.rows[i] for i in x], [rows[i] for i in y]) == theirs
         unknown += theirs[0].count(1)
         expected = marian.logits(*theirs)
@@ -127,37 +122,53 @@ def test_training_starts_with_its_parameters(texts, joint, tmp_path, capsys):
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
-@slow
-@pytest.mark.parametrize("activation", ["swish", "relu"])
-def test_what_is_exported_is_read_again(texts, tmp_path, activation):
-    make_marian(tmp_path / "marian", texts, activation=activation)
-    flags = started(tmp_path / "marian", tmp_path, lr=0.01)
-    run_main(train, flags)
-    output = tmp_path / "exported"
-    done = forked_script("export.py", logdir=flags["logdir"], format="huggingface", output=output)
-    assert done.returncode == 0, done.stderr
-    loaded = load(dict(logdir=flags["logdir"]))
-    pretrained, model = restored(output)
-    for got, expected in zip(model.get_weights(), loaded.model.get_weights(), strict=True):
-        if got.ndim == 1 and len(got) == len(loaded.vocabs[0]):
-            got[0] = expected[0]  # the bias of <PAD>
-        np.testing.assert_allclose(got, expected, atol=1e-7)
-    for got, expected in zip(pretrained.vocabs, loaded.vocabs, strict=True):
-        assert got.content == expected.content
+def test_what_is_written_is_read_again(texts, tmp_path):
+    make_marian(tmp_path / "swish", texts)
+    make_marian(tmp_path / "relu", texts, activation="relu")
+    models = [restored(tmp_path / name) for name in ("swish", "relu")]
+    loaded = [LoadedModel([], own.hp, model, own.vocabs) for own, model in models]
+    for number, own in enumerate([*loaded, load(dict(logdir=SAMPLE))]):
+        output = tmp_path / str(number)
+        output.mkdir()
+        write(own, output)
+        tables = {"model.shared.weight", "lm_head.weight", "model.encoder.embed_tokens.weight"}
+        assert tables & load_file(output / "model.safetensors").keys() == {"model.shared.weight"}
+        pretrained, model = restored(output)
+        assert [v.tokens() for v in own.vocabs] == [v.tokens() for v in pretrained.vocabs]
+        x, y = (np.array([encode(own.vocabs[0], line)]) for line in texts[0][:2])
+        expected = own.model(x, y)[..., 1:]  # without <PAD>
+        np.testing.assert_allclose(model(x, y)[..., 1:], expected, atol=1e-4)
 
 
-@slow
-def test_models_of_this_project_are_read_again(trained, tmp_path):
-    flags = trained("tiny", positions="paired_sinusoid", normalization="post")
-    more = dict(logdir=flags["logdir"], average_checkpoints=1)
-    done = forked_script("export.py", **more, format="huggingface", output=tmp_path / "out")
-    assert done.returncode == 0, done.stderr
-    loaded = load(more)
-    pretrained, model = restored(tmp_path / "out")
-    line = sample_pairs(1)[0][0]
-    (x, y) = (np.array([encode(vocab, line)]) for vocab in loaded.vocabs)
-    np.testing.assert_allclose(model(x, y)[..., 1:], loaded.model(x, y)[..., 1:], atol=1e-4)
-    assert [*map(len, pretrained.vocabs)] == [*map(len, loaded.vocabs)]
+def test_the_files_in_json():
+    marian = dict(dropout_on="sublayers", dropout_rate=0.2, ffn_dropout=0.4, decoder_blocks=2)
+    hp = make_hparams(dict(recipe="tiny") | marian | dict(attention_dropout=0.3))
+    files = json_files(hp, [*SPECIALS, "a"])
+    config, search, tokenizer = (
+        files[name] for name in ("config.json", "generation_config.json", "tokenizer_config.json")
+    )
+    assert files["vocab.json"] == {**{token: i for i, token in enumerate(SPECIALS)}, "a": 4}
+    assert config["vocab_size"] == config["decoder_vocab_size"] == 5
+    assert [config["encoder_layers"], config["decoder_layers"]] == [4, 2]
+    assert config["max_position_embeddings"] == 1 + hp.max_output_tokens(hp.max_input_tokens)
+    names = ("dropout", "attention_dropout", "activation_dropout")
+    assert [config[name] for name in names] == [0.2, 0.3, 0.4]
+    other = json_files(make_hparams(dict(recipe="tiny", dropout_on="both")), [])["config.json"]
+    assert [other["attention_dropout"], other["decoder_layers"]] == [0.2, 4]
+    for ids in (config, search):
+        assert [ids["decoder_start_token_id"], ids["eos_token_id"]] == [BOS, EOS]
+    assert search["num_beams"] == 5 and search["early_stopping"] is True
+    assert search["bad_words_ids"] == [[PAD], [UNK]]
+    assert (tokenizer["source_lang"], tokenizer["target_lang"]) == ("de", "en")
+
+
+def test_symbols_are_refused(tmp_path):
+    flags = write_corpus(tmp_path, sample_pairs(90)) | dict(recipe="tiny", vocab_size=200)
+    run_main(prepro, flags | dict(symbols=">>de<<"))
+    vocab = SubwordVocab(Path(flags["preprocessed"]) / "bpe.model")
+    loaded = load(dict(logdir=SAMPLE))._replace(vocabs=(vocab, vocab))
+    with pytest.raises(InputError, match="bpe.model: has the symbol >>de<<, .* --format"):
+        write(loaded, tmp_path / "out")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -225,7 +236,7 @@ FOLDERS = {
     "no target text": (lambda folder: (folder / "target.spm").unlink(), "target.spm"),
     "no vocabulary": (lambda folder: (folder / "vocab.json").unlink(), "vocab.json"),
     "no sentencepiece": (lambda folder: (folder / "source.spm").write_bytes(b"\xff"), "no Marian"),
-    "pickled": (only_pickled, "no such file. Name the folder"),
+    "pickled": (only_pickled, "no such file. Name the folder .* save_pretrained"),
     "cut off": (lambda folder: os.truncate(folder / "model.safetensors", 5000), "does not fit"),
     "a layer more": (change_json("config.json", encoder_layers=3), "layers.2"),
     "another size": (change_json("config.json", d_model=24), "does not fit"),
@@ -238,14 +249,6 @@ def test_a_folder_that_does_not_fit_is_refused(copied, change, problem):
     change(copied)
     with pytest.raises(InputError, match=problem):
         restored(copied)
-
-
-def test_the_refusal_as_a_user_sees_it(copied, tmp_path):
-    only_pickled(copied)
-    flags = started(copied, tmp_path)
-    done = forked_script("train.py", **flags)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "save_pretrained" in done.stderr
 
 
 def test_files_that_are_not_read_do_not_matter(copied):
@@ -282,22 +285,28 @@ def test_its_languages(copied):
 
 # The class itself ----------------------------------------------------------------
 
-
 CLIENT = """
 import json, sys
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-folder, lines = json.load(sys.stdin)
-tokenizer = AutoTokenizer.from_pretrained(folder)
-model = AutoModelForSeq2SeqLM.from_pretrained(folder)
-model.save_pretrained(folder + "_again")
-answers = []
-for source, target in lines:
+path, pairs, lines, limits = json.load(sys.stdin)
+tokenizer = AutoTokenizer.from_pretrained(path)
+model = AutoModelForSeq2SeqLM.from_pretrained(path)
+tokenizer.save_pretrained(path + "_again")
+model.save_pretrained(path + "_again")
+tokens, logits, texts = [], [], []
+for source, target in pairs:
     x, y = tokenizer(source)["input_ids"], tokenizer(text_target=target)["input_ids"]
     start = [model.config.decoder_start_token_id]
     inputs = dict(input_ids=torch.tensor([x]), decoder_input_ids=torch.tensor([start + y[:-1]]))
-    answers.append([x, y, model(**inputs).logits[0].tolist()])
-json.dump(answers, sys.stdout)
+    tokens.append([x, y])
+    logits.append(model(**inputs).logits[0].tolist())
+for line, limit in zip(lines, limits):
+    output = model.generate(**tokenizer(line, return_tensors="pt"), max_length=limit)
+    texts.append(tokenizer.decode(output[0], skip_special_tokens=True))
+batch = tokenizer(lines, return_tensors="pt", padding=True)
+together = tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
+json.dump([tokens, logits, texts, together], sys.stdout)
 """
 
 
@@ -305,16 +314,47 @@ json.dump(answers, sys.stdout)
 def test_transformers_has_the_same_tokens_and_logits(folder, texts):
     lines = [*zip(*(side[:20] for side in texts), strict=True), (ODD, ODD)]
     lines += [(f"{LANGUAGES[0]} {texts[0][0]}", texts[1][0])]
-    answers = ask_transformers(CLIENT, str(folder), lines)
+    tokens, logits, *_ = ask_transformers(CLIENT, str(folder), lines, lines[0][:1], [20])
     again = Path(f"{folder}_again")  # as the newest release writes it
     for name in ("config.json", "model.safetensors"):
         shutil.copy(again / name, folder / name)
     pretrained, model = restored(folder)
     source_side, target_side = pretrained.sides
     rows, added = np.array(target_side.rows), np.array(target_side.added_bias)
-    for line, (x, y, logits) in zip(lines, answers, strict=True):
+    for line, (x, y), theirs in zip(lines, tokens, logits, strict=True):
         ids = [encode(vocab, text) for vocab, text in zip(pretrained.vocabs, line, strict=True)]
         assert [source_side.rows[i] for i in ids[0]] == x
         assert [target_side.rows[i] for i in ids[1]] == y
         got = model(*(np.array([side]) for side in ids))[0].numpy()
-        np.testing.assert_allclose(got, np.array(logits)[:, rows] + added, atol=1e-3)
+        np.testing.assert_allclose(got, np.array(theirs)[:, rows] + added, atol=1e-3)
+
+
+@needs_transformers
+@slow
+@pytest.mark.parametrize("recipe", ["updated", "paper", "tiny"])
+def test_transformers_translates_what_is_exported(trained, tmp_path, recipe):
+    flags = trained(recipe, positions="paired_sinusoid", normalization="post")
+    loaded = load(dict(logdir=flags["logdir"], average_checkpoints=1, beam=1))
+    _, hp, model, (vocab, _) = loaded
+    path = tmp_path / "model"
+    path.mkdir()
+    write(loaded, path)
+    lines = read_test_sentences(flags["source_test"])
+    odd_lines = (line.strip("\ufeff\r").replace("\0", "") for line in ODD_LINES)
+    lines += [line for line in odd_lines if line.strip()]
+    rows = encode_lines(lines, vocab, hp)[0]
+    limits = [1 + int(hp.max_output_tokens(len(row))) for row in rows]  # the <S> counts
+    pairs = [(line, line) for line in lines]  # any ids can serve as a translation
+    answer = ask_transformers(CLIENT, str(path), pairs, lines, limits)
+    assert ask_transformers(CLIENT, f"{path}_again", pairs, lines, limits) == answer
+    tokens, logits, texts, together = answer
+    assert [x for x, _ in tokens] == [row.tolist() for row in rows]
+    assert texts == [translation.text for translation in Translator(loaded)(lines)]
+    assert all(long.startswith(short) for long, short in zip(together, texts, strict=True))
+    assert len(set(texts)) > 5
+    for row, theirs in zip(rows, logits, strict=True):
+        ours, theirs = (
+            tf.nn.log_softmax(suppress(tf.constant(values, tf.float32), [PAD]))[..., 1:]
+            for values in (model(row[None], row[None])[0], theirs)
+        )
+        np.testing.assert_allclose(ours, theirs, atol=1e-3)

@@ -1,0 +1,178 @@
+"""Write the text of a file as lines: a file for each side, with a sentence on each line.
+
+    python corpora/convert.py my.tsv my.de my.en --sides 1,3
+    python corpora/convert.py my.csv my.de my.en
+    python corpora/convert.py my.tmx my.de my.en --sides de,en
+    python corpora/convert.py newstest.xml test.de test.en other.en --sides src,ref,ref
+    python corpora/convert.py latin.txt utf8.txt --encoding latin-1
+
+The name of the file tells its format, also before .gz: a table (.tsv, .csv), a translation memory
+(.tmx), the segments of WMT and IWSLT (.xml, .sgm, .sgml), else lines. Sides are columns, languages,
+or src, ref and hyp. A side that is named twice has several references, or variants in a unit: the
+second file gets the second one, or the first one again if there are no more. Units that lack a side
+are left out, and counted.
+"""
+
+import contextlib
+import csv
+import io
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import regex
+
+from runtime.cli import run_script
+from runtime.errors import InputError
+from runtime.files import new_file
+from runtime.flags import Parser, expand_path
+from text import open_unpacked
+
+SIDES = dict(srcset="src", refset="ref", tstset="hyp", src="src", ref="ref", hyp="hyp")
+CODES = ("bpt", "ept", "it", "ph", "ut")  # elements of TMX that hold the codes of another format
+LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+BARE_AMPERSAND = regex.compile(r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]+|#x[0-9a-fA-F]+);)")
+
+# A unit is a list of pairs: the name of a side, and its text.
+
+
+def read_table(rows):
+    """Yield the units of a table. The sides are the numbers of the columns."""
+    for row in rows:
+        yield [(str(number), cell) for number, cell in enumerate(row, 1)]
+
+
+def read_tmx(file):
+    """Yield the units of a translation memory. The sides are the languages."""
+    events = ElementTree.iterparse(file, ["start", "end"])
+    _, root = next(events)
+    for event, unit in events:
+        if event == "end" and unit.tag == "tu":
+            for code in [code for name in CODES for code in unit.iter(name)]:
+                code.text = None
+            yield [*map(read_variant, unit.iter("tuv"))]
+            root.clear()
+
+
+def read_variant(variant) -> tuple[str, str]:
+    """Return the language and the text of a variant in a unit of TMX."""
+    return (variant.get(LANG) or variant.get("lang", "")).lower(), "".join(variant.itertext())
+
+
+class Segments(HTMLParser):
+    """Collects the <seg> of WMT and IWSLT, which need not be well-formed XML.
+
+    Attributes:
+      units: by document and segment, so that sides in another order fit together. Each text is a
+        list of its parts.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.units, self.side, self.document, self.text = {}, "", "", []
+
+    def handle_starttag(self, tag, attrs):
+        """Read the beginning of an element."""
+        attributes = dict(attrs)
+        if tag in SIDES:
+            self.side = SIDES[tag]
+        elif tag == "doc":
+            self.document = attributes.get("docid") or attributes.get("id")
+        elif tag == "seg":
+            key, self.text = (self.document, attributes.get("id") or self.getpos()), []
+            self.units.setdefault(key, []).append((self.side, self.text))
+
+    def handle_endtag(self, tag):
+        """Read the end of an element. What follows a </seg> is no text of it."""
+        if tag == "seg":
+            self.text = []
+
+    def handle_data(self, data):
+        """Read text."""
+        self.text.append(data)
+
+
+def read_segments(text):
+    """Yield the units of XML or SGML. The sides are src, ref and hyp."""
+    parser = Segments()
+    parser.feed(BARE_AMPERSAND.sub("&amp;", text))
+    parser.close()
+    for unit in parser.units.values():
+        yield [(side, "".join(parts)) for side, parts in unit]
+
+
+def read_units(path, encoding):
+    """Yield the units of a file, in the format that its name tells."""
+    suffix = Path(path.removesuffix(".gz")).suffix.lower()
+    try:
+        with open_unpacked(path) as file:
+            lines = io.TextIOWrapper(file, encoding, newline="\n")
+            if suffix == ".tmx":
+                yield from read_tmx(file)
+            elif suffix in (".xml", ".sgm", ".sgml"):
+                yield from read_segments(lines.read())
+            elif suffix == ".csv":
+                yield from read_table(csv.reader(lines))
+            elif suffix == ".tsv":
+                yield from read_table(line.split("\t") for line in lines)
+            else:
+                yield from read_table([line] for line in lines)
+    except (ElementTree.ParseError, csv.Error, UnicodeError, LookupError) as error:
+        raise InputError(
+            f"{path}: cannot be read ({error}). Correct it, or name its --encoding"
+        ) from None
+
+
+def pick(unit, sides) -> list[str]:
+    """Return the texts of the sides in a unit, or an empty list if it lacks one.
+
+    >>> pick([("de-at", "a"), ("en", "b"), ("en", "c")], ["de", "en", "en", "en"])
+    ['a', 'b', 'c', 'b']
+    """
+    texts = []
+    for i, side in enumerate(sides):
+        found = [text for name, text in unit if f"{name}-".startswith(f"{side}-")]
+        texts += (found[sides[:i].count(side) :] or found)[:1]
+    return texts if len(texts) == len(sides) else []
+
+
+def main(args):
+    """Write the sides of a file to new files."""
+    sides = args.sides.lower().split(",")[: len(args.outputs)]
+    unit, num_lines, num_left = [], 0, 0
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(new_file(path)) for path in args.outputs]
+        for unit in read_units(args.input, args.encoding):
+            texts = pick(unit, sides)
+            num_lines, num_left = num_lines + bool(texts), num_left + (not texts)
+            for file, text in zip(files, texts, strict=bool(texts)):
+                file.write(f"{' '.join(text.split())}\n")
+        if not num_lines:
+            raise InputError(
+                f"{args.input}: no unit has the sides {', '.join(sides)}. The last one has"
+                f" {', '.join(side for side, _ in unit) or 'none'}. Choose others with --sides"
+            )
+    print(f"{', '.join(args.outputs)}: {num_lines:,} lines")
+    if num_left:
+        print(f"Left out: {num_left:,} units without {' or '.join(dict.fromkeys(sides))}")
+
+
+def parse_args():
+    """Parse the command line."""
+    parser = Parser(description=__doc__)
+    parser.add_argument("input", type=expand_path, help="the file to read")
+    parser.add_argument("outputs", nargs="+", type=expand_path, help="new files, one for each side")
+    parser.add_argument("--sides", default="1,2,3,4", help="default: %(default)s, the columns")
+    help_text = "of all formats but TMX, which names its own; default: %(default)s"
+    parser.add_argument("--encoding", default="utf-8-sig", help=help_text)
+    args = parser.parse_args()
+    if len(args.sides.split(",")) < len(args.outputs):
+        parser.error(f"--sides {args.sides}: {len(args.outputs)} files need as many sides")
+    return args
+
+
+if __name__ == "__main__":
+    run_script(main, parse_args())
