@@ -33,7 +33,6 @@ class Row(NamedTuple):
     dev: str = ""  # digest of the development set, if there is one
     metric: str = ""  # of the score
     score: float | None = None  # on the development set; None if it was not evaluated
-    by_time: bool = False  # saved after some minutes, or at a signal; the next one replaces it
 
     @property
     def name(self) -> str:
@@ -61,7 +60,8 @@ def read_rows(logdir) -> list[Row]:
     if not path.is_file():
         return []
     try:
-        rows = [Row(**row) for row in json.loads(path.read_text("utf-8"))["checkpoints"]]
+        listed = json.loads(path.read_text("utf-8"))["checkpoints"]
+        rows = [Row(**{name: row[name] for name in Row._fields if name in row}) for row in listed]
         return sorted(rows, key=lambda row: (row.step, row.name))  # a name needs two numbers
     except (OSError, KeyError, TypeError, ValueError):
         raise InputError(
@@ -74,11 +74,15 @@ def existing(logdir, rows) -> list[Row]:
     return [row for row in rows if path_of(logdir, row).exists()]
 
 
-def best_row(rows) -> Row | None:
-    """Return the row with the best score with the last metric and development set."""
+def scored_rows(rows) -> list[Row]:
+    """Return the rows with a score of the last metric and development set."""
     scored = [row for row in rows if row.score is not None]
-    same = [row for row in scored if (row.metric, row.dev) == (scored[-1].metric, scored[-1].dev)]
-    return max(same, key=lambda row: row.score, default=None)
+    return [row for row in scored if (row.metric, row.dev) == (scored[-1].metric, scored[-1].dev)]
+
+
+def best_row(rows) -> Row | None:
+    """Return the first of the `scored_rows` with the best score."""
+    return max(scored_rows(rows), key=lambda row: row.score, default=None)
 
 
 # Saving ------------------------------------------------------------------------
@@ -89,7 +93,7 @@ def save(logdir, rows, arrays, keep=5) -> list[Row]:
 
     The `keep` newest ends of epochs stay (the 2017 code kept 5), and the one with the best score.
     Checkpoints that were evaluated count as ends of epochs. Within an epoch, the two newest others
-    stay; one that was saved by time stays until the next one.
+    stay.
 
     Args:
       rows: the checkpoints of the training, oldest first.
@@ -107,7 +111,7 @@ def save(logdir, rows, arrays, keep=5) -> list[Row]:
     present = existing(logdir, rows)
     kept = [row for row in present if row.is_milestone][-keep:] + [newest, best_row(present)]
     if not newest.epoch_done:
-        kept += [row for row in present if not (row.is_milestone or row.by_time)][-2:]
+        kept += [row for row in present if not row.is_milestone][-2:]
     listed = [row for row in rows if row in kept or row.score is not None]
     content = dict(checkpoints=[row._asdict() for row in listed])
     atomic_write(Path(logdir) / RUN_FILE, json.dumps(content, indent=2) + "\n")
@@ -164,21 +168,18 @@ def load_model_weights(logdir, best=False, count=1):
     if not rows:
         raise InputError(f"{logdir}: holds no checkpoint. Train a model, or name its folder")
     present = existing(logdir, rows)
+    used = [row for row in present if row.score is not None or not row.dev] or rows
     if best:
-        row = best_row(present)
-        if row is None:
-            raise InputError(
-                f"{logdir}: holds no checkpoint with a dev score. Train with --source_dev and"
-                " --target_dev, or leave --best out"
-            )
-        return [path_of(logdir, row)], weights_of(load(path_of(logdir, row)))
-    complete = [row for row in present if row.score is not None or not row.dev]
-    rows, arrays = load_newest(logdir, complete or rows)
-    newest = rows[-1]
-    recent = [row for row in rows[:-1] if newest.step - row.step < RECENT_SHARE * newest.step]
-    earlier = [row for row in recent if row.is_milestone and row in present]
-    members = [*earlier[-count:], newest][-count:]
-    paths = [path_of(logdir, row) for row in members]
+        used = scored_rows(present) and [best_row(present)]
+    if not used:
+        raise InputError(
+            f"{logdir}: holds no checkpoint with a dev score. Train with --source_dev and"
+            " --target_dev, or leave --best out"
+        )
+    (*earlier, newest), arrays = load_newest(logdir, used)
+    recent = [row for row in earlier if newest.step - row.step < RECENT_SHARE * newest.step]
+    recent = [row for row in existing(logdir, recent) if row.is_milestone]
+    paths = [path_of(logdir, row) for row in (*recent, newest)][-count:]
     parts = [weights_of(part) for part in (*map(load, paths[:-1]), arrays)]
     return paths, {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
 

@@ -112,10 +112,9 @@ class GradientSum:
 
     Args:
       variables: the parameters, in the order of their gradients.
-      num_metrics: how many metrics are summed.
     """
 
-    def __init__(self, variables, num_metrics):
+    def __init__(self, variables):
         def zeros(shape):
             return tf.Variable(
                 tf.zeros(shape),
@@ -125,7 +124,7 @@ class GradientSum:
             )
 
         self.gradients = [zeros(variable.shape) for variable in variables]
-        self.metrics = zeros([num_metrics])
+        self.metrics = zeros([3])  # those of StepMetrics
 
     def add(self, gradients, metrics):
         """Add the gradients and the metrics, each (), of a batch."""
@@ -134,7 +133,7 @@ class GradientSum:
         self.metrics.assign_add(tf.stack(metrics))
 
     def pop(self):
-        """Return the sums, (list of tensors, (num_metrics,)), and set them to zero."""
+        """Return the sums, (list of tensors, (3,)), and set them to zero."""
         sums = [total.read_value() for total in (*self.gradients, self.metrics)]
         for total in (*self.gradients, self.metrics):
             total.assign(tf.zeros_like(total))

@@ -3,12 +3,14 @@
 If it is stopped or killed, the same command resumes from the last checkpoint."""
 
 import contextlib
+import hashlib
+import math
 import os
-import re
+import sys
 import time
 
-from checkpoint import read_rows
-from hparams import Hyperparams, hparams_path, load_hparams, make_hparams, save_hparams
+import checkpoint
+from hparams import FIELDS, Hyperparams, hparams_path, load_hparams, make_hparams, save_hparams
 from runtime.flags import NONE, parse_flags
 
 START_SECONDS = time.monotonic()  # --minutes counts from here
@@ -17,7 +19,7 @@ START_SECONDS = time.monotonic()  # --minutes counts from here
 def choose_hparams(given):
     """The hyperparameters of a training, and those of the model of ours that it starts from."""
     logdir, folder = given.get("logdir", Hyperparams.logdir), given.get("start_from", NONE)
-    if read_rows(logdir):
+    if checkpoint.read_rows(logdir):
         return load_hparams(given), None
     if folder == NONE or not hparams_path(folder).exists():
         return make_hparams(given), None
@@ -29,52 +31,291 @@ def choose_hparams(given):
 if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
     given = parse_flags(__doc__, hparams=Hyperparams, check=choose_hparams)
 
+import keras
+import numpy as np
 import tensorflow as tf
+from tqdm import tqdm
 
-from checkpoint import assign, load_model_weights
-from data_load import load_test_data, load_train_data
+from bleu import LITTLE_LEARNED_HINT, METRICS, corpus_score, empty_note
+from data_load import get_batch_data, load_test_data, load_train_data, pairs_of_epoch
+from inference import LoadedModel, SearchDecoder, decoding_batches
 from interop.marian import read_pretrained
+from model import make_model
 from monitor import summaries
+from optimizer import GradientSum, learning_rate, make_optimizer
 from runtime.cli import run_script
+from runtime.errors import InputError
 from runtime.files import lock_logdir
 from runtime.signals import SignalGuard
-from runtime.workers import make_strategy
-from trainer import Trainer
+from runtime.workers import check_same_settings, first_workers, make_strategy
+from training_step import make_accumulate_step, make_loss_fn, make_train_step
 from variable_names import variables_by_2017_name
 from vocab import load_vocabs, save_vocabs
 
-# The step is in training_step.py, the loop in trainer.py, which also says why it is not Model.fit.
+ENOUGH_STEPS_PER_EPOCH = 300  # with so many, num_epochs 0 is 20
+TIMED_STEPS = 2500  # a training of some minutes has the warm-up of one with so many steps
+SUMMARY_STEPS = 10  # steps between two points of TensorBoard's curves
+SAVE_SECONDS = 600  # the longest time without a checkpoint
 
 
-def start(given, strategy):
-    """Resume the training in `logdir`, or start from another model or from random parameters.
+class Training:
+    """A training: the text, the model, the optimizer, and how far it has come.
+
+    Why the loop is not Keras's `fit`: `fit` averages the loss of each device over its own tokens,
+    cannot resume exactly in mid-epoch, and fails with several workers (keras issues 20585, 20329).
 
     Args:
-      given: dict, the flags of the command line.
+      data: SentencePairs, the training text.
+      dev: EvalSet, the development set, or None.
       strategy: tf.distribute.Strategy.
-
-    Returns:
-      Trainer.
     """
-    folder = given.get("start_from", NONE)
+
+    def __init__(self, hp, vocabs, data, dev=None, strategy=None):
+        # Another model before it would change the names of layers. The order in which TensorFlow
+        # adds gradients follows names, and a resumed run would round differently.
+        keras.backend.clear_session()
+        keras.utils.set_random_seed(hp.seed)
+        self.hp, self.vocabs, self.data, self.dev = hp, vocabs, data, dev
+        self.digests = digest_of_batches(data, hp), dev.digest() if dev else ""
+        self.strategy = strategy or tf.distribute.get_strategy()
+        self.is_first = self.strategy.extended.should_checkpoint  # of several workers
+        settings = {n: getattr(hp, n) for n, f in FIELDS.items() if f.metadata["group"] != "data"}
+        check_same_settings(self.strategy, settings | dict(texts=self.digests))
+
+        with self.strategy.scope():
+            self.model = make_model(hp, *map(len, vocabs))
+            self.optimizer = make_optimizer(hp)
+            self.optimizer.build(self.model.trainable_variables)
+            sums = GradientSum(self.model.trainable_variables) if hp.accumulate > 1 else None
+        self.train_step = make_train_step(self.strategy, self.model, self.optimizer, hp, sums)
+        self.accumulate_step = make_accumulate_step(self.strategy, self.model, hp, sums)
+        self.loss_fn = make_loss_fn(self.model, hp.label_smoothing)  # of the development set
+        greedy = LoadedModel([], hp, self.model, vocabs).with_hp(beam=1, temperature=0.0)
+        self.decode = SearchDecoder(greedy, show_progress=True)
+        self.rows = []  # the checkpoints so far, oldest first
+        self.epoch, self.step, self.epoch_done = 1, 0, False
+        self.sums = np.zeros(3)  # of the current epoch: steps, mean_loss, acc
+        self.seconds, self.start_seconds = 0.0, START_SECONDS  # of training in all runs
+        self.save_seconds = self.log_seconds = time.monotonic()
+        _, batches = get_batch_data(pairs_of_epoch(data, vocabs, hp, 1), hp, 1)
+        steps = math.ceil(batches / hp.accumulate)
+        self.num_epochs = count_epochs(hp, steps)
+        most_steps = min(hp.max_steps or math.inf, self.num_epochs * steps)
+        self.total_steps = TIMED_STEPS if hp.minutes else most_steps
+        kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+        devices = f"{self.strategy.num_replicas_in_sync} {kind}"
+        length = f"{hp.minutes:g} minutes" if hp.minutes else f"{most_steps} steps"
+        print(f"{self.model.count_params():,} parameters on {devices}, {length}, {steps} per epoch")
+        print("Building the graph of a step takes some seconds", flush=True)
+
+    # Where it stands ---------------------------------------------------------------
+
+    @property
+    def progress(self) -> float:
+        """The share of the training that is done: of its minutes, or of its steps."""
+        minutes = self.hp.minutes
+        return self.seconds / (60 * minutes) if minutes else self.step / self.total_steps
+
+    @property
+    def is_tired(self) -> bool:
+        """Whether none of the last `patience` evaluations was better than those before."""
+        if not self.hp.patience:
+            return False
+        best = checkpoint.best_row(self.rows)
+        later = [row for row in checkpoint.scored_rows(self.rows) if row.step > best.step]
+        return len(later) >= self.hp.patience
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to train."""
+        is_after_last = self.epoch > self.num_epochs or 0 < self.hp.max_steps <= self.step
+        return is_after_last or self.is_tired or self.hp.minutes > 0 and self.progress >= 1
+
+    @property
+    def path(self):
+        """The last checkpoint, or None."""
+        return checkpoint.path_of(self.hp.logdir, self.rows[-1]) if self.rows else None
+
+    def variables(self) -> dict:
+        """The variables of a checkpoint, by name."""
+        named = {f"weights/{name}": v for name, v in variables_by_2017_name(self.model).items()}
+        named |= {f"optimizer/{i}": v for i, v in enumerate(self.optimizer.variables)}
+        return named | {f"dropout/{i}": v for i, v in enumerate(self.model.non_trainable_variables)}
+
+    def resume(self, rows):
+        """Continue after the newest of these checkpoints that is not damaged."""
+        self.rows, arrays = checkpoint.load_newest(self.hp.logdir, rows)
+        row = self.rows[-1]
+        checkpoint.assign(self.variables(), arrays, self.path)
+        self.epoch, self.step, self.sums = row.epoch, row.step, np.array(row.sums)
+        self.seconds, self.start_seconds = row.seconds, self.start_seconds - row.seconds
+        if row.epoch_done:
+            self.begin_epoch(row.epoch + 1)
+        elif row.text != self.digests[0]:
+            raise InputError(
+                f"{self.path}: the text, or a flag that its batches depend on, has changed since"
+                " this was saved in mid-epoch. Restore it, or use a new --logdir"
+            )
+        print(f"Resuming from {self.path}")
+
+    def begin_epoch(self, epoch):
+        """Go on with the first batch of an epoch."""
+        self.epoch, self.epoch_done, self.sums = epoch, False, np.zeros(3)
+
+    # The loop ------------------------------------------------------------------------
+
+    def train(self, guard):
+        """Train to the end. If `guard` notes a signal, save, and raise KeyboardInterrupt."""
+        hp, pending = self.hp, []  # StepMetrics; reading them would wait for their steps
+        while not self.is_over:
+            for (x, y), is_update in self.batches():
+                if not is_update:
+                    self.accumulate_step(x, y)
+                    continue
+                self.step, self.seconds = self.step + 1, time.monotonic() - self.start_seconds
+                if hp.minutes:  # all workers end at the same step
+                    self.seconds = first_workers(self.strategy, self.seconds)
+                rate = learning_rate(hp, self.step, self.progress, self.total_steps)
+                self.optimizer.learning_rate.assign(rate)
+                pending.append(self.train_step(x, y))
+
+                stops = self.is_first and guard.signal is not None
+                evaluates = self.epoch_done or self.is_over or self.is_every(hp.dev_steps)
+                is_late = time.monotonic() - self.save_seconds > SAVE_SECONDS
+                saves = evaluates or stops or is_late or self.is_every(hp.save_steps)
+                if saves or self.is_every(SUMMARY_STEPS):
+                    self.log(pending, rate)
+                if saves:
+                    self.save(evaluates)
+                    self.save_seconds = self.log_seconds = time.monotonic()
+                if stops:
+                    message = f"stopped after step {self.step}. {self.path}"
+                    raise KeyboardInterrupt(guard.signal, f"{message}: the same command resumes")
+                if self.is_over:
+                    return
+            self.begin_epoch(self.epoch + 1)
+
+    def batches(self):
+        """Yield the batches that are left of an epoch, and whether each completes a step."""
+        hp, done = self.hp, int(self.sums[0]) * self.hp.accumulate
+        data = pairs_of_epoch(self.data, self.vocabs, hp, self.epoch)
+        batches, total = get_batch_data(data, hp, self.epoch, done, self.strategy)
+        of_all = f"/{self.num_epochs}" if self.num_epochs < math.inf else ""
+        settings = dict(total=total, initial=done, leave=False, mininterval=1, unit="b")
+        with tqdm(batches, f"epoch {self.epoch}{of_all}", **settings) as self.bar:
+            for number, batch in enumerate(self.bar, done + 1):
+                self.epoch_done = number == total
+                yield batch, number % hp.accumulate == 0 or self.epoch_done
+
+    def is_every(self, steps) -> bool:
+        """Whether this is one of every so many steps; 0: none is."""
+        return steps > 0 and self.step % steps == 0
+
+    def log(self, pending, rate):
+        """Read the metrics of the last steps, which waits for them, and write points of curves."""
+        loss, acc, num_targets = np.array(pending, np.float64).T  # (steps,)
+        pending.clear()
+        self.sums += len(loss), loss.sum(), acc.sum()
+        if not loss.mean() < 3 * math.log(len(self.vocabs[1])) + 10:  # or it is NaN
+            raise self.diverged_error(f"mean_loss is {loss[-1]:.3g} at step {self.step}")
+        before, self.log_seconds = self.log_seconds, time.monotonic()
+        summaries.write_scalars(
+            self.step,
+            mean_loss=loss[-1],
+            acc=acc[-1],
+            lr=rate,
+            gradient_norm=self.optimizer.gradient_norm(),
+            tokens_per_second=num_targets.sum() / (self.log_seconds - before),
+        )
+        minutes = max(0, math.ceil(self.seconds * (1 / self.progress - 1) / 60))
+        report = f"mean_loss {loss[-1]:.3f} acc {acc[-1]:.3f}, {minutes} min left"
+        self.bar.set_postfix_str(report, refresh=False)
+
+    def diverged_error(self, problem) -> InputError:
+        """Make the error to raise if training cannot continue."""
+        last = f"The last good checkpoint is {self.path}" if self.path else "No checkpoint is saved"
+        remedy = "Use a new --logdir, and a lower --lr or more --warmup_steps"
+        return InputError(f"{problem}. {last}. {remedy}")
+
+    # Evaluating and saving -----------------------------------------------------------
+
+    def save(self, evaluates):
+        """Save a checkpoint; if it `evaluates`, with the score of the development set."""
+        arrays = {name: np.asarray(variable) for name, variable in self.variables().items()}
+        for name, array in arrays.items():
+            if not np.isfinite(array).all():  # the loss was computed before the update
+                raise self.diverged_error(f"{name} is not finite after step {self.step}")
+        score, report = self.evaluate() if evaluates and self.dev else (None, "")
+        place = self.epoch, self.step, self.epoch_done, self.seconds, self.sums.tolist()
+        row = checkpoint.Row(*place, *self.digests, self.hp.metric, score)
+        self.rows = [*(other for other in self.rows if other.step < self.step), row]
+        if self.is_first:
+            self.rows = checkpoint.save(self.hp.logdir, self.rows, arrays, self.hp.keep_checkpoints)
+            if evaluates:
+                loss, acc = self.sums[1:] / self.sums[0]
+                tqdm.write(f"{self.path}: mean_loss {loss:.3f} acc {acc:.3f}{report}")
+                sys.stdout.flush()
+
+    def evaluate(self):
+        """Translate the development set: its score, and a report."""
+        hp, dev = self.hp, self.dev
+        got = [best.text for best, *_ in self.decode(dev.data.X)]
+        scores = {name: float(corpus_score(name, dev, got, hp.target_lang)[0]) for name in METRICS}
+        loss = mean_loss(self.loss_fn, dev.data, hp.pad_to)
+        if self.is_first:
+            summaries.write_samples(dev, got, self.step)
+            summaries.write_attention(self.model, dev, self.vocabs, hp, self.step)
+            curves = {f"dev_{name}": score for name, score in scores.items()}
+            summaries.write_scalars(self.step, dev_loss=loss, **curves)
+            if note := empty_note(got):
+                tqdm.write(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
+        report = "".join(f" {METRICS[name]} {score:.2f}" for name, score in scores.items())
+        return scores[hp.metric], f", dev loss {loss:.3f}{report}"
+
+
+def mean_loss(loss_fn, data, pad_to) -> float:
+    """Return the loss per token of a SentencePairs."""
+    batches = decoding_batches(np.maximum(data.X.lengths, data.Y.lengths), width=pad_to)
+    totals = [loss_fn(data.X.pad(rows, pad_to), data.Y.pad(rows, pad_to)) for rows in batches]
+    loss, num_targets = np.sum(totals, axis=0)
+    return loss / num_targets
+
+
+def count_epochs(hp, steps_per_epoch):
+    """The number of epochs; if `num_epochs` is 0, 20, and more for a small text.
+
+    A model needs some thousands of steps. With `minutes` or `max_steps`, there is no limit.
+
+    >>> [count_epochs(make_hparams(dict(recipe="tiny")), steps) for steps in (6, 110, 318)]
+    [96, 30, 20]
+    """
+    if hp.minutes or hp.max_steps and not hp.num_epochs:
+        return math.inf
+    return hp.num_epochs or round(20 * max(1.0, ENOUGH_STEPS_PER_EPOCH / steps_per_epoch) ** 0.4)
+
+
+def digest_of_batches(data, hp) -> str:
+    """Return a digest of the training text, and of what decides its batches."""
+    flags = hp.batch_size, hp.batch_tokens, hp.accumulate, hp.seed, hp.bpe_dropout, hp.missing_mark
+    content = data.X.digest() + data.Y.digest() + repr(flags).encode()
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+# Starting ----------------------------------------------------------------------------
+
+
+def start(given, strategy) -> Training:
+    """Resume the training in `logdir`, or start from another model or from random parameters."""
     hp, other = choose_hparams(given)
-    rows = read_rows(hp.logdir)
-    restore = None  # function that sets the parameters of a new model
+    rows, folder = checkpoint.read_rows(hp.logdir), given.get("start_from", NONE)
     if rows:
         vocabs = load_vocabs(hp.logdir, hp)
     elif other:
-        vocabs = load_vocabs(folder, other)
-        paths, weights = load_model_weights(folder, other.best, other.average_checkpoints)
-        print(f"Starting from {', '.join(map(str, paths))}")
-
-        def restore(model):
-            assign(variables_by_2017_name(model), weights, paths[-1])
-
+        vocabs, chosen = load_vocabs(folder, other), (other.best, other.average_checkpoints)
+        paths, weights = checkpoint.load_model_weights(folder, *chosen)
     elif folder != NONE:
         pretrained = read_pretrained(folder, given)
-        print(f"Starting from {folder}")
         hp, vocabs = make_hparams(given, pretrained.hp), pretrained.vocabs
-        restore = pretrained.restore
     else:
         vocabs = load_vocabs(hp.preprocessed, hp)
         for vocab in vocabs:
@@ -82,73 +323,51 @@ def start(given, strategy):
     if hp.deterministic:
         tf.config.experimental.enable_op_determinism()
     dev = load_test_data(hp, vocabs, "dev") if hp.source_dev != NONE else None
-    data = load_train_data(hp, vocabs)
-    trainer = Trainer(hp, vocabs, data, dev, strategy, START_SECONDS)
+    training = Training(hp, vocabs, load_train_data(hp, vocabs), dev, strategy)
     if rows:
-        trainer.resume(rows)
-    elif restore:
-        restore(trainer.model)
-    return trainer
+        training.resume(rows)
+    elif folder != NONE:
+        print(f"Starting from {folder}")
+        if other:
+            checkpoint.assign(variables_by_2017_name(training.model), weights, paths[-1])
+        else:
+            pretrained.restore(training.model)
+    return training
 
 
 def main(given):
-    """Train, or resume.
-
-    Args:
-      given: dict, the flags of the command line.
-
-    Raises:
-      KeyboardInterrupt: a signal came, and a checkpoint was saved.
-      OSError: the disk is full, the memory is too small, or another worker has ended.
-    """
+    """Train, or resume."""
     strategy, logdir = make_strategy(), given.get("logdir", Hyperparams.logdir)
     is_first = strategy.extended.should_checkpoint  # false in all workers but one
     with lock_logdir(logdir) if is_first else contextlib.nullcontext(), SignalGuard() as guard:
         try:
-            trainer = start(given, strategy)
-            if trainer.is_done():
+            training = start(given, strategy)
+            if training.is_over:
                 print(
-                    f"{trainer.path}: this training is done. To train it longer, raise --num_epochs"
-                    ", --max_steps, --minutes or --patience. To train another model, use a new"
-                    " --logdir"
+                    f"{training.path}: this training is done. To train longer, raise --num_epochs,"
+                    " --max_steps, --minutes or --patience"
                 )
                 return
             if is_first:
-                prepare_logdir(trainer)
-            trainer.train(guard)
+                save_vocabs(training.vocabs, logdir)
+                save_hparams(training.hp)
+            with summaries.events(training) if is_first else contextlib.nullcontext():
+                training.train(guard)
+            if training.is_tired:
+                print(f"No better dev score in {training.hp.patience} evaluations")
         except tf.errors.OpError as error:
             if guard.signal:  # another worker got it, too, and has ended
                 raise KeyboardInterrupt(guard.signal) from None
-            raise explain_tf_error(error, logdir) from None
+            raise explain_tf_error(error) from None
     print("Done")
 
 
-def prepare_logdir(trainer):
-    """Save what belongs to a model beside its checkpoints, and open TensorBoard's event file."""
-    hp = trainer.hp
-    if trainer.rows:
-        summaries.cut_events(hp.logdir, trainer.step)
-    else:
-        save_vocabs(trainer.vocabs, hp.logdir)
-    save_hparams(hp)
-    trainer.events = tf.summary.create_file_writer(hp.logdir)
-    if not trainer.rows:
-        with trainer.events.as_default():
-            graph = trainer.train_step.get_concrete_function().graph
-            summaries.write_hparams_and_graph(hp, graph)
-
-
-def explain_tf_error(error, logdir) -> Exception:
-    """Translate an error of TensorFlow into an OSError with a message for the user.
-
-    Returns errors of other causes as they are.
-    """
-    if re.search("No space left on device|[Qq]uota exceeded", error.message):
-        return OSError(f"{logdir}: the disk is full. Free some space, and run the command again")
+def explain_tf_error(error) -> Exception:
+    """Translate an error of TensorFlow for the user. Returns errors of other causes as they are."""
     if isinstance(error, tf.errors.ResourceExhaustedError):
         return OSError(
-            "the memory is too small for the model or a batch. Lower --batch_tokens, --batch_size,"
-            " --maxlen or --hidden_units"
+            f"the memory or the disk is full ({error.message.splitlines()[0]}). Lower"
+            " --batch_tokens, --batch_size, --maxlen or --hidden_units, or free space on the disk"
         )
     if "TF_CONFIG" in os.environ:
         return OSError("a worker is gone. Start all of them again: they resume")

@@ -4,10 +4,12 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from hparams import Hyperparams
 from ids import PAD
 from modules import divergence_of_halves, smoothed_cross_entropy
 from optimizer import clip_gradients
 
+DEFAULTS = Hyperparams()
 BATCH_SPEC = (tf.TensorSpec([None, None], tf.int32),) * 2  # x and y, (N, T)
 
 
@@ -19,62 +21,57 @@ class StepMetrics(NamedTuple):
     num_targets: tf.Tensor  # how many there are
 
 
-def make_train_step(
-    strategy,
-    model,
-    optimizer,
-    smoothing=0.1,
-    clip_norm=0.0,
-    consistency=0.0,
-    gradient_sum=None,
-    update=True,
-):
+def make_train_step(strategy, model, optimizer, hp=DEFAULTS, gradient_sum=None):
     """Make the function that trains on a batch (x, y) of (N, T) -> StepMetrics.
 
     Args:
-      smoothing: epsilon of the smoothed labels.
-      clip_norm: limit of the norm of the gradient; 0: none.
-      consistency: as in `replica_gradients`.
+      hp: Hyperparams; label_smoothing, clip_norm and consistency count.
       gradient_sum: GradientSum of the earlier batches of the same update, or None. The metrics
         are those of all its batches.
-      update: whether to update the parameters; else the batch is only added to `gradient_sum`.
     """
 
     def replica_step(x, y):
-        gradients, metrics = replica_gradients(
-            model, x, y, smoothing, consistency, mean=gradient_sum is None
-        )
+        gradients, metrics = replica_gradients(model, x, y, hp, mean=gradient_sum is None)
         if gradient_sum is not None:
             gradient_sum.add(gradients, metrics)
-            if not update:
-                return metrics
             gradients, sums = gradient_sum.pop()
             loss, correct, local_targets = tf.unstack(sums)
             num_targets = sum_of_replicas(local_targets)
             gradients = [gradient / num_targets for gradient in gradients]
             metrics = StepMetrics(loss / num_targets, correct / num_targets, local_targets)
-        if clip_norm:
-            gradients = clip_gradients(gradients, clip_norm)
+        if hp.clip_norm:
+            gradients = clip_gradients(gradients, hp.clip_norm)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return metrics
 
     return batch_function(strategy, replica_step)
 
 
-def replica_gradients(model, x, y, smoothing, consistency, mean):
+def make_accumulate_step(strategy, model, hp, gradient_sum):
+    """Make the function that only adds the gradients of a batch to a GradientSum."""
+
+    def replica_step(x, y):
+        gradients, metrics = replica_gradients(model, x, y, hp, mean=False)
+        gradient_sum.add(gradients, metrics)
+        return metrics
+
+    return batch_function(strategy, replica_step)
+
+
+def replica_gradients(model, x, y, hp, mean):
     """Compute the gradients of the loss on the share of a batch that this replica has.
 
     Args:
       x, y: (N, T).
-      consistency: weight of the divergence between two passes (R-Drop, Wu et al. 2021), or 0 for
-        one pass. Both are one batch of 2 * N rows. As in their code, the loss is the mean of both
-        cross entropies, plus half the weight times the mean of both divergences.
+      hp: Hyperparams. With `consistency`, there are two passes, as one batch of 2 * N rows (R-Drop,
+        Wu et al. 2021). As in their code, the loss is the mean of both cross entropies, plus half
+        of `consistency` times the mean of both divergences.
       mean: whether loss and accuracy are divided by the number of target tokens in all replicas.
 
     Returns:
       (gradients, StepMetrics)
     """
-    passes = 2 if consistency else 1
+    passes = 2 if hp.consistency else 1
     x, y = (tf.tile(ids, [passes, 1]) for ids in (x, y))  # (passes * N, T)
     istarget = tf.not_equal(y, PAD)
     target_ids = tf.boolean_mask(y, istarget)  # (passes * M,), without padding
@@ -85,12 +82,12 @@ def replica_gradients(model, x, y, smoothing, consistency, mean):
         logits = model(x, y, training=True, istarget=istarget)  # (passes * M, vocab)
         logits = tf.cast(logits, tf.float32)
         with tf.name_scope("mean_loss"):  # a box in TensorBoard's graph
-            losses = smoothed_cross_entropy(target_ids, logits, smoothing)  # (passes * M,)
+            losses = smoothed_cross_entropy(target_ids, logits, hp.label_smoothing)  # (passes * M,)
             loss = tf.reduce_sum(losses) / (passes * num_targets)
         objective = loss
-        if consistency:
+        if hp.consistency:
             divergence = tf.reduce_sum(divergence_of_halves(logits)) / num_targets
-            objective += consistency / 2 * divergence
+            objective += hp.consistency / 2 * divergence
     gradients = tape.gradient(objective, model.trainable_variables)
     with tf.name_scope("acc"):
         preds = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (passes * M,)
@@ -117,3 +114,20 @@ def batch_function(strategy, replica_step):
         return StepMetrics(*(strategy.reduce("SUM", metric, axis=None) for metric in metrics))
 
     return train_step
+
+
+def make_loss_fn(model, smoothing=0.1):
+    """Make the function from a batch (x, y) of (N, T) to its summed loss and its tokens, both ().
+
+    It differs from training in that there is no dropout.
+    """
+
+    @tf.function(input_signature=BATCH_SPEC, autograph=False)
+    def loss_fn(x, y):
+        istarget = tf.not_equal(y, PAD)  # (N, T)
+        target_ids = tf.boolean_mask(y, istarget)  # (M,)
+        logits = tf.cast(model(x, y, istarget=istarget), tf.float32)  # (M, vocab)
+        losses = smoothed_cross_entropy(target_ids, logits, smoothing)  # (M,)
+        return tf.reduce_sum(losses), tf.size(target_ids)
+
+    return loss_fn

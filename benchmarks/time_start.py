@@ -44,7 +44,7 @@ def training(logdir):
     from data_load import get_batch_data, load_train_data
     from hparams import load_hparams
     from runtime.cli import run_script
-    from trainer import Trainer
+    from train import Training
     from vocab import load_vocabs
 
     def run():
@@ -53,7 +53,7 @@ def training(logdir):
         vocabs = load_vocabs(logdir, hp)
         data = load_train_data(hp, vocabs)
         stamp()
-        step = Trainer(hp, vocabs, data).train_step
+        step = Training(hp, vocabs, data).train_step
         stamp()
         batches, _ = get_batch_data(data, hp, epoch=1)
         for x, y in itertools.islice(batches, 2):

@@ -48,17 +48,17 @@ def prepare_size(size, **more):
 
 
 def first_batches(flags, count):
-    """Return the Trainer of a model, and the first batches of an epoch."""
+    """Return the Training of a model, and the first batches of an epoch."""
     from data_load import get_batch_data, load_train_data
     from hparams import make_hparams
-    from trainer import Trainer
+    from train import Training
     from vocab import load_vocabs
 
     hp = make_hparams(flags)
     vocabs = load_vocabs(hp.preprocessed, hp)
     data = load_train_data(hp, vocabs)
     batches, _ = get_batch_data(data, hp, epoch=1)
-    return Trainer(hp, vocabs, data), [*itertools.islice(batches, count)]
+    return Training(hp, vocabs, data), [*itertools.islice(batches, count)]
 
 
 def make_steps(flags, count):

@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams_plugin
 
 from hparams import FIELDS
-from ids import BOS, SPECIALS, UNK
+from ids import BOS, SPECIALS
 from monitor.attention_maps import (
     MAX_PICTURE_TOKENS,
     attention_maps,
@@ -46,16 +46,26 @@ def cut_events(logdir, last_step):
         os.truncate(path, size)
 
 
-def write_hparams_and_graph(hp, graph):
-    """Write the hyperparameters, except names of files, and the graph of a training step.
+@contextlib.contextmanager
+def events(training):
+    """Context manager: what is written goes to the event file of a `train.Training`."""
+    hp = training.hp
+    cut_events(hp.logdir, training.step)
+    with tf.summary.create_file_writer(hp.logdir).as_default():
+        if training.step == 0:
+            names = [
+                name for name, f in FIELDS.items() if f.type is not str or f.metadata["choices"]
+            ]
+            hparams_plugin.hparams({name: getattr(hp, name) for name in names}, hp.logdir)
+            tf.summary.graph(training.train_step.get_concrete_function().graph.as_graph_def())
+        yield
 
-    Args:
-      hp: Hyperparams.
-      graph: tf.Graph.
-    """
-    names = [name for name, f in FIELDS.items() if f.type is not str or f.metadata["choices"]]
-    hparams_plugin.hparams({name: getattr(hp, name) for name in names}, hp.logdir)
-    tf.summary.graph(graph.as_graph_def())
+
+def write_scalars(step, **values):
+    """Write a point of some curves, and what was written before to the file."""
+    for name, value in values.items():
+        tf.summary.scalar(name, value, step)
+    tf.summary.flush()
 
 
 def write_samples(dev, got, global_step):
@@ -111,8 +121,6 @@ def write_attention(model, dev, vocabs, hp, global_step):
 
 
 def choose_example(data) -> int:
-    """Return the row of the longest pair that fits a picture, without `<UNK>` if possible."""
+    """Return the row of the longest pair that fits a picture."""
     lengths = np.maximum(data.X.lengths, data.Y.lengths)  # (N,)
-    fits = lengths <= MAX_DRAWN_TOKENS
-    known = [UNK not in x and UNK not in y for x, y in zip(data.X, data.Y, strict=True)]
-    return int(np.lexsort([np.where(fits, lengths, -lengths), known, fits])[-1])
+    return int(np.argmax(np.where(lengths <= MAX_DRAWN_TOKENS, lengths, -lengths)))

@@ -62,7 +62,6 @@ FILES = [
     "checkpoint.py",
     "inference.py",
     "score.py",
-    "trainer.py",
     "train.py",
 ]
 MAX_TEST_SECONDS = 60  # of the tests that one mutant gets, as they took without it
@@ -92,7 +91,6 @@ MORE_TESTS = {
     "checkpoint.py": "checkpoint untrusted resume scripts",
     "inference.py": "search translate scripts",
     "score.py": "score",
-    "trainer.py": TRAINING_TESTS,
     "train.py": TRAINING_TESTS,
 }
 

@@ -16,7 +16,7 @@ import prepro
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import SentencePairs, get_batch_data, plan_batches
 from helpers import latest, run_main, saved_rows, scalars
-from hparams import make_hparams
+from hparams import Hyperparams, make_hparams
 from ids import RaggedIds
 from model import make_model
 from modules import Dropout
@@ -24,7 +24,7 @@ from optimizer import FusedAdam, GradientSum
 from processes import Forked, command_line, start
 from runtime.errors import InputError
 from runtime.workers import check_same_settings, first_workers, make_strategy
-from training_step import make_train_step
+from training_step import make_accumulate_step, make_train_step
 from variants.muon import Muon
 
 # Plain gradient descent is compared closely. Adam divides each gradient by its size. If the true
@@ -72,11 +72,12 @@ def losses_of(strategy, recipe, optimizer_name):
         kind = dict(Adam=FusedAdam, Muon=Muon).get(optimizer_name)
         optimizer = kind(lr) if kind else keras.optimizers.SGD(0.1)
         optimizer.build(model.trainable_variables)
-        gradient_sum = GradientSum(model.trainable_variables, 3)
+        gradient_sum = GradientSum(model.trainable_variables)
     train_step = make_train_step(strategy, model, optimizer)
     if optimizer_name == "accumulated SGD":  # each batch twice per update, a clipped gradient
-        args = strategy, model, optimizer, 0.1, 0.5, 0.0, gradient_sum
-        accumulate, update = make_train_step(*args, update=False), make_train_step(*args)
+        clipped = Hyperparams(clip_norm=0.5)
+        accumulate = make_accumulate_step(strategy, model, clipped, gradient_sum)
+        update = make_train_step(strategy, model, optimizer, clipped, gradient_sum)
 
         def train_step(x, y):
             accumulate(x, y)

@@ -27,8 +27,7 @@ from model import DecoderBlock, EncoderBlock, make_model
 from modules import shift_right, smoothed_cross_entropy
 from optimizer import FusedAdam
 from search import greedy
-from trainer import make_loss_fn
-from training_step import make_train_step
+from training_step import make_loss_fn, make_train_step
 from variable_names import variables_by_2017_name
 from variants.rnn import CELLS, RecurrentEncoder
 
@@ -343,7 +342,8 @@ def test_label_smoothing_of_training_and_of_the_development_set(eager):
     total, count = make_loss_fn(model, smoothing=0.0)(X, Y)
     assert float(total / tf.cast(count, tf.float32)) == pytest.approx(-of_targets.mean(), rel=1e-5)
     sgd = keras.optimizers.SGD(0.0)
-    step = make_train_step(tf.distribute.get_strategy(), model, sgd, smoothing=0.0)
+    hp = make_hparams(dict(label_smoothing=0.0))
+    step = make_train_step(tf.distribute.get_strategy(), model, sgd, hp)
     assert float(step(X, Y).mean_loss) == pytest.approx(-of_targets.mean(), rel=1e-5)
 
 

@@ -194,7 +194,7 @@ FLOORS = (
     "attention modules positions model search optimizer training_step",
     "variants.attention variants.positions variants.rnn variants.ensemble variants.muon",
     "text spans forms paragraphs vocab overlap shifts data_load bleu",
-    "variable_names checkpoint inference protected score model_card trainer",
+    "variable_names checkpoint inference protected score model_card",
     "prepro train eval translate serve export mini",
 )
 

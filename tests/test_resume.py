@@ -18,7 +18,6 @@ import tensorflow as tf
 import checkpoint
 import prepro
 import train
-import trainer
 from checkpoint import load_model_weights, read_rows
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from helpers import event_values, latest, run_main, saved_rows, scalars, skip_search
@@ -26,7 +25,6 @@ from inference import SearchDecoder
 from processes import Forked, command_line
 from runtime.errors import InputError
 from runtime.signals import SignalGuard
-from training_step import StepMetrics
 
 KILLS = int(os.environ.get("KILLS", "3"))  # in the slow test
 COMMON = dict(batch_size=8, num_epochs=2, save_steps=7)  # 12 batches in an epoch
@@ -37,6 +35,7 @@ TRAININGS = dict(
     words=WORDS,
     subwords=SUBWORDS | dict(dev_steps=5),
     accumulate=SUBWORDS | dict(accumulate=5, clip_norm=0.5, dev_steps=2),  # 3 steps in an epoch
+    each_second=WORDS,
 )
 
 
@@ -53,22 +52,23 @@ def flags(tmp_path_factory):
 
 def skip_graphs(patch, graphs=False):
     """Let each step add its ids to a parameter; an evaluation finds the same of each sentence."""
-    patch.setattr(trainer.summaries, "write_attention", lambda *_: None)
+    patch.setattr(train.summaries, "write_attention", lambda *_: None)
     if graphs:
         return
 
-    def make_step(strategy, model, optimizer, update=True, **_):
+    def make_step(metrics, strategy, model, *_):
         variable = model.trainable_variables[0]
 
         def step(x, y):
             variable.assign(0.9 * variable + tf.cast(tf.reduce_mean(x * y[:, :1]), tf.float32))
-            return StepMetrics(5.0, float(update), 9.0)
+            return metrics
 
         step.get_concrete_function = lambda: SimpleNamespace(graph=tf.Graph())
         return step
 
-    patch.setattr(trainer, "make_train_step", make_step)
-    patch.setattr(trainer, "mean_loss", lambda *_: 2.0)
+    patch.setattr(train, "make_train_step", functools.partial(make_step, (5.0, 1.0, 9.0)))
+    patch.setattr(train, "make_accumulate_step", functools.partial(make_step, None))
+    patch.setattr(train, "mean_loss", lambda *_: 2.0)
     patch.setattr(SearchDecoder, "__call__", SearchDecoder.__call__)  # restores it
     skip_search()
 
@@ -115,13 +115,12 @@ def interrupt(patch, module, function, count, action):
 
 
 def assert_equal(logdir, expected):
-    """Compare all tensors, run.json but for seconds and rows saved by time, and the curves."""
+    """Compare all tensors, run.json but for seconds, and the curves."""
     arrays, others = (checkpoint.load(latest(folder)).items() for folder in (logdir, expected))
     assert [(k, v.tobytes()) for k, v in arrays] == [(k, v.tobytes()) for k, v in others]
     for read in (read_rows, saved_rows):
         rows, other_rows = (
-            [row._replace(seconds=0) for row in read(folder) if not row.by_time]
-            for folder in (logdir, expected)
+            [row._replace(seconds=0) for row in read(folder)] for folder in (logdir, expected)
         )
         assert rows == other_rows
     curves, other_curves = scalars(logdir), scalars(expected)  # which have no step twice
@@ -134,11 +133,11 @@ def assert_equal(logdir, expected):
     assert tags == other_tags
 
 
-STEP, EVALUATION = (trainer, "learning_rate"), (trainer, "mean_loss")
+STEP, EVALUATION = (train, "learning_rate"), (train, "mean_loss")
 LIST = checkpoint, "atomic_write"  # of run.json, after the checkpoint was written
 
-
-# Where one run after the other ends, and the last step that it has saved.
+# A training, whether its graphs are built, and where one run after the other ends: at which call of
+# which function, by what, and the last step that it has saved.
 INTERRUPTIONS = dict(
     subwords=[
         (STEP, 1, signal.SIGTERM, 1),
@@ -152,6 +151,7 @@ INTERRUPTIONS = dict(
     ],
     accumulate=[(STEP, 2, signal.SIGINT, 2), (STEP, 1, signal.SIGINT, 3)],
     words=[(STEP, 15, Killed, 14)],
+    each_second=[(STEP, 5, Killed, 4), (STEP, 6, Killed, 9)],  # saved by time
 )
 ONCE = [(STEP, 8, signal.SIGINT, 8)]
 
@@ -166,6 +166,7 @@ def test_interrupted_it_gives_the_same(
     flags, uninterrupted, tmp_path, monkeypatch, training, graphs, ends
 ):
     skip_graphs(monkeypatch, graphs)
+    monkeypatch.setattr(train, "SAVE_SECONDS", 1e-9 if training == "each_second" else 600)
     flags = flags | TRAININGS[training] | dict(logdir=str(tmp_path))
     for where, count, action, saved in ends:
         with monkeypatch.context() as patch, pytest.raises((Killed, KeyboardInterrupt)) as raised:
@@ -185,18 +186,6 @@ def test_interrupted_it_gives_the_same(
     assert_equal(tmp_path, uninterrupted(training, graphs))
 
 
-def test_a_checkpoint_is_saved_by_time(flags, uninterrupted, tmp_path, monkeypatch, no_graphs):
-    flags = flags | TRAININGS["subwords"] | dict(logdir=str(tmp_path))
-    monkeypatch.setattr(trainer, "SAVE_SECONDS", 1e-9)
-    for count, by_time in ((5, [4]), (6, [9])):
-        with monkeypatch.context() as patch, pytest.raises(Killed):
-            interrupt(patch, *STEP, count, Killed)
-            run_main(train, flags)
-        assert [row.step for row in saved_rows(tmp_path) if row.by_time] == by_time
-    run_main(train, flags)
-    assert_equal(tmp_path, uninterrupted("subwords", graphs=False))
-
-
 @pytest.mark.parametrize(
     "change",
     [dict(batch_size=9), dict(batch_tokens=99), dict(accumulate=2), dict(seed=1)]
@@ -210,7 +199,7 @@ def test_in_mid_epoch_the_batches_may_not_change(flags, uninterrupted, tmp_path,
         text = Path(flags[change]).read_text("utf-8").splitlines()
         (tmp_path / "text").write_text("\n".join([*text[:-1], "the dog", ""]), "utf-8")
         change = {change: str(tmp_path / "text")}
-    with pytest.raises(InputError, match=r"the text, or a flag .* changed since .*gs_20.npz was"):
+    with pytest.raises(InputError, match=r"gs_20.npz: the text, or a flag .* has changed since"):
         run_main(train, flags | TRAININGS["subwords"] | dict(logdir=str(logdir)) | change)
 
 
@@ -246,7 +235,7 @@ def test_a_training_ends_and_a_later_end_continues_it(
     flags, tmp_path, monkeypatch, no_graphs, capsys, of_all, runs
 ):
     """All scores are equal, so that patience runs out. Its evaluations are those of all runs."""
-    monkeypatch.setattr(trainer, "corpus_score", lambda *_: (1.0, ""))
+    monkeypatch.setattr(train, "corpus_score", lambda *_: (1.0, ""))
     flags, last = flags | of_all | dict(logdir=str(tmp_path)), 0
     for more, step in runs:
         flags |= more
@@ -264,7 +253,7 @@ def test_a_training_ends_and_a_later_end_continues_it(
 def test_a_training_of_some_minutes(flags, tmp_path, monkeypatch, no_graphs):
     """The clock goes on by a second whenever it is read."""
     clock = itertools.count().__next__
-    monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(train, "time", SimpleNamespace(monotonic=clock))
     flags = flags | SUBWORDS | dict(logdir=str(tmp_path))
     del flags["num_epochs"]
 
@@ -286,19 +275,6 @@ def test_a_training_of_some_minutes(flags, tmp_path, monkeypatch, no_graphs):
     assert one_step.step == last.step + 1 and one_step.score is not None
     of_epochs = run(num_epochs=one_step.epoch + 1)
     assert (of_epochs.epoch, of_epochs.epoch_done) == (one_step.epoch + 1, True)
-
-
-@pytest.mark.parametrize(
-    "message, expected",
-    [
-        ("logdir/x; No space left on device", "x: the disk is full. Free some space"),
-        ("logdir/x; Disk quota exceeded", "x: the disk is full. Free some space"),
-        ("OOM when allocating tensor with shape[9,9]", "the memory is too small"),
-    ],
-)
-def test_an_exhausted_resource_has_the_message_of_its_cause(message, expected):
-    error = train.explain_tf_error(tf.errors.ResourceExhaustedError(None, None, message), "x")
-    assert isinstance(error, OSError) and str(error).startswith(expected)
 
 
 # Processes -------------------------------------------------------------------------

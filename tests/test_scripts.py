@@ -14,19 +14,9 @@ import pytest
 import eval
 import prepro
 import train
-import trainer
 from conftest import SMALL, needs_bfloat16, sample_pairs, seeds, slow, write_corpus
 from data_load import load_test_data, load_train_data
-from helpers import (
-    STEP_TAGS,
-    latest,
-    load,
-    parameters,
-    run_main,
-    saved_rows,
-    scalars,
-    skip_search,
-)
+from helpers import latest, load, parameters, run_main, saved_rows, skip_search
 from hparams import make_hparams
 from processes import ROOT, forked, forked_script, run_script
 from vocab import load_vocabs
@@ -67,14 +57,6 @@ def test_the_file_of_hyperparameters_of_2017_is_not_read(corpus, tmp_path, monke
     assert "hyperparams.py: is not read. Give its values as flags" in capsys.readouterr().err
 
 
-def test_tensorboard_gets_loss_and_accuracy(run):
-    points = scalars(run[0]["logdir"])
-    assert set(points) == STEP_TAGS
-    assert list(points["mean_loss"]) == list(points["acc"]) == [3, 6]
-    assert points["mean_loss"][6] < points["mean_loss"][3]
-    assert all(0 <= acc <= 1 for acc in points["acc"].values())
-
-
 def test_results_have_the_format_of_the_2017_code(run):
     flags, printed = run
     with open(f"{flags['results']}/model_epoch_02_gs_6", encoding="utf-8") as file:
@@ -97,15 +79,6 @@ def test_results_have_the_format_of_the_2017_code(run):
     assert re.match(r"Pairs scored = \d+ of 23 ", scored)
     assert re.fullmatch(r"Bleu Score = [\d.]+", bleu)
     assert bleu in printed["eval"].stdout and "- got: " in printed["eval"].stdout
-
-
-@slow
-def test_training_again_after_all_epochs_changes_no_checkpoint(run):
-    flags, _ = run
-    before = latest(flags["logdir"]).read_bytes()
-    done = forked_script("train.py", **flags, **TRAINING)
-    assert done.returncode == 0 and "model_epoch_02_gs_6.npz: this training is done" in done.stdout
-    assert latest(flags["logdir"]).read_bytes() == before
 
 
 def test_eval_reads_all_hyperparameters_from_logdir(run):
@@ -195,7 +168,7 @@ def test_the_seed_decides_the_initial_parameters(corpus):
     data = load_train_data(hp, vocabs)
 
     def initial(seed):
-        own = trainer.Trainer(dataclasses.replace(hp, seed=seed), vocabs, data)
+        own = train.Training(dataclasses.replace(hp, seed=seed), vocabs, data)
         return np.concatenate([np.ravel(array) for array in own.model.get_weights()])
 
     first, again, other = initial(0), initial(0), initial(1)
@@ -214,15 +187,6 @@ def test_text_and_learning_rate_may_change_between_epochs(corpus):
     assert latest(flags["logdir"]).name == "model_epoch_02_gs_4.npz"
     for name, parameter in parameters(flags["logdir"]).items():
         np.testing.assert_array_equal(parameter, before[name])
-
-
-def test_the_printed_loss_is_the_mean_of_the_epochs_steps(corpus, capsys, monkeypatch):
-    monkeypatch.setattr(trainer, "SUMMARY_STEPS", 1)
-    run_main(train, corpus | SMALL | dict(num_epochs=1, batch_size=20, lr=0.01))
-    printed = float(re.search(r"mean_loss ([\d.]+) acc", capsys.readouterr().out)[1])
-    losses = [*scalars(corpus["logdir"])["mean_loss"].values()]
-    assert len(losses) == 4 and losses[0] - losses[-1] > 0.01
-    assert printed == pytest.approx(np.mean(losses), abs=0.001)
 
 
 @slow

@@ -17,7 +17,6 @@ import checkpoint
 import inference
 import prepro
 import train
-import trainer
 from conftest import sample_pairs, seeds, slow, write_corpus
 from data_load import get_batch_data, load_test_data, load_train_data, pairs_of_epoch
 from helpers import (
@@ -461,7 +460,7 @@ def test_training_stops_when_the_dev_bleu_does_not_improve(flags, tmp_path, caps
         keep_checkpoints=1,
     )
     run_main(train, still)
-    assert "No better dev BLEU than" in capsys.readouterr().out
+    assert "No better dev score in" in capsys.readouterr().out
     names = [path.name[:14] for path in saved_paths(tmp_path)]
     assert names == ["model_epoch_01", "model_epoch_03"]  # the best, and the last one
     assert checkpoint.best_row(saved_rows(tmp_path)).name.startswith(names[0])
@@ -482,7 +481,7 @@ def test_scores_of_another_development_set_are_ignored(run, tmp_path):
     link.symlink_to(hp.source_dev)
     for path, scores in ((str(link), [row.score for row in rows]), (hp.target_dev, [])):
         dev = load_test_data(dataclasses.replace(hp, source_dev=path), vocabs, "dev")
-        training = trainer.Trainer(hp, vocabs, data, dev)
+        training = train.Training(hp, vocabs, data, dev)
         training.rows = rows
         assert training.scores == scores
 

@@ -12,9 +12,9 @@ import prepro
 import train
 from browser import chromium, image_widths, wait_for, wait_for_text
 from conftest import Golden, sample_pairs, slow, write_corpus
-from data_load import SentencePairs, load_test_data
-from helpers import STEP_TAGS, event_values, load, run_main, scalars
-from ids import UNK, RaggedIds
+from data_load import SentencePairs
+from helpers import STEP_TAGS, event_values, run_main, scalars
+from ids import RaggedIds
 from modules import MultiheadAttention
 from monitor.attention_maps import attention_maps, figure_to_array, plot_heads
 from monitor.summaries import choose_example, cut_events, escape_markdown
@@ -22,6 +22,7 @@ from optimizer import FusedAdam
 from processes import free_ports
 from training_step import make_train_step
 
+SENTENCES = sample_pairs(1, seed=1)[0]  # the first pair of the development set
 TINY = dict(recipe="tiny", vocab_size=300, hidden_units=32, num_blocks=1, num_heads=2)
 
 
@@ -82,8 +83,7 @@ def test_each_epoch_writes_pictures_and_a_table(second):
         assert len(pictures) == TINY["num_heads"] and int(width) <= 350  # shown without shrinking
     table = next(tf.make_ndarray(tensor) for tag, _, tensor in found if tag == "dev_samples")
     assert table.shape == (11, 3) and table[0, 0] == b"**source**"
-    (source, target), *_ = sample_pairs(20, seed=1)
-    assert [*table[1, :2]] == [escape_markdown(source).encode(), escape_markdown(target).encode()]
+    assert [*table[1, :2]] == [escape_markdown(text).encode() for text in SENTENCES]
 
 
 # Attention maps --------------------------------------------------------------------
@@ -133,19 +133,10 @@ def test_pictures_of_any_tokens():
         assert picture[..., 2].std() > 10  # the picture is not empty
 
 
-def test_the_sentence_that_is_drawn_is_short_and_known(second):
-    _, hp, _, vocabs = load(dict(logdir=second["logdir"]))
-    data = load_test_data(hp, vocabs, "dev").data
-    row = choose_example(data)
-    lengths = np.maximum(data.X.lengths, data.Y.lengths)
-    assert lengths[row] == max(length for length in lengths if length <= 16)
-
-
-def test_an_example_that_fits_comes_before_one_without_unknown_words():
-    rows = RaggedIds.from_lists([[UNK] + [5] * 10, [UNK] + [5] * 11, [5] * 81])
-    assert choose_example(SentencePairs(rows, rows, [], [], [])) == 1
-    rows = RaggedIds.from_lists([[UNK] + [5] * 10, [5] * 5, [5] * 81])
-    assert choose_example(SentencePairs(rows, rows, [], [], [])) == 1
+@pytest.mark.parametrize("lengths, row", [([3, 16, 15, 17], 1), ([90, 17, 20], 1)])
+def test_the_sentence_that_is_drawn_is_the_longest_that_fits(lengths, row):
+    rows = RaggedIds.from_lists([[5] * length for length in lengths])
+    assert choose_example(SentencePairs(rows, rows, [], [], [])) == row
 
 
 def test_the_norm_of_the_gradient(eager):
@@ -166,22 +157,12 @@ def page(first):
     """A function that opens a tab of TensorBoard in Chromium, and returns the driver."""
     with chromium() as driver:
         (port,) = free_ports(1)
-        command = [
-            sys.executable,
-            "-m",
-            "tensorboard.main",
-            f"--logdir={Path(first['logdir']).parent}",
-        ]
-        server = subprocess.Popen(
-            [*command, "--host=127.0.0.1", f"--port={port}"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, "-m", "tensorboard.main", "--host=127.0.0.1", f"--port={port}"]
+        command += [f"--logdir={Path(first['logdir']).parent}"]
+        streams = dict(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        server = subprocess.Popen(command, **streams, text=True)
         try:
-            for line in server.stderr:
-                if "Press CTRL+C" in line:
-                    break
+            next(line for line in server.stderr if "Press CTRL+C" in line)
 
             def open_tab(tab):
                 driver.get("about:blank")
@@ -194,34 +175,20 @@ def page(first):
             server.wait()
 
 
-@slow
-def test_page_of_curves(page):
-    wait_for_text(
-        page("timeseries"), "first", "second", "mean_loss", "tokens_per_second", "dev_bleu"
-    )
+PAGES = dict(
+    timeseries=("first", "second", "mean_loss", "tokens_per_second", "dev_bleu"),
+    text=("dev_samples", "reference", *SENTENCES),
+    images=("attention/cross", "attention/encoder", "attention/decoder"),
+    hparams=("first", "second", "batch_tokens", "0.0010000", "0.0020000", "dev_bleu"),
+    graphs=("Main Graph", "transformer", "mean_loss", "muon"),
+)
 
 
 @slow
-def test_page_of_samples(page):
-    (source, target), *_ = sample_pairs(20, seed=1)
-    wait_for_text(page("text"), "dev_samples", "reference", source, target)
-
-
-@slow
-def test_page_of_attention(page):
-    driver = page("images")
-    wait_for_text(driver, "attention/cross", "attention/encoder", "attention/decoder")
-    assert wait_for(lambda: len(image_widths(driver)) >= 12)  # two runs, three kinds, two heads
-    assert min(image_widths(driver)) > 200 and max(image_widths(driver)) <= 350
-
-
-@slow
-def test_page_of_hyperparameters(page):
-    wait_for_text(
-        page("hparams"), "first", "second", "batch_tokens", "0.0010000", "0.0020000", "dev_bleu"
-    )
-
-
-@slow
-def test_page_of_the_graph(page):
-    wait_for_text(page("graphs"), "Main Graph", "transformer", "mean_loss", "muon")
+@pytest.mark.parametrize("tab", PAGES)
+def test_pages(page, tab):
+    driver = page(tab)
+    wait_for_text(driver, *PAGES[tab])
+    if tab == "images":  # two runs, three kinds, two heads
+        assert wait_for(lambda: len(image_widths(driver)) >= 12)
+        assert min(image_widths(driver)) > 200 and max(image_widths(driver)) <= 350
