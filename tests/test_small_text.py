@@ -21,7 +21,6 @@ from hparams import choose_vocab_size, make_hparams
 from ids import EOS, SPECIALS, RaggedIds
 from inference import LoadedModel, SearchDecoder, limit_note
 from processes import forked_script
-from runtime.errors import InputError
 from train import count_epochs
 from vocab import WordVocab
 
@@ -161,11 +160,6 @@ def test_a_text_that_repeats_its_phrases_has_no_phrases_as_subwords():
     processor = sentencepiece.SentencePieceProcessor(model_proto=chosen)
     assert processor.get_piece_size() < size
     assert len(processor.encode(sentences[0])) >= 2
-
-
-def test_words_have_no_automatic_size():
-    with pytest.raises(InputError, match="vocab_size 0 needs --tokenizer bpe"):
-        make_hparams(dict(vocab_size=0))
 
 
 # Warnings ----------------------------------------------------------------------------
