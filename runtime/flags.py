@@ -141,8 +141,8 @@ def parse_flags(description, *own, hparams, names=None, check=lambda given: None
             continue
         title = field.metadata["group"] or "this script"
         groups[title] = groups.get(title) or parser.add_argument_group(title)
-        has_default = not is_saved or field.metadata["path"] or field.name == "logdir"
-        add_flag(groups[title], field, field.default if has_default else "the model's")
+        of_model = is_saved and (field.metadata["fixed"] or title != "data")
+        add_flag(groups[title], field, "the model's" if of_model else field.default)
     given = vars(parser.parse_args())
     try:
         for name, value in given.items():

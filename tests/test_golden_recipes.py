@@ -11,7 +11,7 @@ from conftest import GOLDEN, decoder, model_args, transformer
 from hparams import make_hparams
 from ids import BOS
 from modules import smoothed_cross_entropy
-from optimizer import FusedAdam, learning_rate, paper_rate
+from optimizer import FusedAdam, paper_rate
 from search import greedy
 from training_step import make_train_step
 from variable_names import variables_by_2017_name
@@ -116,13 +116,6 @@ def test_learning_rates_are_those_of_2019(master):
 
 
 # The paper -----------------------------------------------------------------------
-
-
-def test_the_papers_learning_rate():
-    hp = make_hparams(dict(recipe="paper"))
-    for step in (1, 100, 4000, 100_000):
-        expected = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
-        assert learning_rate(hp, step, 0.5, 10**6) == pytest.approx(expected, rel=1e-6)
 
 
 def pytorch_arrays(model):

@@ -72,27 +72,14 @@ def test_gradients_are_those_of_2017(golden):
 
 
 def test_five_training_steps_are_those_of_2017(golden):
-    """So are the parameters after them, except a few whose gradient is rounding noise (see below).
-
-    Which ones depends on the processor. Adam moves each by at most the learning rate per step.
-    """
     model, x, y = golden.model(), tf.constant(golden["x"]), tf.constant(golden["y"])
     optimizer = FusedAdam(golden.hparams["lr"], 0.9, 0.98, 1e-8)
     step = make_train_step(tf.distribute.get_strategy(), model, optimizer)
-    results = [step(x, y) for _ in range(5)]
+    results = [step(x, y) for _ in range(6)]
     losses = [float(mean_loss) for mean_loss, *_ in results]
-    assert largest_difference(losses, golden["losses5"]) < 1e-5
+    expected = [*golden["losses5"], golden["mean_loss_after5"]]
+    assert largest_difference(losses, expected) < 1e-5
     assert float(results[0][1]) == pytest.approx(float(golden["acc"]))
-    named = variables_by_2017_name(model)
-    differences = [
-        np.abs(named[name].numpy() - theirs.reshape(named[name].shape)).ravel()
-        for name, theirs in golden.group("w5").items()
-    ]
-    differences = np.sort(np.concatenate(differences))
-    assert len(differences) > 10_000 and differences[-20] < 2e-5
-    assert differences[-1] < 5 * golden.hparams["lr"]
-    after, *_ = step(x, y)
-    assert float(after) == pytest.approx(float(golden["mean_loss_after5"]), abs=1e-5)
 
 
 def test_the_parameters_after_five_steps_are_those_of_2017(golden, foreign_settings):
@@ -175,7 +162,7 @@ def logits_of(case):
 
 @of_all
 def test_token_by_token_equals_all_at_once(case):
-    """The decoder with a cache gives the same logits as `call`.
+    """The decoder with a cache gives the same logits as `call`: they do not see later tokens.
 
     The three hypotheses of a sentence share its memory.
     """
@@ -183,15 +170,6 @@ def test_token_by_token_equals_all_at_once(case):
     targets[0] = [5, 3, 0, 0]
     expected = model(np.repeat(X, 3, axis=0), targets)
     np.testing.assert_allclose(token_by_token(model, X, targets), expected, atol=2e-5)
-
-
-@of_all
-def test_later_tokens_change_nothing_before_them(case):
-    changed = Y.copy()
-    changed[:, 3] = 4
-    logits, other = logits_of(case), model_of(case)(X, changed).numpy()
-    np.testing.assert_allclose(other[:, :4], logits[:, :4], atol=1e-6)
-    assert np.abs(other[:, 4:] - logits[:, 4:]).max() > 1e-4
 
 
 @of_all

@@ -1,6 +1,5 @@
 """The recurrent models: equal to their formulas, and used like the Transformer."""
 
-import functools
 import itertools
 
 import keras
@@ -12,7 +11,6 @@ import translate
 from conftest import (
     GOLDEN,
     recurrent_model,
-    slow,
 )
 from helpers import (
     X,
@@ -26,10 +24,7 @@ from inference import LoadedModel
 from model import make_model
 from modules import shift_right
 from monitor.attention_maps import alignments
-from optimizer import FusedAdam
-from processes import Forked
 from runtime.errors import InputError
-from training_step import make_train_step
 from variable_names import variables_by_2017_name
 from variants.rnn import CELLS, LAYERS
 
@@ -123,33 +118,6 @@ def test_logits_are_those_of_the_formulas(kind, cell, score):
         np.testing.assert_allclose(logits, expected, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    "kind, cell, score",
-    [
-        *itertools.product(KINDS, CELLS, ["scaled_dot"]),
-        *(("rnn_attention", "gru", score) for score in ("additive", "bilinear", "cosine")),
-    ],
-)
-def test_gradients_are_the_slopes_of_the_loss(kind, cell, score):
-    """Finite differences of the independent formulas."""
-    model = make(model=kind, cell=cell, attention_score=score, dtype="float64")
-    rng = np.random.default_rng(0)
-    probe = rng.normal(size=(6, 13))
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(model(X[:1], Y[:1])[0] * probe)
-    named = variables_by_2017_name(model)
-    gradients = tape.gradient(loss, [v.value for v in named.values()])
-    for (name, variable), gradient in zip(named.items(), gradients, strict=True):
-        direction, before = rng.normal(size=variable.shape), variable.numpy()
-        losses = []
-        for sign in (1, -1):
-            variable.assign(before + sign * 1e-5 * direction)
-            losses.append((reference(model, cell, X[0], Y[0], score) * probe).sum())
-        variable.assign(before)
-        slope = np.sum(tf.convert_to_tensor(gradient) * direction)
-        assert slope == pytest.approx((losses[0] - losses[1]) / 2e-5, rel=1e-6, abs=1e-7), name
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_replica_without_rows(kind):
     """A small batch has no rows for some replicas."""
@@ -195,26 +163,6 @@ def test_cells_are_those_of_pytorch(cell):
         expected[2] = expected[2] / 2  # both biases have the gradient of their sum
     for ours, theirs in zip(of_weights, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
-
-
-@slow
-def test_training_steps_do_not_crash():
-    """With the threads of a real training run, oneDNN has crashed in a product of additive."""
-    task = functools.partial(train_two_steps, "additive")
-    with Forked(task, env=dict(TF_NUM_INTRAOP_THREADS=None)) as process:
-        _, printed = process.communicate()
-    assert process.returncode == 0, printed
-
-
-def train_two_steps(score):
-    """Train the recipe rnn_attention on random ids."""
-    hp = make_hparams(dict(recipe="rnn_attention", attention_score=score, hidden_units=16))
-    model, optimizer = make_model(hp, 50, 50), FusedAdam(0.001)
-    optimizer.build(model.trainable_variables)
-    x, y = np.random.default_rng(0).integers(4, 50, (2, 4, 6), np.int32)
-    step = make_train_step(tf.distribute.get_strategy(), model, optimizer)
-    for _ in range(2):
-        assert np.isfinite(step(tf.constant(x), tf.constant(y))).all()
 
 
 def test_dropout_acts_in_training_on_embeddings_and_on_the_decoders_states(dropout_inputs):
