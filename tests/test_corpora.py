@@ -63,7 +63,7 @@ TMX = """<?xml version="1.0"?><!DOCTYPE tmx SYSTEM "tmx14.dtd">
 </body></tmx>
 """
 SOURCE = """<srcset setid="x" srclang="any"><DOC docid="d1"><hl>
-<seg id="1">一 R&D &copy=2 &amp;copy; &#228; a < b</seg><seg id=2>二</seg></hl></DOC>
+<seg id="1">一 R&D &copy=2 &amp;copy; &#228; a < b</seg> no text <seg id=2>二</seg></hl></DOC>
 <DOC docid="d2"><seg id="1">三</DOC></srcset>
 """
 REFERENCES = """<refset setid="x"><doc docid="d2"><seg id="1">three</seg></doc>
@@ -185,6 +185,7 @@ def test_pairs_that_share_a_side_stay_together(run, tmp_path):
 
 def test_only_the_pairs_and_the_seed_decide(run, tmp_path):
     pairs = unique_pairs(300)
+    pairs += [(source, f"{target} Again") for source, target in pairs[:150]]
     found = []
     for i, (text, seed) in enumerate([(pairs, 0), (pairs[::-1], 0), (pairs, 1), (pairs, -1)]):
         paths = write_pairs(tmp_path, text)
@@ -237,7 +238,7 @@ BAD = dict(
 def test_each_rule_removes_its_pair_and_no_other_one(run, tmp_path):
     good = [*dict(sample_pairs(300)).items()]
     # Short ones may have another ratio, and few letters may be in any script.
-    good += [("Nein!", "I do not."), ("7 + 3", "Ω = 10"), ("Ok", "Да")]
+    good += [("Nein!", "I do not."), ("7 + 3", "Ω = 10"), ("Ok", "Да"), ("Ok Да", "Ok")]
     good += [("<b>Öffnet</b> die Datei", "<b>Open</b> the file")]
     pairs = [*good[:100], *BAD.values(), *good[100:], good[5], good[5]]
     paths = write_pairs(tmp_path, pairs)
