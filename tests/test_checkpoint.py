@@ -145,15 +145,6 @@ def test_a_folder_without_such_a_checkpoint(tmp_path, best):
         load_model_weights(tmp_path, best=best)
 
 
-def test_a_checkpoint_is_listed_once_it_is_complete(tmp_path, monkeypatch):
-    """A kill between the two writes leaves the list of before."""
-    rows = save_all(tmp_path, [Row(1, 10)])
-    monkeypatch.setattr(checkpoint, "atomic_write", lambda *_: (_ for _ in ()).throw(OSError("x")))
-    with pytest.raises(OSError, match="x"):
-        checkpoint.save(tmp_path, [*rows, Row(2, 20)], {"weights/a": np.zeros(2)})
-    assert read_rows(tmp_path) == rows and steps_on_disk(tmp_path) == [10, 20]
-
-
 # Damage --------------------------------------------------------------------------
 
 
