@@ -79,7 +79,7 @@ def describe_scores(test, got, hp, token_name, compare=NONE, others=None) -> lis
     chrf, chrf_signature = bleu.corpus_score("chrf", test, got, lang)
     compared = bleu.compare_systems(test.references, own, others or own, lang)
     score, scored = bleu.bleu_score(test.data.Targets, got)
-    total, empty = len(own), len(test.empty_pairs)
+    total, empty = len(own), test.data.num_empty
     left_out = sorted({*range(total)} - {*test.data.rows})
     return [
         f"Left out = {len(left_out)} of {total}"

@@ -12,17 +12,14 @@ FINAL_MARK = regex.compile(r"(?r)\s*[\p{STerm}…]+([\p{Pe}\p{Pf}\p{Pi}\"'\s]*)"
 
 
 def fold(text, lang="") -> str:
-    """Remove the case of a text, character by character.
+    """Remove the case of a normalized text, character by character.
 
     >>> fold("STRASSE") == fold("Straße"), fold("ΟΔΟΣ") == fold("οδός".replace("ό", "ο"))
     (True, True)
     """
-    if text == text.casefold():
-        return text
     if language_code(lang) in TURKISH:
         text = text.replace("İ", "i").replace("I", "ı")
-    folded = "".join(char.casefold() for char in text.replace("İ", "i"))
-    return unicodedata.normalize("NFC", folded)
+    return unicodedata.normalize("NFC", text.replace("İ", "i").casefold())
 
 
 def without_final_mark(text) -> str:

@@ -22,7 +22,6 @@ from runtime.errors import InputError
 from runtime.files import atomic_write
 from runtime.flags import NONE, Flags, flag, split_paths
 
-MIN_COVERAGE = 0.98  # of sentencepiece
 MAX_INPUT_TOKENS = 1024  # tokens of a sentence that are read, if the model has no limit
 WIDTH_LIMIT = 2**16 + 1  # exclusive; units of a layer
 
@@ -303,9 +302,6 @@ class Hyperparams(ModelHparams):
     fold_case: bool = text_flag(False, "read sources without their case")
     symbols: str = data_flag(NONE, "prepro.py: words that are one subword, as '>>de<<,>>fr<<'")
     byte_fallback: bool = data_flag(False, "prepro.py: spell rare characters by their bytes")
-    character_coverage: float = data_flag(
-        1.0, "prepro.py: share of the characters that have subwords", MIN_COVERAGE, 1.0000001
-    )
     bpe_dropout: float = data_flag(0.0, "share of merges skipped in the training text", 0, 1.0)
     missing_mark: float = data_flag(0.0, "share of training sources without their mark", 0, 1.0)
 

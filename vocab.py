@@ -27,23 +27,18 @@ class Vocab:
     A subclass is a row in `TOKENIZERS`, and one in `prepro.WRITERS`, which writes its files. It
     defines `__len__` and
 
-      load(path, hp): a vocabulary;
       encode(sentences): for each prepared sentence the ids of its tokens, and of `</S>`;
       decode(ids): the sentence of the tokens before the first `</S>`;
       id_to_token(i): the token with id `i`;
       display(i): the same as it looks in a sentence, after a space if it has one.
 
-    Args:
-      path: the vocabulary file.
-
     Attributes:
-      content: the bytes of the file.
+      path, content: the vocabulary file, and its bytes.
     """
 
     token_name: str  # plural of a token, for messages
     suffix: str  # end of the name of a vocabulary file
-    sized_by_flag = False  # whether --vocab_size is the number of tokens
-    space_id = None  # id of a space alone, which has no meaning
+    empty_ids = [EOS]  # ids of the tokens that have no text
 
     def __init__(self, path):
         self.path = path
@@ -55,8 +50,7 @@ class Vocab:
     @classmethod
     def paths(cls, folder, hp) -> list[Path]:
         """The files in a folder: one vocabulary, or that of source and that of target."""
-        langs = hp.source_lang, hp.target_lang
-        return [Path(folder) / f"{lang}{cls.suffix}" for lang in langs]
+        return [Path(folder) / f"{lang}{cls.suffix}" for lang in (hp.source_lang, hp.target_lang)]
 
     def check_flags(self, hp, given):
         """Raise InputError if prepro.py had other flags when it wrote the file.
@@ -64,11 +58,6 @@ class Vocab:
         Args:
           given: dict, the flags of the command line; a recipe's size is that of prepro.py only.
         """
-
-    @property
-    def name(self) -> str:
-        """The name of the file without its suffix."""
-        return self.path.name.removesuffix(self.suffix)
 
     def clean(self, sentences) -> list[str]:
         """Remove from normalized sentences what has no token."""
@@ -104,7 +93,6 @@ class WordVocab(Vocab):
     """The word vocabulary of one language, as in the 2017 code.
 
     Args:
-      path: the vocabulary file.
       min_cnt: words seen less often become `<UNK>`.
 
     Attributes:
@@ -119,15 +107,8 @@ class WordVocab(Vocab):
         super().__init__(path)
         self.word2cnt = parse_counts(path, self.content)
         words = [word for word, count in self.word2cnt.items() if count >= min_cnt]
-        if len(words) == len(SPECIALS):
-            raise InputError(f"{path}: no word occurs {min_cnt} times or more. Lower --min_cnt")
         self.word2idx = {word: i for i, word in enumerate(words)}
         self.idx2word = dict(enumerate(words))
-
-    @classmethod
-    def load(cls, path, hp):
-        """Load a vocabulary."""
-        return cls(path, hp.min_cnt)
 
     def __len__(self):
         return len(self.word2idx)
@@ -178,15 +159,10 @@ def parse_counts(path, content) -> dict[str, int]:
 
 
 class SubwordVocab(Vocab):
-    """The subwords of a sentencepiece model, of one language or of both.
-
-    Args:
-      path: the sentencepiece model.
-    """
+    """The subwords of a sentencepiece model, of one language or of both."""
 
     token_name = "subwords"
     suffix = ".model"
-    sized_by_flag = True
 
     def __init__(self, path):
         super().__init__(path)
@@ -200,11 +176,7 @@ class SubwordVocab(Vocab):
             raise InputError(
                 f"{path}: not a sentencepiece model that begins with {' '.join(SPECIALS)}. {REMEDY}"
             )
-
-    @classmethod
-    def load(cls, path, hp):
-        """Load a vocabulary."""
-        return cls(path)
+        self.empty_ids = [*{EOS, self.processor.piece_to_id("▁")} - {UNK}]
 
     @classmethod
     def paths(cls, folder, hp) -> list[Path]:
@@ -216,11 +188,7 @@ class SubwordVocab(Vocab):
         return [of_source, joint] if hp.fold_case or of_source.exists() else [joint]
 
     def check_flags(self, hp, given):
-        """Raise InputError if prepro.py had other flags when it wrote the file.
-
-        Args:
-          given: dict, the flags of the command line; a recipe's size is that of prepro.py only.
-        """
+        """Raise InputError if prepro.py had other flags when it wrote the file."""
         processor, is_source = self.processor, self.path == self.paths(self.path.parent, hp)[0]
         unknown = (processor.is_unknown(processor.piece_to_id(word)) for word in hp.symbol_list)
         wrong = dict(
@@ -244,12 +212,6 @@ class SubwordVocab(Vocab):
     def __len__(self):
         return self.processor.get_piece_size()
 
-    @property
-    def space_id(self):
-        """The id of ▁, a space alone, or None if the vocabulary lacks it."""
-        space = self.processor.piece_to_id("▁")
-        return None if space == UNK else space
-
     def encode(self, sentences, dropout=0.0, seed=0) -> list[list[int]]:
         """Encode sentences: the ids of the subwords of each, and of `</S>`.
 
@@ -257,16 +219,14 @@ class SubwordVocab(Vocab):
           dropout: BPE-dropout (Provilkov et al. 2020), the probability of skipping a merge.
           seed: with the sentences, it decides which merges are skipped.
         """
-        encode = functools.partial(
-            self.processor.encode, list(sentences), add_eos=True, num_threads=1
-        )
-        if not dropout:
-            return encode()
+        if not dropout:  # in threads, one per core
+            return self.processor.encode([*sentences], add_eos=True)
         # sentencepiece has one generator per thread and seeds it at the first draw. Only in a
         # new thread does the result depend on nothing but the seed and the sentences.
         sentencepiece.set_random_generator_seed(seed)
+        sampling = dict(enable_sampling=True, alpha=dropout, nbest_size=-1, num_threads=1)
         with concurrent.futures.ThreadPoolExecutor(1) as thread:
-            sampling = dict(enable_sampling=True, alpha=dropout, nbest_size=-1)
+            encode = functools.partial(self.processor.encode, [*sentences], add_eos=True)
             return thread.submit(encode, **sampling).result()
 
     def id_to_token(self, i) -> str:
@@ -313,7 +273,8 @@ def load_vocabs(folder, hp):
       (Vocab, Vocab)
     """
     kind = TOKENIZERS[hp.tokenizer]
-    vocabs = [kind.load(path, hp) for path in kind.paths(folder, hp)]
+    more = [hp.min_cnt] if kind is WordVocab else []
+    vocabs = [kind(path, *more) for path in kind.paths(folder, hp)]
     return tuple(vocabs * 2 if len(vocabs) == 1 else vocabs)
 
 

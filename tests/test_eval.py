@@ -61,7 +61,7 @@ def test_the_bleu_of_2017_is_that_of_nltk():
 def eval_set(references, rows):
     """Make a test set in which only the pairs `rows` are translated."""
     data = SentencePairs(None, None, [], [references[row] for row in rows], rows)
-    return EvalSet(data, [references], [])
+    return EvalSet(data, [references])
 
 
 def test_sacrebleu_counts_an_untranslated_sentence_as_an_empty_line():
@@ -122,7 +122,7 @@ def test_empty_translations_are_noticed(got, note):
 def test_the_summary_counts_pairs_left_out_and_scored():
     data = SentencePairs(None, None, [LONG, "x"], [LONG, "y"], rows=[0, 3])
     references = [LONG, "too long", "", "y"]
-    test = EvalSet(data, [references], empty_pairs=[2])
+    test = EvalSet(data._replace(num_empty=1), [references])
     lines = describe_scores(test, [LONG, "y"], Hyperparams(maxlen=9), "words")
     assert lines[0] == "Left out = 2 of 4 (1 longer than 8 words, 1 with an empty line on a side)"
     assert lines[1] == "Left out, numbers of the pairs = 2 3"
@@ -137,7 +137,7 @@ def test_the_summary_counts_pairs_left_out_and_scored():
 def test_the_bleu_of_2017_is_of_the_cleaned_text_and_sacrebleu_of_the_raw_one():
     """The tokenizer of sacreBLEU is that of the target language."""
     data = SentencePairs(None, None, ["x"], [LONG], rows=[0])
-    test = EvalSet(data, [[f"{LONG}, 26!"]], empty_pairs=[])
+    test = EvalSet(data, [[f"{LONG}, 26!"]])
     lines = describe_scores(test, [LONG], Hyperparams(source_lang="ja"), "words")
     assert lines[-1] == "Bleu Score = 100.0"
     assert "|tok:13a|" in lines[2] and 10 < float(lines[2].split()[2]) < 90
@@ -145,8 +145,8 @@ def test_the_bleu_of_2017_is_of_the_cleaned_text_and_sacrebleu_of_the_raw_one():
 
 def test_the_digest_of_a_test_set_depends_on_both_sides():
     data = SentencePairs(None, None, ["a"], ["b"], rows=[0])
-    others = [EvalSet(data, [["c"]], []), EvalSet(data._replace(Sources=["x"]), [["b"]], [])]
-    assert EvalSet(data, [["b"]], []).digest() not in [other.digest() for other in others]
+    others = [EvalSet(data, [["c"]]), EvalSet(data._replace(Sources=["x"]), [["b"]])]
+    assert EvalSet(data, [["b"]]).digest() not in [other.digest() for other in others]
 
 
 def test_translations_are_words_of_the_target_language(trained, tmp_path):

@@ -114,7 +114,7 @@ def check_message(script, got_code, stderr, parts, code=2):
 def files():
     """The content of all files by their paths, but for what a run that is refused may write."""
     paths = {path for path in Path().rglob("*") if path.is_file() and path.name != "lock"}
-    return {p: p.read_bytes() for p in paths - {*Path().glob("preprocessed/train_ids/ids-*/*")}}
+    return {path: path.read_bytes() for path in paths - {*Path("preprocessed").iterdir()}}
 
 
 # Before TensorFlow is loaded -------------------------------------------------------
@@ -259,7 +259,7 @@ CHINESE = "我爱你\n" * 40
         ("prepro", {"train.source": with_null}, {}, "train.source:1: byte 2 ... UTF-8"),
         ("prepro", {"train.source": zip_and_cut}, {}, "train.source: a damaged gzip file. Downl"),
         ("train", {"train.source": zip_and_flip}, NEW, "train.source: a damaged gzip file. Downl"),
-        ("prepro", {BOTH: ""}, {}, f"train.source: {EMPTY}"),
+        ("prepro", {BOTH: ""}, {}, f"train.source: holds no word of {CLEANED}"),
         ("prepro", {BOTH: ""}, dict(recipe="tiny"), f"train.source: {EMPTY}"),
         ("train", {BOTH: ""}, NEW, f"train.source: {EMPTY}"),
         ("train", {BOTH: "<url>x</url>\n"}, NEW, f"train.source: {EMPTY}"),
@@ -267,9 +267,14 @@ CHINESE = "我爱你\n" * 40
         ("prepro", {"train.target": "\n" * 40}, dict(recipe="tiny"), f"target: {EMPTY}"),
         ("train", {"train.target": "\n" * 40}, NEW, f"target: {EMPTY}"),
         ("prepro", {"train.source": CHINESE}, {}, f"train.source: holds no word of {CLEANED}"),
-        ("train", {"train.source": CHINESE}, NEW, f"source: cleaning leaves nothing ... {CLEANED}"),
-        ("train", {}, NEW | dict(maxlen=2), "none of 40 pairs is at most 2 words ... larger --max"),
-        ("eval", {TESTS: "dog " * 15}, {}, "none of 1 pairs is at most 15 words ... --maxlen"),
+        ("train", {"train.source": CHINESE}, NEW, "source: 100% of its words are not in ... Check"),
+        (
+            "train",
+            {},
+            NEW | dict(maxlen=2),
+            "none of 40 pairs has ... at most 2 words ... larger --max",
+        ),
+        ("eval", {TESTS: "dog " * 15}, {}, "none of 1 pairs has ... at most 15 words ... --maxlen"),
         ("prepro", {"train.source": add_line}, {}, UNEQUAL),
         ("train", {"train.source": add_line}, NEW, UNEQUAL),
         ("eval", {"test.source": add_line}, {}, UNEQUAL.replace("train", "test")),

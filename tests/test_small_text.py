@@ -1,23 +1,19 @@
 """Small texts: the choices of prepro.py and train.py for them, and their warnings."""
 
-import functools
 import math
-import random
 import re
 import shutil
-from collections import Counter
 
 import numpy as np
 import pytest
-import sentencepiece
 import tensorflow as tf
 
 import eval
 import inference
 import prepro
 from conftest import sample_pairs, write_corpus
-from helpers import parameters, run_main, saved_rows, scalars, vocabs_of
-from hparams import choose_vocab_size, make_hparams
+from helpers import parameters, run_main, saved_rows, scalars
+from hparams import make_hparams
 from ids import EOS, SPECIALS, RaggedIds
 from inference import LoadedModel, SearchDecoder, limit_note
 from processes import forked_script
@@ -72,94 +68,6 @@ def test_the_length_is_printed_and_the_peak_of_the_rate_is_reached(run):
     rates = scalars(flags["logdir"])["lr"]
     assert [*rates] == [3, 6]
     assert [*rates.values()] == pytest.approx([0.01 * 0.6, 0.01 * 0.01])
-
-
-# The vocabulary ----------------------------------------------------------------------
-
-
-def test_the_vocabulary_grows_with_the_text():
-    sizes = [choose_vocab_size(10**n) for n in range(3, 10)]
-    assert sizes == sorted(sizes) and sizes[-1] == 8000
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["ab", "The quick brown fox jumps", "我爱你，“你”爱我吗？", "".join(map(chr, range(200, 999)))],
-)
-def test_text_that_does_not_allow_the_chosen_size_still_has_a_vocabulary(tmp_path, line):
-    """Too little text for so many subwords, or more characters than that."""
-    flags = write_corpus(tmp_path, [(line, line[::-1])] * 3) | dict(recipe="tiny")
-    run_main(prepro, flags)
-    vocab, _ = vocabs_of(flags)
-    (ids,) = vocab.encode([line])
-    assert vocab.decode(ids) == line.casefold() or not line.isprintable()
-
-
-@functools.cache
-def han_text(pairs):
-    """Make a text of 3,000 characters with the frequencies of a language, and of English words."""
-    rng = random.Random(0)
-    han = [chr(0x4E00 + i) for i in range(3000)]
-    weights = [1 / (i + 1) for i in range(3000)]
-    words = "the a dog man woman child house street small old runs plays eats sleeps near with"
-    source = ["".join(rng.choices(han, weights, k=15)) for _ in range(pairs)]
-    target = [" ".join(rng.choices(words.split(), k=8)) for _ in range(pairs)]
-    return source, target
-
-
-@pytest.mark.parametrize("pairs", [300, 3000])
-def test_a_text_of_many_characters_has_merges_for_both_sides(pairs):
-    source, target = han_text(pairs)
-    word2cnt = prepro.count_words(source) + prepro.count_words(target)
-    proto = prepro.make_subwords(word2cnt, ["a", "b"], 0)
-    processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
-    characters = {*"".join(source + target)} - {" "}
-    merged = [i for i in range(len(processor)) if prepro.is_merged(processor, i)]
-    assert len(processor) == 5 + len(characters) + len(merged)  # every character is known
-    tokens = sum(map(len, processor.encode(target[:100])))
-    assert tokens <= 1.5 * 8 * 100  # words, not letters
-    if pairs > 300:
-        assert sum(map(len, processor.encode(source[:100]))) < 15 * 100  # some pairs are merged
-
-
-@pytest.mark.parametrize(
-    "folder, names",
-    [
-        ("wordshk_en_yue", ("train.yue", "train.en")),
-        ("small_parallel_enja", ("train.ja", "train.en")),
-        ("multi30k", ("train.de", "train.en")),
-        ("loresmt2021_en_ga", ("train.ga", "train.en")),
-    ],
-)
-@pytest.mark.parametrize("pairs, most", [(300, 3.2), (3000, 2.1)])
-def test_no_text_is_spelled(real_text, folder, names, pairs, most):
-    """English has fewer than so many subwords per word, in whichever script the other side is."""
-    sides = [(real_text / folder / name).read_text("utf-8").split("\n")[:-1] for name in names]
-    rows = random.Random(0).sample(range(len(sides[0])), pairs + 300)  # a file may be sorted
-    source, target = ([side[row] for row in rows] for side in sides)
-    word2cnt = sum(map(prepro.count_words, (source[:pairs], target[:pairs])), Counter())
-    proto = prepro.make_subwords(word2cnt, ["a", "b"], 0)
-    processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
-    held_out = target[pairs:]
-    tokens = sum(map(len, processor.encode(held_out)))
-    assert tokens < most * sum(len(line.split()) for line in held_out)
-
-
-def test_a_text_that_repeats_its_phrases_has_no_phrases_as_subwords():
-    """Without spaces BPE would merge whole sentences, each too rare to be learned."""
-    rng = random.Random(0)
-    parts = ["私は 彼は 先生は 友達は".split(), "公園で 駅で 家で 町で".split()]
-    parts += ["りんごを 本を 手紙を 車を".split(), "買います 見ます 作ります 洗います".split()]
-    sentences = ["".join(map(rng.choice, parts)) for _ in range(2000)]
-    word2cnt = Counter(sentences)
-    size = choose_vocab_size(sum(map(len, sentences)))
-    rejected = prepro.train_sentencepiece(word2cnt, size, ["a", "b"])
-    assert prepro.rare_share(rejected, word2cnt) > 0.5
-    chosen = prepro.make_subwords(word2cnt, ["a", "b"], 0)
-    assert prepro.rare_share(chosen, word2cnt) <= prepro.MAX_RARE_SHARE
-    processor = sentencepiece.SentencePieceProcessor(model_proto=chosen)
-    assert processor.get_piece_size() < size
-    assert len(processor.encode(sentences[0])) >= 2
 
 
 # Warnings ----------------------------------------------------------------------------

@@ -1,0 +1,465 @@
+"""Subwords: the sentencepiece model, its size, case, symbols and bytes, and BPE-dropout."""
+
+import dataclasses
+import functools
+import random
+import re
+import shutil
+import subprocess
+import sys
+import unicodedata
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sentencepiece
+import tensorflow as tf
+
+import prepro
+import train
+from conftest import SMALL, sample_pairs, slow, write_corpus
+from data_load import load_test_data, load_train_data, pairs_of_epoch
+from helpers import load, read_test_sentences, run_main, tensorflow_text, vocabs_of
+from hparams import choose_vocab_size, make_hparams
+from ids import EOS, SPECIALS, UNK, RaggedIds
+from inference import Translator
+from interop.saved_model import SubwordOps
+from paragraphs import Splitter
+from processes import ROOT, forked_script
+from runtime.errors import InputError
+from text import read_sentences
+from vocab import SubwordVocab
+
+TINY = dict(recipe="tiny", vocab_size=180, fold_case=False)
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory):
+    """The flags of a corpus of 200 pairs with its subwords."""
+    flags = write_corpus(tmp_path_factory.mktemp("vocab"), sample_pairs(200), sample_pairs(30, 1))
+    run_main(prepro, flags | TINY)
+    return flags | TINY
+
+
+@pytest.fixture(scope="module")
+def vocab(flags):
+    """The `SubwordVocab` of these flags."""
+    return vocabs_of(flags)[0]
+
+
+# The sentencepiece model ------------------------------------------------------------
+
+
+def test_the_first_subwords_are_the_specials_and_both_sides_share_a_model(flags, vocab):
+    assert [vocab.processor.id_to_piece(i) for i in range(4)] == list(SPECIALS)
+    assert len(vocab) == 180
+    source, target = vocabs_of(flags)
+    assert source is target
+
+
+def test_encoded_text_is_decoded(flags, vocab):
+    lines = [*read_sentences(flags["source_train"]), *read_sentences(flags["target_train"])]
+    encoded = vocab.encode(lines)
+    assert all(ids[-1] == EOS and UNK not in ids for ids in encoded)
+    assert [vocab.decode(ids) for ids in encoded] == lines
+    assert vocab.decode([*encoded[0], 7, 8]) == lines[0]  # ids after </S> are ignored
+    assert vocab.decode([EOS, 5]) == ""
+
+
+def test_the_sentencepiece_model_alone_composes_and_makes_plain_spaces(vocab):
+    """For programs that use the file without `text.normalize`."""
+    decomposed = unicodedata.normalize("NFD", "für die schöne")
+    lines = ["Ein\u00a0Hund\tim\u2028Park ", decomposed, "\xads"]
+    texts = [vocab.decode(vocab.encode([line])[0]) for line in lines]
+    assert texts == ["Ein Hund im Park", "für die schöne", "s"]
+
+
+@slow
+@pytest.mark.parametrize(
+    "corpus, names", [("multi30k", "train.{}"), ("iwslt16", "train.tags.de-en.{}")]
+)
+def test_both_implementations_of_sentencepiece_agree(real_text, tmp_path, corpus, names):
+    """The package from PyPI, which this project uses, and tensorflow-text for TensorFlow graphs."""
+    paths = [str(real_text / corpus / names.format(lang)) for lang in ("de", "en")]
+    files = dict(source_train=paths[0], target_train=paths[1], preprocessed=str(tmp_path))
+    run_main(prepro, dict(recipe="tiny") | files)
+    vocab = SubwordVocab(tmp_path / "bpe.model")
+    tokenizer = tensorflow_text().SentencepieceTokenizer(vocab.content, add_eos=True)
+    for path in paths:
+        lines = list(read_sentences(path))
+        ours = RaggedIds.from_lists(vocab.encode(lines))
+        theirs = tokenizer.tokenize(lines)
+        np.testing.assert_array_equal(ours.splits, theirs.row_splits)
+        np.testing.assert_array_equal(ours.ids, theirs.flat_values)
+        back = tokenizer.detokenize(theirs[:1000, :-1])
+        texts = [vocab.decode(ours[row]) for row in range(len(back))]
+        assert texts == [text.decode() for text in back.numpy()]
+
+
+def test_the_same_text_gives_the_same_file_in_every_process(flags, vocab, tmp_path):
+    done = forked_script("prepro.py", **flags | dict(preprocessed=tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "bpe.model").read_bytes() == vocab.content
+
+
+# With prepro.py's flags, those of train.py, and the message.
+OTHER_FLAGS = [
+    ({}, dict(vocab_size=90), "its 180 subwords do not fit vocab_size 90. Write"),
+    (dict(fold_case=True), dict(fold_case=False), "do not fit fold_case False"),
+    (dict(fold_case=False), dict(fold_case=True), "no such file|do not fit fold_case True"),
+    (dict(symbols=">>de<<"), dict(symbols=">>de<<,>>en<<"), "do not fit symbols .* and this flag"),
+    ({}, dict(byte_fallback=True), "do not fit byte_fallback True"),
+    ({}, dict(preprocessed="nowhere"), "nowhere/bpe.model: no such file .* Run `python prepro.py`"),
+]
+
+
+@pytest.mark.parametrize("written, wanted, message", OTHER_FLAGS)
+def test_a_flag_that_prepro_did_not_have_is_refused(flags, tmp_path, written, wanted, message):
+    flags = flags | dict(preprocessed=str(tmp_path))
+    run_main(prepro, flags | written)
+    vocabs_of(flags | written)
+    with pytest.raises(InputError, match=message):
+        vocabs_of(flags | written | wanted)
+
+
+def test_without_a_flag_training_takes_the_size_from_the_file(flags):
+    """Even if the recipe has another vocab_size."""
+    given = {name: value for name, value in flags.items() if name != "vocab_size"}
+    assert make_hparams(given | dict(recipe="paper")).vocab_size > 180
+    assert len(vocabs_of(given | dict(recipe="paper"))[0]) == 180
+
+
+# The number of subwords -------------------------------------------------------------
+
+
+def test_the_vocabulary_grows_with_the_text():
+    sizes = [choose_vocab_size(10**n) for n in range(3, 10)]
+    assert sizes == sorted(sizes) and sizes[-1] == 8000
+
+
+def size_named(flags, **more):
+    """Return the vocabulary size that the message of prepro.py recommends."""
+    with pytest.raises(InputError) as raised:
+        run_main(prepro, flags | more)
+    return int(re.search(r"--vocab_size (\d+), the nearest", str(raised.value))[1])
+
+
+def test_a_size_that_the_text_does_not_allow_names_the_nearest(flags, tmp_path):
+    flags = flags | dict(preprocessed=str(tmp_path))
+    for refused in (10, 10_000):
+        nearest = size_named(flags, vocab_size=refused)
+        run_main(prepro, flags | dict(vocab_size=nearest))
+        assert len(SubwordVocab(tmp_path / "bpe.model")) == nearest
+        beyond = nearest + (1 if refused > nearest else -1)
+        assert size_named(flags, vocab_size=beyond) == nearest
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("ab", "The quick brown fox jumps", "".join(map(chr, range(200, 999)))),
+        "我爱你，“你”爱我吗？ＡＢ½…",
+        "أحبك كثيرا",
+        "Ζωή, 12.5 % — “naïve”!",
+        "नमस्ते दुनिया",
+        "안녕 세상 🙂",
+        "Balken ▃▅▇ voll",  # sentencepiece skips a word with U+2585, and then its other characters
+    ],
+)
+def test_any_little_text_has_a_vocabulary(tmp_path, line):
+    """Also if it has too few characters for the chosen size, or more characters than that."""
+    flags = write_corpus(tmp_path, [(line, line[::-1])] * 3) | dict(recipe="tiny", fold_case=False)
+    run_main(prepro, flags)
+    vocab, _ = vocabs_of(flags)
+    known = line.replace("▅", "")
+    (ids,) = vocab.encode([known])
+    assert UNK not in ids and (vocab.decode(ids) == known or not line.isprintable())
+
+
+@functools.cache
+def han_text(pairs):
+    """Make a text of 3,000 characters with the frequencies of a language, and of English words."""
+    rng = random.Random(0)
+    han = [chr(0x4E00 + i) for i in range(3000)]
+    weights = [1 / (i + 1) for i in range(3000)]
+    words = "the a dog man woman child house street small old runs plays eats sleeps near with"
+    source = ["".join(rng.choices(han, weights, k=15)) for _ in range(pairs)]
+    target = [" ".join(rng.choices(words.split(), k=8)) for _ in range(pairs)]
+    return source, target
+
+
+def make_processor(*sides):
+    """Make the sentencepiece model of some lines, and return its processor."""
+    word2cnt = sum(map(prepro.count_words, sides), Counter())
+    proto = prepro.make_subwords(word2cnt, "a", make_hparams(dict(recipe="tiny")))
+    return sentencepiece.SentencePieceProcessor(model_proto=proto)
+
+
+@pytest.mark.parametrize("pairs", [300, 3000])
+def test_a_text_of_many_characters_has_merges_for_both_sides(pairs):
+    source, target = han_text(pairs)
+    processor = make_processor(source, target)
+    characters = {*"".join(source + target)} - {" "}
+    merges = [piece for piece in map(processor.id_to_piece, range(4, len(processor))) if piece[1:]]
+    assert len(processor) == 5 + len(characters) + len(merges)  # every character is known
+    assert sum(map(len, processor.encode(target[:100]))) <= 1.5 * 8 * 100  # words, not letters
+    if pairs > 300:
+        assert sum(map(len, processor.encode(source[:100]))) < 15 * 100  # some pairs are merged
+
+
+@pytest.mark.parametrize(
+    "folder, names",
+    [
+        ("wordshk_en_yue", ("train.yue", "train.en")),
+        ("small_parallel_enja", ("train.ja", "train.en")),
+        ("multi30k", ("train.de", "train.en")),
+        ("loresmt2021_en_ga", ("train.ga", "train.en")),
+    ],
+)
+@pytest.mark.parametrize("pairs, most", [(300, 3.2), (3000, 2.1)])
+def test_no_text_is_spelled(real_text, folder, names, pairs, most):
+    """English has fewer than so many subwords per word, in whichever script the other side is."""
+    sides = [(real_text / folder / name).read_text("utf-8").split("\n")[:-1] for name in names]
+    rows = random.Random(0).sample(range(len(sides[0])), pairs + 300)  # a file may be sorted
+    source, target = ([side[row] for row in rows] for side in sides)
+    held_out = target[pairs:]
+    tokens = sum(map(len, make_processor(source[:pairs], target[:pairs]).encode(held_out)))
+    assert tokens < most * sum(len(line.split()) for line in held_out)
+
+
+# Sources without case ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("joint_vocab", [True, False])
+def test_a_source_has_no_case_and_a_target_keeps_it(flags, tmp_path, joint_vocab):
+    more = dict(fold_case=True, joint_vocab=joint_vocab, preprocessed=str(tmp_path), vocab_size=300)
+    flags = flags | more | dict(tied_embeddings=joint_vocab)
+    run_main(prepro, flags)
+    source, target = vocabs_of(flags)
+    for german, english in sample_pairs(20):
+        forms = [german, german.upper(), german.title(), german.lower()]
+        assert len({tuple(ids) for ids in source.encode(forms)}) == 1
+        assert target.decode(target.encode([english])[0]) == english
+        assert target.encode([english]) != target.encode([english.upper()])
+    assert (source.tokens() == target.tokens()) == joint_vocab
+    assert source.folds_case and not target.folds_case
+
+
+@pytest.mark.parametrize(
+    "lang, forms",
+    [
+        ("de", ["Straße", "STRASSE", "strasse"]),
+        ("tr", ["ışık İki", "IŞIK İKİ", "Işık iki"]),
+        ("en", ["I\u0308s", "i\u0308S", "ÏS"]),
+        ("el", ["σοφός", "ΣΟΦΌΣ"]),
+        ("ru", ["Ёж", "ЁЖ", "ёж"]),
+        ("ja", ["ＡＢ犬", "ａｂ犬"]),
+    ],
+)
+def test_case_follows_the_rules_of_the_language(tmp_path, lang, forms):
+    flags = write_corpus(tmp_path, [(" ".join([form, *form]), "x") for form in forms])
+    flags |= dict(recipe="tiny", source_lang=lang)
+    run_main(prepro, flags)
+    ids = vocabs_of(flags)[0].encode(forms)
+    assert len({tuple(own) for own in ids}) == 1 and UNK not in ids[0]
+
+
+# BPE-dropout ------------------------------------------------------------------------
+
+
+def test_seed_and_epoch_decide_bpe_dropout_and_only_in_training(flags, vocab):
+    hp, vocabs = make_hparams(flags | dict(bpe_dropout=0.1)), (vocab, vocab)
+    data = load_train_data(hp, vocabs)
+
+    def ids(seed, epoch, dropout=0.1):
+        changed = dataclasses.replace(hp, seed=seed, bpe_dropout=dropout)
+        dropped = pairs_of_epoch(data, vocabs, changed, epoch)
+        assert [vocab.decode(x) for x in dropped.X] == data.Sources
+        assert [vocab.decode(y) for y in dropped.Y] == data.Targets
+        return [*dropped.X.ids, *dropped.Y.ids]
+
+    first = ids(0, 1)
+    assert first == ids(0, 1)
+    others = ids(0, 2), ids(1, 1), [*data.X.ids, *data.Y.ids]
+    assert first not in others
+    # More dropout gives more subwords.
+    assert len(others[2]) < len(first) < len(ids(0, 1, dropout=0.5))
+    plain = dataclasses.replace(hp, bpe_dropout=0.0)
+    tests = [load_test_data(own, vocabs).data.X.ids.tolist() for own in (hp, plain)]
+    assert tests[0] == tests[1]
+
+
+def test_bpe_dropout_is_the_same_in_every_process(vocab):
+    """A resumed run must read the subwords of the run that was stopped."""
+    program = (
+        "import sys; from pathlib import Path; from vocab import SubwordVocab;"
+        "print(SubwordVocab(Path(sys.argv[1])).encode(sys.argv[2:], dropout=0.5, seed=7))"
+    )
+    lines = [german for german, _ in sample_pairs(20)]
+    command = [sys.executable, "-c", program, str(vocab.path), *lines]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == f"{vocab.encode(lines, dropout=0.5, seed=7)}\n", done.stderr
+
+
+# Symbols and bytes ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fold_case", [True, False])
+def test_a_symbol_is_repeated_before_each_sentence(tmp_path, fold_case):
+    flags = write_corpus(tmp_path, sample_pairs(300)) | dict(recipe="tiny", fold_case=fold_case)
+    run_main(prepro, flags | dict(symbols=">>en<<,>>DE<<"))
+    split = Splitter("de", vocabs_of(flags)[0], max_tokens=50)
+    for symbol in (">>en<<", ">>DE<<"):
+        inputs = split(f"{symbol} Der Hund schläft. Die Frau singt.").inputs
+        assert inputs == [f"{symbol} Der Hund schläft.", f"{symbol} Die Frau singt."]
+    assert split(">>xx<< Der Hund schläft. Die Frau singt.").inputs[1] == "Die Frau singt."
+
+
+@pytest.mark.parametrize("vocab_size", [0, 400])
+def test_symbols_are_one_subword_and_unseen_characters_are_bytes(tmp_path, vocab_size):
+    flags = write_corpus(tmp_path, sample_pairs(300)) | dict(recipe="tiny", vocab_size=vocab_size)
+    flags |= dict(fold_case=False)
+    plain = dict(preprocessed=str(tmp_path / "plain"))
+    run_main(prepro, flags | plain)
+    run_main(prepro, flags | dict(symbols=">>de<<,@@1@@", byte_fallback=True))
+    vocab, before = (vocabs_of(flags | more)[0] for more in ({}, plain))
+    if not vocab_size:  # as many learned ones
+        assert abs(len(vocab) - len(before) - 258) <= 2
+    text = ">>de<< Der Hund @@1@@ schläft 日"
+    (ids,), (known,) = vocab.encode([text]), before.encode([text])
+    tokens = [vocab.id_to_token(i) for i in ids]
+    assert ">>de<<" in tokens and "@@1@@" in tokens
+    assert tokens[-4:-1] == [f"<0x{byte:02X}>" for byte in "日".encode()]
+    assert UNK not in ids and UNK in known
+    assert vocab.decode(ids) == text
+    tokenizer = tensorflow_text().SentencepieceTokenizer(vocab.content, add_eos=True)  # of exports
+    assert tokenizer.tokenize(text).numpy().tolist() == ids
+    assert tokenizer.detokenize(ids[:-1]).numpy().decode() == text
+    assert "@@1@@" not in [before.id_to_token(i) for i in known]
+    # A translation is one line, also if the model chooses the byte of a line feed.
+    ends = [vocab.processor.piece_to_id(f"<0x{byte:02X}>") for byte in b"\n\r"]
+    assert vocab.decode([*ids[:-1], *ends, *ids]).split() == [*text.split(), *text.split()]
+    for i in range(len(vocab)):
+        assert not {"\n", "\r"} & {*vocab.decode([i])}
+    rows = tf.ragged.constant([ids[:-1], ends], tf.int32)
+    assert SubwordOps(vocab, vocab).decode(rows).numpy().tolist() == [text.encode(), b"  "]
+
+
+@pytest.mark.parametrize(
+    "symbols, word",
+    [
+        *((">>de<<,", "''"), ("a b", "'a b'"), ("<S>,x", "'<S>'"), ("<0x41>", "'<0x41>'")),
+        *(("x,y,x", "'x'"), ("e\u0301,é", "'é'"), ("a\u200bb", r"'a\\u200bb'")),
+    ],
+)
+def test_symbols_that_cannot_be_are_refused(tmp_path, symbols, word):
+    flags = write_corpus(tmp_path, sample_pairs(90)) | dict(recipe="tiny", symbols=symbols)
+    with pytest.raises(InputError, match=f"{word} cannot be .*Write words with commas"):
+        run_main(prepro, flags)
+    assert not (tmp_path / "preprocessed").exists()
+
+
+def test_symbols_may_begin_with_a_tag(tmp_path):
+    """Such lines are sentences: "<de> Ein Hund", and a line that is only "<num>"."""
+    pairs = [*sample_pairs(90), ("<num>", "<num>")]
+    pairs = [(f"<de> {source}", target) for source, target in pairs]
+    flags = write_corpus(tmp_path, pairs)
+    flags |= dict(recipe="tiny", symbols="<de>,<num>", byte_fallback=True)
+    run_main(prepro, flags)
+    vocab, _ = vocabs = vocabs_of(flags)
+    assert len(load_train_data(make_hparams(flags), vocabs).X) == len(pairs)
+    ids = {*vocab.encode([pairs[-1][0]])[0]}
+    assert {vocab.processor.piece_to_id(symbol) for symbol in ("<de>", "<num>")} <= ids
+
+
+def test_rare_characters_can_be_spelled(tmp_path):
+    """Each of 300 characters occurs once, so they would need more subwords than there are."""
+    rare = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
+    pairs = [(f"{char} {'好人' * 30}", "good people") for char in rare]
+    flags = write_corpus(tmp_path, pairs) | dict(recipe="tiny", vocab_size=290)
+    with pytest.raises(InputError, match="does not allow 290 subwords"):
+        run_main(prepro, flags)
+    for size in (290, 0):  # none of the 300 is a subword
+        run_main(prepro, flags | dict(byte_fallback=True, vocab_size=size))
+        vocab = SubwordVocab(Path(flags["preprocessed"]) / "bpe.model")
+        (ids,) = vocab.encode(["一好人"])
+        assert UNK not in ids and vocab.decode(ids) == "一好人" and "一" not in vocab.tokens()
+        assert len(vocab) < 450
+
+
+# One vocabulary per language --------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def separate(tmp_path_factory):
+    """Flags of a text with two vocabularies of different sizes, and of a small model."""
+    folder = tmp_path_factory.mktemp("separate")
+    flags = write_corpus(folder, sample_pairs(300), sample_pairs(20, seed=1)) | SMALL
+    flags |= dict(recipe="tiny", maxlen=40, hidden_units=32, num_epochs=20)
+    flags |= dict(joint_vocab=False, tied_embeddings=False, batch_tokens=0, batch_size=32)
+    run_main(prepro, flags)
+    return flags
+
+
+def test_each_language_has_its_own_subwords(separate):
+    names = {path.name for path in Path(separate["preprocessed"]).glob("*.model")}
+    assert names == {"bpe.de.model", "bpe.en.model"}
+    source, target = vocabs_of(separate)
+    assert len(source) != len(target)
+    (german,), (english,) = source.encode(["über"]), target.encode(["über"])
+    assert source.decode(german) == "über" and target.decode(english) != "über"
+    with pytest.raises(InputError, match="bpe.de.model: .* do not fit vocab_size 123"):
+        vocabs_of(separate | dict(vocab_size=123))
+
+
+@slow
+def test_a_model_with_two_vocabularies_translates_everywhere(separate, tmp_path, capsys):
+    """Also as a SavedModel, in CTranslate2, after it was moved, and after it was resumed."""
+    run_main(train, separate)
+    loaded = load(dict(logdir=separate["logdir"]))
+    model = loaded.model
+    assert (model.source_vocab, model.target_vocab) == tuple(map(len, loaded.vocabs))
+    lines = read_test_sentences(separate["source_test"])
+    expected = [translation.text for translation in Translator(loaded)(lines)]
+    assert len({*expected}) > 3
+    source, moved = tmp_path / "in", tmp_path / "moved"
+    source.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    shutil.copytree(separate["logdir"], moved)
+    elsewhere = dict(logdir=moved, preprocessed=tmp_path / "missing")
+    done = forked_script("translate.py", source=source, **elsewhere)
+    assert done.returncode == 0 and done.stdout.splitlines() == expected, done.stderr
+
+    tensorflow_text()  # registers the operations that tokenize
+
+    done = forked_script("export.py", **elsewhere, output=tmp_path / "saved")
+    assert done.returncode == 0, done.stderr
+    signature = tf.saved_model.load(str(tmp_path / "saved")).signatures["serving_default"]
+    texts = signature(text=tf.constant(lines))["translation"].numpy()
+    assert [text.decode() for text in texts] == expected
+
+    output = tmp_path / "ctranslate2"
+    done = forked_script("export.py", **elsewhere, output=output, format="ctranslate2")
+    assert done.returncode == 0, done.stderr
+    for lang in ("de", "en"):
+        own = Path(separate["preprocessed"]) / f"bpe.{lang}.model"
+        assert (output / own.name).read_bytes() == own.read_bytes()
+
+    longer = separate | dict(logdir=str(moved), num_epochs=separate["num_epochs"] + 1)
+    run_main(train, longer)
+    assert "Resuming from" in capsys.readouterr().out
+    with pytest.raises(InputError, match="was trained with --joint_vocab False, not True"):
+        run_main(train, longer | dict(joint_vocab=True))
+
+
+def test_a_moved_model_has_its_own_vocabulary(trained, tmp_path):
+    """An export takes it, and not one that another prepro.py has written."""
+    logdir = shutil.copytree(trained("tiny")["logdir"], tmp_path / "moved")
+    other = tmp_path / "preprocessed"
+    other.mkdir()
+    (other / "bpe.model").write_bytes(b"another one")
+    more = dict(logdir=logdir, preprocessed=other, format="ctranslate2")
+    done = forked_script("export.py", **more, output=tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    content = (logdir / "bpe.model").read_bytes()
+    assert (tmp_path / "out" / "bpe.model").read_bytes() == content
