@@ -364,6 +364,10 @@ class Hyperparams(ModelHparams):
             "bpe_dropout needs positions without an end, as of the recipe tiny",
         )
         yield (
+            self.source_train == self.target_train,
+            "source_train and target_train are the same file. Give a file for each side",
+        )
+        yield (
             has_dev != (self.target_dev != NONE),
             "give both source_dev and target_dev, or neither",
         )

@@ -198,10 +198,9 @@ def languages(folder, flags) -> dict:
     Models for several languages name a group of them there.
     """
     path = folder / "tokenizer_config.json"
-    langs = {name: flags[name] for name in ("source_lang", "target_lang") if name in flags}
-    settings = read_json(path) if path.exists() else {}
-    for name in {"source_lang", "target_lang"} - langs.keys():
-        langs[name] = settings.get(name)
+    langs = read_json(path) if path.exists() else {}
+    langs = {name: flags.get(name, langs.get(name)) for name in ("source_lang", "target_lang")}
+    for name in langs.keys() - flags.keys():
         if not LANGUAGE.fullmatch(str(langs[name])):
             raise InputError(
                 f"{path}: {name} is {langs[name]!r}, not the code of one language. Add --{name}"

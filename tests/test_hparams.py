@@ -185,6 +185,10 @@ def test_each_number_has_its_bounds(field):
         (dict(tied_embeddings=True), "tied_embeddings needs one vocabulary of subwords"),
         (dict(recipe="tiny", joint_vocab=False), "tied_embeddings needs one vocabulary"),
         (dict(bpe_dropout=0.1, tokenizer="bpe"), "bpe_dropout needs positions without an end"),
+        (
+            dict(source_train="a", target_train="a"),
+            "source_train and target_train are the same file",
+        ),
         (dict(source_dev="val.de"), "give both source_dev and target_dev, or neither"),
         (dict(patience=3), "patience needs --source_dev"),
         (dict(dev_steps=3), "dev_steps needs --source_dev"),

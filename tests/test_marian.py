@@ -276,7 +276,7 @@ def test_its_languages(copied):
             read_pretrained(copied, {})
         assert read_pretrained(copied, dict(source_lang="fr")).hp.source_lang == "fr"
     (copied / "tokenizer_config.json").unlink()
-    with pytest.raises(InputError, match="source_lang is None"):
+    with pytest.raises(InputError, match="_lang is None"):
         read_pretrained(copied, {})
 
 

@@ -258,17 +258,12 @@ def test_a_locale_without_umlauts_and_a_folder_with_them(tmp_path):
 # Notes -----------------------------------------------------------------------------
 
 
-def test_one_file_for_both_sides_is_noticed(corpus, capsys):
-    run_main(prepro, corpus | dict(target_train=corpus["source_train"]))
-    assert f"{corpus['source_train']}: this file is both sides of" in capsys.readouterr().err
-
-
-def test_a_test_set_of_another_language_is_noticed(run, tmp_path):
+def test_a_test_set_of_another_language_is_refused(run, tmp_path):
     swapped = dict(source_test=run[0]["target_test"], target_test=run[0]["source_test"])
     logdir, results = run[0]["logdir"], tmp_path
     done = forked_script("eval.py", skip_search, logdir=logdir, results=results, **swapped)
-    assert done.returncode == 0, done.stderr
-    assert f"{swapped['source_test']}: 9" in done.stderr and "translates from" in done.stderr
+    assert done.returncode == 2, done.stderr
+    assert f"{swapped['source_test']}: 9" in done.stderr and "Check --source_lang" in done.stderr
 
 
 # What starting loads ---------------------------------------------------------------

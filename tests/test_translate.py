@@ -216,7 +216,7 @@ def test_text_that_is_not_utf8_is_refused(tiny, tmp_path):
     source.write_bytes("Der Hund\nBäume\n".encode("latin1"))
     output.write_text("mine")
     more = dict(logdir=tiny["logdir"], source=source, output=output)
-    refused("translate.py", f"{source}:2: byte 2", "iconv", prepare=skip_search, **more)
+    refused("translate.py", f"{source}:2: byte 2", "convert.py", prepare=skip_search, **more)
     assert output.read_text() == "mine" and sorted(tmp_path.iterdir()) == [source, output]
 
 
