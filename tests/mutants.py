@@ -70,7 +70,7 @@ MAX_MORE_SECONDS = 1500  # of MORE_TESTS
 LEFT_OUT = ("VariableReplacer", "VariableInserter", "ExceptionReplacer", "ZeroIteration")
 MODEL_TESTS = "attention modules positions rnn model"
 TEXT_TESTS = "text data_load small_text subwords refusals"
-TRAINING_TESTS = "scripts resume tensorboard refusals"
+TRAINING_TESTS = "training_step scripts resume tensorboard refusals"
 MORE_TESTS = {
     "mini.py": "mini",
     "hparams.py": f"hparams {MODEL_TESTS}",

@@ -92,13 +92,6 @@ def test_eval_reads_all_hyperparameters_from_logdir(run):
     assert before == now and "Bleu Score" in now
 
 
-def test_another_test_set_can_be_named(run, tmp_path):
-    flags = write_corpus(tmp_path, sample_pairs(3, seed=2))
-    tests = {name: flags[name] for name in ("source_test", "target_test", "results")}
-    done = forked_script("eval.py", logdir=run[0]["logdir"], **tests)
-    assert done.returncode == 0 and "Pairs scored = " in done.stdout and "of 3 " in done.stdout
-
-
 # Vocabularies of a model ----------------------------------------------------------
 
 
