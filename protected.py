@@ -140,7 +140,8 @@ def find_place(position, line, part, x, y, weights, vocabs) -> int:
         return len(y) - bool(ends_with_mark)
     if not len(before) or not any(is_word(source, i) for i in x[:position]):
         return 0
-    if touches(line, part, SPACED_LETTER) == (False, True) and len(after):
+    follows_word = SPACED_LETTER.match(line[part.start - 1 : part.start])
+    if not follows_word and SPACED_LETTER.match(line[part.end : part.end + 1]) and len(after):
         place = int(np.flatnonzero(aligned == after.min())[0])
         while place > 0 and is_inside_word(target, y[place]):
             place -= 1
@@ -159,17 +160,6 @@ def is_word(vocab, i) -> bool:
 def is_inside_word(vocab, i) -> bool:
     """Whether the token with id `i` continues the word of the token before it."""
     return is_word(vocab, i) and not vocab.starts_word(i)
-
-
-def touches(line, part, pattern) -> tuple[bool, bool]:
-    """Whether a part touches, before it and after it, a character of a pattern.
-
-    >>> line = "<b>ein</b> Hund"
-    >>> [touches(line, part, SPACED_LETTER) for part in find_parts(line)]
-    [(False, True), (True, False)]
-    """
-    before, after = line[part.start - 1 : part.start], line[part.end : part.end + 1]
-    return bool(pattern.match(before)), bool(pattern.match(after))
 
 
 def sticks(source_char, char) -> bool:
