@@ -1,7 +1,8 @@
-"""Load a trained model, and translate sentences with it."""
+"""Load a trained model, and search for translations of ids with it."""
 
 import dataclasses
 import functools
+import itertools
 import math
 import sys
 from pathlib import Path
@@ -12,9 +13,8 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from checkpoint import assign, load_model_weights
-from data_load import encode_lines
 from hparams import Hyperparams, hparams_path, load_hparams
-from ids import BOS, EOS, PAD, UNK, RaggedIds
+from ids import BOS, EOS, PAD, UNK
 from interop.original import load_original
 from model import make_model
 from runtime.errors import InputError
@@ -30,7 +30,6 @@ from search import (
     sampling_step,
     suppress,
 )
-from text import normalize
 from variable_names import variables_by_2017_name
 from variants.ensemble import Ensemble
 from vocab import load_vocabs, truncate_at_eos
@@ -129,17 +128,13 @@ def describe_decoding(loaded) -> str:
 
 def describe_checkpoints(paths) -> str:
     """Describe which checkpoints the parameters come from, and in an ensemble which models."""
-    models = {}
-    for path in paths:
-        models.setdefault(path.parent, []).append(path.stem)
-    texts = [
-        f"mean of {len(names)} checkpoints to {names[-1]}" if len(names) > 1 else names[0]
-        for names in models.values()
-    ]
-    if len(models) == 1:
-        return texts[0]
-    each = (f"{folder.name}: {text}" for folder, text in zip(models, texts, strict=True))
-    return f"{len(models)} models ({'; '.join(each)})"
+    names, texts = [], []
+    for folder, own in itertools.groupby(paths, lambda path: path.parent):
+        *others, newest = (path.stem for path in own)
+        names.append(folder.name)
+        texts.append(f"mean of {len(others) + 1} checkpoints to {newest}" if others else newest)
+    each = "; ".join(f"{name}: {text}" for name, text in zip(names, texts, strict=True))
+    return f"{len(texts)} models ({each})" if len(texts) > 1 else texts[0]
 
 
 # Searching ---------------------------------------------------------------------
@@ -206,7 +201,7 @@ def search_arguments(model, hp, x, beam, prefixes=None) -> dict:
         step=step,
         state=state,
         memory=memory,
-        start=tf.fill([N], BOS),
+        first_ids=tf.fill([N], BOS),
         max_lengths=hp.max_output_tokens(source_lengths),  # (N,)
         eos=EOS,
         suppress_ids=suppress_ids,
@@ -286,18 +281,6 @@ class Hypothesis(NamedTuple):
     score: float  # log-probability / length penalty; greedy search does not compute it: 0
     at_limit: bool  # whether it has as many tokens as it may have: its end may be missing
 
-    @classmethod
-    def from_ids(cls, ids, score, vocab, max_tokens):
-        """Make a hypothesis from the ids (T,) that a search found.
-
-        Args:
-          ids: those after `</S>`, or after `max_tokens`, are padding.
-          vocab: that of the target.
-          max_tokens: tokens that the translation may have, `</S>` included.
-        """
-        ids = truncate_at_eos(ids[:max_tokens]).tolist()
-        return cls(vocab.decode(ids), ids, float(score), at_limit=len(ids) >= max_tokens)
-
 
 class SearchDecoder:
     """Searches with the model, in batches of similar length.
@@ -333,38 +316,32 @@ class SearchDecoder:
         batches = [*decoding_batches(lengths, hp.beam, hp.pad_to, threads)]
 
         def decode_rows(rows):
-            first_ids = None if prefixes is None else prefixes.pad(rows)
-            return self.decode_batch(X.pad(rows, hp.pad_to), first_ids)
+            """Return the ids (N, nbest, T) and the scores (N, nbest) of some rows."""
+            x = X.pad(rows, hp.pad_to)
+            found = (
+                self.search(x) if prefixes is None else self.prefix_search(x, prefixes.pad(rows))
+            )
+            return [tensor.numpy() for tensor in found]
 
         found = [None] * len(X)
-        with tqdm(
-            desc="translating",
-            total=len(X),
-            leave=False,
-            mininterval=1,
-            disable=not self.show_progress,
-        ) as bar:
+        no_bar = not self.show_progress
+        with tqdm(desc="translating", total=len(X), leave=False, disable=no_bar) as bar:
             results = map_in_threads(decode_rows, batches, threads)
             for rows, (preds, scores) in zip(batches, results, strict=True):
                 limits = hp.max_output_tokens(lengths[rows]).tolist()  # N
                 for row, *pairs, limit in zip(rows, preds, scores, limits, strict=True):
                     # Beam search may find fewer than `nbest`; the others have the score -inf.
-                    found[row] = [
-                        Hypothesis.from_ids(ids, score, vocab, limit)
+                    pairs = [
+                        (truncate_at_eos(ids[:limit]).tolist(), float(score))
                         for ids, score in zip(*pairs, strict=True)
                         if score > -np.inf
                     ]
+                    found[row] = [
+                        Hypothesis(vocab.decode(ids), ids, score, at_limit=len(ids) >= limit)
+                        for ids, score in pairs
+                    ]
                 bar.update(len(rows))
         return found
-
-    def decode_batch(self, x, first_ids=None):
-        """Translate a batch of source ids (N, T_x): ids (N, nbest, T) and scores (N, nbest).
-
-        Args:
-          first_ids: (N, P), those of the translations, with zeros after them; None for none.
-        """
-        found = self.search(x) if first_ids is None else self.prefix_search(x, first_ids)
-        return [tensor.numpy() for tensor in found]
 
 
 def decoding_batches(lengths, beam=1, width=None, threads=1):
@@ -393,84 +370,3 @@ def limit_note(count, total, hp) -> str:
     limit = "--max_output_ratio" if hp.unbounded_length else "--maxlen"
     note = f"{count} of {total} translations ended at their limit, {limit}, and may be incomplete"
     return note if count else ""
-
-
-# Translating -------------------------------------------------------------------
-
-
-class Translation(NamedTuple):
-    """A line and its translations."""
-
-    line: str
-    ids: np.ndarray  # of the line, (T,) int32 with `</S>`; none if it has no tokens
-    hypotheses: list[Hypothesis]  # best first, at least one
-    truncated: bool  # whether the line has more tokens than the ids
-
-    @property
-    def text(self) -> str:
-        """The best translation."""
-        return self.hypotheses[0].text
-
-
-class Translator:
-    """Translate lines of text: encode them, decode, and return the results in their order.
-
-    Args:
-      loaded: LoadedModel.
-      decode: SearchDecoder; None for one of a translation per line.
-      max_tokens: tokens of a line that are read, `</S>` included; None for
-        `hp.max_input_tokens`.
-    """
-
-    def __init__(self, loaded, decode=None, max_tokens=None):
-        self.loaded, self.decode = loaded, decode or SearchDecoder(loaded)
-        self.max_tokens = max_tokens or loaded.hp.max_input_tokens
-
-    def __call__(self, lines, prefixes=None) -> list[Translation]:
-        """Translate lines, a list of str. An empty line has an empty translation.
-
-        Args:
-          prefixes: list of str, the first words of each translation; None for none.
-        """
-        hp, (vocab, _) = self.loaded.hp, self.loaded.vocabs
-        X, rows, truncated = encode_lines(lines, vocab, hp, self.max_tokens)
-        if prefixes is None:
-            found = self.decode(X)
-        else:
-            found = self.continue_prefixes(X, [prefixes[row] for row in rows])
-        truncated = {*truncated}
-        no_ids, empty = np.zeros(0, np.int32), Hypothesis("", [], 0.0, at_limit=False)
-        translations = [Translation(line, no_ids, [empty], truncated=False) for line in lines]
-        for row, ids, hypotheses in zip(rows, X, found, strict=True):
-            translations[row] = Translation(lines[row], ids, hypotheses, row in truncated)
-        return translations
-
-    def continue_prefixes(self, X, prefixes):
-        """Decode source ids, given the first words of each translation.
-
-        These words are returned as they were given, also where the vocabulary lacks a character.
-        """
-        vocab = self.loaded.vocabs[1]
-        ids = vocab.encode(vocab.prepare(prefixes))
-        ids = [sentence[:-1] for sentence in ids]  # without </S>
-        found = self.decode(X, RaggedIds.from_lists(ids))
-        return [
-            [best._replace(text=restore_prefix(best.text, prefix, decoded)) for best in hypotheses]
-            for prefix, decoded, hypotheses in zip(
-                prefixes, map(vocab.decode, ids), found, strict=True
-            )
-        ]
-
-
-def restore_prefix(text, prefix, decoded) -> str:
-    """Return a translation with its first words as they were given, but normalized.
-
-    Args:
-      decoded: the first words as the vocabulary writes them.
-
-    >>> restore_prefix("Mr. <UNK> runs .", "Mr. Ō", "Mr. <UNK>")
-    'Mr. Ō runs .'
-    """
-    if not text.startswith(decoded):  # the longest possible translation ends within it
-        return text
-    return normalize(prefix).strip() + text[len(decoded) :]

@@ -9,11 +9,6 @@ import sentencex
 from spans import SPACED_LETTER
 from text import language_code
 
-# sentencex takes quadratic time for quotation marks that are never closed.
-BLOCK_CHARACTERS = 10_000
-SEARCH_CHARACTERS = 5_000  # on each side of the middle of a text that is split
-CLUSTER_CHARACTERS = 100  # a longer grapheme cluster is no text, and may be split
-
 LINE_BREAK = regex.compile(r"([\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*+)")  # and empty lines
 WHITE_SPACE = regex.compile(r"\s")  # sentencex fails at some of it, as U+3000
 LETTER = regex.compile(r"\p{L}")
@@ -32,10 +27,10 @@ BOUNDARIES = (
     regex.compile(r"[,;:،؛፣](?=\s)|(?<=\s)[-–—]++(?=\s)|[、，；：､]|——"),
     regex.compile(r"\s"),
 )
+CLUSTER = regex.compile(r"\X")  # a character as a reader sees it
 # The symbol of a target language, which a source of a model for several languages begins with.
 TARGET_SYMBOL = regex.compile(r">>[^\s<>]+<<(?!\S)")
 SYMBOL_TOKENS = 2  # at most: the symbol, and the space before it
-FLAG_LETTERS = "".join(map(chr, range(0x1F1E6, 0x1F200)))  # two of them are one cluster
 
 
 class Paragraph(NamedTuple):
@@ -43,21 +38,23 @@ class Paragraph(NamedTuple):
 
     sentences: list[str]
     gaps: list[str]  # one more than sentences
-    symbols: tuple = ()  # symbols that the sentences lack, "" for none; or () for none at all
+    symbol: str = ""  # which the text begins with, and which belongs to all of its sentences
 
     @property
     def inputs(self) -> list[str]:
         """The sentences as the model reads them."""
-        symbols = self.symbols or ("",) * len(self.sentences)
-        pairs = zip(symbols, self.sentences, strict=True)
-        return [f"{symbol} {sentence}" if symbol else sentence for symbol, sentence in pairs]
+        if not self.symbol:
+            return self.sentences
+        return [
+            own if TARGET_SYMBOL.match(own) else f"{self.symbol} {own}" for own in self.sentences
+        ]
 
     @classmethod
     def from_pieces(cls, pieces):
         """Make the paragraph of pieces that hold a sentence, or white space only.
 
         >>> Paragraph.from_pieces(["Eins.  ", "Zwei.", "\\n"])
-        Paragraph(sentences=['Eins.', 'Zwei.'], gaps=['', '  ', '\\n'], symbols=())
+        Paragraph(sentences=['Eins.', 'Zwei.'], gaps=['', '  ', '\\n'], symbol='')
         """
         text, sentences, gaps = "".join(pieces), [], []
         begin = end = 0  # of the piece; of the last sentence
@@ -100,7 +97,7 @@ def joint(sentence, gap, translation) -> str:
     """
     if gap.strip(" \u3000"):
         return gap
-    if WIDE_END.search(translation[-CLUSTER_CHARACTERS:]):
+    if WIDE_END.search(translation):
         return ""
     if " " in gap or not translation or not gap and INSIDE_WORD.search(sentence):
         return gap
@@ -108,6 +105,11 @@ def joint(sentence, gap, translation) -> str:
 
 
 # Sentences ---------------------------------------------------------------------
+
+
+def as_one_sentence(text) -> Paragraph:
+    """Return a text that is one sentence."""
+    return Paragraph([text], ["", ""])
 
 
 def split_lines(text) -> Paragraph:
@@ -118,8 +120,7 @@ def split_lines(text) -> Paragraph:
 class Splitter:
     """Split text into sentences, and long sentences into parts, so that the model reads all of it.
 
-    Where a sentence begins with the symbol of a target language, as `>>de<<`, the sentences after
-    it get the symbol as well.
+    Where a text begins with the symbol of a target language, as `>>de<<`, each sentence gets it.
 
     Args:
       language: code of the language of the text, as de; an unknown one has common rules.
@@ -133,24 +134,13 @@ class Splitter:
 
     def __call__(self, text) -> Paragraph:
         """Split a text."""
+        match = TARGET_SYMBOL.match(text.lstrip())
+        symbol = match[0] if match and self.is_symbol(match[0]) else ""
         pieces = []
         for piece in LINE_BREAK.split(text):
             pieces += split_sentences(piece, self.language) if piece.strip() else [piece]
-        room = self.max_tokens - (SYMBOL_TOKENS if TARGET_SYMBOL.search(text) else 0)
-        paragraph = Paragraph.from_pieces([*itertools.chain(*self.fit(pieces, room))])
-        return paragraph._replace(symbols=self.missing_symbols(paragraph.sentences))
-
-    def missing_symbols(self, sentences) -> tuple:
-        """Return the symbol of the target language that each sentence lacks, or ""."""
-        symbols, current = [], ""
-        for sentence in sentences:
-            match = TARGET_SYMBOL.match(sentence)
-            if match and self.is_symbol(match[0]):
-                current = match[0]
-                symbols.append("")
-            else:
-                symbols.append(current)
-        return tuple(symbols)
+        parts = self.fit(pieces, self.max_tokens - (SYMBOL_TOKENS if symbol else 0))
+        return Paragraph.from_pieces([*itertools.chain(*parts)])._replace(symbol=symbol)
 
     def is_symbol(self, word) -> bool:
         """Whether the vocabulary has a word as one subword."""
@@ -175,7 +165,11 @@ def split_sentences(line, language) -> list[str]:
     >>> split_sentences("1. Am 3. Mai kam er. Er ging. 😀", "de")
     ['1. Am 3. Mai kam er. ', 'Er ging. 😀']
     """
-    pieces = segment_blocks(line, language)
+    lengths = [*map(len, sentencex.segment(language, WHITE_SPACE.sub(" ", line)))]
+    if sum(lengths) != len(line):  # it drops some characters
+        lengths = [len(line)]
+    ends = itertools.accumulate(lengths)
+    pieces = [line[end - length : end] for end, length in zip(ends, lengths, strict=True)]
     groups, group, has_letter = [], [], False
     for piece, following in itertools.zip_longest(pieces, pieces[1:], fillvalue=""):
         group.append(piece)
@@ -191,28 +185,6 @@ def split_sentences(line, language) -> list[str]:
     return ["".join(group) for group in groups]
 
 
-def segment_blocks(line, language) -> list[str]:
-    """Split a line with sentencex, block by block: its pieces, whose concatenation is the line."""
-    pieces, start, is_open = [], 0, False  # whether the last piece continues in the next block
-    while start < len(line):
-        block = line[start : start + BLOCK_CHARACTERS]
-        start += len(block)
-        lengths = [*map(len, sentencex.segment(language, WHITE_SPACE.sub(" ", block)))]
-        if sum(lengths) != len(block):
-            lengths = [len(block)]
-        ends = itertools.accumulate(lengths)
-        found = [block[end - length : end] for end, length in zip(ends, lengths, strict=True)]
-        if is_open:
-            pieces[-1] += found[0]
-            del found[0]
-        is_open = start < len(line)
-        if is_open and found and len(found[-1]) <= BLOCK_CHARACTERS // 2:
-            start -= len(found.pop())  # read it together with what follows
-            is_open = False
-        pieces += found
-    return pieces
-
-
 # Parts of long sentences ---------------------------------------------------------
 
 
@@ -223,24 +195,12 @@ def halves(text) -> tuple[str, str]:
     ('Wenn es morgen regnet,', ' bleiben wir alle zu Hause.')
     """
     middle = len(text) // 2
-    for margin in (len(text) // 4, middle - SEARCH_CHARACTERS):
-        margin = max(1, margin, middle - SEARCH_CHARACTERS)
+    for margin in (max(1, len(text) // 4), 1):
         for boundary in BOUNDARIES:
             ends = (match.end() for match in boundary.finditer(text, margin, len(text) - margin))
             place = min(ends, key=lambda end: abs(end - middle), default=0)
             if 0 < place < len(text):
                 return text[:place], text[place:]
-    place = cluster_boundary(text, middle)
+    ends = [match.end() for match in CLUSTER.finditer(text)][:-1]
+    place = min(ends, key=lambda end: abs(end - middle), default=middle)
     return text[:place], text[place:]
-
-
-def cluster_boundary(text, middle) -> int:
-    """Return the place between two grapheme clusters that is nearest to a place in a text.
-
-    If there is none nearby, it is the place itself.
-    """
-    start = max(0, middle - CLUSTER_CHARACTERS)
-    start -= (start - len(text[:start].rstrip(FLAG_LETTERS))) % 2
-    window = text[start : middle + CLUSTER_CHARACTERS]
-    ends = [start + match.end() for match in regex.finditer(r"\X", window)]
-    return min(ends[:-1], key=lambda end: abs(end - middle), default=middle)

@@ -1,11 +1,6 @@
-"""Keep parts of sentences as they are: addresses, placeholders, tags, emoji, unknown characters.
+"""Take parts out of a sentence that stay as they are, and put them into its translation.
 
-The model translates a sentence without these parts. Then each part is put into the translation:
-attention finds the translation of the word next to the part, and the part is put next to that. So
-each part is in each translation exactly once, and the other words of the translation do not change.
-
-Numbers are translated like words. Only if one is missing in a translation, the sentence is
-translated again, and its numbers are such parts.
+They are addresses, placeholders, tags, emoji, unknown characters, and sometimes numbers.
 """
 
 import unicodedata
@@ -14,12 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import regex
 
-from data_load import encode_lines
-from ids import RaggedIds
-from inference import Translation, Translator
-from monitor.attention_maps import alignments
-from spans import NUMBER, SPACED_LETTER, SPAN, SPAN_OR_NUMBER, UNSPACED
-from text import normalize
+from spans import NUMBER, SPACED_LETTER, SPAN, UNSPACED
 
 # The part that stays if one of its characters is unknown: the number or the word around it. Where
 # words have no spaces between them, the character alone.
@@ -64,15 +54,24 @@ def find_parts(line, vocab=None, pattern=SPAN) -> list[Part]:
     return [Part(line[start:end], start, end) for start, end in merged]
 
 
-def leave_out(line, parts) -> list[str]:
-    """Return what is left of a line before each of its parts, and then what is left of all of it.
+class Taken(NamedTuple):
+    """A sentence, and what is left of it without its parts."""
 
-    After `MAX_PLACED_PARTS` the parts are not counted: their place is the end.
+    line: str
+    text: str  # for the model; "" if no word is left
+    parts: list[Part] = []
+    befores: list[str] = []  # what is left before each of the first `MAX_PLACED_PARTS` parts
 
-    >>> line = "Hallo {name}, siehe www.example.de!"
-    >>> leave_out(line, find_parts(line))
-    ['Hallo', 'Hallo, siehe', 'Hallo, siehe!']
+
+def take_out(line, vocab=None, pattern=SPAN) -> Taken:
+    """Take the parts out of a sentence that `find_parts` finds.
+
+    >>> take_out("Hallo {name}, siehe www.example.de!")[1:4:2]
+    ('Hallo, siehe!', ['Hallo', 'Hallo, siehe'])
     """
+    parts = find_parts(line, vocab, pattern)
+    if not parts:
+        return Taken(line, line)
     pieces, befores = [line[: parts[0].start]], []
     for part, following in zip(parts, [*parts[1:], None], strict=True):
         gap = line[part.end : following.start if following else None]
@@ -82,115 +81,26 @@ def leave_out(line, parts) -> list[str]:
             befores.append("".join(pieces).rstrip())
         if gap:
             pieces.append(gap if pieces[-1].strip() or len(pieces) > 1 else gap.lstrip())
-    return [*befores, "".join(pieces)]
+    text = "".join(pieces)
+    return Taken(line, text if WORD_CHARACTER.search(text) else "", parts, befores)
 
 
-# Translating --------------------------------------------------------------------
+# Placing ------------------------------------------------------------------------
 
 
-class ProtectingTranslator(Translator):
-    """A `Translator` that keeps parts of lines as they are. Its vocabularies are subwords."""
+def put_in(taken, x, y, weights, vocabs) -> str:
+    """Return the text of a translation with the parts that were taken out of its source.
 
-    def __call__(self, lines, prefixes=None) -> list[Translation]:
-        """Translate lines, as `Translator`. A line with a prefix is translated as it is."""
-        vocab, begun = self.loaded.vocabs[0], prefixes or [""] * len(lines)
-        parts = [
-            [] if prefix else find_parts(line, vocab)
-            for line, prefix in zip(lines, begun, strict=True)
-        ]
-        translations = self.translate(lines, parts, prefixes)
-        again = [
-            row
-            for row, own in enumerate(translations)
-            if len(own.ids) and not begun[row] and not has_numbers(own.line, own.text)
-        ]
-        if again:
-            some_lines = [lines[row] for row in again]
-            parts = [find_parts(line, vocab, SPAN_OR_NUMBER) for line in some_lines]
-            begun = prefixes and [""] * len(again)
-            found = self.translate(some_lines, parts, begun)
-            for row, translation in zip(again, found, strict=True):
-                translations[row] = translation
-        return translations
-
-    def translate(self, lines, all_parts, prefixes) -> list[Translation]:
-        """Translate lines, and put their parts into the translations.
-
-        Args:
-          all_parts: the list of `Part` of each line.
-        """
-        left = [
-            leave_out(line, parts) if parts else [line]
-            for line, parts in zip(lines, all_parts, strict=True)
-        ]
-        texts = [
-            own[-1] if not parts or WORD_CHARACTER.search(own[-1]) else ""
-            for own, parts in zip(left, all_parts, strict=True)
-        ]
-        translations = super().__call__(texts, prefixes)
-        rows = [row for row, parts in enumerate(all_parts) if parts]
-        places = [
-            (row, i)
-            for row in rows
-            if len(translations[row].ids)
-            for i, _ in enumerate(translations[row].hypotheses)
-        ]
-        new_texts = {(row, 0): normalize(lines[row]).strip() for row in rows}  # without words
-        X = RaggedIds.from_lists([translations[row].ids for row, _ in places])
-        Y = [translations[row].hypotheses[i].ids for row, i in places]
-        weights = alignments(self.loaded, X, Y)
-        for (row, i), *sides in zip(places, X, Y, weights, strict=True):
-            befores = left[row][:-1]
-            new_texts[row, i] = put_in(
-                lines[row], all_parts[row], befores, *sides, self.loaded.vocabs
-            )
-        return self.with_texts(translations, lines, rows, new_texts)
-
-    def with_texts(self, translations, lines, rows, new_texts) -> list[Translation]:
-        """Replace the text of translations, and its ids and those of the line accordingly.
-
-        Args:
-          rows: indices of the translations that change.
-          new_texts: the text for each (row, index of the hypothesis).
-        """
-        source, target = self.loaded.vocabs
-        X, found, _ = encode_lines(
-            [lines[row] for row in rows], source, self.loaded.hp, self.max_tokens
-        )
-        ids_of = {rows[k]: ids for k, ids in zip(found, X, strict=True)}
-        for row in rows:
-            own = translations[row]
-            hypotheses = []
-            for i, hypothesis in enumerate(own.hypotheses):
-                text = new_texts[row, i]
-                ids = target.encode(target.prepare([text]))[0][:-1]  # without </S>
-                hypotheses.append(hypothesis._replace(text=text, ids=ids))
-            ids = ids_of.get(row, own.ids)
-            translations[row] = own._replace(line=lines[row], ids=ids, hypotheses=hypotheses)
-        return translations
-
-
-def make_translator(loaded, protect, *arguments, **more) -> Translator:
-    """Make a `Translator`, or if `protect` is true one that keeps parts of lines as they are.
-
-    A model of words has no subwords for them, and is as it was in 2017.
-    """
-    protects = protect and loaded.hp.tokenizer == "bpe"
-    return (ProtectingTranslator if protects else Translator)(loaded, *arguments, **more)
-
-
-def put_in(line, parts, befores, x, y, weights, vocabs) -> str:
-    """Return the text of a translation with the parts of its source.
+    The first `MAX_PLACED_PARTS` parts are placed. The place of the others is the end.
 
     Args:
-      line, parts: the source, and its parts.
-      befores: what `leave_out` returned, without the last one.
+      taken: Taken.
       x: the ids that the model has read, `</S>` included.
       y: the ids of the translation, without `</S>`.
       weights: (T_y, T_x), what each token of the translation attends to.
       vocabs: of source and target.
     """
-    source, target = vocabs
+    (source, target), (line, _, parts, befores) = vocabs, taken
     positions = [len(ids) - 1 for ids in source.encode(source.prepare(befores))]
     found = [
         (find_place(min(position, len(x) - 1), line, part, x, y, weights, vocabs), part)
@@ -230,7 +140,8 @@ def find_place(position, line, part, x, y, weights, vocabs) -> int:
         return len(y) - bool(ends_with_mark)
     if not len(before) or not any(is_word(source, i) for i in x[:position]):
         return 0
-    if touches(line, part, SPACED_LETTER) == (False, True) and len(after):
+    follows_word = SPACED_LETTER.match(line[part.start - 1 : part.start])
+    if not follows_word and SPACED_LETTER.match(line[part.end : part.end + 1]) and len(after):
         place = int(np.flatnonzero(aligned == after.min())[0])
         while place > 0 and is_inside_word(target, y[place]):
             place -= 1
@@ -249,17 +160,6 @@ def is_word(vocab, i) -> bool:
 def is_inside_word(vocab, i) -> bool:
     """Whether the token with id `i` continues the word of the token before it."""
     return is_word(vocab, i) and not vocab.starts_word(i)
-
-
-def touches(line, part, pattern) -> tuple[bool, bool]:
-    """Whether a part touches, before it and after it, a character of a pattern.
-
-    >>> line = "<b>ein</b> Hund"
-    >>> [touches(line, part, SPACED_LETTER) for part in find_parts(line)]
-    [(False, True), (True, False)]
-    """
-    before, after = line[part.start - 1 : part.start], line[part.end : part.end + 1]
-    return bool(pattern.match(before)), bool(pattern.match(after))
 
 
 def sticks(source_char, char) -> bool:

@@ -26,11 +26,7 @@ class LineScore(NamedTuple):
 
 
 class Scorer:
-    """Scores given translations.
-
-    Args:
-      loaded: LoadedModel.
-    """
+    """Scores given translations with a `LoadedModel`."""
 
     def __init__(self, loaded):
         self.loaded = loaded
@@ -48,35 +44,21 @@ class Scorer:
 
         The score is NaN if one of the two sides is empty, or too long for the model.
         """
-        hp = self.loaded.hp
-        pairs, too_long = self.encode(lines, translations)
-        scores = [LineScore() for _ in lines]
-        for row, (x, y) in pairs.items():
-            scores[row] = LineScore(source_ids=x, target_ids=y[:-1])
-        rows = [row for row in pairs if row not in too_long]
-        X, Y = (RaggedIds.from_lists([pairs[row][side] for row in rows]) for side in (0, 1))
-        for batch in decoding_batches(np.maximum(X.lengths, Y.lengths), width=hp.pad_to):
-            logp = self.log_probability(X.pad(batch, hp.pad_to), Y.pad(batch, hp.pad_to)).numpy()
-            for i, value in zip(batch, logp, strict=True):
-                score = dict(logp=float(value), num_tokens=len(pairs[rows[i]][1]))
-                scores[rows[i]] = scores[rows[i]]._replace(**score)
-        return scores
-
-    def encode(self, lines, translations):
-        """Encode lines and their translations, without those that are empty on a side.
-
-        Returns:
-          (dict, set): the ids of both sides by the indices of the lines; and the indices of
-          those that are too long on a side.
-        """
         hp, (source, target) = self.loaded.hp, self.loaded.vocabs
         X, source_rows, long_sources = encode_lines(lines, source, hp)
         # A search may find `maxlen` words without </S>. All of them are kept, to align them.
         limit = hp.max_input_tokens + (not hp.unbounded_length)
         Y, target_rows, long_targets = encode_lines(translations, target, hp, limit)
-        targets = dict(zip(target_rows, Y, strict=True))
-        pairs = {
-            row: (x, targets[row]) for row, x in zip(source_rows, X, strict=True) if row in targets
-        }
-        too_long = {row for row, (_, y) in pairs.items() if len(y) > hp.max_input_tokens}
-        return pairs, too_long | ({*long_sources, *long_targets} & pairs.keys())
+        xs, ys = dict(zip(source_rows, X, strict=True)), dict(zip(target_rows, Y, strict=True))
+        scores = [LineScore() for _ in lines]
+        for row in xs.keys() & ys.keys():
+            scores[row] = LineScore(source_ids=xs[row], target_ids=ys[row][:-1])
+        rows = xs.keys() & ys.keys() - {*long_sources, *long_targets}
+        rows = sorted(row for row in rows if len(ys[row]) <= hp.max_input_tokens)
+        X, Y = (RaggedIds.from_lists([side[row] for row in rows]) for side in (xs, ys))
+        for batch in decoding_batches(np.maximum(X.lengths, Y.lengths), width=hp.pad_to):
+            logp = self.log_probability(X.pad(batch, hp.pad_to), Y.pad(batch, hp.pad_to)).numpy()
+            for i, value in zip(batch, logp, strict=True):
+                score = dict(logp=float(value), num_tokens=len(Y[i]))
+                scores[rows[i]] = scores[rows[i]]._replace(**score)
+        return scores

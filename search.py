@@ -18,6 +18,8 @@ compile the loop. On a CPU this costs little compared with a step of the model. 
 are finished leave the batch (`search_loop`).
 """
 
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -73,14 +75,14 @@ class GreedyState(NamedTuple):
     unfinished: tf.Tensor  # (N,) bool
 
 
-def greedy(step, state, memory, start, max_lengths, eos=None, suppress_ids=()):
+def greedy(step, state, memory, first_ids, max_lengths, eos=None, suppress_ids=()):
     """Choose the most likely next token until every sentence has ended.
 
     Args:
       step: step function; K is 1.
       state: the first state of `step`.
       memory: the memory of `step`.
-      start: (N,) int32, the tokens before the first ones.
+      first_ids: (N,) int32, the tokens before the first ones.
       max_lengths: (N,) int32 or an int, tokens per sentence, `eos` included.
       eos: the id that ends a sentence; all later ids are 0. None to continue until
         `max_lengths`, as in the 2017 code.
@@ -102,10 +104,10 @@ def greedy(step, state, memory, start, max_lengths, eos=None, suppress_ids=()):
             unfinished &= newest_ids != eos
         return GreedyState(ids, newest_ids, state, memory, max_lengths, unfinished)
 
-    max_lengths = tf.zeros_like(start) + max_lengths  # (N,)
+    max_lengths = tf.zeros_like(first_ids) + max_lengths  # (N,)
     greedy_state = GreedyState(
-        ids=tf.zeros([tf.size(start), 0], tf.int32),
-        newest_ids=start,
+        ids=tf.zeros([tf.size(first_ids), 0], tf.int32),
+        newest_ids=first_ids,
         state=state,
         memory=memory,
         max_lengths=max_lengths,
@@ -300,118 +302,112 @@ class BeamState(NamedTuple):
         return others._replace(newest_ids=newest_ids, state=state)
 
 
-def beam_search(
-    step, state, memory, start, max_lengths, eos, beam, penalty, nbest=1, suppress_ids=()
-):
-    """Search for the best sentences with K = `beam` hypotheses per sentence.
+class Continuations(NamedTuple):
+    """The 2K most likely hypotheses that are one token longer than the live ones."""
+
+    best: Hypotheses  # (N, 2K, T), the best first; scores are log-probabilities
+    parents: tf.Tensor  # (N, 2K) int32, which of the K live hypotheses each one extends
+    ended: tf.Tensor  # (N, 2K) bool
+    state: Any  # what the step function returned, for the N * K live hypotheses
+
+
+@dataclasses.dataclass(frozen=True)
+class Beam:
+    """Beam search for the best sentences with K = `beam` hypotheses per sentence.
 
     The score of a hypothesis is its log-probability divided by the penalty of its length. It
     ends with `eos` or at its maximum length. Each step extends the live hypotheses and takes the
     best 2K. Those that end and rank in the top K compete for the K finished slots; the best K
     others stay live. A sentence is done when no live hypothesis can still get into its `nbest`
     best ones.
+    """
 
-    Args:
-      step: step function.
-      state: the first state of `step`, for N * K hypotheses.
-      memory: the memory of `step`.
-      start: (N,) int32, the tokens before the first ones.
-      max_lengths: (N,) int32, tokens per sentence, `eos` included.
-      eos: the id that ends a sentence.
-      beam: K.
-      penalty: function of lengths, (...) float32 -> (...) float32, that does not decrease. A length
-        includes `eos`.
-      nbest: sentences to return per source, at most `beam`.
-      suppress_ids: ids that are never chosen.
+    step: Callable  # step function
+    state: Any  # the first state of `step`, for N * K hypotheses
+    memory: Any  # the memory of `step`
+    first_ids: tf.Tensor  # (N,) int32, the tokens before the first ones
+    max_lengths: Any  # (N,) int32 or an int, tokens per sentence, `eos` included
+    eos: int  # the id that ends a sentence
+    beam: int  # K
+    penalty: Callable  # of lengths, `eos` included, as `paper_penalty`; it does not decrease
+    nbest: int = 1  # sentences to return per source, at most `beam`
+    suppress_ids: Sequence = ()  # ids that are never chosen
+
+    def start(self) -> BeamState:
+        """Return the state before the first step."""
+        N, K = tf.size(self.first_ids), self.beam
+        no_ids = tf.zeros([N, K, 0], tf.int32)
+        # All K hypotheses start out equal, so only the first one is given a finite score.
+        first_only = tf.tile([[0.0] + [-INF] * (K - 1)], [N, 1])  # (N, K)
+        return BeamState(
+            live=Hypotheses(no_ids, first_only),
+            finished=Hypotheses(no_ids, tf.fill([N, K], -INF)),
+            newest_ids=tf.repeat(self.first_ids, K),
+            state=self.state,
+            memory=self.memory,
+            max_lengths=tf.zeros_like(self.first_ids) + self.max_lengths,
+        )
+
+    def is_unfinished(self, beam_state):
+        """Return which sentences a further step may improve, (N,) bool."""
+        live, finished, max_lengths = beam_state.live, beam_state.finished, beam_state.max_lengths
+        # Log-probabilities only fall, and no penalty is larger than that of the longest sentence.
+        bound = live.scores[:, 0] / self.penalty(tf.cast(max_lengths, tf.float32))  # (N,)
+        can_improve = bound > finished.scores[:, self.nbest - 1]  # (N,)
+        return can_improve & (tf.shape(live.ids)[2] < max_lengths)
+
+    def extend(self, beam_state) -> BeamState:
+        """Return the state one step later."""
+        return self.choose(beam_state, self.continue_live(beam_state))
+
+    def continue_live(self, beam_state) -> Continuations:
+        """Find the best continuations of the live hypotheses.
+
+        They are 2K, because each live hypothesis has one continuation that ends: at most K of the
+        best 2K end, and at least K can stay live.
+        """
+        logits, state = self.step(beam_state.newest_ids, beam_state.state, beam_state.memory)
+        logits = suppress(logits, self.suppress_ids)  # (N * K, V)
+        best, parents = top_continuations(beam_state.live, logits, 2 * self.beam)  # (N, 2K, T)
+        at_limit = tf.shape(best.ids)[2] >= beam_state.max_lengths  # (N,)
+        ended = (best.ids[:, :, -1] == self.eos) | at_limit[:, None]  # (N, 2K)
+        return Continuations(best, parents, ended, state)
+
+    def choose(self, beam_state, found) -> BeamState:
+        """Put `Continuations` that end into the finished slots, and keep the best others live."""
+        (best, parents, ended, state), K = found, self.beam
+        N, T = tf.shape(parents)[0], tf.shape(best.ids)[2]
+        # Only the top K may finish: one hypothesis without a penalty is then greedy search.
+        may_finish = ended & (tf.range(2 * K) < K)  # (N, 2K)
+        length_penalty = self.penalty(tf.cast(T, tf.float32))
+        scores = tf.where(may_finish, best.scores / length_penalty, -INF)  # (N, 2K)
+        finished = merge(beam_state.finished, best._replace(scores=scores))  # (N, 3K, T)
+        finished, _ = top_k(finished, K)  # (N, K, T)
+
+        scores = tf.where(ended, -INF, best.scores)  # (N, 2K)
+        live, indices = top_k(best._replace(scores=scores), K)  # (N, K, T)
+        parents = tf.gather(parents, indices, batch_dims=1)  # (N, K)
+        rows = tf.reshape(parents + K * tf.range(N)[:, None], [-1])  # (N * K,)
+        newest_ids, state = tf.reshape(live.ids[:, :, -1], [-1]), take_rows(state, rows)
+        return beam_state._replace(live=live, finished=finished, newest_ids=newest_ids, state=state)
+
+
+def beam_search(*arguments, **more) -> Hypotheses:
+    """Search for the best sentences with a `Beam`, whose arguments are those of this function.
 
     Returns:
       Hypotheses (N, nbest, T). Ids after `eos` are 0. Where fewer sentences were found, the
       remaining scores are -inf.
     """
-    N, K = tf.size(start), beam
-
-    def is_unfinished(beam_state):
-        live, finished, max_lengths = beam_state.live, beam_state.finished, beam_state.max_lengths
-        # Log-probabilities only fall, and no penalty is larger than that of the longest sentence.
-        bound = live.scores[:, 0] / penalty(tf.cast(max_lengths, tf.float32))  # (N,)
-        can_improve = bound > finished.scores[:, nbest - 1]  # (N,)
-        return can_improve & (tf.shape(live.ids)[2] < max_lengths)
-
-    def extend(beam_state):
-        newest_ids, state, memory = beam_state.newest_ids, beam_state.state, beam_state.memory
-        logits, state = step(newest_ids, state, memory)  # (N * K, V)
-        logits = suppress(logits, suppress_ids)
-        # 2K, because each live hypothesis has one continuation that ends: at most K of the best
-        # 2K end, and at least K can stay live.
-        candidates, parents = top_continuations(beam_state.live, logits, 2 * K)  # (N, 2K, T)
-        T = tf.shape(candidates.ids)[2]
-        at_limit = T >= beam_state.max_lengths  # (N,)
-        ended = (candidates.ids[:, :, -1] == eos) | at_limit[:, None]  # (N, 2K)
-
-        # Only the top K may finish: one hypothesis without a penalty is then greedy search.
-        may_finish = ended & (tf.range(2 * K) < K)  # (N, 2K)
-        length_penalty = penalty(tf.cast(T, tf.float32))
-        finished = update_finished(beam_state.finished, candidates, may_finish, length_penalty, K)
-        live, state = update_live(candidates, parents, ended, state, K)
-        newest_ids = tf.reshape(live.ids[:, :, -1], [-1])  # (N * K,)
-        return BeamState(live, finished, newest_ids, state, memory, beam_state.max_lengths)
-
-    no_ids = tf.zeros([N, K, 0], tf.int32)
-    # All K hypotheses start out equal, so only the first one is given a finite score.
-    first_only = tf.tile([[0.0] + [-INF] * (K - 1)], [N, 1])  # (N, K)
-    beam_state = BeamState(
-        live=Hypotheses(no_ids, first_only),
-        finished=Hypotheses(no_ids, tf.fill([N, K], -INF)),
-        newest_ids=tf.repeat(start, K),
-        state=state,
-        memory=memory,
-        max_lengths=tf.zeros_like(start) + max_lengths,
-    )
+    beam = Beam(*arguments, **more)
     ids, scores = search_loop(
-        extend,
-        beam_state,
-        is_unfinished=is_unfinished,
+        beam.extend,
+        beam.start(),
+        is_unfinished=beam.is_unfinished,
         take_sentences=BeamState.take_sentences,
         results=lambda beam_state: beam_state.finished,
     )
-    return Hypotheses(ids[:, :nbest], scores[:, :nbest])
-
-
-def update_finished(finished, candidates, may_finish, length_penalty, K):
-    """Put the candidates that end into the K finished slots, if they are better.
-
-    Args:
-      finished: Hypotheses (N, K, T - 1).
-      candidates: Hypotheses (N, 2K, T); scores are log-probabilities.
-      may_finish: (N, 2K) bool.
-      length_penalty: () float32, the penalty of length T.
-
-    Returns:
-      Hypotheses (N, K, T).
-    """
-    scores = tf.where(may_finish, candidates.scores / length_penalty, -INF)  # (N, 2K)
-    finished, _ = top_k(merge(finished, candidates._replace(scores=scores)), K)
-    return finished
-
-
-def update_live(candidates, parents, ended, state, K):
-    """Keep the best K candidates that have not ended, and the rows of the state they need.
-
-    Args:
-      candidates: Hypotheses (N, 2K, T).
-      parents: (N, 2K) int32, which of the K live hypotheses each candidate extends.
-      ended: (N, 2K) bool.
-      state: what the step function returned, for N * K hypotheses.
-
-    Returns:
-      (Hypotheses, state): (N, K, T), and the state in their order.
-    """
-    scores = tf.where(ended, -INF, candidates.scores)  # (N, 2K)
-    live, indices = top_k(candidates._replace(scores=scores), K)
-    parents = tf.gather(parents, indices, batch_dims=1)  # (N, K)
-    N = tf.shape(parents)[0]
-    rows = tf.reshape(parents + K * tf.range(N)[:, None], [-1])  # (N * K,)
-    return live, take_rows(state, rows)
+    return Hypotheses(ids[:, : beam.nbest], scores[:, : beam.nbest])
 
 
 def top_continuations(live, logits, count):

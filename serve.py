@@ -6,7 +6,7 @@ The page is at http://127.0.0.1:8080. Other computers can open it only if --host
 
 import asyncio
 import dataclasses
-import socket
+import logging
 
 from hparams import READER_FLAGS, Hyperparams, check_saved_flags
 from runtime.errors import InputError
@@ -37,13 +37,16 @@ if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
     given = parse_flags(__doc__, own, hparams=Hyperparams, names=names, check=check_saved_flags)
 
 from aiohttp import web
+from yarl import URL
 
-from inference import Translator, load_model
+from inference import load_model
 from paragraphs import Splitter, split_lines
 from runtime.cli import run_script
 from server.app import Interface
 from server.inside import InsideView
-from server.translating import InspectedTranslator, Sentence
+from translator import Translator
+
+MAX_TOKENS = 200  # of a sentence, </S> included: an answer grows with their square
 
 
 def main(given):
@@ -52,43 +55,33 @@ def main(given):
     Args:
       given: dict, the flags of the command line.
     """
-    options = ServeFlags.of(given)
-    address = bind(options.host, options.port)
-    loaded = load_model(given)
+    options, loaded = ServeFlags.of(given), load_model(given)
     hp = loaded.hp
     nbest = 1 if hp.temperature else options.nbest  # a random translation is one
     loaded = loaded.with_hp(beam=max(hp.beam, nbest))
-    translate = InspectedTranslator(loaded, nbest, options.protect)
-    translate([Sentence("Hund")])  # the first call takes a second
-    translator = translate.translator
-    plain = Translator(loaded, translator.decode, translator.max_tokens)
     split = Splitter(hp.source_lang, loaded.vocabs[0], hp.maxlen) if options.split else split_lines
+    max_tokens = min(MAX_TOKENS, hp.max_input_tokens)
+    translator = Translator(loaded, nbest, split, options.protect, max_tokens)
+    inside = InsideView(translator)
+    inside.describe(translator(["Hund"])[0].sentences)  # the first call takes a second
     languages = hp.source_lang, hp.target_lang
-    look_inside = InsideView(loaded, plain, nbest)
-    asyncio.run(
-        listen(Interface(translate, split, look_inside, languages, options.host).app, address)
-    )
+    app = Interface(translator, inside, languages, options.host).app
+    asyncio.run(listen(app, options.host, options.port))
 
 
-def bind(host, port) -> socket.socket:
-    """Return a socket with an address, or raise InputError."""
-    address = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    address.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+async def listen(app, host, port):
+    """Serve an application until a signal comes."""
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("aiohttp.access").setLevel(logging.INFO)
+    runner = web.AppRunner(app)
+    await runner.setup()
     try:
-        address.bind((host, port))
+        await web.TCPSite(runner, host, port).start()
     except OSError as error:
         reason = error.strerror.lower()
         raise InputError(f"{host}:{port}: {reason}. Choose another --port or --host") from None
-    return address
-
-
-async def listen(app, address):
-    """Serve an application at the address of a socket until a signal comes."""
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.SockSite(runner, address)
-    await site.start()
-    print(f"{site.name} (Ctrl-C stops the server)", flush=True)
+    (_, port, *_), *_ = runner.addresses
+    print(f"{URL.build(scheme='http', host=host, port=port)} (Ctrl-C stops the server)", flush=True)
     await asyncio.Event().wait()
 
 

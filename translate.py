@@ -3,12 +3,13 @@
     python translate.py < in > out
     python translate.py --source in --output out
 
-Each line of the input gives one line of the output, in the same order. On a terminal the
-program asks for one sentence at a time. With --split, a line may be a paragraph."""
+Each line of the input gives one line of the output, in the same order. On a terminal each
+line is translated when it is typed. With --split, a line may be a paragraph."""
 
 import contextlib
 import dataclasses
 import itertools
+import os
 import sys
 
 from hparams import READER_FLAGS, Hyperparams, check_saved_flags
@@ -92,158 +93,133 @@ if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
     if given.get("source", "-") != "-" and "score" not in given:
         one_thread_per_operation()
 
-import numpy as np
 from tqdm import tqdm
 
-from bleu import LITTLE_LEARNED_HINT, empty_note
-from inference import SearchDecoder, limit_note, load_model, start_quickly
-from monitor.attention_maps import align_translations, draw_translation, word_alignments
-from paragraphs import Paragraph, Splitter
-from protected import make_translator
+from inference import limit_note, load_model, start_quickly
+from monitor.attention_maps import draw_translation, word_alignments
+from paragraphs import Splitter, as_one_sentence
 from runtime.cli import run_script
 from runtime.files import atomic_open, open_output
-from runtime.lines import batch_as_available, prompt_lines
 from score import LineScore, Scorer
 from text import blocks, decode_utf8, read_lines
+from translator import Translator
 
 MAX_BATCH_LINES = 1000  # lines that are translated together, sorted by length
+MAX_READ_BYTES = 2**16  # from standard input at once
 
 # Reading and writing lines -----------------------------------------------------
 
 
-def is_dialog(source) -> bool:
-    """Whether the sentences come from a terminal, where the user waits for each translation."""
-    return source == "-" and sys.stdin.isatty()
+def read_batches(source):
+    """Yield lists of lines: of a file, or for "-" those that standard input has at the moment."""
+    if source != "-":
+        yield from blocks(read_lines(source), MAX_BATCH_LINES)
+        return
+    if sys.stdin.isatty():
+        print("Type one sentence per line. Ctrl-D ends the program.", file=sys.stderr)
+    size = 0  # lines that have come together
+
+    def read_available():
+        nonlocal size
+        rest = b""
+        while chunk := os.read(0, MAX_READ_BYTES):  # waits only if there is nothing
+            *lines, rest = (rest + chunk).split(b"\n")
+            size = len(lines)
+            yield from lines
+        size = 1
+        yield from [rest] if rest else []
+
+    lines = decode_utf8("standard input", read_available())
+    for line in lines:
+        yield [line, *itertools.islice(lines, size - 1)]
 
 
-def read_batches(source, prompt):
-    """Return an iterator over the lines of a file or of standard input, in batches.
+def read_pairs(source, path):
+    """Read the lines of the source, and of a file that has a line for each: a list of pairs."""
+    sides = [*read_lines(source)], [*read_lines(path)]
+    if len(sides[0]) != len(sides[1]):
+        raise InputError(
+            f"{path}: {len(sides[1])} lines, but {source} has {len(sides[0])}. Make line n of one"
+            " file belong to line n of the other"
+        )
+    return [*zip(*sides, strict=True)]
+
+
+@contextlib.contextmanager
+def open_outputs(options, description):
+    """Context manager: a function that writes the text of a batch, and the links of its words.
 
     Args:
-      source: path, or "-" for standard input.
-      prompt: text that asks for a sentence, if standard input is a terminal.
+      description: what is done to a line, for the progress bar.
     """
-    if is_dialog(source):
-        return ([line] for line in prompt_lines(prompt))
-    if source == "-":
-        # Not sys.stdin: Python could not close it at exit while the thread waits for a line.
-        lines = decode_utf8("standard input", open(0, "rb", closefd=False))
-    else:
-        lines = read_lines(source)
-    return batch_as_available(lines, MAX_BATCH_LINES)
+    with contextlib.ExitStack() as stack:
+        aligned = None
+        if options.alignments != NONE:
+            aligned = stack.enter_context(atomic_open(options.alignments))
+        file = stack.enter_context(open_output(options.output))
+        no_bar = options.source == "-" or (options.output == "-" and sys.stdout.isatty())
+        bar = stack.enter_context(tqdm(desc=description, disable=no_bar, unit=" lines"))
+
+        def write(num_lines, text, loaded, pairs):
+            file.write(text.encode())
+            file.flush()
+            if aligned:
+                links = word_alignments(loaded, pairs)
+                aligned.write("".join(f"{line}\n" for line in links).encode())
+            bar.update(num_lines)
+
+        yield write
 
 
-def format_line(number, paragraph, translations, nbest) -> bytes:
+def format_translation(number, found, nbest) -> str:
     """Format the translations of a line for the output.
 
     Args:
       number: of the line, counted from 0.
-      paragraph, translations: its sentences, and the `Translation` of each.
+      found: TranslatedText, of one sentence if `nbest` is larger than 1.
       nbest: translations per line; with 1, the output is the text alone.
     """
     if nbest == 1:
-        text = paragraph.join([own.text for own in translations])
-        return " ".join(text.splitlines()).encode() + b"\n"  # U+2028 for example ends no line
-    (translation,) = translations
-    rows = (f"{number} ||| {own.text} ||| {own.score:.4f}\n" for own in translation.hypotheses)
-    return "".join(rows).encode()
+        return " ".join(found.text.splitlines()) + "\n"  # U+2028 for example ends no line
+    hypotheses = found.sentences[0].hypotheses
+    return "".join(f"{number} ||| {own.text} ||| {own.score:.4f}\n" for own in hypotheses)
 
 
-@contextlib.contextmanager
-def open_outputs(options):
-    """Context manager: the files of bytes for the output and the alignments; None for no file."""
-    has_alignments = options.alignments != NONE
-    with atomic_open(options.alignments) if has_alignments else contextlib.nullcontext() as aligned:
-        with open_output(options.output) as file:
-            yield file, aligned
+# Translating and scoring -------------------------------------------------------
 
 
-# Scoring -----------------------------------------------------------------------
-
-
-def score_file(options, loaded, lines, translations):
-    """Score the translation of each line, and align them if the flags say so."""
-    scorer, totals = Scorer(loaded), np.zeros(3)  # log-probability, tokens, lines with a score
-    no_bar = options.output == "-" and sys.stdout.isatty()
-    bar = tqdm(
-        desc="scoring", total=len(lines), disable=no_bar, leave=False, delay=1, unit=" lines"
-    )
-    with open_outputs(options) as (file, aligned), bar:
-        for pairs in blocks(zip(lines, translations, strict=True), MAX_BATCH_LINES):
-            scores = scorer(*zip(*pairs, strict=True))
-            for score in scores:
-                file.write(f"{score.logp:.4f}\t{score.perplexity:.4f}\n".encode())
-                if score.num_tokens:
-                    totals += score.logp, score.num_tokens, 1
-            if aligned:
-                sides = [(score.source_ids, score.target_ids) for score in scores]
-                write_lines(aligned, word_alignments(loaded, sides))
-            bar.update(len(pairs))
-    logp, num_tokens, num_scored = totals
-    print(
-        f"{num_scored:.0f} of {len(lines)} lines, {num_tokens:.0f} {loaded.vocabs[1].token_name}:"
-        f" log-probability {logp:.4f}, perplexity {LineScore(logp, num_tokens).perplexity:.4f}",
-        file=sys.stderr,
-    )
-
-
-def write_lines(file, lines):
-    """Write lines of text to a file of bytes."""
-    file.write("".join(f"{line}\n" for line in lines).encode())
-
-
-# Translating -------------------------------------------------------------------
-
-
-def translate_stream(options, translator, prefixes):
-    """Translate lines as they come, and print notes on the translations.
-
-    Args:
-      options: TranslateFlags.
-      translator: Translator.
-      prefixes: the first words of each translation, list of str; None: none.
-
-    Returns:
-      The last `Translation` of a line that is not empty, if `--attention` is to draw it when the
-      output is complete; else None.
-    """
-    loaded, dialog = translator.loaded, is_dialog(options.source)
-    split = lambda line: Paragraph([line], ["", ""])  # noqa: E731
+def translate_lines(options, loaded):
+    """Translate lines as they come, and print notes on the translations."""
+    split = as_one_sentence
     if options.split:
         split = Splitter(loaded.hp.source_lang, loaded.vocabs[0], loaded.hp.maxlen)
+    translator = Translator(loaded, options.nbest, split, options.protect)
+    if options.prefix == NONE:
+        batches = ((lines, ()) for lines in read_batches(options.source))
+    else:
+        pairs = read_pairs(options.source, options.prefix)
+        batches = (zip(*block, strict=True) for block in blocks(pairs, MAX_BATCH_LINES))
     number = num_translated = at_limit = 0
-    truncated = []  # the numbers of these lines, counted from 1
-    recent = []  # translations that show whether the model has learned anything
-    last = None
-    no_bar = options.source == "-" or (options.output == "-" and sys.stdout.isatty())
-    bar = tqdm(desc="translating", disable=no_bar, unit=" lines")
-    with open_outputs(options) as (file, aligned), bar:
-        for lines in read_batches(options.source, prompt=loaded.hp.source_lang):
-            paragraphs = [*map(split, lines)]
-            sentences = [sentence for paragraph in paragraphs for sentence in paragraph.inputs]
-            begun = prefixes and prefixes[number : number + len(lines)]
-            translations = translator(sentences, begun)
-            rest = iter(translations)
-            for paragraph in paragraphs:
-                of_line = [*itertools.islice(rest, len(paragraph.sentences))]
-                file.write(format_line(number, paragraph, of_line, options.nbest))
-                number += 1
-                if any(own.truncated for own in of_line):
-                    truncated.append(number)
-            file.flush()
-            if aligned:
-                write_lines(aligned, align_translations(loaded, translations))
-            nonempty = [translation for translation in translations if len(translation.ids)]
+    truncated, last = [], None  # the numbers of lines, counted from 1; the last translation
+    with open_outputs(options, "translating") as write:
+        for lines, prefixes in batches:
+            found = translator(lines, prefixes)
+            text = "".join(
+                format_translation(i, own, options.nbest) for i, own in enumerate(found, number)
+            )
+            sentences = [sentence for own in found for sentence in own.sentences]
+            links = [(own.ids, best.ids) for own in sentences for best in own.hypotheses]
+            write(len(lines), text, loaded, links)
+            truncated += [
+                i
+                for i, own in enumerate(found, number + 1)
+                if any(sentence.truncated for sentence in own.sentences)
+            ]
+            number += len(lines)
+            nonempty = [own for own in sentences if len(own.ids)]
             num_translated += len(nonempty)
-            at_limit += sum(translation.hypotheses[0].at_limit for translation in nonempty)
-            recent = [*recent, *(own.text for own in nonempty)][-MAX_BATCH_LINES:]
-            if options.attention != NONE and nonempty:
-                last = nonempty[-1]
-                if dialog:  # after each sentence
-                    draw_translation(loaded, last, options.attention)
-            bar.update(len(lines))
-    if note := empty_note(recent):
-        print(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
+            at_limit += sum(own.hypotheses[0].at_limit for own in nonempty)
+            last = nonempty[-1] if nonempty else last
     if truncated:
         hint = "" if options.split else ". With --split, all of a line is translated, part by part"
         print(
@@ -253,18 +229,25 @@ def translate_stream(options, translator, prefixes):
         )
     if note := limit_note(at_limit, num_translated, loaded.hp):
         print(note, file=sys.stderr)
-    return None if dialog else last
+    if options.attention != NONE and last:
+        draw_translation(loaded, last, options.attention)
 
 
-def read_both(source, path):
-    """Read the lines of the source, and of a file that has a line for each, two lists of str."""
-    sides = [*read_lines(source)], [*read_lines(path)]
-    if len(sides[0]) != len(sides[1]):
-        raise InputError(
-            f"{path}: {len(sides[1])} lines, but {source} has {len(sides[0])}. Make line n of one"
-            " file belong to line n of the other"
-        )
-    return sides
+def score_lines(options, loaded):
+    """Score the given translation of each line."""
+    pairs, scorer, scored = read_pairs(options.source, options.score), Scorer(loaded), []
+    with open_outputs(options, "scoring") as write:
+        for block in blocks(pairs, MAX_BATCH_LINES):
+            scores = scorer(*zip(*block, strict=True))
+            text = "".join(f"{own.logp:.4f}\t{own.perplexity:.4f}\n" for own in scores)
+            write(len(block), text, loaded, [(own.source_ids, own.target_ids) for own in scores])
+            scored += [(own.logp, own.num_tokens) for own in scores if own.num_tokens]
+    logp, num_tokens = (sum(column) for column in zip((0, 0), *scored, strict=True))
+    print(
+        f"{len(scored)} of {len(pairs)} lines, {num_tokens} {loaded.vocabs[1].token_name}:"
+        f" log-probability {logp:.4f}, perplexity {LineScore(logp, num_tokens).perplexity:.4f}",
+        file=sys.stderr,
+    )
 
 
 def main(given):
@@ -276,8 +259,7 @@ def main(given):
     options = TranslateFlags.of(given)
     if options.source == "-":
         start_quickly()
-    with contextlib.redirect_stdout(sys.stderr):  # standard output is for translations only
-        loaded = load_model(given)
+    loaded = load_model(given)
     if options.nbest > loaded.hp.beam:
         raise InputError(
             f"nbest is {options.nbest}, but beam is {loaded.hp.beam}, and there is one translation"
@@ -285,12 +267,7 @@ def main(given):
         )
     if {options.attention, options.alignments} != {NONE} and not loaded.hp.has_attention:
         raise InputError("attention and alignments need a model with attention")
-    if options.score != NONE:
-        return score_file(options, loaded, *read_both(options.source, options.score))
-    prefixes = read_both(options.source, options.prefix)[1] if options.prefix != NONE else None
-    translator = make_translator(loaded, options.protect, SearchDecoder(loaded, options.nbest))
-    if last := translate_stream(options, translator, prefixes):
-        draw_translation(loaded, last, options.attention)
+    (translate_lines if options.score == NONE else score_lines)(options, loaded)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import sacrebleu
 
-from inference import Translator, load_model
-from protected import ProtectingTranslator
+from inference import load_model
 from text import read_lines
+from translator import Translator
 
 KINDS = {
     "URL": ["https://www.example.org/path/{}?q=x", "http://example.com/{}", "www.example.de/{}"],
@@ -60,7 +60,7 @@ def main(args):
         parts = [rng.choice(forms).format(rng.randint(2, 9999)) for _ in sources]
         lines = [insert(*pair, rng) for pair in zip(sources, parts, strict=True)]
         row = kind
-        for translate in (alone, ProtectingTranslator(loaded)):
+        for translate in (alone, Translator(loaded, protect=True)):
             texts = [own.text for own in translate(lines)]
             pairs = [*zip(texts, parts, strict=True)]
             share = sum(text.count(part) == 1 for text, part in pairs) / len(pairs)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,8 @@ def load_original(given):
     if "num_heads" not in given:
         print(
             f"{path}: assuming num_heads {hp.num_heads}, because the checkpoint does not record it"
-            " (set --num_heads)"
+            " (set --num_heads)",
+            file=sys.stderr,
         )
     model = make_model(hp, *vocab_sizes)
     assign_original(model, arrays, path)

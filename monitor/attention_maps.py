@@ -140,36 +140,13 @@ def word_alignments(loaded, pairs) -> list[str]:
     rows = [row for row, sides in enumerate(pairs) if all(map(len, sides))]
     X, Y = (RaggedIds.from_lists([pairs[row][side] for row in rows]) for side in (0, 1))
     for row, x, y, weights in zip(rows, X, Y, alignments(loaded, X, Y), strict=True):
-        words = aligned_words(x, y, weights, loaded.vocabs)
-        results[row] = " ".join(f"{x_word}-{y_word}" for y_word, x_word in enumerate(words))
+        y = y[: len(weights)]  # the model may have a maximum length
+        x_words, y_words = map(word_indices, (x[:-1], y), loaded.vocabs)
+        sums = np.zeros((y_words[-1] + 1, x_words[-1] + 1))
+        np.add.at(sums, np.ix_(y_words, x_words), weights[: len(y_words), : len(x_words)])
+        links = enumerate(sums.argmax(axis=1))
+        results[row] = " ".join(f"{x_word}-{y_word}" for y_word, x_word in links)
     return results
-
-
-def aligned_words(x, y, weights, vocabs) -> list[int]:
-    """Return for each word of a translation the index of its word in the source.
-
-    Args:
-      x, y: ids of the source, `</S>` included, and of its translation.
-      weights: (T_y, T_x), a row per token of the translation. Words of y beyond it are left out.
-      vocabs: of source and target.
-    """
-    y = y[: len(weights)]  # the model may have a maximum length
-    x_words, y_words = map(word_indices, (x[:-1], y), vocabs)
-    sums = np.zeros((y_words[-1] + 1, x_words[-1] + 1))
-    np.add.at(sums, np.ix_(y_words, x_words), weights[: len(y_words), : len(x_words)])
-    return sums.argmax(axis=1).tolist()
-
-
-def align_translations(loaded, translations) -> list[str]:
-    """Align the words of each `Translation` with those of each of its hypotheses."""
-    return word_alignments(
-        loaded,
-        [
-            (translation.ids, hypothesis.ids)
-            for translation in translations
-            for hypothesis in translation.hypotheses
-        ],
-    )
 
 
 def word_indices(ids, vocab) -> list[int]:
@@ -238,14 +215,7 @@ def plot_heads(heads, x_labels, y_labels, x_title="source", y_title="translation
 
 
 def draw_translation(loaded, translation, path):
-    """Write a picture of what each token of the best translation attends to, and say so.
-
-    The source tokens label the columns, those of the translation the rows, MAX_PICTURE_TOKENS of
-    each at most.
-
-    Args:
-      translation: Translation of a line that is not empty.
-    """
+    """Write a picture of what each token of the best of a `Translation` attends to, and say so."""
     x, y = translation.ids, append_eos(translation.hypotheses[0].ids, loaded.hp)
     (weights,) = alignments(loaded, RaggedIds.from_lists([x]), [y])
     x_labels, y_labels = (

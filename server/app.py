@@ -2,19 +2,20 @@
 
 import asyncio
 import logging
+import re
 from pathlib import Path
 
 from aiohttp import web
 
+from paragraphs import as_one_sentence
 from runtime.errors import InputError
-from runtime.lines import is_utf8
 from server.html_text import HtmlText
-from server.inside import Look
-from server.translating import Batcher, Sentence, nth_text
 
 PAGE = Path(__file__).resolve().with_name("page.html").read_text("utf-8")
 MAX_REQUEST_BYTES = 100_000
+MAX_BATCH_REQUESTS = 32  # whose texts are translated together
 LOCAL_NAMES = ("127.0.0.1", "localhost", "::1")  # of this machine
+SURROGATES = re.compile("[\ud800-\udfff]")  # JSON may have them, UTF-8 may not
 USAGE = 'Send application/json: {"text": "a text"}, or the fields q, source and target.'
 
 
@@ -22,9 +23,8 @@ class Interface:
     """The page at /, translations at /translate, the model's inside at /look.
 
     Args:
-      translate: function from a list of `Sentence` to a list of answers, as `InspectedTranslator`.
-      split: function from a text to a `Paragraph`, as `Splitter`.
-      look_inside: function from a `Look` to an answer, as `InsideView`.
+      translator: Translator.
+      inside: InsideView.
       languages: codes of source and target, for clients of LibreTranslate.
       host: the address of the server.
 
@@ -32,9 +32,10 @@ class Interface:
       app: web.Application.
     """
 
-    def __init__(self, translate, split, look_inside, languages, host):
-        self.batcher, self.split, self.host = Batcher(translate), split, host
-        self.look_inside, self.look_lock = look_inside, asyncio.Lock()
+    def __init__(self, translator, inside, languages, host):
+        self.split, self.inside, self.host = translator.split, inside, host
+        self.translate_batch = Batcher(translator.translate)
+        self.look_lock = asyncio.Lock()
         self.source, self.target = languages
         self.detected = dict(language=self.source, confidence=0)  # nothing is detected
         self.facts = {
@@ -43,7 +44,6 @@ class Interface:
             "/health": dict(status="ok"),
         }
         self.app = web.Application(middlewares=[self.answer], client_max_size=MAX_REQUEST_BYTES)
-        self.app.on_startup.append(self.batcher.start)
         self.app.add_routes(
             [
                 web.get("/", self.page),
@@ -85,45 +85,42 @@ class Interface:
         fields = await read_fields(request)
         if "text" not in fields:
             return web.json_response(await self.answer_libretranslate(fields))
-        text, prefix = text_field(fields, "text"), line_field(fields, "prefix", "")
-        paragraph = self.split(text) if fields.get("split", True) else None
-        if paragraph and len(paragraph.sentences) > 1:
-            sentences = [Sentence(own, inspect=0) for own in paragraph.inputs]
-            sentences[0] = sentences[0]._replace(prefix=prefix)
-            answer = paragraph_answer(paragraph, await self.batcher(sentences))
-        else:
-            (answer,) = await self.batcher([Sentence(line_field(fields, "text"), prefix)])
+        line, prefix = line_field(fields, "text"), line_field(fields, "prefix", "")
+        paragraph = self.split(fields["text"]) if fields.get("split", True) else None
+        if not paragraph or len(paragraph.sentences) < 2:
+            paragraph = as_one_sentence(line)
+        (found,) = await self.translate_batch([paragraph], [prefix])
+        if len(paragraph.sentences) > 1:
+            return web.json_response(paragraph_answer(found))
+        (answer,) = await asyncio.to_thread(self.inside.describe, found.sentences)
         return web.json_response(answer)
 
     async def look(self, request):
         """What the model computes for a translation: its attention, its steps, or its beam."""
         fields = await read_fields(request)
-        look = Look(
-            part=request.match_info["part"],
+        look = dict(
             text=line_field(fields, "text"),
             prefix=line_field(fields, "prefix", ""),
             kind=text_field(fields, "kind", ""),
             **{name: number_field(fields, name) for name in ("translation", "block", "head")},
         )
+        show = getattr(self.inside, request.match_info["part"])
         async with self.look_lock:
-            return web.json_response(await asyncio.to_thread(self.look_inside, look))
+            return web.json_response(await asyncio.to_thread(show, **look))
 
     async def answer_libretranslate(self, fields) -> dict:
         """Return the answer to a client of LibreTranslate (https://docs.libretranslate.com)."""
         is_auto = choice_field(fields, "source", self.source, "auto") == "auto"
         choice_field(fields, "target", self.target)
-        form = dict(text=PlainText, html=HtmlText)[
-            choice_field(fields, "format", "text", "html", default="text")
-        ]
+        is_html = choice_field(fields, "format", "text", "html", default="text") == "html"
         is_list, count = isinstance(fields.get("q"), list), 1 + number_field(fields, "alternatives")
         given = fields["q"] if is_list else [fields.get("q")]
-        texts = [form(text_field(dict(q=text), "q"), self.split, count) for text in given]
-        rest = iter(await self.batcher([own for text in texts for own in text.sentences]))
-        translations = []
-        for text in texts:
-            answers = [next(rest) for _ in text.sentences]
-            found = max([1, *(len(answer["translations"]) for answer in answers)])
-            translations.append([text.join(answers, i) for i in range(min(count, found))])
+        texts = [text_field(dict(q=text), "q") for text in given]
+        if is_html:
+            translations = [await self.translate_html(text, count) for text in texts]
+        else:
+            found = await self.translate_batch([*map(self.split, texts)])
+            translations = [own.best(count) for own in found]
         answer = dict(translatedText=[best for best, *_ in translations])
         if count > 1:
             answer["alternatives"] = [others for _, *others in translations]
@@ -131,34 +128,69 @@ class Interface:
             answer["detectedLanguage"] = [self.detected] * len(texts)
         return answer if is_list else {name: value for name, (value,) in answer.items()}
 
-
-class PlainText:
-    """Text to translate, with the interface of `HtmlText`."""
-
-    def __init__(self, text, split, _):
-        self.paragraph = split(text)
-        self.sentences = [Sentence(own, inspect=0) for own in self.paragraph.inputs]
-
-    def join(self, answers, index) -> str:
-        """Return the translation at `index`; see `nth_text`."""
-        return self.paragraph.join([nth_text(answer, index) for answer in answers])
+    async def translate_html(self, text, count) -> list[str]:
+        """Return the best translations of HTML, at most `count`."""
+        document = HtmlText(text, self.split)
+        found = await self.translate_batch([*map(as_one_sentence, document.sentences)])
+        translations = [own.sentences[0] for own in found]
+        answers = await asyncio.to_thread(self.inside.describe, translations, count)
+        found = max([1, *(len(answer["translations"]) for answer in answers)])
+        return [document.join(answers, i) for i in range(min(count, found))]
 
 
-def paragraph_answer(paragraph, answers) -> dict:
-    """Return the answer to a text of several sentences: its translation, and that of each one."""
-    texts = [nth_text(answer, 0) for answer in answers]
-    truncated = [any(own["truncated"] for own in answer["translations"][:1]) for answer in answers]
+def paragraph_answer(found) -> dict:
+    """Return the answer to a text of several sentences: its translation, and that of each one.
+
+    Args:
+      found: TranslatedText.
+    """
+    paragraph, sentences = found
+    texts, truncated = [own.text for own in sentences], [own.at_limit for own in sentences]
     befores = [paragraph.gaps[0], *paragraph.joints(texts)][:-1]
     rows = zip(befores, paragraph.inputs, texts, truncated, strict=True)
     return dict(
         source=[],
-        translations=[dict(text=paragraph.join(texts), truncated=any(truncated))],
-        truncated=any(answer["truncated"] for answer in answers),
+        translations=[dict(text=found.text, truncated=any(truncated))],
+        truncated=any(own.truncated for own in sentences),
         sentences=[
             dict(before=before, text=text, translation=translation, truncated=is_cut)
             for before, text, translation, is_cut in rows
         ],
     )
+
+
+class Batcher:
+    """Translates the texts of concurrent requests in batches.
+
+    While a batch is translated, requests wait for the lock. The first one that gets it translates
+    for the others, too.
+
+    Args:
+      translate: function, as `Translator.translate`. It runs in a thread.
+    """
+
+    def __init__(self, translate):
+        self.translate, self.lock = translate, asyncio.Lock()
+        self.waiting = []  # of each request its texts, their prefixes, the future of the results
+
+    async def __call__(self, texts, prefixes=None) -> list:
+        """Return the results for the texts of a request, or raise an exception of `translate`."""
+        found = asyncio.Future()
+        self.waiting.append((texts, prefixes or [""] * len(texts), found))
+        async with self.lock:
+            if not found.done():
+                batch = self.waiting[:MAX_BATCH_REQUESTS]
+                del self.waiting[:MAX_BATCH_REQUESTS]
+                texts, prefixes, futures = zip(*batch, strict=True)
+                together = sum(texts, []), sum(prefixes, [])
+                try:
+                    results = iter(await asyncio.to_thread(self.translate, *together))
+                    for own, future in zip(texts, futures, strict=True):
+                        future.set_result([next(results) for _ in own])
+                except Exception as error:
+                    for future in futures:
+                        future.set_exception(error)
+        return await found
 
 
 # Fields of requests --------------------------------------------------------------
@@ -177,7 +209,7 @@ async def read_fields(request) -> dict:
 def text_field(fields, name, default=None) -> str:
     """Return a field that is text, or raise InputError."""
     text = fields.get(name, default)
-    if not isinstance(text, str) or not is_utf8(text):
+    if not isinstance(text, str) or SURROGATES.search(text):
         raise InputError(f"The field {name} must be text. {USAGE}")
     return text
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import regex
 
-from server.translating import Sentence, nth_text
 from spans import SPACED_LETTER
 
 VOID = frozenset(
@@ -272,7 +271,7 @@ class WordAligner:
     Args:
       sentence: str.
       tokens: those of the sentence.
-      translation: dict of the answer of `InspectedTranslator`, inspected.
+      translation: dict of an answer of `InsideView.describe`.
     """
 
     def __init__(self, sentence, tokens, translation):
@@ -458,24 +457,21 @@ class Block:
             self.spans.append((start, position))
         self.inner, self.outer = distribute_tags(self.tags, self.spans)
 
-    def sentences(self, count) -> list[Sentence]:
-        """Return the sentences to translate. Only those with tags in them are inspected.
-
-        Args:
-          count: how many translations of each are needed.
-        """
-        return [
-            Sentence(" ".join(sentence.split()), inspect=count if tags else 0)
-            for sentence, tags in zip(self.paragraph.inputs, self.inner, strict=True)
-        ]
+    @property
+    def sentences(self) -> list[str]:
+        """The sentences to translate."""
+        return [" ".join(sentence.split()) for sentence in self.paragraph.inputs]
 
     def join(self, answers, index) -> str:
-        """Return the HTML of the translations at `index`; see `nth_text`.
+        """Return the HTML of the translations at `index`; of a sentence with fewer, of its last.
 
         Args:
-          answers: those of the translator to `sentences`.
+          answers: those of `InsideView.describe` about the translations of `sentences`.
         """
-        texts = [nth_text(answer, index) for answer in answers]
+        chosen = [
+            (answer["translations"][: index + 1] or [dict(text="")])[-1] for answer in answers
+        ]
+        texts = [translation["text"] for translation in chosen]
         joints = [self.paragraph.gaps[0], *self.paragraph.joints(texts)]
         ends = [0, *(end for _, end in self.spans)]
         starts = [*(start for start, _ in self.spans), len(self.text)]
@@ -485,8 +481,7 @@ class Block:
         for i, (answer, text, sentence, (_, end)) in enumerate(rows):
             placed = []
             if self.inner[i] and answer["translations"]:
-                translation = answer["translations"][min(index, len(answer["translations"]) - 1)]
-                aligner = WordAligner(sentence, answer["source"], translation)
+                aligner = WordAligner(sentence, answer["source"], chosen[i])
                 span = end - len(sentence), end  # with a symbol, it begins before the sentence
                 placed = place_tags(self.tags, self.inner[i], span, aligner)
             elif self.inner[i]:
@@ -519,10 +514,9 @@ class HtmlText:
     Args:
       text: the HTML.
       split: function from a text to a `Paragraph`.
-      count: how many translations are needed.
     """
 
-    def __init__(self, text, split, count=1):
+    def __init__(self, text, split):
         self.parts = []  # str that stay as they are, and `Block`
         within = []
         for token in [*join_untranslated(tokenize(text)), None]:
@@ -536,14 +530,10 @@ class HtmlText:
             within = []
             self.parts += [token.raw] if token else []
         blocks = [part for part in self.parts if isinstance(part, Block)]
-        self.sentences = [own for block in blocks for own in block.sentences(count)]
+        self.sentences = [own for block in blocks for own in block.sentences]
 
     def join(self, answers, index) -> str:
-        """Return the HTML with the translations at `index`; see `nth_text`.
-
-        Args:
-          answers: those of the translator to `sentences`.
-        """
+        """Return the HTML with the translations at `index`; see `Block.join`."""
         rest = iter(answers)
         return "".join(
             part.join([next(rest) for _ in part.spans], index) if isinstance(part, Block) else part

@@ -5,24 +5,20 @@ count from 1, as on the page.
 """
 
 import functools
+import itertools
 import warnings
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from ids import BOS, SPECIALS, RaggedIds
-from inference import search_arguments
-from monitor.attention_maps import append_eos, attention_maps
+from inference import decoding_batches, search_arguments, token_log_probs
+from monitor.attention_maps import append_eos, attention_maps, cross_weights
 from runtime.errors import InputError
-from search import paper_penalty
-from server.beam_trace import trace_beam
+from search import Beam, paper_penalty
 from variants.ensemble import Ensemble
-from variants.rnn import RecurrentModel
 
-MAX_SOURCE_TOKENS = 100  # </S> included: a longer sentence is refused
-MAX_TARGET_TOKENS = 100  # the first ones of a translation are shown
-MAX_TREE_BEAM = 20  # a tree with more hypotheses per step cannot be read
+MAX_SOURCE_TOKENS = 99  # a longer sentence is refused
 TOP_TOKENS = 5
 KINDS = ("cross", "encoder", "decoder")  # fields of AttentionMaps, in the order of the page
 
@@ -30,56 +26,81 @@ KINDS = ("cross", "encoder", "decoder")  # fields of AttentionMaps, in the order
 warnings.filterwarnings("ignore", "You are using a softmax over axis -1 of a tensor of shape")
 
 
-class Look(NamedTuple):
-    """What a client wants to see of the translation of a sentence."""
-
-    part: str  # "attention", "steps" or "beam"
-    text: str
-    prefix: str = ""  # the first words of the translation
-    translation: int = 0  # which of the n best; 0 for the best
-    kind: str = ""  # one of KINDS; "" for the first that the model has
-    block: int = 0  # 0 for the last
-    head: int = 0  # 0 for the mean of all
-
-
 class InsideView:
-    """Compute what the page shows of the inside of a model.
+    """Computes what the page shows of the inside of a model, in types that JSON has.
+
+    The arguments of `attention`, `steps` and `beam` are what a client wants to see:
+
+      text, prefix: a sentence, and the first words of its translation.
+      translation: which of the n best; 0 for the best.
+      kind: one of KINDS; "" for the first that the model has.
+      block, head: 0 for the last block, and for the mean of all heads.
 
     Args:
-      loaded: LoadedModel.
-      translator: Translator that finds `nbest` translations per sentence.
-      nbest: int.
+      translator: Translator.
     """
 
-    def __init__(self, loaded, translator, nbest):
-        self.loaded, self.translator, self.nbest = loaded, translator, nbest
-        remembered = functools.lru_cache(16)  # so that the next look at a sentence needs no search
-        self.translate = remembered(lambda text, prefix: translator([text], [prefix])[0])
+    def __init__(self, translator):
+        self.loaded, self.nbest = translator.loaded, translator.decode.nbest
+        # The next look at a sentence then needs no search.
+        self.translate = functools.lru_cache(16)(
+            lambda text, prefix: translator.search([text], [prefix])[0]
+        )
         self.step = None  # of the search, as a graph
+        ids = tf.TensorSpec([None, None], tf.int32)
 
-    def __call__(self, look) -> dict:
-        """Return the answer of the server to a `Look`, in types that JSON has."""
-        translation = self.translate(look.text, look.prefix)
-        tokens = len(translation.ids)
-        if not tokens:
-            raise InputError("This sentence is empty. Give one to look inside.")
-        if tokens > MAX_SOURCE_TOKENS:
+        @tf.function(input_signature=[ids, ids], autograph=False)
+        def weights_and_probabilities(x, y):
+            model = self.loaded.model
+            return cross_weights(model, x, y), tf.exp(token_log_probs(model, x, y))
+
+        self.weights_and_probabilities = weights_and_probabilities
+
+    def describe(self, translations, count=None) -> list[dict]:
+        """Return the answer of the server about each `Translation`.
+
+        Attention has T_y rows of T_x weights.
+
+        Args:
+          count: how many hypotheses have their tokens, probabilities and attention; None for all.
+        """
+        hp, (source, target) = self.loaded.hp, self.loaded.vocabs
+        answers, found = [], []  # found: ids of source and translation, and the part of the answer
+        for own in translations:
+            hypotheses = own.hypotheses if len(own.ids) else []
+            parts = [
+                dict(text=best.text, score=round(best.score, 4), truncated=best.at_limit)
+                for best in hypotheses
+            ]
+            answer = dict(source=[*map(source.display, own.ids[:-1])], translations=parts)
+            answers.append(answer | dict(truncated=own.truncated))
+            pairs = zip(hypotheses[:count], parts, strict=False)
+            found += [(own.ids, best.ids, part) for best, part in pairs]
+        X = RaggedIds.from_lists([x for x, _, _ in found])
+        Y = RaggedIds.from_lists([append_eos(y, hp) for _, y, _ in found])
+        for rows in decoding_batches(np.maximum(X.lengths, Y.lengths), width=hp.pad_to):
+            batch = self.weights_and_probabilities(X.pad(rows, hp.pad_to), Y.pad(rows, hp.pad_to))
+            for row, weights, probabilities in zip(rows, *map(np.asarray, batch), strict=True):
+                x, y, part = found[row]
+                T_y, T_x = len(y), len(x) - 1  # without </S>
+                part["tokens"] = [*map(target.display, y)]
+                part["probabilities"] = rounded(probabilities[:T_y], 3)
+                part["attention"] = rounded(weights[:T_y, :T_x], 3)
+        return answers
+
+    def find(self, text, prefix, translation):
+        """Translate a sentence; returns the ids of both sides with `</S>`, (T,) and a list."""
+        found = self.translate(text, prefix)
+        num_tokens = max(0, len(found.ids) - 1)  # without </S>
+        if not 0 < num_tokens <= MAX_SOURCE_TOKENS:
             raise InputError(
-                f"This sentence has {tokens - 1} tokens. To look inside, give one of at most"
-                f" {MAX_SOURCE_TOKENS - 1}."
+                f"This sentence has {num_tokens} tokens. To look inside, give one of 1 to"
+                f" {MAX_SOURCE_TOKENS}."
             )
-        number = check_index(look.translation or 1, len(translation.hypotheses), "translation")
-        if look.part == "beam":
-            return self.beam(translation.ids, look.prefix)
-        y = append_eos(translation.hypotheses[number - 1].ids, self.loaded.hp)
-        if look.part == "steps":
-            answer = self.steps(translation.ids, y)
-        else:
-            answer = self.attention(translation.ids, y, look)
-        if len(y) > MAX_TARGET_TOKENS:
-            note = f"Only the first {MAX_TARGET_TOKENS} tokens of the translation are shown."
-            answer["note"] = f"{answer['note']} {note}".strip()
-        return answer
+        if translation > len(found.hypotheses):
+            raise InputError(f"translation must be at most {len(found.hypotheses)}.")
+        best = found.hypotheses[max(0, translation - 1)]
+        return found.ids, append_eos(best.ids, self.loaded.hp)
 
     def pad(self, ids):
         """Return the ids of a source or of its translation as the model reads them, (1, T)."""
@@ -89,46 +110,37 @@ class InsideView:
         """Return the tokens of ids; side 0 is the source."""
         return [*map(self.loaded.vocabs[side].id_to_token, ids)]
 
-    def attention(self, x, y, look) -> dict:
-        """Return an attention map: of a head, or the mean of all heads of a block.
-
-        Args:
-          x, y: ids of the source and of its translation, with `</S>`.
-        """
-        model = self.loaded.model
-        y = y[:MAX_TARGET_TOKENS]
+    def attention(self, text, prefix="", translation=0, kind="", block=0, head=0) -> dict:
+        """Return an attention map: of a head, or the mean of all heads of a block."""
+        (x, y), model = self.find(text, prefix, translation), self.loaded.model
         maps = attention_maps(model, self.pad(x), self.pad(y))._asdict()
         kinds = {
-            kind: dict(blocks=len(maps[kind]), heads=int(maps[kind][0].shape[1]))
-            for kind in KINDS
-            if maps[kind]
+            name: dict(blocks=len(maps[name]), heads=int(maps[name][0].shape[1]))
+            for name in KINDS
+            if maps[name]
         }
-        answer = dict(kinds=kinds, weights=[], rows=[], columns=[], note=attention_note(model))
+        note = "" if kinds else "This model has no attention."
+        if isinstance(model, Ensemble):
+            note += f"The attention is that of the first of {len(model.models)} models."
+        answer = dict(kinds=kinds, weights=[], rows=[], columns=[], note=note)
         if not kinds:
             return answer
-        kind = look.kind or next(iter(kinds))
-        if kind not in kinds:
-            raise InputError(f"For this model, kind must be {' or '.join(kinds)}.")
-        block = check_index(look.block or len(maps[kind]), len(maps[kind]), "block")
-        weights = np.asarray(maps[kind][block - 1])[0]  # (h, T_q, T_k)
-        if look.head:
-            weights = weights[check_index(look.head, len(weights), "head") - 1]
-        else:
-            weights = weights.mean(axis=0)
+        kind = kind or next(iter(kinds))
+        try:
+            weights = np.asarray(maps[kind][block - 1])[0]  # (h, T_q, T_k)
+            weights = weights[head - 1] if head else weights.mean(axis=0)
+        except (KeyError, IndexError):
+            raise InputError(f"Choose one of these kinds, blocks and heads: {kinds}") from None
         x_tokens, y_tokens = self.tokens(0, x), self.tokens(1, y)
         rows = x_tokens if kind == "encoder" else y_tokens
         columns = [SPECIALS[BOS], *y_tokens[:-1]] if kind == "decoder" else x_tokens
-        weights = weights[: len(rows), : len(columns)].astype(float).round(3).tolist()
-        chosen = dict(kind=kind, block=block, head=look.head)
+        weights = rounded(weights[: len(rows), : len(columns)], 3)
+        chosen = dict(kind=kind, block=block or kinds[kind]["blocks"], head=head)
         return answer | chosen | dict(weights=weights, rows=rows, columns=columns)
 
-    def steps(self, x, y) -> dict:
-        """Return for each step of the translation the most likely next tokens.
-
-        Args:
-          x, y: ids of the source and of its translation, with `</S>`.
-        """
-        y = y[:MAX_TARGET_TOKENS]
+    def steps(self, text, prefix="", translation=0, **_) -> dict:
+        """Return for each step of the translation the most likely next tokens."""
+        x, y = self.find(text, prefix, translation)
         logits = self.loaded.model(self.pad(x), self.pad(y))[0, : len(y)]  # (T_y, vocab)
         logits = tf.cast(logits, tf.float32)
         probabilities = tf.nn.softmax(logits)
@@ -144,67 +156,76 @@ class InsideView:
             note="",
         )
 
-    def beam(self, x, prefix) -> dict:
-        """Return the hypotheses of beam search, step by step.
-
-        Args:
-          x: ids of the source, with `</S>`.
-          prefix: the first words of the translation.
-        """
+    def beam(self, text, prefix="", **_) -> dict:
+        """Return the hypotheses of beam search, step by step."""
+        x, _ = self.find(text, prefix, translation=0)
         hp, vocab = self.loaded.hp, self.loaded.vocabs[1]
-        if note := no_tree_note(hp):
-            return dict(steps=[], note=note)
+        if hp.beam == 1:
+            return dict(steps=[], note="There is no beam. Start serve.py with --beam 5 to see one.")
         prefixes = tf.constant([vocab.encode(vocab.prepare([prefix]))[0][:-1]], tf.int32)
         args = search_arguments(self.loaded.model, hp, self.pad(x), hp.beam, prefixes)
         if not self.step:  # it is the same for all sentences
             self.step = tf.function(args["step"], autograph=False, reduce_retracing=True)
         args["step"] = self.step
-        steps = trace_beam(**args, beam=hp.beam, penalty=paper_penalty(hp.alpha), nbest=self.nbest)
-        return dict(
-            steps=[
-                [vars(node) | dict(token=vocab.id_to_token(node.token)) for node in nodes]
-                for nodes in steps
-            ],
-            note="",
+        steps = beam_tree(
+            Beam(**args, beam=hp.beam, penalty=paper_penalty(hp.alpha), nbest=self.nbest)
         )
+        for node in itertools.chain(*steps):
+            node["token"] = vocab.id_to_token(node["token"])
+        return dict(steps=steps, note="")
 
 
-def check_index(number, count, name) -> int:
-    """Return a number from 1 to `count`, or raise InputError."""
-    if number > count:
-        raise InputError(f"{name} must be at most {count}.")
-    return number
+def beam_tree(beam) -> list[list[dict]]:
+    """Search with a `Beam` of one sentence, and keep all of its hypotheses.
 
+    A node is a hypothesis: the one of its parent, and one more token. `parent` is the index of
+    that one in the step before, -1 in the first step. Its `fate` is `kept` if other nodes continue
+    it, `dropped` if none of its continuations was among the best, `ended` if it is complete, `open`
+    if it was not complete when the search ended. `rank` is its place among the translations that
+    the search returns, from 1; 0 for the others.
 
-def rounded(values) -> list:
-    """Return a tensor as numbers of Python with 4 digits after the point."""
-    return np.asarray(values).astype(float).round(4).tolist()
-
-
-def attention_note(model) -> str:
-    """Say which attention maps a model lacks; an empty string if it has all."""
-    notes = []
-    if isinstance(model, Ensemble):
-        notes.append(f"The attention is that of the first of {len(model.models)} models.")
-        model = model.models[0]
-    if isinstance(model, RecurrentModel):
-        notes.append(
-            "A recurrent model has cross-attention only, in one block with one head."
-            if model.hp.has_attention
-            else "This recurrent model has no attention."
+    Returns:
+      The nodes of each step, the most likely first: K that have not ended, and those that end.
+    """
+    K, beam_state = beam.beam, beam.start()
+    steps, places = [], [-1] * K  # places: the indices of the live hypotheses in their step
+    while beam.is_unfinished(beam_state)[0]:
+        found = beam.continue_live(beam_state)
+        beam_state = beam.choose(beam_state, found)
+        ids, log_probs, parents, ended = (
+            tensor[0].numpy()
+            for tensor in (found.best.ids[..., -1], found.best.scores, found.parents, found.ended)
+        )  # (2K,)
+        scores = log_probs / np.float32(beam.penalty(tf.constant(len(steps) + 1, tf.float32)))
+        live = np.flatnonzero(~ended)[:K]
+        shown = sorted([*live, *np.flatnonzero(ended[:K])])
+        steps.append(
+            [
+                dict(
+                    parent=places[parents[i]],
+                    token=int(ids[i]),
+                    log_prob=float(log_probs[i]),
+                    score=float(scores[i]),
+                    fate="ended" if ended[i] else "open",
+                    rank=0,
+                )
+                for i in shown
+                if log_probs[i] > -np.inf
+            ]
         )
-    return " ".join(notes)
+        places = [shown.index(i) for i in live]
+    for nodes, later in itertools.pairwise(steps):
+        parents = {node["parent"] for node in later}
+        for i, node in enumerate(nodes):
+            if node["fate"] == "open":
+                node["fate"] = "kept" if i in parents else "dropped"
+    complete = [node for node in itertools.chain(*steps) if node["fate"] == "ended"]
+    best = sorted(complete, key=lambda node: -node["score"])[: beam.nbest]
+    for rank, node in enumerate(best, 1):
+        node["rank"] = rank
+    return steps
 
 
-def no_tree_note(hp) -> str:
-    """Say why there is no tree of the beam; an empty string if there is one."""
-    if hp.temperature:
-        return "The server draws a random translation. It has no beam."
-    if hp.beam == 1:
-        return "Greedy search keeps one hypothesis. Start serve.py with --beam 5 to see a beam."
-    if hp.beam > MAX_TREE_BEAM:
-        return (
-            f"The beam is {hp.beam}, too many for a tree. Start serve.py with --beam and --nbest of"
-            f" at most {MAX_TREE_BEAM}."
-        )
-    return ""
+def rounded(values, digits=4) -> list:
+    """Return a tensor as numbers of Python with some digits after the point."""
+    return np.asarray(values).astype(float).round(digits).tolist()

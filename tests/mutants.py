@@ -61,6 +61,7 @@ FILES = [
     "data_load.py",
     "checkpoint.py",
     "inference.py",
+    "translator.py",
     "score.py",
     "train.py",
 ]
@@ -90,6 +91,7 @@ MORE_TESTS = {
     "data_load.py": TEXT_TESTS,
     "checkpoint.py": "checkpoint untrusted resume scripts",
     "inference.py": "search translate scripts",
+    "translator.py": "protected translate",
     "score.py": "score",
     "train.py": TRAINING_TESTS,
 }

@@ -1,9 +1,9 @@
 """Word alignments, compared with the known links of the built-in corpus."""
 
 from helpers import load
-from inference import Translator
-from monitor.attention_maps import align_translations, word_alignments
+from monitor.attention_maps import word_alignments
 from processes import ROOT
+from translator import Translator
 
 # A sentence of the corpus, its translation, and the words that belong together.
 LINKED = """
@@ -37,8 +37,9 @@ def test_words_are_aligned_with_those_that_they_translate():
     translations = Translator(loaded)([*sources])
     assert [own.text for own in translations] == [*targets]
     X, Y = map(loaded.vocabs[0].encode, (sources, targets))
-    given = word_alignments(loaded, [(x, y[:-1]) for x, y in zip(X, Y, strict=True)])
-    for lines in (given, align_translations(loaded, translations)):
+    given = [(x, y[:-1]) for x, y in zip(X, Y, strict=True)]
+    found = [(own.ids, own.hypotheses[0].ids) for text in translations for own in text.sentences]
+    for lines in (word_alignments(loaded, pairs) for pairs in (given, found)):
         found = [{tuple(map(int, link.split("-"))) for link in line.split()} for line in lines]
         hits = sum(len(own & known) for own, known in zip(found, gold, strict=True))
         assert hits > 0.86 * sum(map(len, gold))

@@ -314,10 +314,10 @@ def test_eval_infers_sizes_and_min_cnt_from_an_original_checkpoint(golden, tmp_p
         vocab = tmp_path / "preprocessed" / f"{lang}.vocab.tsv"
         vocab.write_text("".join(f"{line}\n" for line in words))
     run_main(eval, flags | {"num_heads": golden.hparams["num_heads"]})
-    assert "assuming num_heads" not in capsys.readouterr().out
+    assert "assuming num_heads" not in capsys.readouterr().err
 
     run_main(eval, flags | dict(results=str(tmp_path / "assumed")))
-    assert f"{path}: assuming num_heads 8, because the checkpoint" in capsys.readouterr().out
+    assert f"{path}: assuming num_heads 8, because the checkpoint" in capsys.readouterr().err
 
     model = golden.model()
     x = np.zeros((1, golden.hparams["maxlen"]), np.int32)

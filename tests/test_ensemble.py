@@ -17,11 +17,12 @@ from conftest import slow
 from helpers import load, read_test_sentences, run_main, saved_rows, tensorflow_text
 from hparams import make_hparams
 from ids import BOS
-from inference import LoadedModel, Translator, make_search
+from inference import LoadedModel, make_search
 from model import make_model
 from processes import forked_script
 from runtime.errors import InputError
 from score import Scorer
+from translator import Translator
 from variants.ensemble import Ensemble, mean_log_probs
 
 V = 40

@@ -31,12 +31,13 @@ from helpers import (
 )
 from hparams import ATTENTION_SCORES, POSITIONS, make_hparams
 from ids import BOS, PAD, UNK
-from inference import LoadedModel, Translator
+from inference import LoadedModel
 from marian import Marian
 from model import make_model
 from processes import ROOT
 from runtime.errors import InputError
 from search import suppress
+from translator import Translator
 from vocab import SubwordVocab
 
 SAMPLE = str(ROOT / "docs" / "sample_model")
@@ -235,7 +236,7 @@ def test_programs_with_their_own_tokenizer_read_any_line(trained, tmp_path, form
     else:
         ((answers, scores),) = run_saved_models([tmp_path / "exported"], lines, tmp_path)
         assert answers == texts
-        found = [own.hypotheses[0].score for own in translations]
+        found = [own.sentences[0].hypotheses[0].score for own in translations]
         assert beam == 1 or scores == pytest.approx(found, abs=1e-4)
         assert all((score < 0) == (line != "") for line, score in zip(texts, scores, strict=True))
 

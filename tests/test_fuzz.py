@@ -24,7 +24,7 @@ from data_load import load_train_data
 from helpers import read_test_sentences, run_main, tensorflow_text
 from hparams import ARCHITECTURES, ATTENTION_SCORES, POSITIONS, RECIPES, make_hparams
 from ids import EOS, SPECIALS, UNK
-from inference import LoadedModel, Translator, make_search
+from inference import LoadedModel, make_search
 from interop import saved_model
 from interop.saved_model import SubwordOps, WordOps
 from model import make_model
@@ -32,6 +32,7 @@ from optimizer import FusedAdam
 from runtime.errors import InputError
 from text import blocks, clean, normalize, read_lines
 from training_step import make_train_step
+from translator import Translator
 from variable_names import variables_by_2017_name
 from vocab import WordVocab, load_vocabs
 
@@ -265,7 +266,7 @@ def check_export(loaded):
         saved_model.write(loaded, folder)
         serve = tf.saved_model.load(folder).signatures["serving_default"]
         answer = serve(text=tf.constant(lines))
-    best = [translation.hypotheses[0] for translation in Translator(loaded)(lines)]
+    best = [found.sentences[0].hypotheses[0] for found in Translator(loaded)(lines)]
     assert [text.decode() for text in answer["translation"].numpy()] == [own.text for own in best]
     if loaded.hp.beam > 1:  # greedy search gives no scores
         tolerance = 1e-4 if loaded.hp.precision == "float32" else 0.1

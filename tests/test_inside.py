@@ -11,20 +11,13 @@ from conftest import slow, slow_unless
 from helpers import load, read_test_sentences
 from hparams import make_hparams
 from ids import EOS, SPECIALS, UNK, RaggedIds
-from inference import (
-    SearchDecoder,
-    Translator,
-    make_search,
-    search_arguments,
-    token_log_probs,
-)
+from inference import make_search, search_arguments, token_log_probs
 from model import make_model
 from monitor.attention_maps import append_eos, attention_maps
 from runtime.errors import InputError
-from search import paper_penalty
-from server import inside
-from server.beam_trace import trace_beam
-from server.inside import InsideView, Look
+from search import Beam, paper_penalty
+from server.inside import InsideView, beam_tree
+from translator import Translator
 from variants.ensemble import Ensemble
 
 SMALL = dict(recipe="tiny", vocab_size=13, hidden_units=16, ffn_units=32, num_heads=2, num_blocks=1)
@@ -32,8 +25,15 @@ LIMITS = dict(max_output_ratio=0.1)  # of the tokens of a translation
 
 
 def view(loaded, nbest=3):
-    """The view of a loaded model, with the translator of serve.py."""
-    return InsideView(loaded, Translator(loaded, SearchDecoder(loaded, nbest), 200), nbest)
+    """The view of a loaded model."""
+    return InsideView(Translator(loaded, nbest))
+
+
+def view_of(tiny, loaded, nbest):
+    """The view of another model, with the translations of the trained one."""
+    see = view(loaded, nbest)
+    see.translate = tiny[0].translate
+    return see
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +58,12 @@ def paths(steps):
     found = {}
     for i, nodes in enumerate(steps):
         for node in nodes:
-            if node.rank:
-                way, parent = [node], node.parent
+            if node["rank"]:
+                way, parent = [node], node["parent"]
                 for earlier in reversed(steps[:i]):
                     way.append(earlier[parent])
-                    parent = way[-1].parent
-                found[node.rank] = way[::-1]
+                    parent = way[-1]["parent"]
+                found[node["rank"]] = way[::-1]
     return found
 
 
@@ -91,19 +91,17 @@ def test_the_tree_has_the_translations_of_beam_search(eager, flags, prefix):
     prefixes = tf.constant([prefix], tf.int32)
     nbest = max(1, hp.beam - 2)
     ids, scores = make_search(model, hp, hp.beam, nbest, prefixed=True)(x, prefixes)
-    steps = trace_beam(
-        **search_arguments(model, hp, tf.constant(x), hp.beam, prefixes),
-        **dict(beam=hp.beam, penalty=paper_penalty(hp.alpha), nbest=nbest),
-    )
+    args = search_arguments(model, hp, tf.constant(x), hp.beam, prefixes)
+    steps = beam_tree(Beam(**args, beam=hp.beam, penalty=paper_penalty(hp.alpha), nbest=nbest))
     assert len(steps) == ids.shape[2]  # it stops at the same step
     best = paths(steps)
     assert len(best) == np.isfinite(scores).sum()
     for rank, nodes in best.items():
-        found = [node.token for node in nodes]
+        found = [node["token"] for node in nodes]
         padding = [0] * (ids.shape[2] - len(found))
         assert found + padding == ids[0, rank - 1].numpy().tolist()
-        assert nodes[-1].score == pytest.approx(float(scores[0, rank - 1]), abs=1e-5)
-        log_probs = [node.log_prob for node in nodes]
+        assert nodes[-1]["score"] == pytest.approx(float(scores[0, rank - 1]), abs=1e-5)
+        log_probs = [node["log_prob"] for node in nodes]
         assert log_probs == sorted(log_probs, reverse=True)  # they only fall
     check_fates(steps, hp.beam)
 
@@ -112,21 +110,21 @@ def check_fates(steps, beam):
     """Exactly the nodes that are `kept` have children, and only those at the end are `open`."""
     for i, nodes in enumerate(steps):
         assert 0 < len(nodes) <= 2 * beam
-        assert sum(node.fate != "ended" for node in nodes) <= beam
-        parents = {node.parent for node in steps[i + 1]} if i + 1 < len(steps) else set()
+        assert sum(node["fate"] != "ended" for node in nodes) <= beam
+        parents = {node["parent"] for node in steps[i + 1]} if i + 1 < len(steps) else set()
         for j, node in enumerate(nodes):
-            assert (node.fate == "kept") == (j in parents)
-            assert node.fate != "open" or i + 1 == len(steps)
-            assert not node.rank or node.fate == "ended"
-            assert node.fate != "ended" or j < beam  # only the best K of a step may end
-        assert nodes == sorted(nodes, key=lambda node: -node.log_prob)
+            assert (node["fate"] == "kept") == (j in parents)
+            assert node["fate"] != "open" or i + 1 == len(steps)
+            assert not node["rank"] or node["fate"] == "ended"
+            assert node["fate"] != "ended" or j < beam  # only the best K of a step may end
+        assert nodes == sorted(nodes, key=lambda node: -node["log_prob"])
 
 
 @pytest.mark.parametrize("prefix", ["", "They"])
 def test_the_tree_of_a_sentence(tiny, prefix):
     see, text = tiny
-    answer = see(Look("beam", text, prefix))
-    (translation,) = see.translator([text], [prefix])
+    answer = see.beam(text, prefix)
+    translation = see.translate(text, prefix)
     ranked = {node["rank"]: node for nodes in answer["steps"] for node in nodes if node["rank"]}
     assert sorted(ranked) == [1, 2, 3]
     for rank, hypothesis in enumerate(translation.hypotheses, 1):
@@ -135,19 +133,10 @@ def test_the_tree_of_a_sentence(tiny, prefix):
     assert answer["steps"][0][0]["parent"] == -1
 
 
-@pytest.mark.parametrize(
-    "changes, reason",
-    [
-        (dict(beam=1), "Greedy search"),
-        (dict(beam=1, temperature=1.0), "random"),
-        (dict(beam=inside.MAX_TREE_BEAM + 1), "too many"),
-    ],
-)
-def test_a_search_without_a_tree_says_so(tiny, changes, reason):
+def test_a_search_without_a_tree_says_so(tiny):
     see, text = tiny
-    other = InsideView(see.loaded.with_hp(**changes), see.translator, 1)
-    answer = other(Look("beam", text))
-    assert answer["steps"] == [] and reason in answer["note"]
+    answer = view_of(tiny, see.loaded.with_hp(beam=1), nbest=1).beam(text)
+    assert answer["steps"] == [] and "There is no beam" in answer["note"]
 
 
 # Attention and likely tokens ----------------------------------------------------
@@ -158,9 +147,9 @@ def test_each_attention_map_is_that_of_the_model(tiny, words, recipe):
     """With words and padding to a constant length, and with subwords and two blocks."""
     text, see = "Der Hund schläft nicht.", view(words, nbest=2)
     if recipe == "tiny":
-        see = InsideView(untrained(tiny, num_blocks=2, num_heads=4), tiny[0].translator, 2)
+        see = view_of(tiny, untrained(tiny, num_blocks=2, num_heads=4), 2)
     loaded = see.loaded
-    (translation,) = see.translator([text], [""])
+    translation = see.translate(text, "")
     x, y = translation.ids, append_eos(translation.hypotheses[1].ids, loaded.hp)
     padded = (RaggedIds.from_lists([ids]).pad(width=loaded.hp.pad_to) for ids in (x, y))
     maps = attention_maps(loaded.model, *padded)
@@ -177,22 +166,22 @@ def test_each_attention_map_is_that_of_the_model(tiny, words, recipe):
         for block in range(1, blocks + 1):
             own = np.asarray(getattr(maps, kind)[block - 1])[0, :, : len(rows), : len(columns)]
             for head in (0, 1, heads):
-                answer = see(Look("attention", text, "", 2, kind, block, head))
+                answer = see.attention(text, "", 2, kind, block, head)
                 assert (answer["rows"], answer["columns"]) == (rows, columns)
                 assert answer["kinds"][kind] == dict(blocks=blocks, heads=heads)
                 expected = own[head - 1] if head else own.mean(axis=0)
                 assert np.allclose(answer["weights"], expected, atol=6e-4)
-    answer = see(Look("attention", text))
+    answer = see.attention(text)
     assert [answer[name] for name in ("kind", "block", "head")] == ["cross", blocks, 0]
-    causal = see(Look("attention", text, kind="decoder"))["weights"]
+    causal = see.attention(text, kind="decoder")["weights"]
     assert np.array_equal(causal, np.tril(causal))
 
 
 def test_the_most_likely_tokens_are_those_of_the_model(tiny):
     see, text = tiny
-    (translation,) = see.translator([text], [""])
+    translation = see.translate(text, "")
     y = append_eos(translation.hypotheses[0].ids, see.loaded.hp)
-    steps = see(Look("steps", text))["steps"]
+    steps = see.steps(text)["steps"]
     log_probs = token_log_probs(see.loaded.model, translation.ids[None], np.array([y]))[0]
     assert len(steps) == len(y) and steps[-1]["token"] == SPECIALS[EOS]
     for step, log_prob in zip(steps, log_probs, strict=True):
@@ -202,14 +191,6 @@ def test_the_most_likely_tokens_are_those_of_the_model(tiny):
         assert sum(values) < 1.001
         if [step["token"], step["probability"]] not in [list(pair) for pair in step["best"]]:
             assert step["probability"] <= values[-1]
-
-
-def test_the_first_tokens_of_a_long_translation_are_shown(monkeypatch, tiny):
-    monkeypatch.setattr(inside, "MAX_TARGET_TOKENS", 2)
-    see, text = tiny
-    for part, rows in (("steps", "steps"), ("attention", "rows")):
-        answer = see(Look(part, text))
-        assert len(answer[rows]) == 2 and "Only the first 2 tokens" in answer["note"]
 
 
 # Other models -------------------------------------------------------------------
@@ -224,30 +205,29 @@ def untrained(tiny, recipe="tiny", **flags):
 
 
 def test_a_recurrent_model_shows_what_it_has(tiny):
-    see = InsideView(untrained(tiny, recipe="rnn_attention"), tiny[0].translator, 2)
-    answer = see(Look("attention", "Der Hund schläft."))
+    see = view_of(tiny, untrained(tiny, recipe="rnn_attention"), 2)
+    answer = see.attention("Der Hund schläft.")
     assert answer["kinds"] == dict(cross=dict(blocks=1, heads=1))
     assert np.allclose(np.sum(answer["weights"], axis=1), 1, atol=0.01)
-    assert "cross-attention only" in answer["note"]
-    with pytest.raises(InputError, match="kind must be cross"):
-        see(Look("attention", "Der Hund schläft.", kind="encoder"))
+    with pytest.raises(InputError, match="one of these kinds, .* {'cross': "):
+        see.attention("Der Hund schläft.", kind="encoder")
 
-    see = InsideView(untrained(tiny, recipe="rnn"), tiny[0].translator, 2)
-    answer = see(Look("attention", "Der Hund schläft."))
-    assert answer["kinds"] == {} and "no attention" in answer["note"]
-    assert see(Look("steps", "Der Hund schläft."))["steps"]
-    assert see(Look("beam", "Der Hund schläft."))["steps"]
+    see = view_of(tiny, untrained(tiny, recipe="rnn"), 2)
+    answer = see.attention("Der Hund schläft.")
+    assert answer["kinds"] == {} and "has no attention" in answer["note"]
+    assert see.steps("Der Hund schläft.")["steps"]
+    assert see.beam("Der Hund schläft.")["steps"]
 
 
 def test_an_ensemble_shows_the_attention_of_its_first_model(tiny):
     see, text = tiny
     models = Ensemble([see.loaded.model] * 2)
-    both = InsideView(see.loaded._replace(model=models), see.translator, 3)
-    answer = both(Look("attention", text))
+    both = view_of(tiny, see.loaded._replace(model=models), 3)
+    answer = both.attention(text)
     assert "the first of 2 models" in answer["note"]
-    assert answer["weights"] == see(Look("attention", text))["weights"]
+    assert answer["weights"] == see.attention(text)["weights"]
     for part in ("steps", "beam"):
-        own, steps = (look(Look(part, text))["steps"] for look in (see, both))
+        own, steps = (getattr(look, part)(text)["steps"] for look in (see, both))
         assert len(own) == len(steps)
 
 
@@ -258,23 +238,17 @@ def test_an_ensemble_shows_the_attention_of_its_first_model(tiny):
 def test_sentences_that_cannot_be_shown(tiny, part):
     see, _ = tiny
     for text in ("", "  "):
-        with pytest.raises(InputError, match="is empty"):
-            see(Look(part, text))
-    with pytest.raises(InputError, match="at most 99"):
-        see(Look(part, "xy " * 60))
-    with pytest.raises(InputError, match="translation must be at most 3"):
-        see(Look(part, "Der Hund schläft.", translation=4))
+        with pytest.raises(InputError, match="has 0 tokens. .* of 1 to 99"):
+            getattr(see, part)(text)
+    with pytest.raises(InputError, match="has 180 tokens"):
+        getattr(see, part)("xy " * 60)
+    if part != "beam":
+        with pytest.raises(InputError, match="translation must be at most 3"):
+            getattr(see, part)("Der Hund schläft.", translation=4)
 
 
-@pytest.mark.parametrize(
-    "fields, reason",
-    [
-        (dict(kind="other"), "kind must be cross or encoder or decoder"),
-        (dict(block=3), "block must be at most"),
-        (dict(head=1000), "head must be at most"),
-    ],
-)
-def test_attention_that_the_model_lacks(tiny, fields, reason):
+@pytest.mark.parametrize("fields", [dict(kind="other"), dict(block=3), dict(head=1000)])
+def test_attention_that_the_model_lacks(tiny, fields):
     see, text = tiny
-    with pytest.raises(InputError, match=reason):
-        see(Look("attention", text, **fields))
+    with pytest.raises(InputError, match="Choose one of these kinds, blocks and heads: {'cross'"):
+        see.attention(text, **fields)

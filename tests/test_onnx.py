@@ -17,11 +17,11 @@ from browser import chromium, wait_for
 from conftest import INSTALL_EXTRAS, sample_pairs, slow, write_corpus
 from helpers import load, run_main
 from hparams import make_hparams
-from inference import Translator
 from interop import onnx_model
 from interop.marian import read_pretrained
 from marian import make_marian
 from processes import ROOT
+from translator import Translator
 from vocab import load_vocabs
 
 SAMPLE = str(ROOT / "docs" / "sample_model")

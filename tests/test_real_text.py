@@ -8,9 +8,9 @@ from bleu import corpus_score
 from conftest import INSTALL_EXTRAS, slow
 from data_load import load_test_data
 from helpers import load, run_main, run_saved_models
-from inference import Translator
 from interop import ctranslate2_model
 from processes import forked_script
+from translator import Translator
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason=INSTALL_EXTRAS)
 pytestmark = slow
@@ -39,7 +39,7 @@ def translate(flags, **decoding):
     loaded = load(dict(logdir=flags["logdir"], average_checkpoints=1) | decoding)
     test = load_test_data(loaded.hp, loaded.vocabs)
     translations = Translator(loaded)(test.data.Sources)
-    return test, [translation.hypotheses[0] for translation in translations]
+    return test, [found.sentences[0].hypotheses[0] for found in translations]
 
 
 def texts(best):

@@ -11,10 +11,10 @@ import pytest
 from conftest import ROOT, sample_pairs
 from helpers import load, read_test_sentences
 from hparams import FIELDS, UNSAVED, Hyperparams, load_hparams, make_hparams
-from inference import Translator
 from processes import run_script
 from runtime import flags as runtime_flags
 from text import read_sentences
+from translator import Translator
 
 
 @pytest.fixture(scope="module")

@@ -169,7 +169,7 @@ def search(step, N, beam, max_lengths, penalty, nbest=1, prefixes=None):
             step,
             state,
             memory=tf.range(N),
-            start=tf.fill([N], 2),
+            first_ids=tf.fill([N], 2),
             max_lengths=tf.constant(max_lengths),
             eos=STOP,
             beam=beam,

@@ -20,13 +20,11 @@ from aiohttp.test_utils import TestClient, TestServer
 from browser import chromium, wait_for, wait_for_text
 from conftest import slow
 from helpers import load, read_test_sentences, refused
-from inference import SearchDecoder
+from inference import Hypothesis
 from paragraphs import Paragraph, split_lines
 from processes import ROOT, Forked, command_line
-from protected import make_translator
-from server.app import MAX_REQUEST_BYTES, Interface, paragraph_answer
-from server.inside import Look
-from server.translating import Batcher
+from server.app import MAX_REQUEST_BYTES, Batcher, Interface, paragraph_answer
+from translator import TranslatedText, Translation, Translator
 
 LANGUAGES = dict(source="de", target="en")
 
@@ -92,33 +90,37 @@ def ask(server, path="translate", **fields):
 # A server without a model ---------------------------------------------------------
 
 
-def translate_twice(sentences):
-    """Translate as `InspectedTranslator` does, but into capitals and into small letters.
+def translate_twice(sentence):
+    """Translate as a model does, but into capitals and into small letters.
 
     A sentence with `cut` in it has a translation that is cut.
     """
-    return [
-        dict(
-            source=[],
-            translations=[
-                dict(text=text, truncated="cut" in own.text)
-                for text in (own.text.upper(), own.text.lower())
-                if own.text
-            ],
-            truncated=False,
-        )
-        for own in sentences
-    ]
+    texts = [sentence.upper(), sentence.lower()] if sentence else [""]
+    found = [Hypothesis(text, [], 0.0, at_limit="cut" in sentence) for text in texts]
+    return Translation(sentence, [], found, truncated=False)
 
 
-def show_look(look):
-    """Answer a look inside the model with what it asks for."""
-    return look._asdict()
+class Server:
+    """What a server without a model has in place of a `Translator` and an `InsideView`."""
+
+    split = staticmethod(split_lines)
+
+    def translate(self, paragraphs, prefixes):
+        return [TranslatedText(own, [*map(translate_twice, own.inputs)]) for own in paragraphs]
+
+    def describe(self, translations, count=None):
+        return [page_answer(*(best.text for best in own.hypotheses)) for own in translations]
+
+    def steps(self, **look):
+        return look
+
+    attention = beam = steps
 
 
-def interface(translate=translate_twice, look_inside=show_look, host="127.0.0.1"):
+def interface(server=None, host="127.0.0.1"):
     """The application of a server without a model."""
-    return Interface(translate, split_lines, look_inside, ("de", "en"), host).app
+    server = server or Server()
+    return Interface(server, server, ("de", "en"), host).app
 
 
 def answer_to(method, path, app=None, **request):
@@ -197,9 +199,13 @@ ANSWERS = [
     (
         "look/steps",
         dict(json=dict(text="a\nb", prefix="c", translation="2", kind="cross", block=3, head=4)),
-        Look("steps", "a b", "c", 2, "cross", 3, 4)._asdict(),
+        dict(text="a b", prefix="c", translation=2, kind="cross", block=3, head=4),
     ),
-    ("look/beam", dict(json=dict(text="a")), Look("beam", "a")._asdict()),
+    (
+        "look/beam",
+        dict(json=dict(text="a")),
+        dict(text="a", prefix="", translation=0, kind="", block=0, head=0),
+    ),
 ]
 
 
@@ -264,11 +270,13 @@ def test_a_server_for_other_machines_has_any_name():
 
 
 def test_a_failure_of_the_server_is_answered_in_json(caplog):
-    def fail(_):
+    def fail(*_, **__):
         raise RuntimeError("a mistake in the code")
 
     for path in ("/translate", "/look/beam"):
-        app = interface(translate=fail, look_inside=fail)
+        server = Server()
+        server.translate = server.beam = fail
+        app = interface(server)
         status, answer = answer_to("POST", path, app, json=dict(text="a"))
         assert status == 500 and answer["error"] == "The server failed. Its log has the reason."
     assert "a mistake in the code" in caplog.text
@@ -277,7 +285,8 @@ def test_a_failure_of_the_server_is_answered_in_json(caplog):
 def test_concurrent_sentences_are_translated_in_batches():
     batches, released = [], threading.Event()
 
-    def double(items):
+    def double(items, prefixes):
+        assert prefixes == [""] * len(items)
         released.wait(60)
         batches.append(len(items))
         if "bad" in items:
@@ -286,7 +295,6 @@ def test_concurrent_sentences_are_translated_in_batches():
 
     async def scenario():
         batcher = Batcher(double)
-        await batcher.start(None)
         requests = [asyncio.create_task(batcher([i, i + 1])) for i in range(40)]
         await asyncio.sleep(0.1)
         released.set()
@@ -297,20 +305,23 @@ def test_concurrent_sentences_are_translated_in_batches():
         assert await batcher([]) == []
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
-    assert batches == [32, 32, 16, 1, 2]
+    assert batches == [2, 64, 14, 1, 2, 0]  # the first request does not wait for others
 
 
 def test_translations_do_not_wait_for_looks():
     """And looks wait for each other."""
     looks, released = [], threading.Event()
 
-    def look_slowly(look):
-        looks.append(look.text)
+    def look_slowly(**look):
+        looks.append(look)
         released.wait(60)
-        return look._asdict()
+        return look
+
+    server = Server()
+    server.beam = look_slowly
 
     async def scenario():
-        async with TestClient(TestServer(interface(look_inside=look_slowly))) as client:
+        async with TestClient(TestServer(interface(server))) as client:
 
             async def post(path):
                 async with client.post(path, json=dict(text="a")) as response:
@@ -328,9 +339,9 @@ def test_translations_do_not_wait_for_looks():
 
 def test_a_sentence_of_a_text_has_the_symbol_of_its_target_language():
     """The page asks for the translation of a sentence alone."""
-    paragraph = Paragraph([">>fr<< Eins.", "Zwei."], ["", " ", ""], ("", ">>fr<<"))
-    found = dict(translations=[dict(text="Un.", truncated=False)], truncated=False)
-    answer = paragraph_answer(paragraph, [found] * 2)
+    paragraph = Paragraph([">>fr<< Eins.", "Zwei."], ["", " ", ""], ">>fr<<")
+    found = Translation("", [], [Hypothesis("Un.", [], 0.0, at_limit=False)], truncated=False)
+    answer = paragraph_answer(TranslatedText(paragraph, [found] * 2))
     assert [own["text"] for own in answer["sentences"]] == [">>fr<< Eins.", ">>fr<< Zwei."]
     assert answer["translations"][0]["text"] == "Un. Un."
 
@@ -345,12 +356,12 @@ def test_concurrent_requests_are_translated_as_single_ones(server_of):
         answers = [*threads.map(lambda line: ask(server, text=line), lines)]
     loaded = load(dict(logdir=flags["logdir"], beam=3))
     hp = loaded.hp
-    expected = make_translator(loaded, True, SearchDecoder(loaded, nbest=3))(lines)
+    expected = Translator(loaded, nbest=3, protect=True)(lines)
     for line, (status, answer), best in zip(lines, answers, expected, strict=True):
         assert status == 200
         got = [(hypothesis["text"], hypothesis["score"]) for hypothesis in answer["translations"]]
         assert (got or [("", 0.0)]) == [
-            (own.text, pytest.approx(own.score, abs=2e-4)) for own in best.hypotheses
+            (own.text, pytest.approx(own.score, abs=2e-4)) for own in best.sentences[0].hypotheses
         ]
         for hypothesis in answer["translations"]:
             assert len(hypothesis["attention"]) == len(hypothesis["tokens"])
@@ -427,7 +438,7 @@ def test_a_look_inside_is_answered(server_of):
         assert scores[rank] == pytest.approx(translation["score"], abs=2e-3)
     assert status == 200
     status, answer = ask(server, "look/attention", **fields | dict(block=9))
-    assert (status, answer) == (400, dict(error="block must be at most 1."))
+    assert status == 400 and "one of these kinds, blocks and heads" in answer["error"]
 
 
 @pytest.mark.parametrize("prefix", ["They", "The 猫"])  # the second one has an unknown character
@@ -544,16 +555,6 @@ def test_the_tags_of_html_are_kept(sample_server, source):
         expected = target.format(*SOURCES, **{f"t{i}": text for i, text in enumerate(TARGETS)})
     fields = dict(q=source.format(*SOURCES), format="html")
     assert ask(sample_server, **fields, **LANGUAGES) == (200, dict(translatedText=expected))
-
-
-def test_html_may_have_alternatives_and_unsplit_blocks(sample_server, unsplit_server):
-    html = "<p>Die <b>Frau</b> hat den Brief nicht gelesen.</p>"
-    _, answer = ask(sample_server, q=html, format="HTML", alternatives=2, **LANGUAGES)
-    assert answer["translatedText"] == "<p>The <b>woman</b> did not read the letter.</p>"
-    for text in answer["alternatives"]:
-        assert text.startswith("<p>") and "<b>" in text and text.endswith("</p>")
-    _, answer = ask(unsplit_server, q=f"<i>{html}", format="html", **LANGUAGES)
-    assert answer["translatedText"] == "<i><p>The <b>woman</b> did not read the letter.</p>"
 
 
 # The page ----------------------------------------------------------------------
@@ -777,7 +778,7 @@ def test_the_page_shows_the_inside_of_the_model(unsplit_server):
         # What is refused is said.
         driver.find_element(By.ID, "text").clear()
         driver.find_element(By.ID, "text").send_keys("a " * 150 + "\n")
-        wait_for_text(driver, "To look inside, give one of at most")
+        wait_for_text(driver, "To look inside, give one of 1 to")
         wait_until_shown(lambda: not texts("#map td"))
         statuses = [entry["message"] for entry in driver.get_log("browser")]
         assert all("400" in message for message in statuses)

@@ -23,12 +23,12 @@ from data_load import load_test_data, load_train_data, pairs_of_epoch
 from helpers import load, read_test_sentences, run_main, tensorflow_text, vocabs_of
 from hparams import choose_vocab_size, make_hparams
 from ids import EOS, SPECIALS, UNK, RaggedIds
-from inference import Translator
 from interop.saved_model import SubwordOps
 from paragraphs import Splitter
 from processes import ROOT, forked_script
 from runtime.errors import InputError
 from text import read_sentences
+from translator import Translator
 from vocab import SubwordVocab
 
 TINY = dict(recipe="tiny", vocab_size=180, fold_case=False)

@@ -17,8 +17,9 @@ from style import (
 from train_models import trained_logdir
 
 from ids import RaggedIds
-from inference import Translator, load_model
+from inference import load_model
 from monitor.attention_maps import alignments, append_eos
+from translator import Translator
 
 MAX_DISTANCE = 15  # tokens, in the picture of T5's numbers
 
@@ -32,7 +33,8 @@ def draw_alignment():
     """The attention of a recurrent decoder for one sentence, which it translates."""
     loaded = load("recurrent")
     source, target = loaded.vocabs
-    (translation,) = Translator(loaded.with_hp(beam=1))([LINE])
+    (found,) = Translator(loaded.with_hp(beam=1))([LINE])
+    (translation,) = found.sentences
     x, y = translation.ids, append_eos(translation.hypotheses[0].ids, loaded.hp)
     (weights,) = alignments(loaded, RaggedIds.from_lists([x]), [y])
     x_labels, y_labels = map(source.id_to_token, x), map(target.id_to_token, y)
