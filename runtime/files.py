@@ -75,27 +75,19 @@ def open_output(path):
 
 
 @contextlib.contextmanager
-def lock_file(path, wait=True):
-    """Context manager: hold the lock that a file is. The system releases it when a process ends.
-
-    Raises:
-      BlockingIOError: another process holds the lock, and `wait` is false.
-    """
-    with open(path, "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield
-
-
-@contextlib.contextmanager
 def lock_logdir(folder):
-    """Context manager: keep other trainings out of a folder, and delete what a killed one left."""
+    """Context manager: keep other trainings out of a folder, and delete what a killed one left.
+
+    The system releases the lock when the process ends.
+    """
     Path(folder).mkdir(parents=True, exist_ok=True)
-    try:
-        with lock_file(Path(folder) / "lock", wait=False):
-            for path in Path(folder).glob("model_*.tmp"):
-                path.unlink()
-            yield
-    except BlockingIOError:
-        raise InputError(
-            f"{folder}: another training writes here. Wait for it, or use a new --logdir"
-        ) from None
+    with open(Path(folder) / "lock", "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(
+                f"{folder}: another training writes here. Wait for it, or use a new --logdir"
+            ) from None
+        for path in Path(folder).glob("model_*.tmp"):
+            path.unlink()
+        yield
