@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from forms import without_final_mark
-from ids import EOS, UNK, RaggedIds
-from runtime.errors import InputError
-from runtime.files import atomic_open, atomic_write
-from text import normalize_lines, read_eval_set, read_pairs, training_files
+from support.errors import InputError
+from support.files import atomic_open, atomic_write
+from text.forms import without_final_mark
+from text.ids import EOS, UNK, RaggedIds
+from text.lines import normalize_lines, read_eval_set, read_pairs, training_files
 
 MARK_STREAM = 1  # its random numbers are not those of the order of the batches
 MAX_UNKNOWN_SHARE = 0.9  # with more <UNK>, the vocabulary belongs to another text

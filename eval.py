@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from hparams import READER_FLAGS, Hyperparams, check_saved_flags
-from runtime.errors import InputError
-from runtime.flags import NONE, Flags, flag, parse_flags
-from runtime.parallel import one_thread_per_operation
+from support.errors import InputError
+from support.flags import NONE, Flags, flag, parse_flags
+from support.parallel import one_thread_per_operation
 
 LEFT_OUT = "Left out, numbers of the pairs"
 
@@ -32,13 +32,13 @@ if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
     given = parse_flags(__doc__, own, hparams=Hyperparams, names=names, check=check_saved_flags)
     one_thread_per_operation()
 
-import bleu
 from data_load import load_test_data
-from inference import SearchDecoder, describe_decoding, limit_note, load_model
-from model_card import EVALUATIONS, file_names, read_evaluations
-from runtime.cli import run_script
-from runtime.files import atomic_open, atomic_write
-from text import read_lines
+from formats.model_card import EVALUATIONS, file_names, read_evaluations
+from support.cli import run_script
+from support.files import atomic_open, atomic_write
+from text import bleu
+from text.lines import read_lines
+from translation.inference import SearchDecoder, describe_decoding, limit_note, load_model
 
 SAMPLES = 5  # translations that are printed
 

@@ -19,16 +19,16 @@ import tempfile
 from pathlib import Path
 
 from hparams import READER_FLAGS, Hyperparams, check_saved_flags
-from runtime.errors import InputError
-from runtime.flags import Flags, flag, parse_flags
+from support.errors import InputError
+from support.flags import Flags, flag, parse_flags
 
 FORMATS = dict(  # the function that writes a format into an empty folder
-    saved_model="interop.saved_model.write",
-    ctranslate2="interop.ctranslate2_model.write",
-    huggingface="interop.marian.write",
-    onnx="interop.onnx_model.write",
-    argos="interop.ctranslate2_model.write_argos",
-    logdir="interop.logdir.write",
+    saved_model="formats.saved_model.write",
+    ctranslate2="formats.ctranslate2_model.write",
+    huggingface="formats.marian.write",
+    onnx="formats.onnx_model.write",
+    argos="formats.ctranslate2_model.write_argos",
+    logdir="formats.logdir.write",
 )
 QUANTIZED = ("ctranslate2", "onnx", "argos")  # can store the matrices in int8
 ENSEMBLES = ("saved_model", "onnx")  # can hold several models
@@ -60,9 +60,9 @@ if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
 
 import tensorflow as tf
 
-from inference import describe_checkpoints, load_model
-from model_card import make_card
-from runtime.cli import run_script
+from formats.model_card import make_card
+from support.cli import run_script
+from translation.inference import describe_checkpoints, load_model
 
 
 def main(given):

@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from runtime.errors import InputError
-from runtime.files import atomic_write
-from runtime.flags import NONE, Flags, flag, split_paths
+from support.errors import InputError
+from support.files import atomic_write
+from support.flags import NONE, Flags, flag, split_paths
 
 MAX_INPUT_TOKENS = 1024  # tokens of a sentence that are read, if the model has no limit
 WIDTH_LIMIT = 2**16 + 1  # exclusive; units of a layer
@@ -48,9 +48,9 @@ class Choice(NamedTuple):
 
 
 POSITIONS = dict(
-    learned=Choice("positions.LearnedPositions", maxlen_power=1),
-    sinusoid=Choice("positions.SinusoidalPositions"),
-    paired_sinusoid=Choice("positions.PairedSinusoidalPositions"),
+    learned=Choice("model.positions.LearnedPositions", maxlen_power=1),
+    sinusoid=Choice("model.positions.SinusoidalPositions"),
+    paired_sinusoid=Choice("model.positions.PairedSinusoidalPositions"),
     product=Choice("variants.positions.ProductPositions", maxlen_power=1),
     hierarchical=Choice("variants.positions.HierarchicalPositions", maxlen_power=2),
     recurrent=Choice("variants.positions.RecurrentPositions"),
@@ -63,11 +63,11 @@ POSITIONS = dict(
     rotary=Choice(
         "variants.positions.RotaryPositions", relative=True, scaled_dot=True, even="head_units"
     ),
-    none=Choice("positions.Positions"),
+    none=Choice("model.positions.Positions"),
 )
 ATTENTION_SCORES = dict(
-    scaled_dot=Choice("attention.scaled_dot"),
-    dot=Choice("attention.dot"),
+    scaled_dot=Choice("model.attention.scaled_dot"),
+    dot=Choice("model.attention.dot"),
     additive=Choice(
         "variants.attention.additive",
         parameters=dict(query_kernel="hdd", key_kernel="hdd", omega="hd"),
@@ -77,11 +77,11 @@ ATTENTION_SCORES = dict(
     cosine_softmax=Choice("variants.attention.cosine"),
 )
 MODELS = dict(
-    transformer=Choice("model.Transformer"),
+    transformer=Choice("model.transformer.Transformer"),
     rnn=Choice("variants.rnn.RecurrentModel"),
     rnn_attention=Choice("variants.rnn.RecurrentModel"),
 )
-OPTIMIZERS = dict(adam=Choice("optimizer.FusedAdam"), muon=Choice("variants.muon.Muon"))
+OPTIMIZERS = dict(adam=Choice("training.optimizer.FusedAdam"), muon=Choice("training.muon.Muon"))
 
 
 class Architecture(NamedTuple):

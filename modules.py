@@ -31,9 +31,15 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from attention import add_parameters, attention_scores, prepare_keys, scores_to_weights, upcast
 from hparams import ATTENTION_SCORES, ModelHparams
-from ids import BOS
+from model.attention import (
+    add_parameters,
+    attention_scores,
+    prepare_keys,
+    scores_to_weights,
+    upcast,
+)
+from text.ids import BOS
 
 
 class Embedding(keras.layers.Layer):
@@ -395,7 +401,7 @@ class MultiheadAttention(keras.layers.Layer):
         """
         Q = self.split_heads(self.query(queries))  # (N, h, T_q, C/h)
         K, V, key_masks = keys_values
-        # Relative positions have hooks here and below (positions.py); absolute ones are None.
+        # Relative positions have hooks here and below (model/positions.py); absolute ones are None.
         if positions is not None:
             Q, K = positions.rotate(Q, K)
         keys = prepare_keys(K, self.score_parameters)  # (N, h, T_k, C/h)

@@ -14,10 +14,10 @@ from collections import Counter
 from pathlib import Path
 
 from hparams import Hyperparams, choose_vocab_size, make_hparams
-from runtime.cli import run_script
-from runtime.errors import InputError
-from runtime.files import atomic_write
-from runtime.flags import parse_flags
+from support.cli import run_script
+from support.errors import InputError
+from support.files import atomic_write
+from support.flags import parse_flags
 
 if __name__ == "__main__":  # before the packages are imported
     given = parse_flags(__doc__, hparams=Hyperparams, check=make_hparams)
@@ -26,12 +26,12 @@ import sentencepiece
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from data_load import write_ids
-from forms import fold
-from ids import BOS, EOS, PAD, SPECIALS, UNK
-from overlap import overlap_notes
-from shifts import shift_notes
-from text import blocks, clean, normalize, read_lines, read_pairs, training_files
-from vocab import SubwordVocab, WordVocab, load_vocabs
+from text.forms import fold
+from text.ids import BOS, EOS, PAD, SPECIALS, UNK
+from text.lines import blocks, clean, normalize, read_lines, read_pairs, training_files
+from text.overlap import overlap_notes
+from text.shifts import shift_notes
+from text.vocab import SubwordVocab, WordVocab, load_vocabs
 
 SPECIAL_COUNT = 1_000_000_000  # count written for the special tokens, above every `min_cnt`
 ALPHABET_SIZE = 128  # characters that choose_vocab_size counts among the subwords

@@ -9,8 +9,8 @@ import dataclasses
 import logging
 
 from hparams import READER_FLAGS, Hyperparams, check_saved_flags
-from runtime.errors import InputError
-from runtime.flags import Flags, flag, parse_flags
+from support.errors import InputError
+from support.flags import Flags, flag, parse_flags
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +39,12 @@ if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
 from aiohttp import web
 from yarl import URL
 
-from inference import load_model
-from paragraphs import Splitter, split_lines
-from runtime.cli import run_script
 from server.app import Interface
 from server.inside import InsideView
-from translator import Translator
+from support.cli import run_script
+from translation.inference import load_model
+from translation.paragraphs import Splitter, split_lines
+from translation.translator import Translator
 
 MAX_TOKENS = 200  # of a sentence, </S> included: an answer grows with their square
 

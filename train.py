@@ -9,9 +9,9 @@ import os
 import sys
 import time
 
-import checkpoint
+from checkpoints import checkpoint
 from hparams import FIELDS, Hyperparams, hparams_path, load_hparams, make_hparams, save_hparams
-from runtime.flags import NONE, parse_flags
+from support.flags import NONE, parse_flags
 
 START_SECONDS = time.monotonic()  # --minutes counts from here
 
@@ -36,21 +36,21 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from bleu import LITTLE_LEARNED_HINT, METRICS, corpus_score, empty_note
+from checkpoints.names_2017 import variables_by_2017_name
 from data_load import get_batch_data, load_test_data, load_train_data, pairs_of_epoch
-from inference import LoadedModel, SearchDecoder, decoding_batches
-from interop.marian import read_pretrained
-from model import make_model
-from monitor import summaries
-from optimizer import GradientSum, learning_rate, make_optimizer
-from runtime.cli import run_script
-from runtime.errors import InputError
-from runtime.files import lock_logdir
-from runtime.signals import SignalGuard
-from runtime.workers import check_same_settings, first_workers, make_strategy
-from training_step import make_accumulate_step, make_loss_fn, make_train_step
-from variable_names import variables_by_2017_name
-from vocab import load_vocabs, save_vocabs
+from formats.marian import read_pretrained
+from model.transformer import make_model
+from support.cli import run_script
+from support.errors import InputError
+from support.files import lock_logdir
+from support.signals import SignalGuard
+from text.bleu import LITTLE_LEARNED_HINT, METRICS, corpus_score, empty_note
+from text.vocab import load_vocabs, save_vocabs
+from training import tensorboard as summaries
+from training.optimizer import GradientSum, learning_rate, make_optimizer
+from training.step import make_accumulate_step, make_loss_fn, make_train_step
+from training.workers import check_same_settings, first_workers, make_strategy
+from translation.inference import LoadedModel, SearchDecoder, decoding_batches
 
 ENOUGH_STEPS_PER_EPOCH = 300  # with so many, num_epochs 0 is 20
 TIMED_STEPS = 2500  # a training of some minutes has the warm-up of one with so many steps

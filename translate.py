@@ -13,9 +13,9 @@ import os
 import sys
 
 from hparams import READER_FLAGS, Hyperparams, check_saved_flags
-from runtime.errors import InputError
-from runtime.flags import NONE, Flags, flag, parse_flags
-from runtime.parallel import one_thread_per_operation
+from support.errors import InputError
+from support.flags import NONE, Flags, flag, parse_flags
+from support.parallel import one_thread_per_operation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,14 +95,14 @@ if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
 
 from tqdm import tqdm
 
-from inference import limit_note, load_model, start_quickly
-from monitor.attention_maps import draw_translation, word_alignments
-from paragraphs import Splitter, as_one_sentence
-from runtime.cli import run_script
-from runtime.files import atomic_open, open_output
-from score import LineScore, Scorer
-from text import blocks, decode_utf8, read_lines
-from translator import Translator
+from support.cli import run_script
+from support.files import atomic_open, open_output
+from text.lines import blocks, decode_utf8, read_lines
+from translation.attention_maps import draw_translation, word_alignments
+from translation.inference import limit_note, load_model, start_quickly
+from translation.paragraphs import Splitter, as_one_sentence
+from translation.score import LineScore, Scorer
+from translation.translator import Translator
 
 MAX_BATCH_LINES = 1000  # lines that are translated together, sorted by length
 MAX_READ_BYTES = 2**16  # from standard input at once

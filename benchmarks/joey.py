@@ -17,7 +17,7 @@ def joey_config(hp, vocab, flags, folder):
       flags: dict, which names the files of the corpus.
       folder: for JoeyNMT's vocabulary, which this function writes, and its checkpoints.
     """
-    from ids import SPECIALS
+    from text.ids import SPECIALS
 
     vocab_path = folder / "joey.vocab"
     tokens = vocab.tokens()[len(SPECIALS) :]

@@ -19,9 +19,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import sacrebleu
 
-from inference import load_model
-from text import read_lines
-from translator import Translator
+from text.lines import read_lines
+from translation.inference import load_model
+from translation.translator import Translator
 
 KINDS = {
     "URL": ["https://www.example.org/path/{}?q=x", "http://example.com/{}", "www.example.de/{}"],

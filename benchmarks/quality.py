@@ -107,7 +107,7 @@ def bleu_row(test, got, lang) -> list[str]:
     """Compute sacreBLEU, its interval, lower-cased, BLEU of published results' tokens, and chrF."""
     import sacrebleu
 
-    from bleu import align_with_references, compare_systems, corpus_score
+    from text.bleu import align_with_references, compare_systems, corpus_score
 
     tokens = PUBLISHED_TOKENS.get(lang, moses_tokens)
     own = align_with_references(test, got)
@@ -134,7 +134,7 @@ def score_set(flags, part) -> dict:
     """
 
     from data_load import load_test_data
-    from inference import SearchDecoder, describe_decoding, load_model
+    from translation.inference import SearchDecoder, describe_decoding, load_model
 
     rows = {}
     for search_flags in (dict(beam=1, average_checkpoints=1), {}):

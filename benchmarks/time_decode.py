@@ -24,7 +24,7 @@ from quality import corpus_flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from runtime.parallel import one_thread_per_operation
+from support.parallel import one_thread_per_operation
 
 ALPHA = 0.6  # the exponent of both length penalties
 NUM_TOKENS, VOCAB_SIZE = 4096, 8000  # of an untrained model
@@ -53,10 +53,10 @@ def untrained_decoder(kind, flags):
     import tensorflow as tf
 
     from hparams import make_hparams
-    from ids import BOS
-    from inference import decoding_batch_size
-    from model import make_model
-    from search import greedy
+    from model.transformer import make_model
+    from text.ids import BOS
+    from translation.inference import decoding_batch_size
+    from translation.search import greedy
 
     hp = make_hparams(flags)
     keras.utils.set_random_seed(0)
@@ -91,7 +91,7 @@ def trained_decoder(flags, output):
     """Make a function that translates the test set of a trained model into a file."""
 
     from data_load import load_test_data
-    from inference import SearchDecoder, load_model
+    from translation.inference import SearchDecoder, load_model
 
     loaded = load_model(flags)
     test = load_test_data(loaded.hp, loaded.vocabs)
@@ -206,7 +206,7 @@ def joey_seconds(folder, beam) -> float:
 def prepare_joey(logdir, flags, folder):
     """Write JoeyNMT's configuration, and its checkpoint with our parameters."""
 
-    from inference import load_model
+    from translation.inference import load_model
 
     _, hp, model, vocabs = load_model(dict(logdir=logdir))
     (folder / "joey").mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ import time
 
 from harness import describe_machine
 
-from runtime.flags import prepare_loading
+from support.flags import prepare_loading
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROUNDS = 5
@@ -43,9 +43,9 @@ def training(logdir):
     prepare_loading()
     from data_load import get_batch_data, load_train_data
     from hparams import load_hparams
-    from runtime.cli import run_script
+    from support.cli import run_script
+    from text.vocab import load_vocabs
     from train import Training
-    from vocab import load_vocabs
 
     def run():
         stamp()
@@ -67,9 +67,9 @@ def translation(logdir):
     """Translate two sentences, as translate.py does from standard input."""
     stamp = timestamps("import", "read the model", "first sentence", "second sentence")
     prepare_loading()
-    from ids import RaggedIds
-    from inference import SearchDecoder, load_model, start_quickly
-    from runtime.cli import run_script
+    from support.cli import run_script
+    from text.ids import RaggedIds
+    from translation.inference import SearchDecoder, load_model, start_quickly
 
     def run():
         start_quickly()

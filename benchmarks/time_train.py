@@ -51,8 +51,8 @@ def first_batches(flags, count):
     """Return the Training of a model, and the first batches of an epoch."""
     from data_load import get_batch_data, load_train_data
     from hparams import make_hparams
+    from text.vocab import load_vocabs
     from train import Training
-    from vocab import load_vocabs
 
     hp = make_hparams(flags)
     vocabs = load_vocabs(hp.preprocessed, hp)

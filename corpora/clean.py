@@ -37,12 +37,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import regex
 
-from overlap import plain_forms
-from runtime.cli import run_script
-from runtime.files import new_file
-from runtime.flags import Parser, expand_path, split_paths
-from shifts import shift_notes
-from text import read_pairs, read_sentences
+from support.cli import run_script
+from support.files import new_file
+from support.flags import Parser, expand_path, split_paths
+from text.lines import read_pairs, read_sentences
+from text.overlap import plain_forms
+from text.shifts import shift_notes
 
 RULES = ("empty", "equal", "long", "ratio", "script", "language", "overlap", "duplicate")
 NUM_EXAMPLES = 3

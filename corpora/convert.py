@@ -26,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import regex
 
-from runtime.cli import run_script
-from runtime.errors import InputError
-from runtime.files import new_file
-from runtime.flags import Parser, expand_path
-from text import open_unpacked
+from support.cli import run_script
+from support.errors import InputError
+from support.files import new_file
+from support.flags import Parser, expand_path
+from text.lines import open_unpacked
 
 SIDES = dict(srcset="src", refset="ref", tstset="hyp", src="src", ref="ref", hyp="hyp")
 CODES = ("bpt", "ept", "it", "ph", "ut")  # elements of TMX that hold the codes of another format

@@ -35,10 +35,10 @@ import pooch
 from requests import RequestException
 from tqdm import tqdm
 
-from runtime.cli import run_script
-from runtime.errors import InputError
-from runtime.files import atomic_write
-from runtime.flags import Parser, expand_path
+from support.cli import run_script
+from support.errors import InputError
+from support.files import atomic_write
+from support.flags import Parser, expand_path
 
 TIMEOUT_SECONDS = 60  # without any answer of the server
 FLICKR_LICENCE = (

@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from runtime.cli import run_script
-from runtime.errors import InputError
-from runtime.files import atomic_open
-from runtime.flags import Parser, expand_path
+from support.cli import run_script
+from support.errors import InputError
+from support.files import atomic_open
+from support.flags import Parser, expand_path
 
 MAX_WORDS = 14  # in the longer side of a pair
 LANGUAGES = ("de", "en")

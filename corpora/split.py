@@ -19,12 +19,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from overlap import plain_forms
-from runtime.cli import run_script
-from runtime.errors import InputError
-from runtime.files import new_file
-from runtime.flags import Parser, expand_path
-from text import read_pairs
+from support.cli import run_script
+from support.errors import InputError
+from support.files import new_file
+from support.flags import Parser, expand_path
+from text.lines import read_pairs
+from text.overlap import plain_forms
 
 PARTS = ("train", "dev", "test")
 SEED_BYTES = 8

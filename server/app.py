@@ -7,9 +7,9 @@ from pathlib import Path
 
 from aiohttp import web
 
-from paragraphs import as_one_sentence
-from runtime.errors import InputError
 from server.html_text import HtmlText
+from support.errors import InputError
+from translation.paragraphs import as_one_sentence
 
 PAGE = Path(__file__).resolve().with_name("page.html").read_text("utf-8")
 MAX_REQUEST_BYTES = 100_000

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import regex
 
-from spans import SPACED_LETTER
+from translation.spans import SPACED_LETTER
 
 VOID = frozenset(
     "area base br col embed hr img input link meta param source track wbr".split()

@@ -115,7 +115,7 @@ class Golden:
 
     def model(self):
         """Build the model with these parameters."""
-        from interop import original
+        from checkpoints import original
 
         names = ("maxlen", "hidden_units", "num_blocks", "num_heads")
         model = transformer(*self.vocab_sizes, **{name: self.hparams[name] for name in names})
@@ -134,7 +134,7 @@ def model_args(recipe):
 def transformer(source_vocab, target_vocab, dtype=None, **fields):
     """Make a Transformer with these fields of `ModelHparams`."""
     from hparams import ModelHparams
-    from model import Transformer
+    from model.transformer import Transformer
 
     hp = ModelHparams(**dict(dropout_rate=0.0) | fields)
     return Transformer(hp, source_vocab, target_vocab, dtype=dtype)
@@ -178,9 +178,9 @@ def beam_and_model_scores(flags, seed=3):
     import keras
 
     from hparams import make_hparams
-    from inference import make_search, sequence_scores, suppressed_ids
-    from model import make_model
-    from search import paper_penalty
+    from model.transformer import make_model
+    from translation.inference import make_search, sequence_scores, suppressed_ids
+    from translation.search import paper_penalty
 
     hp = make_hparams(dict(vocab_size=13, alpha=0.0) | flags)
     keras.utils.set_random_seed(seed)

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import checkpoint
+from checkpoints import checkpoint
 from processes import ROOT, command_line, forked, forked_script
 
 # What the scripts at the root import from.
-FOLDERS = [ROOT / name for name in ("variants", "runtime", "monitor", "interop", "server")]
+FOLDERS = "support text model variants checkpoints translation training formats server"
+FOLDERS = [ROOT / folder for folder in FOLDERS.split()]
 
 # Lines of input that a translating program must survive.
 ODD_LINES = [
@@ -92,7 +93,7 @@ def run_program(code, name, namespace) -> str:
 
 def skip_search():
     """Find the same translation of each sentence in this process, without the graph of a search."""
-    from inference import Hypothesis, SearchDecoder
+    from translation.inference import Hypothesis, SearchDecoder
 
     def decode(self, X, prefixes=None):
         best = Hypothesis(self.loaded.vocabs[1].decode([5]), [5], -1.0, at_limit=False)
@@ -104,7 +105,7 @@ def skip_search():
 def vocabs_of(flags):
     """Load the vocabularies that prepro.py wrote, and compare them with the flags."""
     from hparams import make_hparams
-    from vocab import load_vocabs
+    from text.vocab import load_vocabs
 
     hp = make_hparams(flags)
     vocabs = load_vocabs(hp.preprocessed, hp)
@@ -115,7 +116,7 @@ def vocabs_of(flags):
 
 def load(flags):
     """Load the model that flags name, a dict."""
-    from inference import load_model
+    from translation.inference import load_model
 
     return load_model(flags)
 
@@ -171,7 +172,7 @@ json.dump(answers, sys.stdout)
 
 def read_test_sentences(path):
     """Read a file of a test set: its sentences, normalized."""
-    from text import normalize_lines, read_sentences
+    from text.lines import normalize_lines, read_sentences
 
     return normalize_lines([*read_sentences(path)])
 
@@ -207,7 +208,7 @@ STEP_TAGS = {"mean_loss", "acc", "lr", "gradient_norm", "tokens_per_second"}
 
 def read_all_events(logdir):
     """Yield the events of all files, oldest first."""
-    from monitor.summaries import read_events
+    from training.tensorboard import read_events
 
     for path in sorted(Path(logdir).glob("events.out.tfevents.*")):
         yield from read_events(path)

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from attention import attention_scores, map_heads, prepare_keys, scores_to_weights
 from conftest import recurrent_model
 from helpers import RNG, X, Y, random
 from hparams import ATTENTION_SCORES
+from model.attention import attention_scores, map_heads, prepare_keys, scores_to_weights
 from modules import MultiheadAttention
 from variants.attention import additive, cosine
 

@@ -1,9 +1,9 @@
 """Word alignments, compared with the known links of the built-in corpus."""
 
 from helpers import load
-from monitor.attention_maps import word_alignments
 from processes import ROOT
-from translator import Translator
+from translation.attention_maps import word_alignments
+from translation.translator import Translator
 
 # A sentence of the corpus, its translation, and the words that belong together.
 LINKED = """

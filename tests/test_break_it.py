@@ -13,7 +13,7 @@ import pytest
 from conftest import slow
 from hparams import Hyperparams, make_hparams
 from processes import ROOT
-from runtime import flags as runtime_flags
+from support import flags as runtime_flags
 
 DOCUMENT = (ROOT / "docs" / "break_it.md").read_text("utf-8")
 

@@ -7,22 +7,29 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import checkpoint
 import eval
 import train
-from bleu import bleu_score
-from checkpoint import Row, assign, load, load_model_weights, load_newest, path_of, read_rows
+from checkpoints import checkpoint, original
+from checkpoints.checkpoint import (
+    Row,
+    assign,
+    load,
+    load_model_weights,
+    load_newest,
+    path_of,
+    read_rows,
+)
+from checkpoints.names_2017 import variables_by_2017_name
 from conftest import decoder, slow, transformer, write_corpus
 from helpers import run_main
-from ids import BOS, EOS, SPECIALS
-from interop import original
-from optimizer import FusedAdam
 from processes import forked_script
-from runtime.errors import InputError
-from runtime.files import lock_logdir
-from search import greedy
-from training_step import make_train_step
-from variable_names import variables_by_2017_name
+from support.errors import InputError
+from support.files import lock_logdir
+from text.bleu import bleu_score
+from text.ids import BOS, EOS, SPECIALS
+from training.optimizer import FusedAdam
+from training.step import make_train_step
+from translation.search import greedy
 
 BATCH = tf.constant([[4, 5, 3, 0]])
 

@@ -11,7 +11,7 @@ import pytest
 from conftest import sample_pairs
 from helpers import write_pairs
 from processes import ROOT
-from runtime.errors import InputError
+from support.errors import InputError
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ import pytest
 
 import data_load
 import prepro
+from checkpoints.original import find_min_cnt
 from conftest import GOLDEN, write_corpus
 from data_load import SentencePairs, create_data, get_batch_data, load_test_data, load_train_data
 from helpers import run_main
 from hparams import Hyperparams, make_hparams
-from ids import EOS, RaggedIds
-from interop.original import find_min_cnt
-from runtime.errors import InputError
-from vocab import WordVocab, load_vocabs
+from support.errors import InputError
+from text.ids import EOS, RaggedIds
+from text.vocab import WordVocab, load_vocabs
 
 VOCAB_SHA256 = {
     "de": "94240fde34b7dd1cd00fad21c28bff16083c2ae29c213cdf0b04157c680fc317",

@@ -17,15 +17,15 @@ from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import SentencePairs, get_batch_data, plan_batches
 from helpers import latest, run_main, saved_rows, scalars
 from hparams import Hyperparams, make_hparams
-from ids import RaggedIds
-from model import make_model
+from model.transformer import make_model
 from modules import Dropout
-from optimizer import FusedAdam, GradientSum
 from processes import Forked, command_line, start
-from runtime.errors import InputError
-from runtime.workers import check_same_settings, first_workers, make_strategy
-from training_step import make_accumulate_step, make_train_step
-from variants.muon import Muon
+from support.errors import InputError
+from text.ids import RaggedIds
+from training.muon import Muon
+from training.optimizer import FusedAdam, GradientSum
+from training.step import make_accumulate_step, make_train_step
+from training.workers import check_same_settings, first_workers, make_strategy
 
 # Plain gradient descent is compared closely. Adam divides each gradient by its size. If the true
 # gradient is zero, rounding noise becomes a full step.

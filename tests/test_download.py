@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 
 from processes import ROOT
-from runtime.errors import InputError
+from support.errors import InputError
 
 sys.path.insert(0, str(ROOT / "corpora"))
 try:

@@ -12,18 +12,18 @@ import pytest
 import tensorflow as tf
 
 import export
-import inference
 from conftest import slow
 from helpers import load, read_test_sentences, run_main, saved_rows, tensorflow_text
 from hparams import make_hparams
-from ids import BOS
-from inference import LoadedModel, make_search
-from model import make_model
+from model.transformer import make_model
 from processes import forked_script
-from runtime.errors import InputError
-from score import Scorer
-from translator import Translator
-from variants.ensemble import Ensemble, mean_log_probs
+from support.errors import InputError
+from text.ids import BOS
+from translation import inference
+from translation.ensemble import Ensemble, mean_log_probs
+from translation.inference import LoadedModel, make_search
+from translation.score import Scorer
+from translation.translator import Translator
 
 V = 40
 

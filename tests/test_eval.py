@@ -11,14 +11,14 @@ import pytest
 import sacrebleu
 
 import eval
-from bleu import bleu_score, choose_tokenizer, compare_systems, corpus_score, empty_note
 from conftest import slow
 from data_load import EvalSet, SentencePairs
 from eval import LEFT_OUT, describe_scores, read_results, results_path
 from helpers import load, run_main
 from hparams import Hyperparams
-from runtime.errors import InputError
-from vocab import WordVocab
+from support.errors import InputError
+from text.bleu import bleu_score, choose_tokenizer, compare_systems, corpus_score, empty_note
+from text.vocab import WordVocab
 
 LONG = "the dog sees the cat in the park"
 

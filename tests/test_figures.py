@@ -13,7 +13,7 @@ from PIL import Image
 import mini
 from conftest import slow
 from hparams import make_hparams
-from model import make_model
+from model.transformer import make_model
 from processes import ROOT
 
 DOCS = ROOT / "docs"

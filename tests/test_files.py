@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from conftest import ROOT
-from runtime.files import atomic_open, atomic_write, open_output
+from support.files import atomic_open, atomic_write, open_output
 
 
 def test_a_file_is_written_atomically(tmp_path):
@@ -82,7 +82,7 @@ def test_standard_output_as_a_path(tmp_path, capfdbinary):
 
 
 def run(code):
-    command = [sys.executable, "-c", f"from runtime.cli import InputError, run_script\n{code}"]
+    command = [sys.executable, "-c", f"from support.cli import InputError, run_script\n{code}"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
@@ -100,7 +100,7 @@ def run(code):
     ],
 )
 def test_an_error_is_one_line_and_has_its_exit_code(error, code, message):
-    from_errors = "from runtime.errors import InputError"
+    from_errors = "from support.errors import InputError"
     done = run(
         f"{from_errors}\ndef main():\n    print('before')\n    raise {error}\nrun_script(main)"
     )

@@ -15,9 +15,9 @@ import tensorflow as tf
 
 import eval
 import export
-import model_card
 import train
 from conftest import INSTALL_EXTRAS, sample_pairs, slow, slow_unless
+from formats import model_card
 from helpers import (
     ODD_LINES,
     load,
@@ -30,15 +30,15 @@ from helpers import (
     write_pairs,
 )
 from hparams import ATTENTION_SCORES, POSITIONS, make_hparams
-from ids import BOS, PAD, UNK
-from inference import LoadedModel
 from marian import Marian
-from model import make_model
+from model.transformer import make_model
 from processes import ROOT
-from runtime.errors import InputError
-from search import suppress
-from translator import Translator
-from vocab import SubwordVocab
+from support.errors import InputError
+from text.ids import BOS, PAD, UNK
+from text.vocab import SubwordVocab
+from translation.inference import LoadedModel
+from translation.search import suppress
+from translation.translator import Translator
 
 SAMPLE = str(ROOT / "docs" / "sample_model")
 

@@ -6,10 +6,10 @@ import pytest
 import prepro
 from conftest import sample_pairs, write_corpus
 from data_load import load_train_data, pairs_of_epoch
-from forms import without_final_mark
 from helpers import run_main
 from hparams import make_hparams
-from vocab import load_vocabs
+from text.forms import without_final_mark
+from text.vocab import load_vocabs
 
 
 @pytest.mark.parametrize(

@@ -16,25 +16,25 @@ import tensorflow as tf
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-import checkpoint
 import prepro
-from checkpoint import Row, assign, path_of
+from checkpoints import checkpoint
+from checkpoints.checkpoint import Row, assign, path_of
+from checkpoints.names_2017 import variables_by_2017_name
 from conftest import BFLOAT16, sample_pairs, slow, write_corpus
 from data_load import load_train_data
+from formats import saved_model
+from formats.saved_model import SubwordOps, WordOps
 from helpers import read_test_sentences, run_main, tensorflow_text
 from hparams import ARCHITECTURES, ATTENTION_SCORES, POSITIONS, RECIPES, make_hparams
-from ids import EOS, SPECIALS, UNK
-from inference import LoadedModel, make_search
-from interop import saved_model
-from interop.saved_model import SubwordOps, WordOps
-from model import make_model
-from optimizer import FusedAdam
-from runtime.errors import InputError
-from text import blocks, clean, normalize, read_lines
-from training_step import make_train_step
-from translator import Translator
-from variable_names import variables_by_2017_name
-from vocab import WordVocab, load_vocabs
+from model.transformer import make_model
+from support.errors import InputError
+from text.ids import EOS, SPECIALS, UNK
+from text.lines import blocks, clean, normalize, read_lines
+from text.vocab import WordVocab, load_vocabs
+from training.optimizer import FusedAdam
+from training.step import make_train_step
+from translation.inference import LoadedModel, make_search
+from translation.translator import Translator
 
 SOAK = "SOAK" in os.environ
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

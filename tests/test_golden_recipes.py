@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from checkpoints.names_2017 import variables_by_2017_name
 from conftest import GOLDEN, decoder, model_args, transformer
 from hparams import make_hparams
-from ids import BOS
 from modules import smoothed_cross_entropy
-from optimizer import FusedAdam, paper_rate
-from search import greedy
-from training_step import make_train_step
-from variable_names import variables_by_2017_name
+from text.ids import BOS
+from training.optimizer import FusedAdam, paper_rate
+from training.step import make_train_step
+from translation.search import greedy
 
 
 def recipe_model(recipe, vocab_size, **sizes):

@@ -10,10 +10,10 @@ import pytest
 
 import hparams
 from hparams import FIELDS, Hyperparams, hparams_path, load_hparams, make_hparams, save_hparams
-from optimizer import learning_rate
 from processes import ROOT
-from runtime.errors import InputError
-from runtime.flags import parse_flags
+from support.errors import InputError
+from support.flags import parse_flags
+from training.optimizer import learning_rate
 from translate import TranslateFlags
 
 # The fields of each recipe that were published; legacy is the 2017 code.

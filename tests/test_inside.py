@@ -10,15 +10,15 @@ import tensorflow as tf
 from conftest import slow, slow_unless
 from helpers import load, read_test_sentences
 from hparams import make_hparams
-from ids import EOS, SPECIALS, UNK, RaggedIds
-from inference import make_search, search_arguments, token_log_probs
-from model import make_model
-from monitor.attention_maps import append_eos, attention_maps
-from runtime.errors import InputError
-from search import Beam, paper_penalty
+from model.transformer import make_model
 from server.inside import InsideView, beam_tree
-from translator import Translator
-from variants.ensemble import Ensemble
+from support.errors import InputError
+from text.ids import EOS, SPECIALS, UNK, RaggedIds
+from translation.attention_maps import append_eos, attention_maps
+from translation.ensemble import Ensemble
+from translation.inference import make_search, search_arguments, token_log_probs
+from translation.search import Beam, paper_penalty
+from translation.translator import Translator
 
 SMALL = dict(recipe="tiny", vocab_size=13, hidden_units=16, ffn_units=32, num_heads=2, num_blocks=1)
 LIMITS = dict(max_output_ratio=0.1)  # of the tokens of a translation

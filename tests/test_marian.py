@@ -13,17 +13,17 @@ import prepro
 import train
 from conftest import sample_pairs, slow, write_corpus
 from data_load import encode_lines
+from formats.marian import json_files, read_pretrained, write
 from helpers import ODD_LINES, load, run_main
 from hparams import load_hparams, make_hparams
-from ids import BOS, EOS, PAD, SPECIALS, UNK
-from inference import LoadedModel
-from interop.marian import json_files, read_pretrained, write
 from marian import LANGUAGES, Marian, ask_transformers, make_marian, needs_transformers, write_json
-from model import make_model
+from model.transformer import make_model
 from processes import ROOT
-from runtime.errors import InputError
-from translator import Translator
-from vocab import SubwordVocab
+from support.errors import InputError
+from text.ids import BOS, EOS, PAD, SPECIALS, UNK
+from text.vocab import SubwordVocab
+from translation.inference import LoadedModel
+from translation.translator import Translator
 
 NO_CHANGE = dict(lr=1e-30, warmup_steps=0, num_epochs=1, batch_size=16)
 ODD = "Ⅻ ﬁnden „x“ ☃ €5"

@@ -19,16 +19,16 @@ import tensorflow as tf
 import mini
 import modules
 import prepro
-from bleu import bleu_score
+from checkpoints.names_2017 import variables_by_2017_name
 from conftest import GOLDEN, decoder, sample_pairs, slow, transformer
 from data_load import load_test_data, load_train_data
 from hparams import Hyperparams
-from ids import BOS, EOS, PAD, UNK
-from monitor.attention_maps import attention_maps
 from processes import ROOT
-from search import greedy
-from variable_names import variables_by_2017_name
-from vocab import load_vocabs
+from text.bleu import bleu_score
+from text.ids import BOS, EOS, PAD, UNK
+from text.vocab import load_vocabs
+from translation.attention_maps import attention_maps
+from translation.search import greedy
 
 FIELDS = [name for name in vars(mini.Hyperparams) if not name.startswith("_")]
 DEFAULTS = Hyperparams()

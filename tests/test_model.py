@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from checkpoints.names_2017 import variables_by_2017_name
 from conftest import (
     BFLOAT16,
     beam_and_model_scores,
@@ -22,13 +23,12 @@ from conftest import (
 )
 from helpers import SIZES, X, Y
 from hparams import ATTENTION_SCORES, POSITIONS, RECIPES, make_hparams
-from ids import BOS
-from model import DecoderBlock, EncoderBlock, make_model
+from model.transformer import DecoderBlock, EncoderBlock, make_model
 from modules import shift_right, smoothed_cross_entropy
-from optimizer import FusedAdam
-from search import greedy
-from training_step import make_loss_fn, make_train_step
-from variable_names import variables_by_2017_name
+from text.ids import BOS
+from training.optimizer import FusedAdam
+from training.step import make_loss_fn, make_train_step
+from translation.search import greedy
 from variants.rnn import CELLS, RecurrentEncoder
 
 

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import model
 import modules
 from conftest import BFLOAT16
 from helpers import random
-from model import DecoderBlock, EncoderBlock, InputEmbedding
+from model import transformer as model
+from model.positions import LearnedPositions
+from model.transformer import DecoderBlock, EncoderBlock, InputEmbedding
 from modules import (
     AddAndNorm,
     Dropout,
@@ -24,8 +25,7 @@ from modules import (
     divergence_of_halves,
     smoothed_cross_entropy,
 )
-from optimizer import FusedAdam
-from positions import LearnedPositions
+from training.optimizer import FusedAdam
 
 IDS = np.array([[5, 1, 7, 0], [2, 3, 0, 0]], np.int32)  # (N, T)
 C = 8

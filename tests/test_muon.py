@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 
 from hparams import make_hparams
-from model import make_model
-from optimizer import FusedAdam, make_optimizer
-from variants.muon import Muon, is_block_matrix, orthogonalize
+from model.transformer import make_model
+from training.muon import Muon, is_block_matrix, orthogonalize
+from training.optimizer import FusedAdam, make_optimizer
 
 TINY = dict(recipe="tiny", hidden_units=16, ffn_units=32, num_heads=2, num_blocks=2)
 

@@ -15,14 +15,14 @@ import export
 import prepro
 from browser import chromium, wait_for
 from conftest import INSTALL_EXTRAS, sample_pairs, slow, write_corpus
+from formats import onnx_model
+from formats.marian import read_pretrained
 from helpers import load, run_main
 from hparams import make_hparams
-from interop import onnx_model
-from interop.marian import read_pretrained
 from marian import make_marian
 from processes import ROOT
-from translator import Translator
-from vocab import load_vocabs
+from text.vocab import load_vocabs
+from translation.translator import Translator
 
 SAMPLE = str(ROOT / "docs" / "sample_model")
 RUNTIME = "onnxruntime-web@1.30.0"  # the version that the page names
@@ -74,7 +74,7 @@ def test_javascript_tokenizes_as_sentencepiece(tmp_path, more):
         normalize=onnx_model.normalization_patterns(),
     )
     (tmp_path / "model.json").write_text(json.dumps(settings), "utf-8")
-    shutil.copy(onnx_model.WEB / "translator.js", tmp_path)
+    shutil.copy(onnx_model.WEB / "translation.translator.js", tmp_path)
     (tmp_path / "package.json").write_text('{"type": "module"}')
     rng = np.random.default_rng(1)
     lines = ["".join(rng.choice([*CHARACTERS], rng.integers(0, 30))) for _ in range(500)]

@@ -4,7 +4,7 @@ import prepro
 from conftest import sample_pairs, write_corpus
 from helpers import run_main
 from hparams import make_hparams
-from overlap import overlap_notes, plain_forms
+from text.overlap import overlap_notes, plain_forms
 
 
 def test_plain_forms():

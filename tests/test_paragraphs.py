@@ -6,9 +6,9 @@ import time
 import pytest
 import regex
 
-from paragraphs import Paragraph, Splitter, split_lines
 from server.html_text import HtmlText, tokenize
-from text import clean
+from text.lines import clean
+from translation.paragraphs import Paragraph, Splitter, split_lines
 
 
 class Words:

@@ -3,8 +3,8 @@
 import pytest
 
 from helpers import ROOT, load
-from protected import find_parts, has_numbers, take_out
-from translator import Translator
+from translation.protected import find_parts, has_numbers, take_out
+from translation.translator import Translator
 
 
 @pytest.fixture(scope="module")

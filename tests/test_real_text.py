@@ -4,13 +4,13 @@ import pytest
 
 import prepro
 import train
-from bleu import corpus_score
 from conftest import INSTALL_EXTRAS, slow
 from data_load import load_test_data
+from formats import ctranslate2_model
 from helpers import load, run_main, run_saved_models
-from interop import ctranslate2_model
 from processes import forked_script
-from translator import Translator
+from text.bleu import corpus_score
+from translation.translator import Translator
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason=INSTALL_EXTRAS)
 pytestmark = slow

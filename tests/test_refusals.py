@@ -20,12 +20,11 @@ import pytest
 import tensorflow as tf
 
 import prepro
-import runtime.flags
 import train
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from helpers import run_main
 from processes import ROOT, command_line, forked
-from runtime.files import lock_logdir
+from support.files import lock_logdir
 
 TRAIN = dict(source_train="train.source", target_train="train.target", min_cnt=1)
 # The flags of a valid run of each script in the folder `here`.
@@ -87,7 +86,7 @@ def refused(here, monkeypatch, capsys):
         loads, before = [], files()
         capsys.readouterr()
         with monkeypatch.context() as patched, pytest.raises(SystemExit) as ended:
-            patched.setattr(runtime.flags, "prepare_loading", lambda: loads.append(True))
+            patched.setattr("support.flags.prepare_loading", lambda: loads.append(True))
             patched.setattr(os, "dup2", lambda handle, _: os.close(handle))
             patched.setattr(gc, "freeze", lambda: None)
             patched.setattr(signal, "signal", lambda *_: None)

@@ -15,16 +15,16 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
-import checkpoint
 import prepro
 import train
-from checkpoint import load_model_weights, read_rows
+from checkpoints import checkpoint
+from checkpoints.checkpoint import load_model_weights, read_rows
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from helpers import event_values, latest, run_main, saved_rows, scalars, skip_search
-from inference import SearchDecoder
 from processes import Forked, command_line
-from runtime.errors import InputError
-from runtime.signals import SignalGuard
+from support.errors import InputError
+from support.signals import SignalGuard
+from translation.inference import SearchDecoder
 
 KILLS = int(os.environ.get("KILLS", "3"))  # in the slow test
 COMMON = dict(batch_size=8, num_epochs=2, save_steps=7)  # 12 batches in an epoch

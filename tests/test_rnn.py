@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import translate
+from checkpoints.names_2017 import variables_by_2017_name
 from conftest import (
     GOLDEN,
     recurrent_model,
@@ -19,13 +20,12 @@ from helpers import (
     sigmoid,
 )
 from hparams import ATTENTION_SCORES, make_hparams
-from ids import RaggedIds
-from inference import LoadedModel
-from model import make_model
+from model.transformer import make_model
 from modules import shift_right
-from monitor.attention_maps import alignments
-from runtime.errors import InputError
-from variable_names import variables_by_2017_name
+from support.errors import InputError
+from text.ids import RaggedIds
+from translation.attention_maps import alignments
+from translation.inference import LoadedModel
 from variants.rnn import CELLS, LAYERS
 
 C = 8

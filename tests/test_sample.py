@@ -12,9 +12,9 @@ from conftest import ROOT, sample_pairs
 from helpers import load, read_test_sentences
 from hparams import FIELDS, UNSAVED, Hyperparams, load_hparams, make_hparams
 from processes import run_script
-from runtime import flags as runtime_flags
-from text import read_sentences
-from translator import Translator
+from support import flags as runtime_flags
+from text.lines import read_sentences
+from translation.translator import Translator
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,13 @@ from conftest import slow
 from data_load import encode_lines
 from helpers import load, read_test_sentences, run_main, translated
 from hparams import make_hparams
-from ids import EOS, SPECIALS
-from inference import LoadedModel
-from model import make_model
-from monitor import attention_maps
-from monitor.attention_maps import word_alignments, word_indices
-from score import LineScore, Scorer
-from vocab import WordVocab
+from model.transformer import make_model
+from text.ids import EOS, SPECIALS
+from text.vocab import WordVocab
+from translation import attention_maps
+from translation.attention_maps import word_alignments, word_indices
+from translation.inference import LoadedModel
+from translation.score import LineScore, Scorer
 
 
 @pytest.fixture(params=["legacy", "tiny", pytest.param("rnn_attention", marks=slow)])

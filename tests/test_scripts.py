@@ -19,7 +19,7 @@ from data_load import load_test_data, load_train_data
 from helpers import latest, load, parameters, run_main, saved_rows, skip_search
 from hparams import make_hparams
 from processes import ROOT, forked, forked_script, run_script
-from vocab import load_vocabs
+from text.vocab import load_vocabs
 
 TRAINING = SMALL | dict(batch_size=32, num_epochs=2, lr=0.003)
 
@@ -270,7 +270,7 @@ def test_training_loads_nothing_that_only_other_scripts_need_and_no_settings(tmp
     env = os.environ | dict(HOME=str(tmp_path), KERAS_BACKEND="jax", KERAS_MAX_EPOCHS="x")
     code = (
         "import sys; sys.argv = ['train.py'];"
-        "from runtime.flags import parse_flags; from hparams import Hyperparams;"
+        "from support.flags import parse_flags; from hparams import Hyperparams;"
         "parse_flags('', hparams=Hyperparams); import train;"
         "print(*(name for name, module in sys.modules.items() if module));"
         "import keras; print(keras.config.backend(), keras.config.floatx())"

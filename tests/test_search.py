@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import inference
 from conftest import slow, slow_unless
 from hparams import make_hparams
-from inference import make_search
-from model import make_model
-from search import (
+from model.transformer import make_model
+from translation import inference
+from translation.inference import make_search
+from translation.search import (
     beam_search,
     greedy,
     paper_penalty,

@@ -20,11 +20,11 @@ from aiohttp.test_utils import TestClient, TestServer
 from browser import chromium, wait_for, wait_for_text
 from conftest import slow
 from helpers import load, read_test_sentences, refused
-from inference import Hypothesis
-from paragraphs import Paragraph, split_lines
 from processes import ROOT, Forked, command_line
 from server.app import MAX_REQUEST_BYTES, Batcher, Interface, paragraph_answer
-from translator import TranslatedText, Translation, Translator
+from translation.inference import Hypothesis
+from translation.paragraphs import Paragraph, split_lines
+from translation.translator import TranslatedText, Translation, Translator
 
 LANGUAGES = dict(source="de", target="en")
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-import shifts
 from conftest import sample_pairs
-from shifts import find_shift, shift_notes
-from text import read_sentences
+from text import shifts
+from text.lines import read_sentences
+from text.shifts import find_shift, shift_notes
 
 
 @pytest.fixture(scope="module")

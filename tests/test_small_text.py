@@ -9,16 +9,16 @@ import pytest
 import tensorflow as tf
 
 import eval
-import inference
 import prepro
 from conftest import sample_pairs, write_corpus
 from helpers import parameters, run_main, saved_rows, scalars
 from hparams import make_hparams
-from ids import EOS, SPECIALS, RaggedIds
-from inference import LoadedModel, SearchDecoder, limit_note
 from processes import forked_script
+from text.ids import EOS, SPECIALS, RaggedIds
+from text.vocab import WordVocab
 from train import count_epochs
-from vocab import WordVocab
+from translation import inference
+from translation.inference import LoadedModel, SearchDecoder, limit_note
 
 TINY = dict(recipe="tiny", hidden_units=16, ffn_units=16, num_blocks=1, num_heads=2)
 
@@ -75,8 +75,8 @@ def test_the_length_is_printed_and_the_peak_of_the_rate_is_reached(run):
 
 def test_a_warning_for_mostly_empty_translations(trained, monkeypatch, capsys, tmp_path):
     """The model predicts </S> as the first token."""
-    import inference
     import translate
+    from translation import inference
 
     flags = trained("tiny")
     models, make_model = [], inference.make_model

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import checkpoint
 import train
+from checkpoints import checkpoint
 from conftest import sample_pairs, slow, slow_unless, write_corpus
 from helpers import load, refused, run_main, saved_rows, scalars
 from hparams import load_hparams, save_hparams
-from runtime.errors import InputError
+from support.errors import InputError
 
 NO_CHANGE = dict(lr=1e-30, warmup_steps=0, num_epochs=1)
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import checkpoint
-import inference
 import prepro
 import train
+from checkpoints import checkpoint
+from checkpoints.names_2017 import variables_by_2017_name
 from conftest import sample_pairs, seeds, slow, write_corpus
 from data_load import load_test_data, load_train_data
 from helpers import (
@@ -27,12 +27,12 @@ from helpers import (
     scalars,
 )
 from hparams import load_hparams, make_hparams
-from ids import EOS, PAD, UNK, RaggedIds
-from inference import SearchDecoder, make_search
 from processes import forked_script
-from search import paper_penalty
-from variable_names import variables_by_2017_name
-from vocab import load_vocabs
+from text.ids import EOS, PAD, UNK, RaggedIds
+from text.vocab import load_vocabs
+from translation import inference
+from translation.inference import SearchDecoder, make_search
+from translation.search import paper_penalty
 
 TINY = dict(recipe="tiny", vocab_size=180, hidden_units=16, ffn_units=32, num_blocks=1, num_heads=2)
 TINY |= dict(fold_case=False)

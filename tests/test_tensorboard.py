@@ -14,13 +14,13 @@ from browser import chromium, image_widths, wait_for, wait_for_text
 from conftest import Golden, sample_pairs, slow, write_corpus
 from data_load import SentencePairs
 from helpers import STEP_TAGS, event_values, run_main, scalars
-from ids import RaggedIds
 from modules import MultiheadAttention
-from monitor.attention_maps import attention_maps, figure_to_array, plot_heads
-from monitor.summaries import choose_example, cut_events, escape_markdown
-from optimizer import FusedAdam
 from processes import free_ports
-from training_step import make_train_step
+from text.ids import RaggedIds
+from training.optimizer import FusedAdam
+from training.step import make_train_step
+from training.tensorboard import choose_example, cut_events, escape_markdown
+from translation.attention_maps import attention_maps, figure_to_array, plot_heads
 
 SENTENCES = sample_pairs(1, seed=1)[0]  # the first pair of the development set
 TINY = dict(recipe="tiny", vocab_size=300, hidden_units=32, num_blocks=1, num_heads=2)

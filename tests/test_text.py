@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import prepro
-import text
-from bleu import METRICS, bleu_score, corpus_score
 from conftest import write_corpus
 from data_load import load_test_data, load_train_data
 from helpers import read_test_sentences, run_main
 from hparams import Hyperparams, make_hparams
-from runtime.errors import InputError
-from text import read_eval_set, read_lines, read_pairs, read_sentences
-from vocab import load_vocabs
+from support.errors import InputError
+from text import lines as text
+from text.bleu import METRICS, bleu_score, corpus_score
+from text.lines import read_eval_set, read_lines, read_pairs, read_sentences
+from text.vocab import load_vocabs
 
 # Lines -------------------------------------------------------------------------
 

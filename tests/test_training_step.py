@@ -13,21 +13,21 @@ import pytest
 import tensorflow as tf
 from tqdm import tqdm
 
-import inference
 import prepro
 import train
-import training_step
-from checkpoint import load_model_weights
+from checkpoints.checkpoint import load_model_weights
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import load_test_data, load_train_data
 from helpers import run_main
 from hparams import Hyperparams, make_hparams
-from model import make_model
+from model.transformer import make_model
 from modules import divergence_of_halves
-from optimizer import GradientSum
-from runtime.errors import InputError
-from training_step import StepMetrics, make_accumulate_step, make_train_step
-from vocab import load_vocabs
+from support.errors import InputError
+from text.vocab import load_vocabs
+from training import step as training_step
+from training.optimizer import GradientSum
+from training.step import StepMetrics, make_accumulate_step, make_train_step
+from translation import inference
 
 STRATEGY = tf.distribute.get_strategy()
 LR = 1.0  # with a small one, a change of a parameter would be rounded more

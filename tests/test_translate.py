@@ -23,10 +23,10 @@ from helpers import (
     translate_command,
     translated,
 )
-from paragraphs import Splitter
 from processes import ROOT, Forked, forked_script
-from runtime.errors import InputError
-from translator import restore_prefix
+from support.errors import InputError
+from translation.paragraphs import Splitter
+from translation.translator import restore_prefix
 
 LONG_LINE = max(range(len(ODD_LINES)), key=lambda i: len(ODD_LINES[i].split()))
 

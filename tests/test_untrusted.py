@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import checkpoint
 import eval
 import train
+from checkpoints import checkpoint
 from helpers import latest, load, run_main
 from hparams import hparams_path
-from runtime.errors import InputError
-from vocab import load_vocabs, save_vocabs
+from support.errors import InputError
+from text.vocab import load_vocabs, save_vocabs
 
 
 @pytest.fixture

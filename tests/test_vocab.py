@@ -20,16 +20,16 @@ import prepro
 import train
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import load_test_data, load_train_data, pairs_of_epoch
+from formats.saved_model import SubwordOps
 from helpers import load, read_test_sentences, run_main, tensorflow_text, vocabs_of
 from hparams import choose_vocab_size, make_hparams
-from ids import EOS, SPECIALS, UNK, RaggedIds
-from interop.saved_model import SubwordOps
-from paragraphs import Splitter
 from processes import ROOT, forked_script
-from runtime.errors import InputError
-from text import read_sentences
-from translator import Translator
-from vocab import SubwordVocab
+from support.errors import InputError
+from text.ids import EOS, SPECIALS, UNK, RaggedIds
+from text.lines import read_sentences
+from text.vocab import SubwordVocab
+from translation.paragraphs import Splitter
+from translation.translator import Translator
 
 TINY = dict(recipe="tiny", vocab_size=180, fold_case=False)
 

@@ -1,13 +1,13 @@
 """Other attention functions than that of the paper, `attention.scaled_dot`.
 
-Each is a pure function of queries and keys, and of its parameters. attention.py explains the
+Each is a pure function of queries and keys, and of its parameters. model/attention.py explains the
 letters in shapes.
 """
 
 import tensorflow as tf
 from keras import ops
 
-from attention import dot, map_heads
+from model.attention import dot, map_heads
 
 NORM_EPSILON = 1e-7  # the smallest norm that cosines divide by
 

@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from attention import map_heads
+from model.attention import map_heads
+from model.positions import LearnedPositions, Positions, token_positions
 from modules import PositionalEncoding
-from positions import LearnedPositions, Positions, token_positions
 
 # Absolute positions ---------------------------------------------------------------
 

@@ -23,10 +23,10 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from attention import add_parameters, attention_scores, prepare_keys, scores_to_weights
 from hparams import ATTENTION_SCORES
-from ids import PAD
+from model.attention import add_parameters, attention_scores, prepare_keys, scores_to_weights
 from modules import Dropout, Embedding, Linear, TranslationModel, shift_right
+from text.ids import PAD
 
 CELLS = dict(
     # tanh(W x + U h + b). Some texts print one bias per product; their sum is b.

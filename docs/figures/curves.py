@@ -11,7 +11,7 @@ import tensorflow as tf
 from style import BLUE, ORANGE, PALE, RED, draw_pictures, make_figure
 from train_models import FEW, MANY, MODELS, trained_logdir
 
-from monitor.summaries import read_events
+from training.tensorboard import read_events
 
 SMOOTHED_STEPS = 200  # steps of a moving mean
 

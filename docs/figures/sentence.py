@@ -28,10 +28,10 @@ from style import (
     render,
 )
 
-from ids import EOS, RaggedIds
-from inference import SearchDecoder, load_model
-from monitor.attention_maps import append_eos, attention_maps, readable_token
-from search import paper_penalty
+from text.ids import EOS, RaggedIds
+from translation.attention_maps import append_eos, attention_maps, readable_token
+from translation.inference import SearchDecoder, load_model
+from translation.search import paper_penalty
 
 LINE = "Die Frau hat den Brief nicht gelesen."
 BEAM = 3
@@ -370,7 +370,7 @@ def draw_decoding(example):
 PICTURES = {
     "heads.png": draw_cross_heads,
     "heads_encoder.png": draw_encoder_heads,
-    "attention.png": draw_attention,
+    "model.attention.png": draw_attention,
     "bpe.png": draw_bpe,
     "beam.png": draw_beam,
     "decoding.gif": draw_decoding,

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from PIL import Image
 
-from monitor.attention_maps import readable_token
+from translation.attention_maps import readable_token
 
 WIDTH = 8.0  # inches
 DPI = 200
@@ -51,11 +51,11 @@ mpl.rcParams.update(
         "ytick.labelsize": SMALL,
         "legend.fontsize": SMALL,
         "figure.titlesize": LARGE,
-        "text.color": TEXT,
+        "text.lines.color": TEXT,
         "axes.labelcolor": TEXT,
         "axes.edgecolor": GREY,
         "axes.prop_cycle": mpl.cycler(color=SERIES),
-        "text.parse_math": False,
+        "text.lines.parse_math": False,
         "savefig.facecolor": "white",
     }
 )

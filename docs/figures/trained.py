@@ -16,10 +16,10 @@ from style import (
 )
 from train_models import trained_logdir
 
-from ids import RaggedIds
-from inference import load_model
-from monitor.attention_maps import alignments, append_eos
-from translator import Translator
+from text.ids import RaggedIds
+from translation.attention_maps import alignments, append_eos
+from translation.inference import load_model
+from translation.translator import Translator
 
 MAX_DISTANCE = 15  # tokens, in the picture of T5's numbers
 

@@ -1,0 +1,209 @@
+"""Checkpoints: `model_epoch_03_gs_1290.npz`, and `run.json`, which lists those of a training.
+
+A checkpoint holds arrays and nothing else: NumPy reads it without pickles, and the file has a
+checksum of each array. `run.json` is written last: what it does not list does not exist. A row of
+it holds numbers, from which the name of the file follows.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from support.errors import InputError
+from support.files import atomic_open, atomic_write
+
+RUN_FILE = "run.json"
+RECENT_SHARE = 1 / 4  # of the steps of a training, whose checkpoints are averaged
+
+# The checkpoints of a training ---------------------------------------------------
+
+
+class Row(NamedTuple):
+    """A checkpoint of a training. Its file may have been deleted since."""
+
+    epoch: int  # counted from 1
+    step: int
+    epoch_done: bool = True  # whether it is the end of its epoch
+    seconds: float = 0.0  # of training so far
+    sums: list = [0.0, 0.0, 0.0]  # steps, loss and accuracy of the epoch so far
+    text: str = ""  # digest of the training text
+    dev: str = ""  # digest of the development set, if there is one
+    metric: str = ""  # of the score
+    score: float | None = None  # on the development set; None if it was not evaluated
+
+    @property
+    def name(self) -> str:
+        """The name of the checkpoint, as in 2017."""
+        return f"model_epoch_{self.epoch:02d}_gs_{self.step:d}"
+
+    @property
+    def is_milestone(self) -> bool:
+        """Whether it is the end of an epoch, or was evaluated."""
+        return self.epoch_done or self.score is not None
+
+
+def path_of(logdir, row) -> Path:
+    """Return the file of a checkpoint."""
+    return Path(logdir) / f"{row.name}.npz"
+
+
+def read_rows(logdir) -> list[Row]:
+    """List the checkpoints of the training in `logdir`, oldest first; none if it has no run.json.
+
+    Raises:
+      InputError: the file is damaged.
+    """
+    path = Path(logdir) / RUN_FILE
+    if not path.is_file():
+        return []
+    try:
+        listed = json.loads(path.read_text("utf-8"))["checkpoints"]
+        rows = [Row(**{name: row[name] for name in Row._fields if name in row}) for row in listed]
+        return sorted(rows, key=lambda row: (row.step, row.name))  # a name needs two numbers
+    except (OSError, KeyError, TypeError, ValueError):
+        raise InputError(
+            f"{path}: does not list the checkpoints of a training. Copy it again"
+        ) from None
+
+
+def existing(logdir, rows) -> list[Row]:
+    """Return the rows whose checkpoints have not been deleted."""
+    return [row for row in rows if path_of(logdir, row).exists()]
+
+
+def scored_rows(rows) -> list[Row]:
+    """Return the rows with a score of the last metric and development set."""
+    scored = [row for row in rows if row.score is not None]
+    return [row for row in scored if (row.metric, row.dev) == (scored[-1].metric, scored[-1].dev)]
+
+
+def best_row(rows) -> Row | None:
+    """Return the first of the `scored_rows` with the best score."""
+    return max(scored_rows(rows), key=lambda row: row.score, default=None)
+
+
+# Saving ------------------------------------------------------------------------
+
+
+def save(logdir, rows, arrays, keep=5) -> list[Row]:
+    """Save the last of `rows`, and delete old checkpoints of the same training.
+
+    The `keep` newest ends of epochs stay (the 2017 code kept 5), and the one with the best score.
+    Checkpoints that were evaluated count as ends of epochs. Within an epoch, the two newest others
+    stay.
+
+    Args:
+      rows: the checkpoints of the training, oldest first.
+      arrays: dict of those of the last one, by name.
+
+    Returns:
+      list: `rows` without those that have neither a file nor a score.
+
+    Raises:
+      OSError: it cannot be written. The checkpoints before are unchanged.
+    """
+    newest = rows[-1]
+    with atomic_open(path_of(logdir, newest)) as file:
+        np.savez(file, **arrays)
+    present = existing(logdir, rows)
+    kept = [row for row in present if row.is_milestone][-keep:] + [newest, best_row(present)]
+    if not newest.epoch_done:
+        kept += [row for row in present if not row.is_milestone][-2:]
+    listed = [row for row in rows if row in kept or row.score is not None]
+    content = dict(checkpoints=[row._asdict() for row in listed])
+    atomic_write(Path(logdir) / RUN_FILE, json.dumps(content, indent=2) + "\n")
+    for row in present:
+        if row not in kept:
+            path_of(logdir, row).unlink(missing_ok=True)
+    return listed
+
+
+# Loading -----------------------------------------------------------------------
+
+
+def load(path) -> dict:
+    """Read the arrays of a checkpoint by name. `InputError`: it is damaged, or missing."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except Exception as error:  # NumPy has many for a damaged file
+        raise InputError(f"{path}: cannot be read ({error}). Copy the file again") from None
+
+
+def load_newest(logdir, rows):
+    """Read the newest checkpoint that is not damaged; print a message for each that is.
+
+    Returns:
+      (list, dict): the rows up to it, and its arrays.
+    """
+    present = existing(logdir, rows)
+    while True:
+        row = present.pop() if present else rows[-1]
+        try:
+            arrays = load(path_of(logdir, row))
+            return rows[: rows.index(row) + 1], arrays
+        except InputError as error:
+            if not present:
+                raise
+            print(f"{error}. Using the one before it", file=sys.stderr)
+
+
+def load_model_weights(logdir, best=False, count=1):
+    """Read the parameters of the model in `logdir`.
+
+    The newest checkpoint that was evaluated is used, unless the training has no development set.
+    With `count`, the mean of so many: the ends of epochs before it, and those that were evaluated,
+    in the last `RECENT_SHARE` of the steps (docs/training.md has figures).
+
+    Args:
+      best: whether to use the checkpoint with the best score.
+
+    Returns:
+      (list of Path, dict): the checkpoints, oldest first, and the mean of their arrays by name.
+    """
+    rows = read_rows(logdir)
+    if not rows:
+        raise InputError(f"{logdir}: holds no checkpoint. Train a model, or name its folder")
+    present = existing(logdir, rows)
+    used = [row for row in present if row.score is not None or not row.dev] or rows
+    if best:
+        used = scored_rows(present) and [best_row(present)]
+    if not used:
+        raise InputError(
+            f"{logdir}: holds no checkpoint with a dev score. Train with --source_dev and"
+            " --target_dev, or leave --best out"
+        )
+    (*earlier, newest), arrays = load_newest(logdir, used)
+    recent = [row for row in earlier if newest.step - row.step < RECENT_SHARE * newest.step]
+    recent = [row for row in existing(logdir, recent) if row.is_milestone]
+    paths = [path_of(logdir, row) for row in (*recent, newest)][-count:]
+    parts = [weights_of(part) for part in (*map(load, paths[:-1]), arrays)]
+    return paths, {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
+
+
+def weights_of(arrays) -> dict:
+    """Return the parameters among the arrays of a checkpoint, by their names in 2017."""
+    prefix = "weights/"
+    return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
+
+
+def assign(variables, arrays, path):
+    """Set variables, a dict by name, to the arrays of the same names.
+
+    Args:
+      path: where the arrays come from, for messages.
+    """
+    shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
+    found = {name: array.shape for name, array in arrays.items()}
+    for name in sorted(shapes.keys() | found.keys()):
+        if shapes.get(name) != found.get(name) or not np.isfinite(arrays[name]).all():
+            raise InputError(
+                f"{path}: {name} is {found.get(name, 'missing')}, and the model has"
+                f" {shapes.get(name, 'none')}, or it is not finite. Use the hparams.json, the"
+                " vocabulary and the checkpoint of one training"
+            )
+    for name, variable in variables.items():
+        variable.assign(arrays[name])

@@ -1,0 +1,443 @@
+"""Marian models in the format of Hugging Face transformers, as OPUS-MT has: read and written.
+
+    config.json              sizes and settings
+    model.safetensors        the parameters
+    vocab.json               the ids of all tokens
+    target_vocab.json        those of the target language, if both have their own
+    source.spm, target.spm   the sentencepiece models, whose own ids do not count
+
+`read_pretrained` reads a model from which a training starts. Nothing in its folder is run, and
+nothing is written to it. A model here has the special tokens first. So its tokens have other ids
+than in vocab.json, and `Tokens.rows` says where the vector of each is.
+
+`write` makes a folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` load. PyTorch is not needed.
+"""
+
+import dataclasses
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
+
+from checkpoints.checkpoint import assign
+from checkpoints.names_2017 import variables_by_2017_name
+from hparams import Hyperparams, make_hparams
+from support.errors import InputError
+from support.optional import import_optional
+from text.ids import BOS, EOS, PAD, SPECIALS, UNK
+from text.vocab import SubwordVocab
+
+CONFIG, PARAMETERS = "config.json", "model.safetensors"
+ARCHITECTURES = dict(relu="marian_relu", swish="marian", silu="marian")  # by activation
+SPECIAL_NAMES = {*SPECIALS, "<s>", "<pad>", "<unk>", "</s>"}
+LANGUAGE_TOKEN = re.compile(r">>.+<<")  # names the target language, in a model for several
+LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z]{2,8})*")
+# The matrix of the tokens. A file has one that is shared once, under one of its names.
+SOURCE_TABLE = ["model.encoder.embed_tokens.weight"]
+TARGET_TABLE = ["model.decoder.embed_tokens.weight", "lm_head.weight"]
+# So low that <PAD> has no probability, and high enough for label smoothing, whose loss contains the
+# mean of all logits.
+PAD_LOGIT = -100.0
+UNSEEN_BIAS = -10.0  # of a token that Marian cannot write, below the bias of <UNK>
+MAX_GENERATED_TOKENS = 512  # of a translation, unless the caller of `generate` sets a limit
+DOWNLOAD_AGAIN = "Download the folder again"
+KINDS = ModelProto.SentencePiece  # of the pieces in a sentencepiece model
+
+# Names and order of the parameters ---------------------------------------------
+
+
+def unit_order(hidden_units):
+    """The units in the order of Marian, (C,).
+
+    Marian has the sines of its positions in the first half of the units and the cosines in the
+    second; here they alternate. So the units are sorted, in everything that reads or writes them.
+    """
+    units = np.arange(hidden_units)
+    return np.concatenate([units[::2], units[1::2]])
+
+
+def layer_parameters(hp):
+    """Yield for each parameter of the blocks its name in Marian, its name here, and an axis.
+
+    The name here is that of `variables_by_2017_name`. The axis here has units in another order than
+    in Marian; None if no axis has.
+    """
+    encoder = {"self_attn": "multihead_attention"}
+    decoder = {"self_attn": "self_attention", "encoder_attn": "vanilla_attention"}
+    for side, attentions, normalized in (
+        ("encoder", encoder, "multihead_attention_1"),
+        ("decoder", decoder, "multihead_attention"),
+    ):
+        layers = {"final_layer_norm": normalized}
+        layers |= {"fc1": "multihead_attention/conv1d", "fc2": "multihead_attention/conv1d_1"}
+        for name, scope in attentions.items():
+            layers[f"{name}_layer_norm"] = scope
+            for part, dense in zip("q k v out".split(), ("", "_1", "_2", "_3"), strict=True):
+                layers[f"{name}.{part}_proj"] = f"{scope}/dense{dense}"
+        for i in range(hp.block_counts[side]):
+            for name, scope in layers.items():
+                theirs, ours = f"model.{side}.layers.{i}.{name}", f"{side}/num_blocks_{i}/{scope}"
+                if name.endswith("norm"):
+                    yield f"{theirs}.weight", f"{ours}/ln/Variable_1", 0
+                    yield f"{theirs}.bias", f"{ours}/ln/Variable", 0
+                else:  # a linear layer that writes the units of the model, or reads them
+                    writes = name.endswith(("out_proj", "fc2"))
+                    yield f"{theirs}.weight", f"{ours}/kernel", 1 if writes else 0
+                    yield f"{theirs}.bias", f"{ours}/bias", 0 if writes else None
+
+
+# Reading -----------------------------------------------------------------------
+
+
+class Tokens(NamedTuple):
+    """The tokens of a vocabulary in the order of their ids here."""
+
+    names: list  # of str
+    rows: list  # of int: which row of Marian's matrix each token has
+    added_bias: list  # of float: 0, or added to Marian's bias of a token that Marian cannot write
+
+
+class Pretrained(NamedTuple):
+    """A model in the format of Hugging Face."""
+
+    folder: Path
+    hp: Hyperparams
+    vocabs: tuple  # (Vocab, Vocab)
+    sides: tuple  # (Tokens, Tokens), of source and target; the same object if they are joint
+
+    def restore(self, model):
+        """Set the parameters of a built model."""
+        path, safetensors = self.folder / PARAMETERS, import_optional("safetensors")
+        try:
+            tensors = import_optional("safetensors.numpy").load_file(path)
+            arrays = dict(convert_parameters(self, tensors))
+        except (LookupError, OSError, ValueError, safetensors.SafetensorError) as error:
+            raise InputError(f"{path}: does not fit {CONFIG} ({error}). {DOWNLOAD_AGAIN}") from None
+        assign(variables_by_2017_name(model), arrays, path)
+
+
+def read_pretrained(folder, flags) -> Pretrained:
+    """Read the settings and vocabularies.
+
+    Args:
+      flags: dict, those of the command line.
+    """
+    folder = Path(folder)
+    if not (folder / PARAMETERS).exists():
+        raise InputError(
+            f"{folder / PARAMETERS}: no such file. Name the folder of a model. Convert"
+            " pytorch_model.bin with AutoModelForSeq2SeqLM.from_pretrained and save_pretrained"
+        )
+    try:
+        config = read_json(folder / CONFIG)
+        hp = make_hparams(model_fields(folder / CONFIG, config) | languages(folder, flags))
+        sides, vocabs = read_vocabularies(folder, config, hp)
+    except (DecodeError, KeyError, OSError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"  # a KeyError has only the key
+        raise InputError(f"{folder}: no Marian model ({reason}). {DOWNLOAD_AGAIN}") from None
+    hp = dataclasses.replace(hp, vocab_size=len(vocabs[0]), logdir=str(folder))
+    return Pretrained(folder, hp, vocabs, sides)
+
+
+def read_json(path) -> dict:
+    """Read a file that holds an object."""
+    return dict(json.loads(path.read_text("utf-8")))
+
+
+def model_fields(path, config) -> dict:
+    """The hyperparameters that config.json describes.
+
+    Raises:
+      InputError: the model is of a kind that this project does not have.
+    """
+    heads, ffn_units = config.get("encoder_attention_heads"), config.get("encoder_ffn_dim")
+    for name, values in dict(
+        model_type=["marian"],
+        activation_function=[*ARCHITECTURES],
+        scale_embedding=[True],
+        decoder_attention_heads=[heads],
+        decoder_ffn_dim=[ffn_units],
+        # Only old files have these.
+        normalize_before=[False, None],
+        normalize_embedding=[False, None],
+        add_final_layer_norm=[False, None],
+        static_position_embeddings=[True, None],
+        tie_word_embeddings=[True, None],
+    ).items():
+        if config.get(name) not in values:
+            raise InputError(
+                f"{path}: {name} is {config.get(name)!r}. --start_from reads folders of train.py,"
+                f" and Marian models with {' or '.join(map(repr, values))}"
+            )
+    joint = config.get("share_encoder_decoder_embeddings", True)
+    return dict(
+        recipe="paper",
+        architecture=ARCHITECTURES[config["activation_function"]],
+        maxlen=config["max_position_embeddings"],
+        hidden_units=config["d_model"],
+        ffn_units=ffn_units,
+        num_blocks=config["encoder_layers"],
+        decoder_blocks=config["decoder_layers"],
+        num_heads=heads,
+        positions="paired_sinusoid",
+        joint_vocab=joint,
+        tied_embeddings=joint,
+        dropout_rate=config.get("dropout", 0.0),
+        attention_dropout=config.get("attention_dropout", 0.0),
+    )
+
+
+def languages(folder, flags) -> dict:
+    """The languages: those of the flags, or those of tokenizer_config.json.
+
+    Models for several languages name a group of them there.
+    """
+    path = folder / "tokenizer_config.json"
+    langs = read_json(path) if path.exists() else {}
+    langs = {name: flags.get(name, langs.get(name)) for name in ("source_lang", "target_lang")}
+    for name in langs.keys() - flags.keys():
+        if not LANGUAGE.fullmatch(str(langs[name])):
+            raise InputError(
+                f"{path}: {name} is {langs[name]!r}, not the code of one language. Add --{name}"
+            )
+    return langs
+
+
+def read_vocabularies(folder, config, hp) -> tuple:
+    """The `Tokens` of source and target, and their vocabularies, which no file holds."""
+    files = folder / "source.spm", folder / "target.spm"
+    models = [ModelProto.FromString(file.read_bytes()) for file in files]
+    source = arrange_tokens(folder / "vocab.json", config, models if hp.joint_vocab else models[:1])
+    if hp.joint_vocab:
+        target = source
+        files = ["bpe.source.model", "bpe.model"]
+    else:
+        target = arrange_tokens(folder / "target_vocab.json", config, models[1:])
+        files = [f"bpe.{lang}.model" for lang in (hp.source_lang, hp.target_lang)]
+    with tempfile.TemporaryDirectory() as temporary:
+        paths = [Path(temporary) / file for file in files]
+        paths[0].write_bytes(make_sentencepiece(models[0], source, is_source=True))
+        paths[1].write_bytes(make_sentencepiece(models[1], target, is_source=False))
+        return (source, target), tuple(map(SubwordVocab, paths))
+
+
+def arrange_tokens(path, config, models) -> Tokens:
+    """Give each token its id here: the special ones first, then those of a vocabulary file.
+
+    The sentencepiece models may have subwords that the file lacks. Marian reads them as `<UNK>`,
+    and never writes them. Here each is a token of its own, with the vector of `<UNK>` and a low
+    bias, which training can raise.
+
+    Args:
+      path: vocab.json.
+      config: config.json, which names the rows of the tokens pad, eos and start.
+      models: the sentencepiece models.
+    """
+    ids, start = read_json(path), config["decoder_start_token_id"]
+    unknown = ids["<unk>" if "<unk>" in ids else SPECIALS[UNK]]
+    # In the order of `ids`.
+    rows = config["pad_token_id"], unknown, start, config["eos_token_id"]
+    ordinary = sorted((i, name) for name, i in ids.items() if name not in SPECIAL_NAMES)
+    pieces = [piece.piece for model in models for piece in usual_pieces(model)]
+    missing = [name for name in dict.fromkeys(pieces) if name not in ids]
+    # Most models have no token of their own for the start.
+    has_start = start in (ids.get("<s>"), ids.get(SPECIALS[BOS]))
+    special_bias = [PAD_LOGIT, 0.0, 0.0 if has_start else PAD_LOGIT, 0.0]
+    return Tokens(
+        names=[*SPECIALS, *(name for _, name in ordinary), *missing],
+        rows=[*rows, *(i for i, _ in ordinary), *[unknown] * len(missing)],
+        added_bias=[*special_bias, *[0.0] * len(ordinary), *[UNSEEN_BIAS] * len(missing)],
+    )
+
+
+def usual_pieces(model) -> list:
+    """The subwords of a ModelProto that text is split into.
+
+    Names of languages are not among them: Marian removes them from a source before.
+    """
+    usual = KINDS.NORMAL, KINDS.USER_DEFINED, KINDS.BYTE
+    pieces = [piece for piece in model.pieces if piece.type in usual]
+    return [p for p in pieces if not LANGUAGE_TOKEN.fullmatch(p.piece.removeprefix("▁"))]
+
+
+def make_sentencepiece(model, tokens, is_source) -> bytes:
+    """Make a sentencepiece model that splits text in the same way, with the ids here.
+
+    A token that the model lacks, as those of the other language, is unused: no text has it.
+    Marian takes a name of the target language from the beginning of a source. Its token has a
+    space before it, as all text does.
+    """
+    pieces = {piece.piece: piece for piece in usual_pieces(model)}
+    made = ModelProto()
+    made.CopyFrom(model)
+    del made.pieces[:], made.self_test_data.samples[:]
+    for name in tokens.names:
+        if name in SPECIALS:
+            kind = KINDS.UNKNOWN if name == SPECIALS[UNK] else KINDS.CONTROL
+            made.pieces.add(piece=name, type=kind)
+        elif name in pieces:
+            made.pieces.add().CopyFrom(pieces[name])
+        elif is_source and LANGUAGE_TOKEN.fullmatch(name) and f"▁{name}" not in tokens.names:
+            made.pieces.add(piece=f"▁{name}", type=KINDS.USER_DEFINED)
+        else:
+            made.pieces.add(piece=name, type=KINDS.UNUSED)
+    trainer = made.trainer_spec
+    trainer.vocab_size = len(tokens.names)
+    trainer.pad_id, trainer.unk_id, trainer.bos_id, trainer.eos_id = PAD, UNK, BOS, EOS
+    trainer.pad_piece, trainer.unk_piece, trainer.bos_piece, trainer.eos_piece = SPECIALS
+    return made.SerializeToString(deterministic=True)
+
+
+def convert_parameters(pretrained, tensors):
+    """Yield the name of each variable, as in `variables_by_2017_name`, and its value.
+
+    Args:
+      tensors: those of Marian by their names.
+    """
+    hp, (source, target) = pretrained.hp, pretrained.sides
+    tensors = {name: np.asarray(array, np.float32) for name, array in tensors.items()}
+    order = np.argsort(unit_order(hp.hidden_units))  # back to the order here
+    for theirs, ours, axis in layer_parameters(hp):
+        array = tensors[theirs].T
+        yield ours, array if axis is None else array.take(order, axis)
+    bias = tensors["final_logits_bias"][0, target.rows] + np.array(target.added_bias, np.float32)
+    yield "dense/bias", bias
+
+    def table(names, tokens):
+        name = next((name for name in names if name in tensors), names[0])
+        return tensors[name][tokens.rows][:, order]  # (V, C)
+
+    if hp.joint_vocab:
+        names = ["model.shared.weight", *SOURCE_TABLE, *TARGET_TABLE]
+        yield "shared_embed/lookup_table", table(names, target)
+    else:
+        yield "encoder/enc_embed/lookup_table", table(SOURCE_TABLE, source)
+        yield "decoder/dec_embed/lookup_table", table(TARGET_TABLE, target)
+        yield "dense/kernel", table(TARGET_TABLE, target).T
+
+
+# Writing -----------------------------------------------------------------------
+
+
+def write(loaded, path):
+    """Write the model as a folder that transformers loads.
+
+    Args:
+      loaded: LoadedModel.
+      path: an empty folder.
+    """
+    hp, vocabs = loaded.hp, loaded.vocabs
+    check_kind(hp, vocabs[0])
+    save = import_optional("safetensors.numpy").save_file
+    # transformers 4 refuses a file without this metadata.
+    save(make_tensors(loaded.model), path / PARAMETERS, metadata={"format": "pt"})
+    for name, vocab in zip(("source.spm", "target.spm"), vocabs, strict=True):
+        (path / name).write_bytes(vocab.content)
+    # The vocabulary of sources has a space before symbols.
+    for name, content in json_files(hp, vocabs[1].tokens()).items():
+        text = json.dumps(content, ensure_ascii=False, indent=2)
+        (path / name).write_text(f"{text}\n", "utf-8")
+
+
+def check_kind(hp, vocab):
+    """Raise InputError if Marian has no such model, or the source vocabulary has --symbols.
+
+    Marian's tokenizer takes a word like >>de<< out of the text, and puts it first, without the
+    subword of the space before it. Symbols that have the space are those of Marian itself.
+    """
+    kind = hp.model, hp.attention_score, hp.mask_from, hp.design.relu_projections, hp.residual
+    kind += hp.positions, hp.normalization, hp.tied_embeddings
+    usual = "transformer", "scaled_dot", "ids", False, True, "paired_sinusoid", "post", True
+    if kind != usual:
+        raise InputError(
+            "Marian has no such model. Export with --format saved_model, or train with --positions"
+            " paired_sinusoid --normalization post and one vocabulary for both languages"
+        )
+    for piece in ModelProto.FromString(vocab.content).pieces:
+        if piece.type == KINDS.USER_DEFINED and not piece.piece.startswith("▁"):
+            raise InputError(
+                f"{vocab.path}: has the symbol {piece.piece}, which Hugging Face's tokenizer treats"
+                " in another way. Export with --format saved_model"
+            )
+
+
+def json_files(hp, tokens) -> dict[str, dict]:
+    """The contents of the files in JSON. Marian has other defaults, so each key is needed."""
+    special_ids = dict(
+        pad_token_id=PAD, bos_token_id=BOS, eos_token_id=EOS, decoder_start_token_id=BOS
+    )
+    sizes = {}
+    for side, num_blocks in hp.block_counts.items():
+        sizes[f"{side}_layers"] = num_blocks
+        sizes[f"{side}_attention_heads"] = hp.num_heads
+        sizes[f"{side}_ffn_dim"] = hp.ffn_units or 4 * hp.hidden_units
+    config = dict(
+        architectures=["MarianMTModel"],
+        model_type="marian",
+        is_encoder_decoder=True,
+        vocab_size=len(tokens),
+        decoder_vocab_size=len(tokens),
+        share_encoder_decoder_embeddings=True,
+        tie_word_embeddings=True,
+        d_model=hp.hidden_units,
+        scale_embedding=True,
+        activation_function=hp.design.ffn_activation,
+        # <S>, and the longest translation of the longest source.
+        max_position_embeddings=1 + hp.max_output_tokens(hp.max_input_tokens),
+        dropout=hp.dropout_rate,
+        attention_dropout=hp.weight_dropout,
+        activation_dropout=0.0,
+        forced_eos_token_id=None,
+        use_cache=True,
+        dtype="float32",
+    )
+    search = dict(
+        num_beams=hp.beam,
+        early_stopping=hp.beam > 1,
+        max_length=MAX_GENERATED_TOKENS,
+        bad_words_ids=[[PAD], [UNK]],
+        no_repeat_ngram_size=hp.no_repeat_ngram,
+    )
+    tokenizer = dict(
+        tokenizer_class="MarianTokenizer",
+        source_lang=hp.source_lang,
+        target_lang=hp.target_lang,
+        unk_token=SPECIALS[UNK],
+        bos_token=SPECIALS[BOS],
+        eos_token=SPECIALS[EOS],
+        pad_token=SPECIALS[PAD],
+        model_max_length=hp.max_input_tokens,
+        separate_vocabs=False,
+        clean_up_tokenization_spaces=False,  # else the space before a period would be lost
+    )
+    return {
+        CONFIG: special_ids | sizes | config,
+        "generation_config.json": special_ids | search,
+        "tokenizer_config.json": tokenizer,
+        "vocab.json": {token: i for i, token in enumerate(tokens)},
+    }
+
+
+def make_tensors(model) -> dict:
+    """Convert the parameters of a built `Transformer` to those of `MarianMTModel`, by name.
+
+    The shared matrix is stored once: Marian ties the output layer to it.
+    """
+    hp, order = model.hp, unit_order(model.hp.hidden_units)
+    variables = {name: v.numpy() for name, v in variables_by_2017_name(model).items()}
+    table = model.enc_input.tokens.padded_table().numpy()[:, order]  # (V, C)
+    bias = variables.get("dense/bias", np.zeros(len(table), np.float32))
+    bias[PAD] = PAD_LOGIT
+    tensors = {"model.shared.weight": table, "final_logits_bias": bias[None]}
+    for theirs, ours, axis in layer_parameters(hp):
+        if ours not in variables:  # a model without W_O
+            shape = np.eye if ours.endswith("kernel") else np.zeros
+            variables[ours] = shape(hp.hidden_units, dtype=np.float32)
+        array = variables[ours]
+        tensors[theirs] = (array if axis is None else array.take(order, axis)).T
+    return {name: np.ascontiguousarray(array) for name, array in tensors.items()}

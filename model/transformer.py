@@ -1,0 +1,380 @@
+"""The Transformer, figure 1 of the paper. The recipes set its arguments.
+
+`hparams.py` explains the letters in shapes; `beam` is the number of hypotheses per sentence.
+"""
+
+from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
+from keras import ops
+
+from hparams import MODELS, POSITIONS
+from model.positions import Positions
+from modules import (
+    Dropout,
+    Embedding,
+    Feedforward,
+    Linear,
+    MultiheadAttention,
+    Normalize,
+    TranslationModel,
+    shift_right,
+)
+from text.ids import PAD
+
+# The values of the hyperparameter `precision`, as Keras names them.
+DTYPE_POLICIES = dict(float32="float32", bfloat16="mixed_bfloat16")
+
+
+class InputEmbedding(keras.layers.Layer):
+    """Tokens and their positions as vectors (figure 1, bottom): (N, T) int32 -> (N, T, C).
+
+    `<PAD>` gives a zero vector: no position is added to it.
+
+    Args:
+      tokens: the `Embedding` of the tokens.
+      positions: a `positions.Positions`, which encodes the order of the tokens.
+      dropout_rate: share of units dropped in training.
+    """
+
+    def __init__(self, tokens, positions, dropout_rate, **kwargs):
+        super().__init__(**kwargs)
+        self.tokens = tokens
+        self.positions = positions
+        self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy)
+
+    def build(self, ids_shape):
+        """Create the parameters of both layers."""
+        for layer in (self.tokens, self.positions):
+            if not layer.built:  # with tied embeddings, both sides have the same layer
+                layer.build(ids_shape)
+
+    def call(self, ids, training=None):
+        """Embed complete sentences: (N, T) -> (N, T, C)."""
+        outputs, _ = self.embed(ids, 0, self.positions.initial_state(ops.shape(ids)[0]))
+        return self.dropout(outputs, training=training)
+
+    def embed(self, ids, start, state):
+        """Embed tokens without dropout; arguments and results as in `Positions.embed`."""
+        outputs = self.tokens(ids)  # (N, T, C)
+        key_masks = ops.cast(ids != PAD, outputs.dtype)[:, :, None]  # (N, T, 1)
+        outputs, state = self.positions.embed(outputs, start, state)
+        return outputs * key_masks, state
+
+
+class EncoderBlock(keras.layers.Layer):
+    """Figure 1, left: (N, T, C) -> (N, T, C).
+
+    Args:
+      attention: dict, arguments of `MultiheadAttention`.
+      feedforward: dict, arguments of `Feedforward`.
+    """
+
+    def __init__(self, attention, feedforward, **kwargs):
+        super().__init__(**kwargs)
+        dtype = self.dtype_policy
+        self.self_attention = MultiheadAttention(**attention, dtype=dtype)
+        self.feedforward = Feedforward(**feedforward, dtype=dtype)
+
+    def build(self, enc_shape):
+        """Create the parameters of all sublayers."""
+        self.self_attention.build(enc_shape, enc_shape)
+        self.feedforward.build(enc_shape)
+
+    def call(self, enc, masks=None, positions=None, training=None):
+        """Encode (N, T, C).
+
+        Args:
+          masks: (N, T) bool or None, as in `project_keys_values`.
+          positions: as in `MultiheadAttention.attend`.
+        """
+        enc = self.self_attention(enc, key_masks=masks, positions=positions, training=training)
+        return self.feedforward(enc, training=training)
+
+
+class DecoderBlock(keras.layers.Layer):
+    """Figure 1, right: (N, T_q, C), (N, T_k, C) -> (N, T_q, C).
+
+    Args:
+      attention, feedforward: as in `EncoderBlock`.
+      causality: whether, in training, query i may attend to the tokens 0 to i only. Outside of
+        training it always is so, as in decoding.
+    """
+
+    def __init__(self, attention, feedforward, causality=True, **kwargs):
+        super().__init__(**kwargs)
+        dtype = self.dtype_policy
+        self.causality = causality
+        self.self_attention = MultiheadAttention(**attention, dtype=dtype)
+        self.vanilla_attention = MultiheadAttention(**attention, dtype=dtype)
+        self.feedforward = Feedforward(**feedforward, dtype=dtype)
+
+    def build(self, dec_shape, memory_shape):
+        """Create the parameters of all sublayers."""
+        self.self_attention.build(dec_shape, dec_shape)
+        self.vanilla_attention.build(dec_shape, memory_shape)
+        self.feedforward.build(dec_shape)
+
+    def call(self, dec, memory, masks=None, memory_masks=None, positions=None, training=None):
+        """Decode all tokens at once.
+
+        Args:
+          dec: (N, T_q, C).
+          memory: the encoder's output, (N, T_k, C).
+          masks, memory_masks: (N, T_q) and (N, T_k) bool, as in `project_keys_values`.
+          positions: as in `MultiheadAttention.attend`, of the self-attention.
+
+        Returns:
+          (N, T_q, C).
+        """
+        causality = self.causality or not training
+        dec = self.self_attention(
+            dec, key_masks=masks, causality=causality, positions=positions, training=training
+        )
+        dec = self.vanilla_attention(dec, memory, memory_masks, training=training)
+        return self.feedforward(dec, training=training)
+
+    def decode_step(self, dec, cache, memory, masks=None, positions=None):
+        """Decode the newest token of each row, which attends to itself and to earlier tokens.
+
+        Consecutive rows may be hypotheses of one sentence. They attend to a single copy of its
+        memory, as `beam` queries.
+
+        Args:
+          dec: (N * beam, 1, C).
+          cache: `KeysValues` of the earlier tokens, (N * beam, h, T, C/h).
+          memory: `KeysValues` of the encoder's output, (N, h, T_k, C/h).
+          masks: (N * beam, 1) bool, as in `project_keys_values`.
+          positions: as in `call`.
+
+        Returns:
+          ((N * beam, 1, C), KeysValues): the output, and the cache with the newest token.
+        """
+        inputs = self.self_attention.add_norm.prepare(dec)
+        cache = cache.append(self.self_attention.project_keys_values(inputs, masks))
+        dec = self.self_attention.attend(dec, cache, positions=positions, inputs=inputs)
+        shape, N = ops.shape(dec), ops.shape(memory.K)[0]
+        dec = ops.reshape(dec, (N, -1, shape[-1]))  # (N, beam, C)
+        dec = self.vanilla_attention.attend(dec, memory)
+        return ops.reshape(self.feedforward(dec), shape), cache  # (N * beam, 1, C)
+
+
+class DecoderCache(NamedTuple):
+    """What decoding token by token keeps of the earlier tokens."""
+
+    input: Any  # the state of `Positions.embed`
+    blocks: list  # of KeysValues, one per decoder block, (N, h, T, C/h)
+
+
+@keras.saving.register_keras_serializable("transformer")
+class Transformer(TranslationModel):
+    """Source ids and target ids (N, T) int32 -> logits of the targets (N, T, vocab).
+
+    The logits at position i depend on the source and on the targets before i only. With
+    `hp.causality` off, they depend on all targets in training. The defaults are those of the 2017
+    code. The constructor creates all parameters.
+    """
+
+    def __init__(self, hp, source_vocab, target_vocab, **kwargs):
+        super().__init__(hp, source_vocab, target_vocab, **kwargs)
+
+        dtype = self.dtype_policy
+        attention, feedforward = self.sublayer_args()
+        source_tokens, target_tokens = self.token_layers()
+        enc_blocks, dec_blocks = hp.block_counts.values()
+        enc_embed, self.enc_positions = self.position_layers(enc_blocks, causality=False)
+        dec_embed, self.dec_positions = self.position_layers(dec_blocks, causality=True)
+        self.enc_input = InputEmbedding(source_tokens, enc_embed, hp.dropout_rate, dtype=dtype)
+        self.enc_blocks = [
+            EncoderBlock(attention, feedforward, dtype=dtype) for _ in range(enc_blocks)
+        ]
+        self.dec_input = InputEmbedding(target_tokens, dec_embed, hp.dropout_rate, dtype=dtype)
+        self.dec_blocks = [
+            DecoderBlock(attention, feedforward, hp.causality, dtype=dtype)
+            for _ in range(dec_blocks)
+        ]
+        self.enc_norm, self.dec_norm = (
+            Normalize(dtype=dtype) if hp.normalization == "pre" else None for _ in range(2)
+        )
+        self.output_layer = None if hp.tied_embeddings else Linear(target_vocab, dtype=dtype)
+        self.build()
+
+    def token_layers(self):
+        """Return the `Embedding` of the source tokens and that of the target tokens."""
+        C, dtype = self.hp.hidden_units, self.dtype_policy.name
+        if not self.hp.tied_embeddings:
+            return (
+                Embedding(self.source_vocab, C, dtype=dtype),
+                Embedding(self.target_vocab, C, dtype=dtype),
+            )
+        # The matrix also computes the logits. With this deviation they start near 1.
+        logits = dict(pad_logit=self.hp.design.pad_logit, init_stddev=C**-0.5)
+        shared = Embedding(self.target_vocab, C, **logits, dtype=dtype)
+        return shared, shared
+
+    def position_layers(self, num_blocks, causality):
+        """Return the `Positions` of the input, and a list: that of each self-attention or None."""
+        choice = POSITIONS[self.hp.positions]
+        kind = choice.load()
+        args = dict(
+            maxlen=self.hp.maxlen,
+            hidden_units=self.hp.hidden_units,
+            num_heads=self.hp.num_heads,
+            causality=causality,
+            dtype=self.dtype_policy,
+        )
+        if not choice.relative:
+            return kind(**args), [None] * num_blocks
+        layers = [kind(**args) for _ in range(1 if kind.shared else num_blocks)]
+        return Positions(**args), layers * num_blocks if kind.shared else layers
+
+    def sublayer_args(self):
+        """Return the arguments of `MultiheadAttention` and of `Feedforward`, two dicts."""
+        hp, design = self.hp, self.hp.design
+        add_norm = dict(
+            dropout_rate=hp.dropout_rate if design.drop_outputs else 0.0,
+            residual=hp.residual,
+            normalization=hp.normalization,
+        )
+        attention = dict(
+            num_units=hp.hidden_units,
+            num_heads=hp.num_heads,
+            dropout_rate=hp.weight_dropout,
+            add_norm=add_norm,
+            relu=design.relu_projections,
+            output_projection=design.output_projection,
+            mask_queries=hp.mask_from == "activations",
+            attention_score=hp.attention_score,
+        )
+        feedforward = dict(
+            inner_units=hp.ffn_units or 4 * hp.hidden_units,
+            num_units=hp.hidden_units,
+            add_norm=add_norm,
+            activation=design.ffn_activation,
+        )
+        return attention, feedforward
+
+    def build(self, *_):
+        """Create all parameters. Their shapes depend on the constructor's arguments only."""
+        if self.built:
+            return
+        ids, units = (None, None), (None, None, self.hp.hidden_units)
+        self.enc_input.build(ids)
+        for block in self.enc_blocks:
+            block.build(units)
+        self.dec_input.build(ids)
+        for block in self.dec_blocks:
+            block.build(units, units)
+        for layer in self.enc_positions + self.dec_positions:
+            if layer is not None and not layer.built:
+                layer.build()
+        for layer in filter(None, (self.enc_norm, self.dec_norm)):
+            layer.build(units)
+        self.output_bias = None
+        if not self.hp.tied_embeddings:
+            self.output_layer.build(units)
+        elif self.hp.design.output_bias:
+            shape = (self.target_vocab,)
+            self.output_bias = self.add_weight(shape, initializer="zeros", name="output_bias")
+
+    def call(self, x, y, training=None, istarget=None):
+        """Compute the logits of `y`, given `x` and the targets before each position.
+
+        Args:
+          x: source ids, (N, T).
+          y: target ids, (N, T).
+          training: whether dropout is on.
+          istarget: (N, T) bool, or None. With it, only the logits of the M true positions are
+            computed.
+
+        Returns:
+          (N, T, vocab), or (M, vocab) with `istarget`.
+        """
+        memory = self.encode(x, training)
+        dec = self.decode(shift_right(y), memory, self.padding_masks(x), training)  # (N, T, C)
+        if istarget is not None:
+            # tf: keras.ops has no operation whose output shape depends on values.
+            dec = tf.boolean_mask(dec, istarget)  # (M, C)
+        return self.to_logits(dec)  # (N, T, vocab), or (M, vocab)
+
+    def padding_masks(self, ids):
+        """Return True where ids are not `<PAD>`, (N, T) bool; with mask_from="none" everywhere.
+
+        Returns None with mask_from="activations": `MultiheadAttention` then treats vectors that
+        are all zeros as padding, as the 2017 code does.
+        """
+        if self.hp.mask_from == "activations":
+            return None
+        return ids != PAD if self.hp.mask_from == "ids" else ops.ones_like(ids, "bool")
+
+    def encode(self, x, training=None):
+        """Encode source ids: (N, T) -> (N, T, C)."""
+        enc = self.enc_input(x, training=training)  # (N, T, C)
+        for block, positions in zip(self.enc_blocks, self.enc_positions, strict=True):
+            enc = block(enc, self.padding_masks(x), positions=positions, training=training)
+        return self.enc_norm(enc) if self.enc_norm else enc
+
+    def decode(self, decoder_inputs, memory, memory_masks=None, training=None):
+        """Decode all tokens at once, as in training.
+
+        Args:
+          decoder_inputs: target ids that start with `<S>`, (N, T).
+          memory: what `encode` returned, (N, T_k, C).
+          memory_masks: `padding_masks` of the source ids, (N, T_k).
+
+        Returns:
+          (N, T, C), from which `to_logits` computes the logits of the next tokens.
+        """
+        dec = self.dec_input(decoder_inputs, training=training)  # (N, T, C)
+        masks = self.padding_masks(decoder_inputs)
+        for block, positions in zip(self.dec_blocks, self.dec_positions, strict=True):
+            dec = block(dec, memory, masks, memory_masks, positions=positions, training=training)
+        return dec
+
+    def to_logits(self, dec):
+        """Compute logits from the decoder's output: (..., C) -> (..., vocab)."""
+        dec = self.dec_norm(dec) if self.dec_norm else dec
+        if not self.hp.tied_embeddings:
+            return self.output_layer(dec)
+        logits = self.dec_input.tokens.to_logits(dec)
+        if self.output_bias is None:
+            return logits
+        return logits + ops.cast(self.output_bias, logits.dtype)
+
+    def encode_memory(self, x):
+        """Encode source ids (N, T) and project the memory once for all steps of a search.
+
+        Returns:
+          list of KeysValues, one per decoder block, (N, h, T_k, C/h).
+        """
+        memory, masks = self.encode(x), self.padding_masks(x)
+        return [
+            block.vanilla_attention.project_keys_values(memory, masks) for block in self.dec_blocks
+        ]
+
+    def initial_cache(self, memory, beam=1):
+        """Return the `DecoderCache` of N * beam hypotheses before their first token."""
+        N = ops.shape(memory[0].K)[0] * beam
+        return DecoderCache(
+            input=self.dec_input.positions.initial_state(N),
+            blocks=[block.self_attention.empty_keys_values(N) for block in self.dec_blocks],
+        )
+
+    def decode_step(self, ids, cache, memory):
+        """Compute the logits of the next token; see `search.StepModel`."""
+        t = ops.shape(cache.blocks[0].K)[2]
+        masks = self.padding_masks(ids[:, None])  # (N * beam, 1)
+        dec, state = self.dec_input.embed(ids[:, None], t, cache.input)  # (N * beam, 1, C)
+        new_blocks = []
+        blocks = zip(self.dec_blocks, cache.blocks, memory, self.dec_positions, strict=True)
+        for block, block_cache, block_memory, positions in blocks:
+            dec, block_cache = block.decode_step(dec, block_cache, block_memory, masks, positions)
+            new_blocks.append(block_cache)
+        return self.to_logits(dec[:, 0]), DecoderCache(state, new_blocks)  # (N * beam, vocab)
+
+
+def make_model(hp, source_vocab, target_vocab):
+    """Create the model that the hyperparameters describe, for two vocabulary sizes."""
+    kind = MODELS[hp.model].load()
+    return kind(hp, source_vocab, target_vocab, dtype=DTYPE_POLICIES[hp.precision])

@@ -1,0 +1,266 @@
+"""Text: how a line becomes a normalized sentence, and two files become pairs of sentences.
+
+Only a line feed ends a line. Some programs also end a line at U+2028, U+0085 or a lone
+carriage return, which would shift one side of a parallel corpus against the other.
+"""
+
+import contextlib
+import gzip
+import itertools
+import unicodedata
+import zlib
+from xml.sax.saxutils import unescape
+
+import regex
+from tqdm import tqdm
+
+from hparams import Hyperparams
+from support.errors import InputError
+from support.flags import split_paths
+
+# A line -------------------------------------------------------------------------
+
+# Character classes of invisible characters: control characters, soft hyphens, zero-width spaces,
+# marks of direction, byte-order marks; and joiners, which in many scripts change how letters look.
+# They have no effect after the characters UNJOINED, nor has a non-joiner before a space.
+INVISIBLE = (
+    r"\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u034f\u061c\u17b4\u17b5\u200b\u200e\u200f"
+    r"\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+)
+JOINERS = r"\u200c\u200d"
+UNJOINED = (
+    r"\p{Latin}\p{Greek}\p{Cyrillic}\p{Armenian}\p{Georgian}\p{Hebrew}\p{Ethiopic}\p{Thai}\p{Lao}"
+    r"\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{N}\p{P}\p{Sc}\p{Sm}\p{Z}\s"
+)
+LOOSE_NON_JOINER = r"\u200c+([\p{Z}\s]|$)"
+INVISIBLE_PATTERN = regex.compile(rf"[{INVISIBLE}]+")
+JOINERS_PATTERN = regex.compile(rf"[{JOINERS}]+")
+UNJOINED_PATTERN = regex.compile(rf"(?:^|[{UNJOINED}])[\p{{M}}{JOINERS}]+")
+LOOSE_PATTERN = regex.compile(LOOSE_NON_JOINER, regex.MULTILINE)
+
+# Lines of tags in the text and the test sets of IWSLT and in Europarl. Headers hold text.
+HEADERS = "url|description|keywords|talkid|title|speaker|translator|reviewer"
+BLOCKS = "doc|p|hl|mteval|srcset|refset|tstset|chapter"
+TAG_LINE = regex.compile(
+    rf"""\s*+(?:(?:
+        <[?!][^>]*+> | </?(?:{BLOCKS})\b[^<>]*+>
+        | <({HEADERS})\b[^<>]*+>(?:(?!</\1>).)*+</\1> | </(?:{HEADERS})> | <(?:{HEADERS})\s[^<>]*+>
+    )\s*+)++""",
+    regex.VERBOSE | regex.IGNORECASE,
+)
+SEGMENT = regex.compile(r"\s*+<seg\b[^<>]*>([^<]*)</seg>\s*+")  # a sentence of IWSLT's test sets
+XML = regex.compile(r"\s*+<(?:seg|tmx|dataset)\b")  # other files with <seg>, TMX and WMT's XML
+CONVERT = "Make lines in UTF-8 of the file with `python corpora/convert.py`"
+
+
+def normalize(text) -> str:
+    """Bring text to the one form in which it is encoded, returned and scored.
+
+    It removes invisible characters, and composes the rest (Unicode's NFC), so that text that looks
+    equal is equal. Normalizing twice gives the same as once.
+
+    >>> normalize("Stra\\u00ADße") == "Straße", normalize("u\\u0308ber") == "über"
+    (True, True)
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    text = INVISIBLE_PATTERN.sub("", text)
+    if JOINERS_PATTERN.search(text):
+        text = UNJOINED_PATTERN.sub(lambda match: JOINERS_PATTERN.sub("", match[0]), text)
+        text = LOOSE_PATTERN.sub(r"\1", text)
+    return unicodedata.normalize("NFC", text)
+
+
+def normalize_lines(lines) -> list[str]:
+    """Normalize many lines, none of which has a line feed in it."""
+    return normalize("\n".join(lines)).split("\n") if lines else []
+
+
+def clean(line) -> str:
+    """Remove every character that is not white space, a Latin letter or an apostrophe.
+
+    >>> clean("She isn't 26 -- she's naïve.")
+    "She isn't   she's naïve"
+    """
+    return regex.sub(r"[^\s\p{Latin}']", "", line)
+
+
+def language_code(name) -> str:
+    """Return the code of a language without that of a country.
+
+    >>> language_code("pt-BR"), language_code("zh_TW")
+    ('pt', 'zh')
+    """
+    return regex.split("[-_]", str(name).lower())[0]
+
+
+def is_tag_line(line) -> bool:
+    """Whether a line consists of tags of a known format; a header of IWSLT has text between them.
+
+    >>> lines = ["<talkid>69</talkid>", '<doc id="1">', " </doc>", "<b>Open</b> it", "<url>"]
+    >>> [is_tag_line(line) for line in lines]
+    [True, True, True, False, False]
+    """
+    return "<" in line and bool(TAG_LINE.fullmatch(line))
+
+
+# The lines of a file ------------------------------------------------------------
+
+GZIP_MAGIC = b"\x1f\x8b"  # the first two bytes of a compressed file
+BLOCK_LINES = 10_000  # lines in memory as text at a time: strings take far more room than ids
+# What to do if a file is missing that no flag names.
+DEFAULT_HINTS = dict.fromkeys(
+    (Hyperparams.source_train, Hyperparams.target_train),
+    "The default is the corpus of the 2017 code, IWSLT 2016 German-English, which can no longer be"
+    " downloaded. Run `python corpora/download.py multi30k` for another corpus, and name its files"
+    " or your own with --source_train and --target_train. Or run `python corpora/sample.py`, which"
+    " writes a small built-in corpus under these names",
+) | dict.fromkeys(
+    (Hyperparams.source_test, Hyperparams.target_test),
+    "Name a test set with --source_test and --target_test",
+)
+
+
+def read_lines(path, hint="Check the path"):
+    """Yield the lines of a UTF-8 file, without line ends and byte-order mark.
+
+    A file that gzip has compressed is unpacked while it is read.
+
+    Args:
+      hint: what the user can do if the file cannot be opened.
+    """
+    with open_unpacked(path, hint) as file:
+        yield from decode_utf8(path, file)
+
+
+@contextlib.contextmanager
+def open_unpacked(path, hint="Check the path"):
+    """Context manager: a binary file, unpacked while it is read if gzip has compressed it.
+
+    Args:
+      hint: as in `read_lines`.
+    """
+    try:
+        file = open(path, "rb")
+    except OSError as error:
+        hint = DEFAULT_HINTS.get(str(path), hint)
+        raise InputError(f"{path}: {error.strerror.lower()}. {hint}") from None
+    with file:
+        is_gzip = file.peek(2)[:2] == GZIP_MAGIC
+        try:
+            yield gzip.GzipFile(fileobj=file) if is_gzip else file
+        except (EOFError, gzip.BadGzipFile, zlib.error):
+            raise InputError(
+                f"{path}: a damaged gzip file. Download it or compress it again"
+            ) from None
+
+
+def decode_utf8(name, file):
+    """Yield the lines of a binary file as text, without line ends and byte-order mark.
+
+    Args:
+      name: that of the file, for messages.
+    """
+    for number, line in enumerate(file, 1):
+        try:
+            text = line.decode("utf-8").removeprefix("\ufeff" if number == 1 else "")
+            position = line.find(b"\0") if number == 1 else -1  # of UTF-16
+        except UnicodeDecodeError as error:
+            position = error.start
+        if position >= 0:
+            raise InputError(
+                f"{name}:{number}: byte {position + 1} of this line is not text in UTF-8. {CONVERT}"
+            )
+        yield text.rstrip("\r\n")
+
+
+def blocks(lines, size=None):
+    """Yield lists of `size` lines, by default `BLOCK_LINES`; the last list has the rest.
+
+    >>> [len(block) for block in blocks("x" * 25_000)]
+    [10000, 10000, 5000]
+    """
+    lines = iter(lines)
+    while block := list(itertools.islice(lines, size or BLOCK_LINES)):
+        yield block
+
+
+# Sentences and pairs ------------------------------------------------------------
+
+
+def read_sentences(path):
+    """Yield the sentences of a file: its lines without those of tags, and the text of each <seg>.
+
+    Raises:
+      InputError: it has no text, or is XML that is no list of lines.
+    """
+    has_text = False
+    for number, line in enumerate(read_lines(path), 1):
+        if is_tag_line(line):
+            continue
+        if segment := SEGMENT.fullmatch(line):
+            line = unescape(segment[1].strip(), {"&quot;": '"', "&apos;": "'"})
+        elif XML.match(line):
+            raise InputError(f"{path}:{number}: this line is XML, not a sentence. {CONVERT}")
+        has_text = has_text or bool(line.strip())
+        yield line
+    if not has_text:
+        raise InputError(f"{path}: holds no text. Put one sentence on each line")
+
+
+def check_same_length(paths, counts):
+    """Raise InputError unless two files have as many sentences."""
+    if counts[0] != counts[1]:
+        raise InputError(
+            f"{paths[0]}: {counts[0]} sentences, but {paths[1]} has {counts[1]} (lines of tags are"
+            " not counted). Make line n of one file the translation of line n of the other"
+        )
+
+
+def training_files(hp) -> list[tuple[str, str]]:
+    """List the paths of the training text: pairs of source and target.
+
+    A pair that the flags name twice is in the list twice.
+    """
+    sources, targets = split_paths(hp.source_train), split_paths(hp.target_train)
+    if len(sources) != len(targets):
+        raise InputError(
+            f"source_train names {len(sources)} files, but target_train names {len(targets)}. Name"
+            " a target file for each source file, in the same order"
+        )
+    return [*zip(sources, targets, strict=True)]
+
+
+def read_pairs(paths, description):
+    """Yield the pairs of a source and a target file in blocks, two lists of sentences each.
+
+    Args:
+      description: what the progress bar says.
+
+    Raises:
+      InputError: the files have different numbers of sentences.
+    """
+    sides, total = [read_sentences(path) for path in paths], 0
+    with tqdm(desc=description, unit=" pairs", leave=False, mininterval=1, delay=1) as bar:
+        while any(block := [[*itertools.islice(side, BLOCK_LINES)] for side in sides]):
+            if len(block[0]) != len(block[1]):
+                rest = [sum(1 for _ in side) for side in sides]  # of the longer file
+                counts = [total + len(block[i]) + rest[i] for i in (0, 1)]
+                check_same_length(paths, counts)
+            yield block
+            total += len(block[0])
+            bar.update(len(block[0]))
+
+
+def read_eval_set(hp, part="test"):
+    """Read the test set, or the development set if `part` is "dev".
+
+    Returns:
+      (list, list of list): the sources, and the references of each file; all are normalized.
+    """
+    source, target = (getattr(hp, f"{side}_{part}") for side in ("source", "target"))
+    paths = [source, *split_paths(target)]
+    sides = [normalize_lines([*read_sentences(path)]) for path in paths]
+    for path, side in zip(paths, sides, strict=True):
+        check_same_length((source, path), (len(sides[0]), len(side)))
+    return sides[0], sides[1:]

@@ -1,0 +1,206 @@
+"""Split text into sentences that a model reads completely, and join their translations."""
+
+import itertools
+from typing import NamedTuple
+
+import regex
+import sentencex
+
+from text.lines import language_code
+from translation.spans import SPACED_LETTER
+
+LINE_BREAK = regex.compile(r"([\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*+)")  # and empty lines
+WHITE_SPACE = regex.compile(r"\s")  # sentencex fails at some of it, as U+3000
+LETTER = regex.compile(r"\p{L}")
+# A quotation that ends within a sentence, in scripts without spaces: 「はい。」と言った。
+QUOTATION_END = regex.compile(r"[\p{Pe}\p{Pf}]$")
+# Of the scripts without spaces between words, only Chinese and Japanese write none between
+# sentences: their punctuation is as wide as a character.
+WIDE_END = regex.compile(
+    r"[\p{Han}\p{Hiragana}\p{Katakana}\u3001-\u303f\uff01-\uff65][\p{Pi}\p{Pf}\p{Pe}…—]*+$"
+)
+INSIDE_WORD = regex.compile(rf"{SPACED_LETTER.pattern}$", regex.VERSION1)
+# Where a sentence that is too long is split, the best places first: after the end of a sentence,
+# after a clause, at a space. Within numbers, as in 3.5 or 10:30, there is no such place.
+BOUNDARIES = (
+    regex.compile(r"[.!?…؟۔।॥։።](?=[\p{Pe}\p{Pf}\"']?+\s)|[。！？｡][\p{Pe}\p{Pf}]?+"),
+    regex.compile(r"[,;:،؛፣](?=\s)|(?<=\s)[-–—]++(?=\s)|[、，；：､]|——"),
+    regex.compile(r"\s"),
+)
+CLUSTER = regex.compile(r"\X")  # a character as a reader sees it
+# The symbol of a target language, which a source of a model for several languages begins with.
+TARGET_SYMBOL = regex.compile(r">>[^\s<>]+<<(?!\S)")
+SYMBOL_TOKENS = 2  # at most: the symbol, and the space before it
+
+
+class Paragraph(NamedTuple):
+    """A text: its sentences, and the white space before each of them and after the last one."""
+
+    sentences: list[str]
+    gaps: list[str]  # one more than sentences
+    symbol: str = ""  # which the text begins with, and which belongs to all of its sentences
+
+    @property
+    def inputs(self) -> list[str]:
+        """The sentences as the model reads them."""
+        if not self.symbol:
+            return self.sentences
+        return [
+            own if TARGET_SYMBOL.match(own) else f"{self.symbol} {own}" for own in self.sentences
+        ]
+
+    @classmethod
+    def from_pieces(cls, pieces):
+        """Make the paragraph of pieces that hold a sentence, or white space only.
+
+        >>> Paragraph.from_pieces(["Eins.  ", "Zwei.", "\\n"])
+        Paragraph(sentences=['Eins.', 'Zwei.'], gaps=['', '  ', '\\n'], symbol='')
+        """
+        text, sentences, gaps = "".join(pieces), [], []
+        begin = end = 0  # of the piece; of the last sentence
+        for piece in pieces:
+            if sentence := piece.strip():
+                start = begin + len(piece) - len(piece.lstrip())
+                gaps.append(text[end:start])
+                sentences.append(sentence)
+                end = start + len(sentence)
+            begin += len(piece)
+        return cls(sentences, [*gaps, text[end:]])
+
+    def joints(self, translations) -> list[str]:
+        """Return what follows each translation; after the last one, the white space of the text.
+
+        Args:
+          translations: list of str, one for each sentence.
+        """
+        rows = zip(self.sentences[:-1], self.gaps[1:], translations, strict=False)
+        return [*itertools.starmap(joint, rows), *self.gaps[1:][-1:]]
+
+    def join(self, translations) -> str:
+        """Put the translations of the sentences into their places."""
+        pairs = zip(translations, self.joints(translations), strict=True)
+        return "".join([self.gaps[0], *itertools.chain(*pairs)])
+
+
+def joint(sentence, gap, translation) -> str:
+    """Return what separates a translation from the next one.
+
+    White space other than a space stays as it is. Where the source has spaces or nothing, the end
+    of the translation decides: nothing follows Chinese and Japanese, a space follows other scripts.
+    Several spaces stay, and a word that was too long for the model stays one word.
+
+    Args:
+      sentence, gap: the sentence, and what separates it from the next one.
+
+    >>> joint("Gut.", " ", "好。"), joint("好。", "", "Good."), joint("Gut.", "\\n", "好。")
+    ('', ' ', '\\n')
+    """
+    if gap.strip(" \u3000"):
+        return gap
+    if WIDE_END.search(translation):
+        return ""
+    if " " in gap or not translation or not gap and INSIDE_WORD.search(sentence):
+        return gap
+    return " "
+
+
+# Sentences ---------------------------------------------------------------------
+
+
+def as_one_sentence(text) -> Paragraph:
+    """Return a text that is one sentence."""
+    return Paragraph([text], ["", ""])
+
+
+def split_lines(text) -> Paragraph:
+    """Split text into its lines, each of them a sentence."""
+    return Paragraph.from_pieces(text.splitlines(keepends=True))
+
+
+class Splitter:
+    """Split text into sentences, and long sentences into parts, so that the model reads all of it.
+
+    Where a text begins with the symbol of a target language, as `>>de<<`, each sentence gets it.
+
+    Args:
+      language: code of the language of the text, as de; an unknown one has common rules.
+      vocab: Vocab of the source.
+      max_tokens: tokens of a sentence at most, `</S>` included.
+    """
+
+    def __init__(self, language, vocab, max_tokens):
+        self.language = language_code(language)
+        self.vocab, self.max_tokens = vocab, max_tokens
+
+    def __call__(self, text) -> Paragraph:
+        """Split a text."""
+        match = TARGET_SYMBOL.match(text.lstrip())
+        symbol = match[0] if match and self.is_symbol(match[0]) else ""
+        pieces = []
+        for piece in LINE_BREAK.split(text):
+            pieces += split_sentences(piece, self.language) if piece.strip() else [piece]
+        parts = self.fit(pieces, self.max_tokens - (SYMBOL_TOKENS if symbol else 0))
+        return Paragraph.from_pieces([*itertools.chain(*parts)])._replace(symbol=symbol)
+
+    def is_symbol(self, word) -> bool:
+        """Whether the vocabulary has a word as one subword."""
+        (ids,) = self.vocab.encode(self.vocab.prepare([word]))
+        return len(ids) <= SYMBOL_TOKENS + 1 and self.vocab.decode(ids[:-1]) == word
+
+    def fit(self, pieces, max_tokens) -> list[list[str]]:
+        """Split pieces that have too many tokens, as often as it needs: the parts of each piece."""
+        sentences = [piece.strip() for piece in pieces]
+        lengths = map(len, self.vocab.encode(self.vocab.prepare(sentences)))
+        return [
+            [*itertools.chain(*self.fit(halves(piece), max_tokens))]
+            if length > max_tokens and len(piece) > 1
+            else [piece]
+            for piece, length in zip(pieces, lengths, strict=True)
+        ]
+
+
+def split_sentences(line, language) -> list[str]:
+    """Split a line, which has no line break in it, into pieces. Each has a sentence.
+
+    >>> split_sentences("1. Am 3. Mai kam er. Er ging. 😀", "de")
+    ['1. Am 3. Mai kam er. ', 'Er ging. 😀']
+    """
+    lengths = [*map(len, sentencex.segment(language, WHITE_SPACE.sub(" ", line)))]
+    if sum(lengths) != len(line):  # it drops some characters
+        lengths = [len(line)]
+    ends = itertools.accumulate(lengths)
+    pieces = [line[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+    groups, group, has_letter = [], [], False
+    for piece, following in itertools.zip_longest(pieces, pieces[1:], fillvalue=""):
+        group.append(piece)
+        has_letter = has_letter or bool(LETTER.search(piece))
+        is_quotation = QUOTATION_END.search(piece) and following[:1].isalpha()
+        if has_letter and not is_quotation:
+            groups.append(group)
+            group, has_letter = [], False
+    if group and groups:  # a number or an emoji at the end
+        groups[-1] += group
+    elif group:
+        groups = [group]
+    return ["".join(group) for group in groups]
+
+
+# Parts of long sentences ---------------------------------------------------------
+
+
+def halves(text) -> tuple[str, str]:
+    """Split text of two characters or more at the best place near its middle.
+
+    >>> halves("Wenn es morgen regnet, bleiben wir alle zu Hause.")
+    ('Wenn es morgen regnet,', ' bleiben wir alle zu Hause.')
+    """
+    middle = len(text) // 2
+    for margin in (max(1, len(text) // 4), 1):
+        for boundary in BOUNDARIES:
+            ends = (match.end() for match in boundary.finditer(text, margin, len(text) - margin))
+            place = min(ends, key=lambda end: abs(end - middle), default=0)
+            if 0 < place < len(text):
+                return text[:place], text[place:]
+    ends = [match.end() for match in CLUSTER.finditer(text)][:-1]
+    place = min(ends, key=lambda end: abs(end - middle), default=middle)
+    return text[:place], text[place:]
