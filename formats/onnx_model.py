@@ -74,7 +74,7 @@ def write(loaded, path, quantization):
         target=describe_tokenizer(target),
     )
     (path / "model.json").write_text(json.dumps(settings, ensure_ascii=False) + "\n", "utf-8")
-    for name in ("index.html", "translation.translator.js", "translate.py"):
+    for name in ("index.html", "translator.js", "translate.py"):
         shutil.copy(WEB / name, path)
 
 

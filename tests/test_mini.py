@@ -405,7 +405,7 @@ def test_the_document_lists_the_functions_of_2017():
         if getattr(value, "__module__", None) == "mini" and f"`{name}`" not in own
         if inspect.isfunction(value) or name == "Graph"
     ]
-    rows = re.findall(r"^\| `(\w+\(.*?\))` \| `(\w+)` in `(\w+\.py)`", text, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+\(.*?\))` \| `(\w+)` in `([\w/]+\.py)`", text, re.MULTILINE)
     assert [row[0] for row in rows] == signatures
     for _, name, file in rows:
         source = (ROOT / file).read_text("utf-8")

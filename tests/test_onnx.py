@@ -74,7 +74,7 @@ def test_javascript_tokenizes_as_sentencepiece(tmp_path, more):
         normalize=onnx_model.normalization_patterns(),
     )
     (tmp_path / "model.json").write_text(json.dumps(settings), "utf-8")
-    shutil.copy(onnx_model.WEB / "translation.translator.js", tmp_path)
+    shutil.copy(onnx_model.WEB / "translator.js", tmp_path)
     (tmp_path / "package.json").write_text('{"type": "module"}')
     rng = np.random.default_rng(1)
     lines = ["".join(rng.choice([*CHARACTERS], rng.integers(0, 30))) for _ in range(500)]

@@ -364,7 +364,7 @@ def test_a_missing_package_is_named(refused, monkeypatch, package, name):
 def test_a_port_that_is_taken(refused):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        refused("serve", dict(port=port), f"127.0.0.1:{port}: address already in use. Choose")
+        refused("serve", dict(port=port), f"('127.0.0.1', {port}): address already in use. Choose")
 
 
 def test_a_second_training_in_a_logdir(refused):

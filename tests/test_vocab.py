@@ -293,7 +293,7 @@ def test_seed_and_epoch_decide_bpe_dropout_and_only_in_training(flags, vocab):
 def test_bpe_dropout_is_the_same_in_every_process(vocab):
     """A resumed run must read the subwords of the run that was stopped."""
     program = (
-        "import sys; from pathlib import Path; from vocab import SubwordVocab;"
+        "import sys; from pathlib import Path; from text.vocab import SubwordVocab;"
         "print(SubwordVocab(Path(sys.argv[1])).encode(sys.argv[2:], dropout=0.5, seed=7))"
     )
     lines = [german for german, _ in sample_pairs(20)]

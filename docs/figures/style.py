@@ -51,11 +51,11 @@ mpl.rcParams.update(
         "ytick.labelsize": SMALL,
         "legend.fontsize": SMALL,
         "figure.titlesize": LARGE,
-        "text.lines.color": TEXT,
+        "text.color": TEXT,
         "axes.labelcolor": TEXT,
         "axes.edgecolor": GREY,
         "axes.prop_cycle": mpl.cycler(color=SERIES),
-        "text.lines.parse_math": False,
+        "text.parse_math": False,
         "savefig.facecolor": "white",
     }
 )
