@@ -55,7 +55,7 @@ from translation.inference import LoadedModel, SearchDecoder, decoding_batches
 ENOUGH_STEPS_PER_EPOCH = 300  # with so many, num_epochs 0 is 20
 TIMED_STEPS = 2500  # a training of some minutes has the warm-up of one with so many steps
 SUMMARY_STEPS = 10  # steps between two points of TensorBoard's curves
-SAVE_SECONDS = 600  # the longest time without a checkpoint
+SAVE_SECONDS = 600  # without a checkpoint; a fifth of `minutes` if that is sooner
 
 
 class Training:
@@ -167,6 +167,7 @@ class Training:
     def train(self, guard):
         """Train to the end. If `guard` notes a signal, save, and raise KeyboardInterrupt."""
         hp, pending = self.hp, []  # StepMetrics; reading them would wait for their steps
+        save_seconds = min(SAVE_SECONDS, 60 * hp.minutes / 5 or SAVE_SECONDS)
         while not self.is_over:
             for (x, y), is_update in self.batches():
                 if not is_update:
@@ -181,7 +182,7 @@ class Training:
 
                 stops = self.is_first and guard.signal is not None
                 evaluates = self.epoch_done or self.is_over or self.is_every(hp.dev_steps)
-                is_late = time.monotonic() - self.save_seconds > SAVE_SECONDS
+                is_late = time.monotonic() - self.save_seconds > save_seconds
                 saves = evaluates or stops or is_late or self.is_every(hp.save_steps)
                 if saves or self.is_every(SUMMARY_STEPS):
                     self.log(pending, rate)
@@ -247,7 +248,8 @@ class Training:
                 raise self.diverged_error(f"{name} is not finite after step {self.step}")
         score, report = self.evaluate() if evaluates and self.dev else (None, "")
         place = self.epoch, self.step, self.epoch_done, self.seconds, self.sums.tolist()
-        row = checkpoint.Row(*place, *self.digests, self.hp.metric, score)
+        by_time = not (evaluates or self.is_every(self.hp.save_steps))
+        row = checkpoint.Row(*place, *self.digests, self.hp.metric, score, by_time)
         self.rows = [*(other for other in self.rows if other.step < self.step), row]
         if self.is_first:
             self.rows = checkpoint.save(self.hp.logdir, self.rows, arrays, self.hp.keep_checkpoints)

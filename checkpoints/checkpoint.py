@@ -33,6 +33,7 @@ class Row(NamedTuple):
     dev: str = ""  # digest of the development set, if there is one
     metric: str = ""  # of the score
     score: float | None = None  # on the development set; None if it was not evaluated
+    by_time: bool = False  # saved after some minutes, or at a signal; the next one replaces it
 
     @property
     def name(self) -> str:
@@ -93,7 +94,7 @@ def save(logdir, rows, arrays, keep=5) -> list[Row]:
 
     The `keep` newest ends of epochs stay (the 2017 code kept 5), and the one with the best score.
     Checkpoints that were evaluated count as ends of epochs. Within an epoch, the two newest others
-    stay.
+    stay; one that was saved by time stays until the next one.
 
     Args:
       rows: the checkpoints of the training, oldest first.
@@ -111,7 +112,7 @@ def save(logdir, rows, arrays, keep=5) -> list[Row]:
     present = existing(logdir, rows)
     kept = [row for row in present if row.is_milestone][-keep:] + [newest, best_row(present)]
     if not newest.epoch_done:
-        kept += [row for row in present if not row.is_milestone][-2:]
+        kept += [row for row in present if not (row.is_milestone or row.by_time)][-2:]
     listed = [row for row in rows if row in kept or row.score is not None]
     content = dict(checkpoints=[row._asdict() for row in listed])
     atomic_write(Path(logdir) / RUN_FILE, json.dumps(content, indent=2) + "\n")

@@ -93,7 +93,7 @@ def scored(epoch, step, score, done=True, metric="bleu", dev="d"):
     return Row(epoch, step, done, metric=metric, dev=dev, score=score)
 
 
-PARTIAL = dict(epoch_done=False)
+PARTIAL, BY_TIME = dict(epoch_done=False), dict(epoch_done=False, by_time=True)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,9 @@ PARTIAL = dict(epoch_done=False)
         ([Row(1, 10), *(Row(2, step, **PARTIAL) for step in (12, 14, 16))], 5, [10, 14, 16]),
         ([Row(1, 10), Row(2, 12, **PARTIAL), Row(2, 20)], 5, [10, 20]),
         ([Row(1, step, **PARTIAL) for step in (1, 2, 3, 4)], 5, [3, 4]),
+        ([Row(1, step, **BY_TIME) for step in (1, 2, 3)], 5, [3]),
+        ([Row(1, 10), Row(2, 12, **BY_TIME), Row(2, 14, **PARTIAL)], 1, [10, 14]),
+        ([Row(1, 10, **PARTIAL), Row(1, 11, **PARTIAL), Row(1, 12, **BY_TIME)], 1, [10, 11, 12]),
         ([scored(i, 10 * i, score) for i, score in enumerate([1, 9, 2, 3], 1)], 2, [20, 30, 40]),
         ([scored(1, 10, 9.0, dev="other"), scored(2, 20, 1.0), scored(3, 30, 2.0)], 1, [30]),
         ([scored(1, 10, 9.0, metric="chrf"), scored(2, 20, 1.0), scored(3, 30, 0.5)], 1, [20, 30]),

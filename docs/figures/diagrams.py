@@ -389,7 +389,7 @@ def draw_paths():
 # Residual connections ----------------------------------------------------------------
 
 
-@mpl.rc_context({"text.lines.parse_math": True})
+@mpl.rc_context({"text.parse_math": True})
 def draw_residual():
     """A layer without and with a residual connection, their gradients, and degradation."""
     height = 3.9
@@ -452,7 +452,7 @@ def draw_residual():
 # Recurrent model ---------------------------------------------------------------------
 
 
-@mpl.rc_context({"text.lines.parse_math": True})
+@mpl.rc_context({"text.parse_math": True})
 def draw_rnn():
     """A recurrent encoder and decoder with attention: how one state of the decoder is computed."""
     height, step = 6.1, 2
@@ -530,7 +530,7 @@ def draw_rnn():
 
 
 PICTURES = {
-    "model.positions.png": draw_positions,
+    "positions.png": draw_positions,
     "schedule.png": draw_schedule,
     "slope.png": draw_slope,
     "teacher_forcing.png": draw_teacher_forcing,

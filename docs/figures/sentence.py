@@ -370,7 +370,7 @@ def draw_decoding(example):
 PICTURES = {
     "heads.png": draw_cross_heads,
     "heads_encoder.png": draw_encoder_heads,
-    "model.attention.png": draw_attention,
+    "attention.png": draw_attention,
     "bpe.png": draw_bpe,
     "beam.png": draw_beam,
     "decoding.gif": draw_decoding,
