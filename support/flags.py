@@ -76,6 +76,19 @@ def check_value(field, value):
 # Parsing -----------------------------------------------------------------------
 
 
+NAMES_ELSEWHERE = dict(
+    learning_rate="lr",
+    d_model="hidden_units",
+    d_ff="ffn_units",
+    num_layers="num_blocks",
+    beam_size="beam",
+    epochs="num_epochs",
+    dropout="dropout_rate",
+    max_tokens="batch_tokens",
+    model_dir="logdir",
+)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, with exit code 2, and which reads @FILE as a shell."""
 
@@ -108,7 +121,8 @@ class Parser(argparse.ArgumentParser):
             self.error(f"{unknown[0]!r} follows no flag. Each value needs its flag before it")
         if unknown:
             name, known = unknown[0].partition("=")[0], self._option_string_actions
-            similar = difflib.get_close_matches(name, known)
+            elsewhere = NAMES_ELSEWHERE.get(name.replace("-", "_").strip("_"))
+            similar = [f"--{elsewhere}"] if elsewhere else difflib.get_close_matches(name, known)
             guess = f" (did you mean {similar[0]}?)" if similar else ""
             self.error(f"there is no flag {name}{guess}")
         return namespace

@@ -129,6 +129,7 @@ def test_home_is_expanded_in_paths_that_no_shell_has_read(tmp_path, monkeypatch)
         (["--logdir"], "argument --logdir: expected one argument"),
         (["--max_len=25"], "there is no flag --max_len (did you mean --maxlen?)"),
         (["--beams", "5"], "there is no flag --beams (did you mean --beam?)"),
+        (["--learning-rate=1"], "there is no flag --learning-rate (did you mean --lr?)"),
         (["--sinusoid", "maybe"], "'maybe' follows no flag"),
         (["--maxlen", "ten"], "invalid int value: 'ten'"),
         (["--maxlen", "0"], "maxlen is 0. It must be at least 1 and below 4097"),
