@@ -351,7 +351,8 @@ def main(given):
                 )
                 return
             if is_first:
-                save_vocabs(training.vocabs, logdir)
+                if not training.rows:
+                    save_vocabs(training.vocabs, logdir)
                 save_hparams(training.hp)
             with summaries.events(training) if is_first else contextlib.nullcontext():
                 training.train(guard)
@@ -365,11 +366,10 @@ def main(given):
 
 
 def explain_tf_error(error) -> Exception:
-    """Translate an error of TensorFlow for the user. Returns errors of other causes as they are."""
+    """Translate an error of TensorFlow for the user; return others as they are."""
     if isinstance(error, tf.errors.ResourceExhaustedError):
         return OSError(
-            f"the memory or the disk is full ({error.message.splitlines()[0]}). Lower"
-            " --batch_tokens, --batch_size, --maxlen or --hidden_units, or free space on the disk"
+            "the memory or the disk is full. Lower --batch_tokens or --batch_size, or free space"
         )
     if "TF_CONFIG" in os.environ:
         return OSError("a worker is gone. Start all of them again: they resume")

@@ -75,6 +75,7 @@ def test_exports_for_ctranslate2(flags, tmp_path):
     def theirs(quantization, beam):
         folder = tmp_path / quantization
         if not folder.exists():
+            folder.mkdir()
             ctranslate2_model.write(loaded, folder, quantization)
         translator = ctranslate2.Translator(str(folder), compute_type=quantization)
         sentences = source.encode(source.prepare(test.data.Sources))
