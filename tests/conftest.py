@@ -40,7 +40,7 @@ needs_bfloat16 = pytest.mark.skipif(
     not BFLOAT16, reason="ONEDNN_MAX_CPU_ISA switches bfloat16 off. To run them: unset it"
 )
 # They begin, so that none of them runs last, on one processor, with the others idle.
-LONGEST_FILES = ["test_model", "test_resume", "test_translate", "test_serve", "test_subwords"]
+LONGEST_FILES = ["test_model", "test_resume", "test_translate", "test_serve", "test_tiny"]
 SMALL = dict(maxlen=15, min_cnt=1, hidden_units=16, num_blocks=1, num_heads=2)
 
 

@@ -15,8 +15,9 @@ from checkpoints import checkpoint
 from processes import ROOT, command_line, forked, forked_script
 
 # What the scripts at the root import from.
-FOLDERS = "support text model variants checkpoints translation training formats server"
-FOLDERS = [ROOT / folder for folder in FOLDERS.split()]
+NAMES = "support text model variants checkpoints translation training formats server"
+FOLDERS = [ROOT / name for name in NAMES.split()]
+PRODUCT = [*ROOT.glob("*.py"), *(path for folder in FOLDERS for path in folder.glob("*.py"))]
 
 # Lines of input that a translating program must survive.
 ODD_LINES = [

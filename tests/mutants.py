@@ -70,7 +70,7 @@ MAX_MUTANT_SECONDS = 400  # of these tests with it
 MAX_MORE_SECONDS = 1500  # of MORE_TESTS
 LEFT_OUT = ("VariableReplacer", "VariableInserter", "ExceptionReplacer", "ZeroIteration")
 MODEL_TESTS = "attention modules positions rnn model"
-TEXT_TESTS = "text data_load small_text subwords refusals"
+TEXT_TESTS = "text data_load small_text tiny refusals"
 TRAINING_TESTS = "training_step scripts resume tensorboard refusals"
 MORE_TESTS = {
     "mini.py": "mini",

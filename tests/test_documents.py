@@ -11,7 +11,7 @@ import pytest
 
 import mini
 from conftest import slow
-from helpers import DOCUMENTS, FOLDERS, blocks, run_program, text_of
+from helpers import DOCUMENTS, PRODUCT, blocks, run_program, text_of
 from processes import ROOT
 
 NUMBER = r"(?<![\w.])-?\d+(?:\.\d*)?(?:e[+-]?\d+)?(?!\w)"
@@ -225,9 +225,7 @@ def test_each_exercise_has_an_answer():
 
 
 # docs/*.md and docstrings name sections of the walk-through by number or anchor.
-@pytest.mark.parametrize(
-    "path", [*ROOT.glob("*.py"), *(p for f in FOLDERS for p in f.glob("*.py"))]
-)
+@pytest.mark.parametrize("path", PRODUCT)
 def test_docstrings_name_documents_that_exist(path):
     for document in re.findall(r"docs/[\w.]+\.md", path.read_text("utf-8")):
         assert (ROOT / document).exists(), (path, document)

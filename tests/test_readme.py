@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from conftest import sample_pairs, slow
-from helpers import DOCUMENTS, FOLDERS, blocks, text_of
+from helpers import DOCUMENTS, FOLDERS, PRODUCT, blocks, text_of
 from processes import ROOT, Forked, forked
 
 # Added to the flags of the documents to make everything small.
@@ -147,8 +147,8 @@ def test_every_document_with_commands_is_run():
 
 def test_every_public_function_has_a_docstring():
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    folders = [*FOLDERS, ROOT / "benchmarks", ROOT / "corpora", ROOT / "docs" / "figures"]
-    for path in [*ROOT.glob("*.py"), *(path for folder in folders for path in folder.glob("*.py"))]:
+    others = [ROOT / name for name in ("benchmarks", "corpora", "docs/figures")]
+    for path in [*PRODUCT, *(path for folder in others for path in folder.glob("*.py"))]:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             for inner in node.body if isinstance(node, ast.Module | ast.ClassDef) else []:
                 # The docstring of a Keras layer describes its call.
@@ -205,9 +205,8 @@ FLOORS = (
 
 def test_no_file_imports_from_a_floor_above():
     floor_of = {name: i for i, floor in enumerate(FLOORS) for name in floor.split()}
-    files = [*ROOT.glob("*.py"), *(path for folder in FOLDERS for path in folder.glob("*.py"))]
-    assert {path.relative_to(ROOT).parts[0].removesuffix(".py") for path in files} == {*floor_of}
-    for path in files:
+    assert {path.relative_to(ROOT).parts[0].removesuffix(".py") for path in PRODUCT} == {*floor_of}
+    for path in PRODUCT:
         floor = floor_of[path.relative_to(ROOT).parts[0].removesuffix(".py")]
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.ImportFrom | ast.Import):
