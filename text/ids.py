@@ -14,9 +14,8 @@ SPECIALS = ("<PAD>", "<UNK>", "<S>", "</S>")
 class RaggedIds:
     """Sequences of token ids of any length: the NumPy twin of tf.RaggedTensor.
 
-    Has the same layout (flat values and row splits), but reads and hashes single rows without
-    the cost of a TensorFlow op, and takes two bytes per id while the vocabulary allows it. Both
-    arrays may be files that are mapped into memory: processes then share what they read of them.
+    It reads rows without the cost of a TensorFlow op. Both arrays may be files that are mapped into
+    memory: processes then share what they read of them.
     """
 
     ids: np.ndarray  # (sum of all lengths,) uint16, or int32 if an id does not fit
@@ -32,7 +31,7 @@ class RaggedIds:
 
     @classmethod
     def concatenate(cls, parts):
-        """Build from a list of `RaggedIds`, of which there is at least one."""
+        """Build from `RaggedIds`, at least one."""
         lengths = np.concatenate([[0], *(part.lengths for part in parts)])
         return cls(np.concatenate([part.ids for part in parts]), np.cumsum(lengths))
 
