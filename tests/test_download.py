@@ -1,11 +1,11 @@
 """Downloading a corpus, from a server that this file starts and that misbehaves in many ways."""
 
 import argparse
-import contextlib
 import gzip
 import hashlib
 import http.server
 import io
+import shutil
 import sys
 import tarfile
 import threading
@@ -31,52 +31,33 @@ IWSLT2017 = [f"train.tags.de-en.{lang}" for lang in ("de", "en")]
 IWSLT2017 += [f"IWSLT17.TED.tst2010.de-en.{lang}.xml" for lang in ("de", "en")]
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    """Sends the bytes in `server.files`, and notes the paths of the requests."""
-
-    def do_GET(self):
-        server = self.server
-        server.requests.append(self.path)
-        content = server.files.get(self.path)
-        if content is None:
-            return self.send_error(404)
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        with contextlib.suppress(ConnectionError):  # the client was stopped
-            self.wfile.write(content[: server.cut_after])
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
-def server(monkeypatch):
-    """A server of two small texts as Multi30k, and of an archive as IWSLT 2017."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.url = f"http://127.0.0.1:{server.server_port}"
-        server.files = {f"/{name}.gz": gzip.compress(text, 0) for name, text in TEXTS.items()}
-        server.requests, server.cut_after = [], None
-        texts = partial(download.fetch_texts, server.url, CHECKSUMS)
-        monkeypatch.setitem(download.CORPORA, "multi30k", (download.FLICKR_LICENCE, texts))
-        md5 = serve_archive(server)
-        texts = partial(download.fetch_archive, f"{server.url}/de-en.tgz", md5)
-        monkeypatch.setitem(download.CORPORA, "iwslt2017", (download.TED_LICENCE, texts))
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        yield server
-        server.shutdown()
+def served(monkeypatch, tmp_path):
+    """The folder of a server of two small texts as Multi30k, and of an archive as IWSLT 2017.
 
-
-def serve_archive(server) -> str:
-    """Serve a .tgz file of the texts of IWSLT 2017, each of which is its own name: the MD5."""
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w:gz") as tar:
+    Each text of the archive is its own name.
+    """
+    folder = tmp_path / "served"
+    folder.mkdir()
+    for name, text in TEXTS.items():
+        (folder / f"{name}.gz").write_bytes(gzip.compress(text, 0))
+    with tarfile.open(folder / "de-en.tgz", "w:gz") as tar:
         for name in (*IWSLT2017, "README", "._train.tags.de-en.de"):
             member = tarfile.TarInfo(f"./de-en/{name}")
             member.size = len(name)
             tar.addfile(member, io.BytesIO(name.encode()))
-    server.files["/de-en.tgz"] = file.getvalue()
-    return hashlib.md5(file.getvalue()).hexdigest()
+    md5 = hashlib.md5((folder / "de-en.tgz").read_bytes()).hexdigest()
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        url = f"http://127.0.0.1:{server.server_port}"
+        for name, fetch in dict(
+            multi30k=partial(download.fetch_texts, url, CHECKSUMS),
+            iwslt2017=partial(download.fetch_archive, f"{url}/de-en.tgz", md5),
+        ).items():
+            monkeypatch.setitem(download.CORPORA, name, (f"terms of {name}", fetch))
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield folder
+        server.shutdown()
 
 
 def files_in(folder):
@@ -98,30 +79,34 @@ def fetch(corpus, folder):
     download.main(argparse.Namespace(corpus=corpus, output=str(folder)))
 
 
-@pytest.mark.parametrize("corpus", ["multi30k", "iwslt2017"])
-def test_the_files_are_the_texts_and_nothing_is_downloaded_twice(server, tmp_path, corpus, capsys):
-    fetch(corpus, tmp_path)
+MULTI30K = {f"multi30k/{name}": text for name, text in TEXTS.items()}
+
+
+@pytest.mark.parametrize(
+    "corpus, expected, archives",
+    [
+        ("multi30k", MULTI30K, {f"downloads/multi30k_{name}.gz" for name in TEXTS}),
+        ("iwslt2017", {n: n.encode() for n in IWSLT2017}, {"downloads/iwslt2017_de-en.tgz"}),
+    ],
+)
+def test_the_files_are_the_texts_and_nothing_is_downloaded_twice(
+    served, tmp_path, capsys, corpus, expected, archives
+):
+    output = tmp_path / "out"
+    fetch(corpus, output)
     licence, *paths = (printed := capsys.readouterr()).out.splitlines()
-    assert licence == f"Licence of {corpus}: {download.CORPORA[corpus][0]}"
-    assert f"{'train.de.gz' if corpus == 'multi30k' else '.tgz'}: 100%" in printed.err
-    if corpus == "multi30k":
-        expected = {f"multi30k/{name}": text for name, text in TEXTS.items()}
-        archives = {f"downloads/multi30k_{name}.gz" for name in TEXTS}
-    else:
-        expected = {name: name.encode() for name in IWSLT2017}
-        archives = {"downloads/iwslt2017_de-en.tgz"}
-    assert files_in(tmp_path) == {*expected} | archives
-    assert paths == [str(tmp_path / name) for name in expected]
-    assert {name: (tmp_path / name).read_bytes() for name in expected} == expected
-    (tmp_path / min(expected)).unlink()
-    server.requests.clear()
-    fetch(corpus, tmp_path)
-    assert files_in(tmp_path) == {*expected} | archives and not server.requests
+    assert licence == f"Licence of {corpus}: terms of {corpus}" and "gz: 100%" in printed.err
+    assert paths == [str(output / name) for name in expected]
+    shutil.rmtree(served)
+    (output / min(expected)).unlink()
+    fetch(corpus, output)
+    assert files_in(output) == {*expected} | archives
+    assert {name: (output / name).read_bytes() for name in expected} == expected
 
 
 @pytest.mark.parametrize("name", ["multi30k/train.en", "train.tags.de-en.en"])
 @pytest.mark.parametrize("is_link", [False, True])
-def test_a_file_with_other_content_is_never_replaced(server, tmp_path, name, is_link):
+def test_a_file_with_other_content_is_never_replaced(served, tmp_path, name, is_link):
     """Nor is a link followed that leads out of the folder."""
     folder, outside = tmp_path / "corpora", tmp_path / "outside"
     path = folder / name
@@ -132,35 +117,30 @@ def test_a_file_with_other_content_is_never_replaced(server, tmp_path, name, is_
     assert not outside.exists() and (is_link or path.read_text() == "My own text.\n")
 
 
+GERMAN = gzip.compress(TEXTS["train.de"])
+
+
 @pytest.mark.parametrize(
     "name, content",
     [
-        ("train.de.gz", gzip.compress(TEXTS["train.en"])),
-        ("train.de.gz", gzip.compress(TEXTS["train.de"])[:-20]),
-        ("train.de.gz", b"<html>"),
-        ("train.de.gz", b""),
-        ("de-en.tgz", b""),
+        *(("train.de.gz", content) for content in (GERMAN[:-20], b"<html>", b"")),
+        *(("train.de.gz", gzip.compress(TEXTS["train.en"])), ("de-en.tgz", b"")),
     ],
 )
-def test_a_damaged_text_is_deleted(server, tmp_path, name, content):
+def test_a_damaged_text_is_deleted(served, tmp_path, name, content):
     corpus = "iwslt2017" if "tgz" in name else "multi30k"
-    right, server.files[f"/{name}"] = server.files[f"/{name}"], content
+    right = (served / name).read_bytes()
+    (served / name).write_bytes(content)
     with pytest.raises(InputError, match=rf"/{name}: the download is not the published file"):
-        fetch(corpus, tmp_path)
-    assert not files_in(tmp_path)
-    server.files[f"/{name}"] = right
-    fetch(corpus, tmp_path)
+        fetch(corpus, tmp_path / "out")
+    assert not files_in(tmp_path / "out")
+    (served / name).write_bytes(right)
+    fetch(corpus, tmp_path / "out")
 
 
-@pytest.mark.parametrize("fault", ["no server", "no file", "cut"])
-def test_a_failure_of_the_network_has_one_message(server, tmp_path, fault):
-    if fault == "no server":
-        server.shutdown()
-        server.server_close()
-    elif fault == "no file":
-        del server.files["/train.de.gz"]
-    server.cut_after = 1_000 if fault == "cut" else None
+def test_a_failure_of_the_network_has_one_message(served, tmp_path):
+    (served / "train.de.gz").unlink()
     message = r"/train.de.gz: cannot be downloaded \(.*Check the network connection"
     with pytest.raises(ConnectionError, match=message):
-        fetch("multi30k", tmp_path)
-    assert not files_in(tmp_path)
+        fetch("multi30k", tmp_path / "out")
+    assert not files_in(tmp_path / "out")

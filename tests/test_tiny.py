@@ -6,7 +6,6 @@ import io
 import math
 import re
 import shutil
-from pathlib import Path
 from threading import get_ident
 
 import numpy as np
@@ -31,7 +30,6 @@ from helpers import (
     scalars,
 )
 from hparams import load_hparams, make_hparams
-from processes import forked_script
 from support.errors import InputError
 from text.ids import EOS, PAD, SPECIALS, UNK, RaggedIds
 from text.vocab import WordVocab, load_vocabs
@@ -160,29 +158,6 @@ def test_translations_that_fill_their_limit_are_counted(monkeypatch):
     assert limit_note(1, 3, hp).startswith("1 of 3 translations ended at their limit, --max_output")
     assert limit_note(0, 3, hp) == ""
     assert "--maxlen" in limit_note(1, 3, make_hparams({}))  # of the 2017 code
-
-
-@slow
-@pytest.mark.parametrize(
-    "decoding", [dict(), dict(beam=1, average_checkpoints=10), dict(best=True, beam=3)]
-)
-def test_eval_writes_plain_text_for_each_line(run, decoding):
-    flags, _ = run
-    done = forked_script("eval.py", logdir=flags["logdir"], results=flags["results"], **decoding)
-    assert done.returncode == 0, done.stderr
-    if not decoding:  # as in the recipe
-        assert "beam 5, length penalty 1.2" in done.stdout
-    name = re.search(r"Full results: (.+)", done.stdout)[1]
-    *records, summary = Path(name).read_text("utf-8").split("\n\n")
-    sources, references = (
-        read_test_sentences(flags[f"{side}_test"]) for side in ("source", "target")
-    )
-    assert len(records) == len(sources) == 30
-    for record, source, reference in zip(records, sources, references, strict=True):
-        lines = record.split("\n")
-        assert lines[:2] == [f"- source: {source}", f"- expected: {reference}"]
-        assert lines[2].startswith("- got: ") and "▁" not in lines[2]
-    assert "Left out = 0 of 30" in summary
 
 
 @slow
