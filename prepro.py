@@ -78,10 +78,8 @@ def make_models(hp, pairs) -> list[bytes]:
     for source, target in itertools.chain.from_iterable(map(read_pairs, pairs)):
         counts[0].update(count_words(source, fold_source))
         counts[1].update(count_words(target))
-    names = [hp.source_train, hp.target_train]
-    if hp.joint_vocab:
-        counts, names = [counts[0] + counts[1]], [" and ".join(names)]
-    models = [make_subwords(*side, hp) for side in zip(counts, names, strict=True)]
+    sides = [counts[0] + counts[1]] if hp.joint_vocab else counts
+    models = [make_subwords(side, hp) for side in sides]
     return [fold_case(models[0], hp.source_lang), models[-1]] if hp.fold_case else models
 
 
@@ -105,7 +103,7 @@ def fold_case(proto, lang) -> bytes:
     return model.SerializeToString(deterministic=True)
 
 
-def make_subwords(word2cnt, name, hp) -> bytes:
+def make_subwords(word2cnt, hp) -> bytes:
     """Make the sentencepiece model of a text: BPE (Sennrich et al. 2016), joint if of both sides.
 
     BPE never merges across a space, so the words and their counts are enough, while sentencepiece
@@ -114,7 +112,6 @@ def make_subwords(word2cnt, name, hp) -> bytes:
     If `hp.vocab_size` is 0, the length of the text decides how many characters and merges there
     are. Chinese or Japanese text may have thousands of characters. Those beyond `ALPHABET_SIZE` do
     not take the place of merges, without which each word of the other language would be spelled.
-    `name` is that of the text, for messages.
     """
     counts = Counter()  # of the characters
     for word, count in word2cnt.items():
@@ -140,21 +137,17 @@ def make_subwords(word2cnt, name, hp) -> bytes:
         if not hp.vocab_size:  # there are fewer different pairs to merge
             return train_sentencepiece(pieces, int(possible[1]), **more)
         raise InputError(
-            f"{name}: this text does not allow {hp.vocab_size} subwords. Use --vocab_size"
-            f" {possible[1]}, the nearest number, or --vocab_size 0"
+            f"vocab_size: the text does not allow {hp.vocab_size} subwords. Use --vocab_size"
+            f" {possible[1]}, the nearest number, or 0"
         ) from None
 
 
 def train_sentencepiece(word2cnt, vocab_size, fold_lang=None, **more) -> bytes:
-    """Train a sentencepiece model; `more` are options of its trainer.
-
-    Raises:
-      RuntimeError: the text does not allow so many subwords, or so few.
-    """
+    """Train a sentencepiece model; a size that the text does not allow is a RuntimeError."""
     model = io.BytesIO()
     names = [f"{kind}_piece" for kind in ("pad", "unk", "bos", "eos")]
-    # The model stores the name of the file of the rules, and the same text must give the same
-    # bytes. So the file always has this name, in a temporary folder that is the current one.
+    # The model stores this name of a file, and the same text must give the same bytes. So the
+    # temporary folder is the current one.
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         Path("rules.tsv").write_text(normalization_rules(fold_lang))
         sentencepiece.SentencePieceTrainer.train(

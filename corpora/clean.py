@@ -54,11 +54,7 @@ JAPANESE = ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "IDEOGRAPHIC")  # among
 
 @functools.cache
 def script_of(char) -> str:
-    """Return the script of a letter, which is the first word of its name; "" for other characters.
-
-    >>> script_of("ä"), script_of("я"), script_of("ト"), script_of("7")
-    ('LATIN', 'CYRILLIC', 'CJK', '')
-    """
+    """Return the script of a letter, the first word of its name, or "" for other characters."""
     script = unicodedata.name(char, "").partition(" ")[0] if char.isalpha() else ""
     return "CJK" if script in JAPANESE else script
 
@@ -89,9 +85,9 @@ def broken_rule(pair, profile, args, seen) -> str | None:
     """Return the name of the first rule that a pair breaks.
 
     Args:
-      profile: that of the text, as of `make_profile`.
-      args: the flags; `args.languages` are two or none, `args.against` is a set of `plain_forms`.
-      seen: set of the digests of the pairs before that break no rule; that of this pair is added.
+      profile: as of `make_profile`.
+      args: the flags; `args.against` is a set of `plain_forms`.
+      seen: the digests of the pairs before that break no rule; that of this pair is added.
     """
     ratio, scripts = profile
     sides = [side.strip() for side in pair]
@@ -126,7 +122,7 @@ def is_in_script(sentence, script) -> bool:
 
 @functools.cache
 def language_identifier():
-    """Load the model of py3langid, which is 97 languages and more in some megabytes."""
+    """Load the model of py3langid."""
     langid = import_optional("py3langid.langid")
     return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)
 
@@ -143,26 +139,6 @@ def is_in_language(sentence, language) -> bool:
 # The script --------------------------------------------------------------------
 
 
-def clean_text(paths, profile, args, files):
-    """Write the pairs of a text that break no rule into two files, or none.
-
-    Returns:
-      (Counter, dict): how many pairs break each rule, None for no rule; and for each rule the
-      number of the first pairs, counted from 1, with their text.
-    """
-    counts, examples, seen = Counter(), {rule: [] for rule in RULES}, set()
-    for block in read_pairs(paths):
-        for pair in zip(*block, strict=True):
-            rule = broken_rule(pair, profile, args, seen)
-            counts[rule] += 1
-            if not rule:
-                for file, sentence in zip(files, pair, strict=bool(files)):
-                    file.write(f"{sentence}\n")
-            elif len(examples[rule]) < NUM_EXAMPLES:
-                examples[rule].append((counts.total(), *pair))
-    return counts, examples
-
-
 def main(args):
     """Clean the text that the flags name, and print what each rule removes."""
     paths, languages = (args.source, args.target), args.languages
@@ -171,6 +147,7 @@ def main(args):
         raise InputError(f"--languages {','.join(languages)}: give two of {known}")
     against = split_paths(args.against) if args.against else []
     args.against = {form for path in against for form in plain_forms([*read_sentences(path)])}
+    counts, examples, seen = Counter(), {rule: [] for rule in RULES}, set()
     with contextlib.ExitStack() as stack:
         files = []
         for path in paths if args.output else ():
@@ -179,7 +156,15 @@ def main(args):
         profile = make_profile(paths)
         for note in shift_notes([paths]):
             print(note, file=sys.stderr)
-        counts, examples = clean_text(paths, profile, args, files)
+        for block in read_pairs(paths):
+            for pair in zip(*block, strict=True):
+                rule = broken_rule(pair, profile, args, seen)
+                counts[rule] += 1  # None: it stays
+                if not rule:
+                    for file, sentence in zip(files, pair, strict=bool(files)):
+                        file.write(f"{sentence}\n")
+                elif len(examples[rule]) < NUM_EXAMPLES:
+                    examples[rule].append((counts.total(), *pair))
     unused = ["language"] * (not languages) + ["overlap"] * (not args.against)
     for rule in [rule for rule in RULES if rule not in unused]:
         print(f"{rule}: {counts[rule]:,} pairs ({counts[rule] / counts.total():.2%})")

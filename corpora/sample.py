@@ -2,10 +2,8 @@
 
     python corpora/sample.py --output corpora/sample --train 20000 --dev 200 --test 1000
 
-The sentences have gender, case and agreement, separable verbs, modals, negation, questions,
-relative and subordinate clauses, and inversion after an adverb. Each German sentence has one
-translation. The same seed gives the same bytes, and a larger --train only adds pairs at the end. No
-development or test sentence, German or English, is in the training text.
+Each German sentence has one translation. The same seed gives the same bytes, and a larger --train
+only adds pairs at the end. No development or test sentence is in the training text.
 """
 
 import contextlib
@@ -32,7 +30,7 @@ SIGNATURE = "corpora/sample.py"  # in the first lines of every file that this sc
 
 
 def read_words(path) -> dict[str, dict[str, list]]:
-    """Read the tables in sample.tsv: lists of entries, each a list of words, by table and key."""
+    """Read the lists of entries in sample.tsv, each a list of words, by table and key."""
     tables = {}
     for line in path.read_text("utf-8").splitlines():
         if not line.startswith("#"):
@@ -224,8 +222,7 @@ def join(parts) -> str:
 class Clause:
     """A subject, a verb, its objects and adverbs, which can be put in several orders.
 
-    German orders: `second` (the verb after the subject, in second position), `first` (before the
-    subject), `last` (at the end). English orders: `plain` and `question`.
+    German orders: the verb is `first`, `second` or `last`. English orders: `plain`, `question`.
     """
 
     def __init__(self, rng, verb, subject, tenses=("present", "past", "future", "modal")):
@@ -512,10 +509,7 @@ def xml_lines(pairs):
 
 
 def main(args):
-    """Write the six files into the folder `output`, which get their names when all are complete.
-
-    Training pairs are written as they are drawn. Memory holds eight bytes per pair.
-    """
+    """Write the six files, which get their names when all are complete, as the pairs are drawn."""
     pairs = sentence_pairs(args.seed)
     tests = list(itertools.islice(pairs, args.test))
     devs = list(itertools.islice(pairs, args.dev))
@@ -545,15 +539,10 @@ def main(args):
 def parse_args():
     """Parse the command line."""
     parser = Parser(description=__doc__.splitlines()[0])
-    help_text = "folder to write to (default: corpora)"
-    parser.add_argument("--output", type=expand_path, default="corpora", help=help_text)
-    for name, default, help_text in (
-        ("train", 20_000, "training pairs"),
-        ("dev", 200, "pairs of the development set"),
-        ("test", 1_000, "pairs of the test set"),
-        ("seed", 0, "seed of the random sentences"),
-    ):
-        parser.add_argument(f"--{name}", type=int, default=default, help=help_text)
+    parser.add_argument("--output", type=expand_path, default="corpora", help="folder (corpora)")
+    for name, default in dict(train=20_000, dev=200, test=1_000).items():
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"pairs ({default})")
+    parser.add_argument("--seed", type=int, default=0, help="of the random sentences (0)")
     args = parser.parse_args()
     if min(args.train, args.dev, args.test) < 1:
         parser.error("--train, --dev and --test must be at least 1")

@@ -37,8 +37,7 @@ def digest(text, seed=b"") -> int:
 def connect(pairs) -> list[int]:
     """Return a number for each pair, equal for pairs that share a source or a target.
 
-    Pairs that share none directly are also connected by others between them. Source and target of
-    a pair are numbers of 0 or more.
+    Others between them may connect them, too. Source and target are numbers of 0 or more.
 
     >>> one, other, third, *rest = connect([(7, 1), (7, 2), (8, 2), (9, 3), (3, 4)])
     >>> one == other == third, len({one, *rest})
@@ -57,11 +56,11 @@ def connect(pairs) -> list[int]:
 
 
 def assign(groups, order, sizes) -> dict:
-    """Return the part of each group, a dict.
+    """Return the part of each group: groups come in the order of their smallest number.
 
     Args:
-      groups: the number of its group for each pair, as `connect` returns it.
-      order: a random number for each pair; groups come in the order of their smallest one.
+      groups: the group of each pair, as `connect` returns it.
+      order: a random number for each pair.
       sizes: a dict, the pairs of the development and the test set.
     """
     smallest, counts, left = {}, Counter(groups), {**sizes}
@@ -84,20 +83,15 @@ def assign(groups, order, sizes) -> dict:
     return parts
 
 
-def make_paths(paths, folder) -> dict:
-    """Return the paths of both sides of each part; their suffixes are those of the text."""
+def main(args):
+    """Split the text that the flags name, and print where its pairs went."""
+    paths = args.source, args.target
     suffixes = [Path(path.removesuffix(".gz")).suffix for path in paths]
     if suffixes[0] == suffixes[1]:
         raise InputError(
             f"{paths[0]} and {paths[1]}: the names end alike. Rename them, as my.de and my.en"
         )
-    return {part: [Path(folder) / f"{part}{suffix}" for suffix in suffixes] for part in PARTS}
-
-
-def main(args):
-    """Split the text that the flags name, and print where its pairs went."""
-    paths = args.source, args.target
-    outputs = make_paths(paths, args.output)
+    outputs = {part: [Path(args.output) / f"{part}{end}" for end in suffixes] for part in PARTS}
     seed = (args.seed % 2 ** (8 * SEED_BYTES)).to_bytes(SEED_BYTES, "little")
     pairs = [pair for block in read_pairs(paths) for pair in zip(*block, strict=True)]
     pairs = [pair for pair in pairs if all(map(str.strip, pair))]
@@ -105,8 +99,8 @@ def main(args):
     if len(pairs) < 2 * wanted:
         raise InputError(
             f"{args.source}: has {len(pairs):,} pairs with text on both sides, too few for"
-            f" {wanted:,} pairs of development and test, and at least as many for training. Use"
-            f" smaller sizes, for example --dev {len(pairs) // 20} --test {len(pairs) // 20}"
+            f" {wanted:,} pairs of development and test, and as many for training. Lower --dev and"
+            " --test"
         )
     # Pairs share a side if its plain form is the same. Their order depends on nothing but the seed.
     sides = [map(digest, plain_forms(side)) for side in zip(*pairs, strict=True)]

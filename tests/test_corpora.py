@@ -157,7 +157,7 @@ def test_what_the_tools_refuse(run, tmp_path):
         ("split", [*paths, *old, *SIZES], FileExistsError, "test.en"),
         ("clean", [*paths, *old], FileExistsError, "my.en"),
         ("clean", [paths[0], paths[0], *new], FileExistsError, "my.de"),
-        ("split", [*paths, *new], InputError, "too few for 2,000 pairs of development and test"),
+        ("split", [*paths, *new], InputError, "too few for 2,000 pairs of dev"),
         ("split", [same, paths[1], *new, *SIZES], InputError, "only 0 of 30 pairs could be put in"),
         ("split", [same, paths[0], *new, *SIZES], InputError, "the names end alike. Rename them"),
         ("clean", [paths[0], short, *new], InputError, f"my.de: .* but {short} has 1 "),

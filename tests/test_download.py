@@ -95,7 +95,7 @@ def test_the_files_are_the_texts_and_nothing_is_downloaded_twice(
     output = tmp_path / "out"
     fetch(corpus, output)
     licence, *paths = (printed := capsys.readouterr()).out.splitlines()
-    assert licence == f"Licence of {corpus}: terms of {corpus}" and "gz: 100%" in printed.err
+    assert licence == f"Licence of {corpus}: terms of {corpus}" and "100%" in printed.err
     assert paths == [str(output / name) for name in expected]
     shutil.rmtree(served)
     (output / min(expected)).unlink()

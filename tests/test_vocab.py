@@ -105,7 +105,7 @@ def test_without_a_flag_training_takes_the_size_from_the_file(flags):
 
 def make_processor(word2cnt):
     """Make the sentencepiece model of some words, and return its processor."""
-    proto = prepro.make_subwords(word2cnt, "a", make_hparams(dict(recipe="tiny")))
+    proto = prepro.make_subwords(word2cnt, make_hparams(dict(recipe="tiny")))
     return sentencepiece.SentencePieceProcessor(model_proto=proto)
 
 

@@ -14,8 +14,7 @@ SPECIALS = ("<PAD>", "<UNK>", "<S>", "</S>")
 class RaggedIds:
     """Sequences of token ids of any length: the NumPy twin of tf.RaggedTensor.
 
-    It reads rows without the cost of a TensorFlow op. Both arrays may be files that are mapped into
-    memory: processes then share what they read of them.
+    Both arrays may be files that are mapped into memory, which processes share.
     """
 
     ids: np.ndarray  # (sum of all lengths,) uint16, or int32 if an id does not fit
@@ -61,8 +60,6 @@ class RaggedIds:
 
         >>> RaggedIds.from_lists([[5, 3], [3]]).pad().tolist()
         [[5, 3], [3, 0]]
-        >>> RaggedIds.from_lists([[], []]).pad().tolist()
-        [[], []]
         """
         rows = np.arange(len(self)) if rows is None else rows
         starts, ends = self.splits[:-1][rows], self.splits[1:][rows]

@@ -53,10 +53,9 @@ CONVERT = "Make lines in UTF-8 of the file with `python corpora/convert.py`"
 
 
 def normalize(text) -> str:
-    """Bring text to the one form in which it is encoded, returned and scored.
+    """Remove invisible characters and compose the rest (NFC): text that looks equal is equal.
 
-    It removes invisible characters, and composes the rest (Unicode's NFC), so that text that looks
-    equal is equal. Normalizing twice gives the same as once.
+    All text is encoded, returned and scored in this form. Normalizing twice changes nothing.
 
     >>> normalize("Stra\\u00ADße") == "Straße", normalize("u\\u0308ber") == "über"
     (True, True)
@@ -76,20 +75,12 @@ def normalize_lines(lines) -> list[str]:
 
 
 def clean(line) -> str:
-    """Remove every character that is not white space, a Latin letter or an apostrophe.
-
-    >>> clean("She isn't 26 -- she's naïve.")
-    "She isn't   she's naïve"
-    """
+    """Remove every character that is not white space, a Latin letter or an apostrophe."""
     return regex.sub(r"[^\s\p{Latin}']", "", line)
 
 
 def language_code(name) -> str:
-    """Return the code of a language without that of a country.
-
-    >>> language_code("pt-BR"), language_code("zh_TW")
-    ('pt', 'zh')
-    """
+    """Return the code of a language without that of a country, as in pt-BR or zh_TW."""
     return regex.split("[-_]", str(name).lower())[0]
 
 
@@ -141,11 +132,7 @@ def decode_utf8(name, file):
 
 
 def blocks(lines, size=None):
-    """Yield lists of `size` lines, by default `BLOCK_LINES`; the last list has the rest.
-
-    >>> [len(block) for block in blocks("x" * 25_000)]
-    [10000, 10000, 5000]
-    """
+    """Yield lists of `size` lines, by default `BLOCK_LINES`; the last list has the rest."""
     lines = iter(lines)
     while block := list(itertools.islice(lines, size or BLOCK_LINES)):
         yield block
@@ -206,11 +193,7 @@ def read_pairs(paths):
 
 
 def read_eval_set(hp, part="test"):
-    """Read the test set, or the development set if `part` is "dev".
-
-    Returns:
-      (list, list of list): the sources, and the references of each file; all are normalized.
-    """
+    """Read the normalized sources and, of each file, references of a test or development set."""
     source, target = (getattr(hp, f"{side}_{part}") for side in ("source", "target"))
     paths = [source, *split_paths(target)]
     sides = [normalize_lines([*read_sentences(path)]) for path in paths]

@@ -15,11 +15,7 @@ IGNORED = regex.compile(r"[[\p{P}\p{Z}\p{Sk}\p{C}]--[\n]]+", regex.VERSION1)
 
 
 def plain_forms(lines) -> list[str]:
-    """Return each line without case, punctuation and spaces, or only stripped if that is all.
-
-    >>> plain_forms(["It's  8.15.", "its 815", " ... "])
-    ['its815', 'its815', '...']
-    """
+    """Return each line without case, punctuation and spaces, or only stripped if that is all."""
     if not lines:
         return []
     forms = IGNORED.sub("", normalize("\n".join(lines)).casefold()).split("\n")

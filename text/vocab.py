@@ -48,7 +48,7 @@ class Vocab:
             raise InputError(f"{path}: {error.strerror.lower()}. {REMEDY}") from None
 
     def check_flags(self, hp, given):
-        """Raise InputError if prepro.py had other flags, as `given`, when it wrote the file."""
+        """Raise InputError if prepro.py had other flags than `given` when it wrote the file."""
 
     def clean(self, sentences) -> list[str]:
         """Remove from normalized sentences what has no token."""
@@ -79,9 +79,7 @@ def truncate_at_eos(ids):
 class WordVocab(Vocab):
     """The word vocabulary of one language, as in the 2017 code.
 
-    Attributes:
-      word2cnt: all words of the file and their counts.
-      word2idx, idx2word: those with a count of at least `min_cnt`; others become `<UNK>`.
+    `word2cnt` has all words of the file, `word2idx` and `idx2word` those that are no `<UNK>`.
     """
 
     token_name = "words"
@@ -93,7 +91,16 @@ class WordVocab(Vocab):
 
     def __init__(self, path, min_cnt):
         super().__init__(path)
-        self.word2cnt = parse_counts(path, self.content)
+        try:
+            lines = self.content.decode().removesuffix("\n").split("\n")
+            self.word2cnt = {word: int(count) for word, count in (x.split("\t") for x in lines)}
+        except ValueError:
+            lines, self.word2cnt = [], {}
+        if tuple(self.word2cnt)[:4] != SPECIALS or len(self.word2cnt) < len(lines):
+            raise InputError(
+                f"{path}: not a vocabulary, which has a word, a tab and a count on each line, and"
+                f" first {' '.join(SPECIALS)}. {REMEDY}"
+            )
         words = [word for word, count in self.word2cnt.items() if count >= min_cnt]
         self.word2idx = {word: i for i, word in enumerate(words)}
         self.idx2word = dict(enumerate(words))
@@ -122,21 +129,6 @@ class WordVocab(Vocab):
     def decode(self, ids) -> str:
         """As in `Vocab`."""
         return normalize(" ".join(map(self.id_to_token, truncate_at_eos(ids))))
-
-
-def parse_counts(path, content) -> dict[str, int]:
-    """Parse the words and their counts of a word vocabulary, bytes, in the order of the file."""
-    try:
-        rows = [line.split("\t") for line in content.decode().removesuffix("\n").split("\n")]
-        counts = {word: int(count) for word, count in rows}
-    except ValueError:
-        rows, counts = [], {}
-    if tuple(counts)[:4] != SPECIALS or len(counts) < len(rows):
-        raise InputError(
-            f"{path}: not a vocabulary, which has a word, a tab and a count on each line, and first"
-            f" {' '.join(SPECIALS)}. {REMEDY}"
-        )
-    return counts
 
 
 # Subwords ----------------------------------------------------------------------
@@ -191,12 +183,7 @@ class SubwordVocab(Vocab):
         return self.processor.get_piece_size()
 
     def encode(self, sentences, dropout=0.0, seed=0) -> list[list[int]]:
-        """As in `Vocab`.
-
-        Args:
-          dropout: BPE-dropout (Provilkov et al. 2020), the probability of skipping a merge.
-          seed: with the sentences, it decides which merges are skipped.
-        """
+        """As in `Vocab`. BPE-dropout (Provilkov et al. 2020) is the share of merges to skip."""
         if not dropout:  # in threads, one per core
             return self.processor.encode([*sentences], add_eos=True)
         # sentencepiece has one generator per thread and seeds it at the first draw. Only in a
@@ -241,11 +228,7 @@ TOKENIZERS = dict(words=WordVocab, bpe=SubwordVocab)
 
 
 def load_vocabs(folder, hp):
-    """Load the `Vocab` of source and that of target from a folder; a joint one is one object.
-
-    Those of a trained model are in its `logdir`: prepro.py may have written others to
-    `preprocessed` in the meantime.
-    """
+    """Load the `Vocab` of source and that of target from a folder; a joint one is one object."""
     kind = TOKENIZERS[hp.tokenizer]
     more = [hp.min_cnt] if kind is WordVocab else []
     vocabs = [kind(path, *more) for path in kind.paths(folder, hp)]
