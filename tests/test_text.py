@@ -193,7 +193,7 @@ EQUAL_TEXTS = {
 
 @pytest.mark.parametrize("texts", EQUAL_TEXTS.values(), ids=EQUAL_TEXTS)
 def test_text_that_looks_equal_is_equal(texts):
-    assert {*map(text.normalize, texts)} == {text.normalize(texts[0])}
+    assert text.normalize(texts[0]) == text.normalize(texts[1])
 
 
 def test_what_can_be_seen_stays():
