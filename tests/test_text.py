@@ -36,6 +36,7 @@ def test_only_a_line_feed_ends_a_line(tmp_path, pack):
 SENTENCES = [
     *("<b>Öffnet</b> die Datei", '<a href="%s">ヘルプ</a>', "<3", "<url>", "<p>幫手</p>", ""),
     *("Preab ar an <br>", "R&D &amp; mehr", "a <seg> of a talk", "<segment>", " ein\u2028x "),
+    *("<de> Ein Hund", "<num>"),
 ]
 TAGS = [
     *("<doc docid='1' genre=\"a = b\">", "  </doc> ", "<p>", "<P>", "</hl>", "<!-- a -->"),

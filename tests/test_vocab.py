@@ -326,19 +326,6 @@ def test_symbols_that_cannot_be_are_refused(flags, tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-def test_symbols_may_begin_with_a_tag(tmp_path):
-    """Such lines are sentences: "<de> Ein Hund", and a line that is only "<num>"."""
-    pairs = [*sample_pairs(90), ("<num>", "<num>")]
-    pairs = [(f"<de> {source}", target) for source, target in pairs]
-    flags = write_corpus(tmp_path, pairs)
-    flags |= dict(recipe="tiny", symbols="<de>,<num>", byte_fallback=True)
-    run_main(prepro, flags)
-    vocab, _ = vocabs = vocabs_of(flags)
-    assert len(load_train_data(make_hparams(flags), vocabs).X) == len(pairs)
-    ids = {*vocab.encode([pairs[-1][0]])[0]}
-    assert {vocab.processor.piece_to_id(symbol) for symbol in ("<de>", "<num>")} <= ids
-
-
 def test_rare_characters_can_be_spelled(tmp_path):
     """Each of 300 characters occurs once, so they would need more subwords than there are."""
     rare = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
