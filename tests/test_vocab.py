@@ -327,10 +327,10 @@ def test_symbols_that_cannot_be_are_refused(flags, tmp_path):
 
 
 def test_rare_characters_can_be_spelled(tmp_path):
-    """Each of 300 characters occurs once, so they would need more subwords than there are."""
+    """Each of 300 characters occurs twice, so they would need more subwords than there are."""
     rare = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
     pairs = [(f"{char} {'好人' * 30}", "good people") for char in rare]
-    flags = write_corpus(tmp_path, pairs) | dict(recipe="tiny", vocab_size=290)
+    flags = write_corpus(tmp_path, pairs * 2) | dict(recipe="tiny", vocab_size=290)
     with pytest.raises(InputError, match="does not allow 290 subwords"):
         run_main(prepro, flags)
     for size in (290, 0):  # none of the 300 is a subword
