@@ -207,10 +207,13 @@ def test_only_the_pairs_and_the_seed_decide(run, tmp_path):
 
 def test_the_split_is_the_same_on_every_machine(run, tmp_path):
     pairs = [(f"Satz {i}", f"Sentence {i}") for i in range(40)]
-    words = ["--dev", "3", "--test", "3", "--output", tmp_path / "out"]
+    pairs += [(f"Satz {i}", f"Other {i}") for i in range(12)]
+    words = ["--dev", "7", "--test", "7", "--output", tmp_path / "out"]
     run("split", *write_pairs(tmp_path, pairs), *words)
     parts = read_parts(tmp_path / "out")
-    for part, numbers in dict(dev=(1, 11, 38), test=(18, 30, 33)).items():
+    for part, numbers in dict(
+        dev=(1, 8, 23, 35, 38, 41, 48), test=(6, 11, 18, 30, 33, 46, 51)
+    ).items():
         assert parts[part] == [pairs[number] for number in numbers]
 
 
@@ -219,7 +222,7 @@ def test_a_long_chain_of_pairs_is_one_group(run, tmp_path):
     numbers = range(100_000)  # in linear time
     pairs = [(number // 2, (number + 1) // 2) for number in numbers]
     assert len({*split.connect(pairs)}) == 1
-    assert split.connect([]) == []
+    assert split.connect([]) == [] and len({*split.connect([(9, 3), (3, 4)])}) == 2
 
 
 # Clean -------------------------------------------------------------------------
@@ -318,7 +321,8 @@ def test_prepro_prints_a_line_for_each_set_that_the_command_names(tmp_path, caps
         ("Nein", "?"),
         ("", ""),
     ]
-    flags = write_corpus(tmp_path, pairs[:60], test) | dict(recipe="tiny", vocab_size=120)
+    train = [*pairs[:60], ("", "Empty."), ("Leer.", "")]
+    flags = write_corpus(tmp_path, train, test) | dict(recipe="tiny", vocab_size=120)
     dev = write_corpus(tmp_path / "dev", [("Dev", "Dev")])
     flags |= dict(source_dev=dev["source_train"], target_dev=dev["target_train"])
     more = "are in the training text, but for case and punctuation"
