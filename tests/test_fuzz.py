@@ -25,7 +25,7 @@ from hparams import ARCHITECTURES, ATTENTION_SCORES, POSITIONS, RECIPES, make_hp
 from model.transformer import make_model
 from support.errors import InputError
 from text.ids import EOS, SPECIALS, UNK
-from text.lines import clean, read_lines
+from text.lines import clean, normalize, read_lines
 from text.vocab import WordVocab
 from training.optimizer import FusedAdam
 from training.step import make_train_step
@@ -149,7 +149,10 @@ def words(tmp_path_factory):
 # A TensorFlow string cannot hold surrogates.
 LINES = st.lists(
     st.text(
-        st.one_of(st.sampled_from("aéß' \u0085\u00a0\u2028\x1c\x00"), st.characters(codec="utf-8")),
+        st.one_of(
+            st.sampled_from("aéß'م \u0085\u00a0\u2028\x1c\x00\u200c\u200d\xad"),
+            st.characters(codec="utf-8"),
+        ),
         max_size=20,
     ),
     min_size=1,
@@ -162,6 +165,8 @@ def test_tokens_are_the_same_within_tensorflow(words, subwords, lines, kind):
     vocab, ops = words if kind == "words" else (subwords, SubwordOps(subwords, subwords))
     expected = vocab.encode(vocab.prepare([line.replace("\n", " ") for line in lines]))
     assert ops.encode(tf.constant(lines)).to_list() == expected
+    normal = [text.decode() for text in ops.normalize(tf.constant(lines)).numpy()]
+    assert normal == [*map(normalize, lines)]
     ids = tf.ragged.constant([ids[:-1] for ids in expected], tf.int32, ragged_rank=1)
     texts = [text.decode() for text in ops.decode(ids).numpy()]
     assert texts == [vocab.decode(np.array(ids)) for ids in expected]
