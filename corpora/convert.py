@@ -122,11 +122,7 @@ def read_units(path, encoding):
 
 
 def pick(unit, sides) -> list[str]:
-    """Return the texts of the sides in a unit, or an empty list if it lacks one.
-
-    >>> pick([("de-at", "a"), ("en", "b"), ("en", "c")], ["de", "en", "en", "en"])
-    ['a', 'b', 'c', 'b']
-    """
+    """Return the texts of the sides in a unit, or an empty list if it lacks one."""
     texts = []
     for i, side in enumerate(sides):
         found = [text for name, text in unit if f"{name}-".startswith(f"{side}-")]
