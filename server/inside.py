@@ -125,9 +125,8 @@ class InsideView:
         rows = x_tokens if kind == "encoder" else y_tokens
         columns = [SPECIALS[BOS], *y_tokens[:-1]] if kind == "decoder" else x_tokens
         weights = rounded(weights[: len(rows), : len(columns)], 3)
-        block = block or kinds[kind]["blocks"]
-        chosen = dict(kind=kind, block=block, head=head)
-        return answer | chosen | dict(weights=weights, rows=rows, columns=columns)
+        answer |= dict(kind=kind, block=block or kinds[kind]["blocks"], head=head)
+        return answer | dict(weights=weights, rows=rows, columns=columns)
 
     def steps(self, text, prefix="", translation=0, **_) -> dict:
         """Return for each step of the translation the most likely next tokens."""
@@ -138,14 +137,10 @@ class InsideView:
         highest, ids = tf.math.top_k(probabilities, min(TOP_TOKENS, logits.shape[-1]))
         own = tf.gather(probabilities, y, batch_dims=1)  # (T_y,)
         rows = zip(self.tokens(1, y), rounded(own), ids.numpy(), rounded(highest), strict=True)
-        steps = [
-            dict(
-                token=token,
-                probability=value,
-                best=[*zip(self.tokens(1, row), values, strict=True)],
-            )
-            for token, value, row, values in rows
-        ]
+        steps = []
+        for token, probability, ids, values in rows:
+            likely = [*zip(self.tokens(1, ids), values, strict=True)]
+            steps.append(dict(token=token, probability=probability, best=likely))
         return dict(steps=steps, note="")
 
     def beam(self, text, prefix="", **_) -> dict:

@@ -20,7 +20,7 @@ from model.transformer import make_model
 from support.errors import InputError
 from translation import inference
 from translation.ensemble import Ensemble
-from translation.inference import LoadedModel, make_search
+from translation.inference import LoadedModel
 from translation.score import Scorer
 from translation.translator import Translator
 
@@ -59,37 +59,6 @@ def test_models_of_different_kinds_decode_token_by_token_as_at_once():
     )
     np.testing.assert_allclose(token_by_token(ensemble, x, y), together, atol=1e-4)
     assert len(ensemble.variables) == sum(len(model.variables) for model in models)
-
-
-@slow
-@pytest.mark.parametrize("beam", [1, 4])
-def test_an_ensemble_of_one_model_is_the_model(eager, beam):
-    (model,), x = small_models(TRANSFORMER), random_ids(5, 6)
-    expected, got = (
-        make_search(own, make_hparams(TRANSFORMER), beam, nbest=beam)(x)
-        for own in (model, Ensemble([model, model]))
-    )
-    np.testing.assert_array_equal(got[0], expected[0])
-    np.testing.assert_allclose(got[1], expected[1], atol=1e-5)
-
-
-@slow
-def test_beam_search_finds_better_translations_than_each_model_alone():
-    """By the log-probability of both together."""
-    models = small_models(TRANSFORMER, OTHERS[0])
-    ensemble, x = Ensemble(models), random_ids(9, 6)
-    for variable in ensemble.variables:
-        if variable.trainable:
-            variable.assign(3 * variable)  # untrained models find all tokens equally likely
-    hp = make_hparams(TRANSFORMER | dict(alpha=0.0))
-
-    def score(translator):
-        preds, _ = make_search(translator, hp, 8)(x)
-        preds = preds[:, 0].numpy()
-        logp = np.take_along_axis(np.array(ensemble(x, preds)), preds[..., None], axis=2)[..., 0]
-        return np.where(preds > 0, logp, 0.0).sum()
-
-    assert score(ensemble) > max(map(score, models)) + 5
 
 
 @pytest.fixture(scope="module")

@@ -164,12 +164,6 @@ def test_a_prefix_is_continued_as_exhaustive_search_would(seed):
         np.testing.assert_allclose(real, [score for score, _ in expected], atol=1e-5)
 
 
-def test_a_prefix_as_long_as_the_sentence_may_be(eager):
-    step, _ = table_step(0, 2, 4)
-    preds, _ = search(step, 2, 3, [2, 4], paper_penalty(0.6), prefixes=[[4, 1, 2], [STOP, 0, 0]])
-    assert [tokens(row) for row in preds[:, 0]] == [(4, 1), (STOP,)]
-
-
 def test_one_hypothesis_without_a_penalty_is_greedy(eager):
     N, T = 6, 4
     step, _ = table_step(7, N, T)
@@ -221,12 +215,6 @@ def test_the_most_likely_tokens(V, count):
     )
 
 
-def test_a_wider_beam_scores_no_worse_in_sum(eager):
-    step, _ = table_step(1, 40, 4)
-    sums = [search(step, 40, beam, [4] * 40, paper_penalty(0.6))[1].sum() for beam in (1, 4, 64)]
-    assert sums[0] < sums[1] <= sums[2]
-
-
 def constant_step(logits, calls):
     """Make a step function that always returns the same logits (V,)."""
 
@@ -235,14 +223,6 @@ def constant_step(logits, calls):
         return tf.tile(tf.constant([logits]), [tf.size(ids), 1]), state
 
     return step
-
-
-def test_padding_is_never_chosen_and_follows_eos(eager):
-    step = constant_step([9.0, 0.5, 0.0, 1.0, 0.2], [])
-    preds, _ = search(step, 1, 2, [5], paper_penalty(0.6), 2)
-    for row in preds[0]:
-        ids = tokens(row)
-        assert row[: len(ids)].all() and (STOP not in ids[:-1])
 
 
 def test_beam_search_stops_when_no_live_hypothesis_can_win(eager):

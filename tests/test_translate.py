@@ -12,7 +12,7 @@ import pytest
 
 import eval
 import translate
-from conftest import sample_pairs, slow
+from conftest import slow
 from helpers import (
     ODD_LINES,
     read_test_sentences,
@@ -214,34 +214,6 @@ def test_a_picture_of_the_attention(tiny, tmp_path, no_search, monkeypatch, caps
 
 
 # Slow ----------------------------------------------------------------------
-
-
-@slow
-@pytest.mark.parametrize("recipe", ["tiny", "legacy", "rnn"])
-def test_translations_continue_the_words_of_a_file(trained, tmp_path, recipe):
-    lines = [*(source for source, _ in sample_pairs(20, seed=1)), ""]
-    plain = translated(trained(recipe), tmp_path, lines, beam=1)
-    # Prefixes of no word, of one word, of two words.
-    own = [" ".join(line.split()[: i % 3]) for i, line in enumerate(plain)]
-    for prefixes in (own, ["The dog", "", "They"] * 7, ["The 猫"] + [""] * 20):
-        path = write_lines(tmp_path / "prefixes", prefixes)
-        got = translated(trained(recipe), tmp_path, lines, beam=1, prefix=path)
-        assert len(got) == 21 and got[20] == ""  # an empty line stays empty
-        if prefixes is own and recipe == "legacy":  # subwords may be cut in another way
-            assert got == plain
-        for text, prefix, line in zip(got[:20], prefixes, plain, strict=False):
-            assert text.startswith(prefix)
-            assert prefix or text == line
-
-
-@slow
-def test_random_translations(tiny, tmp_path):
-    lines = read_test_sentences(tiny["source_test"])
-    one, again, other = (
-        translated(tiny, tmp_path, lines, beam=1, temperature=1.0, **more)
-        for more in ({}, {}, dict(seed=1))
-    )
-    assert one == again != other
 
 
 @slow

@@ -44,13 +44,10 @@ class AttentionMaps(NamedTuple):
 
 
 def attention_maps(model, x, y) -> AttentionMaps:
-    """Compute the attention weights of a model that reads x and predicts y.
+    """Compute the attention weights of a model that reads x (N, T_x) and predicts y (N, T_y).
 
     A recurrent model has only `cross`, with one block and one head; without attention, no block.
-
-    Args:
-      model: of an `Ensemble`, the first model.
-      x, y: ids of sources and of their translations, (N, T_x) and (N, T_y) int32.
+    Those of an `Ensemble` are those of its first model.
     """
     if isinstance(model, Ensemble):
         model = model.models[0]
@@ -173,15 +170,12 @@ def readable_token(token) -> str:
 
 
 def plot_heads(heads, x_labels, y_labels, x_title="source", y_title="translation"):
-    """Plot an attention map per head. Negative weights are red.
+    """Plot an attention map per head as a matplotlib Figure. Negative weights are red.
 
     Args:
       heads: (h, T_q, T_k).
-      x_labels, y_labels: lists of T_k and T_q tokens, str.
-      x_title, y_title: what the keys and the queries are.
-
-    Returns:
-      matplotlib.figure.Figure
+      x_labels, y_labels: the keys and the queries, lists of T_k and T_q tokens.
+      x_title, y_title: what they are.
     """
     import matplotlib as mpl  # takes a third of a second
     from matplotlib.figure import Figure

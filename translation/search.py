@@ -57,9 +57,7 @@ def greedy(step, state, memory, first_ids, max_lengths, eos=-1):
     """Choose the most likely next token until every sentence has ended.
 
     Args:
-      step: step function; K is 1.
-      state: the first state of `step`.
-      memory: the memory of `step`.
+      step, state, memory: a step function with K = 1, its first state, and its memory.
       first_ids: (N,) int32, the tokens before the first ones.
       max_lengths: (N,) int32 or an int, tokens per sentence, `eos` included.
       eos: the id that ends a sentence; all later ids are 0. -1 to continue until `max_lengths`,
@@ -215,7 +213,7 @@ def prefix_step(step):
         forced = prefixes[:, :1]  # (N * K, 1), 0 after the prefix
         # `==` would lose the static shape.
         is_forced = tf.equal(tf.range(tf.shape(logits)[1]), forced)  # (N * K, V)
-        only_forced = tf.where(is_forced, 0.0, -INF)
+        only_forced = tf.math.log(tf.cast(is_forced, tf.float32))
         logits = tf.where(tf.equal(forced, 0), logits, only_forced)
         return logits, (inner_state, prefixes[:, 1:])
 

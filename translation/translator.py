@@ -144,11 +144,7 @@ class Translator:
         return found
 
     def put_back(self, taken, translations) -> list[Translation]:
-        """Put parts back into the translations of the sentences from which they were taken.
-
-        Args:
-          taken: list of `Taken`, one for each translation.
-        """
+        """Put parts back into the translations of the sentences from which they were `Taken`."""
         loaded, (source, target) = self.loaded, self.loaded.vocabs
         pairs = [
             (translation.ids, best.ids)
