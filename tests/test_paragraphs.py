@@ -175,6 +175,11 @@ def test_the_symbol_of_a_target_language_counts_for_all_sentences():
     parts = splitter(vocab=Symbols, max_tokens=30)(f">>fr<< {'eins, zwei ' * 90}").inputs
     assert len(parts) > 20
     assert all(part.startswith(">>fr<< ") and len(part) < 30 + 7 for part in parts)
+    # The symbol may have two tokens.
+    lengths = [
+        len(splitter(vocab=Symbols, max_tokens=30)(f">>fr<< A.\n{n * 'x'}")[0]) for n in (27, 28)
+    ]
+    assert lengths == [2, 3]
 
 
 # Any input ------------------------------------------------------------------------

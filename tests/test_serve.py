@@ -56,9 +56,9 @@ def answers_to(app, *requests):
 def translate_twice(sentence):
     """Translate as a model does, but into capitals and into small letters.
 
-    A sentence with `cut` in it has a translation that is cut.
+    A sentence with `one` in it has one translation, and one with `cut` has one that is cut.
     """
-    texts = [sentence.upper(), sentence.lower()] if sentence else [""]
+    texts = [sentence.upper()] if "one" in sentence else [sentence.upper(), sentence.lower()]
     found = [Hypothesis(text, [], 0.0, at_limit="cut" in sentence) for text in texts]
     return Translation(sentence, [], found, truncated=False)
 
@@ -105,7 +105,7 @@ def page_answer(*texts, truncated=False, **more):
 RUNS = LANGUAGES | dict(q="Er läuft")
 RAN = dict(translatedText="ER LÄUFT")
 DETECTED = dict(language="de", confidence=0)
-LINE_BREAKS = RUNS | dict(q="A\r\nb", alternatives=9)
+LINE_BREAKS = RUNS | dict(q="A\r\none", alternatives=9)
 HTML_TEXT = RUNS | dict(q="<p>Er <!-- x -->", format="HTML", alternatives=1)
 LOOK = dict(text="a b", prefix="c", kind="cross", block=3, head=4)
 NO_LOOK = dict(text="a", prefix="", translation=0, kind="", block=0, head=0)
@@ -132,7 +132,7 @@ SENTENCES = [
         (
             "translate",
             dict(json=LINE_BREAKS),
-            dict(translatedText="A\r\nB", alternatives=["a\r\nb"]),
+            dict(translatedText="A\r\nONE", alternatives=["a\r\nONE"]),
         ),
         (
             "translate",

@@ -150,20 +150,22 @@ def test_each_sentence_is_read_with_its_symbol_and_the_first_one_with_the_prefix
 def test_several_translations_of_a_line(tiny, tmp_path, monkeypatch, capsys):
     """Each continues a prefix. Numbers and prefixes continue in the next batch."""
     monkeypatch.setattr("translate.MAX_BATCH_LINES", 2)
-    prefixes = ["The", "", "They 猫\u200b ", ""]  # an unknown character stays
-    lines = ["Der Hund schläft", "Die Frau singt", "Die Katze läuft", ""]
+    prefixes = ["The", "", "They 猫\u200b ", "The dog " * 30, ""]  # an unknown character stays
+    lines = ["Der Hund schläft", "Die Frau singt", "Die Katze läuft", "Hund", ""]
     prefix = write_lines(tmp_path / "prefix", prefixes)
     found = translated(tiny, tmp_path, lines, beam=4, nbest=3, prefix=prefix)
-    assert "\r4 lines [" in capsys.readouterr().err
+    assert "\r5 lines [" in capsys.readouterr().err
     rows = [line.split(" ||| ") for line in found]
-    assert [row[0] for row in rows] == [*"000111222", "3"]
+    assert [row[0] for row in rows] == [*"00011122234"]
     for line in range(3):
         hypotheses = rows[3 * line : 3 * line + 3]
         scores = [float(score) for _, _, score in hypotheses]
         assert scores == sorted(scores, reverse=True) and scores[0] < 0
         texts = [text for _, text, _ in hypotheses]
         assert len({*texts}) == 3
-        assert all(text.startswith(prefixes[line].strip(" \u200b")) for text in texts)
+        begun = prefixes[line].strip(" \u200b")
+        assert all(text.startswith(begun) for text in texts)
+        assert not begun or not any(text[len(begun) :].startswith("The") for text in texts)
 
 
 SPLIT = "split is for paragraphs"

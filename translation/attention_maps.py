@@ -25,7 +25,6 @@ MAX_PICTURE_TOKENS = 100  # on each axis of a picture
 TENSORBOARD_DPI = 78
 # Fallback fonts: no single font covers all scripts.
 FONTS = ("DejaVu Sans", "Noto Sans CJK JP", "Hiragino Sans", "Microsoft YaHei", "Arial Unicode MS")
-warnings.filterwarnings("ignore", "Glyph .* missing from font")
 
 # Computing ---------------------------------------------------------------------
 
@@ -213,7 +212,7 @@ def draw_translation(loaded, translation, path):
         for vocab, ids in zip(loaded.vocabs, (x, y), strict=True)
     )
     figure = plot_heads(weights[None, : len(y_labels), : len(x_labels)], x_labels, y_labels)
-    with atomic_open(path) as file:
+    with atomic_open(path) as file, warnings.catch_warnings(action="ignore"):  # of missing glyphs
         figure.savefig(file, format="png", dpi=150)
     print(
         f"{path}: attention of the last translation, at most {MAX_PICTURE_TOKENS} tokens",
@@ -227,5 +226,6 @@ def figure_to_array(figure):
 
     figure.set_dpi(TENSORBOARD_DPI)
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()
+    with warnings.catch_warnings(action="ignore"):
+        canvas.draw()
     return np.asarray(canvas.buffer_rgba())
