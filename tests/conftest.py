@@ -119,7 +119,7 @@ class Golden:
 
         names = ("maxlen", "hidden_units", "num_blocks", "num_heads")
         model = transformer(*self.vocab_sizes, **{name: self.hparams[name] for name in names})
-        original.assign_original(model, self.group("w"))
+        original.assign_original(model, self.group("w"), "the 2017 model")
         return model
 
 

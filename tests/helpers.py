@@ -1,12 +1,14 @@
 """What several test files share: text, small models, files of a run, scripts that refuse input."""
 
 import contextlib
+import functools
 import io
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -101,6 +103,31 @@ def skip_search():
         return [[best] * self.nbest for _ in X]
 
     SearchDecoder.__call__ = decode
+
+
+def skip_graphs(patch):
+    """Let each step of a training add its ids to a parameter, and skip the search as above."""
+    import tensorflow as tf
+
+    import train
+    from translation.inference import SearchDecoder
+
+    def make_step(metrics, strategy, model, *_):
+        variable = model.trainable_variables[0]
+
+        def step(x, y):
+            variable.assign(0.9 * variable + tf.cast(tf.reduce_mean(x * y[:, :1]), tf.float32))
+            return metrics
+
+        step.get_concrete_function = lambda: SimpleNamespace(graph=tf.Graph())
+        return step
+
+    patch.setattr(train, "make_train_step", functools.partial(make_step, (5.0, 1.0, 9.0)))
+    patch.setattr(train, "make_accumulate_step", functools.partial(make_step, None))
+    patch.setattr(train, "mean_loss", lambda *_: 2.0)
+    patch.setattr(train.summaries, "write_attention", lambda *_: None)
+    patch.setattr(SearchDecoder, "__call__", SearchDecoder.__call__)  # restores it
+    skip_search()
 
 
 def vocabs_of(flags):

@@ -15,14 +15,15 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import tensorflow as tf
 
 import prepro
 import train
-from conftest import SMALL, sample_pairs, slow, write_corpus
-from helpers import run_main
+from conftest import SMALL, sample_pairs, write_corpus
+from helpers import run_main, skip_graphs
 from processes import ROOT, command_line, forked
 from support.files import lock_logdir
 
@@ -48,7 +49,8 @@ def made(tmp_path_factory):
     write_corpus(folder, sample_pairs(40))
     (folder / "locked").mkdir(mode=0o500)
     (folder / "two").write_text("Ein Hund\nEin Hund\n")
-    with contextlib.chdir(folder):
+    with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+        skip_graphs(patch)
         for own in (SMALL, SUBWORDS):
             run_main(prepro, TRAIN | own)
             run_main(train, TRAIN | own | dict(num_epochs=2))
@@ -142,24 +144,17 @@ NO_HPARAMS = "logdir/hparams.json: not hyperparameters of this project ... Copy 
     "script, edits, flags, parts",
     [
         ("prepro", {}, dict(source_train="no"), "no: no such file ... Check --source_train"),
-        ("train", {}, NEW | dict(target_train="no"), "no: no such file ... Check --target_train"),
-        ("train", {}, NEW | dict(source_dev="no", target_dev="two"), "no: no such ... source_dev"),
         ("train", {}, NEW | dict(start_from="no"), "no: no such file ... Check --start_from"),
         ("translate", {}, dict(source="no"), "no: no such file or directory. Check --source"),
         ("translate", {}, dict(logdir="no"), "no: no such file or directory. Check --logdir"),
-        ("serve", {}, dict(logdir="logdir,no"), "no: no such file or directory. Check --logdir"),
         ("translate", {}, dict(logdir="logdir,"), "logdir,: no such file ... Check --logdir"),
-        ("eval", {}, dict(source_test="no"), "no: no such file or directory. Check --source_test"),
         ("eval", {}, dict(compare="no"), "no: no such file or directory. Check --compare"),
         ("train", {}, dict(logdir="x" * 300), "File name too long"),
         ("train", {}, dict(hidden_units=32), "trained with --hidden_units 16, not 32. Leave the"),
-        ("train", {}, dict(recipe="tiny"), "trained with --recipe legacy, not tiny. Leave the"),
         ("train", {}, TINY, "tiny/hparams.json: ... trained with --maxlen 100, not 15. Leave"),
         ("translate", {}, dict(maxlen=9), "trained with --maxlen 15, not 9. Leave the flag out"),
         ("train", {}, NEW | dict(start_from="logdir", num_blocks=2), "with --num_blocks 1, not 2"),
         ("translate", {HPARAMS: "{"}, {}, NO_HPARAMS),
-        ("eval", {HPARAMS: fields(maxlen="ten")}, {}, f"(maxlen is 'ten' ... {NO_HPARAMS}"),
-        ("serve", {HPARAMS: fields(heads=3)}, {}, f"'heads' ... {NO_HPARAMS}"),
         ("train", {HPARAMS: None}, {}, NO_HPARAMS),
         ("train", {RUN: "{"}, {}, "run.json: does not list the checkpoints of a training. Copy"),
         ("export", {}, dict(output="two"), "two: already exists. Delete it, or choose another"),
@@ -197,10 +192,6 @@ def latin1(content):
     return content.replace(b"\n", "\nBäume ".encode("latin1"), 1)
 
 
-def with_null(content):
-    return content.replace(b"e", b"\0", 1)
-
-
 def add_line(content):
     return content + b"Noch ein Satz.\n"
 
@@ -229,14 +220,15 @@ BOTH, TESTS, MODELS = "train.*", "test.*", "logdir/*.npz"
 VOCAB, NEW_VOCAB = "logdir/en.vocab.tsv", "preprocessed/en.vocab.tsv"
 FROM = dict(start_from="logdir") | NEW
 SWAPPED = dict(source_train="train.target", target_train="train.source")
+SWAPPED_TEST = dict(source_test="test.target", target_test="test.source")
 LATIN1 = "train.source:2: byte 2 of this line is not text in UTF-8 ... corpora/convert.py`"
 EMPTY = "holds no text. Put one sentence on each line"
 UNEQUAL = "train.source: 41 sentences, but train.target has 40 ... Make line n of one file"
 CLEANED = "Latin letters ... choose a recipe with subwords, for example --recipe tiny"
 NO_VOCAB = "not a vocabulary ... Run `python prepro.py` ... or copy the file again from the folder"
 NO_MODEL = "not a sentencepiece model ... or copy the file again from the folder in which the model"
-UNFIT = "Use the hparams.json, the vocabulary and the checkpoint of one training"
-UNREAD = "logdir/model_epoch_01_gs_1.npz: cannot be read ... Copy the file again"
+UNFIT = "Use the hparams.json, vocabulary and checkpoint of one training"
+UNREAD = "logdir: holds no checkpoint that can be read. Train a model, or copy its folder again"
 CHINESE = "我爱你\n" * 40
 
 
@@ -245,34 +237,16 @@ CHINESE = "我爱你\n" * 40
     [
         # Text.
         ("prepro", {}, dict(source_train="tiny"), "tiny: is a directory. Check the path"),
-        ("translate", {}, dict(source="tiny"), "tiny: is a directory. Check the path"),
         ("prepro", {"train.source": latin1}, {}, LATIN1),
-        ("prepro", {"train.source": latin1}, dict(recipe="tiny"), LATIN1),
-        ("train", {"train.source": latin1}, NEW, LATIN1),
-        (
-            "prepro",
-            {BOTH: lambda b: b.decode().encode("utf-16")},
-            {},
-            "source:1: byte 1",
-        ),
-        ("prepro", {"train.source": with_null}, {}, "train.source:1: byte 2 ... UTF-8"),
         ("prepro", {"train.source": zip_and_cut}, {}, "train.source: a damaged gzip file. Downl"),
         ("train", {"train.source": zip_and_flip}, NEW, "train.source: a damaged gzip file. Downl"),
         ("prepro", {BOTH: ""}, {}, f"train.source: holds no word of {CLEANED}"),
         ("prepro", {BOTH: ""}, dict(recipe="tiny"), f"train.source: {EMPTY}"),
-        ("train", {BOTH: ""}, NEW, f"train.source: {EMPTY}"),
         ("train", {BOTH: "<url>x</url>\n"}, NEW, f"train.source: {EMPTY}"),
-        ("eval", {TESTS: ""}, {}, f"test.source: {EMPTY}"),
         ("prepro", {"train.target": "\n" * 40}, dict(recipe="tiny"), f"target: {EMPTY}"),
-        ("train", {"train.target": "\n" * 40}, NEW, f"target: {EMPTY}"),
         ("prepro", {"train.source": CHINESE}, {}, f"train.source: holds no word of {CLEANED}"),
         ("train", {"train.source": CHINESE}, NEW, "source: 100% of its words are not in ... Check"),
-        (
-            "train",
-            {},
-            NEW | dict(maxlen=2),
-            "none of 40 pairs has ... at most 2 words ... larger --max",
-        ),
+        ("train", {}, NEW | dict(maxlen=2), "none of 40 pairs has ... at most 2 words ... --maxl"),
         ("eval", {TESTS: "dog " * 15}, {}, "none of 1 pairs has ... at most 15 words ... --maxlen"),
         ("prepro", {"train.source": add_line}, {}, UNEQUAL),
         ("train", {"train.source": add_line}, NEW, UNEQUAL),
@@ -280,68 +254,42 @@ CHINESE = "我爱你\n" * 40
         ("translate", {}, dict(score="two"), "two: 2 lines, but test.source has 40. Make line n"),
         ("translate", {}, dict(prefix="two"), "two: 2 lines, but test.source has 40. Make line n"),
         ("prepro", {}, dict(source_train="two,two"), "names 2 files, but target_train names 1"),
-        (
-            "eval",
-            {"test.source": '\n<seg id="2">Zwei\n'},
-            {},
-            "test.source:2: this line is XML, not",
-        ),
+        ("eval", {"test.source": '\n<seg id="2">Zwei\n'}, {}, "test.source:2: this line is XML"),
         ("eval", {}, dict(compare="two"), "two: is not a results file of this test set"),
         # Vocabularies.
         ("prepro", {}, dict(recipe="tiny", vocab_size=8000), "not allow 8000 ... Use --vocab_size"),
         ("prepro", {}, dict(recipe="tiny", symbols="a b"), "symbols a b: ... Write words with com"),
         ("train", {NEW_VOCAB: None}, NEW, f"{NEW_VOCAB}: no such file ... Run `python prepro.py`"),
-        ("train", {}, NEW | dict(source_lang="fr"), "fr.vocab.tsv: no such file ... --source_lang"),
         ("train", {NEW_VOCAB: "dog 1\n"}, NEW, f"{NEW_VOCAB}: {NO_VOCAB}"),
         ("train", {}, NEW | SWAPPED, "96% of its words are not in ... Check --source_lang"),
         ("train", {}, SUBWORDS | NEW | dict(vocab_size=300), "do not fit vocab_size 300. Write"),
         ("translate", {VOCAB: None}, {}, f"{VOCAB}: no such file ... or copy the file again from"),
         ("translate", {VOCAB: lambda b: b + b"more\t7\n"}, {}, f"(191, 16) ... {UNFIT}"),
         ("translate", {"tiny/bpe.model": cut}, TINY, f"tiny/bpe.model: {NO_MODEL}"),
-        ("serve", {"tiny/bpe.model": ""}, TINY, f"tiny/bpe.model: {NO_MODEL}"),
         # Models.
-        ("translate", {}, dict(logdir="two"), "two: holds no checkpoint ... Train a model with"),
-        ("eval", {}, dict(logdir="preprocessed"), "preprocessed: holds no ... Train a model with"),
+        ("translate", {}, dict(logdir="two"), "two: holds no checkpoint ... Train a model, or"),
         ("translate", {HPARAMS: None}, {}, "logdir: holds ... no hparams.json ... Train a model"),
-        ("export", {RUN: None}, {}, "logdir: holds no checkpoint. Train a model, or name its"),
-        ("translate", {RUN: "[]"}, {}, f"{RUN}: does not list the checkpoints of a training. Copy"),
+        ("export", {RUN: None}, {}, UNREAD),
         ("translate", {MODELS: cut}, {}, UNREAD),
-        ("eval", {MODELS: flip}, {}, UNREAD),
         ("train", {MODELS: flip}, {}, UNREAD),
-        ("train", {MODELS: None}, {}, UNREAD.replace("01_gs_1", "02_gs_2")),
+        ("train", {MODELS: None}, {}, UNREAD),
         ("translate", {MODELS: other}, {}, f"model_epoch_02_gs_2.npz: ... {UNFIT}"),
-        ("eval", {HPARAMS: fields(num_blocks=2)}, {}, f"model_epoch_02_gs_2.npz: ... {UNFIT}"),
         ("train", {HPARAMS: fields(num_blocks=2)}, dict(num_blocks=2), UNFIT),
         ("eval", {}, dict(best=True), "logdir: ... no checkpoint with a dev score. Train with"),
-        (
-            "train",
-            {},
-            FROM | dict(best=True),
-            "logdir: ... no checkpoint with a dev score. Train with",
-        ),
-        (
-            "train",
-            {},
-            NEW | dict(start_from="locked"),
-            "locked/model.safetensors: no such file. Name",
-        ),
-        ("train", {"train.source": add_line}, FROM, UNEQUAL),
+        ("train", {}, FROM | dict(best=True), "logdir: ... no checkpoint with a dev score. Train"),
+        ("train", {MODELS: other}, FROM, f"logdir: ... {UNFIT}"),
+        ("train", {}, NEW | dict(start_from="locked"), "locked/model.safetensors: no such file."),
+        ("eval", {}, SWAPPED_TEST, "96% of its words are not in ... Check --source_lang"),
         ("translate", {}, dict(logdir="logdir,tiny"), "tiny: has other languages ... Choose mod"),
         ("translate", {}, dict(nbest=9, beam=2), "nbest is 9, but beam is 2 ... Use --beam 9"),
         # Output.
         ("prepro", {}, dict(preprocessed="two"), "two: file exists. Check the path"),
-        ("train", {}, dict(logdir="two"), "two: file exists. Check the path"),
-        ("eval", {}, dict(results="two"), "two: file exists. Check the path"),
-        ("translate", {}, dict(output="tiny"), "tiny: is a directory. Check the path"),
         ("translate", {}, dict(alignments="tiny"), "tiny: is a directory. Check the path"),
         ("export", {}, dict(output="two/a"), "two: file exists. Check the path"),
         ("prepro", {}, dict(preprocessed="locked"), "locked/de.vocab.tsv: permission denied. C"),
         ("train", {}, dict(logdir="locked"), "locked/lock: permission denied. Check the path"),
-        ("eval", {}, dict(results="locked"), "locked/model_epoch_02_gs_2: permission d"),
         ("translate", {}, dict(output="locked/a"), "locked/a: permission denied. Check the path"),
-        ("export", {}, dict(output="locked/a"), "locked/a: permission denied. Check the path"),
         ("export", {}, dict(format="huggingface"), "Marian has no such model. Export with"),
-        ("serve", {}, dict(host="192.0.2.1"), "192.0.2.1:0: ... Choose another --port or --host"),
     ],
 )
 def test_what_a_file_shows_is_refused_when_it_is_opened(refused, script, edits, flags, parts):
@@ -375,20 +323,11 @@ def test_a_second_training_in_a_logdir(refused):
 # The system ------------------------------------------------------------------------
 
 
-@slow
-def test_a_batch_too_large_for_the_memory(refused):
-    """Its attention weights would take 336 TB, more than an address of 48 bits can name."""
-    many = {name: ",".join([TRAIN[name]] * 125) for name in ("source_train", "target_train")}
-    long = NEW | dict(maxlen=4096, hidden_units=1, num_heads=1, num_blocks=1, batch_size=5000)
-    refused("train", many | long, "the memory or the disk is full. Lower --batch_tokens", code=1)
-
-
-def test_a_full_disk_of_tensorboards_writer_is_explained():
-    """TensorFlow reports it with the class of a full memory."""
+def test_a_full_memory_or_a_full_disk_of_tensorboards_writer(refused, monkeypatch):
+    """TensorFlow has one class for both."""
     error = tf.errors.ResourceExhaustedError(None, None, "logdir/x; No space left on device\nx")
-    error = train.explain_tf_error(error)
-    assert isinstance(error, OSError)
-    assert "the disk is full. Lower --batch" in str(error) and "logdir/x" not in str(error)
+    monkeypatch.setattr("data_load.load_train_data", Mock(side_effect=error))
+    refused("train", NEW, "the memory or the disk is full. Lower --batch_tokens", code=1)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full: a test for Linux")

@@ -10,7 +10,7 @@ import pytest
 import train
 from checkpoints import checkpoint
 from conftest import sample_pairs, slow, slow_unless, write_corpus
-from helpers import load, refused, run_main, saved_rows, scalars
+from helpers import load, run_main, saved_rows, scalars
 from hparams import load_hparams, save_hparams
 from support.errors import InputError
 
@@ -82,24 +82,6 @@ def test_the_flags_or_the_other_model_choose_its_checkpoints(trained, tmp_path, 
         with pytest.raises(pytest.fail.Exception) as called:
             run_main(train, flags)
         assert str(called.value) == str(expected)
-
-
-@pytest.mark.parametrize(
-    "change, problem",
-    [
-        (dict(start_from="nowhere"), "nowhere: no such file or directory. Check --start_from"),
-        (
-            dict(hidden_units=64),
-            "this model was trained with --hidden_units 16, not 64. Leave the flag out",
-        ),
-        (dict(recipe="legacy"), "this model was trained with --recipe tiny, not legacy"),
-        (dict(best=True), "holds no checkpoint with a dev score"),
-    ],
-)
-def test_what_does_not_fit_is_refused(trained, tmp_path, change, problem):
-    flags = started(trained("tiny"), tmp_path) | change
-    refused("train.py", problem, **flags)
-    assert not saved_rows(flags["logdir"])
 
 
 @slow

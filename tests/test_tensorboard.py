@@ -1,8 +1,12 @@
 """What TensorBoard shows of a training run, in its files and on its pages."""
 
+import contextlib
+import io
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,29 +17,38 @@ import train
 from browser import chromium, image_widths, wait_for, wait_for_text
 from conftest import Golden, sample_pairs, slow, write_corpus
 from data_load import SentencePairs
-from helpers import STEP_TAGS, event_values, run_main, scalars
+from helpers import STEP_TAGS, event_values, run_main, saved_paths, scalars
+from hparams import make_hparams
 from modules import MultiheadAttention
 from processes import free_ports
 from text.ids import RaggedIds
+from training import tensorboard
 from training.optimizer import FusedAdam
 from training.step import make_train_step
-from training.tensorboard import choose_example, cut_events, escape_markdown
-from translation.attention_maps import attention_maps, figure_to_array, plot_heads
+from training.tensorboard import cut_events, escape_markdown
+from translation.attention_maps import AttentionMaps, attention_maps, figure_to_array, plot_heads
 
 SENTENCES = sample_pairs(1, seed=1)[0]  # the first pair of the development set
 TINY = dict(recipe="tiny", vocab_size=300, hidden_units=32, num_blocks=1, num_heads=2)
 
 
 @pytest.fixture(scope="module")
-def second(tmp_path_factory):
-    """Train a model in a folder `second`: the flags."""
+def training(tmp_path_factory):
+    """Train a model in a folder `second`: the flags, and what was printed on both streams."""
     folder = tmp_path_factory.mktemp("runs")
     flags = write_corpus(folder, sample_pairs(200), sample_pairs(20, seed=1)) | TINY
     flags |= dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
     flags |= dict(logdir=str(folder / "logs" / "second"), batch_tokens=300, lr=0.002)
     run_main(prepro, flags)
-    run_main(train, flags | dict(num_epochs=2))
-    return flags
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        run_main(train, flags | dict(num_epochs=2))
+    return flags, out.getvalue(), err.getvalue()
+
+
+@pytest.fixture(scope="module")
+def second(training):
+    return training[0]
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +57,15 @@ def first(second):
     flags = second | dict(logdir=str(Path(second["logdir"]).with_name("first")), lr=0.001)
     run_main(train, flags | dict(num_epochs=1))
     return flags
+
+
+def test_what_is_printed(training):
+    """A checkpoint per epoch; progress bars of the epoch and of the development set."""
+    flags, out, err = training
+    names = re.findall(r"(model_epoch_\d+_gs_\d+).npz: mean_loss .* BLEU", out)
+    assert names == [path.stem for path in saved_paths(flags["logdir"])] and len(names) == 2
+    assert "Training on 200 of 200 pairs" in out and "parameters on 1 CPU, " in out
+    assert "epoch 2/2" in err and "translating" in err
 
 
 # Event files -----------------------------------------------------------------------
@@ -133,10 +155,18 @@ def test_pictures_of_any_tokens():
         assert picture[..., 2].std() > 10  # the picture is not empty
 
 
-@pytest.mark.parametrize("lengths, row", [([3, 16, 15, 17], 1), ([90, 17, 20], 1)])
-def test_the_sentence_that_is_drawn_is_the_longest_that_fits(lengths, row):
+@pytest.mark.parametrize("lengths, drawn", [([3, 16, 15, 17], 16), ([90, 17, 20], 17)])
+def test_the_sentence_that_is_drawn_is_the_longest_that_fits(monkeypatch, lengths, drawn):
+    shapes, vocab = [], SimpleNamespace(id_to_token=str)
+    monkeypatch.setattr(
+        tensorboard,
+        "attention_maps",
+        lambda model, x, y: shapes.append(x.shape) or AttentionMaps((), (), ()),
+    )
     rows = RaggedIds.from_lists([[5] * length for length in lengths])
-    assert choose_example(SentencePairs(rows, rows, [], [], [])) == row
+    dev = SimpleNamespace(data=SentencePairs(rows, rows, [], [], []))
+    tensorboard.write_attention(None, dev, [vocab] * 2, make_hparams(dict(recipe="tiny")), 1)
+    assert shapes == [(1, drawn)]
 
 
 def test_the_norm_of_the_gradient(eager):

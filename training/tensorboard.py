@@ -69,15 +69,10 @@ def write_scalars(step, **values):
 
 
 def write_samples(dev, got, global_step):
-    """Write a table of the first sentences of the development set and their translations.
-
-    Args:
-      dev: EvalSet.
-      got: the translations, list of str.
-    """
-    columns = zip(dev.data.Sources, dev.data.Targets, got, strict=True)
+    """Write a table of the first sentences of an EvalSet and their translations, list of str."""
+    columns = [column[:SAMPLES] for column in (dev.data.Sources, dev.data.Targets, got)]
     rows = [["**source**", "**reference**", "**translation**"]]
-    rows += [[*map(escape_markdown, row)] for row in list(columns)[:SAMPLES]]
+    rows += [[*map(escape_markdown, row)] for row in zip(*columns, strict=True)]
     tf.summary.text("dev_samples", tf.constant(rows), global_step)
 
 
@@ -97,15 +92,15 @@ def write_attention(model, dev, vocabs, hp, global_step):
     Each head has its own picture, which TensorBoard shows large enough to read its tokens.
     The decoder reads the reference, so that the tokens stay the same from epoch to epoch.
     """
-    row = choose_example(dev.data)
-    x, y = (side.pad([row], hp.pad_to) for side in (dev.data.X, dev.data.Y))  # (1, T)
+    sides = dev.data.X, dev.data.Y
+    lengths = np.maximum(*(side.lengths for side in sides))  # (N,)
+    row = np.argmax(np.where(lengths <= MAX_DRAWN_TOKENS, lengths, -lengths))  # longest that fits
     source, target = (
-        [*map(vocab.id_to_token, side[row])]
-        for vocab, side in zip(vocabs, (dev.data.X, dev.data.Y), strict=True)
+        [vocab.id_to_token(id) for id in side[row][:MAX_PICTURE_TOKENS]]
+        for vocab, side in zip(vocabs, sides, strict=True)
     )
-    source, target = source[:MAX_PICTURE_TOKENS], target[:MAX_PICTURE_TOKENS]
     decoder_inputs = [SPECIALS[BOS], *target[:-1]]
-    maps = attention_maps(model, x, y)
+    maps = attention_maps(model, *(side.pad([row], hp.pad_to) for side in sides))  # of (1, T)
     for kind, x_labels, y_labels, titles in (
         ("encoder", source, source, ("keys: source", "queries: source")),
         ("decoder", decoder_inputs, target, ("keys: tokens so far", "next token")),
@@ -118,9 +113,3 @@ def write_attention(model, dev, vocabs, hp, global_step):
         figures = (plot_heads(head[None], x_labels, y_labels, *titles) for head in heads)
         pictures = np.stack([*map(figure_to_array, figures)])  # (h, height, width, 4)
         tf.summary.image(f"attention/{kind}", pictures, global_step, max_outputs=len(pictures))
-
-
-def choose_example(data) -> int:
-    """Return the row of the longest pair that fits a picture."""
-    lengths = np.maximum(data.X.lengths, data.Y.lengths)  # (N,)
-    return int(np.argmax(np.where(lengths <= MAX_DRAWN_TOKENS, lengths, -lengths)))
