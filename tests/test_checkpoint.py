@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import eval
-from checkpoints import checkpoint, original
+from checkpoints import checkpoint
 from checkpoints.checkpoint import (
     Row,
     assign,
@@ -20,15 +20,15 @@ from checkpoints.checkpoint import (
     read_rows,
 )
 from checkpoints.names_2017 import variables_by_2017_name
-from conftest import decoder, slow, transformer, write_corpus
+from conftest import transformer
 from helpers import run_main
 from support.errors import InputError
 from support.files import lock_logdir
 from text.bleu import bleu_score
-from text.ids import BOS, EOS, SPECIALS
+from text.ids import SPECIALS
 from training.optimizer import FusedAdam
 from training.step import make_train_step
-from translation.search import greedy
+from translation.inference import load_model
 
 BATCH = tf.constant([[4, 5, 3, 0]])
 
@@ -265,54 +265,32 @@ def write_original(golden, folder):
     return folder / "model_epoch_01_gs_430"
 
 
-def test_an_original_checkpoint_gives_the_original_logits(golden, tmp_path):
+def test_a_folder_of_2017_gives_the_original_logits(golden, tmp_path, capsys):
+    """The sizes and `min_cnt` are inferred from the arrays and the vocabularies."""
+    flags = dict(logdir=str(tmp_path), preprocessed=str(tmp_path))
     path = write_original(golden, tmp_path)
     (tmp_path / "model_epoch_01_gs_99.index").write_text("an older one")
     (tmp_path / "mine.index").write_text("of no training")
-    assert original.find_newest(tmp_path) == path
-    arrays = original.read_original(path)
-    model_args, vocab_sizes = original.infer_model_args(arrays)
-    assert list(vocab_sizes) == golden.vocab_sizes
-    not_inferred = ("lr", "num_heads", "sinusoid")
-    expected = {k: v for k, v in golden.hparams.items() if k not in not_inferred}
-    assert not golden.hparams["sinusoid"] and model_args == expected
-
-    model = transformer(*vocab_sizes, num_heads=golden.hparams["num_heads"], **model_args)
-    model(golden["x"], golden["y"])
-    original.assign_original(model, arrays, path)
+    for lang, size in zip(("de", "en"), golden.vocab_sizes, strict=True):
+        words = [f"{special}\t9" for special in SPECIALS]
+        words += [f"word{i}\t{3 if i < size else 2}" for i in range(4, size + 5)]
+        (tmp_path / f"{lang}.vocab.tsv").write_text("".join(f"{line}\n" for line in words))
+    paths, hp, model, vocabs = load_model(flags | dict(num_heads=golden.hparams["num_heads"]))
+    assert paths == [path] and hp.min_cnt == 3 and [*map(len, vocabs)] == golden.vocab_sizes
+    assert not golden.hparams["sinusoid"] and "assuming" not in capsys.readouterr().err
+    for name in golden.hparams.keys() - {"lr", "sinusoid"}:
+        assert getattr(hp, name) == golden.hparams[name]
     difference = np.abs(model(golden["x"], golden["y"]) - golden["logits"]).max()
     assert difference < 1e-5
 
-
-@slow
-def test_eval_infers_sizes_and_min_cnt_from_an_original_checkpoint(golden, tmp_path, capsys):
-    logdir, flags = tmp_path / "logdir", write_corpus(tmp_path, [("wda wf", "wca wg")])
-    logdir.mkdir()
-    path = write_original(golden, logdir)
-    (tmp_path / "preprocessed").mkdir()
-    for lang, size in zip(("de", "en"), golden.vocab_sizes, strict=True):
-        words = [f"{special}\t9" for special in SPECIALS]
-        words += [f"{word(i)}\t{3 if i < size else 2}" for i in range(4, size + 5)]
-        vocab = tmp_path / "preprocessed" / f"{lang}.vocab.tsv"
-        vocab.write_text("".join(f"{line}\n" for line in words))
-    run_main(eval, flags | {"num_heads": golden.hparams["num_heads"]})
-    assert "assuming num_heads" not in capsys.readouterr().err
-
-    run_main(eval, flags | dict(results=str(tmp_path / "assumed")))
+    assert load_model(flags).hp.num_heads == 8
     assert f"{path}: assuming --num_heads 8, because the checkpoint" in capsys.readouterr().err
-
-    model = golden.model()
-    x = np.zeros((1, golden.hparams["maxlen"]), np.int32)
-    x[0, :3] = 30, 5, 3
-    preds = greedy(*decoder(model, x), tf.constant([BOS]), golden.hparams["maxlen"], EOS)
-    got = " ".join(word(i) for i in preds.numpy()[0]).split("</S>")[0].strip()
-    records, _ = results_of(tmp_path / "results" / path.name)
-    assert records == [["- source: wda wf", "- expected: wca wg", f"- got: {got}"]]
-
-
-def word(i):
-    """Make the word with id `i`: w and its digits as letters, since cleaning drops digits."""
-    return SPECIALS[i] if i < 4 else "w" + "".join("abcdefghij"[int(digit)] for digit in str(i))
+    for more, problem in (
+        (dict(min_cnt=2), "this model has other vocabularies, of .* or give the right --min_cnt"),
+        (dict(hidden_units=8), "trained with --hidden_units .*, not 8"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            load_model(flags | more)
 
 
 def results_of(path):

@@ -149,12 +149,6 @@ def test_each_worker_reads_only_its_own_rows(workers, replicas, skip):
         assert sorted(seen) == sorted(plan[skip + number])
 
 
-def wait_for_checkpoint(logdir, processes):
-    while not (logdir / "run.json").exists():
-        assert all(process.poll() is None for process in processes)
-        time.sleep(0.1)
-
-
 @pytest.fixture
 def flags(tmp_path):
     flags = write_corpus(tmp_path, sample_pairs(96)) | SMALL | dict(batch_size=8)
@@ -163,40 +157,39 @@ def flags(tmp_path):
 
 
 @slow
-def test_sigterm_to_all_workers_saves_a_checkpoint(flags, tmp_path):
-    flags |= dict(num_epochs=10_000, save_steps=10_000, keep_checkpoints=1000)
-    processes = start(["train.py", *command_line(flags)], workers=2)
-    wait_for_checkpoint(tmp_path / "logdir", processes)
-    for process in processes:
-        process.terminate()
+@pytest.mark.parametrize(
+    "number, signalled, message",
+    [
+        (signal.SIGKILL, [0], "a worker is gone. Start all of them again"),
+        (signal.SIGKILL, [1], "a worker is gone. Start all of them again"),
+        (signal.SIGTERM, [0, 1], "the same command resumes"),
+    ],
+)
+def test_workers_end_together_and_can_resume(flags, tmp_path, number, signalled, message):
+    def start_both(**more):
+        return start(["train.py", *command_line(flags | dict(save_steps=10) | more)], workers=2)
+
+    logdir = tmp_path / "logdir"
+    processes = start_both(num_epochs=10_000)
+    while not (logdir / "run.json").exists():
+        assert all(process.poll() is None for process in processes)
+        time.sleep(0.1)
+    for index in signalled:
+        processes[index].send_signal(number)
     printed = [process.communicate(timeout=120)[1] for process in processes]
-    assert [process.returncode for process in processes] == [128 + signal.SIGTERM] * 2, printed
-    assert not any("Traceback" in text for text in printed)
-    assert f"{latest(tmp_path / 'logdir')}: the same command resumes" in printed[0], printed
+    codes = {signal.SIGKILL: [1, 1], signal.SIGTERM: [128 + signal.SIGTERM] * 2}[number]
+    if number == signal.SIGKILL:
+        codes[signalled[0]] = -signal.SIGKILL
+    assert [process.returncode for process in processes] == codes, printed
+    assert message in "".join(printed) and "Traceback" not in "".join(printed), printed
 
-
-@slow
-@pytest.mark.parametrize("killed", [0, 1])
-def test_a_killed_worker_ends_the_other_and_both_can_resume(flags, tmp_path, killed):
-    def command(**more):
-        return ["train.py", *command_line(flags | dict(save_steps=10) | more)]
-
-    processes = start(command(num_epochs=10_000), workers=2)
-    wait_for_checkpoint(tmp_path / "logdir", processes)
-    victim = processes.pop(killed)
-    victim.kill()
-    _, printed = processes[0].communicate(timeout=120)
-    assert processes[0].returncode == 1 and "Traceback" not in printed
-    assert "train.py: a worker is gone. Start all of them again" in printed
-    victim.communicate()
-
-    path = latest(tmp_path / "logdir")
-    processes = start(command(num_epochs=saved_rows(path.parent)[-1].epoch + 1), workers=2)
+    path = latest(logdir)
+    processes = start_both(num_epochs=saved_rows(logdir)[-1].epoch + 1)
     printed = [process.communicate() for process in processes]
     assert not any(process.returncode for process in processes), printed
     assert all(f"Resuming from {path}" in out and out.endswith("Done\n") for out, _ in printed)
     assert ["mean_loss" in out for out, _ in printed] == [True, False]
-    steps = [*scalars(tmp_path / "logdir")["mean_loss"]]
+    steps = [*scalars(logdir)["mean_loss"]]
     assert steps == sorted(steps)
 
 

@@ -98,3 +98,11 @@ def test_an_error_is_one_line_and_has_its_exit_code(error, exit_code, message):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == exit_code and done.stderr.startswith(message), done.stderr
     assert done.stderr.count("\n") == bool(message) and done.stdout == "before\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full: a test for Linux")
+def test_a_full_standard_output():
+    command = [sys.executable, "-c", "from support.cli import run_script; run_script(print, 1)"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and done.stderr == "-c: [Errno 28] No space left on device\n"

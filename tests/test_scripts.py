@@ -4,7 +4,6 @@ import contextlib
 import io
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +16,9 @@ import prepro
 import train
 from conftest import SMALL, needs_bfloat16, sample_pairs, seeds, slow, write_corpus
 from data_load import load_test_data
-from helpers import load, run_main, saved_rows
+from helpers import load, run_main
 from hparams import make_hparams
-from processes import ROOT, forked_script, run_script
+from processes import ROOT, run_script
 from text.vocab import load_vocabs
 
 
@@ -67,23 +66,6 @@ def test_results_have_the_format_of_the_2017_code(evaluated):
     for line, pattern in zip(closing.splitlines(), lines, strict=True):
         assert re.fullmatch(pattern, line)
     assert closing.splitlines()[-1] in printed and "- got: " in printed
-
-
-# Vocabularies of a model ----------------------------------------------------------
-
-
-@slow
-def test_training_resumes_with_the_vocabulary_of_the_model(trained, tmp_path):
-    """prepro.py may have written another one since."""
-    moved = trained("tiny") | dict(logdir=str(tmp_path / "moved"))
-    shutil.copytree(trained("tiny")["logdir"], moved["logdir"])
-    other = write_corpus(tmp_path / "other", sample_pairs(80, seed=5))
-    flags = moved | {name: other[name] for name in ("source_train", "target_train", "preprocessed")}
-    run_main(prepro, flags | dict(vocab_size=200))
-    vocabs = {path: path.read_bytes() for path in Path(moved["logdir"]).glob("*[lv]")}
-    run_main(train, flags | dict(num_epochs=13))
-    assert saved_rows(moved["logdir"])[-1].epoch == 13 and vocabs
-    assert all(path.read_bytes() == content for path, content in vocabs.items())
 
 
 # In this process, which has loaded TensorFlow already ------------------------------
@@ -137,20 +119,6 @@ def test_it_learns_to_copy(seed, tmp_path, capsys, record_property):
     score = re.search(r"Bleu Score = ([\d.]+)", capsys.readouterr().out)
     record_property("Bleu Score", score[1])
     assert float(score[1]) > 90
-
-
-@slow
-def test_unusual_text(corpus, tmp_path):
-    """Lines of a million characters, a word of a hundred thousand, odd spaces: no crash."""
-    odd = ["a b" * 333_333, "x" * 100_000, " \t ", "\u00a0", "u\u0308ber\u2028den\u0085\r"]
-    for flag in ("source_train", "target_train"):
-        path = Path(corpus[flag])
-        text = "\ufeff" + path.read_text("utf-8") + "".join(f"{line}\n" for line in odd)
-        path.write_text(text, encoding="utf-8", newline="")
-    for script in ("prepro.py", "train.py"):
-        done = forked_script(script, **corpus | SMALL | dict(num_epochs=1))
-        assert done.returncode == 0, done.stderr
-    assert "Training on 98 of 101 pairs: 1 are longer than maxlen 15, 2 have an em" in done.stdout
 
 
 @slow

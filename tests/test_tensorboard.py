@@ -3,9 +3,6 @@
 import contextlib
 import io
 import re
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,13 +11,11 @@ import tensorflow as tf
 
 import prepro
 import train
-from browser import chromium, image_widths, wait_for, wait_for_text
-from conftest import Golden, sample_pairs, slow, write_corpus
+from conftest import Golden, sample_pairs, write_corpus
 from data_load import SentencePairs
 from helpers import STEP_TAGS, event_values, run_main, saved_paths, scalars
 from hparams import make_hparams
 from modules import MultiheadAttention
-from processes import free_ports
 from text.ids import RaggedIds
 from training import tensorboard
 from training.optimizer import FusedAdam
@@ -34,11 +29,11 @@ TINY = dict(recipe="tiny", vocab_size=300, hidden_units=32, num_blocks=1, num_he
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory):
-    """Train a model in a folder `second`: the flags, and what was printed on both streams."""
-    folder = tmp_path_factory.mktemp("runs")
+    """Train a model: the flags, and what was printed on both streams."""
+    folder = tmp_path_factory.mktemp("run")
     flags = write_corpus(folder, sample_pairs(200), sample_pairs(20, seed=1)) | TINY
     flags |= dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
-    flags |= dict(logdir=str(folder / "logs" / "second"), batch_tokens=300, lr=0.002)
+    flags |= dict(batch_tokens=300, lr=0.002)
     run_main(prepro, flags)
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -46,24 +41,16 @@ def training(tmp_path_factory):
     return flags, out.getvalue(), err.getvalue()
 
 
-@pytest.fixture(scope="module")
-def second(training):
-    return training[0]
+@pytest.fixture
+def logdir(training):
+    return training[0]["logdir"]
 
 
-@pytest.fixture(scope="module")
-def first(second):
-    """Train a model in the folder `first` next to it: the flags."""
-    flags = second | dict(logdir=str(Path(second["logdir"]).with_name("first")), lr=0.001)
-    run_main(train, flags | dict(num_epochs=1))
-    return flags
-
-
-def test_what_is_printed(training):
+def test_what_is_printed(training, logdir):
     """A checkpoint per epoch; progress bars of the epoch and of the development set."""
-    flags, out, err = training
+    _, out, err = training
     names = re.findall(r"(model_epoch_\d+_gs_\d+).npz: mean_loss .* BLEU", out)
-    assert names == [path.stem for path in saved_paths(flags["logdir"])] and len(names) == 2
+    assert names == [path.stem for path in saved_paths(logdir)] and len(names) == 2
     assert "Training on 200 of 200 pairs" in out and "parameters on 1 CPU, " in out
     assert "epoch 2/2" in err and "translating" in err
 
@@ -71,8 +58,8 @@ def test_what_is_printed(training):
 # Event files -----------------------------------------------------------------------
 
 
-def test_curves(second):
-    points = scalars(second["logdir"])
+def test_curves(logdir):
+    points = scalars(logdir)
     by_step, at_end = {*STEP_TAGS}, {"dev_loss", "dev_bleu", "dev_chrf"}
     assert set(points) == by_step | at_end
     steps, (epoch, last) = {*points["mean_loss"]}, points["dev_loss"]
@@ -95,8 +82,8 @@ def test_events_after_a_step_are_removed(tmp_path):
     assert whole.startswith(path.read_bytes())
 
 
-def test_each_epoch_writes_pictures_and_a_table(second):
-    found = event_values(second["logdir"])
+def test_each_epoch_writes_pictures_and_a_table(logdir):
+    found = event_values(logdir)
     per_run = ["graph", "_hparams_/session_start_info"]
     per_epoch = ["attention/cross", "attention/decoder", "attention/encoder", "dev_samples"]
     assert sorted(tag for tag, *_ in found) == sorted(per_run + 2 * per_epoch)
@@ -177,48 +164,3 @@ def test_the_norm_of_the_gradient(eager):
     optimizer.build(model.trainable_variables)
     make_train_step(tf.distribute.get_strategy(), model, optimizer)(golden["x"], golden["y"])
     assert float(optimizer.gradient_norm()) == pytest.approx(np.linalg.norm(norms), rel=1e-5)
-
-
-# Pages -----------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def page(first):
-    """A function that opens a tab of TensorBoard in Chromium, and returns the driver."""
-    with chromium() as driver:
-        (port,) = free_ports(1)
-        command = [sys.executable, "-m", "tensorboard.main", "--host=127.0.0.1", f"--port={port}"]
-        command += [f"--logdir={Path(first['logdir']).parent}"]
-        streams = dict(stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        server = subprocess.Popen(command, **streams, text=True)
-        try:
-            next(line for line in server.stderr if "Press CTRL+C" in line)
-
-            def open_tab(tab):
-                driver.get("about:blank")
-                driver.get(f"http://127.0.0.1:{port}/#{tab}")
-                return driver
-
-            yield open_tab
-        finally:
-            server.kill()
-            server.wait()
-
-
-PAGES = dict(
-    timeseries=("first", "second", "mean_loss", "tokens_per_second", "dev_bleu"),
-    text=("dev_samples", "reference", *SENTENCES),
-    images=("attention/cross", "attention/encoder", "attention/decoder"),
-    hparams=("first", "second", "batch_tokens", "0.0010000", "0.0020000", "dev_bleu"),
-    graphs=("Main Graph", "transformer", "mean_loss", "muon"),
-)
-
-
-@slow
-@pytest.mark.parametrize("tab", PAGES)
-def test_pages(page, tab):
-    driver = page(tab)
-    wait_for_text(driver, *PAGES[tab])
-    if tab == "images":  # two runs, three kinds, two heads
-        assert wait_for(lambda: len(image_widths(driver)) >= 12)
-        assert min(image_widths(driver)) > 200 and max(image_widths(driver)) <= 350
