@@ -145,14 +145,17 @@ def test_every_document_with_commands_is_run():
         assert not any("python " in block for _, block in blocks(name)), name
 
 
+UNDOCUMENTED = "_|build$|call$|initial_state$|embed$|rotate$|change_"
+
+
 def test_every_public_function_has_a_docstring():
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     others = [ROOT / name for name in ("benchmarks", "corpora", "docs/figures")]
     for path in [*PRODUCT, *(path for folder in others for path in folder.glob("*.py"))]:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             for inner in node.body if isinstance(node, ast.Module | ast.ClassDef) else []:
-                # The docstring of a Keras layer describes its call.
-                if isinstance(inner, kinds) and not re.match("_|build$|call$", inner.name):
+                # The docstring of a Keras layer describes its call, and `Positions` all hooks.
+                if isinstance(inner, kinds) and not re.match(UNDOCUMENTED, inner.name):
                     assert ast.get_docstring(inner), f"{path}:{inner.lineno}: {inner.name}"
 
 
