@@ -1,6 +1,6 @@
-"""Convert a model to the format of CTranslate2, and to a package of Argos Translate with it.
+"""Convert a model to the format of CTranslate2 (https://opennmt.net/CTranslate2), a decoder in C++.
 
-CTranslate2 (https://opennmt.net/CTranslate2) is a decoder in C++, which can also multiply in int8.
+A package of Argos Translate has such a model.
 """
 
 import json
@@ -54,14 +54,9 @@ def write_argos(loaded, path, quantization):
     write(loaded, path / "model", quantization)
     (path / "model" / vocab.path.name).rename(path / "sentencepiece.model")
     names = dict(name.split() for name in LANGUAGE_NAMES.split(", "))
-    metadata = dict(
-        package_version="1.0",
-        argos_version="1.5",
-        from_code=hp.source_lang,
-        from_name=names.get(hp.source_lang, hp.source_lang),
-        to_code=hp.target_lang,
-        to_name=names.get(hp.target_lang, hp.target_lang),
-    )
+    metadata = dict(package_version="1.0", argos_version="1.5")
+    for side, code in (("from", hp.source_lang), ("to", hp.target_lang)):
+        metadata |= {f"{side}_code": code, f"{side}_name": names.get(code, code)}
     (path / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n", "utf-8")
 
 
@@ -111,13 +106,7 @@ def make_spec(hp, model):
 
 
 def set_input(spec, embeddings, layer, hp):
-    """Copy the vectors of an `InputEmbedding`.
-
-    Args:
-      spec: that of the encoder or the decoder.
-      embeddings: its part for the tokens.
-      layer: the `InputEmbedding`.
-    """
+    """Copy the vectors of an `InputEmbedding` to the `spec` of a side, and to its `embeddings`."""
     embeddings.weight = layer.tokens.padded_table().numpy()  # (V, C)
     if hp.positions != "t5":  # whose positions are in self-attention
         # Sinusoids: of <S>, and of the longest translation of the longest source.

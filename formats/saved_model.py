@@ -1,18 +1,16 @@
 """Write a TensorFlow SavedModel that takes sentences and returns translations.
 
-It tokenizes and detokenizes with TensorFlow ops, so that it needs no Python code of this project.
+It tokenizes with TensorFlow ops, so that it needs no Python code of this project.
 """
 
 import re
 import sys
-from functools import partial
 
 import tensorflow as tf
 
 from support.optional import import_optional
 from text.ids import EOS, UNK
 from text.lines import INVISIBLE, JOINERS, LOOSE_NON_JOINER, UNJOINED, clean
-from text.vocab import SubwordVocab, WordVocab
 from translation.inference import make_search, truncate_at_eos_tf
 
 # RE2 writes \u200b as \x{200b}.
@@ -29,18 +27,13 @@ class TextOps(tf.Module):
     `</S>` at the end of each, and `decode`, which converts ids without `</S>` to sentences.
     """
 
-    def __init__(self):
-        super().__init__()
-        normalize = import_optional("tensorflow_text").normalize_utf8
-        self.compose = partial(normalize, normalization_form="NFC")
-
     def normalize(self, lines):
         """Normalize sentences (N,) as `text.normalize` does."""
         lines = tf.strings.regex_replace(lines, f"[{INVISIBLE_RE2}]+", "")
         joined = f"((?:^|[{UNJOINED}])\\pM*)[{JOINERS_RE2}]+"  # joiners that change nothing
         lines = tf.strings.regex_replace(lines, joined, r"\1")
         lines = tf.strings.regex_replace(lines, LOOSE_RE2, r"\1")
-        return self.compose(lines)  # (N,)
+        return import_optional("tensorflow_text").normalize_utf8(lines, "NFC")  # (N,)
 
 
 class SubwordOps(TextOps):
@@ -103,9 +96,6 @@ def char_class(chars) -> str:
     return "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ranges)
 
 
-TOKENIZER_OPS = {WordVocab: WordOps, SubwordVocab: SubwordOps}
-
-
 class TextModel(tf.Module):
     """A `LoadedModel` that takes sentences and returns translations."""
 
@@ -114,18 +104,13 @@ class TextModel(tf.Module):
         self.hp = hp = loaded.hp
         # The SavedModel contains only variables that an attribute of this module refers to.
         self.parameters = [variable.value for variable in loaded.model.variables]
-        self.ops = TOKENIZER_OPS[type(loaded.vocabs[0])](*loaded.vocabs)
+        kind = WordOps if loaded.hp.tokenizer == "words" else SubwordOps
+        self.ops = kind(*loaded.vocabs)
         self.search = make_search(loaded.model, hp, hp.beam, scored=True)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")], autograph=False)
     def translate(self, text):
-        """Translate sentences (N,).
-
-        A sentence without tokens has the translation "" and the score 0.
-
-        Returns:
-          dict: translation (N,) string, and score (N,) float32.
-        """
+        """Translate sentences (N,); one without tokens has the translation "" and the score 0."""
         ids = self.ops.encode(text)  # (N, T)
         nonempty = tf.where(ids.row_lengths() > 1)[:, 0]  # (M,) rows, M <= N
         eos = tf.fill([tf.size(text), 1], EOS)
