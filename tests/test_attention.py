@@ -7,9 +7,15 @@ import tensorflow as tf
 
 from helpers import RNG, random
 from hparams import ATTENTION_SCORES
-from model.attention import attention_scores, map_heads, prepare_keys, scores_to_weights
+from model.attention import (
+    additive,
+    attention_scores,
+    cosine,
+    map_heads,
+    prepare_keys,
+    scores_to_weights,
+)
 from modules import MultiheadAttention
-from variants.attention import additive, cosine
 
 pytestmark = pytest.mark.usefixtures("seed")
 Q, K, V = random(2, 3, 4, 5), random(2, 3, 6, 5), random(2, 3, 6, 5)  # (N, h, T, d)
