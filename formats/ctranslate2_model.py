@@ -22,13 +22,7 @@ LANGUAGE_NAMES = (
 
 
 def write(loaded, path, quantization):
-    """Write what `ctranslate2.Translator` loads, and the sentencepiece models of subwords.
-
-    Args:
-      loaded: LoadedModel.
-      path: an empty folder.
-      quantization: type of the matrices, "float32" or "int8".
-    """
+    """Write a `LoadedModel` into an empty folder, with matrices in "float32" or "int8"."""
     check_kind(loaded.hp)
     spec = make_spec(loaded.hp, loaded.model)
     source, target = (vocab.tokens() for vocab in loaded.vocabs)
@@ -43,10 +37,7 @@ def write(loaded, path, quantization):
 
 
 def write_argos(loaded, path, quantization):
-    """Write the folder that is zipped to a package; arguments as in `write`.
-
-    Argos Translate splits sources and joins translations with the same sentencepiece model.
-    """
+    """Write the folder that is zipped to a package, with one sentencepiece model for both sides."""
     hp, vocab = loaded.hp, loaded.vocabs[0]
     if hp.tokenizer != "bpe":
         raise InputError("Argos Translate needs subwords. Export with --format saved_model")
@@ -132,11 +123,8 @@ def set_attention(spec, attention):
 
 
 def set_dense(spec, *layers):
-    """Set a linear map from one or more Linear layers of the same input, fused into one.
-
-    Keras kernels have the shape (C_in, C_out), those of CTranslate2 (C_out, C_in).
-    """
-    spec.weight = np.concatenate([layer.kernel.numpy().T for layer in layers])
+    """Set a linear map from one or more Linear layers of the same input, fused into one."""
+    spec.weight = np.concatenate([layer.kernel.numpy().T for layer in layers])  # (C_out, C_in)
     spec.bias = np.concatenate([layer.bias.numpy() for layer in layers])
 
 

@@ -32,6 +32,9 @@ from text.ids import BOS, EOS, PAD, SPECIALS, UNK
 from text.vocab import SubwordVocab
 
 CONFIG, PARAMETERS = "config.json", "model.safetensors"
+# What only the config.json of old files has.
+OLD_FIELDS = dict(normalize_before=False, normalize_embedding=False, add_final_layer_norm=False)
+OLD_FIELDS |= dict(static_position_embeddings=True, tie_word_embeddings=True)
 ARCHITECTURES = dict(relu="marian_relu", swish="marian", silu="marian")  # by activation
 SPECIAL_NAMES = {*SPECIALS, "<s>", "<pad>", "<unk>", "</s>"}
 LANGUAGE_TOKEN = re.compile(r">>.+<<")  # names the target language, in a model for several
@@ -54,18 +57,16 @@ KINDS = ModelProto.SentencePiece  # of the pieces in a sentencepiece model
 def unit_order(hidden_units):
     """The units in the order of Marian, (C,).
 
-    Marian has the sines of its positions in the first half of the units and the cosines in the
-    second; here they alternate. So the units are sorted, in everything that reads or writes them.
+    It has the sines of its positions in the first half of the units, and the cosines in the second.
+    Here they alternate. So the units are sorted, in everything that reads or writes them.
     """
-    units = np.arange(hidden_units)
-    return np.concatenate([units[::2], units[1::2]])
+    return np.concatenate([np.arange(0, hidden_units, 2), np.arange(1, hidden_units, 2)])
 
 
 def layer_parameters(hp):
-    """Yield for each parameter of the blocks its name in Marian, its name here, and an axis.
+    """Yield for each parameter of the blocks its name in Marian, its name of 2017, and an axis.
 
-    The name here is that of `variables_by_2017_name`. The axis here has units in another order than
-    in Marian; None if no axis has.
+    This axis has the units in another order than in Marian; None if no axis has.
     """
     encoder = dict(self_attn="multihead_attention")
     decoder = dict(self_attn="self_attention", encoder_attn="vanilla_attention")
@@ -97,9 +98,9 @@ def layer_parameters(hp):
 class Tokens(NamedTuple):
     """The tokens of a vocabulary in the order of their ids here."""
 
-    names: list  # of str
-    rows: list  # of int: which row of Marian's matrix each token has
-    added_bias: list  # of float: 0, or added to Marian's bias of a token that Marian cannot write
+    names: list
+    rows: list  # which row of Marian's matrix each token has
+    added_bias: list  # to Marian's bias: negative for a token that Marian cannot write
 
 
 class Pretrained(NamedTuple):
@@ -108,7 +109,7 @@ class Pretrained(NamedTuple):
     folder: Path
     hp: Hyperparams
     vocabs: tuple  # (Vocab, Vocab)
-    sides: tuple  # (Tokens, Tokens), of source and target; the same object if they are joint
+    sides: tuple  # (Tokens, Tokens), of source and target
 
     def restore(self, model):
         """Set the parameters of a built model."""
@@ -148,23 +149,14 @@ def read_json(path) -> dict:
 def model_fields(path, config) -> dict:
     """The hyperparameters that config.json describes, if this project has such models."""
     heads, ffn_units = config.get("encoder_attention_heads"), config.get("encoder_ffn_dim")
-    for name, values in dict(
-        model_type=["marian"],
-        activation_function=[*ARCHITECTURES],
-        scale_embedding=[True],
-        decoder_attention_heads=[heads],
-        decoder_ffn_dim=[ffn_units],
-        # Only old files have these.
-        normalize_before=[False, None],
-        normalize_embedding=[False, None],
-        add_final_layer_norm=[False, None],
-        static_position_embeddings=[True, None],
-        tie_word_embeddings=[True, None],
-    ).items():
-        if config.get(name) not in values:
+    wanted = dict(model_type="marian", scale_embedding=True)
+    wanted |= dict(decoder_attention_heads=heads, decoder_ffn_dim=ffn_units)
+    for name, value in (wanted | OLD_FIELDS).items():
+        found = config.get(name, OLD_FIELDS.get(name))
+        if found != value:
             raise InputError(
-                f"{path}: {name} is {config.get(name)!r}. --start_from reads folders of train.py,"
-                f" and Marian models with {' or '.join(map(repr, values))}"
+                f"{path}: {name} is {found!r}. --start_from reads folders of train.py, and Marian"
+                f" models with {value!r}"
             )
     joint = config.get("share_encoder_decoder_embeddings", True)
     return dict(
@@ -216,16 +208,11 @@ def read_vocabularies(folder, config, hp) -> tuple:
 
 
 def arrange_tokens(path, config, models) -> Tokens:
-    """Give each token its id here: the special ones first, then those of a vocabulary file.
+    """Give each token its id here: the special ones first, then those of vocab.json.
 
     The sentencepiece models may have subwords that the file lacks. Marian reads them as `<UNK>`,
     and never writes them. Here each is a token of its own, with the vector of `<UNK>` and a low
     bias, which training can raise.
-
-    Args:
-      path: vocab.json.
-      config: config.json, which names the rows of the tokens pad, eos and start.
-      models: the sentencepiece models.
     """
     ids, start = read_json(path), config["decoder_start_token_id"]
     unknown = ids["<unk>" if "<unk>" in ids else SPECIALS[UNK]]
@@ -244,10 +231,7 @@ def arrange_tokens(path, config, models) -> Tokens:
 
 
 def usual_pieces(model) -> list:
-    """The subwords of a ModelProto that text is split into.
-
-    Names of languages are not among them: Marian removes them from a source before.
-    """
+    """The subwords that text is split into: no names of languages, which Marian removes before."""
     usual = KINDS.NORMAL, KINDS.USER_DEFINED, KINDS.BYTE
     pieces = [piece for piece in model.pieces if piece.type in usual]
     return [p for p in pieces if not LANGUAGE_TOKEN.fullmatch(p.piece.removeprefix("▁"))]
@@ -256,9 +240,8 @@ def usual_pieces(model) -> list:
 def make_sentencepiece(model, tokens, is_source) -> bytes:
     """Make a sentencepiece model that splits text in the same way, with the ids here.
 
-    A token that the model lacks, as those of the other language, is unused: no text has it.
-    Marian takes a name of the target language from the beginning of a source. Its token has a
-    space before it, as all text does.
+    A token that the model lacks, as those of the other language, is unused: no text has it. The
+    name of a target language, at the beginning of a source, has a space before it, as all text.
     """
     pieces = {piece.piece: piece for piece in usual_pieces(model)}
     made = ModelProto()
@@ -326,8 +309,8 @@ def write(loaded, path):
 def check_kind(hp, vocab):
     """Raise InputError if Marian has no such model, or the source vocabulary has --symbols.
 
-    Marian's tokenizer takes a word like >>de<< out of the text, and puts it first, without the
-    subword of the space before it. Symbols that have the space are those of Marian itself.
+    Marian's tokenizer puts a word like >>de<< first, without the space before it. Symbols that
+    have the space are those of Marian itself.
     """
     kind = hp.model, hp.attention_score, hp.mask_from, hp.design.relu_projections, hp.residual
     kind += hp.positions, hp.normalization, hp.tied_embeddings
@@ -347,9 +330,7 @@ def check_kind(hp, vocab):
 
 def json_files(hp, tokens) -> dict[str, dict]:
     """The contents of the files in JSON. Marian has other defaults, so each key is needed."""
-    special_ids = dict(
-        pad_token_id=PAD, bos_token_id=BOS, eos_token_id=EOS, decoder_start_token_id=BOS
-    )
+    ids = dict(pad_token_id=PAD, bos_token_id=BOS, eos_token_id=EOS, decoder_start_token_id=BOS)
     sizes = {}
     for side, num_blocks in hp.block_counts.items():
         sizes[f"{side}_layers"] = num_blocks
@@ -395,8 +376,8 @@ def json_files(hp, tokens) -> dict[str, dict]:
         clean_up_tokenization_spaces=False,  # else the space before a period would be lost
     )
     return {
-        CONFIG: special_ids | sizes | config,
-        "generation_config.json": special_ids | search,
+        CONFIG: ids | sizes | config,
+        "generation_config.json": ids | search,
         "tokenizer_config.json": tokenizer,
         "vocab.json": {token: i for i, token in enumerate(tokens)},
     }

@@ -3,12 +3,9 @@
     encoder.onnx     source ids (1, T) -> the memory, and the first state of the decoder
     step.onnx        one step of a search: the most likely next tokens, and the next state
     model.json       how to tokenize, and how to search
-    index.html       a page that translates; it needs translator.js
-    translate.py     the same in Python, with onnxruntime
     *.model          the sentencepiece models, if there are any
 
-There are two graphs, since the encoder runs once, and the step once per token. The search is a loop
-in the program that loads them (web/translator.js, web/translate.py).
+The files of web/ have the loop of the search: a page with its program, and one in Python.
 """
 
 import json
@@ -50,16 +47,10 @@ def write(loaded, path, quantization):
         for vocab in loaded.vocabs:
             (path / vocab.path.name).write_bytes(vocab.content)
     extra = hp.max_output_tokens(0)
-    search = dict(
-        start=BOS,
-        end=EOS,
-        beam=hp.beam,
-        alpha=hp.alpha,
-        max_input_tokens=hp.max_input_tokens,
-        pad_to=hp.pad_to or 0,
-        # A translation of n source tokens has at most n * factor // 10 + extra tokens.
-        max_output=dict(factor=hp.max_output_tokens(10) - extra, extra=extra),
-    )
+    search = dict(start=BOS, end=EOS, beam=hp.beam, alpha=hp.alpha)
+    search |= dict(max_input_tokens=hp.max_input_tokens, pad_to=hp.pad_to or 0)
+    # A translation of n source tokens has at most n * factor // 10 + extra tokens.
+    search["max_output"] = dict(factor=hp.max_output_tokens(10) - extra, extra=extra)
     settings = dict(
         languages=[hp.source_lang, hp.target_lang],
         description=describe_decoding(loaded),
@@ -145,10 +136,7 @@ def save_onnx(function, path, quantization):
 
 
 def describe_tokenizer(vocab, encodes=False) -> dict:
-    """Describe a tokenizer, for a program that has neither sentencepiece nor `text.normalize`.
-
-    With `encodes`, also the rules for encoding, which decoding does not need.
-    """
+    """Describe a tokenizer, and how it `encodes`, for a program without sentencepiece."""
     settings = dict(tokens=vocab.tokens(), specials=len(SPECIALS), unknown=UNK)
     if isinstance(vocab, WordVocab):
         return settings | dict(kind="words")
