@@ -104,10 +104,8 @@ class PositionalEncoding(keras.layers.Layer):
     The angle of column i is pos / 10000^(2i / C). Even columns are sines, odd columns are
     cosines. This is the formula of the 2017 code. With `paired`, the exponent is
     (i - i % 2) / C, so that columns come in pairs of one frequency (paper, section 3.5).
-    The number of positions is not limited.
 
     Args:
-      paired: whether to use the paper's formula instead of that of the 2017 code.
       zero_pad: whether position 0 gives the zero vector.
       scale: whether to multiply by sqrt(C).
     """
@@ -164,10 +162,8 @@ class Dropout(keras.layers.Layer):
 
         inputs * (random.uniform(inputs.shape) >= rate) / (1 - rate)
 
-    The mean stays the same. Optimized: equals this formula, but draws 16 random bits per unit.
-
-    Args:
-      rate: probability that a unit is zeroed; rounded to a multiple of 2^-16.
+    The mean stays the same. Optimized: equals this formula, but draws 16 random bits per unit. So
+    the rate is rounded to a multiple of 2^-16.
     """
 
     def __init__(self, rate, **kwargs):
@@ -244,11 +240,9 @@ class KeysValues(NamedTuple):
 class MultiheadAttention(keras.layers.Layer):
     """Attention of queries to keys, residual and normalization (paper, section 3.2).
 
-    (N, T_q, C), (N, T_k, C) -> (N, T_q, C).
-
-    The defaults are those of the 2017 code, which differs from the paper: Q, K and V pass
-    through a ReLU; the joined heads are not projected again; without masks, a position is
-    padding if its vector is all zeros.
+    (N, T_q, C), (N, T_k, C) -> (N, T_q, C). The defaults are those of the 2017 code, which differs
+    from the paper: Q, K and V pass through a ReLU; the joined heads are not projected again;
+    without masks, a position is padding if its vector is all zeros.
 
     A call has two halves, `project_keys_values` and `attend`. A decoder that decodes token by
     token keeps the `KeysValues` of earlier tokens and appends those of the newest one.
@@ -256,11 +250,11 @@ class MultiheadAttention(keras.layers.Layer):
     Args:
       num_units, num_heads: C, and its divisor h.
       dropout_rate: share of attention weights dropped in training.
-      add_norm: dict, arguments of `AddAndNorm`; None for its defaults.
+      add_norm: dict, arguments of `AddAndNorm`.
       relu: whether Q, K and V pass through a ReLU.
       output_projection: whether the joined heads are projected by W_O.
       mask_queries: whether all-zero queries get all-zero attention weights.
-      attention_score: the attention function, one of `hparams.ATTENTION_SCORES`.
+      attention_score: one of `hparams.ATTENTION_SCORES`.
     """
 
     def __init__(
@@ -407,12 +401,8 @@ class MultiheadAttention(keras.layers.Layer):
 class Feedforward(keras.layers.Layer):
     """Two linear maps with an activation between, residual, normalization (paper, section 3.3).
 
-    (N, T, C) -> (N, T, C).
-
-    Args:
-      inner_units, num_units: width between the two maps, 4 * C in the paper, and C.
-      add_norm: dict, arguments of `AddAndNorm`; None for its defaults.
-      activation: the function between both maps, by its name in Keras.
+    (N, T, C) -> (N, T, C). `inner_units` is the width between the two maps, 4 * C in the paper;
+    `add_norm` is a dict, the arguments of `AddAndNorm`.
     """
 
     def __init__(self, inner_units, num_units, add_norm=None, activation="relu", **kwargs):

@@ -23,8 +23,8 @@ INVISIBLE_RE2, JOINERS_RE2, LOOSE_RE2 = (
 class TextOps(tf.Module):
     """A tokenizer of TensorFlow ops.
 
-    A subclass defines `encode`, which converts sentences (N,) to ids (N, T), a RaggedTensor, with
-    `</S>` at the end of each, and `decode`, which converts ids without `</S>` to sentences.
+    A subclass has `encode`, from sentences (N,) to ids (N, T), a RaggedTensor with `</S>` at its
+    ends, and `decode`, from ids without `</S>` to sentences.
     """
 
     def normalize(self, lines):
@@ -86,8 +86,7 @@ class WordOps(TextOps):
 def char_class(chars) -> str:
     """Return an RE2 character class, without brackets, that matches exactly these characters.
 
-    The classes of RE2, which TensorFlow uses, are smaller than those of Python: `\\s` matches
-    fewer spaces, and Latin fewer letters.
+    RE2's own classes are smaller than those of Python: `\\s` has fewer spaces, Latin fewer letters.
     """
     points = set(map(ord, chars))
     firsts = sorted(point for point in points if point - 1 not in points)

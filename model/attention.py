@@ -85,10 +85,7 @@ def prepare_keys(K, parameters):
 def attention_scores(choice, Q, keys, parameters):
     """Compute the scores: (N, h, T_q, d), (N, h, T_k, d) -> (N, h, T_q, T_k).
 
-    Args:
-      choice: row of `ATTENTION_SCORES`.
-      keys: what `prepare_keys` returned.
-      parameters: what `add_parameters` returned.
+    `choice` is a row of `ATTENTION_SCORES`; `prepare_keys` and `add_parameters` made the others.
     """
     given = {name: ops.cast(v, Q.dtype) for name, v in parameters.items() if name != "key_kernel"}
     return choice.load()(Q, keys, **given)
@@ -107,16 +104,11 @@ def map_heads(inputs, kernel):
 def additive(Q, keys, query_kernel, omega):
     """omega^T tanh(W [q; k]) (Bahdanau et al. 2015, appendix A.1.2).
 
-    W [q; k] is the sum of two products: the left half of W times q, computed here, and the right
-    half times k, computed by `prepare_keys`. Texts leave the size of the tanh open;
-    here it is d. Each head has another W and omega. The tanh has shape (N, h, T_q, T_k, d). It is
+    W [q; k] is the sum of two products: the left half of W, (h, d, d), times q, computed here, and
+    the right half times k, computed by `prepare_keys`. Texts leave the size of the tanh open; here
+    it is d. Each head has another W and omega (h, d). The tanh has shape (N, h, T_q, T_k, d). It is
     computed query by query, at most ten at a time, and again for the gradient: no memory holds it
     for all queries of a long sentence.
-
-    Args:
-      keys: the keys times the right half of W, (N, h, T_k, d).
-      query_kernel: the left half of W, transposed, (h, d, d).
-      omega: (h, d).
     """
     queries = map_heads(Q, query_kernel)  # (N, h, T_q, d)
 

@@ -58,8 +58,7 @@ class InputEmbedding(keras.layers.Layer):
 class EncoderBlock(keras.layers.Layer):
     """Figure 1, left: (N, T, C) -> (N, T, C).
 
-    Args:
-      attention, feedforward: dicts, arguments of `MultiheadAttention` and of `Feedforward`.
+    `attention` and `feedforward` are dicts, arguments of `MultiheadAttention` and `Feedforward`.
     """
 
     def __init__(self, attention, feedforward, **kwargs):
@@ -81,10 +80,8 @@ class EncoderBlock(keras.layers.Layer):
 class DecoderBlock(keras.layers.Layer):
     """Figure 1, right: (N, T_q, C), (N, T_k, C) -> (N, T_q, C).
 
-    Args:
-      attention, feedforward: as in `EncoderBlock`.
-      causality: whether, in training, query i may attend to the tokens 0 to i only. Outside of
-        training it always is so, as in decoding.
+    `attention` and `feedforward` as in `EncoderBlock`. With `causality`, query i may attend to the
+    tokens 0 to i only; outside of training it always is so, as in decoding.
     """
 
     def __init__(self, attention, feedforward, causality=True, **kwargs):
@@ -101,13 +98,9 @@ class DecoderBlock(keras.layers.Layer):
         self.feedforward.build(dec_shape)
 
     def call(self, dec, memory, masks=None, memory_masks=None, positions=None, training=None):
-        """Decode all tokens at once.
+        """Decode all tokens at once; `memory` is the encoder's output.
 
-        Args:
-          dec: (N, T_q, C).
-          memory: the encoder's output, (N, T_k, C).
-          masks, memory_masks: (N, T_q) and (N, T_k) bool, as in `project_keys_values`.
-          positions: as in `attend`, of the self-attention.
+        Both masks are as in `project_keys_values`, and `positions` as in `attend`.
         """
         causality = self.causality or not training
         dec = self.self_attention(

@@ -126,16 +126,7 @@ def rotation_frequencies(num_units):
 
 
 def rotate_pairs(inputs, positions, frequencies):
-    """Rotate each pair of columns by position times frequency.
-
-    Args:
-      inputs: (..., T, d).
-      positions: (T,).
-      frequencies: (d/2,) float32.
-
-    Returns:
-      (..., T, d)
-    """
+    """Rotate each pair of columns of (..., T, d) by position (T,) times frequency (d/2,)."""
     angles = ops.cast(positions, "float32")[:, None] * frequencies  # (T, d/2)
     cos, sin = (ops.cast(f(angles), inputs.dtype) for f in (ops.cos, ops.sin))
     even, odd = inputs[..., 0::2], inputs[..., 1::2]  # (..., T, d/2)

@@ -77,10 +77,7 @@ class RecurrentEncoder(keras.layers.Layer):
 class RecurrentDecoder(keras.layers.Layer):
     """One step of the decoder: y_(t-1) (N * beam, C) and the state d_(t-1) -> d_t.
 
-    Args:
-      num_units: C.
-      cell: one of `LAYERS`.
-      attention_score: one of `hparams.ATTENTION_SCORES`; None for a model without attention.
+    `attention_score` is one of `hparams.ATTENTION_SCORES`, or None for a model without attention.
     """
 
     def __init__(self, num_units, cell="gru", attention_score="scaled_dot", **kwargs):
