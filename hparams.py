@@ -69,12 +69,12 @@ ATTENTION_SCORES = dict(
     scaled_dot=Choice("model.attention.scaled_dot"),
     dot=Choice("model.attention.dot"),
     additive=Choice(
-        "variants.attention.additive",
+        "model.attention.additive",
         parameters=dict(query_kernel="hdd", key_kernel="hdd", omega="hd"),
     ),
-    bilinear=Choice("variants.attention.bilinear", parameters=dict(kernel="hdd")),
-    cosine=Choice("variants.attention.cosine", softmax=False),
-    cosine_softmax=Choice("variants.attention.cosine"),
+    bilinear=Choice("model.attention.bilinear", parameters=dict(kernel="hdd")),
+    cosine=Choice("model.attention.cosine", softmax=False),
+    cosine_softmax=Choice("model.attention.cosine"),
 )
 MODELS = dict(
     transformer=Choice("model.transformer.Transformer"),

@@ -170,31 +170,6 @@ def token_by_token(model, x, y):
     return np.stack(steps, axis=1)
 
 
-def beam_and_model_scores(flags, seed=3):
-    """Translate with an untrained model: the scores of beam search, and those of the model.
-
-    Without a length penalty both are log-probabilities of the best hypotheses, (N,).
-    """
-    import keras
-
-    from hparams import make_hparams
-    from model.transformer import make_model
-    from translation.inference import make_search, sequence_scores, suppressed_ids
-    from translation.search import paper_penalty
-
-    hp = make_hparams(dict(vocab_size=13, alpha=0.0) | flags)
-    keras.utils.set_random_seed(seed)
-    model = make_model(hp, 13, 13)
-    x = np.random.default_rng(0).integers(4, 13, (4, 5), np.int32)
-    x[:, -1] = 3
-    preds, scores = make_search(model, hp, 4)(x)
-    max_lengths = np.full(4, hp.max_output_tokens(5), np.int32)
-    suppressed = suppressed_ids(hp, 4)
-    return scores[:, 0], sequence_scores(
-        model, x, preds[:, 0], max_lengths, paper_penalty(0.0), suppressed
-    )
-
-
 @pytest.fixture(params=["legacy_a", "legacy_b"])
 def golden(request):
     return Golden(request.param)

@@ -65,12 +65,9 @@ class Marian:
 
     def feedforward(self, name, x):
         inner = self.linear(f"{name}.fc1", x)
-        inner = inner / (1 + np.exp(-inner)) if self.is_swish else np.maximum(inner, 0)
+        is_swish = self.config["activation_function"] == "swish"
+        inner = inner / (1 + np.exp(-inner)) if is_swish else np.maximum(inner, 0)
         return self.normalize(f"{name}.final_layer_norm", x + self.linear(f"{name}.fc2", inner))
-
-    @property
-    def is_swish(self):
-        return self.config["activation_function"] == "swish"
 
     def table(self, side):
         name = f"model.{side}.embed_tokens.weight"
@@ -100,10 +97,7 @@ class Marian:
 def make_marian(folder, lines, joint=True, activation="swish"):
     """Write the folder of a model with random parameters, as those of OPUS-MT are written.
 
-    Args:
-      lines: (list, list), text of both languages.
-      joint: whether both languages have one vocabulary.
-      activation: function in the feed-forward layers.
+    `lines` are two lists, text of both languages, which may have one `joint` vocabulary.
     """
     folder.mkdir(parents=True)
     models = [make_unigrams(side) for side in lines]
@@ -125,9 +119,10 @@ def make_marian(folder, lines, joint=True, activation="swish"):
         (folder / f"{name}.spm").write_bytes(model.serialized_model_proto())
     languages = dict(source_lang="de", target_lang="en", separate_vocabs=not joint)
     write_json(folder / "tokenizer_config.json", languages)
-    sizes = dict(attention_heads=HEADS, ffn_dim=INNER)
-    sizes = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in sizes.items()}
+    sizes = {f"{side}_attention_heads": HEADS for side in ("encoder", "decoder")}
     config = sizes | dict(
+        encoder_ffn_dim=INNER,
+        decoder_ffn_dim=INNER,
         model_type="marian",
         d_model=UNITS,
         encoder_layers=2,
@@ -165,8 +160,7 @@ def make_tensors(config, joint) -> dict:
             for name, shape in layers.items():
                 shapes[f"model.{side}.layers.{i}.{name}.weight"] = shape
                 shapes[f"model.{side}.layers.{i}.{name}.bias"] = shape[:1]
-    draw = lambda shape: rng.normal(0, 0.4, shape).astype("float32")  # noqa: E731
-    tensors = {name: draw(shape) for name, shape in shapes.items()}
+    tensors = {n: rng.normal(0, 0.4, shape).astype("float32") for n, shape in shapes.items()}
     for table in tables:
         tensors[f"model.{table}.weight"][-1] = 0  # <pad>, from which the decoder starts
     return tensors

@@ -97,17 +97,6 @@ def test_the_table_and_the_curves_of_the_race(benchmarks, tmp_path):
     assert race.REPORT.search(line).groups() == ("9", "13.03")
 
 
-def test_a_missing_corpus_is_named(benchmarks, tmp_path, monkeypatch):
-    from harness import corpus_folder
-
-    monkeypatch.delenv("REAL_TEXT", raising=False)
-    with pytest.raises(SystemExit, match="REAL_TEXT is not set. Set it to the folder that holds"):
-        corpus_folder("multi30k")
-    monkeypatch.setenv("REAL_TEXT", str(tmp_path))
-    with pytest.raises(SystemExit, match="multi30k: no such folder. Set REAL_TEXT to"):
-        corpus_folder("multi30k")
-
-
 def test_the_counts_of_the_code(benchmarks, capsys, monkeypatch):
     import count_code
 
@@ -126,15 +115,3 @@ def test_the_counts_of_the_code(benchmarks, capsys, monkeypatch):
     assert functions == "functions of the product 1" and function.endswith("b.py:1: f, 4 lines")
     assert floors == "floors 3: a.py > b.py > c/d.py"
     assert broken == "Too long: tests lines 1, limit 0"
-
-
-def test_the_flags_that_are_counted(benchmarks, tmp_path):
-    import count_code
-
-    (tmp_path / "script.py").write_text(
-        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('file')\n"
-        "parser.add_argument('--x', action=argparse.BooleanOptionalAction)\n"
-        "parser.add_argument('--y', action='store_true', help=argparse.SUPPRESS)\n"
-        "parser.add_argument('--no-y', action='store_true')\nparser.parse_args()\n"
-    )
-    assert count_code.flags_of(str(tmp_path / "script.py")) == 2

@@ -87,7 +87,7 @@ def test_loss_and_gradients_are_those_of_2019(master):
         assert difference <= 1e-5 * max(1, np.abs(expected).max()), name
 
 
-def test_five_training_steps_are_those_of_2019(master):
+def test_five_training_steps_are_those_of_2019(master, eager):
     arrays, model, named = master
     theirs = json.loads(str(arrays["hparams"]))
     hp = make_hparams(dict(recipe="updated"))
