@@ -375,15 +375,6 @@ class Hyperparams(ModelHparams):
         return round(10 * self.max_output_ratio) * source_tokens // 10 + 10
 
 
-def choose_vocab_size(characters) -> int:
-    """The number of subwords for so many characters of both sides, without spaces.
-
-    >>> [choose_vocab_size(n) for n in (1_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000)]
-    [63, 486, 1000, 1933, 3981, 7696]
-    """
-    return min(8000, round(characters**0.6))
-
-
 # Making, saving and loading ------------------------------------------------------
 
 FIELDS = {field.name: field for field in dataclasses.fields(Hyperparams)}

@@ -55,13 +55,11 @@ def read_tmx(file):
         elif event == "end" and element.tag == "tu":
             for part in element.iter():
                 part.text = None if part.tag in CODES else part.text
-            yield [*map(read_variant, element.iter("tuv"))]
+            yield [
+                ((own.get(LANG) or own.get("lang", "")).lower(), "".join(own.itertext()))
+                for own in element.iter("tuv")
+            ]
             body.clear()  # few units are in memory at a time
-
-
-def read_variant(variant) -> tuple[str, str]:
-    """Return the language and the text of a variant in a unit of TMX."""
-    return (variant.get(LANG) or variant.get("lang", "")).lower(), "".join(variant.itertext())
 
 
 class Segments(HTMLParser):
@@ -74,7 +72,7 @@ class Segments(HTMLParser):
         self.side, self.document, self.text = "", "", []
 
     def handle_starttag(self, tag, attrs):
-        """Read the beginning of an element."""
+        """As in `HTMLParser`."""
         attributes = dict(attrs)
         if tag in SIDES:
             self.side = SIDES[tag]
@@ -85,12 +83,12 @@ class Segments(HTMLParser):
             self.units.setdefault(key, []).append((self.side, self.text))
 
     def handle_endtag(self, tag):
-        """Read the end of an element. What follows a </seg> is no text of it."""
+        """As in `HTMLParser`. What follows a </seg> is no text of it."""
         if tag == "seg":
             self.text = []
 
     def handle_data(self, data):
-        """Read text."""
+        """As in `HTMLParser`."""
         self.text.append(data)
 
 

@@ -49,7 +49,7 @@ def likely_lag(sides) -> int:
 
 
 def find_shift(sides):
-    """Find the first shifted window of a block: its first row, and its lag; or None."""
+    """Find the first row and the lag of the first shifted window of a block, or None."""
     for start in range(0, max(1, len(sides[0]) - WINDOW // 2), WINDOW):
         window = [side[start : start + WINDOW] for side in sides]
         if len(window[0]) >= MIN_PAIRS and (lag := likely_lag(window)):
@@ -60,15 +60,14 @@ def find_shift(sides):
 def shift_notes(pairs):
     """Yield a warning for each pair of files, a list of paths, that is shifted."""
     for paths in pairs:
-        for number, block in enumerate(read_pairs(paths, "comparing")):
+        for number, block in enumerate(read_pairs(paths)):
             if shift := find_shift(block):
                 start, lag = shift
                 shorter, longer = paths[:: 1 if lag > 0 else -1]
-                count = f"{abs(lag)} line{'s' if abs(lag) > 1 else ''}"
+                row = number * BLOCK_LINES + start + 1
                 yield (
-                    f"{paths[0]} and {paths[1]}: from about sentence"
-                    f" {number * BLOCK_LINES + start + 1} on, the sides seem to be shifted by"
-                    f" {count}: {shorter} lacks {count} there or before, or {longer} has {count}"
-                    " too many. Correct them"
+                    f"{paths[0]} and {paths[1]}: from about sentence {row} on, the sides seem to be"
+                    f" shifted by {abs(lag)}: {shorter} lacks lines there or before, or {longer}"
+                    " has too many. Correct them"
                 )
                 break
