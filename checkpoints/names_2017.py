@@ -1,4 +1,7 @@
-"""The names that the 2017 code gave to its variables. Our checkpoints use them, too."""
+"""The names that the 2017 code gave to its variables. Our checkpoints use them, too.
+
+Each function makes a dict from names to the variables of a layer.
+"""
 
 from variants.rnn import RecurrentModel
 
@@ -35,7 +38,6 @@ def variables_by_2017_name(model) -> dict:
 
 
 def recurrent_variables(model) -> dict:
-    """The variables of a `RecurrentModel` by name."""
     names = token_variables(model, model.source_tokens, model.target_tokens)
     for scope, layer in zip(("forward", "backward"), model.encoder.directions, strict=False):
         names |= {f"encoder/{scope}/{v.name}": v for v in layer.weights}
@@ -45,7 +47,6 @@ def recurrent_variables(model) -> dict:
 
 
 def token_variables(model, source_tokens, target_tokens) -> dict:
-    """The variables of two `Embedding`s and of the output layer by name."""
     if model.hp.tied_embeddings:
         return {"shared_embed/lookup_table": target_tokens.lookup_table}
     return {
@@ -56,7 +57,6 @@ def token_variables(model, source_tokens, target_tokens) -> dict:
 
 
 def attention_variables(attention, scope) -> dict:
-    """The variables of a `MultiheadAttention` by name."""
     names = normalize_variables(attention.add_norm.normalize, scope)
     layers = attention.query, attention.key, attention.value, attention.output_projection
     for name, layer in zip(("dense", "dense_1", "dense_2", "dense_3"), layers, strict=True):
@@ -65,25 +65,22 @@ def attention_variables(attention, scope) -> dict:
 
 
 def position_variables(layers, i, scope) -> dict:
-    """The variables of relative positions in block `i`, by name; of shared ones in block 0."""
+    """Those of relative positions in block `i`; of shared ones in block 0."""
     if layers[i] is None or layers[i] in layers[:i]:
         return {}
     return {f"{scope}/positions/{v.name}": v for v in layers[i].weights}
 
 
 def feedforward_variables(feedforward, scope, normalize_scope) -> dict:
-    """The variables of a `Feedforward` by name."""
     names = normalize_variables(feedforward.add_norm.normalize, f"{scope}/{normalize_scope}")
     names |= dense_variables(f"{scope}/multihead_attention/conv1d", feedforward.inner)
     return names | dense_variables(f"{scope}/multihead_attention/conv1d_1", feedforward.outer)
 
 
 def dense_variables(scope, layer) -> dict:
-    """The variables of a dense layer, or of None, by name."""
     return {f"{scope}/kernel": layer.kernel, f"{scope}/bias": layer.bias} if layer else {}
 
 
 def normalize_variables(normalize, scope) -> dict:
-    """The variables of a `Normalize`, or of None, by name."""
     names = f"{scope}/ln/Variable", f"{scope}/ln/Variable_1"
     return dict(zip(names, (normalize.beta, normalize.gamma), strict=True)) if normalize else {}

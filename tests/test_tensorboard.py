@@ -20,7 +20,7 @@ from text.ids import RaggedIds
 from training import tensorboard
 from training.optimizer import FusedAdam
 from training.step import make_train_step
-from training.tensorboard import cut_events, escape_markdown
+from training.tensorboard import escape_markdown
 from translation.attention_maps import AttentionMaps, attention_maps, figure_to_array, plot_heads
 
 SENTENCES = sample_pairs(1, seed=1)[0]  # the first pair of the development set
@@ -68,18 +68,6 @@ def test_curves(logdir):
     assert points["dev_loss"][last] < points["dev_loss"][epoch] < np.log(300) + 1
     for name in ("gradient_norm", "tokens_per_second"):
         assert all(value > 0 for value in points[name].values())
-
-
-def test_events_after_a_step_are_removed(tmp_path):
-    with tf.summary.create_file_writer(str(tmp_path)).as_default():
-        for step in range(5):
-            tf.summary.scalar("loss", 1.0, step)
-    (path,) = tmp_path.iterdir()
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-5])  # as after a kill
-    cut_events(tmp_path, 2)
-    assert [*scalars(tmp_path)["loss"]] == [0, 1, 2] and [*tmp_path.iterdir()] == [path]
-    assert whole.startswith(path.read_bytes())
 
 
 def test_each_epoch_writes_pictures_and_a_table(logdir):
