@@ -20,7 +20,6 @@ from text.ids import RaggedIds
 from training import tensorboard
 from training.optimizer import FusedAdam
 from training.step import make_train_step
-from training.tensorboard import escape_markdown
 from translation.attention_maps import AttentionMaps, attention_maps, figure_to_array, plot_heads
 
 SENTENCES = sample_pairs(1, seed=1)[0]  # the first pair of the development set
@@ -80,7 +79,7 @@ def test_each_epoch_writes_pictures_and_a_table(logdir):
         assert len(pictures) == TINY["num_heads"] and int(width) <= 350  # shown without shrinking
     table = next(tf.make_ndarray(tensor) for tag, _, tensor in found if tag == "dev_samples")
     assert table.shape == (11, 3) and table[0, 0] == b"**source**"
-    assert [*table[1, :2]] == [escape_markdown(text).encode() for text in SENTENCES]
+    assert [*table[1, :2]] == [f"`` {text} ``".encode() for text in SENTENCES]
 
 
 # Attention maps --------------------------------------------------------------------
