@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As in 2017."""
+        """The name of the file, as in 2017."""
         return f"model_epoch_{self.epoch:02d}_gs_{self.step:d}"
 
     @property

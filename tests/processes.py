@@ -9,9 +9,10 @@ import runpy
 import socket
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -50,16 +51,9 @@ class Forked:
         ours = pipes[0][1], pipes[1][0], pipes[2][0]
         theirs = [Connection(pipes[0][0], writable=False)]
         theirs += [Connection(writer, readable=False) for _, writer in pipes[1:]]
-        before = os.environ.get("PYTHONPATH")
-        paths = filter(None, [str(ROOT), before])
-        os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # read when the fork server starts
-        try:
-            self.process = FORKS.Process(target=run_task, args=(task, cwd, env, prepare, theirs))
+        self.process = FORKS.Process(target=run_task, args=(task, cwd, env, prepare, theirs))
+        with patch.dict(os.environ, PYTHONPATH=str(ROOT)):  # read when the fork server starts
             self.process.start()
-        finally:
-            del os.environ["PYTHONPATH"]
-            if before is not None:
-                os.environ["PYTHONPATH"] = before
         for end in theirs:
             end.close()
         self.stdin = open(ours[0], "wb", buffering=0)
@@ -99,20 +93,14 @@ class Forked:
 
     def communicate(self, stdin=b"", timeout=None):
         """Send `stdin`, read both streams to their end, and return them."""
-        texts = {}
-        readers = [
-            threading.Thread(target=lambda stream=stream: texts.update({stream: stream.read()}))
-            for stream in (self.stdout, self.stderr)
-        ]
-        for reader in readers:
-            reader.start()
-        with contextlib.suppress(BrokenPipeError):
-            self.stdin.write(stdin)
-        self.stdin.close()
-        for reader in readers:
-            reader.join(timeout)
-        self.wait(timeout)
-        return texts[self.stdout], texts[self.stderr]
+        with ThreadPoolExecutor() as pool:
+            texts = pool.map(lambda stream: stream.read(), (self.stdout, self.stderr))
+            with contextlib.suppress(BrokenPipeError):
+                self.stdin.write(stdin)
+            self.stdin.close()
+            if self.wait(timeout) is None:
+                self.kill()
+            return tuple(texts)
 
 
 def forked(words, cwd=ROOT, stdin=b"", prepare=None):
