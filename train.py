@@ -69,6 +69,7 @@ class Training:
     """
 
     def __init__(self, hp, vocabs, data, dev=None, strategy=None):
+        keras.backend.clear_session()  # the rounding of sums follows the names of layers
         keras.utils.set_random_seed(hp.seed)
         self.hp, self.vocabs, self.data, self.dev = hp, vocabs, data, dev
         self.digests = digest_of_batches(data, hp), dev.digest() if dev else ""

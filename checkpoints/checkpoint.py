@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As in 2017."""
+        """The name of the file, as in 2017."""
         return f"model_epoch_{self.epoch:02d}_gs_{self.step:d}"
 
     @property
@@ -171,11 +171,11 @@ def assign(variables, arrays, path):
     """Set variables, a dict by name, to the arrays of the same names, which come from a path."""
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
     found = {name: array.shape for name, array in arrays.items()}
-    for name in sorted(shapes.keys() | found.keys()):
+    for name in sorted(shapes | found):
         if shapes.get(name) != found.get(name) or not np.isfinite(arrays[name]).all():
             raise InputError(
-                f"{path}: {name} has shape {found.get(name)}, in the model {shapes.get(name)}, or is"
-                " not finite. Use the hparams.json, vocabulary and checkpoint of one training"
+                f"{path}: {name} is {found.get(name)}, in the model {shapes.get(name)}, or is not"
+                " finite. Use the hparams.json, vocabulary and checkpoint of one training"
             )
     for name, variable in variables.items():
         variable.assign(arrays[name])

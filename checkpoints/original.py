@@ -21,19 +21,13 @@ def load_original(given):
 
     TensorFlow reads the checkpoint. Its format is not safe against files that were made to do harm.
 
-    Args:
-      given: dict, the flags that were given.
-
     Returns:
       (list of Path, Hyperparams, Transformer, vocabularies): the checkpoint and its model.
     """
     path = find_newest(given.get("logdir", Hyperparams.logdir))
     arrays = read_original(path)
     model_args, vocab_sizes = infer_model_args(arrays)
-    fixed = {"recipe": "legacy"} | Hyperparams().model_fields() | model_args
-    for name in {"num_heads", "maxlen", "dropout_rate"} - model_args.keys():
-        del fixed[name]
-    check_fixed(path, fixed, given)
+    check_fixed(path, model_args, given)
     hp = make_hparams(given | model_args)
     min_cnt = find_min_cnt(WordVocab.paths(hp.preprocessed, hp), vocab_sizes, given.get("min_cnt"))
     hp = dataclasses.replace(hp, min_cnt=min_cnt)

@@ -199,10 +199,7 @@ def sample_pairs(count, seed=0):
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """A function from a recipe, and changes of `train_once`, to the flags of a trained model.
-
-    All processes of a test run share these models, so no test may change them.
-    """
+    """A function to the flags of a trained model, which is shared: no test may change it."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
@@ -215,13 +212,10 @@ def trained(tmp_path_factory):
     return find
 
 
-def train_once(folder, recipe, pairs=400, tests=30, **flags):
+def train_once(folder, recipe, **flags):
     """Train a model in the folder unless another process has done so, and return its flags.
 
-    Args:
-      pairs: the size of the training text.
-      tests: the size of the test set.
-      flags: those that differ from a model that has learned to end its sentences.
+    It has learned to end its sentences, unless `flags` change that.
     """
     import prepro
     import train
@@ -231,7 +225,7 @@ def train_once(folder, recipe, pairs=400, tests=30, **flags):
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = folder / "flags.json"
         if not done.exists():
-            named = write_corpus(folder, sample_pairs(pairs), sample_pairs(tests, seed=1))
+            named = write_corpus(folder, sample_pairs(400), sample_pairs(30, seed=1))
             named |= dict(recipe=recipe, lr=0.01, warmup_steps=10)
             named |= {} if recipe == "legacy" else dict(vocab_size=300)
             # In so few steps, and with so few units, Adam learns more than Muon.

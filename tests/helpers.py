@@ -77,12 +77,7 @@ def gru_step(w, x, states):
 
 
 def run_main(script, flags):
-    """Run a script in this process, as its command does.
-
-    Args:
-      script: module, for example `train`.
-      flags: dict.
-    """
+    """Run a script, a module, in this process, as its command does."""
     return script.main(dict(flags))
 
 
@@ -235,23 +230,24 @@ STEP_TAGS = {"mean_loss", "acc", "lr", "gradient_norm", "tokens_per_second"}
 
 
 def read_all_events(logdir):
-    """Yield the events of all files, oldest first."""
-    from training.tensorboard import read_events
+    """Yield the events of all files, oldest first. After a kill, the last one may be cut off."""
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     for path in sorted(Path(logdir).glob("events.out.tfevents.*")):
-        yield from read_events(path)
+        yield from LegacyEventFileLoader(str(path)).Load()
 
 
 def scalars(logdir):
-    """Read TensorBoard's curves, {name: {step: value}}."""
+    """Read TensorBoard's curves, {name: {step: value}}. A step that is repeated has its value."""
     import tensorflow as tf
 
     curves = {}
     for event in read_all_events(logdir):
         for value in event.summary.value:
             if value.metadata.plugin_data.plugin_name == "scalars":
-                assert event.step not in curves.setdefault(value.tag, {})
-                curves[value.tag][event.step] = float(tf.make_ndarray(value.tensor))
+                number = float(tf.make_ndarray(value.tensor))
+                before = curves.setdefault(value.tag, {}).setdefault(event.step, number)
+                assert before == number or value.tag == "tokens_per_second"
     return curves
 
 

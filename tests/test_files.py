@@ -1,7 +1,6 @@
 """Writing files: completely or not at all, with messages that name the right file."""
 
 import os
-import stat
 import subprocess
 import sys
 
@@ -43,24 +42,20 @@ def test_links_and_pipes_are_followed(tmp_path):
     os.close(reader)
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="no /proc: a test for Linux")
 def test_a_file_is_on_the_disk_before_it_has_its_name_and_then_its_name(tmp_path, monkeypatch):
     """After a loss of power, the old file or the complete new one is there."""
-    events = []
-    fsync, replace = os.fsync, os.replace
+    events, replace = [], os.replace
 
-    def record_fsync(handle):
-        status = os.fstat(handle)
-        events.append("folder" if stat.S_ISDIR(status.st_mode) else f"{status.st_size} bytes")
-        fsync(handle)
+    def fsync(file):
+        events.append((os.readlink(f"/proc/self/fd/{file}"), os.fstat(file).st_size))
 
-    def record_replace(old, new):
-        events.append("replace")
-        replace(old, new)
-
-    monkeypatch.setattr(os, "fsync", record_fsync)
-    monkeypatch.setattr(os, "replace", record_replace)
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", lambda *names: events.append("replace") or replace(*names))
     atomic_write(tmp_path / "out", "text")
-    assert events == ["4 bytes", "replace", "folder"]
+    (temporary, size), replaced, (folder, _) = events
+    assert temporary.endswith(".tmp") and size == 4
+    assert (replaced, folder) == ("replace", str(tmp_path))
 
 
 def test_an_error_of_writing_has_the_path_of_its_file(tmp_path):

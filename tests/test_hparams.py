@@ -127,7 +127,6 @@ def test_home_is_expanded_in_paths_that_no_shell_has_read(tmp_path, monkeypatch)
     "words, problem",
     [
         (["--logdir"], "argument --logdir: expected one argument"),
-        (["--max_len=25"], "there is no flag --max_len (did you mean --maxlen?)"),
         (["--beams", "5"], "there is no flag --beams (did you mean --beam?)"),
         (["--learning-rate=1"], "there is no flag --learning-rate (did you mean --lr?)"),
         (["--sinusoid", "maybe"], "there is no flag maybe. `python train.py --help` lists all"),
@@ -136,9 +135,6 @@ def test_home_is_expanded_in_paths_that_no_shell_has_read(tmp_path, monkeypatch)
         (["--lr", "nan"], "lr is nan"),
         (["--recipe", "lavish"], "Choose one of legacy, updated, paper, tiny, small"),
         (["--score", "train.py,no.de"], "no.de: no such file or directory. Check --score"),
-        (["--nbest", "2", "--split"], "split is for paragraphs"),
-        (["--prefix", "train.py"], "score and prefix need a file. Give --source"),
-        (["--attention", "a.jpg"], "attention a.jpg: choose a name that ends in .png"),
         (["@missing.flags"], "No such file or directory: 'missing.flags'"),
         (["@my.flags"], "No closing quotation"),
     ],
@@ -200,13 +196,6 @@ def test_contradictions_are_named(flags, message):
         make_hparams(flags)
 
 
-def test_what_flags_imply():
-    assert make_hparams(dict(sinusoid=True)).positions == "sinusoid"
-    assert make_hparams(dict(recipe="tiny", sinusoid=True)).positions == "sinusoid"
-    assert make_hparams(dict(recipe="tiny", batch_size=9)).batch_tokens == 0
-    assert make_hparams(dict(recipe="tiny", source_lang="en")).target_lang == "en"
-
-
 # Saved hyperparameters -----------------------------------------------------------
 
 
@@ -239,12 +228,24 @@ def test_saved_hyperparameters_are_loaded(tmp_path):
         (dict(minutes=5.0), dict(max_steps=3), dict(minutes=0.0, max_steps=3)),
         (dict(max_steps=3), dict(minutes=5.0), dict(minutes=5.0, max_steps=0)),
         (dict(batch_tokens=9), dict(batch_size=3), dict(batch_tokens=0, batch_size=3)),
+        (None, dict(sinusoid=True), dict(positions="sinusoid")),
+        (None, dict(recipe="tiny", sinusoid=True), dict(positions="sinusoid")),
+        (None, dict(recipe="tiny", batch_size=9), dict(batch_tokens=0)),
+        (None, dict(recipe="tiny", source_lang="en"), dict(source_lang="en", target_lang="en")),
     ],
 )
-def test_a_flag_replaces_one_of_the_model_that_it_excludes(tmp_path, saved, given, expected):
-    save(tmp_path, **saved)
-    hp = load_hparams(dict(logdir=str(tmp_path)) | given)
+def test_a_flag_replaces_one_of_the_model_or_recipe(tmp_path, saved, given, expected):
+    if saved:
+        save(tmp_path, **saved)
+    hp = load_hparams(dict(logdir=str(tmp_path)) | given) if saved else make_hparams(given)
     assert {name: getattr(hp, name) for name in expected} == expected
+
+
+def test_the_languages_of_a_model_that_a_training_starts_from():
+    given, words = dict(source_lang="en", target_lang="de"), make_hparams({})
+    assert make_hparams(given, make_hparams(dict(recipe="tiny"))).source_lang == "en"
+    with pytest.raises(InputError, match="was trained with --source_lang de, not en"):
+        make_hparams(given, words)
 
 
 def test_a_flag_cannot_contradict_the_model(tmp_path):

@@ -144,19 +144,11 @@ def test_training_loads_nothing_that_only_other_scripts_need_and_no_settings(tmp
     (tmp_path / ".keras").mkdir()
     (tmp_path / ".keras" / "keras.json").write_text('{"floatx": "float64", "backend": "torch"}')
     env = os.environ | dict(HOME=str(tmp_path), KERAS_BACKEND="jax")
-    code = (
-        "import sys; sys.argv = ['train.py'];"
-        "from support.flags import parse_flags; from hparams import Hyperparams;"
-        "parse_flags('', hparams=Hyperparams); import train;"
-        "print(*(name for name, module in sys.modules.items() if module));"
-        "import keras; print(keras.config.backend(), keras.config.floatx())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    names, settings = done.stdout.splitlines()
+    code = "import sys; from support.flags import prepare_loading; prepare_loading(); import train;"
+    code += "print(*(name for name, module in sys.modules.items() if module));"
+    code += "import keras; print(keras.config.backend(), keras.config.floatx())"
+    printed = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, env=env, text=True)
+    names, settings = printed.splitlines()
     assert settings == "tensorflow float32"
-    loaded = {*names.split()}
-    assert "tensorflow" in loaded
-    assert loaded.isdisjoint({"nltk", "aiohttp", "tensorflow_text", "matplotlib"})
+    unused = {"nltk", "aiohttp", "tensorflow_text", "matplotlib"}
+    assert "tensorflow" in names.split() and unused.isdisjoint(names.split())

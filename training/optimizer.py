@@ -45,7 +45,6 @@ class FusedAdam(keras.optimizers.Adam):
     """
 
     def build(self, variables):
-        """Create the state of the optimizer."""
         super().build(variables)
         self.half_squared_norm = tf.Variable(0.0, trainable=False)
 

@@ -1,18 +1,11 @@
-"""What TensorBoard shows of a training run in addition to its curves.
-
-The functions write to the default summary writer.
-"""
+"""What TensorBoard shows of a training. The functions write to the default summary writer."""
 
 import contextlib
-import os
-from pathlib import Path
 
 import numpy as np
-import regex
 import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams_plugin
 
-from hparams import FIELDS
 from text.ids import BOS, SPECIALS
 from translation.attention_maps import (
     MAX_PICTURE_TOKENS,
@@ -25,38 +18,16 @@ SAMPLES = 10  # sentences of the development set in the table of translations
 MAX_DRAWN_TOKENS = 16  # of the sentence whose attention is drawn, if there is one so short
 
 
-def read_events(path):
-    """Yield the events of a file. The last one of a training that was killed may be cut off."""
-    with contextlib.suppress(tf.errors.DataLossError):
-        for record in tf.data.TFRecordDataset(str(path)):
-            yield tf.compat.v1.Event.FromString(record.numpy())
-
-
-def cut_events(logdir, last_step):
-    """Remove the events after a step, from whose checkpoint a training resumes.
-
-    TensorBoard leaves them out by itself, but only where it has its data server.
-    """
-    for path in Path(logdir).glob("events.out.tfevents.*"):
-        size = 0
-        for event in read_events(path):
-            if event.step > last_step:
-                break
-            size += 16 + event.ByteSize()  # with its length and two checksums
-        os.truncate(path, size)
-
-
 @contextlib.contextmanager
 def events(training):
-    """Context manager: what is written goes to the event file of a `train.Training`."""
+    """Context manager: what is written goes to the event file of a `train.Training`.
+
+    After a kill, the steps since the last checkpoint are written again, with the same values.
+    """
     hp = training.hp
-    cut_events(hp.logdir, training.step)
     with tf.summary.create_file_writer(hp.logdir).as_default():
         if training.step == 0:
-            names = [
-                name for name, f in FIELDS.items() if f.type is not str or f.metadata["choices"]
-            ]
-            hparams_plugin.hparams({name: getattr(hp, name) for name in names}, hp.logdir)
+            hparams_plugin.hparams(vars(hp), hp.logdir)
             tf.summary.graph(training.train_step.get_concrete_function().graph.as_graph_def())
         yield
 
@@ -72,18 +43,9 @@ def write_samples(dev, got, global_step):
     """Write a table of the first sentences of an EvalSet and their translations, list of str."""
     columns = [column[:SAMPLES] for column in (dev.data.Sources, dev.data.Targets, got)]
     rows = [["**source**", "**reference**", "**translation**"]]
-    rows += [[*map(escape_markdown, row)] for row in zip(*columns, strict=True)]
+    # As code, in which Markdown changes nothing.
+    rows += [[f"`` {text} ``" for text in row] for row in zip(*columns, strict=True)]
     tf.summary.text("dev_samples", tf.constant(rows), global_step)
-
-
-def escape_markdown(text) -> str:
-    """Escape a text so that Markdown shows it unchanged.
-
-    >>> escape_markdown("*_[a]<b>")
-    '\\\\*\\\\_\\\\[a\\\\]&lt;b&gt;'
-    """
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return regex.sub(r"([\\`*_{}\[\]()#+\-.!|~:])", r"\\\1", text)
 
 
 def write_attention(model, dev, vocabs, hp, global_step):
