@@ -71,10 +71,7 @@ def create_data(source_sents, target_sents, source_vocab, target_vocab, maxlen) 
 
 
 def load_train_data(hp, vocabs) -> SentencePairs:
-    """Load the training text, or the ids that prepro.py wrote. Print how many pairs are left out.
-
-    The text itself is kept only if each epoch encodes it again.
-    """
+    """Load the training text, or its ids. Print how many pairs are left out."""
     data = map_ids(hp, vocabs) or encode_train_text(hp, vocabs)
     shares = check_encoded(data, (hp.source_train, hp.target_train), vocabs, hp.maxlen)
     print(
@@ -88,7 +85,7 @@ def load_train_data(hp, vocabs) -> SentencePairs:
 
 
 def encode_train_text(hp, vocabs) -> SentencePairs:
-    """Encode the training text in blocks, since strings take far more memory than ids."""
+    """Encode the training text in blocks. It is kept only if each epoch encodes it again."""
     blocks = []
     for sides in itertools.chain.from_iterable(map(read_pairs, training_files(hp))):
         block = create_data(*map(normalize_lines, sides), *vocabs, hp.maxlen)
@@ -119,8 +116,7 @@ def check_encoded(data, paths, vocabs, maxlen) -> list[float]:
     if not len(data.X):
         raise InputError(
             f"{paths[0]} and {paths[1]}: none of {data.total} pairs has text on both sides and at"
-            f" most {maxlen} {token_name}, </S> included. Check that the files belong together, or"
-            " train with a larger --maxlen"
+            f" most {maxlen} {token_name}. Check the files, or train with a larger --maxlen"
         )
     for path, ragged, vocab in zip(paths, (data.X, data.Y), vocabs, strict=True):
         counts = np.bincount(ragged.ids[:SCANNED_IDS], minlength=len(vocab))
@@ -135,13 +131,9 @@ def check_encoded(data, paths, vocabs, maxlen) -> list[float]:
 
 
 def encode_lines(lines, vocab, hp, max_tokens=None):
-    """Encode lines to translate, one sentence per line. Truncate long ones, skip empty ones.
+    """Encode lines to translate: the ids, the rows that are not empty, and the truncated ones.
 
-    Args:
-      max_tokens: tokens to keep, `</S>` included; `hp.max_input_tokens` by default.
-
-    Returns:
-      (RaggedIds, list, list): the ids, the rows that are not empty, and the truncated rows.
+    Of each line, `max_tokens` are kept, `</S>` included; `hp.max_input_tokens` by default.
     """
     ids = vocab.encode(vocab.prepare(lines))
     nonempty = [row for row, sentence in enumerate(ids) if len(sentence) > 1]  # not only </S>
@@ -155,8 +147,7 @@ def encode_lines(lines, vocab, hp, max_tokens=None):
 def pairs_of_epoch(data, vocabs, hp, epoch) -> SentencePairs:
     """Return the pairs as an epoch trains on them. `hp.seed` and `epoch`, from 1, decide how.
 
-    With BPE-dropout (Provilkov et al. 2020) they have other subwords in each epoch, with
-    `hp.missing_mark` some sources lack their final mark.
+    With BPE-dropout they have other subwords, with `hp.missing_mark` some sources lack their mark.
     """
     if not hp.changes_text:
         return data
@@ -217,12 +208,8 @@ def get_batch_data(data, hp, epoch, skip=0, strategy=None):
     """Make the batches (x, y) of an epoch, (N, T) int32 each, and return also their number.
 
     Only `hp.seed` and `epoch`, from 1, decide their order. T is `hp.pad_to`, or the length of the
-    longest row.
-
-    Args:
-      skip: number of batches to leave out, since the model was trained on them before.
-      strategy: tf.distribute.Strategy, which divides each batch among its replicas. Each worker
-        reads only the rows of its own replicas.
+    longest row. The first `skip` batches are left out. `strategy` divides each batch among its
+    replicas, and each worker reads only the rows of its own ones.
     """
     import tensorflow as tf  # prepro.py does not need it
 
@@ -266,8 +253,7 @@ def plan_batches(data, hp, epoch) -> list[np.ndarray]:
 def batch_by_tokens(data, order, batch_tokens, rng) -> list[np.ndarray]:
     """Split rows in random order into batches of rows of similar length.
 
-    The longer side of a batch, with its padding, has at most `batch_tokens` tokens, unless a
-    single pair is longer.
+    The longer side has at most `batch_tokens` tokens, padding included, or is a single pair.
     """
     lengths = data.X.lengths, data.Y.lengths  # (N,) each
     # By target length, then by source length in steps of 3, so that each epoch has other batches.

@@ -109,9 +109,9 @@ def make_subwords(word2cnt, hp) -> bytes:
     BPE never merges across a space, so the words and their counts are enough, while sentencepiece
     would hold all of the text in memory. The same words in the same order give the same bytes.
 
-    If `hp.vocab_size` is 0, the length of the text decides how many characters and merges there
-    are. Chinese or Japanese text may have thousands of characters. Those beyond `ALPHABET_SIZE` do
-    not take the place of merges, without which each word of the other language would be spelled.
+    If `hp.vocab_size` is 0, the length of the text decides on the number. Chinese or Japanese text
+    may have thousands of characters. Those beyond `ALPHABET_SIZE` do not take the place of merges,
+    without which each word of the other language would be spelled.
     """
     counts = Counter()  # of the characters
     for word, count in word2cnt.items():
@@ -173,9 +173,8 @@ def train_sentencepiece(word2cnt, vocab_size, fold_lang=None, **more) -> bytes:
 def normalization_rules(fold_lang=None) -> str:
     """Make the rules by which sentencepiece normalizes text.
 
-    They are `text.normalize` for each character, and make plain spaces of all spaces: programs
-    that use the model without this project normalize most text as it does. Sentencepiece's own
-    rules would also replace full-width characters and fractions, which decoding cannot restore.
+    They are `text.normalize` for each character, and make plain spaces of all spaces. Those of
+    sentencepiece also replace full-width characters and fractions, which decoding cannot restore.
     Each line holds two strings, from and to, as hexadecimal code points. Text in `fold_lang` is
     read without its case.
     """

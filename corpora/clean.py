@@ -10,17 +10,16 @@ rules that it breaks:
 empty: a side has no text.
 equal: both sides are the same text, but for case and spaces.
 long: a side has more than --max_chars characters.
-ratio: a side is more than --max_ratio times as long as the other one. The lengths are
-characters, and the mean ratio of the text counts as 1.
+ratio: a side is more than --max_ratio times as long as the other one, in characters, after
+the mean ratio of the text.
 script: less than half of the letters of a side are in its script, the most frequent one there.
 language (with --languages de,en): a side is in another language than its own.
 overlap (with --against test.de,test.en): a side is in one of these files, but for case and
-punctuation, as those of development and test sets.
+punctuation.
 duplicate: the same pair was there before.
 
-A warning says where the sides seem to be shifted against each other.
-
-The files are read three times. About 100 bytes per pair are in memory.
+A warning says where the sides seem to be shifted against each other. The files are read three
+times. About 100 bytes per pair are in memory.
 """
 
 import contextlib
@@ -128,10 +127,7 @@ def language_identifier():
 
 
 def is_in_language(sentence, language) -> bool:
-    """Whether no language is `LANGUAGE_MARGIN` times as probable as the one that was named.
-
-    Short sentences, and languages that are close to each other, are uncertain, and stay.
-    """
+    """Whether no language is clearly more probable than the one that was named."""
     ranked = language_identifier().rank(sentence)
     return ranked[0][1] < LANGUAGE_MARGIN * dict(ranked)[language]
 
@@ -179,18 +175,9 @@ def parse_args():
     parser.add_argument("source", type=expand_path, help="one sentence per line; .gz is unpacked")
     parser.add_argument("target", type=expand_path, help="the translation of each line")
     parser.add_argument("--output", type=expand_path, help="folder for the cleaned files")
-    parser.add_argument(
-        "--against",
-        type=expand_path,
-        metavar="FILE,FILE,...",
-        help="development and test sets: pairs with a side that is in them are removed",
-    )
-    parser.add_argument(
-        "--languages",
-        type=lambda word: word.split(","),
-        metavar="SOURCE,TARGET",
-        help="codes of the languages, for example de,en: pairs in other ones are removed",
-    )
+    parser.add_argument("--against", type=expand_path, metavar="FILE,FILE,...", help="test sets")
+    languages = dict(type=lambda word: word.split(","), metavar="SOURCE,TARGET")
+    parser.add_argument("--languages", **languages, help="their codes, for example de,en")
     parser.add_argument("--max_chars", type=int, default=1000, help="default: %(default)s")
     parser.add_argument("--max_ratio", type=float, default=3.0, help="default: %(default)s")
     return parser.parse_args()

@@ -8,9 +8,8 @@
 
 The name of the file tells its format, also before .gz: a table (.tsv, .csv), a translation memory
 (.tmx), the segments of WMT and IWSLT (.xml, .sgm, .sgml), else lines. Sides are columns, languages,
-or src, ref and hyp. A side that is named twice has several references, or variants in a unit: the
-second file gets the second one, or the first one again if there are no more. Units that lack a side
-are left out, and counted.
+or src, ref and hyp. If a side is named twice, the second file gets its second reference or variant
+in a unit, or the first one again. Units that lack a side are left out, and counted.
 """
 
 import contextlib
@@ -63,7 +62,7 @@ def read_tmx(file):
 
 
 class Segments(HTMLParser):
-    """Collects the <seg> of WMT and IWSLT, which need not be well-formed XML."""
+    """Collects the <seg> of WMT and IWSLT, which may be no well-formed XML."""
 
     def __init__(self):
         super().__init__()

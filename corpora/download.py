@@ -40,7 +40,7 @@ from support.flags import Parser, expand_path
 TIMEOUT_SECONDS = 60  # without any answer of the server
 DAMAGED = (
     "the download is not the published file, and is deleted. Run the same command again. If the"
-    " error stays the same, the file on the server has changed"
+    " error stays, the file on the server has changed"
 )
 FLICKR_LICENCE = "only for non-commercial research and education (terms of Flickr's images)"
 TED_LICENCE = "Creative Commons BY-NC-ND (TED talks): no commercial use, no changed copies"
@@ -113,7 +113,7 @@ def download(url, path, known_hash=None) -> Path:
     except RequestException as error:
         raise ConnectionError(
             f"{url}: cannot be downloaded ({error}). Check the network connection, and run the same"
-            " command again. If the error stays the same, the file has been moved"
+            " command again. If the error stays, the file has been moved"
         ) from None
     except ValueError:  # another hash
         raise InputError(f"{url}: {DAMAGED}") from None

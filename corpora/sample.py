@@ -24,7 +24,7 @@ from support.flags import Parser, expand_path
 MAX_WORDS = 14  # in the longer side of a pair
 LANGUAGES = ("de", "en")
 TALK_PAIRS = 100  # pairs between two headers of markup lines
-SIGNATURE = "corpora/sample.py"  # in the first lines of every file that this script writes
+SIGNATURE = "corpora/sample.py"  # in the first lines of every file
 
 # Words -------------------------------------------------------------------------
 
@@ -152,10 +152,7 @@ def ending(table, case, gender):
 
 
 def determiner(rng, kind, case, gender):
-    """Draw a determiner, of a kind in DETERMINERS or "possessive".
-
-    It is German, English (a, even if it must become an), and the endings of an adjective after it.
-    """
+    """Draw a determiner in German and English, and the endings of an adjective after it."""
     plural = gender == "pl"
     if kind == "indefinite" and plural:
         return "", "", STRONG_ENDINGS
@@ -167,10 +164,7 @@ def determiner(rng, kind, case, gender):
 
 
 def noun_phrase(rng, kinds, case, definite=False, negated=False):
-    """Draw a phrase with a noun of one of `kinds`.
-
-    A `definite` one has no a, an or bare plural. A `negated` one has kein if the noun has a plural.
-    """
+    """Draw a phrase with a noun; a `negated` one has kein if the noun has a plural."""
     noun = rng.choice(NOUNS_BY_KIND[rng.choice(kinds)])
     gender = "pl" if noun.plural and rng.random() < 0.25 else noun.gender
     options = ["definite"] * 8 + ["dieser"] * 2

@@ -4,10 +4,8 @@
 
 The command writes split/train.de, split/train.en and the same for dev and test. Pairs that share a
 source or a target, but for case and punctuation, go to the same part: else a model would be tested
-on sentences that it was trained on. Only the pairs and --seed decide where a pair goes, not their
-order. Within a part, the order is that of the text.
-
-The text is in memory, and about 500 bytes more per pair.
+on sentences that it was trained on. Only the pairs and --seed decide where a pair goes. Within a
+part, the order is that of the text, which is in memory, with about 500 bytes more per pair.
 """
 
 import contextlib
@@ -38,10 +36,6 @@ def connect(pairs) -> list[int]:
     """Return a number for each pair, equal for pairs that share a source or a target.
 
     Others between them may connect them, too. Source and target are numbers of 0 or more.
-
-    >>> one, other, third, *rest = connect([(7, 1), (7, 2), (8, 2), (9, 3), (3, 4)])
-    >>> one == other == third, len({one, *rest})
-    (True, 3)
     """
     parents = {}
 
@@ -59,8 +53,7 @@ def assign(groups, order, sizes) -> dict:
     """Return the part of each group: groups come in the order of their smallest number.
 
     Args:
-      groups: the group of each pair, as `connect` returns it.
-      order: a random number for each pair.
+      groups, order: the group and a random number of each pair.
       sizes: a dict, the pairs of the development and the test set.
     """
     smallest, counts, left = {}, Counter(groups), {**sizes}
@@ -115,11 +108,9 @@ def main(args):
         for pair, group in zip(pairs, groups, strict=True):
             for file, sentence in zip(files[parts[group]], pair, strict=True):
                 file.write(f"{sentence}\n")
-    sizes, counts = Counter(groups), Counter(map(parts.get, groups))
+    counts = Counter(map(parts.get, groups))
     for part, (source, target) in outputs.items():
         print(f"{source} and {target}: {counts[part]:,} pairs")
-    together = sum(size for size in sizes.values() if size > 1)
-    print(f"Kept together: {together:,} pairs that share a source or a target")
 
 
 def parse_args():

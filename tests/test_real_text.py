@@ -43,7 +43,7 @@ def test_a_model_of_multi30k(real_text, tmp_path):
         flags[f"{name}_test"] = str(real_text / "multi30k" / f"test_2016_flickr.{side}")
     for script in (prepro, train):
         run_main(script, flags | SMALL)
-    loaded = load(dict(logdir=flags["logdir"], alpha=1.0))
+    loaded = load(dict(logdir=flags["logdir"]))
     test = load_test_data(loaded.hp, loaded.vocabs)
     sentences, own, bleu = test.data.Sources, {}, {}
     for beam in (1, 5):

@@ -52,13 +52,12 @@ def make_metric(name, references, lang, lowercase=False):
 
 
 def corpus_score(name, test, got, lang, lowercase=False):
-    """Compute a score of sacreBLEU, 0 to 100, and the signature of its settings.
+    """Compute a score of sacreBLEU, 0 to 100, on raw text, and the signature of its settings.
 
     Args:
       name: "bleu", or "chrf" for the F-score of character n-grams (Popović 2015).
-      test: EvalSet, which is scored as raw text.
-      got: the translations of its pairs; that of a pair that was left out counts as an empty line.
-      lang: target language, from which `choose_tokenizer` chooses.
+      test: EvalSet. The translation of a pair that was left out counts as an empty line.
+      got: the translations of the other pairs.
     """
     metric = make_metric(name, test.references, lang, lowercase)
     score = metric.corpus_score(align_with_references(test, got), test.references).score
@@ -66,17 +65,16 @@ def corpus_score(name, test, got, lang, lowercase=False):
 
 
 class Comparison(NamedTuple):
-    """The scores of two systems on one test set, and whether the difference may be chance."""
+    """The scores of two systems on one test set."""
 
     scores: tuple  # of the two systems, 0 to 100
     intervals: tuple  # half of the 95% interval of each
-    p_value: float  # the probability of a difference as large as this one by chance
+    p_value: float  # the probability of such a difference by chance
 
 
 def compare_systems(references, hypotheses, others, lang) -> dict:
     """Compare the translations of two systems by paired bootstrap (Koehn 2004).
 
-    The intervals come from test sets that are drawn with replacement from the pairs of this one.
     The result has a `Comparison` for each name in `METRICS`.
     """
     test = PairedTest(
@@ -98,8 +96,7 @@ def compare_systems(references, hypotheses, others, lang) -> dict:
 def choose_tokenizer(lang, references) -> str:
     """Choose sacreBLEU's tokenizer by the language, or by the script of the references.
 
-    The script decides if `lang` names a language that writes spaces, but the references are in
-    a script without them. The tokenizer 13a would treat each of their sentences as one word.
+    The tokenizer 13a would treat a sentence in a script without spaces as one word.
 
     >>> choose_tokenizer("en", ["我爱你。"])
     'zh'

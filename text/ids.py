@@ -52,11 +52,9 @@ class RaggedIds:
         return digest.digest()
 
     def pad(self, rows=None, width=None):
-        """Pad rows with `<PAD>` -> (N, T) int32.
+        """Pad rows, an array of indices, or all, with `<PAD>` -> (N, T) int32.
 
-        Args:
-          rows: indices of the rows, an array; None for all.
-          width: T; None for the length of the longest of these rows.
+        T is `width`, or the length of the longest of these rows.
 
         >>> RaggedIds.from_lists([[5, 3], [3]]).pad().tolist()
         [[5, 3], [3, 0]]

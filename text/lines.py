@@ -1,7 +1,6 @@
 """Text: how a line becomes a normalized sentence, and two files become pairs of sentences.
 
-Only a line feed ends a line. Some programs also end a line at U+2028, U+0085 or a lone
-carriage return, which would shift one side of a parallel corpus against the other.
+Only a line feed ends a line: other characters would shift one side against the other.
 """
 
 import contextlib
@@ -142,11 +141,7 @@ def blocks(lines, size=None):
 
 
 def read_sentences(path):
-    """Yield the sentences of a file: its lines without those of tags, and the text of each <seg>.
-
-    Raises:
-      InputError: it has no text, or is XML that is no list of lines.
-    """
+    """Yield the sentences of a file: lines that are no tags, and the text of each <seg>."""
     has_text = False
     for number, line in enumerate(read_lines(path), 1):
         if TAG_LINE.fullmatch(line):
@@ -176,7 +171,7 @@ def training_files(hp) -> list[tuple[str, str]]:
     if len(sources) != len(targets):
         raise InputError(
             f"source_train names {len(sources)} files, but target_train names {len(targets)}. Name"
-            " a target file for each source file, in the same order"
+            " as many, in the same order"
         )
     return [*zip(sources, targets, strict=True)]
 

@@ -1,7 +1,4 @@
-"""Find the sentences of development and test sets that are in the training text.
-
-A score on sentences that a model was trained on says little about other sentences.
-"""
+"""Find the sentences of development and test sets that are in the training text."""
 
 import itertools
 

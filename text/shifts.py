@@ -1,8 +1,8 @@
 """Find out whether the sides of a parallel text are shifted against each other.
 
-A line that one side lacks shifts all later lines: line n is then paired with the translation of
-line n+1. A sentence becomes a vector: its length, and its tokens by their spelling. In each window
-of the text, the vectors of the pairs (i, i) must vary together more than those of (i, i + lag).
+A line that one side lacks shifts all later lines. A sentence becomes a vector: its length, and its
+tokens by their spelling. In each window of the text, the vectors of the pairs (i, i) must vary
+together more than those of (i, i + lag).
 """
 
 import re
@@ -17,7 +17,6 @@ MIN_PAIRS = 60  # in a window
 MAX_LAG = 10
 MIN_GAIN = 8.0  # in standard deviations of the agreement at other lags
 NUM_HASHES = 64  # columns for the tokens
-MAX_CHARS = 2_000  # of a line that are looked at
 SAME_MARKS = str.maketrans("。．、，؟？！：；।", "..,,??!:;.")
 # Characters of scripts without spaces, beginnings of words, numbers, and other characters.
 TOKEN = re.compile(r"[\u2e80-\uffff]|[^\W\d_\u2e80-\uffff]{1,5}|\d+|[^\w\s]")
@@ -28,7 +27,7 @@ def make_vectors(lines) -> np.ndarray:
     vectors = np.zeros((len(lines), 1 + NUM_HASHES), np.float32)
     for vector, line in zip(vectors, lines, strict=True):
         vector[0] = np.log(len(line) + 3)
-        for token in {*TOKEN.findall(line[:MAX_CHARS].casefold().translate(SAME_MARKS))}:
+        for token in {*TOKEN.findall(line.casefold().translate(SAME_MARKS))}:
             vector[1 + zlib.crc32(token.encode("utf-8", "replace")) % NUM_HASHES] += 1
     return (vectors - vectors.mean(0)) / (vectors.std(0) + 0.05)
 

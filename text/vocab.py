@@ -23,18 +23,16 @@ REMEDY = (
 
 
 class Vocab:
-    """The tokens of one language or of both, numbered from 0. A tokenizer is a subclass.
+    """The tokens of one language or of both, numbered from 0.
 
-    A subclass is a row in `TOKENIZERS`, and prepro.py writes its files. It defines `__len__` and
+    A tokenizer is a subclass and a row in `TOKENIZERS`, and prepro.py writes its files. It has
 
       token_name: the plural of a token, for messages;
       paths(folder, hp): the files in a folder: one, or that of source and that of target;
       encode(sentences): for each prepared sentence the ids of its tokens, and of `</S>`;
       decode(ids): the sentence of the tokens before the first `</S>`;
       id_to_token(i): the token with id `i`;
-      display(i): the same as it looks in a sentence, after a space if it has one.
-
-    Attributes:
+      display(i): the same as it looks in a sentence, after a space if it has one;
       path, content: the vocabulary file, and its bytes.
     """
 
