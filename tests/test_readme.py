@@ -163,18 +163,6 @@ def test_the_readme_names_every_file_and_is_short():
         assert f"`{path.name}`" in text or f"`{path.name}/`" in text, path.name
 
 
-def test_every_table_has_a_header_and_rows_of_its_width():
-    folders = (ROOT, ROOT / "docs", ROOT / "docs/zh", ROOT / "benchmarks")
-    for path in [path for folder in folders for path in folder.glob("*.md")]:
-        text = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
-        for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
-            header, line, *rows = table.splitlines() + [""]
-            width = header.count("|") - header.count(r"\|")
-            assert re.fullmatch(r"\|(\s*:?-+:?\s*\|)+", line), (path, header)
-            for row in [line, *rows[:-1]]:
-                assert row.count("|") - row.count(r"\|") == width, (path, row)
-
-
 def test_the_lock_has_all_requirements_with_checksums():
     lock = (ROOT / "requirements.lock").read_text("utf-8")
     pins = re.findall(r"^([\w.-]+)==([\w.]+).*\\\n    --hash=sha256:", lock, re.MULTILINE)
