@@ -99,10 +99,6 @@ def assign(model, arrays):
     return variables
 
 
-def sha256(data):
-    return hashlib.sha256(data).hexdigest()
-
-
 # Equal to the 2017 code -----------------------------------------------------------
 
 
@@ -155,19 +151,10 @@ def test_arrays_of_real_text_are_those_of_2017(real_text, configure, maxlen, min
     train_X, train_Y = mini.load_train_data()
     test_X, Sources, Targets = mini.load_test_data()
     golden = json.loads((GOLDEN / "data_iwslt16.json").read_text())
-    assert golden[f"maxlen={maxlen},min_cnt={min_cnt}"] == {
-        "de_vocab": len(mini.load_de_vocab()[0]),
-        "en_vocab": len(mini.load_en_vocab()[0]),
-        "train_pairs": len(train_X),
-        "test_pairs": len(test_X),
-        "train_X": sha256(train_X.tobytes()),
-        "train_Y": sha256(train_Y.tobytes()),
-        "test_X": sha256(test_X.tobytes()),
-        "sources": sha256("\n".join(Sources).encode()),
-        "targets": sha256("\n".join(Targets).encode()),
-        "first_X": train_X[0].tolist(),
-        "first_Y": train_Y[0].tolist(),
-    }
+    found = dict(train_X=train_X.tobytes(), train_Y=train_Y.tobytes(), test_X=test_X.tobytes())
+    found |= dict(sources="\n".join(Sources).encode(), targets="\n".join(Targets).encode())
+    found = {name: hashlib.sha256(content).hexdigest() for name, content in found.items()}
+    assert found.items() <= golden[f"maxlen={maxlen},min_cnt={min_cnt}"].items()
 
 
 # Equal to the complete project ----------------------------------------------------

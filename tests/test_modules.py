@@ -23,7 +23,6 @@ from modules import (
     divergence_of_halves,
     smoothed_cross_entropy,
 )
-from training.optimizer import FusedAdam
 
 IDS = np.array([[5, 1, 7, 0], [2, 3, 0, 0]], np.int32)  # (N, T)
 C = 8
@@ -269,18 +268,3 @@ def test_the_loss_of_an_impossible_token_is_finite():
     loss = smoothed_cross_entropy(np.array([1]), tf.constant([[500.0, 0.0]]), epsilon=0.0)
     np.testing.assert_allclose(loss, [500.0])
     assert divergence_of_halves(tf.constant([[0.0, 1e3], [1e3, 0.0]])).numpy() == [1e3]
-
-
-def test_adam_is_that_of_keras():
-    start, results = [random(3, 4), random(5)], []
-    for optimizer in (FusedAdam, keras.optimizers.Adam):
-        weights = [keras.Variable(values) for values in start]
-        optimizer = optimizer(0.0, 0.9, 0.98, 1e-9)
-        optimizer.build(weights)
-        for step in range(6):
-            optimizer.learning_rate.assign(0.01 / (1 + step))
-            optimizer.apply_gradients([(np.sin(step + w) * 0.1**step, w) for w in weights])
-        results.append([w.numpy() for w in weights])
-    for ours, theirs in zip(*results, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
-    assert np.abs(results[0][0] - start[0]).min() > 0.001
