@@ -1,25 +1,12 @@
 """Models of Marian in the format of Hugging Face transformers, without transformers."""
 
-import importlib.util
 import io
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
-import pytest
 import sentencepiece
 from safetensors.numpy import load_file, save_file
 
-# The Python that loads the exported models: this one, or that of another environment.
-CLIENT_PYTHON = os.environ.get("HUGGINGFACE_PYTHON", sys.executable)
-INSTALLED = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
-needs_transformers = pytest.mark.skipif(
-    not INSTALLED and CLIENT_PYTHON == sys.executable,
-    reason="no Hugging Face. To run them: pip install transformers torch sacremoses, here or in"
-    " another environment whose Python HUGGINGFACE_PYTHON names",
-)
 EPSILON = 1e-5  # of Marian's normalization; ours is 1e-8
 HEADS, UNITS, INNER = 2, 16, 24
 LANGUAGES = (">>eng<<", ">>de_x<<")
@@ -182,12 +169,3 @@ def make_unigrams(lines):
 
 def write_json(path, content):
     path.write_text(json.dumps(content, ensure_ascii=False), "utf-8")
-
-
-def ask_transformers(program, *given):
-    """Run a program in the other environment: JSON is its input and its output."""
-    done = subprocess.run(
-        [CLIENT_PYTHON, "-c", program], input=json.dumps(given), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)

@@ -90,21 +90,16 @@ def test_examples_print_what_the_page_shows(name, monkeypatch):
             assert same_output(expected, printed), (block, printed)
 
 
-def formulas(name):
-    """The formulas of a document in blocks, those in lines, and the text with the latter."""
-    text = re.sub(r"^```.*?^```", "", text_of(name), flags=re.DOTALL | re.MULTILINE)
-    in_blocks = re.findall(r"^\$\$\n(.*?)\n\$\$$", text, re.DOTALL | re.MULTILINE)
-    text = re.sub(r"^\$\$\n.*?\n\$\$$", "", text, flags=re.DOTALL | re.MULTILINE)
-    text = re.sub(r"`[^`\n]*`", "", text)
-    return in_blocks, re.findall(r"\$([^$]*)\$", text), text
-
-
 @pytest.mark.parametrize("name", ["walkthrough.md", "variants.md"])
 def test_formulas_survive_the_rules_of_markdown(name):
     """Markdown reads a formula first: it takes `*`, `_` after punctuation, `<`, and `\\_`."""
     from matplotlib.mathtext import MathTextParser
 
-    in_blocks, in_lines, text = formulas(name)
+    text = re.sub(r"^```.*?^```", "", text_of(name), flags=re.DOTALL | re.MULTILINE)
+    in_blocks = re.findall(r"^\$\$\n(.*?)\n\$\$$", text, re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^\$\$\n.*?\n\$\$$", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"`[^`\n]*`", "", text)
+    in_lines = re.findall(r"\$([^$]*)\$", text)
     assert in_lines
     parser = MathTextParser("path")
     for formula in in_blocks + in_lines:

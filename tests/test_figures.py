@@ -6,13 +6,10 @@ import re
 import matplotlib as mpl
 import numpy as np
 import pytest
-import tensorflow as tf
 from PIL import Image
 
 import mini
 from conftest import slow
-from hparams import make_hparams
-from model.transformer import make_model
 from processes import ROOT
 
 DOCS = ROOT / "docs"
@@ -74,31 +71,3 @@ def test_the_numbers_of_one_head_are_those_of_the_model(figures, monkeypatch, tm
     scores = np.exp(Q @ K.T / Q.shape[1] ** 0.5)
     np.testing.assert_allclose(scores / scores.sum(-1, keepdims=True), weights, atol=1e-4)
     assert head.draw_one_head()
-
-
-def test_the_curves_of_trainings(figures, tmp_path):
-    curves, logdir = figures("curves"), tmp_path / "logdir"
-    with tf.summary.create_file_writer(str(logdir)).as_default():
-        for step in (1, 2, 3):
-            tf.summary.scalar("mean_loss", 1.0 / step, step)
-            tf.summary.scalar("dev_bleu", 10.0 * step, step)
-    assert curves.draw_curve(logdir)
-    assert curves.epoch_means([1, 2, 3, 4], [1.0, 3.0, 5.0, 5.0], [2, 4]) == [2.0, 5.0]
-    mean = curves.moving_mean([0, 100, 1000], [1.0, 2.0, 9.0])
-    np.testing.assert_allclose(mean, [1.5, 1.5, 9.0])
-    assert curves.read_scalars(logdir)["dev_bleu"] == ([1, 2, 3], [10.0, 20.0, 30.0])
-
-
-def test_what_positions_learn(figures):
-    trained = figures("trained")
-    flags = dict(recipe="tiny", vocab_size=20, maxlen=9, num_blocks=1)
-    learned, t5 = (
-        make_model(make_hparams(flags | dict(positions=name)), 20, 20) for name in ("learned", "t5")
-    )
-    numbers = trained.numbers_by_distance(t5)
-    middle = trained.MAX_DISTANCE  # the query itself
-    biases = t5.enc_positions[0].table.numpy()  # (buckets, h)
-    np.testing.assert_array_equal(numbers[:, middle], biases[0])
-    np.testing.assert_array_equal(numbers[:, middle - 1], biases[1])  # the key before the query
-    np.testing.assert_array_equal(numbers[:, middle + 1], biases[16 + 1])
-    assert trained.draw_learned(learned, t5)

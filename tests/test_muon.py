@@ -80,10 +80,7 @@ def test_three_updates_are_those_of_keras_and_of_adam():
 
 
 def test_the_recipe_and_the_flag_choose_the_optimizer():
-    """A new training from a model may change it; a training keeps it (tests/test_hparams.py)."""
     adam, tiny = dict(optimizer="adam"), dict(recipe="tiny")
-    of_tiny = make_hparams(tiny)
-    others = [make_hparams(tiny | adam), make_hparams(adam, of_tiny)]
-    others += [make_hparams(dict(recipe=name)) for name in ("legacy", "updated", "paper", "rnn")]
-    assert all(type(make_optimizer(hp)) is FusedAdam for hp in others)
-    assert all(type(make_optimizer(hp)) is Muon for hp in (of_tiny, make_hparams({}, of_tiny)))
+    others = [tiny | adam, *(dict(recipe=name) for name in ("legacy", "updated", "paper", "rnn"))]
+    assert all(type(make_optimizer(make_hparams(given))) is FusedAdam for given in others)
+    assert type(make_optimizer(make_hparams(tiny))) is Muon

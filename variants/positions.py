@@ -100,9 +100,9 @@ class ConvolutionalPositions(Positions):
 class ComplexPositions(Positions):
     """Each token is C/2 complex waves of its position: r e^(i (w pos + p)) (Wang et al. 2020).
 
-    The embedded token has r e^(i p), as pairs of a real and an imaginary part: columns 2i and
-    2i + 1. The learned frequencies w start as those of the sinusoids. All tokens share them, which
-    the paper calls word-sharing. Unlike there, the layers after it compute with real numbers.
+    The embedded token has r e^(i p): columns 2i and 2i + 1 are a real and an imaginary part. The
+    learned frequencies w start as those of the sinusoids, and all tokens share them. Unlike in the
+    paper, the layers after it compute with real numbers.
     """
 
     def build(self, _):
@@ -284,8 +284,7 @@ class RotaryPositions(Positions):
     """Q and K are rotated by angles that grow with the position (Su et al. 2021, equation 34).
 
     Columns 2i and 2i + 1 are a plane, with the angle pos / 10000^(2i / d). The product of a query
-    and a key then depends on the difference of their positions. Surveys call it a fusion of
-    absolute and relative positions.
+    and a key then depends on the difference of their positions.
     """
 
     def rotate(self, Q, K):
