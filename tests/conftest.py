@@ -171,9 +171,9 @@ def token_by_token(model, x, y):
 
 
 def beam_and_model_scores(flags, seed=3):
-    """Translate with an untrained model: the scores of beam search, and those of the model, (N,).
+    """Translate with an untrained model: the scores of beam search, and those of the model.
 
-    Without a length penalty both are log-probabilities of the best hypotheses.
+    Without a length penalty both are log-probabilities of the best hypotheses, (N,).
     """
     import keras
 
