@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from conftest import ROOT
-from support.files import atomic_open, atomic_write, open_output
+from support.files import atomic_open, atomic_write
 
 
 def test_a_file_is_written_atomically(tmp_path):
@@ -67,13 +67,6 @@ def test_an_error_of_writing_has_the_path_of_its_file(tmp_path):
             raise error
         assert raised.value is error
     assert not [*tmp_path.iterdir()]
-
-
-def test_standard_output_as_a_path(tmp_path, capfdbinary):
-    with open_output("-") as file:
-        file.write(b"text")
-        file.flush()
-    assert capfdbinary.readouterr().out == b"text"
 
 
 @pytest.mark.parametrize(

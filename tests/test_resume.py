@@ -249,9 +249,11 @@ def test_a_training_of_some_minutes(flags, tmp_path, monkeypatch, no_graphs):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         interrupt(patch, *STEP, 6, signal.SIGTERM)
         run(minutes=0.5)
-    assert 6 < read_rows(tmp_path)[-1].seconds < 25
+    first = read_rows(tmp_path)[-1]
+    assert 6 < first.seconds < 25
     last = run(minutes=0.5)
     assert 30 <= last.seconds < 50 and last.score is not None
+    assert last.step < 30 * first.step / first.seconds + 3  # the minutes of both runs count
     rates = scalars(tmp_path)["lr"]
     assert rates[last.step] == pytest.approx(0.01 * 0.01)
     assert run() == last  # the training is done
