@@ -5,6 +5,7 @@ The ids of the text are written next to them, for train.py."""
 import contextlib
 import functools
 import io
+import itertools
 import os
 import re
 import sys
@@ -13,7 +14,7 @@ import unicodedata
 from collections import Counter
 from pathlib import Path
 
-from hparams import Hyperparams, choose_vocab_size, make_hparams
+from hparams import Hyperparams, make_hparams
 from support.cli import run_script
 from support.errors import InputError
 from support.files import atomic_write
@@ -31,20 +32,17 @@ from text.ids import BOS, EOS, PAD, SPECIALS, UNK
 from text.lines import blocks, clean, normalize, read_lines, read_pairs, training_files
 from text.overlap import overlap_notes
 from text.shifts import shift_notes
-from text.vocab import SubwordVocab, WordVocab, load_vocabs
+from text.vocab import TOKENIZERS, load_vocabs
 
 SPECIAL_COUNT = 1_000_000_000  # count written for the special tokens, above every `min_cnt`
-ALPHABET_SIZE = 128  # characters that choose_vocab_size counts among the subwords
+MAX_SUBWORDS = 8000  # if their number is chosen
+ALPHABET_SIZE = 128  # characters among the subwords whose number is chosen
 SPELLED_COUNT = 2  # a character seen so often or less is spelled, if there are bytes for it
 RESERVED = "\u2585"  # sentencepiece leaves out a word with this character, its own mark of <UNK>
 
 
 def count_words(lines, transform=str) -> Counter:
-    """Count the words of the lines, in the order of their first occurrence.
-
-    Args:
-      transform: function of normalized text, applied before it is split.
-    """
+    """Count the words of normalized and transformed lines, in the order of their occurrence."""
     word2cnt = Counter()
     for block in blocks(lines):
         word2cnt.update(transform(normalize("\n".join(block))).split())
@@ -59,56 +57,30 @@ def make_vocab(paths) -> str:
 
     The most frequent word comes first. Lines of tags count too, as in the 2017 code.
     """
-    word2cnt = Counter()
-    for path in paths:
-        word2cnt.update(count_words(read_lines(path), clean))
+    word2cnt = count_words(itertools.chain.from_iterable(map(read_lines, paths)), clean)
     if not word2cnt:
         raise InputError(
-            f"{', '.join(map(str, paths))}: holds no word of Latin letters, and the word vocabulary"
-            " has no other words. For text in another script, choose a recipe with subwords, for"
-            " example --recipe tiny"
+            f"{', '.join(map(str, paths))}: holds no word of Latin letters. For another script,"
+            " choose a recipe with subwords, for example --recipe tiny"
         )
     entries = [(word, SPECIAL_COUNT) for word in SPECIALS] + word2cnt.most_common()
     return "".join(f"{word}\t{count}\n" for word, count in entries)
 
 
-def write_words(hp, pairs):
-    """Write the word vocabulary of each language.
-
-    Args:
-      pairs: list of pairs of paths, source and target.
-    """
-    # Both are made before one is written, so that the two files always belong together.
-    contents = [make_vocab(paths) for paths in zip(*pairs, strict=True)]
-    for path, content in zip(WordVocab.paths(hp.preprocessed, hp), contents, strict=True):
-        atomic_write(path, content)
-
-
 # Subwords ----------------------------------------------------------------------
 
 
-def write_subwords(hp, pairs):
-    """Write the sentencepiece model of both sides, or one for each.
-
-    Args:
-      pairs: list of pairs of paths, source and target.
-    """
+def make_models(hp, pairs) -> list[bytes]:
+    """Make the sentencepiece models of pairs of files, for `SubwordVocab.paths`."""
     check_symbols(hp.symbol_list)
     fold_source = functools.partial(fold, lang=hp.source_lang) if hp.fold_case else str
     counts = [Counter(), Counter()]
-    for paths in pairs:
-        for source, target in read_pairs(paths, "counting words"):
-            counts[0].update(count_words(source, fold_source))
-            counts[1].update(count_words(target))
-    names = [hp.source_train, hp.target_train]
-    if hp.joint_vocab:
-        counts, names = [counts[0] + counts[1]], [" and ".join(names)]
-    # Both are made before one is written, so that the two files always belong together.
-    models = [make_subwords(*side, hp) for side in zip(counts, names, strict=True)]
-    if hp.fold_case:
-        models = [fold_case(models[0], hp.source_lang), models[-1]]
-    for path, model in zip(SubwordVocab.paths(hp.preprocessed, hp), models, strict=True):
-        atomic_write(path, model)
+    for source, target in itertools.chain.from_iterable(map(read_pairs, pairs)):
+        counts[0].update(count_words(source, fold_source))
+        counts[1].update(count_words(target))
+    sides = [counts[0] + counts[1]] if hp.joint_vocab else counts
+    models = [make_subwords(side, hp) for side in sides]
+    return [fold_case(models[0], hp.source_lang), models[-1]] if hp.fold_case else models
 
 
 def check_symbols(symbols):
@@ -124,31 +96,22 @@ def check_symbols(symbols):
 
 
 def fold_case(proto, lang) -> bytes:
-    """Return a sentencepiece model that has the same subwords, but reads text without its case.
-
-    Args:
-      proto: the model, bytes.
-      lang: language of the text.
-    """
+    """Return a sentencepiece model (bytes) with the same subwords that reads text without case."""
     rules = train_sentencepiece(Counter(a=1), len(SPECIALS) + 2, fold_lang=lang)
     model = ModelProto.FromString(proto)
     model.normalizer_spec.CopyFrom(ModelProto.FromString(rules).normalizer_spec)
     return model.SerializeToString(deterministic=True)
 
 
-def make_subwords(word2cnt, name, hp) -> bytes:
+def make_subwords(word2cnt, hp) -> bytes:
     """Make the sentencepiece model of a text: BPE (Sennrich et al. 2016), joint if of both sides.
 
     BPE never merges across a space, so the words and their counts are enough, while sentencepiece
     would hold all of the text in memory. The same words in the same order give the same bytes.
 
-    If `hp.vocab_size` is 0, characters and merges are together as many as `choose_vocab_size` says.
-    Chinese or Japanese text may have thousands of characters. Those beyond `ALPHABET_SIZE` do not
-    take the place of merges, without which each word of the other language would be spelled.
-
-    Args:
-      word2cnt: the words of the text with their counts.
-      name: that of the text, for messages.
+    If `hp.vocab_size` is 0, the length of the text decides on the number. Chinese or Japanese text
+    may have thousands of characters. Those beyond `ALPHABET_SIZE` do not take the place of merges,
+    without which each word of the other language would be spelled.
     """
     counts = Counter()  # of the characters
     for word, count in word2cnt.items():
@@ -161,7 +124,7 @@ def make_subwords(word2cnt, name, hp) -> bytes:
         for piece in separator.sub(" ", word).split():
             pieces[piece] += count
     alphabet = {"▁", *SPECIALS, *counts} - omitted  # ▁ is the space before a word
-    size = choose_vocab_size(sum(counts[char] for char in alphabet))
+    size = min(MAX_SUBWORDS, round(sum(counts[char] for char in alphabet) ** 0.6))
     num_merges = size - min(len(alphabet), ALPHABET_SIZE, size // 2)
     size = len(alphabet) + num_merges + len(hp.symbol_list) + 256 * hp.byte_fallback
     more = dict(user_defined_symbols=hp.symbol_list, byte_fallback=hp.byte_fallback)
@@ -174,25 +137,17 @@ def make_subwords(word2cnt, name, hp) -> bytes:
         if not hp.vocab_size:  # there are fewer different pairs to merge
             return train_sentencepiece(pieces, int(possible[1]), **more)
         raise InputError(
-            f"{name}: this text does not allow {hp.vocab_size} subwords. Use --vocab_size"
-            f" {possible[1]}, the nearest number, or --vocab_size 0"
+            f"vocab_size: the text does not allow {hp.vocab_size} subwords. Use --vocab_size"
+            f" {possible[1]}, the nearest number, or 0"
         ) from None
 
 
 def train_sentencepiece(word2cnt, vocab_size, fold_lang=None, **more) -> bytes:
-    """Train a sentencepiece model of `vocab_size` subwords; see `make_subwords`.
-
-    Args:
-      fold_lang: as in `normalization_rules`.
-      more: further options of sentencepiece's trainer.
-
-    Raises:
-      RuntimeError: the text does not allow so many subwords, or so few.
-    """
+    """Train a sentencepiece model; a size that the text does not allow is a RuntimeError."""
     model = io.BytesIO()
     names = [f"{kind}_piece" for kind in ("pad", "unk", "bos", "eos")]
-    # The model stores the name of the file of the rules, and the same text must give the same
-    # bytes. So the file always has this name, in a temporary folder that is the current one.
+    # The model stores this name of a file, and the same text must give the same bytes. So the
+    # temporary folder is the current one.
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         Path("rules.tsv").write_text(normalization_rules(fold_lang))
         sentencepiece.SentencePieceTrainer.train(
@@ -218,19 +173,15 @@ def train_sentencepiece(word2cnt, vocab_size, fold_lang=None, **more) -> bytes:
 def normalization_rules(fold_lang=None) -> str:
     """Make the rules by which sentencepiece normalizes text.
 
-    They are `text.normalize` for each character, and make plain spaces of all spaces: programs
-    that use the model without this project normalize most text as it does. Sentencepiece's own
-    rules would also replace full-width characters and fractions, which decoding cannot restore.
-    Each line holds two strings, from and to, as hexadecimal code points.
-
-    Args:
-      fold_lang: the language of text that is to be read without its case; None to keep the case.
+    They are `text.normalize` for each character, and make plain spaces of all spaces. Those of
+    sentencepiece also replace full-width characters and fractions, which decoding cannot restore.
+    Each line holds two strings, from and to, as hexadecimal code points. Text in `fold_lang` is
+    read without its case.
     """
     pairs = []
-    for char in map(chr, range(1, sys.maxunicode + 1)):  # sentencepiece cannot replace U+0000
-        if char > "\uffff" and unicodedata.category(char) in ("Cn", "Co"):
-            continue  # no character (yet)
-        if char in "\u200c\u200d":  # joiners; the characters next to them decide
+    for char in map(chr, range(1, sys.maxunicode + 1)):  # it cannot replace U+0000
+        no_character = char > "\uffff" and unicodedata.category(char) in ("Cn", "Co")
+        if no_character or char in "\u200c\u200d":  # joiners; the characters next to them decide
             continue
         if char.isspace() and char != " ":
             pairs.append((char, " "))
@@ -247,20 +198,21 @@ def normalization_rules(fold_lang=None) -> str:
 
 # The script --------------------------------------------------------------------
 
-WRITERS = dict(words=write_words, bpe=write_subwords)
-
 
 def main(given):
-    """Write the vocabularies and the ids.
-
-    Args:
-      given: dict, the flags of the command line.
-    """
+    """Write the vocabularies and the ids; `given` are the flags of the command line, a dict."""
     hp = make_hparams(given)
     if os.path.exists("hyperparams.py"):  # that of the 2017 code, which users edit
         print("hyperparams.py: is not read. Give its values as flags", file=sys.stderr)
     pairs = training_files(hp)
-    WRITERS[hp.tokenizer](hp, pairs)
+    if hp.tokenizer == "words":
+        contents = [make_vocab(paths) for paths in zip(*pairs, strict=True)]
+    else:
+        contents = make_models(hp, pairs)
+    # All are made before one is written, so that the files always belong together.
+    paths = TOKENIZERS[hp.tokenizer].paths(hp.preprocessed, hp)
+    for path, content in zip(paths, contents, strict=True):
+        atomic_write(path, content)
     vocabs = load_vocabs(hp.preprocessed, hp)
     for vocab in dict.fromkeys(vocabs):
         print(f"{vocab.path}: {len(vocab)} {vocab.token_name}")

@@ -8,9 +8,8 @@
 
 The name of the file tells its format, also before .gz: a table (.tsv, .csv), a translation memory
 (.tmx), the segments of WMT and IWSLT (.xml, .sgm, .sgml), else lines. Sides are columns, languages,
-or src, ref and hyp. A side that is named twice has several references, or variants in a unit: the
-second file gets the second one, or the first one again if there are no more. Units that lack a side
-are left out, and counted.
+or src, ref and hyp. If a side is named twice, the second file gets its second reference or variant
+in a unit, or the first one again. Units that lack a side are left out, and counted.
 """
 
 import contextlib
@@ -55,17 +54,15 @@ def read_tmx(file):
         elif event == "end" and element.tag == "tu":
             for part in element.iter():
                 part.text = None if part.tag in CODES else part.text
-            yield [*map(read_variant, element.iter("tuv"))]
+            yield [
+                ((own.get(LANG) or own.get("lang", "")).lower(), "".join(own.itertext()))
+                for own in element.iter("tuv")
+            ]
             body.clear()  # few units are in memory at a time
 
 
-def read_variant(variant) -> tuple[str, str]:
-    """Return the language and the text of a variant in a unit of TMX."""
-    return (variant.get(LANG) or variant.get("lang", "")).lower(), "".join(variant.itertext())
-
-
 class Segments(HTMLParser):
-    """Collects the <seg> of WMT and IWSLT, which need not be well-formed XML."""
+    """Collects the <seg> of WMT and IWSLT, which may be no well-formed XML."""
 
     def __init__(self):
         super().__init__()
@@ -74,7 +71,7 @@ class Segments(HTMLParser):
         self.side, self.document, self.text = "", "", []
 
     def handle_starttag(self, tag, attrs):
-        """Read the beginning of an element."""
+        """As in `HTMLParser`."""
         attributes = dict(attrs)
         if tag in SIDES:
             self.side = SIDES[tag]
@@ -85,12 +82,12 @@ class Segments(HTMLParser):
             self.units.setdefault(key, []).append((self.side, self.text))
 
     def handle_endtag(self, tag):
-        """Read the end of an element. What follows a </seg> is no text of it."""
+        """As in `HTMLParser`. What follows a </seg> is no text of it."""
         if tag == "seg":
             self.text = []
 
     def handle_data(self, data):
-        """Read text."""
+        """As in `HTMLParser`."""
         self.text.append(data)
 
 

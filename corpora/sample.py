@@ -2,11 +2,8 @@
 
     python corpora/sample.py --output corpora/sample --train 20000 --dev 200 --test 1000
 
-The sentences have gender, case and agreement, verbs in second position and at the end, separable
-verbs, modals, negation, questions, relative and subordinate clauses, and inversion after an
-adverb. Each German sentence has one translation. The same seed gives the same bytes, and a larger
---train only adds pairs at the end. No development or test sentence, German or English, is in the
-training text.
+Each German sentence has one translation. The same seed gives the same bytes, and a larger --train
+only adds pairs at the end. No development or test sentence is in the training text.
 """
 
 import contextlib
@@ -27,13 +24,13 @@ from support.flags import Parser, expand_path
 MAX_WORDS = 14  # in the longer side of a pair
 LANGUAGES = ("de", "en")
 TALK_PAIRS = 100  # pairs between two headers of markup lines
-SIGNATURE = "corpora/sample.py"  # in the first lines of every file that this script writes
+SIGNATURE = "corpora/sample.py"  # in the first lines of every file
 
 # Words -------------------------------------------------------------------------
 
 
 def read_words(path) -> dict[str, dict[str, list]]:
-    """Read the tables in sample.tsv: lists of entries, each a list of words, by table and key."""
+    """Read the lists of entries in sample.tsv, each a list of words, by table and key."""
     tables = {}
     for line in path.read_text("utf-8").splitlines():
         if not line.startswith("#"):
@@ -59,7 +56,7 @@ class Noun(NamedTuple):
     singular: str
     weak: str  # ending of a weak noun in all cases but the nominative singular
     gender: str
-    plural: str | None
+    plural: str
     en: str
     en_plural: str
     kind: str
@@ -91,15 +88,11 @@ def parse_noun(kind, words):
     """Make a `Noun` from the five words of its entry."""
     singular, gender, plural, en, en_plural = words
     singular, _, weak = singular.partition("/")
-    return Noun(singular, weak, gender, None if plural == "-" else plural, en, en_plural, kind)
+    return Noun(singular, weak, gender, plural.replace("-", ""), en, en_plural, kind)
 
 
 def parse_verb(frame, words):
-    """Make a `Verb` from the words of its entry, and add its regular forms.
-
-    >>> parse_verb("", "auf|machen - - aufgemacht open opens opened haben".split()).present
-    ['mache', 'machst', 'macht', 'machen', 'macht', 'machen']
-    """
+    """Make a `Verb` from the words of its entry, and add its regular forms."""
     infinitive, du, er, participle, *en, auxiliary = words
     prefix, _, plain = infinitive.rpartition("|")
     stem = plain.removesuffix("en")
@@ -119,7 +112,6 @@ for kinds, entries in WORDS["adjective"].items():
     for kind in kinds.split():
         ADJECTIVES_BY_KIND[kind] += entries
 TEMPORARY = "müde hungrig glücklich traurig ruhig krank".split()  # states that may pass
-COLOURS = WORDS["colour"]["any"]
 COLOURED_KINDS = ("thing", "door", "clothing", "hat", "vehicle")
 ALL_VERBS = [
     parse_verb(frame, words) for frame, entries in WORDS["verb"].items() for words in entries
@@ -130,11 +122,7 @@ SPEECH_VERBS = [parse_verb("alone", words) for words in WORDS["speech verb"]["al
 KNOW = Verb("", "wissen", WISSEN, "gewusst", ("know", "knows", "knew"), HABEN, "alone")
 LOCATIONS = [(de, en) for entries in WORDS["place"].values() for de, en, *_ in entries]
 DESTINATIONS = [(de, en) for _, _, de, en in WORDS["place"]["destination"]]
-TIMES_BY_TENSE = {tense: WORDS["time"]["any"] + entries for tense, entries in WORDS["time"].items()}
-FREQUENCIES = WORDS["frequency"]["any"]
-MODAL_VERBS = WORDS["modal"]["any"]
 PERSON_OF_PRONOUN = {"ich": 0, "du": 1, "er": 2, "sie": 2, "wir": 3, "ihr": 4}
-PRONOUNS_BY_CASE = WORDS["pronoun"]
 
 # Noun phrases ------------------------------------------------------------------
 
@@ -159,21 +147,12 @@ POSSESSIVES = [("mein", "my"), ("dein", "your"), ("sein", "his"), ("unser", "our
 
 
 def ending(table, case, gender):
-    """Return the ending for a case and gender.
-
-    >>> ending(MIXED_ENDINGS, "nom", "n")
-    'es'
-    """
+    """Return the ending for a case and gender."""
     return table[case].split()[GENDERS.index(gender)].replace("-", "")
 
 
 def determiner(rng, kind, case, gender):
-    """Draw a determiner, of a kind in DETERMINERS or "possessive".
-
-    Returns:
-      (str, str, dict): German, English (a, even if it must become an), and the endings of an
-      adjective after it.
-    """
+    """Draw a determiner in German and English, and the endings of an adjective after it."""
     plural = gender == "pl"
     if kind == "indefinite" and plural:
         return "", "", STRONG_ENDINGS
@@ -185,12 +164,7 @@ def determiner(rng, kind, case, gender):
 
 
 def noun_phrase(rng, kinds, case, definite=False, negated=False):
-    """Draw a phrase with a noun of one of `kinds`.
-
-    Args:
-      definite: whether the phrase must be definite (not a, an or a bare plural).
-      negated: whether the phrase negates its clause with kein, if the noun has a plural.
-    """
+    """Draw a phrase with a noun; a `negated` one has kein if the noun has a plural."""
     noun = rng.choice(NOUNS_BY_KIND[rng.choice(kinds)])
     gender = "pl" if noun.plural and rng.random() < 0.25 else noun.gender
     options = ["definite"] * 8 + ["dieser"] * 2
@@ -204,7 +178,8 @@ def noun_phrase(rng, kinds, case, definite=False, negated=False):
     de, en = [article], [en_article]
     if rng.random() < 0.3:
         has_colour = noun.kind in COLOURED_KINDS and rng.random() < 0.5
-        adjective = rng.choice(COLOURS if has_colour else ADJECTIVES_BY_KIND[noun.kind])
+        colours = WORDS["colour"]["any"]
+        adjective = rng.choice(colours if has_colour else ADJECTIVES_BY_KIND[noun.kind])
         de.append(adjective[0].removesuffix("e") + ending(endings, case, gender))
         en.append(adjective[len(adjective) // 2])
     if gender == "pl":
@@ -221,7 +196,7 @@ def noun_phrase(rng, kinds, case, definite=False, negated=False):
 
 def pronoun(rng, case, subject=None):
     """Draw a pronoun, of another person than `subject` if that is given."""
-    choices = PRONOUNS_BY_CASE[case]
+    choices = WORDS["pronoun"][case]
     if subject is not None and subject.person in (0, 1, 3, 4):
         own = {0: "me us", 3: "me us", 1: "you", 4: "you"}[subject.person].split()
         choices = [choice for choice in choices if choice[1] not in own]
@@ -241,8 +216,7 @@ def join(parts) -> str:
 class Clause:
     """A subject, a verb, its objects and adverbs, which can be put in several orders.
 
-    German orders: `second` (the verb after the subject, in second position), `first` (before the
-    subject), `last` (at the end). English orders: `plain` and `question`.
+    German orders: the verb is `first`, `second` or `last`. English orders: `plain`, `question`.
     """
 
     def __init__(self, rng, verb, subject, tenses=("present", "past", "future", "modal")):
@@ -261,28 +235,29 @@ class Clause:
         elif self.tense == "future":
             self.finite, self.end, self.auxiliary = WERDEN[person], verb.infinitive, "will"
         else:
-            modal = rng.choice(MODAL_VERBS)
+            modal = [part.replace("-", "") for part in rng.choice(WORDS["modal"]["any"])]
             self.finite, self.end = modal[person], verb.infinitive
-            self.auxiliary, main = (
-                part.replace("-", "") for part in modal[6:][2 * self.negated :][:2]
-            )
+            self.auxiliary, main = modal[8:] if self.negated else modal[6:8]
             third = main.replace("want", "wants").replace("have", "has")
-            base = verb.en[0]
-            self.forms = join([main, base]), join([third, base]), ""
+            self.forms = join([main, verb.en[0]]), join([third, verb.en[0]]), ""
 
     def add_time(self, rng):
         """Add an adverb of time that fits the tense."""
-        self.time = rng.choice(TIMES_BY_TENSE[self.tense])
+        self.time = rng.choice(WORDS["time"]["any"] + WORDS["time"][self.tense])
 
-    def add_frequency(self, rng):
-        """Add an adverb of frequency.
+    def add_adverb(self, rng):
+        """Sometimes add an adverb of time or of frequency.
 
         "Never" and "rarely" are left out with a modal, which they would negate, and with "every".
         """
-        others = [de for de, _ in self.objects + self.complements]
-        no_rare = self.tense == "modal" or "jed" in join([self.subject.de, *others])
-        rare = ("nie", "selten") if no_rare else ()
-        self.frequency = rng.choice([pair for pair in FREQUENCIES if pair[0] not in rare])
+        if rng.random() < 0.3:
+            self.add_time(rng)
+        elif not self.negated and rng.random() < 0.2:
+            others = [de for de, _ in self.objects + self.complements]
+            no_rare = self.tense == "modal" or "jed" in join([self.subject.de, *others])
+            rare = ("nie", "selten") if no_rare else ()
+            pairs = WORDS["frequency"]["any"]
+            self.frequency = rng.choice([pair for pair in pairs if pair[0] not in rare])
 
     def german(self, order, opening=""):
         """Return the German words; an adverb or question word may open the clause."""
@@ -326,19 +301,14 @@ def some_subject(rng, kinds, relative=True):
     if relative and rng.random() < 0.12:
         en, de = subject.relative.split()
         verb = rng.choice([v for v in ALL_VERBS if v.infinitive in ANIMAL_VERBS])
-        clause = verb_clause(rng, verb, Phrase(de, en, subject.person), bare=True)
+        clause = verb_clause(rng, verb, Phrase(de, en, subject.person), without=("place", "time"))
         german, english = clause.german("last"), clause.english("plain")
         return Phrase(f"{subject.de}, {german},", f"{subject.en} {english}", subject.person)
     return subject
 
 
-def verb_clause(rng, verb, subject, bare=False, without=(), **kwargs):
-    """Draw a clause with the objects that the verb's frame requires.
-
-    Args:
-      bare: without any adverb.
-      without: the parts to leave out: "acc", "place", "time".
-    """
+def verb_clause(rng, verb, subject, without=(), **kwargs):
+    """Draw a clause with what the verb's frame requires, but for parts: "acc", "place", "time"."""
     clause = Clause(rng, verb, subject, **kwargs)
     frame = verb.frame
     if frame == "to":
@@ -348,21 +318,11 @@ def verb_clause(rng, verb, subject, bare=False, without=(), **kwargs):
         for case, kinds in slots:
             if case not in without:
                 add_object(rng, clause, case, kinds.split(","), alone=len(slots) == 1)
-    if bare:
-        return clause
     if frame not in ("to", "away") and "place" not in without and rng.random() < 0.3:
         clause.complements.append(rng.choice(LOCATIONS))
     if "time" not in without:
-        add_adverb(rng, clause)
+        clause.add_adverb(rng)
     return clause
-
-
-def add_adverb(rng, clause):
-    """Sometimes add an adverb of time or of frequency to `clause`."""
-    if rng.random() < 0.3:
-        clause.add_time(rng)
-    elif not clause.negated and rng.random() < 0.2:
-        clause.add_frequency(rng)
 
 
 def add_object(rng, clause, case, kinds, alone):
@@ -402,7 +362,7 @@ def copula_clause(rng):
     else:
         clause.complements.append((adjective[0], adjective[2]))
         if adjective[0] in TEMPORARY:
-            add_adverb(rng, clause)
+            clause.add_adverb(rng)
     return clause
 
 
@@ -509,7 +469,7 @@ def sentence_pairs(seed):
     seen = set()
     while True:
         german, english, stop = rng.choice(SENTENCES)(rng)
-        digest = int.from_bytes(blake2b(german.encode(), digest_size=8).digest(), "little")
+        digest = blake2b(german.encode(), digest_size=8).digest()
         if max(german.count(" "), english.count(" ")) >= MAX_WORDS or digest in seen:
             continue
         seen.add(digest)
@@ -542,66 +502,41 @@ def xml_lines(pairs):
     yield ("</doc></srcset></mteval>",) * 2
 
 
-def check_own_files(paths):
-    """Raise InputError if one of the files exists and was not written by this script."""
-    for path in paths:
-        if path.exists():
-            with path.open("rb") as file:
-                if SIGNATURE.encode() not in file.read(300):
-                    raise InputError(
-                        f"{path}: exists already, and this script did not write it. Choose another"
-                        " --output, or move the file away"
-                    )
-
-
-def write_corpus(output, train, dev, test, seed):
-    """Write the six files into the folder `output`, and return their paths.
-
-    Training pairs are written as they are drawn. Memory holds one number per pair. The files get
-    their names when all six are complete.
-
-    Raises:
-      OSError: a file cannot be written.
-    """
-    pairs = sentence_pairs(seed)
-    tests = list(itertools.islice(pairs, test))
-    devs = list(itertools.islice(pairs, dev))
+def main(args):
+    """Write the six files, which get their names when all are complete, as the pairs are drawn."""
+    pairs = sentence_pairs(args.seed)
+    tests = list(itertools.islice(pairs, args.test))
+    devs = list(itertools.islice(pairs, args.dev))
     held_out = {english for _, english in tests + devs}
-    trains = itertools.islice((pair for pair in pairs if pair[1] not in held_out), train)
+    trains = itertools.islice((pair for pair in pairs if pair[1] not in held_out), args.train)
     parts = {
         "IWSLT16.TED.tst2014.de-en.{}.xml": xml_lines(tests),
         "IWSLT16.TED.dev2010.de-en.{}.xml": xml_lines(devs),
         "train.tags.de-en.{}": talk_lines(trains),
     }
-    paths = {name: [Path(output) / name.format(lang) for lang in LANGUAGES] for name in parts}
-    check_own_files(itertools.chain(*paths.values()))
+    paths = {name: [Path(args.output) / name.format(lang) for lang in LANGUAGES] for name in parts}
+    for path in itertools.chain(*paths.values()):
+        if path.exists():
+            with path.open("rb") as file:
+                is_own = SIGNATURE.encode() in file.read(300)
+            if not is_own:
+                raise InputError(f"{path}: exists, and is another text. Choose another --output")
     with contextlib.ExitStack() as stack:
         for name, lines in parts.items():
             files = [stack.enter_context(atomic_open(path)) for path in paths[name]]
             for pair in lines:
                 for file, line in zip(files, pair, strict=True):
                     file.write(f"{line}\n".encode())
-    return [*itertools.chain(*paths.values())]
-
-
-def main(args):
-    """Write the corpus that the command line asks for."""
-    paths = write_corpus(args.output, args.train, args.dev, args.test, args.seed)
-    print("\n".join(map(str, paths)))
+    print("\n".join(map(str, itertools.chain(*paths.values()))))
 
 
 def parse_args():
     """Parse the command line."""
     parser = Parser(description=__doc__.splitlines()[0])
-    help_text = "folder to write to (default: corpora)"
-    parser.add_argument("--output", type=expand_path, default="corpora", help=help_text)
-    for name, default, help_text in (
-        ("train", 20_000, "training pairs"),
-        ("dev", 200, "pairs of the development set"),
-        ("test", 1_000, "pairs of the test set"),
-        ("seed", 0, "seed of the random sentences"),
-    ):
-        parser.add_argument(f"--{name}", type=int, default=default, help=help_text)
+    parser.add_argument("--output", type=expand_path, default="corpora", help="folder (corpora)")
+    for name, default in dict(train=20_000, dev=200, test=1_000).items():
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"pairs ({default})")
+    parser.add_argument("--seed", type=int, default=0, help="of the random sentences (0)")
     args = parser.parse_args()
     if min(args.train, args.dev, args.test) < 1:
         parser.error("--train, --dev and --test must be at least 1")

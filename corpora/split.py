@@ -4,14 +4,11 @@
 
 The command writes split/train.de, split/train.en and the same for dev and test. Pairs that share a
 source or a target, but for case and punctuation, go to the same part: else a model would be tested
-on sentences that it was trained on. Only the pairs and --seed decide where a pair goes, not their
-order. Within a part, the order is that of the text.
-
-The text is read twice. About 500 bytes per pair are in memory.
+on sentences that it was trained on. Only the pairs and --seed decide where a pair goes. Within a
+part, the order is that of the text, which is in memory, with about 500 bytes more per pair.
 """
 
 import contextlib
-import itertools
 import sys
 from collections import Counter
 from hashlib import blake2b
@@ -32,45 +29,13 @@ SEED_BYTES = 8
 
 def digest(text, seed=b"") -> int:
     """Return a number below 2**64 that identifies a text."""
-    content = text.encode("utf-8", "surrogateescape")
-    return int.from_bytes(blake2b(content, digest_size=8, key=seed).digest(), "little")
-
-
-def read_blocks(paths):
-    """Yield the pairs that have text on both sides, in lists of some thousands."""
-    for block in read_pairs(paths, "reading"):
-        yield [pair for pair in zip(*block, strict=True) if all(map(str.strip, pair))]
-
-
-def read_digests(paths, seed):
-    """Read the pairs of a text that have text on both sides.
-
-    Args:
-      seed: bytes.
-
-    Returns:
-      (list, list): the digests of the source and the target of each pair, which are equal if
-      `plain_forms` are; and a random number, which depends on nothing but the pair and the seed.
-    """
-    pairs, order = [], []
-    for block in read_blocks(paths):
-        sides = [[digest(form) for form in plain_forms(side)] for side in zip(*block, strict=True)]
-        pairs += zip(*sides, strict=True)
-        order += [digest("\n".join(pair), seed) for pair in block]
-    return pairs, order
+    return int.from_bytes(blake2b(text.encode(), digest_size=8, key=seed).digest(), "little")
 
 
 def connect(pairs) -> list[int]:
     """Return a number for each pair, equal for pairs that share a source or a target.
 
-    Pairs that share none directly are also connected by others between them.
-
-    Args:
-      pairs: source and target of each pair, numbers of 0 or more.
-
-    >>> one, other, third, *rest = connect([(7, 1), (7, 2), (8, 2), (9, 3), (3, 4)])
-    >>> one == other == third, len({one, *rest})
-    (True, 3)
+    Others between them may connect them, too. Source and target are numbers of 0 or more.
     """
     parents = {}
 
@@ -85,14 +50,13 @@ def connect(pairs) -> list[int]:
 
 
 def assign(groups, order, sizes) -> dict:
-    """Return the part of each group, a dict.
+    """Return the part of each group: groups come in the order of their smallest number.
 
     Args:
-      groups: the number of its group for each pair, as `connect` returns it.
-      order: a random number for each pair; groups come in the order of their smallest one.
-      sizes: the pairs of the development and the test set.
+      groups, order: the group and a random number of each pair.
+      sizes: a dict, the pairs of the development and the test set.
     """
-    smallest, counts, left = {}, Counter(groups), dict(zip(PARTS[1:], sizes, strict=True))
+    smallest, counts, left = {}, Counter(groups), {**sizes}
     for group, number in zip(groups, order, strict=True):
         smallest[group] = min(number, smallest.get(group, number))
     parts = dict.fromkeys(smallest, "train")
@@ -102,56 +66,51 @@ def assign(groups, order, sizes) -> dict:
                 parts[group] = part
                 left[part] -= counts[group]
                 break
-    for part, size in zip(PARTS[1:], sizes, strict=True):
+    for part, size in sizes.items():
         if left[part]:
             raise InputError(
-                f"only {size - left[part]:,} of {size:,} pairs could be put into {part}, since"
-                f" pairs that share a source or a target stay together: {max(counts.values()):,} of"
+                f"only {size - left[part]:,} of {size:,} pairs could be put into {part}: pairs that"
+                f" share a source or a target stay together, and {max(counts.values()):,} of"
                 f" {len(groups):,} are one group. Lower --{part}, or remove repeated sentences"
-                " first"
             )
     return parts
-
-
-def make_paths(paths, folder) -> dict:
-    """Return the paths of both sides of each part; their suffixes are those of the text."""
-    suffixes = [Path(path.removesuffix(".gz")).suffix for path in paths]
-    if suffixes[0] == suffixes[1]:
-        raise InputError(
-            f"{paths[0]} and {paths[1]}: the names end alike. Rename them, as my.de and my.en"
-        )
-    return {part: [Path(folder) / f"{part}{suffix}" for suffix in suffixes] for part in PARTS}
 
 
 def main(args):
     """Split the text that the flags name, and print where its pairs went."""
     paths = args.source, args.target
-    outputs = make_paths(paths, args.output)
-    seed = (args.seed % 2 ** (8 * SEED_BYTES)).to_bytes(SEED_BYTES, "little")
-    pairs, order = read_digests(paths, seed)
-    total, wanted = len(pairs), args.dev + args.test
-    if total < 2 * wanted:
+    suffixes = [Path(path.removesuffix(".gz")).suffix for path in paths]
+    if suffixes[0] == suffixes[1]:
         raise InputError(
-            f"{args.source}: has {total:,} pairs with text on both sides, too few for {wanted:,}"
-            " pairs of development and test, and at least as many for training. Use smaller sizes,"
-            f" for example --dev {total // 20} --test {total // 20}"
+            f"{paths[0]} and {paths[1]}: the names end alike. Rename them, as my.de and my.en"
         )
-    groups = connect(pairs)
-    parts = assign(groups, order, (args.dev, args.test))
+    outputs = {part: [Path(args.output) / f"{part}{end}" for end in suffixes] for part in PARTS}
+    seed = (args.seed % 2 ** (8 * SEED_BYTES)).to_bytes(SEED_BYTES, "little")
+    pairs = [pair for block in read_pairs(paths) for pair in zip(*block, strict=True)]
+    pairs = [pair for pair in pairs if all(map(str.strip, pair))]
+    wanted = args.dev + args.test
+    if len(pairs) < 2 * wanted:
+        raise InputError(
+            f"{args.source}: has {len(pairs):,} pairs with text on both sides, too few for"
+            f" {wanted:,} pairs of development and test, and as many for training. Lower --dev and"
+            " --test"
+        )
+    # Pairs share a side if its plain form is the same. Their order depends on nothing but the seed.
+    sides = [map(digest, plain_forms(side)) for side in zip(*pairs, strict=True)]
+    groups = connect([*zip(*sides, strict=True)])
+    order = [digest("\n".join(pair), seed) for pair in pairs]
+    parts = assign(groups, order, dict(dev=args.dev, test=args.test))
     with contextlib.ExitStack() as stack:
         files = {
             part: [stack.enter_context(new_file(path)) for path in sides]
             for part, sides in outputs.items()
         }
-        pairs = itertools.chain.from_iterable(read_blocks(paths))
         for pair, group in zip(pairs, groups, strict=True):
             for file, sentence in zip(files[parts[group]], pair, strict=True):
                 file.write(f"{sentence}\n")
-    sizes, counts = Counter(groups), Counter(map(parts.get, groups))
+    counts = Counter(map(parts.get, groups))
     for part, (source, target) in outputs.items():
         print(f"{source} and {target}: {counts[part]:,} pairs")
-    together = sum(size for size in sizes.values() if size > 1)
-    print(f"Kept together: {together:,} pairs that share a source or a target")
 
 
 def parse_args():

@@ -11,9 +11,9 @@ def num_cores() -> int:
 
 
 def one_thread_per_operation():
-    """Make TensorFlow compute each operation on one core, if it is not loaded yet.
+    """Make TensorFlow compute each operation on one core: many batches at once are faster.
 
-    Many batches at once, each on a core, are faster. The setting of a user stays.
+    It must not be loaded yet. The setting of a user stays.
     """
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 

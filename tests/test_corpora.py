@@ -1,17 +1,25 @@
-"""corpora/convert.py, split.py and clean.py: what they write and print, and what they refuse."""
+"""The tools in corpora/, and what prepro.py says about its text: overlaps and shifts."""
 
 import gzip
+import hashlib
 import importlib
 import re
-import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from conftest import sample_pairs
-from helpers import write_pairs
+import prepro
+import support.flags
+from conftest import sample_pairs, write_corpus
+from helpers import run_main, write_pairs
+from hparams import FIELDS, UNSAVED, Hyperparams, load_hparams, make_hparams
 from processes import ROOT
 from support.errors import InputError
+from text import shifts
+from text.lines import read_sentences
+from text.overlap import overlap_notes, plain_forms
+from text.shifts import find_shift, shift_notes
 
 
 @pytest.fixture
@@ -28,15 +36,18 @@ def run(monkeypatch, capsys):
     return run_tool
 
 
-@pytest.fixture
-def clean(monkeypatch):
-    """The module of the tool."""
-    monkeypatch.syspath_prepend(str(ROOT / "corpora"))
-    return importlib.import_module("clean")
-
-
 def read_sides(*paths):
     return [path.read_text("utf-8").split("\n")[:-1] for path in paths]
+
+
+def files_in(folder):
+    """The content of all files by their paths."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def different_pairs(count):
+    """So many pairs of the built-in corpus, or fewer, whose sources and targets all differ."""
+    return [*{target: (source, target) for source, target in sample_pairs(count)}.values()]
 
 
 # Convert -----------------------------------------------------------------------
@@ -113,46 +124,50 @@ def test_a_format_becomes_lines(run, tmp_path, name, content, sides, expected, l
         ("a.txt", b"B\xe4ume\n", "", r"a.txt: cannot be read \('utf-8' codec .* --encoding"),
         ("a.txt", b"x\n", "--encoding foo", "unknown encoding: foo"),
         ("a.tmx", TMX[:-20].encode(), "--sides en", r"a.tmx: cannot be read \(.*line 7"),
-        (
-            "a.tmx",
-            TMX.encode(),
-            "--sides fr",
-            "has the sides fr. The last one has en-gb, ga, ga-ie",
-        ),
+        ("a.tmx", TMX.encode(), "--sides fr", "sides fr. The last one has en-gb, ga, ga-ie"),
         ("a.tmx", b'<!DOCTYPE tmx [<!ENTITY a "b">]><tmx/>', "", "The last one has none"),
         ("a.csv", b'"x' + b"y" * 200_000, "", "field larger than field limit"),
         ("a.xml.gz", gzip.compress(WMT.encode())[:-30], "--sides src", "a damaged gzip file"),
-        ("missing", None, "", "missing: no such file or directory"),
     ],
 )
 def test_what_cannot_be_converted(run, tmp_path, name, content, flags, message):
-    if content:
-        (tmp_path / name).write_bytes(content)
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message):
         run("convert", tmp_path / name, tmp_path / "out", *flags.split())
     assert not (tmp_path / "out").exists()
 
 
-def test_no_file_is_overwritten(run, tmp_path):
-    """For the program, the second one of two sides is an output."""
-    paths = write_pairs(tmp_path, sample_pairs(9))
-    before = paths[1].read_bytes()
-    words = [sys.executable, ROOT / "corpora" / "convert.py", *paths]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr == f"convert.py: {paths[1]}: file exists. Check the path\n"
-    (tmp_path / "out").mkdir()
-    for tool, name, *sizes in (("clean", "my.de"), ("split", "test.en", "--dev=1", "--test=1")):
-        (tmp_path / "out" / name).write_text("x")
-        with pytest.raises(FileExistsError):
-            run(tool, *paths, "--output", tmp_path / "out", *sizes)
-    assert [path.read_bytes() for path in (tmp_path / "out").iterdir()] == [b"x"] * 2
-    assert paths[1].read_bytes() == before
+SIZES = ["--dev", "30", "--test", "20"]
+
+
+def test_what_the_tools_refuse(run, tmp_path):
+    """No file is overwritten, and none is left if a tool fails."""
+    paths = write_pairs(tmp_path, different_pairs(120))
+    (short := tmp_path / "short.x").write_text("Ja.\n")
+    (same := tmp_path / "same.de").write_text("Ja.\n" * len(read_sides(paths[0])[0]))
+    (kept := tmp_path / "kept").mkdir()
+    for name in ("my.en", "test.en"):
+        (kept / name).write_text("x")
+    before = files_in(tmp_path)
+    new, old = ["--output", tmp_path / "new"], ["--output", kept]
+    for tool, words, error, message in (
+        ("convert", paths, FileExistsError, "my.en"),  # the second side is an output
+        ("split", [*paths, *old, *SIZES], FileExistsError, "test.en"),
+        ("clean", [*paths, *old], FileExistsError, "my.en"),
+        ("clean", [paths[0], paths[0], *new], FileExistsError, "my.de"),
+        ("split", [*paths, *new], InputError, "too few for 2,000 pairs of dev"),
+        ("split", [same, paths[1], *new, *SIZES], InputError, "only 0 of 30 pairs could be put in"),
+        ("split", [same, paths[0], *new, *SIZES], InputError, "the names end alike. Rename them"),
+        ("clean", [paths[0], short, *new], InputError, f"my.de: .* but {short} has 1 "),
+        ("clean", [*paths, *new, "--against", "missing"], InputError, "missing: no such file"),
+        ("convert", ["missing", tmp_path / "x"], InputError, "missing: no such file"),
+    ):
+        with pytest.raises(error, match=message):
+            run(tool, *words)
+    assert files_in(tmp_path) == before
 
 
 # Split -------------------------------------------------------------------------
-
-SIZES = ["--dev", "30", "--test", "20"]
 
 
 def read_parts(folder):
@@ -163,12 +178,8 @@ def read_parts(folder):
     }
 
 
-def unique_pairs(count):
-    return [*{source: (source, target) for source, target in sample_pairs(count)}.values()]
-
-
 def test_pairs_that_share_a_side_stay_together(run, tmp_path):
-    pairs = unique_pairs(400)
+    pairs = different_pairs(400)
     # A chain: the same source with other case, then the same target without its full stop.
     chain = [("Eins.", "One."), ("EINS", "The one!"), ("Der eine", "the one"), ("", "Nothing.")]
     text = [*pairs[:200], *chain, *pairs[200:]]
@@ -180,11 +191,11 @@ def test_pairs_that_share_a_side_stay_together(run, tmp_path):
     for got in parts.values():  # in the order of the text
         assert got == [pair for pair in kept if pair in {*got}]
         assert len({*chain} & {*got}) in (0, 3)
-    assert f"train.en: {len(kept) - 50:,} pairs" in printed and "Kept together: " in printed
+    assert f"train.en: {len(kept) - 50:,} pairs" in printed
 
 
 def test_only_the_pairs_and_the_seed_decide(run, tmp_path):
-    pairs = unique_pairs(300)
+    pairs = different_pairs(300)
     pairs += [(source, f"{target} Again") for source, target in pairs[:150]]
     found = []
     for i, (text, seed) in enumerate([(pairs, 0), (pairs[::-1], 0), (pairs, 1), (pairs, -1)]):
@@ -196,10 +207,13 @@ def test_only_the_pairs_and_the_seed_decide(run, tmp_path):
 
 def test_the_split_is_the_same_on_every_machine(run, tmp_path):
     pairs = [(f"Satz {i}", f"Sentence {i}") for i in range(40)]
-    words = ["--dev", "3", "--test", "3", "--output", tmp_path / "out"]
+    pairs += [(f"Satz {i}", f"Other {i}") for i in range(12)]
+    words = ["--dev", "7", "--test", "7", "--output", tmp_path / "out"]
     run("split", *write_pairs(tmp_path, pairs), *words)
     parts = read_parts(tmp_path / "out")
-    for part, numbers in dict(dev=(1, 11, 38), test=(18, 30, 33)).items():
+    for part, numbers in dict(
+        dev=(1, 8, 23, 35, 38, 41, 48), test=(6, 11, 18, 30, 33, 46, 51)
+    ).items():
         assert parts[part] == [pairs[number] for number in numbers]
 
 
@@ -208,20 +222,7 @@ def test_a_long_chain_of_pairs_is_one_group(run, tmp_path):
     numbers = range(100_000)  # in linear time
     pairs = [(number // 2, (number + 1) // 2) for number in numbers]
     assert len({*split.connect(pairs)}) == 1
-    assert split.connect([]) == []
-
-
-def test_what_cannot_be_split(run, tmp_path):
-    paths = write_pairs(tmp_path, unique_pairs(120))
-    (one_group := tmp_path / "one.de").write_text("Ja.\n" * len(read_sides(paths[0])[0]))
-    for words, message in (
-        (paths, "too few for 2,000 pairs of development and test"),
-        ([one_group, paths[1], *SIZES], "only 0 of 30 pairs could be put into dev"),
-        ([one_group, paths[0], *SIZES], "the names end alike. Rename them"),
-    ):
-        with pytest.raises(InputError, match=message):
-            run("split", *words, "--output", tmp_path / "out")
-        assert not (tmp_path / "out").exists()
+    assert split.connect([]) == [] and len({*split.connect([(9, 3), (3, 4)])}) == 2
 
 
 # Clean -------------------------------------------------------------------------
@@ -236,7 +237,7 @@ BAD = dict(
 
 
 def test_each_rule_removes_its_pair_and_no_other_one(run, tmp_path):
-    good = [*dict(sample_pairs(300)).items()]
+    good = different_pairs(300)
     # Short ones may have another ratio, and few letters may be in any script.
     good += [("Nein!", "I do not."), ("7 + 3", "Ω = 10"), ("Ok", "Да"), ("Ok Да", "Ok")]
     good += [("<b>Öffnet</b> die Datei", "<b>Open</b> the file")]
@@ -247,88 +248,236 @@ def test_each_rule_removes_its_pair_and_no_other_one(run, tmp_path):
     printed = run("clean", *paths, "--output", tmp_path / "out").out
     sides = read_sides(tmp_path / "out" / "my.de", tmp_path / "out" / "my.en")
     assert [*zip(*sides, strict=True)] == good
-    rows = re.findall(r"^\| (\w+) \| ([\d,]+) \| ([\d.]+)% \| (.*) \|$", printed, re.MULTILINE)
-    counts = {rule: int(count) for rule, count, *_ in rows}
-    assert counts == dict.fromkeys(BAD, 1) | dict(duplicate=2)
-    assert rows[-1][2] == f"{200 / len(pairs):.2f}"
-    assert "104: Ja. ||| Yes, and" in printed and rows[-1][3].count("<br>") == 1
+    counts = dict(re.findall(r"^(\w+): (\d+ pairs) ", printed, re.MULTILINE))
+    assert counts == dict.fromkeys(BAD, "1 pairs") | dict(duplicate="2 pairs")
+    assert f"duplicate: 2 pairs ({200 / len(pairs):.2f}%)\n  {len(pairs) - 1}: '" in printed
+    assert "  104: 'Ja.' ||| 'Yes, and" in printed and f"{'Wort ' * 10!r} |||" in printed
     assert printed.endswith(f"{len(good)} of {len(pairs)} pairs are kept\n")
 
 
-def test_the_limits_are_flags(run, tmp_path):
-    paths = write_pairs(tmp_path, [*sample_pairs(50), BAD["long"], BAD["ratio"]])
+def test_the_limits_are_flags_and_the_text_does_not_control_the_terminal(run, tmp_path):
+    red = "\x1b[31mred", "\x1b[31mred"
+    paths = write_pairs(tmp_path, [*different_pairs(50), red, BAD["long"], BAD["ratio"]])
     printed = run("clean", *paths, "--max_chars", "2000", "--max_ratio", "9").out
-    assert "52 of 52 pairs are kept" in printed and sorted(tmp_path.iterdir()) == paths
+    count = len(read_sides(paths[0])[0])
+    assert f"{count - 1} of {count} pairs are kept" in printed
+    assert rf"  {count - 2}: '\x1b[31mred' ||| '\x1b[31mred'" in printed and "\x1b" not in printed
+    assert sorted(tmp_path.iterdir()) == paths
 
 
-def test_the_ratio_is_relative_to_that_of_the_text(tmp_path, clean):
+def test_the_ratio_is_relative_to_that_of_the_text(run, tmp_path):
     """Chinese sentences have a third of the characters of English ones."""
-    pairs = [("我们今天去公园看花和树。", "Today we all go to the park to look at flowers.")] * 9
-    profile = clean.make_profile(write_pairs(tmp_path, pairs))
-    assert profile.scripts == ["Han or Kana", "Latin"] and profile.ratio > 3
-    (chinese, english), limits, seen = *pairs[:1], clean.Limits(1000, max_ratio=3), set()
-    for pair, rule in (
-        ((chinese, english), None),
-        ((chinese, english[:7]), "ratio"),
-        (("The park is green.", english), "script"),
-        ((chinese, english), "duplicate"),
-    ):
-        assert clean.broken_rule(pair, (), profile, limits, seen) == rule
-
-
-def test_the_terminal_is_not_controlled_by_the_text(run, tmp_path):
-    red = "\x1b[31mred | a", "\x1b[31mred | a"
-    printed = run("clean", *write_pairs(tmp_path, [*sample_pairs(9), red])).out
-    assert "10: ?[31mred / a ||| ?[31mred / a" in printed and "\x1b" not in printed
-
-
-def test_files_that_cannot_be_cleaned(run, tmp_path):
-    paths = write_pairs(tmp_path, sample_pairs(9))
-    (short := tmp_path / "short").write_text("one\n")
-    for words, error, message in (
-        ([paths[0], short], InputError, f"{paths[0]}: 9 sentences, but {short} has 1 "),
-        ([tmp_path / "missing", short], InputError, "missing: no such file"),
-        ([*paths, "--against", tmp_path / "missing"], InputError, "missing: no such file"),
-        ([paths[0], paths[0]], FileExistsError, "my.de"),
-    ):
-        with pytest.raises(error, match=message):
-            run("clean", *words, "--output", tmp_path / "out")
-        assert not [*(tmp_path / "out").glob("*")]
+    chinese, english = (
+        "我们今天去公园看花和树。",
+        "Today we all go to the park to look at flowers{}.",
+    )
+    pairs = [(f"{chinese}{i}", english.format(i)) for i in range(98)]
+    bad = [(chinese, english[:7]), ("The park is green.", english)]
+    printed = run("clean", *write_pairs(tmp_path, [*pairs, *bad])).out
+    assert "ratio: 1 pairs" in printed and "script: 1 pairs" in printed
+    assert "98 of 100 pairs are kept" in printed
 
 
 def test_sentences_of_test_sets_are_removed(run, tmp_path):
-    pairs = [*dict(sample_pairs(99)).items()]
+    pairs = different_pairs(99)
     test = tmp_path / "test.de", tmp_path / "test.xml"
     test[0].write_text(f"{pairs[3][0].upper().rstrip('.')} !\n\n", "utf-8")
     test[1].write_text(f"<doc>\n<seg>{pairs[7][1]}</seg>", "utf-8")
-    words = "--against", ",".join(map(str, test))
-    printed = run("clean", *write_pairs(tmp_path, pairs), *words).out
-    (count,) = re.findall(r"^\| overlap \| (\d+) ", printed, re.MULTILINE)
-    assert 2 <= int(count) < 9  # several sources may have one translation
+    printed = run("clean", *write_pairs(tmp_path, pairs), "--against", f"{test[0]},{test[1]}").out
+    assert "overlap: 2 pairs" in printed
 
 
-def test_other_languages_are_removed(run, tmp_path, clean, monkeypatch):
+def test_other_languages_are_removed(run, tmp_path, monkeypatch):
     pytest.importorskip("py3langid")
-    pairs = [*dict(sample_pairs(60)).items()]
     french = "Le chien mange une pomme dans le jardin.", "The dog eats an apple in the garden."
     english = "The dog sees a cat in the large garden.", "The dog is looking at a cat."
-    paths = write_pairs(tmp_path, [*pairs, french, english, ("Ja.", "Yes.")])
+    good = different_pairs(60)
+    paths = write_pairs(tmp_path, [*good, french, english, ("Ja.", "Yes.")])
     printed = run("clean", *paths, "--languages", "de,en").out
-    assert "| language | 2 |" in printed and "61: Le chien" in printed
+    assert f"language: 2 pairs (3.17%)\n  {len(good) + 1}: 'Le chien" in printed
     for value in ("de", "de,xx"):
-        with pytest.raises(clean.argparse.ArgumentTypeError, match="is not two languages of"):
-            clean.parse_languages(value)
-    monkeypatch.setattr(clean, "find_spec", lambda name: None)
-    with pytest.raises(clean.argparse.ArgumentTypeError, match="pip install py3langid"):
-        clean.parse_languages("de,en")
+        with pytest.raises(InputError, match=f"--languages {value}: give two of .*, de, "):
+            run("clean", *paths, "--languages", value)
+    importlib.import_module("clean").language_identifier.cache_clear()
+    monkeypatch.setattr("support.optional.find_spec", lambda name: None)
+    with pytest.raises(InputError, match="pip install py3langid"):
+        run("clean", *paths, "--languages", "de,en")
 
 
-def test_a_shift_is_reported(run, tmp_path):
-    sources, targets = zip(*dict(sample_pairs(900)).items(), strict=True)
-    n = len(sources) - 1
-    assert n > 300
-    paths = write_pairs(tmp_path, [*zip(sources[:n], targets[1:], strict=True)])
-    assert (
-        f"{paths[0]} and {paths[1]}: from about sentence 1 on, the sides seem to be shifted by 1"
-        f" line: {paths[1]} lacks 1 line there or before, or {paths[0]} has 1 line too many"
-    ) in run("clean", *paths).err
+# Overlaps ----------------------------------------------------------------------
+
+
+def test_plain_forms():
+    forms = {"Don't  stop!": "dontstop", "DON’T STOP": "dontstop", "5 < 7": "5<7", "5 > 7": "5>7"}
+    forms |= {"!!!": "!!!", "": "", "Straße": "strasse", "a\u2028b": "ab", "学 校。": "学校"}
+    assert plain_forms([*forms]) == [*forms.values()] and plain_forms([]) == []
+
+
+def test_prepro_prints_a_line_for_each_set_that_the_command_names(tmp_path, capsys):
+    pairs = different_pairs(200)
+    test = [
+        (pairs[3][0], "No."),
+        (f"{pairs[4][0].upper()} !", pairs[5][1]),
+        ("Nein", "?"),
+        ("", ""),
+    ]
+    train = [*pairs[:60], ("", "Empty."), ("Leer.", "")]
+    flags = write_corpus(tmp_path, train, test) | dict(recipe="tiny", vocab_size=120)
+    dev = write_corpus(tmp_path / "dev", [("Dev", "Dev")])
+    flags |= dict(source_dev=dev["source_train"], target_dev=dev["target_train"])
+    more = "are in the training text, but for case and punctuation"
+    notes = [
+        f"{flags['source_dev']}, {flags['target_dev']}: 0 of 1 sources and 0 targets {more}",
+        f"{flags['source_test']}, {flags['target_test']}: 2 of 4 sources and 1 targets {more}"
+        ". `corpora/clean.py --against` removes them",
+    ]
+    run_main(prepro, flags)
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in printed if "training text" in line] == notes
+    for part, note in zip(("test", "dev"), notes, strict=True):
+        given = {name: value for name, value in flags.items() if f"_{part}" not in name}
+        assert [*overlap_notes(make_hparams(given), given)] == [note]
+
+
+# Shifts ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def text():
+    """600 different pairs of the built-in corpus."""
+    return [list(side) for side in zip(*different_pairs(1500)[:600], strict=True)]
+
+
+def shifted(sides, start, lag):
+    """The text without `lag` sources from a row on, or without -lag targets."""
+    source, target = sides if lag > 0 else sides[::-1]
+    count = abs(lag)
+    changed = source[:start] + source[start + count :], target[: len(target) - count]
+    return changed if lag > 0 else changed[::-1]
+
+
+@pytest.mark.parametrize("lag", [1, -1, 2, -7])
+@pytest.mark.parametrize("start, window", [(0, 0), (190, 200), (400, 400)])
+def test_a_lasting_shift_is_found(text, lag, start, window, monkeypatch):
+    monkeypatch.setattr(shifts, "WINDOW", 200)
+    assert find_shift(shifted(text, start, lag)) == (window, lag)
+
+
+def variants(text):
+    """The same pairs in other orders and forms, none of which is shifted."""
+    source, target = text
+    random = np.random.default_rng(0).permutation(len(source))
+    for order in (
+        random,
+        *(sorted(random, key=lambda row, key=key: key(source[row])) for key in (len, str)),
+    ):
+        yield [source[row] for row in order], [target[row] for row in order]
+    yield source, source
+    yield source, [target[row] for row in random]  # no translations
+    yield [line[:3] for line in source], [line[:3] for line in target]
+    yield source[:30] * 20, target[:30] * 20
+    yield [""] * 300 + source, [""] * 300 + target
+    yield ["Ja."] * 500, ["Yes."] * 500
+    yield [f"{i}" for i in range(500)], [f"{i}" for i in range(500)]
+    yield source[:20], target[1:21]  # too short
+    yield ["x" * 10_000] * 70, ["\0"] * 70
+    yield [], []
+
+
+def test_no_shift_is_found_in_other_text(text):
+    for sides in variants(text):
+        assert find_shift(sides) is None, sides[0][:3]
+
+
+def test_a_shift_is_reported_with_the_number_of_the_sentence(run, tmp_path, text, monkeypatch):
+    """Counted over the blocks in which the text is read."""
+    for lag, shorter, longer in ((-1, "en", "de"), (2, "de", "en")):
+        sides = shifted(text, 300, lag)
+        paths = write_pairs(tmp_path, [*zip(*sides, strict=True)])
+        names = {path.suffix: path for path in paths}
+        with monkeypatch.context() as patched:
+            patched.setattr(shifts, "BLOCK_LINES", 300)
+            blocks = [[side[row : row + 300] for side in sides] for row in (0, 300)]
+            patched.setattr(shifts, "read_pairs", lambda _, blocks=blocks: blocks)
+            notes = [*shift_notes([paths])]
+        assert notes == [
+            f"{paths[0]} and {paths[1]}: from about sentence 301 on, the sides seem to be shifted"
+            f" by {abs(lag)}: {names[f'.{shorter}']} lacks lines there or before, or"
+            f" {names[f'.{longer}']} has too many. Correct them"
+        ]
+    write_pairs(tmp_path, [*zip(*shifted(text, 0, 1), strict=True)])
+    assert "from about sentence 1 on, the sides seem" in run("clean", *paths).err
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        *("multi30k/train.de multi30k/train.en", "tatoeba_en_zh/train.en tatoeba_en_zh/train.zh"),
+        "iwslt16/train.tags.de-en.de iwslt16/train.tags.de-en.en",
+        "loresmt2021_en_ga/train.en loresmt2021_en_ga/train.ga",
+        "small_parallel_enja/train.ja small_parallel_enja/train.en",
+    ],
+)
+def test_shifts_of_real_text(real_text, names):
+    """No false alarm in its own order, and by length; shifts in the first one."""
+    sides = [[*read_sentences(real_text / name)][:4000] for name in names.split()]
+    by_length = sorted(range(4000), key=lambda row: len(sides[0][row]))
+    assert find_shift(sides) is None
+    assert find_shift([[side[row] for row in by_length] for side in sides]) is None
+    for start, lag in ((0, 1), (0, -2), (2000, -1)):
+        assert find_shift(shifted(sides, start, lag)) == (start, lag)
+
+
+# The built-in corpus -----------------------------------------------------------
+
+
+def test_the_pairs_are_those_of_all_measurements():
+    """With this sum they have all constructions of corpora/sample.py, and no sentence twice."""
+    pairs = sample_pairs(20_000)
+    text = "".join(f"{german}\t{english}\n" for german, english in pairs)
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    assert sha256 == "9dca2c68680d736a20460d56cab1ca0d406a0f353d8cc059beb07311739f0d73"
+    assert sample_pairs(200) == pairs[:200] != sample_pairs(200, seed=1)
+
+
+def test_the_files_are_those_of_iwslt_and_no_test_sentence_is_in_the_training_text(run, tmp_path):
+    """At the default size, at which some English sentences have two German ones."""
+    printed = run("sample", "--output", tmp_path).out.splitlines()
+    assert sorted(printed) == sorted(map(str, files_in(tmp_path))) and len(printed) == 6
+    for lang in ("de", "en"):
+        path = tmp_path / f"train.tags.de-en.{lang}"
+        assert path.read_text("utf-8").startswith("<url>")
+        names = [f"IWSLT16.TED.{name}.de-en.{lang}.xml" for name in ("dev2010", "tst2014")]
+        assert '<seg id="50"> ' in (tmp_path / names[0]).read_text("utf-8")
+        train, dev, test = ([*read_sentences(tmp_path / name)] for name in (path.name, *names))
+        assert [len(train), len(dev), len(test)] == [20_000, 200, 1_000]
+        assert not {*test, *dev} & {*train}
+
+
+def test_it_replaces_its_own_files_and_no_others(run, tmp_path):
+    def write(**flags):
+        run("sample", "--output", tmp_path, *(f"--{name}={n}" for name, n in flags.items()))
+        return files_in(tmp_path)
+
+    first, other = write(train=100, test=10), write(train=100, test=10, seed=1)
+    assert first == write(train=100, test=10) != other and len(first) == 6
+    foreign = tmp_path / "train.tags.de-en.en"
+    foreign.write_text("My own text.\n")
+    before = files_in(tmp_path)
+    with pytest.raises(InputError, match=f"{foreign}: exists, and is another text"):
+        write(train=30, test=2)
+    for flag in ("train", "dev", "test"):
+        with pytest.raises(SystemExit):
+            write(**{flag: 0})
+    assert files_in(tmp_path) == before
+
+
+def test_the_sample_model_is_that_of_its_flags(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", f"@{ROOT}/docs/sample_model.flags"])
+    for name in ("check_paths_exist", "prepare_loading"):  # the text need not exist
+        monkeypatch.setattr(support.flags, name, lambda *_: None)
+    made = make_hparams(support.flags.parse_flags("", hparams=Hyperparams))
+    saved = load_hparams(dict(logdir=str(ROOT / "docs" / "sample_model")))
+    other = {name for name in FIELDS if getattr(made, name) != getattr(saved, name)}
+    # The text decides the warm-up. The mean of ten checkpoints is one.
+    assert other - {*UNSAVED} == {"warmup_steps", "average_checkpoints"}

@@ -1,6 +1,5 @@
 """Score translations: BLEU as in the 2017 code, and sacreBLEU, which is comparable elsewhere."""
 
-import functools
 import warnings
 from typing import NamedTuple
 
@@ -11,15 +10,14 @@ from sacrebleu.significance import PairedTest
 # sacreBLEU's tokenizers for languages that write no spaces between words.
 TOKENIZERS = dict(zh="zh", ja="char", th="char", lo="char", km="char", my="char", bo="char")
 DEFAULT_TOKENIZER = "13a"
-# Tokenizers for the scripts of these languages. Japanese text has Han characters, too.
+# For the scripts of these languages. Japanese text has Han characters, too.
 SCRIPTS = {
     r"[\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]": "char",
     r"\p{Han}": "zh",
 }
 MIN_SCRIPT_SHARE = 0.2  # of the letters; in Japanese up to four of five letters are Han
 LITTLE_LEARNED_HINT = (
-    "The model has learned too little. Train longer (--num_epochs, --max_steps or --minutes) or on"
-    " more text, and check --lr and --warmup_steps"
+    "The model has learned too little. Train longer or on more text, and check --lr"
 )
 METRICS = dict(bleu="BLEU", chrf="chrF")  # names for the user, by the values of --metric
 BOOTSTRAP_SAMPLES = 1000
@@ -27,12 +25,9 @@ MIN_SCORE = 1e-6  # below it the score is 0, for which NLTK returns a tiny numbe
 
 
 def bleu_score(expected, got):
-    """Compute BLEU as the 2017 code does.
+    """Compute BLEU as the 2017 code does, 0 to 100, and the number of pairs that it counts.
 
     Words are split at spaces. Pairs with 3 words or less on a side are left out.
-
-    Returns:
-      (float, int): BLEU from 0 to 100, and the number of pairs that it counts.
     """
     pairs = [(target.split(), words.split()) for target, words in zip(expected, got, strict=True)]
     pairs = [(ref, hypothesis) for ref, hypothesis in pairs if len(ref) > 3 and len(hypothesis) > 3]
@@ -48,28 +43,21 @@ def bleu_score(expected, got):
 
 
 def make_metric(name, references, lang, lowercase=False):
-    """Make the metric of sacreBLEU with a name from `METRICS`; `references` as in EvalSet.
-
-    With `force`, it does not warn of text that is tokenized.
-    """
+    """Make the metric of sacreBLEU with a name from `METRICS`; `references` as in EvalSet."""
     if name == "chrf":
         return sacrebleu.CHRF(lowercase=lowercase)
-    tokenizer = choose_tokenizer(lang, tuple(references[0]))
+    tokenizer = choose_tokenizer(lang, references[0])
+    # With `force`, it does not warn of text that is tokenized.
     return sacrebleu.BLEU(lowercase=lowercase, tokenize=tokenizer, force=True)
 
 
 def corpus_score(name, test, got, lang, lowercase=False):
-    """Compute a score of sacreBLEU over a complete test set, against its raw text.
+    """Compute a score of sacreBLEU, 0 to 100, on raw text, and the signature of its settings.
 
     Args:
       name: "bleu", or "chrf" for the F-score of character n-grams (Popović 2015).
       test: EvalSet. The translation of a pair that was left out counts as an empty line.
       got: the translations of the other pairs.
-      lang: target language, from which `choose_tokenizer` chooses.
-      lowercase: whether to ignore case.
-
-    Returns:
-      (float, str): score from 0 to 100, and sacreBLEU's signature of the settings.
     """
     metric = make_metric(name, test.references, lang, lowercase)
     score = metric.corpus_score(align_with_references(test, got), test.references).score
@@ -77,24 +65,17 @@ def corpus_score(name, test, got, lang, lowercase=False):
 
 
 class Comparison(NamedTuple):
-    """The scores of two systems on one test set, and whether the difference may be chance."""
+    """The scores of two systems on one test set."""
 
     scores: tuple  # of the two systems, 0 to 100
     intervals: tuple  # half of the 95% interval of each
-    p_value: float  # the probability of a difference as large as this one by chance
+    p_value: float  # the probability of such a difference by chance
 
 
 def compare_systems(references, hypotheses, others, lang) -> dict:
     """Compare the translations of two systems by paired bootstrap (Koehn 2004).
 
-    The intervals come from test sets that are drawn with replacement from the pairs of this one.
-
-    Args:
-      references: one or several references of a test set, lists of str.
-      hypotheses, others: the translations of its sentences, lists of str.
-
-    Returns:
-      dict: a Comparison by the names in `METRICS`.
+    The result has a `Comparison` for each name in `METRICS`.
     """
     test = PairedTest(
         [("other", others), ("this", hypotheses)],
@@ -112,18 +93,12 @@ def compare_systems(references, hypotheses, others, lang) -> dict:
     return comparisons
 
 
-@functools.lru_cache(8)
 def choose_tokenizer(lang, references) -> str:
     """Choose sacreBLEU's tokenizer by the language, or by the script of the references.
 
-    The script decides if `lang` names a language that writes spaces, but the references are in
-    a script without them. The tokenizer 13a would treat each of their sentences as one word.
+    The tokenizer 13a would treat a sentence in a script without spaces as one word.
 
-    Args:
-      lang: target language, for example "en".
-      references: tuple of sentences.
-
-    >>> choose_tokenizer("en", ("我爱你。",))
+    >>> choose_tokenizer("en", ["我爱你。"])
     'zh'
     """
     if lang in TOKENIZERS:
@@ -135,16 +110,12 @@ def choose_tokenizer(lang, references) -> str:
 
 
 def empty_note(got) -> str:
-    """Return a note if most translations are empty, else an empty string.
-
-    >>> empty_note(["", "", "A dog."])
-    '2 of 3 translations are empty'
-    """
+    """Return a note if most translations are empty, else an empty string."""
     empty = sum(not text.strip() for text in got)
     return f"{empty} of {len(got)} translations are empty" if empty > len(got) / 2 else ""
 
 
 def align_with_references(test, got) -> list[str]:
-    """Return one translation per pair of a test set, empty for a pair that was left out."""
+    """Return a translation for each pair of a test set, empty for one that was left out."""
     by_row = dict(zip(test.data.rows, got, strict=True))
     return [by_row.get(row, "") for row in range(len(test.references[0]))]

@@ -14,9 +14,7 @@ SPECIALS = ("<PAD>", "<UNK>", "<S>", "</S>")
 class RaggedIds:
     """Sequences of token ids of any length: the NumPy twin of tf.RaggedTensor.
 
-    Has the same layout (flat values and row splits), but reads and hashes single rows without
-    the cost of a TensorFlow op, and takes two bytes per id while the vocabulary allows it. Both
-    arrays may be files that are mapped into memory: processes then share what they read of them.
+    Both arrays may be files that are mapped into memory, which processes share.
     """
 
     ids: np.ndarray  # (sum of all lengths,) uint16, or int32 if an id does not fit
@@ -32,7 +30,7 @@ class RaggedIds:
 
     @classmethod
     def concatenate(cls, parts):
-        """Build from a list of `RaggedIds`, of which there is at least one."""
+        """Build from `RaggedIds`, at least one."""
         lengths = np.concatenate([[0], *(part.lengths for part in parts)])
         return cls(np.concatenate([part.ids for part in parts]), np.cumsum(lengths))
 
@@ -54,16 +52,12 @@ class RaggedIds:
         return digest.digest()
 
     def pad(self, rows=None, width=None):
-        """Pad rows with `<PAD>` -> (N, T) int32.
+        """Pad rows, an array of indices, or all, with `<PAD>` -> (N, T) int32.
 
-        Args:
-          rows: indices of the rows, an array; None for all.
-          width: T; None for the length of the longest of these rows.
+        T is `width`, or the length of the longest of these rows.
 
         >>> RaggedIds.from_lists([[5, 3], [3]]).pad().tolist()
         [[5, 3], [3, 0]]
-        >>> RaggedIds.from_lists([[], []]).pad().tolist()
-        [[], []]
         """
         rows = np.arange(len(self)) if rows is None else rows
         starts, ends = self.splits[:-1][rows], self.splits[1:][rows]

@@ -1,7 +1,6 @@
 """Text: how a line becomes a normalized sentence, and two files become pairs of sentences.
 
-Only a line feed ends a line. Some programs also end a line at U+2028, U+0085 or a lone
-carriage return, which would shift one side of a parallel corpus against the other.
+Only a line feed ends a line: other characters would shift one side against the other.
 """
 
 import contextlib
@@ -14,7 +13,6 @@ from xml.sax.saxutils import unescape
 import regex
 from tqdm import tqdm
 
-from hparams import Hyperparams
 from support.errors import InputError
 from support.flags import split_paths
 
@@ -54,10 +52,9 @@ CONVERT = "Make lines in UTF-8 of the file with `python corpora/convert.py`"
 
 
 def normalize(text) -> str:
-    """Bring text to the one form in which it is encoded, returned and scored.
+    """Remove invisible characters and compose the rest (NFC): text that looks equal is equal.
 
-    It removes invisible characters, and composes the rest (Unicode's NFC), so that text that looks
-    equal is equal. Normalizing twice gives the same as once.
+    All text is encoded, returned and scored in this form. Normalizing twice changes nothing.
 
     >>> normalize("Stra\\u00ADße") == "Straße", normalize("u\\u0308ber") == "über"
     (True, True)
@@ -77,74 +74,37 @@ def normalize_lines(lines) -> list[str]:
 
 
 def clean(line) -> str:
-    """Remove every character that is not white space, a Latin letter or an apostrophe.
-
-    >>> clean("She isn't 26 -- she's naïve.")
-    "She isn't   she's naïve"
-    """
+    """Remove every character that is not white space, a Latin letter or an apostrophe."""
     return regex.sub(r"[^\s\p{Latin}']", "", line)
 
 
 def language_code(name) -> str:
-    """Return the code of a language without that of a country.
-
-    >>> language_code("pt-BR"), language_code("zh_TW")
-    ('pt', 'zh')
-    """
+    """Return the code of a language without that of a country, as in pt-BR or zh_TW."""
     return regex.split("[-_]", str(name).lower())[0]
-
-
-def is_tag_line(line) -> bool:
-    """Whether a line consists of tags of a known format; a header of IWSLT has text between them.
-
-    >>> lines = ["<talkid>69</talkid>", '<doc id="1">', " </doc>", "<b>Open</b> it", "<url>"]
-    >>> [is_tag_line(line) for line in lines]
-    [True, True, True, False, False]
-    """
-    return "<" in line and bool(TAG_LINE.fullmatch(line))
 
 
 # The lines of a file ------------------------------------------------------------
 
 GZIP_MAGIC = b"\x1f\x8b"  # the first two bytes of a compressed file
 BLOCK_LINES = 10_000  # lines in memory as text at a time: strings take far more room than ids
-# What to do if a file is missing that no flag names.
-DEFAULT_HINTS = dict.fromkeys(
-    (Hyperparams.source_train, Hyperparams.target_train),
-    "The default is the corpus of the 2017 code, IWSLT 2016 German-English, which can no longer be"
-    " downloaded. Run `python corpora/download.py multi30k` for another corpus, and name its files"
-    " or your own with --source_train and --target_train. Or run `python corpora/sample.py`, which"
-    " writes a small built-in corpus under these names",
-) | dict.fromkeys(
-    (Hyperparams.source_test, Hyperparams.target_test),
-    "Name a test set with --source_test and --target_test",
-)
 
 
-def read_lines(path, hint="Check the path"):
-    """Yield the lines of a UTF-8 file, without line ends and byte-order mark.
-
-    A file that gzip has compressed is unpacked while it is read.
-
-    Args:
-      hint: what the user can do if the file cannot be opened.
-    """
-    with open_unpacked(path, hint) as file:
+def read_lines(path):
+    """Yield the lines of a UTF-8 file as text, without line ends and byte-order mark."""
+    with open_unpacked(path) as file:
         yield from decode_utf8(path, file)
 
 
 @contextlib.contextmanager
-def open_unpacked(path, hint="Check the path"):
-    """Context manager: a binary file, unpacked while it is read if gzip has compressed it.
-
-    Args:
-      hint: as in `read_lines`.
-    """
+def open_unpacked(path):
+    """Open a binary file, unpacked while it is read if gzip has compressed it."""
     try:
         file = open(path, "rb")
     except OSError as error:
-        hint = DEFAULT_HINTS.get(str(path), hint)
-        raise InputError(f"{path}: {error.strerror.lower()}. {hint}") from None
+        raise InputError(
+            f"{path}: {error.strerror.lower()}. Check the path. `python corpora/sample.py` writes"
+            " a small corpus with the default names"
+        ) from None
     with file:
         is_gzip = file.peek(2)[:2] == GZIP_MAGIC
         try:
@@ -156,11 +116,7 @@ def open_unpacked(path, hint="Check the path"):
 
 
 def decode_utf8(name, file):
-    """Yield the lines of a binary file as text, without line ends and byte-order mark.
-
-    Args:
-      name: that of the file, for messages.
-    """
+    """As `read_lines`, of a binary file; `name` is that of the file, for messages."""
     for number, line in enumerate(file, 1):
         try:
             text = line.decode("utf-8").removeprefix("\ufeff" if number == 1 else "")
@@ -175,11 +131,7 @@ def decode_utf8(name, file):
 
 
 def blocks(lines, size=None):
-    """Yield lists of `size` lines, by default `BLOCK_LINES`; the last list has the rest.
-
-    >>> [len(block) for block in blocks("x" * 25_000)]
-    [10000, 10000, 5000]
-    """
+    """Yield lists of `size` lines, by default `BLOCK_LINES`; the last list has the rest."""
     lines = iter(lines)
     while block := list(itertools.islice(lines, size or BLOCK_LINES)):
         yield block
@@ -189,14 +141,10 @@ def blocks(lines, size=None):
 
 
 def read_sentences(path):
-    """Yield the sentences of a file: its lines without those of tags, and the text of each <seg>.
-
-    Raises:
-      InputError: it has no text, or is XML that is no list of lines.
-    """
+    """Yield the sentences of a file: lines that are no tags, and the text of each <seg>."""
     has_text = False
     for number, line in enumerate(read_lines(path), 1):
-        if is_tag_line(line):
+        if TAG_LINE.fullmatch(line):
             continue
         if segment := SEGMENT.fullmatch(line):
             line = unescape(segment[1].strip(), {"&quot;": '"', "&apos;": "'"})
@@ -218,46 +166,29 @@ def check_same_length(paths, counts):
 
 
 def training_files(hp) -> list[tuple[str, str]]:
-    """List the paths of the training text: pairs of source and target.
-
-    A pair that the flags name twice is in the list twice.
-    """
+    """List the source and target files of the training text; a pair may be there twice."""
     sources, targets = split_paths(hp.source_train), split_paths(hp.target_train)
     if len(sources) != len(targets):
         raise InputError(
             f"source_train names {len(sources)} files, but target_train names {len(targets)}. Name"
-            " a target file for each source file, in the same order"
+            " as many, in the same order"
         )
     return [*zip(sources, targets, strict=True)]
 
 
-def read_pairs(paths, description):
-    """Yield the pairs of a source and a target file in blocks, two lists of sentences each.
-
-    Args:
-      description: what the progress bar says.
-
-    Raises:
-      InputError: the files have different numbers of sentences.
-    """
-    sides, total = [read_sentences(path) for path in paths], 0
-    with tqdm(desc=description, unit=" pairs", leave=False, mininterval=1, delay=1) as bar:
+def read_pairs(paths):
+    """Yield the pairs of a source and a target file in blocks, two lists of sentences each."""
+    sides = [read_sentences(path) for path in paths]
+    with tqdm(desc="reading", unit=" pairs", leave=False, mininterval=1, delay=1) as bar:
         while any(block := [[*itertools.islice(side, BLOCK_LINES)] for side in sides]):
             if len(block[0]) != len(block[1]):
-                rest = [sum(1 for _ in side) for side in sides]  # of the longer file
-                counts = [total + len(block[i]) + rest[i] for i in (0, 1)]
-                check_same_length(paths, counts)
+                check_same_length(paths, [sum(1 for _ in read_sentences(path)) for path in paths])
             yield block
-            total += len(block[0])
             bar.update(len(block[0]))
 
 
 def read_eval_set(hp, part="test"):
-    """Read the test set, or the development set if `part` is "dev".
-
-    Returns:
-      (list, list of list): the sources, and the references of each file; all are normalized.
-    """
+    """Read the normalized sources and, of each file, references of a test or development set."""
     source, target = (getattr(hp, f"{side}_{part}") for side in ("source", "target"))
     paths = [source, *split_paths(target)]
     sides = [normalize_lines([*read_sentences(path)]) for path in paths]

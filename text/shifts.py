@@ -1,8 +1,8 @@
 """Find out whether the sides of a parallel text are shifted against each other.
 
-A line that one side lacks shifts all later lines: line n is then paired with the translation of
-line n+1. A sentence becomes a vector: its length, and its tokens by their spelling. In each window
-of the text, the vectors of the pairs (i, i) must vary together more than those of (i, i + lag).
+A line that one side lacks shifts all later lines. A sentence becomes a vector: its length, and its
+tokens by their spelling. In each window of the text, the vectors of the pairs (i, i) must vary
+together more than those of (i, i + lag).
 """
 
 import re
@@ -17,7 +17,6 @@ MIN_PAIRS = 60  # in a window
 MAX_LAG = 10
 MIN_GAIN = 8.0  # in standard deviations of the agreement at other lags
 NUM_HASHES = 64  # columns for the tokens
-MAX_CHARS = 2_000  # of a line that are looked at
 SAME_MARKS = str.maketrans("。．、，؟？！：；।", "..,,??!:;.")
 # Characters of scripts without spaces, beginnings of words, numbers, and other characters.
 TOKEN = re.compile(r"[\u2e80-\uffff]|[^\W\d_\u2e80-\uffff]{1,5}|\d+|[^\w\s]")
@@ -28,7 +27,7 @@ def make_vectors(lines) -> np.ndarray:
     vectors = np.zeros((len(lines), 1 + NUM_HASHES), np.float32)
     for vector, line in zip(vectors, lines, strict=True):
         vector[0] = np.log(len(line) + 3)
-        for token in {*TOKEN.findall(line[:MAX_CHARS].casefold().translate(SAME_MARKS))}:
+        for token in {*TOKEN.findall(line.casefold().translate(SAME_MARKS))}:
             vector[1 + zlib.crc32(token.encode("utf-8", "replace")) % NUM_HASHES] += 1
     return (vectors - vectors.mean(0)) / (vectors.std(0) + 0.05)
 
@@ -49,7 +48,7 @@ def likely_lag(sides) -> int:
 
 
 def find_shift(sides):
-    """Find the first shifted window of a block: its first row, and its lag; or None."""
+    """Find the first row and the lag of the first shifted window of a block, or None."""
     for start in range(0, max(1, len(sides[0]) - WINDOW // 2), WINDOW):
         window = [side[start : start + WINDOW] for side in sides]
         if len(window[0]) >= MIN_PAIRS and (lag := likely_lag(window)):
@@ -60,15 +59,14 @@ def find_shift(sides):
 def shift_notes(pairs):
     """Yield a warning for each pair of files, a list of paths, that is shifted."""
     for paths in pairs:
-        for number, block in enumerate(read_pairs(paths, "comparing")):
+        for number, block in enumerate(read_pairs(paths)):
             if shift := find_shift(block):
                 start, lag = shift
                 shorter, longer = paths[:: 1 if lag > 0 else -1]
-                count = f"{abs(lag)} line{'s' if abs(lag) > 1 else ''}"
+                row = number * BLOCK_LINES + start + 1
                 yield (
-                    f"{paths[0]} and {paths[1]}: from about sentence"
-                    f" {number * BLOCK_LINES + start + 1} on, the sides seem to be shifted by"
-                    f" {count}: {shorter} lacks {count} there or before, or {longer} has {count}"
-                    " too many. Correct them"
+                    f"{paths[0]} and {paths[1]}: from about sentence {row} on, the sides seem to be"
+                    f" shifted by {abs(lag)}: {shorter} lacks lines there or before, or {longer}"
+                    " has too many. Correct them"
                 )
                 break

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import functools
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,8 @@ from text.ids import EOS, SPECIALS, UNK
 from text.lines import clean, normalize, normalize_lines
 
 REMEDY = (
-    "Run `python prepro.py` with the same --recipe, --preprocessed, --source_lang and"
-    " --target_lang, or copy the file again from the folder in which the model was trained"
+    "Run `python prepro.py` with the flags of this command (--recipe, --source_lang, ...), or copy"
+    " the file again from the folder in which the model was trained"
 )
 
 
@@ -22,22 +23,19 @@ REMEDY = (
 
 
 class Vocab:
-    """The tokens of one language or of both, numbered from 0. A tokenizer is a subclass.
+    """The tokens of one language or of both, numbered from 0.
 
-    A subclass is a row in `TOKENIZERS`, and one in `prepro.WRITERS`, which writes its files. It
-    defines `__len__` and
+    A tokenizer is a subclass and a row in `TOKENIZERS`, and prepro.py writes its files. It has
 
+      token_name: the plural of a token, for messages;
+      paths(folder, hp): the files in a folder: one, or that of source and that of target;
       encode(sentences): for each prepared sentence the ids of its tokens, and of `</S>`;
       decode(ids): the sentence of the tokens before the first `</S>`;
       id_to_token(i): the token with id `i`;
-      display(i): the same as it looks in a sentence, after a space if it has one.
-
-    Attributes:
+      display(i): the same as it looks in a sentence, after a space if it has one;
       path, content: the vocabulary file, and its bytes.
     """
 
-    token_name: str  # plural of a token, for messages
-    suffix: str  # end of the name of a vocabulary file
     empty_ids = [EOS]  # ids of the tokens that have no text
 
     def __init__(self, path):
@@ -47,17 +45,8 @@ class Vocab:
         except OSError as error:
             raise InputError(f"{path}: {error.strerror.lower()}. {REMEDY}") from None
 
-    @classmethod
-    def paths(cls, folder, hp) -> list[Path]:
-        """The files in a folder: one vocabulary, or that of source and that of target."""
-        return [Path(folder) / f"{lang}{cls.suffix}" for lang in (hp.source_lang, hp.target_lang)]
-
     def check_flags(self, hp, given):
-        """Raise InputError if prepro.py had other flags when it wrote the file.
-
-        Args:
-          given: dict, the flags of the command line; a recipe's size is that of prepro.py only.
-        """
+        """Raise InputError if prepro.py had other flags than `given` when it wrote the file."""
 
     def clean(self, sentences) -> list[str]:
         """Remove from normalized sentences what has no token."""
@@ -77,11 +66,7 @@ class Vocab:
 
 
 def truncate_at_eos(ids):
-    """Truncate ids (T,) before the first `</S>`.
-
-    >>> truncate_at_eos(np.array([4, 5, 3, 0])).tolist()
-    [4, 5]
-    """
+    """Truncate ids (T,) before the first `</S>`."""
     (ends,) = np.nonzero(np.asarray(ids) == EOS)
     return ids[: ends[0]] if len(ends) else ids
 
@@ -92,20 +77,28 @@ def truncate_at_eos(ids):
 class WordVocab(Vocab):
     """The word vocabulary of one language, as in the 2017 code.
 
-    Args:
-      min_cnt: words seen less often become `<UNK>`.
-
-    Attributes:
-      word2cnt: all words of the file and their counts.
-      word2idx, idx2word: those with a count of at least `min_cnt`, in the order of the file.
+    `word2cnt` has all words of the file, `word2idx` and `idx2word` those that are no `<UNK>`.
     """
 
     token_name = "words"
-    suffix = ".vocab.tsv"
+
+    @staticmethod
+    def paths(folder, hp) -> list[Path]:
+        """The files of source and target."""
+        return [Path(folder) / f"{lang}.vocab.tsv" for lang in (hp.source_lang, hp.target_lang)]
 
     def __init__(self, path, min_cnt):
         super().__init__(path)
-        self.word2cnt = parse_counts(path, self.content)
+        try:
+            lines = self.content.decode().removesuffix("\n").split("\n")
+            self.word2cnt = {word: int(count) for word, count in (x.split("\t") for x in lines)}
+        except ValueError:
+            lines, self.word2cnt = [], {}
+        if tuple(self.word2cnt)[:4] != SPECIALS or len(self.word2cnt) < len(lines):
+            raise InputError(
+                f"{path}: not a vocabulary, which has a word, a tab and a count on each line, and"
+                f" first {' '.join(SPECIALS)}. {REMEDY}"
+            )
         words = [word for word, count in self.word2cnt.items() if count >= min_cnt]
         self.word2idx = {word: i for i, word in enumerate(words)}
         self.idx2word = dict(enumerate(words))
@@ -119,40 +112,21 @@ class WordVocab(Vocab):
         return [line.strip() for line in lines]
 
     def encode(self, sentences) -> list[list[int]]:
-        """Encode cleaned sentences: the ids of the words of each, and of `</S>`."""
+        """As in `Vocab`, the words of cleaned sentences."""
         ids_of = self.word2idx.get
         return [[*(ids_of(word, UNK) for word in line.split()), EOS] for line in sentences]
 
     def id_to_token(self, i) -> str:
-        """Return the word with id `i`."""
+        """As in `Vocab`."""
         return self.idx2word[int(i)]
 
     def display(self, i) -> str:
-        """Return the word with id `i` after a space."""
+        """As in `Vocab`."""
         return f" {self.id_to_token(i)}"
 
     def decode(self, ids) -> str:
-        """Join the words before the first `</S>` with spaces."""
+        """As in `Vocab`."""
         return normalize(" ".join(map(self.id_to_token, truncate_at_eos(ids))))
-
-
-def parse_counts(path, content) -> dict[str, int]:
-    """Parse the bytes of a word vocabulary: its words and their counts, in the order of the file.
-
-    Raises:
-      InputError: it is not one; `path` is for the message.
-    """
-    try:
-        rows = [line.split("\t") for line in content.decode().removesuffix("\n").split("\n")]
-        counts = {word: int(count) for word, count in rows}
-    except ValueError:
-        rows, counts = [], {}
-    if tuple(counts)[:4] != SPECIALS or len(counts) < len(rows):
-        raise InputError(
-            f"{path}: not a vocabulary, which has a word, a tab and a count on each line, and first"
-            f" {' '.join(SPECIALS)}. {REMEDY}"
-        )
-    return counts
 
 
 # Subwords ----------------------------------------------------------------------
@@ -162,7 +136,6 @@ class SubwordVocab(Vocab):
     """The subwords of a sentencepiece model, of one language or of both."""
 
     token_name = "subwords"
-    suffix = ".model"
 
     def __init__(self, path):
         super().__init__(path)
@@ -178,23 +151,23 @@ class SubwordVocab(Vocab):
             )
         self.empty_ids = [*{EOS, self.processor.piece_to_id("▁")} - {UNK}]
 
-    @classmethod
-    def paths(cls, folder, hp) -> list[Path]:
-        """The sentencepiece model of both languages, or that of source and that of target."""
+    @staticmethod
+    def paths(folder, hp) -> list[Path]:
+        """The files of source and target, or one of both; or two that read text differently."""
         if not hp.joint_vocab:
             return [Path(folder) / f"bpe.{side}.model" for side in (hp.source_lang, hp.target_lang)]
-        # Two files with the same ids, which read text in different ways; or one.
         of_source, joint = Path(folder) / "bpe.source.model", Path(folder) / "bpe.model"
         return [of_source, joint] if hp.fold_case or of_source.exists() else [joint]
 
     def check_flags(self, hp, given):
-        """Raise InputError if prepro.py had other flags when it wrote the file."""
+        """As in `Vocab`. A recipe's size is for prepro.py only."""
         processor, is_source = self.processor, self.path == self.paths(self.path.parent, hp)[0]
         unknown = (processor.is_unknown(processor.piece_to_id(word)) for word in hp.symbol_list)
+        folds_case = processor.normalize("B") == processor.normalize("b")
         wrong = dict(
             vocab_size=given.get("vocab_size", 0) not in (0, len(self)),
             symbols=any(unknown),
-            fold_case=is_source and hp.fold_case != self.folds_case,
+            fold_case=is_source and hp.fold_case != folds_case,
             byte_fallback=hp.byte_fallback and not any(map(processor.is_byte, range(len(self)))),
         )
         for name in filter(wrong.get, wrong):
@@ -204,21 +177,11 @@ class SubwordVocab(Vocab):
                 " flag, or leave the flag out"
             )
 
-    @property
-    def folds_case(self) -> bool:
-        """Whether the vocabulary reads text without its case."""
-        return self.processor.normalize("B") == self.processor.normalize("b")
-
     def __len__(self):
         return self.processor.get_piece_size()
 
     def encode(self, sentences, dropout=0.0, seed=0) -> list[list[int]]:
-        """Encode sentences: the ids of the subwords of each, and of `</S>`.
-
-        Args:
-          dropout: BPE-dropout (Provilkov et al. 2020), the probability of skipping a merge.
-          seed: with the sentences, it decides which merges are skipped.
-        """
+        """As in `Vocab`. BPE-dropout (Provilkov et al. 2020) is the share of merges to skip."""
         if not dropout:  # in threads, one per core
             return self.processor.encode([*sentences], add_eos=True)
         # sentencepiece has one generator per thread and seeds it at the first draw. Only in a
@@ -230,15 +193,15 @@ class SubwordVocab(Vocab):
             return thread.submit(encode, **sampling).result()
 
     def id_to_token(self, i) -> str:
-        """Return the subword with id `i`. In it, ▁ stands for a space."""
+        """As in `Vocab`; ▁ stands for a space."""
         return self.processor.id_to_piece(int(i))
 
     def display(self, i) -> str:
-        """Return the subword with id `i`, with a space where it has one."""
+        """As in `Vocab`."""
         return self.id_to_token(i).replace("▁", " ")
 
     def decode(self, ids) -> str:
-        """Join the subwords before the first `</S>` to normalized text, which has no line feed.
+        """As in `Vocab`: normalized text without a line feed.
 
         Two normalized subwords may together be text that is not. `--byte_fallback` makes subwords
         of all bytes, also of those that end a line.
@@ -249,9 +212,8 @@ class SubwordVocab(Vocab):
     @functools.cached_property
     def characters(self) -> set[str]:
         """The characters that have a subword."""
-        is_unused = self.processor.is_unused
-        tokens = [token for i, token in enumerate(self.tokens()) if not is_unused(i)]
-        return {*"".join(tokens[len(SPECIALS) :])}
+        ids = itertools.filterfalse(self.processor.is_unused, range(len(SPECIALS), len(self)))
+        return {*"".join(map(self.id_to_token, ids))}
 
     def lacks_part_of(self, text) -> bool:
         """Whether a text has characters without a subword."""
@@ -264,14 +226,7 @@ TOKENIZERS = dict(words=WordVocab, bpe=SubwordVocab)
 
 
 def load_vocabs(folder, hp):
-    """Load the vocabularies of source and target from a folder. A joint one is one object for both.
-
-    Those of a trained model are in its `logdir`: prepro.py may have written others to
-    `preprocessed` in the meantime.
-
-    Returns:
-      (Vocab, Vocab)
-    """
+    """Load the `Vocab` of source and that of target from a folder; a joint one is one object."""
     kind = TOKENIZERS[hp.tokenizer]
     more = [hp.min_cnt] if kind is WordVocab else []
     vocabs = [kind(path, *more) for path in kind.paths(folder, hp)]
