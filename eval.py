@@ -53,24 +53,21 @@ def read_results(path, hp, total) -> list[str]:
     text = "\n".join(read_lines(path))
     got = re.findall("^- got: (.*)$", text, re.MULTILINE)
     left_out = re.search(f"^{LEFT_OUT} = ([0-9 ]+|-)$", text, re.MULTILINE)
-    numbers = {*left_out[1].split()} if left_out else {}  # counted from 1
-    rows = [row for row in range(total) if str(row + 1) not in numbers]
-    if describe_test(hp) not in text.split("\n") or not left_out or len(got) != len(rows):
+    numbers = {*left_out[1].split()} - {"-"} if left_out else {}  # counted from 1
+    of_test = left_out and describe_test(hp) in text.split("\n")
+    if not of_test or len(got) + len(numbers) != total:
         raise InputError(
             f"{path}: is not a results file of this test set. Evaluate both models with the same"
             " --source_test and --target_test"
         )
-    by_row = dict(zip(rows, got, strict=True))
-    return [by_row.get(row, "") for row in range(total)]
+    rest = iter(got)
+    return ["" if str(row) in numbers else next(rest) for row in range(1, total + 1)]
 
 
 def describe_scores(test, got, hp, token_name, compare=NONE, others=None) -> list[str]:
-    """Return the lines that follow the translations in a results file.
-
-    The last line is that of the 2017 code.
+    """Return the lines that follow the translations in a results file, as in 2017 and more.
 
     Args:
-      token_name: that of the vocabularies, for messages.
       compare: results file of another evaluation, whose translations `others` are.
     """
     lang, own = hp.target_lang, bleu.align_with_references(test, got)
@@ -113,7 +110,7 @@ def record_evaluation(folder, hp, decoding, summary):
 
 
 def results_path(newest, hp) -> Path:
-    """Return the path of the results file, which has the name of the checkpoint, as in 2017.
+    """Return the path of the results file: the name of the checkpoint, as in 2017.
 
     The name of the logdir follows if only this flag is given, so that two models have two files.
     """
@@ -124,17 +121,12 @@ def results_path(newest, hp) -> Path:
 
 
 def main(given):
-    """Translate and score the test set, print samples, and write the results file.
-
-    Args:
-      given: dict, the flags of the command line.
-    """
+    """Evaluate the model that the flags name, a dict: print samples, and write the results file."""
     options, loaded = EvalFlags.of(given), load_model(given)
     hp, newest, vocabs = loaded.hp, loaded.paths[-1], loaded.vocabs
-    path = results_path(newest, hp)
-    test = load_test_data(hp, vocabs)
-    total = len(test.references[0])
-    others = None if options.compare == NONE else read_results(options.compare, hp, total)
+    path, test, others = results_path(newest, hp), load_test_data(hp, vocabs), None
+    if options.compare != NONE:
+        others = read_results(options.compare, hp, len(test.references[0]))
     decoding = describe_decoding(loaded)
     print(f"Translating {len(test.data.X)} sentences: {decoding}")
     search = SearchDecoder(loaded, show_progress=True)

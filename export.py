@@ -12,13 +12,12 @@ argos: one file, a package of Argos Translate, which LibreTranslate reads, too.
 logdir: for this project: the parameters alone, to be given away."""
 
 import dataclasses
-import importlib
 import os
 import shutil
 import tempfile
 from pathlib import Path
 
-from hparams import READER_FLAGS, Hyperparams, check_saved_flags
+from hparams import READER_FLAGS, Choice, Hyperparams, check_saved_flags
 from support.errors import InputError
 from support.flags import Flags, flag, parse_flags
 
@@ -66,28 +65,19 @@ from translation.inference import describe_checkpoints, load_model
 
 
 def main(given):
-    """Write the model into a temporary folder, which then gets the name of the output.
-
-    Args:
-      given: dict, the flags of the command line.
-
-    Raises:
-      OSError: the output cannot be written.
-    """
+    """Write the model into a temporary folder, which then gets the name of the output."""
     options = ExportFlags.of(given)
     output = Path(options.output)
     loaded = load_model(given)
     if len(loaded.folders) > 1 and options.format not in ENSEMBLES:
         raise InputError(f"logdir names several models, and {options.format} has one. Name one")
-    module, _, name = FORMATS[options.format].rpartition(".")
-    write = getattr(importlib.import_module(module), name)
     more = dict(quantization=options.quantization) if options.format in QUANTIZED else {}
     output.parent.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(dir=output.parent) as temporary:
             folder = Path(temporary) / output.stem
             folder.mkdir()
-            write(loaded, folder, **more)
+            Choice(FORMATS[options.format]).load()(loaded, folder, **more)
             (folder / "README.md").write_text(make_card(loaded), "utf-8")
             if options.format == "argos":
                 folder = shutil.make_archive(folder, "zip", temporary, output.stem)

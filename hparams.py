@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from support.errors import InputError
 from support.files import atomic_write
-from support.flags import NONE, Flags, flag, split_paths
+from support.flags import NONE, Flags, check_paths_exist, flag, split_paths
 
 MAX_INPUT_TOKENS = 1024  # tokens of a sentence that are read, if the model has no limit
 WIDTH_LIMIT = 2**16 + 1  # exclusive; units of a layer
@@ -69,12 +69,12 @@ ATTENTION_SCORES = dict(
     scaled_dot=Choice("model.attention.scaled_dot"),
     dot=Choice("model.attention.dot"),
     additive=Choice(
-        "variants.attention.additive",
+        "model.attention.additive",
         parameters=dict(query_kernel="hdd", key_kernel="hdd", omega="hd"),
     ),
-    bilinear=Choice("variants.attention.bilinear", parameters=dict(kernel="hdd")),
-    cosine=Choice("variants.attention.cosine", softmax=False),
-    cosine_softmax=Choice("variants.attention.cosine"),
+    bilinear=Choice("model.attention.bilinear", parameters=dict(kernel="hdd")),
+    cosine=Choice("model.attention.cosine", softmax=False),
+    cosine_softmax=Choice("model.attention.cosine"),
 )
 MODELS = dict(
     transformer=Choice("model.transformer.Transformer"),
@@ -160,17 +160,13 @@ class ModelHparams(Flags):
     model: str = model_flag("transformer", "or a recurrent model", choices=MODELS)
     architecture: str = model_flag("2017", "details (docs/recipes.md)", choices=ARCHITECTURES)
     cell: str = model_flag("gru", "of a recurrent model", choices=("tanh", "gru", "lstm"))
-    maxlen: int = model_flag(
-        10, "T: tokens in a sentence, </S> included; longer training pairs are left out", 1, 4097
-    )
+    maxlen: int = model_flag(10, "T: tokens with </S>; longer training pairs are left out", 1, 4097)
     hidden_units: int = model_flag(512, "C: units of each layer", 1, WIDTH_LIMIT)
     ffn_units: int = model_flag(0, "inner units of a feed-forward layer; 0: 4 * C", 0, WIDTH_LIMIT)
     num_blocks: int = model_flag(6, "blocks in the encoder", 1, 1001)
     decoder_blocks: int = model_flag(0, "blocks in the decoder; 0: as many", 0, 1001)
     num_heads: int = model_flag(8, "h: attention heads, a divisor of C", 1, WIDTH_LIMIT)
-    positions: str = model_flag(
-        "learned", "position encoding (docs/variants.md)", choices=POSITIONS
-    )
+    positions: str = model_flag("learned", "encoding (docs/variants.md)", choices=POSITIONS)
     attention_score: str = model_flag(
         "scaled_dot", "attention function (docs/variants.md)", choices=ATTENTION_SCORES
     )
@@ -182,32 +178,22 @@ class ModelHparams(Flags):
         "post", "after or before each sublayer, or none", choices=("post", "pre", "none")
     )
     dropout_rate: float = model_flag(0.1, "share of units dropped in training", 0, 1.0)
-    attention_dropout: float = model_flag(
-        0.0, "share of attention weights dropped; 0: that of the architecture", 0, 1.0
-    )
+    attention_dropout: float = model_flag(0.0, "of attention; 0: by architecture", 0, 1.0)
 
-    def rules(self):
-        """Yield each rule of the fields: whether it is broken, and the message."""
-        is_transformer, positions = self.model == "transformer", POSITIONS[self.positions]
-        if is_transformer:
-            yield self.hidden_units % self.num_heads, "num_heads must be a divisor of hidden_units"
-            yield (
-                positions.even and getattr(self, positions.even) % 2,
-                f"{positions.even} must be even for positions {self.positions}",
-            )
-        else:
-            yield self.hidden_units % 2, "hidden_units must be even, for two directions"
-            for name in ("causality", "mask_padding"):
-                only = f"{name} has an effect only with --model transformer. Leave it out"
-                yield not getattr(self, name), only
-        yield (
-            positions.scaled_dot and self.attention_score != "scaled_dot",
-            f"positions {self.positions} needs --attention_score scaled_dot",
-        )
-        yield (
-            self.normalization == "pre" and self.mask_from == "activations",
-            "normalization pre needs masks from ids. Add --architecture 2019 or paper",
-        )
+    def problems(self):
+        """Yield what is wrong with the fields together."""
+        positions = POSITIONS[self.positions]
+        if self.model != "transformer":
+            if self.hidden_units % 2:
+                yield "hidden_units must be even, for two directions"
+        elif self.hidden_units % self.num_heads:
+            yield "num_heads must be a divisor of hidden_units"
+        elif positions.even and getattr(self, positions.even) % 2:
+            yield f"{positions.even} must be even for positions {self.positions}"
+        if positions.scaled_dot and self.attention_score != "scaled_dot":
+            yield f"positions {self.positions} needs --attention_score scaled_dot"
+        if self.normalization == "pre" and self.mask_from == "activations":
+            yield "normalization pre needs masks from ids. Add --architecture 2019 or paper"
 
     def model_fields(self) -> dict:
         """The fields of a model, without those of a run."""
@@ -252,7 +238,7 @@ class ModelHparams(Flags):
 
     @property
     def unbounded_length(self) -> bool:
-        """Whether the trained model reads sentences longer than `maxlen`, where positions may end.
+        """Whether the trained model reads sentences longer than `maxlen`.
 
         Without masks from ids, it was trained with rows that are padded to `maxlen`.
         """
@@ -274,18 +260,13 @@ class ModelHparams(Flags):
 
 @dataclasses.dataclass(frozen=True)
 class Hyperparams(ModelHparams):
-    """Everything that a run depends on. The defaults are those of the 2017 code.
+    """Everything that a run depends on. A flag cannot change a `fixed` field of a trained model."""
 
-    A flag cannot change a `fixed` field of a trained model.
-    """
-
-    recipe: str = model_flag("legacy", "preset for the flags you do not set", choices=RECIPES)
+    recipe: str = model_flag("legacy", "preset for other flags (docs/recipes.md)", choices=RECIPES)
     sinusoid: bool = model_flag(False, "as in 2017: the same as --positions sinusoid")
 
-    source_train: str = path_flag(
-        "corpora/train.tags.de-en.de", "source; several files with commas"
-    )
-    target_train: str = path_flag("corpora/train.tags.de-en.en", "target of the training text")
+    source_train: str = path_flag("corpora/train.tags.de-en.de", "several files with commas")
+    target_train: str = path_flag("corpora/train.tags.de-en.en", "the translations")
     source_dev: str = path_flag(NONE, "development set, which is translated after each epoch")
     target_dev: str = path_flag(NONE, "its target; several references with commas")
     source_test: str = path_flag("corpora/IWSLT16.TED.tst2014.de-en.de.xml", "test set")
@@ -312,9 +293,7 @@ class Hyperparams(ModelHparams):
     clip_norm: float = training_flag(0.0, "limit of the gradient's norm; 0: none")
     optimizer: str = training_flag("adam", "adam, or muon", choices=OPTIMIZERS, fixed=True)
     lr: float = training_flag(0.0001, "learning rate, or its peak; 0: that of the paper")
-    schedule: str = training_flag(
-        "constant", "of the learning rate after its peak", choices=("constant", "paper", "linear")
-    )
+    schedule: str = training_flag("constant", "of the lr", choices=("constant", "paper", "linear"))
     warmup_steps: int = training_flag(0, "steps up to the peak; 0: a tenth, at most 1000")
     label_smoothing: float = training_flag(0.1, "share of a label that all tokens get", 0, 1.0)
     consistency: float = training_flag(0.0, "R-Drop: weight of the divergence of two passes")
@@ -340,49 +319,35 @@ class Hyperparams(ModelHparams):
     average_checkpoints: int = checkpoint_flag(1, "mean of so many newest checkpoints", 1)
     best: bool = checkpoint_flag(False, "use only the checkpoint with the best dev score")
 
-    def rules(self):
-        """Yield each rule of the fields: whether it is broken, and the message."""
-        yield from super().rules()
-        has_bpe, has_dev = self.tokenizer == "bpe", self.source_dev != NONE
-        for name in ("joint_vocab", "fold_case", "symbols", "byte_fallback", "bpe_dropout"):
-            is_default = getattr(self, name) == FIELDS[name].default
-            yield not (has_bpe or is_default), f"{name} needs --tokenizer bpe"
-        yield (
-            self.tied_embeddings and not self.has_one_vocab,
-            "tied_embeddings needs one vocabulary of subwords. Add --no-tied_embeddings",
-        )
-        yield (
-            self.source_lang == self.target_lang and not self.has_one_vocab,
-            "source_lang and target_lang must differ: each has its own vocabulary file",
-        )
-        yield (
-            {*"/\\"} & {*self.source_lang, *self.target_lang},
-            "source_lang and target_lang are names of files, without a slash",
-        )
-        yield (
-            self.bpe_dropout and not self.unbounded_length,
-            "bpe_dropout needs positions without an end, as of the recipe tiny",
-        )
-        yield (
-            self.source_train == self.target_train,
-            "source_train and target_train are the same file. Give a file for each side",
-        )
-        yield (
-            has_dev != (self.target_dev != NONE),
-            "give both source_dev and target_dev, or neither",
-        )
-        yield self.patience and not has_dev, "patience needs --source_dev and --target_dev"
-        yield self.dev_steps and not has_dev, "dev_steps needs --source_dev and --target_dev"
-        yield self.minutes and self.max_steps, "give minutes or max_steps, only one of them"
-        yield (
-            self.optimizer == "muon" and self.model != "transformer",
-            "optimizer muon is for the Transformer. Add --optimizer adam",
-        )
-        yield (
-            self.temperature and (self.beam > 1 or self.temperature < 0.001),
-            "temperature draws translations with --beam 1, and is 0 or at least 0.001",
-        )
-        yield self.best and self.average_checkpoints > 1, "best needs --average_checkpoints 1"
+    def problems(self):
+        """Yield what is wrong with the fields together."""
+        yield from super().problems()
+        if self.tokenizer != "bpe":
+            for name in ("joint_vocab", "fold_case", "symbols", "byte_fallback", "bpe_dropout"):
+                if getattr(self, name) != FIELDS[name].default:
+                    yield f"{name} needs --tokenizer bpe"
+        if self.tied_embeddings and not self.has_one_vocab:
+            yield "tied_embeddings needs one vocabulary of subwords. Add --no-tied_embeddings"
+        if self.source_lang == self.target_lang and not self.has_one_vocab:
+            yield "source_lang and target_lang must differ: each has its own vocabulary file"
+        if {*"/\\"} & {*self.source_lang, *self.target_lang}:
+            yield "source_lang and target_lang are names of files, without a slash"
+        if self.bpe_dropout and not self.unbounded_length:
+            yield "bpe_dropout needs positions without an end, as of the recipe tiny"
+        if self.source_train == self.target_train:
+            yield "source_train and target_train are the same file. Give a file for each side"
+        if (self.source_dev == NONE) != (self.target_dev == NONE):
+            yield "give both source_dev and target_dev, or neither"
+        if (self.patience or self.dev_steps) and self.source_dev == NONE:
+            yield "patience and dev_steps need --source_dev and --target_dev"
+        if self.minutes and self.max_steps:
+            yield "give minutes or max_steps, only one of them"
+        if self.optimizer == "muon" and self.model != "transformer":
+            yield "optimizer muon is for the Transformer. Add --optimizer adam"
+        if self.temperature and (self.beam > 1 or self.temperature < 0.001):
+            yield "temperature draws translations with --beam 1, and is 0 or at least 0.001"
+        if self.best and self.average_checkpoints > 1:
+            yield "best needs --average_checkpoints 1"
 
     @property
     def has_one_vocab(self) -> bool:
@@ -401,22 +366,13 @@ class Hyperparams(ModelHparams):
         return self.bpe_dropout > 0 or self.missing_mark > 0
 
     def max_output_tokens(self, source_tokens):
-        """Tokens of a translation at most, of the type and shape of the tokens of its source.
+        """Tokens of a translation at most: an int, array or tensor as those of its source.
 
-        `</S>` is included in both. They are an int, array or tensor.
+        `</S>` is included in both.
         """
         if not self.unbounded_length:
             return 0 * source_tokens + self.maxlen
         return round(10 * self.max_output_ratio) * source_tokens // 10 + 10
-
-    @staticmethod
-    def describe_recipes() -> str:
-        """List the fields in which each recipe differs from the defaults."""
-        lines = [
-            f"{recipe}: " + ", ".join(f"{name} {value}" for name, value in fields.items())
-            for recipe, fields in RECIPES.items()
-        ]
-        return "\n\n".join(["The recipes set:", *lines])
 
 
 # Making, saving and loading ------------------------------------------------------
@@ -444,10 +400,8 @@ IMPLIED = dict(
 def make_hparams(given, other=None) -> Hyperparams:
     """The hyperparameters of a new training: the flags that are given, completed by their recipe.
 
-    Args:
-      given: dict, the flags of the command line.
-      other: Hyperparams of the model that the training starts from. Its `fixed` fields stay, but
-        for the dropout and the optimizer, and for the languages if they have one vocabulary.
+    `other` are those of the model that it starts from. Its `fixed` fields stay, except for the
+    dropout and the optimizer, and for the languages if they have one vocabulary.
     """
     kept = {}
     if other:
@@ -476,10 +430,8 @@ def check_fixed(path, fixed, given):
     """Raise InputError if a flag contradicts the fields of a trained model."""
     for name, value in fixed.items():
         if given.get(name, value) != value:
-            raise InputError(
-                f"{path}: this model was trained with --{name} {value}, not {given[name]}. Leave"
-                " the flag out, or use a new --logdir"
-            )
+            problem = f"this model was trained with --{name} {value}, not {given[name]}"
+            raise InputError(f"{path}: {problem}. Leave the flag out, or use a new --logdir")
 
 
 def hparams_path(logdir) -> Path:
@@ -500,18 +452,16 @@ def load_hparams(given) -> Hyperparams:
         saved = json.loads(path.read_text("utf-8"))
         saved = Hyperparams(**{name: v for name, v in saved.items() if name not in UNSAVED})
     except (InputError, OSError, AttributeError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{path}: not hyperparameters of this project ({error}). Copy the file again from the"
-            " folder in which the model was trained"
-        ) from None
+        problem = f"not hyperparameters of this project ({error})"
+        raise InputError(f"{path}: {problem}. Copy the file again from the training") from None
     check_fixed(path, fixed_fields(saved), given)
-    return dataclasses.replace(
-        saved, **{n: v for n, v in add_implied(given).items() if n in FIELDS}
-    )
+    return Hyperparams.of(vars(saved) | add_implied(given))
 
 
 def check_saved_flags(given):
-    """Raise InputError if the flags contradict the models in the folders that `logdir` names."""
-    for folder in split_paths(given.get("logdir", Hyperparams.logdir)):
+    """Raise InputError if the folders that `logdir` names miss, or the flags contradict a model."""
+    logdir = given.get("logdir", Hyperparams.logdir)
+    check_paths_exist("logdir", logdir)
+    for folder in split_paths(logdir):
         if hparams_path(folder).exists():  # one of the 2017 code has none
             load_hparams(given | dict(logdir=folder))

@@ -13,15 +13,15 @@ of Keras. The names are plural on purpose: Keras would fill an argument `keys_ma
 
 Why these layers and not those of Keras:
 
-    MultiheadAttention  keras.layers.MultiHeadAttention always has an output projection, and
-                        has no ReLU, no residual connection and normalization, no KV cache.
-    Normalize           keras.layers.LayerNormalization is equal and as fast; the formula is
-                        written out because it is a function of the 2017 code.
-    Embedding           keras.layers.Embedding has no zero vector for padding, no factor
-                        sqrt(C), and no product with its table that gives logits.
-    Dropout             keras.layers.Dropout takes twice the time.
-    Linear              keras.layers.Dense makes more operations for inputs of three axes, so
-                        that building the graph takes longer.
+    MultiheadAttention  that of Keras always has an output projection, and has no ReLU, no
+                        residual connection and normalization, no KV cache
+    Normalize           LayerNormalization is equal and as fast; the formula is written out
+                        because it is a function of the 2017 code
+    Embedding           that of Keras has no zero vector for padding, no factor sqrt(C), and no
+                        product with its table that gives logits
+    Dropout             that of Keras draws 32 random bits per unit, and takes twice the time
+    Linear              Dense is a chain of about 25 operations for inputs of three axes, so
+                        that building the graph takes longer
 """
 
 from typing import NamedTuple
@@ -46,8 +46,7 @@ class Embedding(keras.layers.Layer):
     """Look up a vector for each id: (N, T) int32 -> (N, T, C).
 
     Args:
-      vocab_size: rows of the table.
-      num_units: C, columns of the table.
+      vocab_size, num_units: rows of the table, and its columns, C.
       zero_pad: whether id 0 gives the zero vector instead of its row in the table.
       scale: whether to multiply by sqrt(C) (paper, section 3.4).
       pad_logit: whether `to_logits` uses the row of id 0; otherwise the logit of id 0 is 0.
@@ -76,7 +75,6 @@ class Embedding(keras.layers.Layer):
             self.initializer = keras.initializers.RandomNormal(stddev=init_stddev)
 
     def build(self, _):
-        """Create the table."""
         self.lookup_table = self.add_weight(
             shape=(self.vocab_size, self.num_units),
             initializer=self.initializer,
@@ -84,7 +82,6 @@ class Embedding(keras.layers.Layer):
         )
 
     def call(self, inputs):
-        """Ids (N, T) -> (N, T, C)."""
         outputs = ops.take(self.lookup_table, inputs, axis=0)  # (N, T, C)
         if self.zero_pad:
             outputs = outputs * ops.cast(inputs != 0, outputs.dtype)[..., None]
@@ -107,11 +104,8 @@ class PositionalEncoding(keras.layers.Layer):
     The angle of column i is pos / 10000^(2i / C). Even columns are sines, odd columns are
     cosines. This is the formula of the 2017 code. With `paired`, the exponent is
     (i - i % 2) / C, so that columns come in pairs of one frequency (paper, section 3.5).
-    The number of positions is not limited.
 
     Args:
-      num_units: C.
-      paired: whether to use the paper's formula instead of that of the 2017 code.
       zero_pad: whether position 0 gives the zero vector.
       scale: whether to multiply by sqrt(C).
     """
@@ -128,7 +122,6 @@ class PositionalEncoding(keras.layers.Layer):
         self.built = True  # it has no parameters
 
     def call(self, inputs):
-        """Positions (N, T) -> (N, T, C)."""
         positions = ops.cast(inputs, "float32")[..., None]  # (N, T, 1)
         outputs = self.scale * ops.sin(positions * self.frequencies + self.phases)  # (N, T, C)
         if self.zero_pad:
@@ -137,14 +130,9 @@ class PositionalEncoding(keras.layers.Layer):
 
 
 class Linear(keras.layers.Dense):
-    """A linear map of the last axis: (..., C) -> (..., units).
-
-    Optimized: equals `keras.layers.Dense`, which for more than two axes is a chain of about 25
-    operations.
-    """
+    """A linear map of the last axis: (..., C) -> (..., units). Equals `keras.layers.Dense`."""
 
     def call(self, inputs, training=None):
-        """(..., C) -> (..., units)."""
         flat = ops.reshape(inputs, (-1, inputs.shape[-1]))  # (N * T, C)
         outputs = super().call(flat, training=training)  # (N * T, units)
         # tf: ops.shape adds operations for each axis.
@@ -158,12 +146,10 @@ class Normalize(keras.layers.Layer):
     epsilon = 1e-8  # added to the variance before the square root
 
     def build(self, input_shape):
-        """Create beta and gamma, (C,) each."""
         self.beta = self.add_weight(shape=input_shape[-1:], initializer="zeros", name="beta")
         self.gamma = self.add_weight(shape=input_shape[-1:], initializer="ones", name="gamma")
 
     def call(self, inputs):
-        """(..., C) -> (..., C)."""
         wide = upcast(inputs)
         centered = wide - ops.mean(wide, axis=-1, keepdims=True)  # (..., C)
         variance = ops.mean(ops.square(centered), axis=-1, keepdims=True)  # (..., 1)
@@ -176,11 +162,8 @@ class Dropout(keras.layers.Layer):
 
         inputs * (random.uniform(inputs.shape) >= rate) / (1 - rate)
 
-    The mean stays the same. Optimized: equals this formula, but draws 16 random bits per unit.
-    `keras.layers.Dropout` draws 32 bits per unit, which takes half its time.
-
-    Args:
-      rate: probability that a unit is zeroed; rounded to a multiple of 2^-16.
+    The mean stays the same. Optimized: equals this formula, but draws 16 random bits per unit. So
+    the rate is rounded to a multiple of 2^-16.
     """
 
     def __init__(self, rate, **kwargs):
@@ -192,7 +175,6 @@ class Dropout(keras.layers.Layer):
         self.built = True  # it has no parameters
 
     def call(self, inputs, training=None):
-        """(...) -> (...)."""
         if not training or not self.threshold:
             return inputs
         size = tf.size(inputs)
@@ -212,12 +194,7 @@ class AddAndNorm(keras.layers.Layer):
 
     (N, T, C), (N, T, C) -> (N, T, C). With normalization "pre" it is
     x + Dropout(sublayer(LayerNorm(x))), which trains deep stacks without a warm-up (Xiong et al.
-    2020).
-
-    Args:
-      dropout_rate: share of the sublayer's outputs dropped in training.
-      residual: whether x is added.
-      normalization: "post" for a `Normalize` of the sum, "pre" for one of x, or "none".
+    2020). Without `residual`, x is not added.
     """
 
     def __init__(self, dropout_rate=0.0, residual=True, normalization="post", **kwargs):
@@ -229,7 +206,6 @@ class AddAndNorm(keras.layers.Layer):
         self.normalize = None if normalization == "none" else Normalize(dtype=dtype)
 
     def build(self, input_shape):
-        """Create the parameters of the normalization."""
         if self.normalize:
             self.normalize.build(input_shape)
 
@@ -264,24 +240,21 @@ class KeysValues(NamedTuple):
 class MultiheadAttention(keras.layers.Layer):
     """Attention of queries to keys, residual and normalization (paper, section 3.2).
 
-    (N, T_q, C), (N, T_k, C) -> (N, T_q, C).
-
-    The defaults are those of the 2017 code, which differs from the paper: Q, K and V pass
-    through a ReLU; the joined heads are not projected again; without masks, a position is
-    padding if its vector is all zeros.
+    (N, T_q, C), (N, T_k, C) -> (N, T_q, C). The defaults are those of the 2017 code, which differs
+    from the paper: Q, K and V pass through a ReLU; the joined heads are not projected again;
+    without masks, a position is padding if its vector is all zeros.
 
     A call has two halves, `project_keys_values` and `attend`. A decoder that decodes token by
     token keeps the `KeysValues` of earlier tokens and appends those of the newest one.
 
     Args:
-      num_units: C.
-      num_heads: h, a divisor of C.
+      num_units, num_heads: C, and its divisor h.
       dropout_rate: share of attention weights dropped in training.
-      add_norm: dict, arguments of `AddAndNorm`; None for its defaults.
+      add_norm: dict, arguments of `AddAndNorm`.
       relu: whether Q, K and V pass through a ReLU.
       output_projection: whether the joined heads are projected by W_O.
       mask_queries: whether all-zero queries get all-zero attention weights.
-      attention_score: the attention function, one of `hparams.ATTENTION_SCORES`.
+      attention_score: one of `hparams.ATTENTION_SCORES`.
     """
 
     def __init__(
@@ -321,7 +294,6 @@ class MultiheadAttention(keras.layers.Layer):
         self.add_norm = AddAndNorm(**(add_norm or {}), dtype=dtype)
 
     def build(self, queries_shape, keys_shape):
-        """Create the parameters of all sublayers."""
         self.query.build(queries_shape)
         self.key.build(keys_shape)
         self.value.build(keys_shape)
@@ -333,24 +305,18 @@ class MultiheadAttention(keras.layers.Layer):
     def call(
         self, queries, keys=None, key_masks=None, causality=False, positions=None, training=None
     ):
-        """Attend to `keys`; arguments as in `project_keys_values` and `attend`.
-
-        Without `keys` it is self-attention.
-        """
+        """Attend to `keys`, or to `queries`; arguments as in `project_keys_values` and `attend`."""
         inputs = self.add_norm.prepare(queries)
         keys_values = self.project_keys_values(inputs if keys is None else keys, key_masks)
         return self.attend(queries, keys_values, causality, positions, training, inputs)
 
     def project_keys_values(self, keys, key_masks=None):
-        """Project `keys` to K and V.
+        """Project `keys` to `KeysValues`.
 
         Args:
           keys: (N, T_k, C); in self-attention, what `add_norm.prepare` returns for the queries.
           key_masks: (N, T_k) bool, True: may be attended to. None for the rule of the 2017
             code: every position whose vector is not all zeros.
-
-        Returns:
-          KeysValues.
         """
         K = self.split_heads(self.key(keys))  # (N, h, T_k, C/h)
         V = self.split_heads(self.value(keys))  # (N, h, T_k, C/h)
@@ -364,17 +330,13 @@ class MultiheadAttention(keras.layers.Layer):
     def attend(
         self, queries, keys_values, causality=False, positions=None, training=None, inputs=None
     ):
-        """Attend to projected keys, add the queries, and normalize.
+        """Attend to projected keys, add the queries, and normalize: (N, T_q, C) -> (N, T_q, C).
 
         Args:
-          queries: (N, T_q, C).
           keys_values: KeysValues, (N, h, T_k, C/h).
           causality: whether query i may attend to the keys 0 to i only.
           positions: in self-attention, a `positions.Positions`, or None.
-          inputs: what `add_norm.prepare` returns for the queries, if it was called before.
-
-        Returns:
-          (N, T_q, C).
+          inputs: what `add_norm.prepare` returned for the queries, if it was called before.
         """
         inputs = self.add_norm.prepare(queries) if inputs is None else inputs
         outputs, _ = self.attend_heads(inputs, keys_values, causality, positions, training)
@@ -395,9 +357,8 @@ class MultiheadAttention(keras.layers.Layer):
     def attend_heads(self, queries, keys_values, causality=False, positions=None, training=None):
         """Compute the outputs of all heads, (N, h, T_q, C/h), and their weights.
 
-        The queries are those that `add_norm.prepare` returns.
-
-        By default this is softmax(Q K^T / sqrt(d_k)) V (paper, section 3.2.1, equation 1).
+        By default: softmax(Q K^T / sqrt(d_k)) V (paper, section 3.2.1, equation 1). The queries
+        are those that `add_norm.prepare` returns.
         """
         Q = self.split_heads(self.query(queries))  # (N, h, T_q, C/h)
         K, V, key_masks = keys_values
@@ -440,13 +401,8 @@ class MultiheadAttention(keras.layers.Layer):
 class Feedforward(keras.layers.Layer):
     """Two linear maps with an activation between, residual, normalization (paper, section 3.3).
 
-    (N, T, C) -> (N, T, C).
-
-    Args:
-      inner_units: width between the two maps, 4 * C in the paper.
-      num_units: C.
-      add_norm: dict, arguments of `AddAndNorm`; None for its defaults.
-      activation: the function between both maps, by its name in Keras.
+    (N, T, C) -> (N, T, C). `inner_units` is the width between the two maps, 4 * C in the paper;
+    `add_norm` is a dict, the arguments of `AddAndNorm`.
     """
 
     def __init__(self, inner_units, num_units, add_norm=None, activation="relu", **kwargs):
@@ -457,13 +413,11 @@ class Feedforward(keras.layers.Layer):
         self.add_norm = AddAndNorm(**(add_norm or {}), dtype=dtype)
 
     def build(self, input_shape):
-        """Create the parameters of all sublayers."""
         self.inner.build(input_shape)
         self.outer.build((*input_shape[:-1], self.inner.units))
         self.add_norm.build(input_shape)
 
     def call(self, inputs, training=None):
-        """(N, T, C) -> (N, T, C)."""
         outputs = self.inner(self.add_norm.prepare(inputs))  # (N, T, inner_units)
         outputs = self.outer(outputs)  # (N, T, C)
         return self.add_norm(inputs, outputs, training=training)
@@ -489,10 +443,10 @@ def label_smoothing(inputs, epsilon=0.1):
 
 
 def softmax_and_log_sum_exp(logits):
-    """Compute softmax(logits) and log(sum(exp(logits))): (..., vocab) -> (..., vocab), (...)."""
+    """Compute softmax(logits) and log(sum(exp(logits))): (M, vocab) -> (M, vocab), (M,)."""
     probs = tf.nn.softmax(logits)
     # From the most likely class: its probability cannot round to 0.
-    log_sum_exp = tf.reduce_max(logits, axis=-1) - tf.math.log(tf.reduce_max(probs, axis=-1))
+    log_sum_exp = tf.reduce_max(logits, axis=1) - tf.math.log(tf.reduce_max(probs, axis=1))
     return probs, log_sum_exp
 
 
@@ -516,7 +470,7 @@ def smoothed_cross_entropy(y, logits, epsilon=0.1):
     def loss_of(logits):
         probs, log_sum_exp = softmax_and_log_sum_exp(logits)  # (M, vocab), (M,)
         target_logits = tf.gather(logits, targets, batch_dims=1)  # (M,)
-        mean_logits = tf.reduce_mean(logits, axis=-1)  # (M,)
+        mean_logits = tf.reduce_mean(logits, axis=1)  # (M,)
         loss = log_sum_exp - target_logits + epsilon * (target_logits - mean_logits)  # (M,)
 
         def backward(upstream):
@@ -548,8 +502,8 @@ def divergence_of_halves(logits):
         M = tf.shape(logits)[0] // 2
         p, q = probs[:M], probs[M:]
         log_ratio = logits[:M] - logits[M:] - (log_sum_exp[:M] - log_sum_exp[M:])[:, None]
-        mean_p = tf.reduce_sum(p * log_ratio, axis=-1)  # (M,)
-        mean_q = tf.reduce_sum(q * log_ratio, axis=-1)
+        mean_p = tf.reduce_sum(p * log_ratio, axis=1)  # (M,)
+        mean_q = tf.reduce_sum(q * log_ratio, axis=1)
 
         def backward(upstream):
             scale = upstream[:, None] / 2
@@ -572,7 +526,7 @@ def shift_right(y):
     >>> shift_right(np.array([[5, 6, 3, 0]])).numpy().tolist()
     [[2, 5, 6, 3]]
     """
-    return ops.concatenate([ops.full_like(y[:, :1], BOS), y[:, :-1]], axis=-1)  # (N, T)
+    return ops.concatenate([ops.full_like(y[:, :1], BOS), y[:, :-1]], axis=1)  # (N, T)
 
 
 # Models --------------------------------------------------------------------------
@@ -583,8 +537,7 @@ class TranslationModel(keras.Model):
 
     Args:
       hp: ModelHparams, or Hyperparams.
-      source_vocab: tokens in the source vocabulary.
-      target_vocab: V, tokens in the target vocabulary.
+      source_vocab, target_vocab: sizes of the vocabularies.
     """
 
     def __init__(self, hp, source_vocab, target_vocab, **kwargs):

@@ -50,11 +50,7 @@ MAX_TOKENS = 200  # of a sentence, </S> included: an answer grows with their squ
 
 
 def main(given):
-    """Serve until the program is stopped.
-
-    Args:
-      given: dict, the flags of the command line.
-    """
+    """Serve until the program is stopped; `given` are the flags of the command line."""
     options, loaded = ServeFlags.of(given), load_model(given)
     hp = loaded.hp
     nbest = 1 if hp.temperature else options.nbest  # a random translation is one
@@ -64,16 +60,14 @@ def main(given):
     translator = Translator(loaded, nbest, split, options.protect, max_tokens)
     inside = InsideView(translator)
     inside.describe(translator(["Hund"])[0].sentences)  # the first call takes a second
-    languages = hp.source_lang, hp.target_lang
-    app = Interface(translator, inside, languages, options.host).app
-    asyncio.run(listen(app, options.host, options.port))
+    asyncio.run(listen(Interface(translator, inside, options.host), options.host, options.port))
 
 
-async def listen(app, host, port):
-    """Serve an application until a signal comes."""
+async def listen(interface, host, port):
+    """Serve until a signal comes."""
     logging.basicConfig(format="%(message)s")
     logging.getLogger("aiohttp.access").setLevel(logging.INFO)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(interface.app())
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()

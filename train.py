@@ -10,7 +10,7 @@ import sys
 import time
 
 from checkpoints import checkpoint
-from hparams import FIELDS, Hyperparams, hparams_path, load_hparams, make_hparams, save_hparams
+from hparams import Hyperparams, hparams_path, load_hparams, make_hparams, save_hparams
 from support.flags import NONE, parse_flags
 
 START_SECONDS = time.monotonic()  # --minutes counts from here
@@ -21,7 +21,7 @@ def choose_hparams(given):
     logdir, folder = given.get("logdir", Hyperparams.logdir), given.get("start_from", NONE)
     if checkpoint.read_rows(logdir):
         return load_hparams(given), None
-    if folder == NONE or not hparams_path(folder).exists():
+    if not hparams_path(folder).exists():
         return make_hparams(given), None
     choice = {name: given[name] for name in ("best", "average_checkpoints") if name in given}
     other = load_hparams(choice | dict(logdir=folder))
@@ -40,16 +40,15 @@ from checkpoints.names_2017 import variables_by_2017_name
 from data_load import get_batch_data, load_test_data, load_train_data, pairs_of_epoch
 from formats.marian import read_pretrained
 from model.transformer import make_model
-from support.cli import run_script
+from support.cli import SignalGuard, run_script
 from support.errors import InputError
 from support.files import lock_logdir
-from support.signals import SignalGuard
 from text.bleu import LITTLE_LEARNED_HINT, METRICS, corpus_score, empty_note
 from text.vocab import load_vocabs, save_vocabs
 from training import tensorboard as summaries
 from training.optimizer import GradientSum, learning_rate, make_optimizer
 from training.step import make_accumulate_step, make_loss_fn, make_train_step
-from training.workers import check_same_settings, first_workers, make_strategy
+from training.workers import check_same_settings, make_strategy, mean_of_workers
 from translation.inference import LoadedModel, SearchDecoder, decoding_batches
 
 ENOUGH_STEPS_PER_EPOCH = 300  # with so many, num_epochs 0 is 20
@@ -67,20 +66,16 @@ class Training:
     Args:
       data: SentencePairs, the training text.
       dev: EvalSet, the development set, or None.
-      strategy: tf.distribute.Strategy.
     """
 
     def __init__(self, hp, vocabs, data, dev=None, strategy=None):
-        # Another model before it would change the names of layers. The order in which TensorFlow
-        # adds gradients follows names, and a resumed run would round differently.
-        keras.backend.clear_session()
+        keras.backend.clear_session()  # the rounding of sums follows the names of layers
         keras.utils.set_random_seed(hp.seed)
         self.hp, self.vocabs, self.data, self.dev = hp, vocabs, data, dev
         self.digests = digest_of_batches(data, hp), dev.digest() if dev else ""
         self.strategy = strategy or tf.distribute.get_strategy()
         self.is_first = self.strategy.extended.should_checkpoint  # of several workers
-        settings = {n: getattr(hp, n) for n, f in FIELDS.items() if f.metadata["group"] != "data"}
-        check_same_settings(self.strategy, settings | dict(texts=self.digests))
+        check_same_settings(self.strategy, (hp, self.digests))
 
         with self.strategy.scope():
             self.model = make_model(hp, *map(len, vocabs))
@@ -95,16 +90,16 @@ class Training:
         self.rows = []  # the checkpoints so far, oldest first
         self.epoch, self.step, self.epoch_done = 1, 0, False
         self.sums = np.zeros(3)  # of the current epoch: steps, mean_loss, acc
-        self.seconds, self.start_seconds = 0.0, START_SECONDS  # of training in all runs
-        self.save_seconds = self.log_seconds = time.monotonic()
+        self.seconds, self.started_at = 0.0, START_SECONDS  # of training in all runs
+        self.saved_at = self.logged_at = time.monotonic()
         _, batches = get_batch_data(pairs_of_epoch(data, vocabs, hp, 1), hp, 1)
         steps = math.ceil(batches / hp.accumulate)
         self.num_epochs = count_epochs(hp, steps)
         most_steps = min(hp.max_steps or math.inf, self.num_epochs * steps)
         self.total_steps = TIMED_STEPS if hp.minutes else most_steps
+        length = f"{hp.minutes:g} minutes" if hp.minutes else f"{most_steps} steps"
         kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
         devices = f"{self.strategy.num_replicas_in_sync} {kind}"
-        length = f"{hp.minutes:g} minutes" if hp.minutes else f"{most_steps} steps"
         print(f"{self.model.count_params():,} parameters on {devices}, {length}, {steps} per epoch")
         print("Building the graph of a step takes some seconds", flush=True)
 
@@ -119,17 +114,17 @@ class Training:
     @property
     def is_tired(self) -> bool:
         """Whether none of the last `patience` evaluations was better than those before."""
-        if not self.hp.patience:
-            return False
         best = checkpoint.best_row(self.rows)
         later = [row for row in checkpoint.scored_rows(self.rows) if row.step > best.step]
-        return len(later) >= self.hp.patience
+        return 0 < self.hp.patience <= len(later)
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to train."""
-        is_after_last = self.epoch > self.num_epochs or 0 < self.hp.max_steps <= self.step
-        return is_after_last or self.is_tired or self.hp.minutes > 0 and self.progress >= 1
+        is_after_last = self.epoch + self.epoch_done > self.num_epochs
+        is_long_enough = 0 < self.hp.max_steps <= self.step
+        is_late = self.hp.minutes > 0 and self.progress >= 1
+        return is_after_last or is_long_enough or is_late or self.is_tired
 
     @property
     def path(self):
@@ -147,57 +142,54 @@ class Training:
         self.rows, arrays = checkpoint.load_newest(self.hp.logdir, rows)
         row = self.rows[-1]
         checkpoint.assign(self.variables(), arrays, self.path)
-        self.epoch, self.step, self.sums = row.epoch, row.step, np.array(row.sums)
-        self.seconds, self.start_seconds = row.seconds, self.start_seconds - row.seconds
-        if row.epoch_done:
-            self.begin_epoch(row.epoch + 1)
-        elif row.text != self.digests[0]:
+        self.epoch, self.step, self.epoch_done = row.epoch, row.step, row.epoch_done
+        self.sums, self.seconds = np.array(row.sums), row.seconds
+        self.started_at -= row.seconds
+        if not row.epoch_done and row.text != self.digests[0]:
             raise InputError(
                 f"{self.path}: the text, or a flag that its batches depend on, has changed since"
                 " this was saved in mid-epoch. Restore it, or use a new --logdir"
             )
         print(f"Resuming from {self.path}")
 
-    def begin_epoch(self, epoch):
-        """Go on with the first batch of an epoch."""
-        self.epoch, self.epoch_done, self.sums = epoch, False, np.zeros(3)
-
     # The loop ------------------------------------------------------------------------
 
     def train(self, guard):
         """Train to the end. If `guard` notes a signal, save, and raise KeyboardInterrupt."""
         hp, pending = self.hp, []  # StepMetrics; reading them would wait for their steps
-        save_seconds = min(SAVE_SECONDS, 60 * hp.minutes / 5 or SAVE_SECONDS)
+        most_seconds = min(SAVE_SECONDS, 60 * hp.minutes / 5 or SAVE_SECONDS)
         while not self.is_over:
             for (x, y), is_update in self.batches():
                 if not is_update:
                     self.accumulate_step(x, y)
                     continue
-                self.step, self.seconds = self.step + 1, time.monotonic() - self.start_seconds
+                self.step += 1
+                self.seconds = time.monotonic() - self.started_at
                 if hp.minutes:  # all workers end at the same step
-                    self.seconds = first_workers(self.strategy, self.seconds)
+                    self.seconds = mean_of_workers(self.strategy, self.seconds)
                 rate = learning_rate(hp, self.step, self.progress, self.total_steps)
                 self.optimizer.learning_rate.assign(rate)
                 pending.append(self.train_step(x, y))
 
                 stops = self.is_first and guard.signal is not None
                 evaluates = self.epoch_done or self.is_over or self.is_every(hp.dev_steps)
-                is_late = time.monotonic() - self.save_seconds > save_seconds
-                saves = evaluates or stops or is_late or self.is_every(hp.save_steps)
+                by_time = time.monotonic() - self.saved_at > most_seconds
+                saves = evaluates or stops or by_time or self.is_every(hp.save_steps)
                 if saves or self.is_every(SUMMARY_STEPS):
                     self.log(pending, rate)
                 if saves:
                     self.save(evaluates)
-                    self.save_seconds = self.log_seconds = time.monotonic()
+                    self.saved_at = self.logged_at = time.monotonic()
                 if stops:
                     message = f"stopped after step {self.step}. {self.path}"
                     raise KeyboardInterrupt(guard.signal, f"{message}: the same command resumes")
                 if self.is_over:
                     return
-            self.begin_epoch(self.epoch + 1)
 
     def batches(self):
         """Yield the batches that are left of an epoch, and whether each completes a step."""
+        if self.epoch_done:
+            self.epoch, self.sums = self.epoch + 1, np.zeros(3)
         hp, done = self.hp, int(self.sums[0]) * self.hp.accumulate
         data = pairs_of_epoch(self.data, self.vocabs, hp, self.epoch)
         batches, total = get_batch_data(data, hp, self.epoch, done, self.strategy)
@@ -219,15 +211,11 @@ class Training:
         self.sums += len(loss), loss.sum(), acc.sum()
         if not loss.mean() < 3 * math.log(len(self.vocabs[1])) + 10:  # or it is NaN
             raise self.diverged_error(f"mean_loss is {loss[-1]:.3g} at step {self.step}")
-        before, self.log_seconds = self.log_seconds, time.monotonic()
-        summaries.write_scalars(
-            self.step,
-            mean_loss=loss[-1],
-            acc=acc[-1],
-            lr=rate,
-            gradient_norm=self.optimizer.gradient_norm(),
-            tokens_per_second=num_targets.sum() / (self.log_seconds - before),
-        )
+        before, self.logged_at = self.logged_at, time.monotonic()
+        speed = num_targets.sum() / (self.logged_at - before)
+        norm = self.optimizer.gradient_norm()
+        curves = dict(lr=rate, gradient_norm=norm, tokens_per_second=speed)
+        summaries.write_scalars(self.step, mean_loss=loss[-1], acc=acc[-1], **curves)
         minutes = max(0, math.ceil(self.seconds * (1 / self.progress - 1) / 60))
         report = f"mean_loss {loss[-1]:.3f} acc {acc[-1]:.3f}, {minutes} min left"
         self.bar.set_postfix_str(report, refresh=False)
@@ -264,13 +252,12 @@ class Training:
         got = [best.text for best, *_ in self.decode(dev.data.X)]
         scores = {name: float(corpus_score(name, dev, got, hp.target_lang)[0]) for name in METRICS}
         loss = mean_loss(self.loss_fn, dev.data, hp.pad_to)
-        if self.is_first:
-            summaries.write_samples(dev, got, self.step)
-            summaries.write_attention(self.model, dev, self.vocabs, hp, self.step)
-            curves = {f"dev_{name}": score for name, score in scores.items()}
-            summaries.write_scalars(self.step, dev_loss=loss, **curves)
-            if note := empty_note(got):
-                tqdm.write(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
+        summaries.write_samples(dev, got, self.step)
+        summaries.write_attention(self.model, dev, self.vocabs, hp, self.step)
+        curves = {f"dev_{name}": score for name, score in scores.items()}
+        summaries.write_scalars(self.step, dev_loss=loss, **curves)
+        if note := empty_note(got):
+            tqdm.write(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
         report = "".join(f" {METRICS[name]} {score:.2f}" for name, score in scores.items())
         return scores[hp.metric], f", dev loss {loss:.3f}{report}"
 
@@ -307,14 +294,14 @@ def digest_of_batches(data, hp) -> str:
 
 
 def start(given, strategy) -> Training:
-    """Resume the training in `logdir`, or start from another model or from random parameters."""
+    """Resume the training in `logdir`, or start from another model or random parameters."""
     hp, other = choose_hparams(given)
     rows, folder = checkpoint.read_rows(hp.logdir), given.get("start_from", NONE)
     if rows:
         vocabs = load_vocabs(hp.logdir, hp)
     elif other:
         vocabs, chosen = load_vocabs(folder, other), (other.best, other.average_checkpoints)
-        paths, weights = checkpoint.load_model_weights(folder, *chosen)
+        _, weights = checkpoint.load_model_weights(folder, *chosen)
     elif folder != NONE:
         pretrained = read_pretrained(folder, given)
         hp, vocabs = make_hparams(given, pretrained.hp), pretrained.vocabs
@@ -331,7 +318,7 @@ def start(given, strategy) -> Training:
     elif folder != NONE:
         print(f"Starting from {folder}")
         if other:
-            checkpoint.assign(variables_by_2017_name(training.model), weights, paths[-1])
+            checkpoint.assign(variables_by_2017_name(training.model), weights, folder)
         else:
             pretrained.restore(training.model)
     return training
@@ -351,29 +338,23 @@ def main(given):
                 )
                 return
             if is_first:
-                if not training.rows:
-                    save_vocabs(training.vocabs, logdir)
+                save_vocabs(training.vocabs, logdir)
                 save_hparams(training.hp)
             with summaries.events(training) if is_first else contextlib.nullcontext():
                 training.train(guard)
             if training.is_tired:
                 print(f"No better dev score in {training.hp.patience} evaluations")
-        except tf.errors.OpError as error:
-            if guard.signal:  # another worker got it, too, and has ended
-                raise KeyboardInterrupt(guard.signal) from None
-            raise explain_tf_error(error) from None
+        except tf.errors.ResourceExhaustedError:
+            raise OSError(
+                "the memory or the disk is full. Lower --batch_tokens or --batch_size or free space"
+            ) from None
+        except tf.errors.OpError:
+            if "TF_CONFIG" not in os.environ:
+                raise
+            if guard.signal:  # the others got it, too, and the first one has saved
+                raise KeyboardInterrupt(guard.signal, "stopped") from None
+            raise OSError("a worker is gone. Start all of them again: they resume") from None
     print("Done")
-
-
-def explain_tf_error(error) -> Exception:
-    """Translate an error of TensorFlow for the user; return others as they are."""
-    if isinstance(error, tf.errors.ResourceExhaustedError):
-        return OSError(
-            "the memory or the disk is full. Lower --batch_tokens or --batch_size, or free space"
-        )
-    if "TF_CONFIG" in os.environ:
-        return OSError("a worker is gone. Start all of them again: they resume")
-    return error
 
 
 if __name__ == "__main__":

@@ -67,23 +67,19 @@ class TranslateFlags(Flags):
         path=True,
     )
 
-    def __post_init__(self):
-        super().__post_init__()
+    def rules(self):
+        """Yield each rule of the fields: whether it is broken, and the message."""
         reads_two = self.score != NONE or self.prefix != NONE
-        for broken, problem in (
-            (
-                self.split and (reads_two or self.nbest > 1 or self.alignments != NONE),
-                "split is for paragraphs; nbest, prefix, score and alignments are for sentences",
-            ),
-            (self.output == self.source != "-", "output would replace the source. Choose another"),
-            (reads_two and self.source == "-", "score and prefix need a file. Give --source"),
-            (
-                self.attention != NONE and not self.attention.endswith(".png"),
-                f"attention {self.attention}: choose a name that ends in .png",
-            ),
-        ):
-            if broken:
-                raise InputError(problem)
+        yield (
+            self.split and (reads_two or self.nbest > 1 or self.alignments != NONE),
+            "split is for paragraphs; nbest, prefix, score and alignments are for sentences",
+        )
+        yield self.output == self.source != "-", "output would replace the source. Choose another"
+        yield reads_two and self.source == "-", "score and prefix need a file. Give --source"
+        yield (
+            self.attention != NONE and not self.attention.endswith(".png"),
+            f"attention {self.attention}: choose a name that ends in .png",
+        )
 
 
 if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
@@ -110,16 +106,13 @@ MAX_READ_BYTES = 2**16  # from standard input at once
 # Reading and writing lines -----------------------------------------------------
 
 
-def read_batches(source):
-    """Yield lists of lines: of a file, or for "-" those that standard input has at the moment."""
-    if source != "-":
-        yield from blocks(read_lines(source), MAX_BATCH_LINES)
-        return
+def read_available():
+    """Yield the lines of standard input, in lists of those that it has at the moment."""
     if sys.stdin.isatty():
         print("Type one sentence per line. Ctrl-D ends the program.", file=sys.stderr)
     size = 0  # lines that have come together
 
-    def read_available():
+    def read():
         nonlocal size
         rest = b""
         while chunk := os.read(0, MAX_READ_BYTES):  # waits only if there is nothing
@@ -129,56 +122,51 @@ def read_batches(source):
         size = 1
         yield from [rest] if rest else []
 
-    lines = decode_utf8("standard input", read_available())
+    lines = decode_utf8("standard input", read())
     for line in lines:
         yield [line, *itertools.islice(lines, size - 1)]
 
 
-def read_pairs(source, path):
-    """Read the lines of the source, and of a file that has a line for each: a list of pairs."""
-    sides = [*read_lines(source)], [*read_lines(path)]
-    if len(sides[0]) != len(sides[1]):
-        raise InputError(
-            f"{path}: {len(sides[1])} lines, but {source} has {len(sides[0])}. Make line n of one"
-            " file belong to line n of the other"
-        )
-    return [*zip(*sides, strict=True)]
+def read_batches(source, other):
+    """Yield lists of pairs: a line of the source, and one of the other file, "" if it is NONE."""
+    if source == "-":
+        yield from ([(line, "") for line in lines] for lines in read_available())
+        return
+    lines, others = read_lines(source), itertools.repeat("")
+    if other != NONE:
+        lines, others = [*lines], [*read_lines(other)]
+        if len(lines) != len(others):
+            raise InputError(
+                f"{other}: {len(others)} lines, but {source} has {len(lines)}. Make line n of one"
+                " file belong to line n of the other"
+            )
+    yield from blocks(zip(lines, others, strict=False), MAX_BATCH_LINES)
 
 
 @contextlib.contextmanager
-def open_outputs(options, description):
-    """Context manager: a function that writes the text of a batch, and the links of its words.
+def open_outputs(options, loaded):
+    """Context manager: a function that writes the texts of some lines, and the links of words."""
+    no_bar = options.source == "-" or (options.output == "-" and sys.stdout.isatty())
+    no_links = options.alignments == NONE
+    with (
+        contextlib.nullcontext() if no_links else atomic_open(options.alignments) as aligned,
+        open_output(options.output) as file,
+        tqdm(disable=no_bar, unit=" lines") as bar,
+    ):
 
-    Args:
-      description: what is done to a line, for the progress bar.
-    """
-    with contextlib.ExitStack() as stack:
-        aligned = None
-        if options.alignments != NONE:
-            aligned = stack.enter_context(atomic_open(options.alignments))
-        file = stack.enter_context(open_output(options.output))
-        no_bar = options.source == "-" or (options.output == "-" and sys.stdout.isatty())
-        bar = stack.enter_context(tqdm(desc=description, disable=no_bar, unit=" lines"))
-
-        def write(num_lines, text, loaded, pairs):
-            file.write(text.encode())
+        def write(texts, pairs):
+            file.write("".join(texts).encode())
             file.flush()
             if aligned:
                 links = word_alignments(loaded, pairs)
                 aligned.write("".join(f"{line}\n" for line in links).encode())
-            bar.update(num_lines)
+            bar.update(len(texts))
 
         yield write
 
 
 def format_translation(number, found, nbest) -> str:
-    """Format the translations of a line for the output.
-
-    Args:
-      number: of the line, counted from 0.
-      found: TranslatedText, of one sentence if `nbest` is larger than 1.
-      nbest: translations per line; with 1, the output is the text alone.
-    """
+    """Format a `TranslatedText`, that of the line with this number, counted from 0."""
     if nbest == 1:
         return " ".join(found.text.splitlines()) + "\n"  # U+2028 for example ends no line
     hypotheses = found.sentences[0].hypotheses
@@ -194,32 +182,22 @@ def translate_lines(options, loaded):
     if options.split:
         split = Splitter(loaded.hp.source_lang, loaded.vocabs[0], loaded.hp.maxlen)
     translator = Translator(loaded, options.nbest, split, options.protect)
-    if options.prefix == NONE:
-        batches = ((lines, ()) for lines in read_batches(options.source))
-    else:
-        pairs = read_pairs(options.source, options.prefix)
-        batches = (zip(*block, strict=True) for block in blocks(pairs, MAX_BATCH_LINES))
     number = num_translated = at_limit = 0
     truncated, last = [], None  # the numbers of lines, counted from 1; the last translation
-    with open_outputs(options, "translating") as write:
-        for lines, prefixes in batches:
-            found = translator(lines, prefixes)
-            text = "".join(
+    with open_outputs(options, loaded) as write:
+        for pairs in read_batches(options.source, options.prefix):
+            found = translator(*zip(*pairs, strict=True))
+            texts = [
                 format_translation(i, own, options.nbest) for i, own in enumerate(found, number)
-            )
-            sentences = [sentence for own in found for sentence in own.sentences]
-            links = [(own.ids, best.ids) for own in sentences for best in own.hypotheses]
-            write(len(lines), text, loaded, links)
-            truncated += [
-                i
-                for i, own in enumerate(found, number + 1)
-                if any(sentence.truncated for sentence in own.sentences)
             ]
-            number += len(lines)
+            sentences = [sentence for own in found for sentence in own.sentences]
+            write(texts, [(own.ids, best.ids) for own in sentences for best in own.hypotheses])
+            truncated += [i for i, own in enumerate(found, number + 1) if own.truncated]
+            number += len(found)
             nonempty = [own for own in sentences if len(own.ids)]
             num_translated += len(nonempty)
             at_limit += sum(own.hypotheses[0].at_limit for own in nonempty)
-            last = nonempty[-1] if nonempty else last
+            *_, last = last, *nonempty
     if truncated:
         hint = "" if options.split else ". With --split, all of a line is translated, part by part"
         print(
@@ -235,27 +213,24 @@ def translate_lines(options, loaded):
 
 def score_lines(options, loaded):
     """Score the given translation of each line."""
-    pairs, scorer, scored = read_pairs(options.source, options.score), Scorer(loaded), []
-    with open_outputs(options, "scoring") as write:
-        for block in blocks(pairs, MAX_BATCH_LINES):
-            scores = scorer(*zip(*block, strict=True))
-            text = "".join(f"{own.logp:.4f}\t{own.perplexity:.4f}\n" for own in scores)
-            write(len(block), text, loaded, [(own.source_ids, own.target_ids) for own in scores])
-            scored += [(own.logp, own.num_tokens) for own in scores if own.num_tokens]
+    scorer, scores = Scorer(loaded), []
+    with open_outputs(options, loaded) as write:
+        for pairs in read_batches(options.source, options.score):
+            found = scorer(*zip(*pairs, strict=True))
+            texts = [f"{own.logp:.4f}\t{own.perplexity:.4f}\n" for own in found]
+            write(texts, [(own.source_ids, own.target_ids) for own in found])
+            scores += [(own.logp, own.num_tokens) for own in found]
+    scored = [(logp, num_tokens) for logp, num_tokens in scores if num_tokens]
     logp, num_tokens = (sum(column) for column in zip((0, 0), *scored, strict=True))
     print(
-        f"{len(scored)} of {len(pairs)} lines, {num_tokens} {loaded.vocabs[1].token_name}:"
+        f"{len(scored)} of {len(scores)} lines, {num_tokens} {loaded.vocabs[1].token_name}:"
         f" log-probability {logp:.4f}, perplexity {LineScore(logp, num_tokens).perplexity:.4f}",
         file=sys.stderr,
     )
 
 
 def main(given):
-    """Translate the text that the flags name, or score given translations.
-
-    Args:
-      given: dict, the flags of the command line.
-    """
+    """Translate the text that the flags name, a dict, or score given translations."""
     options = TranslateFlags.of(given)
     if options.source == "-":
         start_quickly()

@@ -1,8 +1,8 @@
 """Checkpoints: `model_epoch_03_gs_1290.npz`, and `run.json`, which lists those of a training.
 
 A checkpoint holds arrays and nothing else: NumPy reads it without pickles, and the file has a
-checksum of each array. `run.json` is written last: what it does not list does not exist. A row of
-it holds numbers, from which the name of the file follows.
+checksum of each array. `run.json` is written last: what it does not list does not exist. The name
+of a file follows from numbers, so a list from someone else names no path.
 """
 
 import json
@@ -37,7 +37,7 @@ class Row(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the checkpoint, as in 2017."""
+        """The name of the file, as in 2017."""
         return f"model_epoch_{self.epoch:02d}_gs_{self.step:d}"
 
     @property
@@ -47,16 +47,12 @@ class Row(NamedTuple):
 
 
 def path_of(logdir, row) -> Path:
-    """Return the file of a checkpoint."""
+    """The file of a checkpoint."""
     return Path(logdir) / f"{row.name}.npz"
 
 
 def read_rows(logdir) -> list[Row]:
-    """List the checkpoints of the training in `logdir`, oldest first; none if it has no run.json.
-
-    Raises:
-      InputError: the file is damaged.
-    """
+    """List the checkpoints of a training, oldest first; none if the folder has no run.json."""
     path = Path(logdir) / RUN_FILE
     if not path.is_file():
         return []
@@ -65,9 +61,8 @@ def read_rows(logdir) -> list[Row]:
         rows = [Row(**{name: row[name] for name in Row._fields if name in row}) for row in listed]
         return sorted(rows, key=lambda row: (row.step, row.name))  # a name needs two numbers
     except (OSError, KeyError, TypeError, ValueError):
-        raise InputError(
-            f"{path}: does not list the checkpoints of a training. Copy it again"
-        ) from None
+        problem = "does not list the checkpoints of a training"
+        raise InputError(f"{path}: {problem}. Copy it again") from None
 
 
 def existing(logdir, rows) -> list[Row]:
@@ -90,21 +85,13 @@ def best_row(rows) -> Row | None:
 
 
 def save(logdir, rows, arrays, keep=5) -> list[Row]:
-    """Save the last of `rows`, and delete old checkpoints of the same training.
+    """Save the arrays, a dict, of the last of `rows`, and delete old checkpoints.
 
-    The `keep` newest ends of epochs stay (the 2017 code kept 5), and the one with the best score.
-    Checkpoints that were evaluated count as ends of epochs. Within an epoch, the two newest others
-    stay; one that was saved by time stays until the next one.
-
-    Args:
-      rows: the checkpoints of the training, oldest first.
-      arrays: dict of those of the last one, by name.
+    The `keep` newest milestones stay (the 2017 code kept 5), and the one with the best score.
+    Within an epoch, the two newest others stay; one that was saved by time stays until the next.
 
     Returns:
       list: `rows` without those that have neither a file nor a score.
-
-    Raises:
-      OSError: it cannot be written. The checkpoints before are unchanged.
     """
     newest = rows[-1]
     with atomic_open(path_of(logdir, newest)) as file:
@@ -126,7 +113,7 @@ def save(logdir, rows, arrays, keep=5) -> list[Row]:
 
 
 def load(path) -> dict:
-    """Read the arrays of a checkpoint by name. `InputError`: it is damaged, or missing."""
+    """Read the arrays of a checkpoint by name; raises InputError if it is damaged, or missing."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
@@ -135,76 +122,60 @@ def load(path) -> dict:
 
 
 def load_newest(logdir, rows):
-    """Read the newest checkpoint that is not damaged; print a message for each that is.
-
-    Returns:
-      (list, dict): the rows up to it, and its arrays.
-    """
-    present = existing(logdir, rows)
-    while True:
-        row = present.pop() if present else rows[-1]
+    """Read the newest checkpoint that is not damaged: the rows up to it, and its arrays."""
+    for row in reversed(existing(logdir, rows)):
         try:
             arrays = load(path_of(logdir, row))
             return rows[: rows.index(row) + 1], arrays
         except InputError as error:
-            if not present:
-                raise
             print(f"{error}. Using the one before it", file=sys.stderr)
+    raise InputError(
+        f"{logdir}: holds no checkpoint that can be read. Train a model, or copy its folder again"
+    )
 
 
 def load_model_weights(logdir, best=False, count=1):
     """Read the parameters of the model in `logdir`.
 
-    The newest checkpoint that was evaluated is used, unless the training has no development set.
-    With `count`, the mean of so many: the ends of epochs before it, and those that were evaluated,
-    in the last `RECENT_SHARE` of the steps (docs/training.md has figures).
-
-    Args:
-      best: whether to use the checkpoint with the best score.
+    The checkpoint with the best score is used, or the newest one. If the training has a development
+    set, it was evaluated. With `count`, the mean of so many: the milestones before it in the last
+    `RECENT_SHARE` of the steps (docs/training.md has figures).
 
     Returns:
       (list of Path, dict): the checkpoints, oldest first, and the mean of their arrays by name.
     """
-    rows = read_rows(logdir)
-    if not rows:
-        raise InputError(f"{logdir}: holds no checkpoint. Train a model, or name its folder")
-    present = existing(logdir, rows)
-    used = [row for row in present if row.score is not None or not row.dev] or rows
+    present = existing(logdir, read_rows(logdir))
+    used = [row for row in present if row.score is not None or not row.dev] or present
     if best:
-        used = scored_rows(present) and [best_row(present)]
-    if not used:
-        raise InputError(
-            f"{logdir}: holds no checkpoint with a dev score. Train with --source_dev and"
-            " --target_dev, or leave --best out"
-        )
+        used = [row for row in present if row == best_row(present)]
+        if not used:
+            raise InputError(
+                f"{logdir}: holds no checkpoint with a dev score. Train with --source_dev and"
+                " --target_dev, or leave --best out"
+            )
     (*earlier, newest), arrays = load_newest(logdir, used)
     recent = [row for row in earlier if newest.step - row.step < RECENT_SHARE * newest.step]
-    recent = [row for row in existing(logdir, recent) if row.is_milestone]
+    recent = [row for row in recent if row.is_milestone]
     paths = [path_of(logdir, row) for row in (*recent, newest)][-count:]
     parts = [weights_of(part) for part in (*map(load, paths[:-1]), arrays)]
     return paths, {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
 
 
 def weights_of(arrays) -> dict:
-    """Return the parameters among the arrays of a checkpoint, by their names in 2017."""
+    """The parameters among the arrays of a checkpoint, by their names in 2017."""
     prefix = "weights/"
     return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
 
 
 def assign(variables, arrays, path):
-    """Set variables, a dict by name, to the arrays of the same names.
-
-    Args:
-      path: where the arrays come from, for messages.
-    """
+    """Set variables, a dict by name, to the arrays of the same names, which come from a path."""
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
     found = {name: array.shape for name, array in arrays.items()}
-    for name in sorted(shapes.keys() | found.keys()):
+    for name in sorted(shapes | found):
         if shapes.get(name) != found.get(name) or not np.isfinite(arrays[name]).all():
             raise InputError(
-                f"{path}: {name} is {found.get(name, 'missing')}, and the model has"
-                f" {shapes.get(name, 'none')}, or it is not finite. Use the hparams.json, the"
-                " vocabulary and the checkpoint of one training"
+                f"{path}: {name} is {found.get(name)}, in the model {shapes.get(name)}, or is not"
+                " finite. Use the hparams.json, vocabulary and checkpoint of one training"
             )
     for name, variable in variables.items():
         variable.assign(arrays[name])

@@ -35,7 +35,7 @@ def variables_by_2017_name(model) -> dict:
 
 
 def recurrent_variables(model) -> dict:
-    """The variables of a `RecurrentModel` by name."""
+    """Those of a `RecurrentModel`."""
     names = token_variables(model, model.source_tokens, model.target_tokens)
     for scope, layer in zip(("forward", "backward"), model.encoder.directions, strict=False):
         names |= {f"encoder/{scope}/{v.name}": v for v in layer.weights}
@@ -45,51 +45,45 @@ def recurrent_variables(model) -> dict:
 
 
 def token_variables(model, source_tokens, target_tokens) -> dict:
-    """The variables of two `Embedding`s and of the output layer by name."""
+    """Those of two `Embedding`s and of the output layer."""
     if model.hp.tied_embeddings:
         return {"shared_embed/lookup_table": target_tokens.lookup_table}
     return {
         "encoder/enc_embed/lookup_table": source_tokens.lookup_table,
         "decoder/dec_embed/lookup_table": target_tokens.lookup_table,
-        "dense/kernel": model.output_layer.kernel,
-        "dense/bias": model.output_layer.bias,
+        **dense_variables("dense", model.output_layer),
     }
 
 
 def attention_variables(attention, scope) -> dict:
-    """The variables of a `MultiheadAttention` by name."""
+    """Those of a `MultiheadAttention`."""
     names = normalize_variables(attention.add_norm.normalize, scope)
-    dense = {"dense": attention.query, "dense_1": attention.key, "dense_2": attention.value}
-    if attention.output_projection:
-        dense["dense_3"] = attention.output_projection
-    for name, layer in dense.items():
-        names[f"{scope}/{name}/kernel"] = layer.kernel
-        names[f"{scope}/{name}/bias"] = layer.bias
-    names |= {f"{scope}/{name}": v for name, v in attention.score_parameters.items()}
-    return names
+    layers = attention.query, attention.key, attention.value, attention.output_projection
+    for name, layer in zip(("dense", "dense_1", "dense_2", "dense_3"), layers, strict=True):
+        names |= dense_variables(f"{scope}/{name}", layer)
+    return names | {f"{scope}/{name}": v for name, v in attention.score_parameters.items()}
 
 
 def position_variables(layers, i, scope) -> dict:
-    """The variables of relative positions in block `i`, by name; of shared ones in block 0."""
+    """Those of relative positions in block `i`; of shared ones in block 0."""
     if layers[i] is None or layers[i] in layers[:i]:
         return {}
     return {f"{scope}/positions/{v.name}": v for v in layers[i].weights}
 
 
 def feedforward_variables(feedforward, scope, normalize_scope) -> dict:
-    """The variables of a `Feedforward` by name."""
+    """Those of a `Feedforward`."""
     names = normalize_variables(feedforward.add_norm.normalize, f"{scope}/{normalize_scope}")
-    for name, layer in {"conv1d": feedforward.inner, "conv1d_1": feedforward.outer}.items():
-        names[f"{scope}/multihead_attention/{name}/kernel"] = layer.kernel
-        names[f"{scope}/multihead_attention/{name}/bias"] = layer.bias
-    return names
+    names |= dense_variables(f"{scope}/multihead_attention/conv1d", feedforward.inner)
+    return names | dense_variables(f"{scope}/multihead_attention/conv1d_1", feedforward.outer)
+
+
+def dense_variables(scope, layer) -> dict:
+    """Those of a dense layer, or of None."""
+    return {f"{scope}/kernel": layer.kernel, f"{scope}/bias": layer.bias} if layer else {}
 
 
 def normalize_variables(normalize, scope) -> dict:
-    """The variables of a `Normalize`, or of None, by name."""
-    if normalize is None:
-        return {}
-    return {
-        f"{scope}/ln/Variable": normalize.beta,
-        f"{scope}/ln/Variable_1": normalize.gamma,
-    }
+    """Those of a `Normalize`, or of None."""
+    names = f"{scope}/ln/Variable", f"{scope}/ln/Variable_1"
+    return dict(zip(names, (normalize.beta, normalize.gamma), strict=True)) if normalize else {}

@@ -21,29 +21,19 @@ def load_original(given):
 
     TensorFlow reads the checkpoint. Its format is not safe against files that were made to do harm.
 
-    Args:
-      given: dict, the flags that were given.
-
     Returns:
-      (list of Path, Hyperparams, Transformer, tuple): the checkpoint; the tuple is that of
-      `load_vocabs`.
+      (list of Path, Hyperparams, Transformer, vocabularies): the checkpoint and its model.
     """
     path = find_newest(given.get("logdir", Hyperparams.logdir))
     arrays = read_original(path)
     model_args, vocab_sizes = infer_model_args(arrays)
-    fixed = {"recipe": "legacy"} | Hyperparams().model_fields() | model_args
-    for name in {"num_heads", "maxlen", "dropout_rate"} - model_args.keys():
-        del fixed[name]
-    check_fixed(path, fixed, given)
+    check_fixed(path, model_args, given)
     hp = make_hparams(given | model_args)
     min_cnt = find_min_cnt(WordVocab.paths(hp.preprocessed, hp), vocab_sizes, given.get("min_cnt"))
     hp = dataclasses.replace(hp, min_cnt=min_cnt)
     if "num_heads" not in given:
-        print(
-            f"{path}: assuming num_heads {hp.num_heads}, because the checkpoint does not record it"
-            " (set --num_heads)",
-            file=sys.stderr,
-        )
+        note = f"assuming --num_heads {hp.num_heads}, because the checkpoint does not record it"
+        print(f"{path}: {note}", file=sys.stderr)
     model = make_model(hp, *vocab_sizes)
     assign_original(model, arrays, path)
     return [path], hp, model, load_vocabs(hp.preprocessed, hp)
@@ -51,17 +41,11 @@ def load_original(given):
 
 def find_newest(logdir) -> Path:
     """Return the newest checkpoint in a folder, without the suffixes of its files."""
-    logdir = Path(logdir)
-    if (logdir / "checkpoint").exists():
-        state = tf.train.get_checkpoint_state(logdir)
-        return logdir / Path(state.model_checkpoint_path).name  # the folder may have been moved
-    paths = [path.with_suffix("") for path in logdir.glob("*.index")]
+    paths = [path.with_suffix("") for path in Path(logdir).glob("*.index")]
     steps = {path: int(re.search("[0-9]*$", path.name)[0] or 0) for path in paths}
     if not steps:
-        raise InputError(
-            f"{logdir}: holds no checkpoint of the 2017 code, and no hparams.json of a newer one."
-            " Train a model with `python train.py`, or name its folder with --logdir"
-        )
+        problem = "holds no checkpoint of the 2017 code, and no hparams.json of a newer one"
+        raise InputError(f"{logdir}: {problem}. Train a model, or name its folder with --logdir")
     return max(steps, key=steps.get)
 
 
@@ -75,21 +59,15 @@ def read_original(path) -> dict:
         reason = str(error).partition("\n")[0]
         raise InputError(f"{path}: cannot be read ({reason}). Copy its files again") from None
     if not {"encoder/enc_embed/lookup_table", "decoder/dec_embed/lookup_table"} <= arrays.keys():
-        raise InputError(
-            f"{path}: not a checkpoint of a Transformer of the 2017 code. Name the folder of a"
-            " model, with its hparams.json"
-        )
+        problem = "not a checkpoint of a Transformer of the 2017 code"
+        raise InputError(f"{path}: {problem}. Name the folder of a model, with its hparams.json")
     return arrays
 
 
 def infer_model_args(arrays):
-    """Infer arguments of `Transformer` from the arrays of a checkpoint of the 2017 code.
+    """Infer the fields of a model of the 2017 code, a dict, and the sizes of both vocabularies.
 
-    No array depends on `num_heads`, nor on `maxlen` if the positions are sinusoids. These
-    two are then missing.
-
-    Returns:
-      (dict, (int, int)): the arguments, and the sizes of the two vocabularies.
+    No array depends on `num_heads`, nor on `maxlen` if the positions are sinusoids.
     """
     source_vocab, hidden_units = arrays["encoder/enc_embed/lookup_table"].shape
     target_vocab, _ = arrays["decoder/dec_embed/lookup_table"].shape
@@ -102,28 +80,21 @@ def infer_model_args(arrays):
     return model_args, (source_vocab, target_vocab)
 
 
-def assign_original(model, arrays, source="the 2017 model"):
+def assign_original(model, arrays, path):
     """Set the variables of a built `Transformer` to the arrays of a 2017 checkpoint.
 
-    A convolution of width 1 is a dense layer: its kernel (1, C_in, C_out) loses the first
-    axis.
-
-    Args:
-      source: path of the checkpoint, for messages.
+    A convolution of width 1 is a dense layer: its kernel (1, C_in, C_out) loses the first axis.
     """
     variables = variables_by_2017_name(model)
     arrays = {name: arrays[name] for name in variables if name in arrays}
     arrays = {name: array[0] if array.ndim == 3 else array for name, array in arrays.items()}
-    assign(variables, arrays, source)
+    assign(variables, arrays, path)
 
 
-def find_min_cnt(paths, vocab_sizes, min_cnt=None) -> int:
+def find_min_cnt(paths, vocab_sizes, min_cnt) -> int:
     """Find the largest `min_cnt` with which two vocabulary files have these sizes.
 
-    Smaller ones with the same sizes keep the same words.
-
-    Args:
-      min_cnt: the only candidate, if the user gave one.
+    Smaller ones with the same sizes keep the same words. If the user gave one, it must be that.
     """
     counts = [np.array([*WordVocab(path, min_cnt=0).word2cnt.values()]) for path in paths]
     candidates = np.unique(np.concatenate(counts))[::-1] if min_cnt is None else [min_cnt]
@@ -131,7 +102,6 @@ def find_min_cnt(paths, vocab_sizes, min_cnt=None) -> int:
         if [(side >= candidate).sum() for side in counts] == list(vocab_sizes):
             return int(candidate)
     raise InputError(
-        f"{paths[0]} and {paths[1]} are not the vocabularies of this model, which has"
-        f" {vocab_sizes[0]} and {vocab_sizes[1]} words. Copy the model's own files there, name"
-        " their folder with --preprocessed, or give the right --min_cnt"
+        f"{paths[0]}: this model has other vocabularies, of {vocab_sizes} words. Name the folder of"
+        " its own with --preprocessed, or give the right --min_cnt"
     )

@@ -1,6 +1,6 @@
-"""Convert a model to the format of CTranslate2, and to a package of Argos Translate with it.
+"""Convert a model to the format of CTranslate2 (https://opennmt.net/CTranslate2), a decoder in C++.
 
-CTranslate2 (https://opennmt.net/CTranslate2) is a decoder in C++, which can also multiply in int8.
+A package of Argos Translate has such a model.
 """
 
 import json
@@ -22,13 +22,7 @@ LANGUAGE_NAMES = (
 
 
 def write(loaded, path, quantization):
-    """Write what `ctranslate2.Translator` loads, and the sentencepiece models of subwords.
-
-    Args:
-      loaded: LoadedModel.
-      path: an empty folder.
-      quantization: type of the matrices, "float32" or "int8".
-    """
+    """Write a `LoadedModel` into an empty folder, with matrices in "float32" or "int8"."""
     check_kind(loaded.hp)
     spec = make_spec(loaded.hp, loaded.model)
     source, target = (vocab.tokens() for vocab in loaded.vocabs)
@@ -43,10 +37,7 @@ def write(loaded, path, quantization):
 
 
 def write_argos(loaded, path, quantization):
-    """Write the folder that is zipped to a package; arguments as in `write`.
-
-    Argos Translate splits sources and joins translations with the same sentencepiece model.
-    """
+    """Write the folder that is zipped to a package, with one sentencepiece model for both sides."""
     hp, vocab = loaded.hp, loaded.vocabs[0]
     if hp.tokenizer != "bpe":
         raise InputError("Argos Translate needs subwords. Export with --format saved_model")
@@ -54,14 +45,9 @@ def write_argos(loaded, path, quantization):
     write(loaded, path / "model", quantization)
     (path / "model" / vocab.path.name).rename(path / "sentencepiece.model")
     names = dict(name.split() for name in LANGUAGE_NAMES.split(", "))
-    metadata = dict(
-        package_version="1.0",
-        argos_version="1.5",
-        from_code=hp.source_lang,
-        from_name=names.get(hp.source_lang, hp.source_lang),
-        to_code=hp.target_lang,
-        to_name=names.get(hp.target_lang, hp.target_lang),
-    )
+    metadata = dict(package_version="1.0", argos_version="1.5")
+    for side, code in (("from", hp.source_lang), ("to", hp.target_lang)):
+        metadata |= {f"{side}_code": code, f"{side}_name": names.get(code, code)}
     (path / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n", "utf-8")
 
 
@@ -111,13 +97,7 @@ def make_spec(hp, model):
 
 
 def set_input(spec, embeddings, layer, hp):
-    """Copy the vectors of an `InputEmbedding`.
-
-    Args:
-      spec: that of the encoder or the decoder.
-      embeddings: its part for the tokens.
-      layer: the `InputEmbedding`.
-    """
+    """Copy the vectors of an `InputEmbedding` to the `spec` of a side, and to its `embeddings`."""
     embeddings.weight = layer.tokens.padded_table().numpy()  # (V, C)
     if hp.positions != "t5":  # whose positions are in self-attention
         # Sinusoids: of <S>, and of the longest translation of the longest source.
@@ -143,11 +123,8 @@ def set_attention(spec, attention):
 
 
 def set_dense(spec, *layers):
-    """Set a linear map from one or more Linear layers of the same input, fused into one.
-
-    Keras kernels have the shape (C_in, C_out), those of CTranslate2 (C_out, C_in).
-    """
-    spec.weight = np.concatenate([layer.kernel.numpy().T for layer in layers])
+    """Set a linear map from one or more Linear layers of the same input, fused into one."""
+    spec.weight = np.concatenate([layer.kernel.numpy().T for layer in layers])  # (C_out, C_in)
     spec.bias = np.concatenate([layer.bias.numpy() for layer in layers])
 
 

@@ -1,8 +1,4 @@
-"""Write a model as a folder of this project, to be given away.
-
-A folder of a training has Adam's state, several checkpoints and TensorBoard's curves, too. This
-one has a single checkpoint, the parameters: it is a tenth as large or smaller.
-"""
+"""Write a model as a folder of this project, to be given away: the parameters alone."""
 
 import dataclasses
 
@@ -15,14 +11,7 @@ from text.vocab import save_vocabs
 
 
 def write(loaded, path):
-    """Write the parameters, the hyperparameters and the vocabularies.
-
-    The parameters of several checkpoints are saved as their mean.
-
-    Args:
-      loaded: LoadedModel.
-      path: an empty folder.
-    """
+    """Write a `LoadedModel` into an empty folder. Several checkpoints are saved as their mean."""
     newest = loaded.paths[-1]
     rows = [row for row in read_rows(newest.parent) if path_of(newest.parent, row) == newest]
     save_vocabs(loaded.vocabs, path)

@@ -6,11 +6,10 @@
     target_vocab.json        those of the target language, if both have their own
     source.spm, target.spm   the sentencepiece models, whose own ids do not count
 
-`read_pretrained` reads a model from which a training starts. Nothing in its folder is run, and
-nothing is written to it. A model here has the special tokens first. So its tokens have other ids
-than in vocab.json, and `Tokens.rows` says where the vector of each is.
-
-`write` makes a folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` load. PyTorch is not needed.
+`read_pretrained` reads a model from which a training starts. Nothing in its folder is run. A model
+here has the special tokens first. So its tokens have other ids than in vocab.json, and
+`Tokens.rows` says where the vector of each is. `write` makes a folder that `AutoModelForSeq2SeqLM`
+and `AutoTokenizer` load.
 """
 
 import dataclasses
@@ -33,13 +32,17 @@ from text.ids import BOS, EOS, PAD, SPECIALS, UNK
 from text.vocab import SubwordVocab
 
 CONFIG, PARAMETERS = "config.json", "model.safetensors"
+# What only the config.json of old files has.
+OLD_FIELDS = dict(normalize_before=False, normalize_embedding=False, add_final_layer_norm=False)
+OLD_FIELDS |= dict(static_position_embeddings=True, tie_word_embeddings=True)
 ARCHITECTURES = dict(relu="marian_relu", swish="marian", silu="marian")  # by activation
 SPECIAL_NAMES = {*SPECIALS, "<s>", "<pad>", "<unk>", "</s>"}
 LANGUAGE_TOKEN = re.compile(r">>.+<<")  # names the target language, in a model for several
 LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z]{2,8})*")
 # The matrix of the tokens. A file has one that is shared once, under one of its names.
-SOURCE_TABLE = ["model.encoder.embed_tokens.weight"]
-TARGET_TABLE = ["model.decoder.embed_tokens.weight", "lm_head.weight"]
+SOURCE_TABLE = "model.encoder.embed_tokens.weight"
+TARGET_TABLE = "model.decoder.embed_tokens.weight", "lm_head.weight"
+SHARED_TABLE = "model.shared.weight"
 # So low that <PAD> has no probability, and high enough for label smoothing, whose loss contains the
 # mean of all logits.
 PAD_LOGIT = -100.0
@@ -54,27 +57,25 @@ KINDS = ModelProto.SentencePiece  # of the pieces in a sentencepiece model
 def unit_order(hidden_units):
     """The units in the order of Marian, (C,).
 
-    Marian has the sines of its positions in the first half of the units and the cosines in the
-    second; here they alternate. So the units are sorted, in everything that reads or writes them.
+    It has the sines of its positions in the first half of the units, and the cosines in the second.
+    Here they alternate. So the units are sorted, in everything that reads or writes them.
     """
-    units = np.arange(hidden_units)
-    return np.concatenate([units[::2], units[1::2]])
+    return np.concatenate([np.arange(0, hidden_units, 2), np.arange(1, hidden_units, 2)])
 
 
 def layer_parameters(hp):
-    """Yield for each parameter of the blocks its name in Marian, its name here, and an axis.
+    """Yield for each parameter of the blocks its name in Marian, its name of 2017, and an axis.
 
-    The name here is that of `variables_by_2017_name`. The axis here has units in another order than
-    in Marian; None if no axis has.
+    This axis has the units in another order than in Marian; None if no axis has.
     """
-    encoder = {"self_attn": "multihead_attention"}
-    decoder = {"self_attn": "self_attention", "encoder_attn": "vanilla_attention"}
+    encoder = dict(self_attn="multihead_attention")
+    decoder = dict(self_attn="self_attention", encoder_attn="vanilla_attention")
     for side, attentions, normalized in (
         ("encoder", encoder, "multihead_attention_1"),
         ("decoder", decoder, "multihead_attention"),
     ):
-        layers = {"final_layer_norm": normalized}
-        layers |= {"fc1": "multihead_attention/conv1d", "fc2": "multihead_attention/conv1d_1"}
+        layers = dict(fc1="multihead_attention/conv1d", fc2="multihead_attention/conv1d_1")
+        layers |= dict(final_layer_norm=normalized)
         for name, scope in attentions.items():
             layers[f"{name}_layer_norm"] = scope
             for part, dense in zip("q k v out".split(), ("", "_1", "_2", "_3"), strict=True):
@@ -97,9 +98,9 @@ def layer_parameters(hp):
 class Tokens(NamedTuple):
     """The tokens of a vocabulary in the order of their ids here."""
 
-    names: list  # of str
-    rows: list  # of int: which row of Marian's matrix each token has
-    added_bias: list  # of float: 0, or added to Marian's bias of a token that Marian cannot write
+    names: list
+    rows: list  # which row of Marian's matrix each token has
+    added_bias: list  # to Marian's bias: negative for a token that Marian cannot write
 
 
 class Pretrained(NamedTuple):
@@ -108,7 +109,7 @@ class Pretrained(NamedTuple):
     folder: Path
     hp: Hyperparams
     vocabs: tuple  # (Vocab, Vocab)
-    sides: tuple  # (Tokens, Tokens), of source and target; the same object if they are joint
+    sides: tuple  # (Tokens, Tokens), of source and target
 
     def restore(self, model):
         """Set the parameters of a built model."""
@@ -122,11 +123,7 @@ class Pretrained(NamedTuple):
 
 
 def read_pretrained(folder, flags) -> Pretrained:
-    """Read the settings and vocabularies.
-
-    Args:
-      flags: dict, those of the command line.
-    """
+    """Read the settings and vocabularies; `flags` are those of the command line, a dict."""
     folder = Path(folder)
     if not (folder / PARAMETERS).exists():
         raise InputError(
@@ -150,29 +147,16 @@ def read_json(path) -> dict:
 
 
 def model_fields(path, config) -> dict:
-    """The hyperparameters that config.json describes.
-
-    Raises:
-      InputError: the model is of a kind that this project does not have.
-    """
+    """The hyperparameters that config.json describes, if this project has such models."""
     heads, ffn_units = config.get("encoder_attention_heads"), config.get("encoder_ffn_dim")
-    for name, values in dict(
-        model_type=["marian"],
-        activation_function=[*ARCHITECTURES],
-        scale_embedding=[True],
-        decoder_attention_heads=[heads],
-        decoder_ffn_dim=[ffn_units],
-        # Only old files have these.
-        normalize_before=[False, None],
-        normalize_embedding=[False, None],
-        add_final_layer_norm=[False, None],
-        static_position_embeddings=[True, None],
-        tie_word_embeddings=[True, None],
-    ).items():
-        if config.get(name) not in values:
+    wanted = dict(model_type="marian", scale_embedding=True)
+    wanted |= dict(decoder_attention_heads=heads, decoder_ffn_dim=ffn_units)
+    for name, value in (wanted | OLD_FIELDS).items():
+        found = config.get(name, OLD_FIELDS.get(name))
+        if found != value:
             raise InputError(
-                f"{path}: {name} is {config.get(name)!r}. --start_from reads folders of train.py,"
-                f" and Marian models with {' or '.join(map(repr, values))}"
+                f"{path}: {name} is {found!r}. --start_from reads folders of train.py, and Marian"
+                f" models with {value!r}"
             )
     joint = config.get("share_encoder_decoder_embeddings", True)
     return dict(
@@ -193,10 +177,7 @@ def model_fields(path, config) -> dict:
 
 
 def languages(folder, flags) -> dict:
-    """The languages: those of the flags, or those of tokenizer_config.json.
-
-    Models for several languages name a group of them there.
-    """
+    """The languages: those of the flags, or of tokenizer_config.json, which may name a group."""
     path = folder / "tokenizer_config.json"
     langs = read_json(path) if path.exists() else {}
     langs = {name: flags.get(name, langs.get(name)) for name in ("source_lang", "target_lang")}
@@ -210,37 +191,31 @@ def languages(folder, flags) -> dict:
 
 def read_vocabularies(folder, config, hp) -> tuple:
     """The `Tokens` of source and target, and their vocabularies, which no file holds."""
-    files = folder / "source.spm", folder / "target.spm"
-    models = [ModelProto.FromString(file.read_bytes()) for file in files]
-    source = arrange_tokens(folder / "vocab.json", config, models if hp.joint_vocab else models[:1])
+    names = "source.spm", "target.spm"
+    models = [ModelProto.FromString((folder / name).read_bytes()) for name in names]
     if hp.joint_vocab:
-        target = source
-        files = ["bpe.source.model", "bpe.model"]
+        sides = (arrange_tokens(folder / "vocab.json", config, models),) * 2
+        names = "bpe.source.model", "bpe.model"
     else:
-        target = arrange_tokens(folder / "target_vocab.json", config, models[1:])
-        files = [f"bpe.{lang}.model" for lang in (hp.source_lang, hp.target_lang)]
+        files = zip(("vocab.json", "target_vocab.json"), models, strict=True)
+        sides = tuple(arrange_tokens(folder / name, config, [model]) for name, model in files)
+        names = f"bpe.{hp.source_lang}.model", f"bpe.{hp.target_lang}.model"
     with tempfile.TemporaryDirectory() as temporary:
-        paths = [Path(temporary) / file for file in files]
-        paths[0].write_bytes(make_sentencepiece(models[0], source, is_source=True))
-        paths[1].write_bytes(make_sentencepiece(models[1], target, is_source=False))
-        return (source, target), tuple(map(SubwordVocab, paths))
+        paths = [Path(temporary) / name for name in names]
+        for path, model, side in zip(paths, models, sides, strict=True):
+            path.write_bytes(make_sentencepiece(model, side, is_source=path is paths[0]))
+        return sides, tuple(map(SubwordVocab, paths))
 
 
 def arrange_tokens(path, config, models) -> Tokens:
-    """Give each token its id here: the special ones first, then those of a vocabulary file.
+    """Give each token its id here: the special ones first, then those of vocab.json.
 
     The sentencepiece models may have subwords that the file lacks. Marian reads them as `<UNK>`,
     and never writes them. Here each is a token of its own, with the vector of `<UNK>` and a low
     bias, which training can raise.
-
-    Args:
-      path: vocab.json.
-      config: config.json, which names the rows of the tokens pad, eos and start.
-      models: the sentencepiece models.
     """
     ids, start = read_json(path), config["decoder_start_token_id"]
     unknown = ids["<unk>" if "<unk>" in ids else SPECIALS[UNK]]
-    # In the order of `ids`.
     rows = config["pad_token_id"], unknown, start, config["eos_token_id"]
     ordinary = sorted((i, name) for name, i in ids.items() if name not in SPECIAL_NAMES)
     pieces = [piece.piece for model in models for piece in usual_pieces(model)]
@@ -256,10 +231,7 @@ def arrange_tokens(path, config, models) -> Tokens:
 
 
 def usual_pieces(model) -> list:
-    """The subwords of a ModelProto that text is split into.
-
-    Names of languages are not among them: Marian removes them from a source before.
-    """
+    """The subwords that text is split into: no names of languages, which Marian removes before."""
     usual = KINDS.NORMAL, KINDS.USER_DEFINED, KINDS.BYTE
     pieces = [piece for piece in model.pieces if piece.type in usual]
     return [p for p in pieces if not LANGUAGE_TOKEN.fullmatch(p.piece.removeprefix("▁"))]
@@ -268,9 +240,8 @@ def usual_pieces(model) -> list:
 def make_sentencepiece(model, tokens, is_source) -> bytes:
     """Make a sentencepiece model that splits text in the same way, with the ids here.
 
-    A token that the model lacks, as those of the other language, is unused: no text has it.
-    Marian takes a name of the target language from the beginning of a source. Its token has a
-    space before it, as all text does.
+    A token that the model lacks, as those of the other language, is unused: no text has it. The
+    name of a target language, at the beginning of a source, has a space before it, as all text.
     """
     pieces = {piece.piece: piece for piece in usual_pieces(model)}
     made = ModelProto()
@@ -294,11 +265,7 @@ def make_sentencepiece(model, tokens, is_source) -> bytes:
 
 
 def convert_parameters(pretrained, tensors):
-    """Yield the name of each variable, as in `variables_by_2017_name`, and its value.
-
-    Args:
-      tensors: those of Marian by their names.
-    """
+    """Yield the name of each variable, as in `variables_by_2017_name`, and its value."""
     hp, (source, target) = pretrained.hp, pretrained.sides
     tensors = {name: np.asarray(array, np.float32) for name, array in tensors.items()}
     order = np.argsort(unit_order(hp.hidden_units))  # back to the order here
@@ -308,29 +275,24 @@ def convert_parameters(pretrained, tensors):
     bias = tensors["final_logits_bias"][0, target.rows] + np.array(target.added_bias, np.float32)
     yield "dense/bias", bias
 
-    def table(names, tokens):
-        name = next((name for name in names if name in tensors), names[0])
+    def table(tokens, *names):
+        name = min(names, key=lambda name: name not in tensors)  # the first that the file has
         return tensors[name][tokens.rows][:, order]  # (V, C)
 
     if hp.joint_vocab:
-        names = ["model.shared.weight", *SOURCE_TABLE, *TARGET_TABLE]
-        yield "shared_embed/lookup_table", table(names, target)
+        names = SHARED_TABLE, SOURCE_TABLE, *TARGET_TABLE
+        yield "shared_embed/lookup_table", table(target, *names)
     else:
-        yield "encoder/enc_embed/lookup_table", table(SOURCE_TABLE, source)
-        yield "decoder/dec_embed/lookup_table", table(TARGET_TABLE, target)
-        yield "dense/kernel", table(TARGET_TABLE, target).T
+        yield "encoder/enc_embed/lookup_table", table(source, SOURCE_TABLE)
+        yield "decoder/dec_embed/lookup_table", table(target, *TARGET_TABLE)
+        yield "dense/kernel", table(target, *TARGET_TABLE).T
 
 
 # Writing -----------------------------------------------------------------------
 
 
 def write(loaded, path):
-    """Write the model as a folder that transformers loads.
-
-    Args:
-      loaded: LoadedModel.
-      path: an empty folder.
-    """
+    """Write a `LoadedModel` into an empty folder, as transformers loads it."""
     hp, vocabs = loaded.hp, loaded.vocabs
     check_kind(hp, vocabs[0])
     save = import_optional("safetensors.numpy").save_file
@@ -347,8 +309,8 @@ def write(loaded, path):
 def check_kind(hp, vocab):
     """Raise InputError if Marian has no such model, or the source vocabulary has --symbols.
 
-    Marian's tokenizer takes a word like >>de<< out of the text, and puts it first, without the
-    subword of the space before it. Symbols that have the space are those of Marian itself.
+    Marian's tokenizer puts a word like >>de<< first, without the space before it. Symbols that
+    have the space are those of Marian itself.
     """
     kind = hp.model, hp.attention_score, hp.mask_from, hp.design.relu_projections, hp.residual
     kind += hp.positions, hp.normalization, hp.tied_embeddings
@@ -368,9 +330,7 @@ def check_kind(hp, vocab):
 
 def json_files(hp, tokens) -> dict[str, dict]:
     """The contents of the files in JSON. Marian has other defaults, so each key is needed."""
-    special_ids = dict(
-        pad_token_id=PAD, bos_token_id=BOS, eos_token_id=EOS, decoder_start_token_id=BOS
-    )
+    ids = dict(pad_token_id=PAD, bos_token_id=BOS, eos_token_id=EOS, decoder_start_token_id=BOS)
     sizes = {}
     for side, num_blocks in hp.block_counts.items():
         sizes[f"{side}_layers"] = num_blocks
@@ -416,24 +376,21 @@ def json_files(hp, tokens) -> dict[str, dict]:
         clean_up_tokenization_spaces=False,  # else the space before a period would be lost
     )
     return {
-        CONFIG: special_ids | sizes | config,
-        "generation_config.json": special_ids | search,
+        CONFIG: ids | sizes | config,
+        "generation_config.json": ids | search,
         "tokenizer_config.json": tokenizer,
         "vocab.json": {token: i for i, token in enumerate(tokens)},
     }
 
 
 def make_tensors(model) -> dict:
-    """Convert the parameters of a built `Transformer` to those of `MarianMTModel`, by name.
-
-    The shared matrix is stored once: Marian ties the output layer to it.
-    """
+    """The parameters of a built `Transformer` as those of `MarianMTModel`, by name."""
     hp, order = model.hp, unit_order(model.hp.hidden_units)
     variables = {name: v.numpy() for name, v in variables_by_2017_name(model).items()}
     table = model.enc_input.tokens.padded_table().numpy()[:, order]  # (V, C)
     bias = variables.get("dense/bias", np.zeros(len(table), np.float32))
     bias[PAD] = PAD_LOGIT
-    tensors = {"model.shared.weight": table, "final_logits_bias": bias[None]}
+    tensors = {SHARED_TABLE: table, "final_logits_bias": bias[None]}
     for theirs, ours, axis in layer_parameters(hp):
         if ours not in variables:  # a model without W_O
             shape = np.eye if ours.endswith("kernel") else np.zeros

@@ -1,7 +1,6 @@
 """The card of a model: the README.md of an export, with its settings, scores and limits."""
 
 import json
-import textwrap
 from pathlib import Path
 
 from checkpoints.checkpoint import path_of, read_rows
@@ -65,10 +64,8 @@ def make_card(loaded) -> str:
     """The text of the card of a `LoadedModel`."""
     hp, vocab = loaded.hp, loaded.vocabs[0]
     newest = {path.parent: path for path in loaded.paths}  # of each model
-    scores = "This model has not been evaluated with `eval.py`."
-    if len(newest) == 1:
-        rows = read_evaluations(*newest)
-        scores = "\n\n".join(f"{row['test']}:\n\n{code(row['lines'])}" for row in rows) or scores
+    rows = read_evaluations(*newest) if len(newest) == 1 else []
+    scores = [f"{row['test']}:\n\n    " + "\n    ".join(row["lines"]) for row in rows]
     models = loaded.model.models if isinstance(loaded.model, Ensemble) else [loaded.model]
     return CARD.format(
         hp=hp,
@@ -78,14 +75,9 @@ def make_card(loaded) -> str:
         unit=vocab.token_name,
         checkpoints=describe_checkpoints(loaded.paths),
         training="\n".join(describe_training(path, hp) for path in newest.values()),
-        scores=scores,
+        scores="\n\n".join(scores) or "This model has not been evaluated with `eval.py`.",
         max_input=hp.max_input_tokens - 1,
     )
-
-
-def code(lines) -> str:
-    """A block of code in Markdown."""
-    return textwrap.indent("\n".join(lines), "    ")
 
 
 def describe_training(newest, hp) -> str:
@@ -93,18 +85,16 @@ def describe_training(newest, hp) -> str:
     folder = newest.parent
     if hparams_path(folder).exists():
         hp = load_hparams(dict(logdir=str(folder)))  # with the --precision of the training
-    lines = [f"- Text: {file_names(hp.source_train, hp.target_train)}"]
-    rows = [row for row in read_rows(folder) if path_of(folder, row) == newest]
-    for row in rows:
+    lines, settings = [f"- Text: {file_names(hp.source_train, hp.target_train)}"], []
+    for name, field in FIELDS.items():
+        value, kind = getattr(hp, name), field.metadata
+        is_setting = (kind["fixed"] or kind["group"] == "training") and not kind["path"]
+        if is_setting and value != RECIPES[hp.recipe].get(name, field.default):
+            settings.append(f"{name} {value}")
+    lines.append(f"- Settings: {', '.join(settings)}")
+    for row in [row for row in read_rows(folder) if path_of(folder, row) == newest]:
         epochs, minutes = row.epoch - (not row.epoch_done), row.seconds / 60
         lines.append(f"- {epochs} complete epochs, {row.step:,} steps, {minutes:.0f} minutes")
         if row.score is not None:
             lines.append(f"- Development set: {METRICS[row.metric]} {row.score:.1f}, greedy search")
-    recipe, settings = RECIPES[hp.recipe] | dict(recipe=hp.recipe), [f"--recipe {hp.recipe}"]
-    for name, field in FIELDS.items():
-        value, kind = getattr(hp, name), field.metadata
-        is_setting = (kind["fixed"] or kind["group"] == "training") and not kind["path"]
-        if is_setting and value != recipe.get(name, field.default):
-            no = "no-" if value is False else ""
-            settings.append(f"--{no}{name}" + ("" if type(value) is bool else f" {value}"))
-    return "\n".join([*lines, "- Settings:", "", code([" ".join(settings)])])
+    return "\n".join(lines)

@@ -3,15 +3,11 @@
     encoder.onnx     source ids (1, T) -> the memory, and the first state of the decoder
     step.onnx        one step of a search: the most likely next tokens, and the next state
     model.json       how to tokenize, and how to search
-    index.html       a page that translates; it needs translator.js
-    translate.py     the same in Python, with onnxruntime
     *.model          the sentencepiece models, if there are any
 
-There are two graphs, since the encoder runs once, and the step once per token. The search is a loop
-in the program that loads them (web/translator.js, web/translate.py).
+The files of web/ have the loop of the search: a page with its program, and one in Python.
 """
 
-import contextlib
 import json
 import logging
 import re
@@ -37,40 +33,30 @@ UNKNOWN_PENALTY = 10.0  # of sentencepiece, for a character without a subword of
 
 
 def write(loaded, path, quantization):
-    """Write the folder.
-
-    Args:
-      loaded: LoadedModel.
-      path: an empty folder.
-      quantization: "float32" or "int8", of the matrices.
-    """
+    """Write a `LoadedModel` into an empty folder, with matrices in "float32" or "int8"."""
     hp, (source, target) = loaded.hp, loaded.vocabs
     if hp.temperature or hp.no_repeat_ngram:
         raise InputError("the ONNX search has no temperature and no no_repeat_ngram. Set both to 0")
-    with quiet():
+    logging.disable(logging.WARNING)  # the logs of the libraries concern their developers
+    with warnings.catch_warnings(action="ignore"):
         functions = make_functions(loaded.model, suppressed_ids(hp, hp.beam))
         for name, function in functions.items():
             save_onnx(function, path / f"{name}.onnx", quantization)
+    logging.disable(logging.NOTSET)
     if hp.tokenizer == "bpe":
         for vocab in loaded.vocabs:
             (path / vocab.path.name).write_bytes(vocab.content)
     extra = hp.max_output_tokens(0)
-    search = dict(
-        start=BOS,
-        end=EOS,
-        beam=hp.beam,
-        alpha=hp.alpha,
-        max_input_tokens=hp.max_input_tokens,
-        pad_to=hp.pad_to or 0,
-        # A translation of n source tokens has at most n * factor // 10 + extra tokens.
-        max_output=dict(factor=hp.max_output_tokens(10) - extra, extra=extra),
-    )
+    search = dict(start=BOS, end=EOS, beam=hp.beam, alpha=hp.alpha)
+    search |= dict(max_input_tokens=hp.max_input_tokens, pad_to=hp.pad_to or 0)
+    # A translation of n source tokens has at most n * factor // 10 + extra tokens.
+    search["max_output"] = dict(factor=hp.max_output_tokens(10) - extra, extra=extra)
     settings = dict(
         languages=[hp.source_lang, hp.target_lang],
         description=describe_decoding(loaded),
         search=search,
         normalize=normalization_patterns(),
-        source=describe_tokenizer(source) | encoding_rules(source),
+        source=describe_tokenizer(source, encodes=True),
         target=describe_tokenizer(target),
     )
     (path / "model.json").write_text(json.dumps(settings, ensure_ascii=False) + "\n", "utf-8")
@@ -82,13 +68,9 @@ def write(loaded, path, quantization):
 
 
 def make_functions(model, suppress_ids) -> dict:
-    """Make the two functions of a StepModel that become ONNX graphs.
+    """Make the two functions of a StepModel that become ONNX graphs, by name.
 
-    Args:
-      suppress_ids: ids that a search never chooses.
-
-    Returns:
-      {"encoder": tf.function, "step": tf.function}
+    A search never chooses `suppress_ids`.
     """
 
     def encode(x):
@@ -96,17 +78,13 @@ def make_functions(model, suppress_ids) -> dict:
         return name_tensors("memory", memory) | name_tensors("state", model.initial_cache(memory))
 
     def step(ids, parents, count, *tensors):
-        """Continue R hypotheses.
+        """Compute the most likely next tokens of R hypotheses, and the next state.
 
         Args:
           ids: their newest tokens, (R,) int32.
           parents: (R,) int32, which hypothesis of the step before each of them extends.
           count: (1,) int32, how many next tokens to return.
           tensors: the memory, and the state after the step before.
-
-        Returns:
-          dict: scores (R, count) float32 and tokens (R, count) int32, log-probabilities and ids of
-          the most likely next tokens; and the next state.
         """
         memory, state = tensors[: len(memory_specs)], tensors[len(memory_specs) :]
         state = [tf.gather(tensor, parents) for tensor in state]
@@ -139,13 +117,9 @@ def name_tensors(prefix, nest) -> dict:
 
 def varying_specs(prefix, *nests) -> list[tf.TensorSpec]:
     """A TensorSpec, with its name, for each tensor of two nests. An axis that differs varies."""
-    named = [name_tensors(prefix, nest) for nest in nests]
-    specs = []
-    for name, tensor in named[0].items():
-        sizes = zip(tensor.shape, named[1][name].shape, strict=True)
-        shape = [size if size == other else None for size, other in sizes]
-        specs.append(tf.TensorSpec(shape, tensor.dtype, name))
-    return specs
+    one, two = (name_tensors(prefix, nest) for nest in nests)
+    shapes = {n: t.shape.most_specific_compatible_shape(two[n].shape) for n, t in one.items()}
+    return [tf.TensorSpec(shape, one[name].dtype, name) for name, shape in shapes.items()]
 
 
 def save_onnx(function, path, quantization):
@@ -158,76 +132,51 @@ def save_onnx(function, path, quantization):
         dynamic.quantize_dynamic(path, path, per_channel=True)
 
 
-@contextlib.contextmanager
-def quiet():
-    """Context manager: the libraries print no logs, which concern only their developers."""
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        logging.disable(logging.NOTSET)
-
-
 # Settings ----------------------------------------------------------------------
 
 
-def describe_tokenizer(vocab) -> dict:
-    """Describe a tokenizer, for a program that has neither sentencepiece nor `text.normalize`."""
+def describe_tokenizer(vocab, encodes=False) -> dict:
+    """Describe a tokenizer, and how it `encodes`, for a program without sentencepiece."""
     settings = dict(tokens=vocab.tokens(), specials=len(SPECIALS), unknown=UNK)
     if isinstance(vocab, WordVocab):
         return settings | dict(kind="words")
     proto = ModelProto.FromString(vocab.content)
+    trainer, kinds = proto.trainer_spec, proto.SentencePiece
+
+    def ids(kind):
+        return [i for i, piece in enumerate(proto.pieces) if piece.type == kind]
+
+    settings |= dict(kind="subwords", file=vocab.path.name, unknown_text=trainer.unk_surface)
+    settings |= dict(bytes=ids(kinds.BYTE), unused=ids(kinds.UNUSED))
+    if not encodes:
+        return settings
+    scores = [piece.score for piece in proto.pieces]
+    usual = [scores[i] for i in ids(kinds.NORMAL)]
     return settings | dict(
-        kind="subwords",
-        file=vocab.path.name,
-        bytes=ids_of_type(proto, proto.SentencePiece.BYTE),
-        unused=ids_of_type(proto, proto.SentencePiece.UNUSED),
-        unknown_text=proto.trainer_spec.unk_surface,
-    )
-
-
-def ids_of_type(proto, kind) -> list[int]:
-    """The ids of the pieces of a sentencepiece model that are of a type."""
-    return [i for i, piece in enumerate(proto.pieces) if piece.type == kind]
-
-
-def encoding_rules(vocab) -> dict:
-    """Describe the rules of a sentencepiece model for encoding, which decoding does not need."""
-    if isinstance(vocab, WordVocab):
-        return {}
-    proto = ModelProto.FromString(vocab.content)
-    usual_scores = [piece.score for piece in proto.pieces if piece.type == piece.NORMAL]
-    is_bpe = proto.trainer_spec.model_type == proto.trainer_spec.BPE
-    return dict(
-        algorithm="bpe" if is_bpe else "unigram",
-        scores=[piece.score for piece in proto.pieces],
-        unknown_score=min(usual_scores, default=0.0) - UNKNOWN_PENALTY,
-        symbols=ids_of_type(proto, proto.SentencePiece.USER_DEFINED),
-        replaced=replaced_characters(vocab),
+        algorithm="bpe" if trainer.model_type == trainer.BPE else "unigram",
+        scores=scores,
+        unknown_score=min(usual, default=0.0) - UNKNOWN_PENALTY,
+        symbols=ids(kinds.USER_DEFINED),
+        replaced=replaced_characters(vocab.processor),
         # Whether what is replaced is composed with the marks after it, as in NFKC.
         composes=vocab.processor.normalize("ª\u0300") == "▁à",
     )
 
 
-def replaced_characters(vocab) -> dict:
+def replaced_characters(processor) -> dict:
     """Return the replacements of single characters in a sentencepiece model."""
     others = {*range(0xD800, 0xE000), ord("▁")}  # halves of characters; ▁ is a space in results
     chars = [chr(i) for i in range(1, sys.maxunicode + 1) if i not in others]
-    normalized = vocab.processor.normalize([f"-{char}-" for char in chars])
+    normalized = processor.normalize([f"-{char}-" for char in chars])
     pairs = zip(chars, (text[2:-1].replace("▁", " ") for text in normalized), strict=True)
     replaced = {char: text for char, text in pairs if char != text}
     # Only repeated spaces become one.
-    return replaced | ({"▁": " "} if vocab.processor.normalize("-▁▁-") == "▁-▁-" else {})
+    return replaced | ({"▁": " "} if processor.normalize("-▁▁-") == "▁-▁-" else {})
 
 
 def normalization_patterns() -> dict:
     """Return the patterns of `text.normalize` as JavaScript writes them, with its flag u."""
-    patterns = dict(
-        invisible=f"[{INVISIBLE}]+",
-        joiners=f"[{JOINERS}]+",
-        unjoined=rf"(?:^|[{UNJOINED}])[\p{{M}}{JOINERS}]+",
-        loose=LOOSE_NON_JOINER,
-    )
+    patterns = dict(invisible=f"[{INVISIBLE}]+", joiners=f"[{JOINERS}]+", loose=LOOSE_NON_JOINER)
+    patterns["unjoined"] = rf"(?:^|[{UNJOINED}])[\p{{M}}{JOINERS}]+"
     script = re.compile(r"\\p\{(\w{3,})\}")  # shorter names are categories, as \p{Zs}
     return {name: script.sub(r"\\p{Script=\1}", text) for name, text in patterns.items()}

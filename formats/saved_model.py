@@ -1,18 +1,16 @@
 """Write a TensorFlow SavedModel that takes sentences and returns translations.
 
-It tokenizes and detokenizes with TensorFlow ops, so that it needs no Python code of this project.
+It tokenizes with TensorFlow ops, so that it needs no Python code of this project.
 """
 
 import re
 import sys
-from functools import partial
 
 import tensorflow as tf
 
 from support.optional import import_optional
 from text.ids import EOS, UNK
 from text.lines import INVISIBLE, JOINERS, LOOSE_NON_JOINER, UNJOINED, clean
-from text.vocab import SubwordVocab, WordVocab
 from translation.inference import make_search, truncate_at_eos_tf
 
 # RE2 writes \u200b as \x{200b}.
@@ -25,14 +23,9 @@ INVISIBLE_RE2, JOINERS_RE2, LOOSE_RE2 = (
 class TextOps(tf.Module):
     """A tokenizer of TensorFlow ops.
 
-    A subclass defines `encode`, which converts sentences (N,) to ids (N, T), a RaggedTensor, with
-    `</S>` at the end of each, and `decode`, which converts ids without `</S>` to sentences.
+    A subclass has `encode`, from sentences (N,) to ids (N, T), a RaggedTensor with `</S>` at its
+    ends, and `decode`, from ids without `</S>` to sentences.
     """
-
-    def __init__(self):
-        super().__init__()
-        normalize = import_optional("tensorflow_text").normalize_utf8
-        self.compose = partial(normalize, normalization_form="NFC")
 
     def normalize(self, lines):
         """Normalize sentences (N,) as `text.normalize` does."""
@@ -40,7 +33,7 @@ class TextOps(tf.Module):
         joined = f"((?:^|[{UNJOINED}])\\pM*)[{JOINERS_RE2}]+"  # joiners that change nothing
         lines = tf.strings.regex_replace(lines, joined, r"\1")
         lines = tf.strings.regex_replace(lines, LOOSE_RE2, r"\1")
-        return self.compose(lines)  # (N,)
+        return import_optional("tensorflow_text").normalize_utf8(lines, "NFC")  # (N,)
 
 
 class SubwordOps(TextOps):
@@ -93,17 +86,13 @@ class WordOps(TextOps):
 def char_class(chars) -> str:
     """Return an RE2 character class, without brackets, that matches exactly these characters.
 
-    The classes of RE2, which TensorFlow uses, are smaller than those of Python: `\\s` matches
-    fewer spaces, and Latin fewer letters.
+    RE2's own classes are smaller than those of Python: `\\s` has fewer spaces, Latin fewer letters.
     """
     points = set(map(ord, chars))
     firsts = sorted(point for point in points if point - 1 not in points)
     lasts = sorted(point for point in points if point + 1 not in points)
     ranges = zip(firsts, lasts, strict=True)
     return "".join(rf"\x{{{first:x}}}-\x{{{last:x}}}" for first, last in ranges)
-
-
-TOKENIZER_OPS = {WordVocab: WordOps, SubwordVocab: SubwordOps}
 
 
 class TextModel(tf.Module):
@@ -114,18 +103,13 @@ class TextModel(tf.Module):
         self.hp = hp = loaded.hp
         # The SavedModel contains only variables that an attribute of this module refers to.
         self.parameters = [variable.value for variable in loaded.model.variables]
-        self.ops = TOKENIZER_OPS[type(loaded.vocabs[0])](*loaded.vocabs)
+        kind = WordOps if loaded.hp.tokenizer == "words" else SubwordOps
+        self.ops = kind(*loaded.vocabs)
         self.search = make_search(loaded.model, hp, hp.beam, scored=True)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")], autograph=False)
     def translate(self, text):
-        """Translate sentences (N,).
-
-        A sentence without tokens has the translation "" and the score 0.
-
-        Returns:
-          dict: translation (N,) string, and score (N,) float32.
-        """
+        """Translate sentences (N,); one without tokens has the translation "" and the score 0."""
         ids = self.ops.encode(text)  # (N, T)
         nonempty = tf.where(ids.row_lengths() > 1)[:, 0]  # (M,) rows, M <= N
         eos = tf.fill([tf.size(text), 1], EOS)

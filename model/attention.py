@@ -1,9 +1,8 @@
 """Attention: how well a key fits a query, and the weights that follow from it.
 
 `scaled_dot` is the function of the paper. An attention function is a pure function of queries and
-keys, and of parameters if it has any. variants/attention.py has the others, and
-`ATTENTION_SCORES` in hparams.py lists all of them by the names of the flag `--attention_score`.
-docs/variants.md compares them.
+keys, and of parameters if it has any. `ATTENTION_SCORES` in hparams.py lists all of them by the
+names of the flag `--attention_score`, and docs/variants.md compares them.
 
     N  sentences    h  heads    T_q, T_k  query and key positions    d  units per head
 """
@@ -13,6 +12,7 @@ import tensorflow as tf
 from keras import ops
 
 MASK_VALUE = -(2.0**32) + 1  # replaces the scores of hidden keys; from the 2017 code
+NORM_EPSILON = 1e-7  # the smallest norm that cosines divide by
 
 
 def dot(Q, K):
@@ -85,10 +85,7 @@ def prepare_keys(K, parameters):
 def attention_scores(choice, Q, keys, parameters):
     """Compute the scores: (N, h, T_q, d), (N, h, T_k, d) -> (N, h, T_q, T_k).
 
-    Args:
-      choice: row of `ATTENTION_SCORES`.
-      keys: what `prepare_keys` returned.
-      parameters: what `add_parameters` returned.
+    `choice` is a row of `ATTENTION_SCORES`; `prepare_keys` and `add_parameters` made the others.
     """
     given = {name: ops.cast(v, Q.dtype) for name, v in parameters.items() if name != "key_kernel"}
     return choice.load()(Q, keys, **given)
@@ -99,3 +96,48 @@ def map_heads(inputs, kernel):
     # tf: a matmul that broadcasts over N gives wrong numbers in bfloat16 if h = 1, and its gradient
     # has crashed in float32 (TensorFlow 2.21, oneDNN with AVX-512).
     return tf.einsum("nhtd,hde->nhte", inputs, kernel)
+
+
+# Other functions than that of the paper --------------------------------------------
+
+
+def additive(Q, keys, query_kernel, omega):
+    """omega^T tanh(W [q; k]) (Bahdanau et al. 2015, appendix A.1.2).
+
+    W [q; k] is the sum of two products: the left half of W, (h, d, d), times q, computed here, and
+    the right half times k, computed by `prepare_keys`. Texts leave the size of the tanh open; here
+    it is d. Each head has another W and omega (h, d). The tanh has shape (N, h, T_q, T_k, d). It is
+    computed query by query, at most ten at a time, and again for the gradient: no memory holds it
+    for all queries of a long sentence.
+    """
+    queries = map_heads(Q, query_kernel)  # (N, h, T_q, d)
+
+    @tf.recompute_grad
+    def scores_of(query, keys, omega):
+        units = tf.tanh(query[:, :, None] + keys)  # (N, h, T_k, d)
+        return tf.reduce_sum(units * omega[:, None], axis=-1)  # (N, h, T_k)
+
+    if Q.shape[2] == 1:  # a recurrent decoder in training
+        return scores_of(queries[:, :, 0], keys, omega)[:, :, None]
+    # tf: keras.ops.map has no recomputation.
+    rows = tf.map_fn(
+        lambda query: scores_of(query, keys, omega),
+        tf.transpose(queries, [2, 0, 1, 3]),  # (T_q, N, h, d)
+        fn_output_signature=tf.TensorSpec([None, Q.shape[1], None], Q.dtype),
+    )  # (T_q, N, h, T_k)
+    return tf.transpose(rows, [1, 2, 0, 3])  # (N, h, T_q, T_k)
+
+
+def bilinear(Q, K, kernel):
+    """q^T W k (Luong et al. 2015, "general"); `kernel` is W, (h, d, d)."""
+    return dot(map_heads(Q, kernel), K)
+
+
+def cosine(Q, K):
+    """q^T k / (|q| |k|), between -1 and 1. The angle of a zero vector is taken as 90 degrees.
+
+    Some texts print cosine[Q^T K] V, without a softmax. `--attention_score cosine` is that reading:
+    weights may be negative, and do not sum to 1. `cosine_softmax` has the softmax of the others.
+    """
+    Q, K = (ops.normalize(vectors, axis=-1, epsilon=NORM_EPSILON) for vectors in (Q, K))
+    return dot(Q, K)

@@ -42,9 +42,6 @@ class Positions(keras.layers.Layer):
         self.head_units = hidden_units // num_heads
         self.causality = causality
 
-    def build(self, _=None):
-        """Create the parameters: none."""
-
     def initial_state(self, N):
         """Return what `embed` needs to know of the tokens so far, before the first one."""
         return ()
@@ -90,12 +87,10 @@ class LearnedPositions(Positions):
             self.maxlen, self.num_units, zero_pad=False, scale=False, dtype=dtype
         )
 
-    def build(self, _=None):
-        """Create the table."""
+    def build(self, _):
         self.table.build(None)
 
     def embed(self, tokens, start, state):
-        """Return x + t."""
         return tokens + self.vectors(token_positions(tokens, start)), state
 
     def vectors(self, positions):
@@ -115,7 +110,6 @@ class SinusoidalPositions(Positions):
         )
 
     def embed(self, tokens, start, state):
-        """Return x + t."""
         positions = token_positions(tokens, start)  # (T,)
         return tokens + self.encoding(positions[None]), state
 

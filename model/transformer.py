@@ -23,19 +23,12 @@ from modules import (
 )
 from text.ids import PAD
 
-# The values of the hyperparameter `precision`, as Keras names them.
-DTYPE_POLICIES = dict(float32="float32", bfloat16="mixed_bfloat16")
-
 
 class InputEmbedding(keras.layers.Layer):
     """Tokens and their positions as vectors (figure 1, bottom): (N, T) int32 -> (N, T, C).
 
-    `<PAD>` gives a zero vector: no position is added to it.
-
-    Args:
-      tokens: the `Embedding` of the tokens.
-      positions: a `positions.Positions`, which encodes the order of the tokens.
-      dropout_rate: share of units dropped in training.
+    `<PAD>` gives a zero vector: no position is added to it. `tokens` is an `Embedding`, and
+    `positions` a `positions.Positions`.
     """
 
     def __init__(self, tokens, positions, dropout_rate, **kwargs):
@@ -45,7 +38,6 @@ class InputEmbedding(keras.layers.Layer):
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy)
 
     def build(self, ids_shape):
-        """Create the parameters of both layers."""
         for layer in (self.tokens, self.positions):
             if not layer.built:  # with tied embeddings, both sides have the same layer
                 layer.build(ids_shape)
@@ -66,9 +58,7 @@ class InputEmbedding(keras.layers.Layer):
 class EncoderBlock(keras.layers.Layer):
     """Figure 1, left: (N, T, C) -> (N, T, C).
 
-    Args:
-      attention: dict, arguments of `MultiheadAttention`.
-      feedforward: dict, arguments of `Feedforward`.
+    `attention` and `feedforward` are dicts, arguments of `MultiheadAttention` and `Feedforward`.
     """
 
     def __init__(self, attention, feedforward, **kwargs):
@@ -78,17 +68,11 @@ class EncoderBlock(keras.layers.Layer):
         self.feedforward = Feedforward(**feedforward, dtype=dtype)
 
     def build(self, enc_shape):
-        """Create the parameters of all sublayers."""
         self.self_attention.build(enc_shape, enc_shape)
         self.feedforward.build(enc_shape)
 
     def call(self, enc, masks=None, positions=None, training=None):
-        """Encode (N, T, C).
-
-        Args:
-          masks: (N, T) bool or None, as in `project_keys_values`.
-          positions: as in `MultiheadAttention.attend`.
-        """
+        """Encode (N, T, C); `masks` as in `project_keys_values`, `positions` as in `attend`."""
         enc = self.self_attention(enc, key_masks=masks, positions=positions, training=training)
         return self.feedforward(enc, training=training)
 
@@ -96,10 +80,8 @@ class EncoderBlock(keras.layers.Layer):
 class DecoderBlock(keras.layers.Layer):
     """Figure 1, right: (N, T_q, C), (N, T_k, C) -> (N, T_q, C).
 
-    Args:
-      attention, feedforward: as in `EncoderBlock`.
-      causality: whether, in training, query i may attend to the tokens 0 to i only. Outside of
-        training it always is so, as in decoding.
+    `attention` and `feedforward` as in `EncoderBlock`. With `causality`, query i may attend to the
+    tokens 0 to i only; outside of training it always is so, as in decoding.
     """
 
     def __init__(self, attention, feedforward, causality=True, **kwargs):
@@ -111,22 +93,14 @@ class DecoderBlock(keras.layers.Layer):
         self.feedforward = Feedforward(**feedforward, dtype=dtype)
 
     def build(self, dec_shape, memory_shape):
-        """Create the parameters of all sublayers."""
         self.self_attention.build(dec_shape, dec_shape)
         self.vanilla_attention.build(dec_shape, memory_shape)
         self.feedforward.build(dec_shape)
 
     def call(self, dec, memory, masks=None, memory_masks=None, positions=None, training=None):
-        """Decode all tokens at once.
+        """Decode all tokens at once; `memory` is the encoder's output.
 
-        Args:
-          dec: (N, T_q, C).
-          memory: the encoder's output, (N, T_k, C).
-          masks, memory_masks: (N, T_q) and (N, T_k) bool, as in `project_keys_values`.
-          positions: as in `MultiheadAttention.attend`, of the self-attention.
-
-        Returns:
-          (N, T_q, C).
+        Both masks are as in `project_keys_values`, and `positions` as in `attend`.
         """
         causality = self.causality or not training
         dec = self.self_attention(
@@ -139,17 +113,13 @@ class DecoderBlock(keras.layers.Layer):
         """Decode the newest token of each row, which attends to itself and to earlier tokens.
 
         Consecutive rows may be hypotheses of one sentence. They attend to a single copy of its
-        memory, as `beam` queries.
+        memory, as `beam` queries. The results are (N * beam, 1, C), and the cache with this token.
 
         Args:
           dec: (N * beam, 1, C).
           cache: `KeysValues` of the earlier tokens, (N * beam, h, T, C/h).
           memory: `KeysValues` of the encoder's output, (N, h, T_k, C/h).
           masks: (N * beam, 1) bool, as in `project_keys_values`.
-          positions: as in `call`.
-
-        Returns:
-          ((N * beam, 1, C), KeysValues): the output, and the cache with the newest token.
         """
         inputs = self.self_attention.add_norm.prepare(dec)
         cache = cache.append(self.self_attention.project_keys_values(inputs, masks))
@@ -204,10 +174,8 @@ class Transformer(TranslationModel):
         """Return the `Embedding` of the source tokens and that of the target tokens."""
         C, dtype = self.hp.hidden_units, self.dtype_policy.name
         if not self.hp.tied_embeddings:
-            return (
-                Embedding(self.source_vocab, C, dtype=dtype),
-                Embedding(self.target_vocab, C, dtype=dtype),
-            )
+            sizes = self.source_vocab, self.target_vocab
+            return [Embedding(size, C, dtype=dtype) for size in sizes]
         # The matrix also computes the logits. With this deviation they start near 1.
         logits = dict(pad_logit=self.hp.design.pad_logit, init_stddev=C**-0.5)
         shared = Embedding(self.target_vocab, C, **logits, dtype=dtype)
@@ -217,13 +185,8 @@ class Transformer(TranslationModel):
         """Return the `Positions` of the input, and a list: that of each self-attention or None."""
         choice = POSITIONS[self.hp.positions]
         kind = choice.load()
-        args = dict(
-            maxlen=self.hp.maxlen,
-            hidden_units=self.hp.hidden_units,
-            num_heads=self.hp.num_heads,
-            causality=causality,
-            dtype=self.dtype_policy,
-        )
+        args = {name: getattr(self.hp, name) for name in ("maxlen", "hidden_units", "num_heads")}
+        args |= dict(causality=causality, dtype=self.dtype_policy)
         if not choice.relative:
             return kind(**args), [None] * num_blocks
         layers = [kind(**args) for _ in range(1 if kind.shared else num_blocks)]
@@ -256,7 +219,6 @@ class Transformer(TranslationModel):
         return attention, feedforward
 
     def build(self, *_):
-        """Create all parameters. Their shapes depend on the constructor's arguments only."""
         if self.built:
             return
         ids, units = (None, None), (None, None, self.hp.hidden_units)
@@ -268,7 +230,7 @@ class Transformer(TranslationModel):
             block.build(units, units)
         for layer in self.enc_positions + self.dec_positions:
             if layer is not None and not layer.built:
-                layer.build()
+                layer.build(None)
         for layer in filter(None, (self.enc_norm, self.dec_norm)):
             layer.build(units)
         self.output_bias = None
@@ -282,14 +244,9 @@ class Transformer(TranslationModel):
         """Compute the logits of `y`, given `x` and the targets before each position.
 
         Args:
-          x: source ids, (N, T).
-          y: target ids, (N, T).
-          training: whether dropout is on.
+          x, y: source ids and target ids, (N, T).
           istarget: (N, T) bool, or None. With it, only the logits of the M true positions are
             computed.
-
-        Returns:
-          (N, T, vocab), or (M, vocab) with `istarget`.
         """
         memory = self.encode(x, training)
         dec = self.decode(shift_right(y), memory, self.padding_masks(x), training)  # (N, T, C)
@@ -316,15 +273,12 @@ class Transformer(TranslationModel):
         return self.enc_norm(enc) if self.enc_norm else enc
 
     def decode(self, decoder_inputs, memory, memory_masks=None, training=None):
-        """Decode all tokens at once, as in training.
+        """Decode all tokens at once, as in training: (N, T) -> (N, T, C), for `to_logits`.
 
         Args:
-          decoder_inputs: target ids that start with `<S>`, (N, T).
+          decoder_inputs: target ids that start with `<S>`.
           memory: what `encode` returned, (N, T_k, C).
           memory_masks: `padding_masks` of the source ids, (N, T_k).
-
-        Returns:
-          (N, T, C), from which `to_logits` computes the logits of the next tokens.
         """
         dec = self.dec_input(decoder_inputs, training=training)  # (N, T, C)
         masks = self.padding_masks(decoder_inputs)
@@ -343,10 +297,9 @@ class Transformer(TranslationModel):
         return logits + ops.cast(self.output_bias, logits.dtype)
 
     def encode_memory(self, x):
-        """Encode source ids (N, T) and project the memory once for all steps of a search.
+        """Encode source ids (N, T), and project the memory once for all steps of a search.
 
-        Returns:
-          list of KeysValues, one per decoder block, (N, h, T_k, C/h).
+        It is a list of `KeysValues`, one per decoder block, (N, h, T_k, C/h).
         """
         memory, masks = self.encode(x), self.padding_masks(x)
         return [
@@ -376,5 +329,5 @@ class Transformer(TranslationModel):
 
 def make_model(hp, source_vocab, target_vocab):
     """Create the model that the hyperparameters describe, for two vocabulary sizes."""
-    kind = MODELS[hp.model].load()
-    return kind(hp, source_vocab, target_vocab, dtype=DTYPE_POLICIES[hp.precision])
+    dtype = "mixed_bfloat16" if hp.precision == "bfloat16" else "float32"
+    return MODELS[hp.model].load()(hp, source_vocab, target_vocab, dtype=dtype)

@@ -25,52 +25,50 @@ class Interface:
     Args:
       translator: Translator.
       inside: InsideView.
-      languages: codes of source and target, for clients of LibreTranslate.
       host: the address of the server.
-
-    Attributes:
-      app: web.Application.
     """
 
-    def __init__(self, translator, inside, languages, host):
+    def __init__(self, translator, inside, host):
         self.split, self.inside, self.host = translator.split, inside, host
         self.translate_batch = Batcher(translator.translate)
-        self.look_lock = asyncio.Lock()
-        self.source, self.target = languages
+        hp = translator.loaded.hp
+        self.source, self.target = hp.source_lang, hp.target_lang
         self.detected = dict(language=self.source, confidence=0)  # nothing is detected
         self.facts = {
             "/languages": [dict(code=self.source, name=self.source, targets=[self.target])],
             "/detect": [self.detected],
             "/health": dict(status="ok"),
         }
-        self.app = web.Application(middlewares=[self.answer], client_max_size=MAX_REQUEST_BYTES)
-        self.app.add_routes(
-            [
-                web.get("/", self.page),
-                web.post("/translate", self.translate),
-                web.post("/look/{part:attention|steps|beam}", self.look),
-                web.get("/languages", self.fact),
-                web.post("/detect", self.fact),
-                web.get("/health", self.fact),
-            ]
-        )
+
+    def app(self) -> web.Application:
+        """Make the application."""
+        app = web.Application(middlewares=[self.answer], client_max_size=MAX_REQUEST_BYTES)
+        app.router.add_get("/", self.page)
+        app.router.add_post("/translate", self.translate)
+        app.router.add_post("/look/{part:attention|steps|beam}", self.look)
+        app.router.add_post("/detect", self.fact)
+        app.router.add_get("/{fact:languages|health}", self.fact)
+        return app
 
     @web.middleware
     async def answer(self, request, handler):
-        """Answer a request; errors are JSON."""
+        """Answer a request in JSON, but for the page."""
+        status = 200
         try:
             # A page of another site may have a name that resolves to this machine (DNS rebinding).
             if self.host in LOCAL_NAMES and request.url.host not in LOCAL_NAMES:
                 raise web.HTTPForbidden(text=f"Use one of these hosts: {', '.join(LOCAL_NAMES)}.")
-            return await handler(request)
+            answer = await handler(request)
+            if isinstance(answer, web.Response):
+                return answer
         except InputError as error:
-            status, reason = 400, str(error)
+            status, answer = 400, dict(error=str(error))
         except web.HTTPException as error:
-            status, reason = error.status, error.text
+            status, answer = error.status, dict(error=error.text)
         except Exception:
             logging.exception("%s", request.path)
-            status, reason = 500, "The server failed. Its log has the reason."
-        return web.json_response(dict(error=reason), status=status)
+            status, answer = 500, dict(error="The server failed. Its log has the reason.")
+        return web.json_response(answer, status=status)
 
     async def page(self, _):
         """The page."""
@@ -78,45 +76,49 @@ class Interface:
 
     async def fact(self, request):
         """What a client of LibreTranslate asks for, and does not depend on the request."""
-        return web.json_response(self.facts[request.path])
+        return self.facts[request.path]
 
     async def translate(self, request):
         """Translate a text for the page, or texts for a client of LibreTranslate."""
         fields = await read_fields(request)
         if "text" not in fields:
-            return web.json_response(await self.answer_libretranslate(fields))
-        line, prefix = line_field(fields, "text"), line_field(fields, "prefix", "")
-        paragraph = self.split(fields["text"]) if fields.get("split", True) else None
-        if not paragraph or len(paragraph.sentences) < 2:
-            paragraph = as_one_sentence(line)
-        (found,) = await self.translate_batch([paragraph], [prefix])
+            return await self.answer_libretranslate(fields)
+        text, prefix = text_field(fields, "text"), text_field(fields, "prefix", "")
+        paragraph = self.split(text)
+        if not fields.get("split", True) or len(paragraph.sentences) < 2:
+            paragraph = as_one_sentence(in_one_line(text))
+        (found,) = await self.translate_batch([paragraph._replace(prefix=in_one_line(prefix))])
         if len(paragraph.sentences) > 1:
-            return web.json_response(paragraph_answer(found))
+            return paragraph_answer(found)
         (answer,) = await asyncio.to_thread(self.inside.describe, found.sentences)
-        return web.json_response(answer)
+        return answer
 
     async def look(self, request):
         """What the model computes for a translation: its attention, its steps, or its beam."""
         fields = await read_fields(request)
         look = dict(
-            text=line_field(fields, "text"),
-            prefix=line_field(fields, "prefix", ""),
+            text=in_one_line(text_field(fields, "text")),
+            prefix=in_one_line(text_field(fields, "prefix", "")),
             kind=text_field(fields, "kind", ""),
             **{name: number_field(fields, name) for name in ("translation", "block", "head")},
         )
-        show = getattr(self.inside, request.match_info["part"])
-        async with self.look_lock:
-            return web.json_response(await asyncio.to_thread(show, **look))
+        return await asyncio.to_thread(getattr(self.inside, request.match_info["part"]), **look)
 
     async def answer_libretranslate(self, fields) -> dict:
         """Return the answer to a client of LibreTranslate (https://docs.libretranslate.com)."""
-        is_auto = choice_field(fields, "source", self.source, "auto") == "auto"
-        choice_field(fields, "target", self.target)
-        is_html = choice_field(fields, "format", "text", "html", default="text") == "html"
+        source, target, kind = (
+            str(fields.get(name) or "").lower() for name in ("source", "target", "format")
+        )
+        is_known = source in (self.source.lower(), "auto") and target == self.target.lower()
+        if not is_known or kind not in ("", "text", "html"):
+            raise InputError(
+                f"source must be {self.source} or auto, target {self.target}, and format text or"
+                f" html. {USAGE}"
+            )
         is_list, count = isinstance(fields.get("q"), list), 1 + number_field(fields, "alternatives")
         given = fields["q"] if is_list else [fields.get("q")]
         texts = [text_field(dict(q=text), "q") for text in given]
-        if is_html:
+        if kind == "html":
             translations = [await self.translate_html(text, count) for text in texts]
         else:
             found = await self.translate_batch([*map(self.split, texts)])
@@ -124,7 +126,7 @@ class Interface:
         answer = dict(translatedText=[best for best, *_ in translations])
         if count > 1:
             answer["alternatives"] = [others for _, *others in translations]
-        if is_auto:
+        if source == "auto":
             answer["detectedLanguage"] = [self.detected] * len(texts)
         return answer if is_list else {name: value for name, (value,) in answer.items()}
 
@@ -133,62 +135,52 @@ class Interface:
         document = HtmlText(text, self.split)
         found = await self.translate_batch([*map(as_one_sentence, document.sentences)])
         translations = [own.sentences[0] for own in found]
-        answers = await asyncio.to_thread(self.inside.describe, translations, count)
+        answers = await asyncio.to_thread(self.inside.describe, translations)
         found = max([1, *(len(answer["translations"]) for answer in answers)])
         return [document.join(answers, i) for i in range(min(count, found))]
 
 
 def paragraph_answer(found) -> dict:
-    """Return the answer to a text of several sentences: its translation, and that of each one.
-
-    Args:
-      found: TranslatedText.
-    """
-    paragraph, sentences = found
-    texts, truncated = [own.text for own in sentences], [own.at_limit for own in sentences]
-    befores = [paragraph.gaps[0], *paragraph.joints(texts)][:-1]
-    rows = zip(befores, paragraph.inputs, texts, truncated, strict=True)
+    """Return the answer to a `TranslatedText` of several sentences, with that of each one."""
+    paragraph, best = found.paragraph, [own.hypotheses[0] for own in found.sentences]
+    befores = [paragraph.gaps[0], *paragraph.joints([own.text for own in best])]
+    rows = zip(befores, paragraph.inputs, best, strict=False)
+    sentences = [
+        dict(before=before, text=text, translation=own.text, truncated=own.at_limit)
+        for before, text, own in rows
+    ]
+    translation = dict(text=found.text, truncated=any(own.at_limit for own in best))
     return dict(
-        source=[],
-        translations=[dict(text=found.text, truncated=any(truncated))],
-        truncated=any(own.truncated for own in sentences),
-        sentences=[
-            dict(before=before, text=text, translation=translation, truncated=is_cut)
-            for before, text, translation, is_cut in rows
-        ],
+        source=[], translations=[translation], truncated=found.truncated, sentences=sentences
     )
 
 
 class Batcher:
-    """Translates the texts of concurrent requests in batches.
+    """Calls `translate` in a thread, with the texts of concurrent requests in batches.
 
     While a batch is translated, requests wait for the lock. The first one that gets it translates
     for the others, too.
-
-    Args:
-      translate: function, as `Translator.translate`. It runs in a thread.
     """
 
     def __init__(self, translate):
         self.translate, self.lock = translate, asyncio.Lock()
-        self.waiting = []  # of each request its texts, their prefixes, the future of the results
+        self.waiting = []  # of each request its texts, and the future of the results
 
-    async def __call__(self, texts, prefixes=None) -> list:
-        """Return the results for the texts of a request, or raise an exception of `translate`."""
+    async def __call__(self, texts) -> list:
+        """Return the results for the texts of a request."""
         found = asyncio.Future()
-        self.waiting.append((texts, prefixes or [""] * len(texts), found))
+        self.waiting.append((texts, found))
         async with self.lock:
             if not found.done():
                 batch = self.waiting[:MAX_BATCH_REQUESTS]
                 del self.waiting[:MAX_BATCH_REQUESTS]
-                texts, prefixes, futures = zip(*batch, strict=True)
-                together = sum(texts, []), sum(prefixes, [])
+                together = sum((own for own, _ in batch), [])
                 try:
-                    results = iter(await asyncio.to_thread(self.translate, *together))
-                    for own, future in zip(texts, futures, strict=True):
+                    results = iter(await asyncio.to_thread(self.translate, together))
+                    for own, future in batch:
                         future.set_result([next(results) for _ in own])
                 except Exception as error:
-                    for future in futures:
+                    for _, future in batch:
                         future.set_exception(error)
         return await found
 
@@ -214,9 +206,9 @@ def text_field(fields, name, default=None) -> str:
     return text
 
 
-def line_field(fields, name, default=None) -> str:
-    """Return a field that is text, with a space for each line break."""
-    return text_field(fields, name, default).replace("\n", " ")
+def in_one_line(text) -> str:
+    """Return text with a space for each line break."""
+    return text.replace("\n", " ")
 
 
 def number_field(fields, name) -> int:
@@ -225,12 +217,3 @@ def number_field(fields, name) -> int:
     if not word.isdecimal():
         raise InputError(f"The field {name} must be a whole number.")
     return int(word)
-
-
-def choice_field(fields, name, *choices, default="") -> str:
-    """Return a field that is one of the choices, in any case, or raise InputError."""
-    word = str(fields.get(name) or default).lower()
-    for choice in choices:
-        if word == choice.lower():
-            return choice
-    raise InputError(f"The field {name} must be {' or '.join(choices)}. {USAGE}")

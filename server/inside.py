@@ -46,36 +46,26 @@ class InsideView:
         self.translate = functools.lru_cache(16)(
             lambda text, prefix: translator.search([text], [prefix])[0]
         )
-        self.step = None  # of the search, as a graph
-        ids = tf.TensorSpec([None, None], tf.int32)
 
-        @tf.function(input_signature=[ids, ids], autograph=False)
+        @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2, autograph=False)
         def weights_and_probabilities(x, y):
             model = self.loaded.model
             return cross_weights(model, x, y), tf.exp(token_log_probs(model, x, y))
 
         self.weights_and_probabilities = weights_and_probabilities
 
-    def describe(self, translations, count=None) -> list[dict]:
-        """Return the answer of the server about each `Translation`.
-
-        Attention has T_y rows of T_x weights.
-
-        Args:
-          count: how many hypotheses have their tokens, probabilities and attention; None for all.
-        """
+    def describe(self, translations) -> list[dict]:
+        """Return the answer of the server about each `Translation`; its attention is (T_y, T_x)."""
         hp, (source, target) = self.loaded.hp, self.loaded.vocabs
         answers, found = [], []  # found: ids of source and translation, and the part of the answer
         for own in translations:
-            hypotheses = own.hypotheses if len(own.ids) else []
-            parts = [
-                dict(text=best.text, score=round(best.score, 4), truncated=best.at_limit)
-                for best in hypotheses
-            ]
-            answer = dict(source=[*map(source.display, own.ids[:-1])], translations=parts)
-            answers.append(answer | dict(truncated=own.truncated))
-            pairs = zip(hypotheses[:count], parts, strict=False)
-            found += [(own.ids, best.ids, part) for best, part in pairs]
+            parts = []
+            for best in own.hypotheses if len(own.ids) else []:
+                score = round(best.score, 4)
+                parts.append(dict(text=best.text, score=score, truncated=best.at_limit))
+                found.append((own.ids, best.ids, parts[-1]))
+            x = [*map(source.display, own.ids[:-1])]
+            answers.append(dict(source=x, translations=parts, truncated=own.truncated))
         X = RaggedIds.from_lists([x for x, _, _ in found])
         Y = RaggedIds.from_lists([append_eos(y, hp) for _, y, _ in found])
         for rows in decoding_batches(np.maximum(X.lengths, Y.lengths), width=hp.pad_to):
@@ -135,8 +125,8 @@ class InsideView:
         rows = x_tokens if kind == "encoder" else y_tokens
         columns = [SPECIALS[BOS], *y_tokens[:-1]] if kind == "decoder" else x_tokens
         weights = rounded(weights[: len(rows), : len(columns)], 3)
-        chosen = dict(kind=kind, block=block or kinds[kind]["blocks"], head=head)
-        return answer | chosen | dict(weights=weights, rows=rows, columns=columns)
+        answer |= dict(kind=kind, block=block or kinds[kind]["blocks"], head=head)
+        return answer | dict(weights=weights, rows=rows, columns=columns)
 
     def steps(self, text, prefix="", translation=0, **_) -> dict:
         """Return for each step of the translation the most likely next tokens."""
@@ -146,15 +136,12 @@ class InsideView:
         probabilities = tf.nn.softmax(logits)
         highest, ids = tf.math.top_k(probabilities, min(TOP_TOKENS, logits.shape[-1]))
         own = tf.gather(probabilities, y, batch_dims=1)  # (T_y,)
-        likely = [
-            [*zip(self.tokens(1, row), values, strict=True)]
-            for row, values in zip(ids.numpy(), rounded(highest), strict=True)
-        ]
-        rows = zip(self.tokens(1, y), rounded(own), likely, strict=True)
-        return dict(
-            steps=[dict(zip(("token", "probability", "best"), row, strict=True)) for row in rows],
-            note="",
-        )
+        rows = zip(self.tokens(1, y), rounded(own), ids.numpy(), rounded(highest), strict=True)
+        steps = []
+        for token, probability, ids, values in rows:
+            likely = [*zip(self.tokens(1, ids), values, strict=True)]
+            steps.append(dict(token=token, probability=probability, best=likely))
+        return dict(steps=steps, note="")
 
     def beam(self, text, prefix="", **_) -> dict:
         """Return the hypotheses of beam search, step by step."""
@@ -164,12 +151,8 @@ class InsideView:
             return dict(steps=[], note="There is no beam. Start serve.py with --beam 5 to see one.")
         prefixes = tf.constant([vocab.encode(vocab.prepare([prefix]))[0][:-1]], tf.int32)
         args = search_arguments(self.loaded.model, hp, self.pad(x), hp.beam, prefixes)
-        if not self.step:  # it is the same for all sentences
-            self.step = tf.function(args["step"], autograph=False, reduce_retracing=True)
-        args["step"] = self.step
-        steps = beam_tree(
-            Beam(**args, beam=hp.beam, penalty=paper_penalty(hp.alpha), nbest=self.nbest)
-        )
+        penalty = paper_penalty(hp.alpha)
+        steps = beam_tree(Beam(**args, beam=hp.beam, penalty=penalty, nbest=self.nbest))
         for node in itertools.chain(*steps):
             node["token"] = vocab.id_to_token(node["token"])
         return dict(steps=steps, note="")
@@ -196,7 +179,7 @@ def beam_tree(beam) -> list[list[dict]]:
             tensor[0].numpy()
             for tensor in (found.best.ids[..., -1], found.best.scores, found.parents, found.ended)
         )  # (2K,)
-        scores = log_probs / np.float32(beam.penalty(tf.constant(len(steps) + 1, tf.float32)))
+        scores = log_probs / beam.penalty(len(steps) + 1)
         live = np.flatnonzero(~ended)[:K]
         shown = sorted([*live, *np.flatnonzero(ended[:K])])
         steps.append(

@@ -1,4 +1,4 @@
-"""Run a script: its errors are one line, and its exit code tells their kind."""
+"""Run a script: its errors are one line, its exit code tells their kind, and signals end it."""
 
 import gc
 import os
@@ -6,7 +6,6 @@ import signal
 import sys
 
 from support.errors import InputError
-from support.signals import raise_keyboard_interrupt, termination_signals
 
 # What a wrong path of a user raises.
 PATH_ERRORS = (
@@ -19,22 +18,20 @@ def run_script(main, *arguments):
     """Call `main(*arguments)`, print its error as one line, and end the program.
 
     The exit code is 2 for an error of the user, 1 for one of the system, and 128 plus the number of
-    a signal. The arguments of a KeyboardInterrupt may be that number, and a message.
+    a signal. The arguments of a KeyboardInterrupt are that number and a message.
     """
-    program = os.path.basename(sys.argv[0])
     gc.freeze()  # collections skip the objects of TensorFlow, half a million
     gc.enable()
     if sys.modules.get("matplotlib", "") is None:  # see `prepare_loading`
         del sys.modules["matplotlib"]
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in termination_signals():
-        signal.signal(number, raise_keyboard_interrupt)
+    for number in ending_signals():
+        signal.signal(number, interrupt)
     for stream in (sys.stdin, sys.stdout, sys.stderr):  # file names may hold any bytes
         stream.reconfigure(encoding="utf-8", errors="surrogateescape")
-    code = 0
     try:
         main(*arguments)
         sys.stdout.flush()
+        return
     except InputError as error:
         code, message = 2, error
     except BrokenPipeError:  # the reader of the output has ended, as `head` does
@@ -45,10 +42,50 @@ def run_script(main, *arguments):
             remedy = "Check the path" if code == 2 else "Correct this, and run the command again"
             message = f"{error.filename}: {error.strerror.lower()}. {remedy}"
     except KeyboardInterrupt as error:
-        number, message = [*error.args, *(signal.SIGINT, "stopped")[len(error.args) :]]
+        number, message = error.args or (signal.SIGINT, "stopped")
         code = 128 + number
-    if code:
-        if message:
-            print(f"{program}: {message}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes at exit, and may fail again
-        sys.exit(code)
+    if message:
+        print(f"{os.path.basename(sys.argv[0])}: {message}", file=sys.stderr)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes at exit, and may fail again
+    sys.exit(code)
+
+
+def ending_signals() -> list[int]:
+    """Ctrl-C, SIGTERM, and SIGHUP, which a closed terminal sends, unless `nohup` ignores it."""
+    hangup = [] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGINT, signal.SIGTERM, *hangup]
+
+
+def interrupt(number, _):
+    """Signal handler: end the program."""
+    raise KeyboardInterrupt(number, "stopped")
+
+
+class SignalGuard:
+    """Context manager that notes Ctrl-C, SIGTERM and SIGHUP, so that work can be saved.
+
+    A second Ctrl-C or SIGTERM ends the program at once.
+
+    Attributes:
+      signal: number of the first signal, or None.
+    """
+
+    signal = None
+
+    def __enter__(self):
+        self.terminals = [stream for stream in (1, 2) if os.isatty(stream)]
+        self.previous = {number: signal.signal(number, self.note) for number in ending_signals()}
+        return self
+
+    def __exit__(self, *_):
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)
+
+    def note(self, number, _):
+        """Signal handler. SIGHUP often comes twice: from the shell that ends, and the system."""
+        if number == signal.SIGHUP:  # what is written to a closed terminal would fail
+            for stream in self.terminals:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+        elif self.signal is not None:
+            interrupt(number, None)
+        self.signal = self.signal or number

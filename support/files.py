@@ -18,24 +18,28 @@ def atomic_open(path):
     the path.
     """
     path = Path(os.path.realpath(path))
-    is_direct = path.exists() and not path.is_file()
-    temporary = path if is_direct else path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        if path.exists() and not path.is_file():
+            with open(path, "wb") as file:
+                yield file
+            return
         with open(temporary, "wb") as file:
             yield file
             file.flush()
-            if not is_direct:
-                os.fsync(file.fileno())
-                os.replace(temporary, path)
-                sync_folder(path.parent)
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        folder = os.open(path.parent, os.O_RDONLY)  # the name survives a loss of power, too
+        with contextlib.suppress(OSError):  # some file systems cannot
+            os.fsync(folder)
+        os.close(folder)
     except OSError as error:
-        if error.filename not in (None, str(temporary)) or isinstance(error, BrokenPipeError):
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from None
+        if error.filename in (None, str(temporary)):
+            error.filename = str(path)
+        raise
     finally:
-        if not is_direct:
-            temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -50,16 +54,8 @@ def new_file(path):
             raise
 
 
-def sync_folder(folder):
-    """Wait until the names in a folder are on the disk: a new one then survives a loss of power."""
-    handle = os.open(folder, os.O_RDONLY)
-    with contextlib.suppress(OSError):  # some file systems cannot
-        os.fsync(handle)
-    os.close(handle)
-
-
 def atomic_write(path, content):
-    """Write text or bytes to `path` as `atomic_open` does."""
+    """Write text or bytes to a file as `atomic_open` does."""
     with atomic_open(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 

@@ -18,14 +18,6 @@ function text(node) {
 }
 return text(document.body);
 """
-IMAGE_WIDTHS = """
-function widths(node) {
-    const own = node.tagName === "IMG" ? [node.naturalWidth] : [];
-    return [...(node.shadowRoot ? node.shadowRoot.childNodes : []), ...node.childNodes]
-        .reduce((all, child) => all.concat(widths(child)), own);
-}
-return widths(document.body);
-"""
 
 
 @contextlib.contextmanager
@@ -59,11 +51,6 @@ def wait_for(condition, seconds=90):
 def page_text(driver) -> str:
     """Return all text on the page, with single spaces."""
     return " ".join(driver.execute_script(PAGE_TEXT).split())
-
-
-def image_widths(driver):
-    """Return the widths of the images that are loaded, in pixels."""
-    return [width for width in driver.execute_script(IMAGE_WIDTHS) if width]
 
 
 def wait_for_text(driver, *needles):

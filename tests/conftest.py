@@ -119,7 +119,7 @@ class Golden:
 
         names = ("maxlen", "hidden_units", "num_blocks", "num_heads")
         model = transformer(*self.vocab_sizes, **{name: self.hparams[name] for name in names})
-        original.assign_original(model, self.group("w"))
+        original.assign_original(model, self.group("w"), "the 2017 model")
         return model
 
 
@@ -170,31 +170,6 @@ def token_by_token(model, x, y):
     return np.stack(steps, axis=1)
 
 
-def beam_and_model_scores(flags, seed=3):
-    """Translate with an untrained model: the scores of beam search, and those of the model.
-
-    Without a length penalty both are log-probabilities of the best hypotheses, (N,).
-    """
-    import keras
-
-    from hparams import make_hparams
-    from model.transformer import make_model
-    from translation.inference import make_search, sequence_scores, suppressed_ids
-    from translation.search import paper_penalty
-
-    hp = make_hparams(dict(vocab_size=13, alpha=0.0) | flags)
-    keras.utils.set_random_seed(seed)
-    model = make_model(hp, 13, 13)
-    x = np.random.default_rng(0).integers(4, 13, (4, 5), np.int32)
-    x[:, -1] = 3
-    preds, scores = make_search(model, hp, 4)(x)
-    max_lengths = np.full(4, hp.max_output_tokens(5), np.int32)
-    suppressed = suppressed_ids(hp, 4)
-    return scores[:, 0], sequence_scores(
-        model, x, preds[:, 0], max_lengths, paper_penalty(0.0), suppressed
-    )
-
-
 @pytest.fixture(params=["legacy_a", "legacy_b"])
 def golden(request):
     return Golden(request.param)
@@ -224,10 +199,7 @@ def sample_pairs(count, seed=0):
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
-    """A function from a recipe, and changes of `train_once`, to the flags of a trained model.
-
-    All processes of a test run share these models, so no test may change them.
-    """
+    """A function to the flags of a trained model, which is shared: no test may change it."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
@@ -240,13 +212,10 @@ def trained(tmp_path_factory):
     return find
 
 
-def train_once(folder, recipe, pairs=400, tests=30, **flags):
+def train_once(folder, recipe, **flags):
     """Train a model in the folder unless another process has done so, and return its flags.
 
-    Args:
-      pairs: the size of the training text.
-      tests: the size of the test set.
-      flags: those that differ from a model that has learned to end its sentences.
+    It has learned to end its sentences, unless `flags` change that.
     """
     import prepro
     import train
@@ -256,7 +225,7 @@ def train_once(folder, recipe, pairs=400, tests=30, **flags):
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = folder / "flags.json"
         if not done.exists():
-            named = write_corpus(folder, sample_pairs(pairs), sample_pairs(tests, seed=1))
+            named = write_corpus(folder, sample_pairs(400), sample_pairs(30, seed=1))
             named |= dict(recipe=recipe, lr=0.01, warmup_steps=10)
             named |= {} if recipe == "legacy" else dict(vocab_size=300)
             # In so few steps, and with so few units, Adam learns more than Muon.

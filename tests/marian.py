@@ -1,25 +1,12 @@
 """Models of Marian in the format of Hugging Face transformers, without transformers."""
 
-import importlib.util
 import io
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
-import pytest
 import sentencepiece
 from safetensors.numpy import load_file, save_file
 
-# The Python that loads the exported models: this one, or that of another environment.
-CLIENT_PYTHON = os.environ.get("HUGGINGFACE_PYTHON", sys.executable)
-INSTALLED = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
-needs_transformers = pytest.mark.skipif(
-    not INSTALLED and CLIENT_PYTHON == sys.executable,
-    reason="no Hugging Face. To run them: pip install transformers torch sacremoses, here or in"
-    " another environment whose Python HUGGINGFACE_PYTHON names",
-)
 EPSILON = 1e-5  # of Marian's normalization; ours is 1e-8
 HEADS, UNITS, INNER = 2, 16, 24
 LANGUAGES = (">>eng<<", ">>de_x<<")
@@ -65,12 +52,9 @@ class Marian:
 
     def feedforward(self, name, x):
         inner = self.linear(f"{name}.fc1", x)
-        inner = inner / (1 + np.exp(-inner)) if self.is_swish else np.maximum(inner, 0)
+        is_swish = self.config["activation_function"] == "swish"
+        inner = inner / (1 + np.exp(-inner)) if is_swish else np.maximum(inner, 0)
         return self.normalize(f"{name}.final_layer_norm", x + self.linear(f"{name}.fc2", inner))
-
-    @property
-    def is_swish(self):
-        return self.config["activation_function"] == "swish"
 
     def table(self, side):
         name = f"model.{side}.embed_tokens.weight"
@@ -100,10 +84,7 @@ class Marian:
 def make_marian(folder, lines, joint=True, activation="swish"):
     """Write the folder of a model with random parameters, as those of OPUS-MT are written.
 
-    Args:
-      lines: (list, list), text of both languages.
-      joint: whether both languages have one vocabulary.
-      activation: function in the feed-forward layers.
+    `lines` are two lists, text of both languages, which may have one `joint` vocabulary.
     """
     folder.mkdir(parents=True)
     models = [make_unigrams(side) for side in lines]
@@ -125,9 +106,10 @@ def make_marian(folder, lines, joint=True, activation="swish"):
         (folder / f"{name}.spm").write_bytes(model.serialized_model_proto())
     languages = dict(source_lang="de", target_lang="en", separate_vocabs=not joint)
     write_json(folder / "tokenizer_config.json", languages)
-    sizes = dict(attention_heads=HEADS, ffn_dim=INNER)
-    sizes = {f"{side}_{k}": v for side in ("encoder", "decoder") for k, v in sizes.items()}
+    sizes = {f"{side}_attention_heads": HEADS for side in ("encoder", "decoder")}
     config = sizes | dict(
+        encoder_ffn_dim=INNER,
+        decoder_ffn_dim=INNER,
         model_type="marian",
         d_model=UNITS,
         encoder_layers=2,
@@ -165,8 +147,7 @@ def make_tensors(config, joint) -> dict:
             for name, shape in layers.items():
                 shapes[f"model.{side}.layers.{i}.{name}.weight"] = shape
                 shapes[f"model.{side}.layers.{i}.{name}.bias"] = shape[:1]
-    draw = lambda shape: rng.normal(0, 0.4, shape).astype("float32")  # noqa: E731
-    tensors = {name: draw(shape) for name, shape in shapes.items()}
+    tensors = {n: rng.normal(0, 0.4, shape).astype("float32") for n, shape in shapes.items()}
     for table in tables:
         tensors[f"model.{table}.weight"][-1] = 0  # <pad>, from which the decoder starts
     return tensors
@@ -188,12 +169,3 @@ def make_unigrams(lines):
 
 def write_json(path, content):
     path.write_text(json.dumps(content, ensure_ascii=False), "utf-8")
-
-
-def ask_transformers(program, *given):
-    """Run a program in the other environment: JSON is its input and its output."""
-    done = subprocess.run(
-        [CLIENT_PYTHON, "-c", program], input=json.dumps(given), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)

@@ -9,9 +9,10 @@ import runpy
 import socket
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -30,26 +31,17 @@ def command_line(flags):
 
 
 def run_script(script, cwd=ROOT, env=None, **flags):
-    """Run a script in a new Python process, and return its `CompletedProcess`.
-
-    Args:
-      cwd: the current folder of the script.
-      env: variables to add to its environment.
-    """
+    """Run a script in a new Python process, with more variables in its environment."""
     command = [sys.executable, str(ROOT / script), *command_line(flags)]
     pipes = dict(capture_output=True, text=True, encoding="utf-8")
     return subprocess.run(command, cwd=cwd, env=os.environ | (env or {}), **pipes)
 
 
 class Forked:
-    """A script, or a function, in a process with the modules already loaded.
-
-    It has the attributes and methods of `subprocess.Popen` that the tests use. The streams are
-    text; standard input is not buffered.
+    """A script, or a function, in a process with the modules already loaded: as `Popen`.
 
     Args:
       task: words of a command line, the first one names the script; or a function to call.
-      cwd: the current folder.
       env: variables to change in the environment; None removes one.
       prepare: function to call in the process before the task.
     """
@@ -59,16 +51,9 @@ class Forked:
         ours = pipes[0][1], pipes[1][0], pipes[2][0]
         theirs = [Connection(pipes[0][0], writable=False)]
         theirs += [Connection(writer, readable=False) for _, writer in pipes[1:]]
-        before = os.environ.get("PYTHONPATH")
-        paths = filter(None, [str(ROOT), before])
-        os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # read when the fork server starts
-        try:
-            self.process = FORKS.Process(target=run_task, args=(task, cwd, env, prepare, theirs))
+        self.process = FORKS.Process(target=run_task, args=(task, cwd, env, prepare, theirs))
+        with patch.dict(os.environ, PYTHONPATH=str(ROOT)):  # read when the fork server starts
             self.process.start()
-        finally:
-            del os.environ["PYTHONPATH"]
-            if before is not None:
-                os.environ["PYTHONPATH"] = before
         for end in theirs:
             end.close()
         self.stdin = open(ours[0], "wb", buffering=0)
@@ -91,11 +76,9 @@ class Forked:
         return self.process.exitcode
 
     def poll(self):
-        """Return the exit code, or None while the process runs."""
         return self.process.exitcode
 
     def wait(self, timeout=None):
-        """Wait until the process ends, and return its exit code."""
         self.process.join(timeout)
         return self.process.exitcode
 
@@ -110,24 +93,18 @@ class Forked:
 
     def communicate(self, stdin=b"", timeout=None):
         """Send `stdin`, read both streams to their end, and return them."""
-        texts = {}
-        readers = [
-            threading.Thread(target=lambda stream=stream: texts.update({stream: stream.read()}))
-            for stream in (self.stdout, self.stderr)
-        ]
-        for reader in readers:
-            reader.start()
-        with contextlib.suppress(BrokenPipeError):
-            self.stdin.write(stdin)
-        self.stdin.close()
-        for reader in readers:
-            reader.join(timeout)
-        self.wait(timeout)
-        return texts[self.stdout], texts[self.stderr]
+        with ThreadPoolExecutor() as pool:
+            texts = pool.map(lambda stream: stream.read(), (self.stdout, self.stderr))
+            with contextlib.suppress(BrokenPipeError):
+                self.stdin.write(stdin)
+            self.stdin.close()
+            if self.wait(timeout) is None:
+                self.kill()
+            return tuple(texts)
 
 
 def forked(words, cwd=ROOT, stdin=b"", prepare=None):
-    """Run a script to its end: the `CompletedProcess`. The first word names the script."""
+    """Run a script, the first word, to its end."""
     with Forked(words, cwd, prepare=prepare) as process:
         texts = process.communicate(stdin)
     return subprocess.CompletedProcess(words, process.returncode, *texts)
@@ -161,29 +138,19 @@ def run_task(task, cwd, env, prepare, streams):
 
 
 def free_ports(count):
-    """Find free ports for servers that need a fixed one.
-
-    They are below 32768, where the system's range for automatic ports starts.
-    """
+    """Find free ports below 32768, where the system's range for automatic ports starts."""
     ports = []
     for port in random.SystemRandom().sample(range(20_000, 32_000), 100):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             ports.append(port)
-        if len(ports) == count:
-            return ports
-    raise OSError(f"fewer than {count} free ports")
+    return ports[:count]
 
 
 def start(task, workers=1):
     """Start a script or a function in a process, or in several that are workers of one cluster."""
-    return [Forked(task)] if workers == 1 else start_all([task] * workers)
-
-
-def start_all(tasks):
-    """Start tasks in processes that are workers of one cluster."""
-    cluster = dict(worker=[f"127.0.0.1:{port}" for port in free_ports(len(tasks))])
-    configs = [
-        dict(cluster=cluster, task=dict(type="worker", index=index)) for index in range(len(tasks))
-    ]
-    environments = [dict(TF_CONFIG=json.dumps(config)) for config in configs]
-    return [Forked(task, env=env) for task, env in zip(tasks, environments, strict=True)]
+    if workers == 1:
+        return [Forked(task)]
+    cluster = dict(worker=[f"127.0.0.1:{port}" for port in free_ports(workers)])
+    tasks = [dict(type="worker", index=index) for index in range(workers)]
+    configs = [json.dumps(dict(cluster=cluster, task=own)) for own in tasks]
+    return [Forked(task, env=dict(TF_CONFIG=config)) for config in configs]

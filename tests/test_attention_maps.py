@@ -15,16 +15,6 @@ Mein Sänger wird den Brief zu Hause lesen. | My singer will read the letter at 
 Werden diese Freunde immer die Zeitungen holen? | Will these friends always fetch the newspapers? \
 | 00 11 22 33 45 56 64
 Ist eine Schwester in die Küche gegangen? | Did a sister go to the kitchen? | 11 22 34 45 56 63
-Nach dem Essen kann ein König abreisen. | After the meal a king can depart. | 00 11 22 35 43 54 66
-Wir haben dich nicht angerufen. | We did not call you. | 00 24 32 43
-Bald wird jeder reiche Arzt ausgehen. | Soon every rich doctor will go out. | 00 14 21 32 43 55
-Dieser traurige Sänger wird bald zurückkommen. | This sad singer will come back soon. \
-| 00 11 22 33 46 54
-Wann wird sie eine lange Zeitung mitbringen? | When will she bring along a long newspaper? \
-| 00 11 22 35 46 57 63
-Du bist jung, weil das Schwein müde ist. | You are young because the pig is tired. \
-| 00 11 22 33 44 55 67 76
-Warum bestellen Mütter das Wasser? | Why do mothers order the water? | 00 13 22 34 45
 """
 
 

@@ -1,7 +1,6 @@
 """The benchmarks still fit the project's code."""
 
 import importlib
-import json
 import re
 import sys
 
@@ -9,7 +8,6 @@ import numpy as np
 import pytest
 
 from conftest import SMALL, slow
-from helpers import load
 from processes import ROOT
 
 
@@ -67,23 +65,6 @@ def test_scores_of_greedy_search_and_of_the_recipe(benchmarks, trained, tmp_path
     assert all(re.fullmatch(r"\d+\.\d\d", score) for row in rows.values() for score in row)
 
 
-@slow
-def test_the_model_for_joeynmt(benchmarks, trained, tmp_path):
-    import joey
-    import time_decode
-
-    flags = trained("tiny", positions="paired_sinusoid", normalization="post")
-    loaded, files = load({"logdir": flags["logdir"]}), dict(source_train="train.de")
-    files["source_dev"] = "val.de"
-    config = joey.joey_config(loaded.hp, loaded.vocabs[0], files, tmp_path)
-    assert json.loads(json.dumps(config))["data"]["train"] == "train"
-    arrays = time_decode.joey_parameters(loaded.model)
-    # A linear layer and a normalization have two arrays each, an attention has 4 linear layers.
-    per_encoder_block, per_decoder_block = 2 * (4 + 1 + 2 + 1), 2 * (4 + 4 + 1 + 1 + 2 + 1)
-    blocks = loaded.hp.num_blocks * (per_encoder_block + per_decoder_block)
-    assert len(arrays) == blocks + 3 + 2  # the tied matrix three times, two tables of positions
-
-
 def test_the_table_and_the_curves_of_the_race(benchmarks, tmp_path):
     import race
 
@@ -95,46 +76,3 @@ def test_the_table_and_the_curves_of_the_race(benchmarks, tmp_path):
     assert (tmp_path / "race.png").stat().st_size > 1000
     line = "model_epoch_01_gs_9.npz: mean_loss 5.491 acc 0.302, dev loss 4.227 BLEU 13.03 chrF"
     assert race.REPORT.search(line).groups() == ("9", "13.03")
-
-
-def test_a_missing_corpus_is_named(benchmarks, tmp_path, monkeypatch):
-    from harness import corpus_folder
-
-    monkeypatch.delenv("REAL_TEXT", raising=False)
-    with pytest.raises(SystemExit, match="REAL_TEXT is not set. Set it to the folder that holds"):
-        corpus_folder("multi30k")
-    monkeypatch.setenv("REAL_TEXT", str(tmp_path))
-    with pytest.raises(SystemExit, match="multi30k: no such folder. Set REAL_TEXT to"):
-        corpus_folder("multi30k")
-
-
-def test_the_counts_of_the_code(benchmarks, capsys, monkeypatch):
-    import count_code
-
-    texts = {
-        "a.py": "import ast\nimport b\n",
-        "b.py": "async def f():\n    from c import d\n\n    return d  # found\n",
-        "c/d.py": '"""A docstring."""\n\nimport a\n',
-        "tests/test_a.py": "import a\n",
-        "docs/a.md": "A line\n",
-    }
-    monkeypatch.setattr(count_code, "read_texts", lambda: texts)
-    monkeypatch.setattr(count_code, "SCRIPTS", ())
-    monkeypatch.setattr(count_code, "LIMITS", {"product code": 6, "tests lines": 0})
-    assert count_code.main()
-    *_, functions, _, function, floors, broken = capsys.readouterr().out.splitlines()
-    assert functions == "functions of the product 1" and function.endswith("b.py:1: f, 4 lines")
-    assert floors == "floors 3: a.py > b.py > c/d.py"
-    assert broken == "Too long: tests lines 1, limit 0"
-
-
-def test_the_flags_that_are_counted(benchmarks, tmp_path):
-    import count_code
-
-    (tmp_path / "script.py").write_text(
-        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('file')\n"
-        "parser.add_argument('--x', action=argparse.BooleanOptionalAction)\n"
-        "parser.add_argument('--y', action='store_true', help=argparse.SUPPRESS)\n"
-        "parser.add_argument('--no-y', action='store_true')\nparser.parse_args()\n"
-    )
-    assert count_code.flags_of(str(tmp_path / "script.py")) == 2

@@ -1,15 +1,14 @@
 """Saving and restoring checkpoints, and reading those of the 2017 code."""
 
+import io
 import json
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import eval
-import train
-from checkpoints import checkpoint, original
+from checkpoints import checkpoint
 from checkpoints.checkpoint import (
     Row,
     assign,
@@ -19,61 +18,14 @@ from checkpoints.checkpoint import (
     path_of,
     read_rows,
 )
-from checkpoints.names_2017 import variables_by_2017_name
-from conftest import decoder, slow, transformer, write_corpus
 from helpers import run_main
-from processes import forked_script
 from support.errors import InputError
 from support.files import lock_logdir
 from text.bleu import bleu_score
-from text.ids import BOS, EOS, SPECIALS
-from training.optimizer import FusedAdam
-from training.step import make_train_step
-from translation.search import greedy
+from text.ids import SPECIALS
+from translation.inference import load_model
 
-BATCH = tf.constant([[4, 5, 3, 0]])
-
-
-def small_model(seed):
-    keras.utils.set_random_seed(seed)
-    sizes = dict(maxlen=4, hidden_units=16, num_blocks=2, num_heads=4)
-    model = transformer(7, 8, **sizes, dropout_rate=0.3)
-    model(BATCH, BATCH)
-    optimizer = FusedAdam(0.01)
-    optimizer.build(model.trainable_variables)
-    return model, optimizer
-
-
-def variables_of(model, optimizer):
-    named = {f"weights/{name}": v for name, v in variables_by_2017_name(model).items()}
-    others = enumerate([*optimizer.variables, *model.non_trainable_variables])
-    return named | {f"other/{i}": v for i, v in others}
-
-
-def arrays_of(variables):
-    return {name: np.asarray(variable) for name, variable in variables.items()}
-
-
-def test_names_cover_every_variable_once():
-    model, _ = small_model(0)
-    variables = variables_by_2017_name(model)
-    assert {id(v) for v in variables.values()} == {id(v) for v in model.trainable_variables}
-    assert len(variables) == len(model.trainable_variables)
-
-
-def test_parameters_optimizer_and_dropout_are_restored(tmp_path):
-    model, optimizer = small_model(seed=1)
-    train_step = make_train_step(tf.distribute.get_strategy(), model, optimizer)
-    for _ in range(3):
-        train_step(BATCH, BATCH)
-    expected = arrays_of(variables_of(model, optimizer))
-    rows = checkpoint.save(tmp_path, [Row(1, 3)], expected)
-    assert read_rows(tmp_path) == rows and path_of(tmp_path, rows[-1]).exists()
-
-    restored = variables_of(*small_model(seed=2))
-    assign(restored, load(path_of(tmp_path, rows[-1])), "path")
-    for name, variable in restored.items():
-        np.testing.assert_array_equal(variable, expected[name], err_msg=name)
+# The checkpoints of a training ---------------------------------------------------
 
 
 def save_all(folder, rows, keep=5):
@@ -162,12 +114,19 @@ def flip(content):
     return content[:150] + bytes([content[150] ^ 1]) + content[151:]
 
 
+def npz_of(array):
+    file = io.BytesIO()
+    np.savez(file, a=array)
+    return file.getvalue()
+
+
 DAMAGE = {
     "bit": flip,
     "half": lambda content: content[: len(content) // 2],
     "empty": lambda _: b"",
     "text": lambda _: b"hello\n",
     "pickle": lambda _: b"\x80\x04\x95\x05\x00\x00\x00\x00\x00\x00\x00\x8c\x01a\x94.",
+    "objects": lambda _: npz_of(np.array([dict(b=1)], object)),
     "missing": None,
 }
 
@@ -186,23 +145,16 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, caps
     assert left == rows[:1] and arrays["weights/a"][0] == 10
     assert (str(path) in capsys.readouterr().err) == bool(DAMAGE[damage])
     path_of(tmp_path, rows[0]).unlink()
-    with pytest.raises(InputError, match=f"{path}: cannot be read"):
+    with pytest.raises(InputError, match=f"{tmp_path}: holds no checkpoint that can be read"):
         load_newest(tmp_path, rows)
-
-
-def test_objects_are_not_unpickled(tmp_path):
-    rows = save_all(tmp_path, [Row(1, 10)])
-    np.savez(path_of(tmp_path, rows[0]), a=np.array([dict(b=1)], object))
-    with pytest.raises(InputError, match="cannot be read .*allow_pickle"):
-        load(path_of(tmp_path, rows[0]))
 
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "{}", '{"checkpoints": [1]}', '{"checkpoints": [{"epoch": "../x", "step": 1}]}']
-    + ['{"checkpoints": [{"epoch": 1}]}'],
+    ["", "[]", "{}", '{"checkpoints": [1]}', '{"checkpoints": [{"epoch": 1}]}']
+    + [f'{{"checkpoints": [{{"epoch": 1, "step": {step}}}]}}' for step in ('"../x"', 1.5, "null")],
 )
-def test_a_list_that_no_training_wrote(tmp_path, content):
+def test_a_list_that_no_training_wrote_names_no_path(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(InputError, match="run.json: does not list the checkpoints"):
         read_rows(tmp_path)
@@ -217,20 +169,21 @@ def test_run_json_is_read_as_it_was_written(tmp_path):
     assert found == row and found.name == "model_epoch_03_gs_7"
 
 
-@pytest.mark.parametrize("change", ["missing", "more", "shape", "nan", "inf"])
+@pytest.mark.parametrize("change", ["none", "missing", "more", "shape", "nan", "inf"])
 def test_variables_that_do_not_fit_are_named(change):
-    model, _ = small_model(0)
-    variables = variables_by_2017_name(model)
-    arrays = arrays_of(variables)
-    if change == "missing":
-        del arrays["dense/bias"]
-    elif change == "more":
-        arrays["dense/bias2"] = np.zeros(1)
-    else:
-        values = dict(shape=np.zeros(1), nan=arrays["dense/bias"] * np.nan)
-        arrays["dense/bias"] = values.get(change, np.full(8, np.inf))
-    with pytest.raises(InputError, match="x.npz: dense/bias"):
+    variables = {name: tf.Variable([0.0, 0.0]) for name in ("a", "b")}
+    arrays = {name: np.array([1, 2], np.float32) for name in variables}
+    if change == "none":
         assign(variables, arrays, "x.npz")
+        assert all(np.array_equal(variables[name], array) for name, array in arrays.items())
+        return
+    changes = dict(more=dict(c=np.zeros(2)), shape=dict(b=np.zeros(1)), missing={})
+    changes |= dict(nan=dict(b=np.array([1, np.nan])), inf=dict(b=np.array([np.inf, 0])))
+    if change == "missing":
+        del arrays["b"]
+    with pytest.raises(InputError, match="x.npz: (b|c) is "):
+        assign(variables, arrays | changes[change], "x.npz")
+    assert not np.any(variables["a"])  # none is set
 
 
 # Locks ---------------------------------------------------------------------------
@@ -251,12 +204,11 @@ def test_one_training_at_a_time_which_deletes_what_a_killed_one_left(tmp_path):
 # Checkpoints of the 2017 code -----------------------------------------------------
 
 
-def write_original(golden, folder, adam):
-    """Write a checkpoint like TensorFlow 1, with or without Adam's slots."""
+def write_original(golden, folder):
+    """Write a checkpoint like TensorFlow 1, with Adam's slots."""
     arrays = golden.group("w")
-    if adam:
-        arrays |= {f"{name}/Adam": np.zeros_like(v) for name, v in arrays.items()}
-        arrays |= {"beta1_power": np.float32(0.9), "beta2_power": np.float32(0.98)}
+    arrays |= {f"{name}/Adam": np.zeros_like(v) for name, v in arrays.items()}
+    arrays |= {"beta1_power": np.float32(0.9), "beta2_power": np.float32(0.98)}
     arrays["global_step"] = np.int32(430)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         for name, array in arrays.items():
@@ -264,83 +216,35 @@ def write_original(golden, folder, adam):
         session.run(tf.compat.v1.global_variables_initializer())
         saver = tf.compat.v1.train.Saver()
         saver.save(session, str(folder / "model_epoch_01_gs_430"), write_meta_graph=False)
-    return original.find_newest(folder)
+    return folder / "model_epoch_01_gs_430"
 
 
-@pytest.mark.parametrize("adam", [False, True])
-def test_an_original_checkpoint_gives_the_original_logits(golden, tmp_path, adam):
-    path = write_original(golden, tmp_path, adam)
-    arrays = original.read_original(path)
-    model_args, vocab_sizes = original.infer_model_args(arrays)
-    assert list(vocab_sizes) == golden.vocab_sizes
-    not_inferred = ("lr", "num_heads", "sinusoid")
-    expected = {k: v for k, v in golden.hparams.items() if k not in not_inferred}
-    assert not golden.hparams["sinusoid"] and model_args == expected
-
-    model = transformer(*vocab_sizes, num_heads=golden.hparams["num_heads"], **model_args)
-    model(golden["x"], golden["y"])
-    original.assign_original(model, arrays)
+def test_a_folder_of_2017_gives_the_original_logits(golden, tmp_path, capsys):
+    """The sizes and `min_cnt` are inferred from the arrays and the vocabularies."""
+    flags = dict(logdir=str(tmp_path), preprocessed=str(tmp_path))
+    path = write_original(golden, tmp_path)
+    (tmp_path / "model_epoch_01_gs_99.index").write_text("an older one")
+    (tmp_path / "mine.index").write_text("of no training")
+    for lang, size in zip(("de", "en"), golden.vocab_sizes, strict=True):
+        words = [f"{special}\t9" for special in SPECIALS]
+        words += [f"word{i}\t{3 if i < size else 2}" for i in range(4, size + 5)]
+        (tmp_path / f"{lang}.vocab.tsv").write_text("".join(f"{line}\n" for line in words))
+    paths, hp, model, vocabs = load_model(flags | dict(num_heads=golden.hparams["num_heads"]))
+    assert paths == [path] and hp.min_cnt == 3 and [*map(len, vocabs)] == golden.vocab_sizes
+    assert not golden.hparams["sinusoid"] and "assuming" not in capsys.readouterr().err
+    for name in golden.hparams.keys() - {"lr", "sinusoid"}:
+        assert getattr(hp, name) == golden.hparams[name]
     difference = np.abs(model(golden["x"], golden["y"]) - golden["logits"]).max()
     assert difference < 1e-5
 
-
-def test_a_training_does_not_start_from_an_original(golden, tmp_path, corpus):
-    write_original(golden, tmp_path, adam=True)
-    with pytest.raises(InputError, match="Name the folder of a model"):
-        run_main(train, corpus | dict(start_from=str(tmp_path)))
-
-
-@pytest.mark.parametrize("state", ["listed", "moved", "unlisted"])
-def test_the_newest_original_is_found(golden, tmp_path, state):
-    path = write_original(golden, tmp_path, adam=False)
-    (tmp_path / "model_epoch_01_gs_99.index").write_text("an older one")
-    listed = 'model_checkpoint_path: "/elsewhere/logdir/model_epoch_01_gs_430"\n'
-    if state == "moved":
-        (tmp_path / "checkpoint").write_text(listed)
-    elif state == "unlisted":
-        (tmp_path / "checkpoint").unlink()
-    assert original.find_newest(tmp_path) == path
-    assert "decoder/dec_embed/lookup_table" in original.read_original(path)
-
-
-@pytest.mark.parametrize("array", [None, np.zeros(3), np.full(99, np.nan)])
-def test_an_array_that_does_not_fit_is_named(golden, array):
-    arrays = golden.group("w") | {"dense/bias": array}
-    if array is None:
-        del arrays["dense/bias"]
-    with pytest.raises(InputError, match="the 2017 model: dense/bias is"):
-        original.assign_original(golden.model(), arrays)
-
-
-@slow
-def test_eval_infers_sizes_and_min_cnt_from_an_original_checkpoint(golden, tmp_path, capsys):
-    logdir, flags = tmp_path / "logdir", write_corpus(tmp_path, [("wda wf", "wca wg")])
-    logdir.mkdir()
-    path = write_original(golden, logdir, adam=True)
-    (tmp_path / "preprocessed").mkdir()
-    for lang, size in zip(("de", "en"), golden.vocab_sizes, strict=True):
-        words = [f"{special}\t9" for special in SPECIALS]
-        words += [f"{word(i)}\t{3 if i < size else 2}" for i in range(4, size + 5)]
-        vocab = tmp_path / "preprocessed" / f"{lang}.vocab.tsv"
-        vocab.write_text("".join(f"{line}\n" for line in words))
-    run_main(eval, flags | {"num_heads": golden.hparams["num_heads"]})
-    assert "assuming num_heads" not in capsys.readouterr().err
-
-    run_main(eval, flags | dict(results=str(tmp_path / "assumed")))
-    assert f"{path}: assuming num_heads 8, because the checkpoint" in capsys.readouterr().err
-
-    model = golden.model()
-    x = np.zeros((1, golden.hparams["maxlen"]), np.int32)
-    x[0, :3] = 30, 5, 3
-    preds = greedy(*decoder(model, x), tf.constant([BOS]), golden.hparams["maxlen"], EOS)
-    got = " ".join(word(i) for i in preds.numpy()[0]).split("</S>")[0].strip()
-    records, _ = results_of(tmp_path / "results" / path.name)
-    assert records == [["- source: wda wf", "- expected: wca wg", f"- got: {got}"]]
-
-
-def word(i):
-    """Make the word with id `i`: w and its digits as letters, since cleaning drops digits."""
-    return SPECIALS[i] if i < 4 else "w" + "".join("abcdefghij"[int(digit)] for digit in str(i))
+    assert load_model(flags).hp.num_heads == 8
+    assert f"{path}: assuming --num_heads 8, because the checkpoint" in capsys.readouterr().err
+    for more, problem in (
+        (dict(min_cnt=2), "this model has other vocabularies, of .* or give the right --min_cnt"),
+        (dict(hidden_units=8), "trained with --hidden_units .*, not 8"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            load_model(flags | more)
 
 
 def results_of(path):
@@ -357,16 +261,9 @@ def results_of(path):
 def test_eval_gives_the_translations_of_the_2017_code(original_run, real_text, tmp_path):
     """All 896 translations of a training run with that code, and the Bleu Score of these."""
     text = real_text / "multi30k" / "test_2016_flickr"
-    done = forked_script(
-        "eval.py",
-        logdir=original_run / "logdir",
-        preprocessed=original_run / "preprocessed",
-        results=tmp_path,
-        num_heads=4,
-        source_test=f"{text}.de",
-        target_test=f"{text}.en",
-    )
-    assert done.returncode == 0, done.stderr
+    flags = {n: str(original_run / n) for n in ("logdir", "preprocessed")} | dict(num_heads=4)
+    test = dict(source_test=f"{text}.de", target_test=f"{text}.en", results=str(tmp_path))
+    run_main(eval, flags | test)
     expected, score = results_of(original_run / "results" / "model_epoch_15_gs_6450")
     got, _ = results_of(tmp_path / "model_epoch_15_gs_6450")
     assert len(expected) == 896 and len(got) == 952

@@ -34,53 +34,30 @@ def examples(name):
 
 
 def definition(path, name):
-    """The lines of a function, class, method or constant; `name` has dots."""
+    """The source of a function, class, method or constant; `name` has dots."""
     source = (ROOT / path).read_text("utf-8")
     node = ast.parse(source)
     for part in name.split("."):
-        named = {n: inner for inner in node.body for n in names_of(inner)}
-        node = named[part]
-    return "\n".join(source.splitlines()[node.lineno - 1 : node.end_lineno]) + "\n"
-
-
-def names_of(node):
-    """The names that a statement defines."""
-    if isinstance(node, ast.Assign):
-        return [target.id for target in node.targets if isinstance(target, ast.Name)]
-    return [node.name] if hasattr(node, "name") else []
+        names = [
+            getattr(inner, "name", None) or ast.unparse(getattr(inner, "targets", []))
+            for inner in node.body
+        ]
+        node = node.body[names.index(part)]
+    return "\n".join(source.splitlines()[node.lineno - 1 : node.end_lineno])
 
 
 def shows(excerpt, source):
     """Whether the lines are in the source, with other white space; a line `...` skips some."""
-    without_space = re.sub(r"\s", "", source)
-    start = 0
-    for chunk in re.split(r"^ *\.\.\.\n", excerpt, flags=re.MULTILINE):
-        lines = re.sub(r"\s", "", chunk)
-        start = without_space.find(lines, start)
-        if start < 0:
-            return False
-        start += len(lines)
-    return True
+    chunks = re.split(r"^ *\.\.\.\n", excerpt, flags=re.MULTILINE)
+    pattern = ".*".join(re.escape(re.sub(r"\s", "", chunk)) for chunk in chunks)
+    return re.search(pattern, re.sub(r"\s", "", source))
 
 
-def test_shows_compares_lines():
-    source = "def f(x):\n    y = x\n    z = y\n    return z\n"
-    assert shows("y = x\nz = y\n", source)
-    assert shows("def f(x):\n    ...\n    return z\n", source)
-    assert not shows("y = x\nreturn z\n", source)
-    assert not shows("z = y\ny = x\n", source)
-    assert not shows("y = x + 1\n", source)
-
-
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_excerpts_equal_the_files(name):
-    for path, defined, lines in excerpts(name):
-        assert shows(lines, definition(path, defined)), (path, defined, lines)
-
-
-def test_the_walkthrough_shows_the_code():
-    shown = {(path, defined) for path, defined, _ in excerpts("walkthrough.md")}
-    assert len(shown) >= 15
+def test_excerpts_equal_the_files():
+    for name in DOCUMENTS:
+        for path, defined, lines in excerpts(name):
+            assert shows(lines, definition(path, defined)), (path, defined, lines)
+    assert len([*excerpts("walkthrough.md")]) >= 15
 
 
 def same_output(expected, printed):
@@ -99,14 +76,6 @@ def same_number(expected, printed):
     return abs(float(expected) - float(printed)) <= 0.02 + 0.01 * abs(float(expected))
 
 
-def test_same_output_compares_numbers_with_a_tolerance():
-    assert same_output("(1, 3) [0.5 -0. ]\n", "(1, 3)\n[ 0.51 0.00]")
-    assert not same_output("(1, 3)", "(1, 4)")
-    assert not same_output("[0.5]", "[0.6]")
-    assert not same_output("1.7e-07", "3.5e-04")
-    assert not same_output("the dog 0.5", "a dog 0.5")
-
-
 @pytest.mark.parametrize("name", [pytest.param("walkthrough.md", marks=slow), "variants.md"])
 def test_examples_print_what_the_page_shows(name, monkeypatch):
     monkeypatch.chdir(ROOT)
@@ -121,21 +90,16 @@ def test_examples_print_what_the_page_shows(name, monkeypatch):
             assert same_output(expected, printed), (block, printed)
 
 
-def formulas(name):
-    """The formulas of a document in blocks, those in lines, and the text with the latter."""
-    text = re.sub(r"^```.*?^```", "", text_of(name), flags=re.DOTALL | re.MULTILINE)
-    in_blocks = re.findall(r"^\$\$\n(.*?)\n\$\$$", text, re.DOTALL | re.MULTILINE)
-    text = re.sub(r"^\$\$\n.*?\n\$\$$", "", text, flags=re.DOTALL | re.MULTILINE)
-    text = re.sub(r"`[^`\n]*`", "", text)
-    return in_blocks, re.findall(r"\$([^$]*)\$", text), text
-
-
 @pytest.mark.parametrize("name", ["walkthrough.md", "variants.md"])
 def test_formulas_survive_the_rules_of_markdown(name):
     """Markdown reads a formula first: it takes `*`, `_` after punctuation, `<`, and `\\_`."""
     from matplotlib.mathtext import MathTextParser
 
-    in_blocks, in_lines, text = formulas(name)
+    text = re.sub(r"^```.*?^```", "", text_of(name), flags=re.DOTALL | re.MULTILINE)
+    in_blocks = re.findall(r"^\$\$\n(.*?)\n\$\$$", text, re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^\$\$\n.*?\n\$\$$", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"`[^`\n]*`", "", text)
+    in_lines = re.findall(r"\$([^$]*)\$", text)
     assert in_lines
     parser = MathTextParser("path")
     for formula in in_blocks + in_lines:
@@ -173,11 +137,6 @@ def test_the_documents_name_what_exists():
             if anchor:
                 titles = re.findall(r"^#+ (.+)$", linked.read_text("utf-8"), re.MULTILINE)
                 assert anchor in map(anchor_of, titles), (name, target)
-
-
-def test_the_walkthrough_has_the_sections_that_others_link_to():
-    titles = re.findall(r"^## (\d+)\. (.+)$", text_of("walkthrough.md"), re.MULTILINE)
-    assert [int(number) for number, _ in titles] == [*range(1, 15)]
 
 
 def test_the_walkthrough_links_to_the_exercises_of_each_section():
@@ -224,8 +183,7 @@ def test_each_exercise_has_an_answer():
         assert numbers == [f"{number}.{i + 1}" for i in range(len(numbers))]
 
 
-# docs/*.md and docstrings name sections of the walk-through by number or anchor.
-@pytest.mark.parametrize("path", PRODUCT)
-def test_docstrings_name_documents_that_exist(path):
-    for document in re.findall(r"docs/[\w.]+\.md", path.read_text("utf-8")):
-        assert (ROOT / document).exists(), (path, document)
+def test_docstrings_name_documents_that_exist():
+    for path in PRODUCT:
+        for document in re.findall(r"docs/[\w.]+\.md", path.read_text("utf-8")):
+            assert (ROOT / document).exists(), (path, document)

@@ -2,21 +2,20 @@
 
 import json
 import os
-import shutil
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
-import prepro
 import train
 from conftest import sample_pairs, slow, write_corpus
-from data_load import encode_lines
 from formats.marian import json_files, read_pretrained, write
 from helpers import ODD_LINES, load, run_main
 from hparams import load_hparams, make_hparams
-from marian import LANGUAGES, Marian, ask_transformers, make_marian, needs_transformers, write_json
+from marian import LANGUAGES, Marian, make_marian, write_json
 from model.transformer import make_model
 from processes import ROOT
 from support.errors import InputError
@@ -26,6 +25,8 @@ from translation.inference import LoadedModel
 from translation.translator import Translator
 
 NO_CHANGE = dict(lr=1e-30, warmup_steps=0, num_epochs=1, batch_size=16)
+WEIGHTS = "model.safetensors"
+INSTALL_TRANSFORMERS = "no Hugging Face. To run them: pip install transformers torch sacremoses"
 ODD = "Ⅻ ﬁnden „x“ ☃ €5"
 SAMPLE = str(ROOT / "docs" / "sample_model")
 
@@ -68,8 +69,8 @@ def test_tokens_and_logits_are_those_of_marian(folder, texts):
     marian, (source_side, target_side) = Marian(folder), pretrained.sides
     source, target = pretrained.vocabs
     apart = marian.config["share_encoder_decoder_embeddings"] is False
-    sources = texts[0][:20] + [f"{name} {texts[0][0]}" for name in LANGUAGES] + [ODD]
-    targets = texts[1][:20] + texts[1][:2] + [ODD]
+    sources = texts[0][:6] + [f"{name} {texts[0][0]}" for name in LANGUAGES] + [ODD]
+    targets = texts[1][:6] + texts[1][:2] + [ODD]
     rows, added = np.array(target_side.rows), np.array(target_side.added_bias)
     unknown = 0
     for line, translation in zip(sources, targets, strict=True):
@@ -83,7 +84,7 @@ def test_tokens_and_logits_are_those_of_marian(folder, texts):
         expected = marian.logits(*theirs)
         got = model(np.array([x]), np.array([y]))[0].numpy()
         np.testing.assert_allclose(got, expected[:, rows] + added, atol=1e-3)
-    assert unknown > 2
+    assert unknown > 2 and {*added} == {0, -10, -100}  # of tokens that Marian cannot write
     assert not {*range(len(marian.table("decoder")))} - {*rows} - {len(marian.table("encoder")) - 1}
 
 
@@ -100,10 +101,7 @@ def started(folder, tmp_path, **more):
 
 
 @slow
-@pytest.mark.parametrize("joint", [True, False])
-def test_training_starts_with_its_parameters(texts, joint, tmp_path, capsys):
-    folder = tmp_path / "marian"
-    make_marian(folder, texts, joint=joint)
+def test_training_starts_with_its_parameters(folder, tmp_path, capsys):
     before = {path: path.read_bytes() for path in folder.iterdir()}
     flags = started(folder, tmp_path)
     run_main(train, flags)
@@ -131,7 +129,9 @@ def test_what_is_written_is_read_again(texts, tmp_path):
         output.mkdir()
         write(own, output)
         tables = {"model.shared.weight", "lm_head.weight", "model.encoder.embed_tokens.weight"}
-        assert tables & load_file(output / "model.safetensors").keys() == {"model.shared.weight"}
+        tensors = load_file(output / WEIGHTS)
+        assert tables & tensors.keys() == {"model.shared.weight"}
+        assert tensors["final_logits_bias"][0, PAD] == -100  # <PAD> has no probability
         pretrained, model = restored(output)
         assert [v.tokens() for v in own.vocabs] == [v.tokens() for v in pretrained.vocabs]
         x, y = (np.array([encode(own.vocabs[0], line)]) for line in texts[0][:2])
@@ -142,43 +142,36 @@ def test_what_is_written_is_read_again(texts, tmp_path):
 def test_the_files_in_json():
     hp = make_hparams(dict(recipe="tiny", decoder_blocks=2, attention_dropout=0.3))
     files = json_files(hp, [*SPECIALS, "a"])
-    config, search, tokenizer = (
-        files[name] for name in ("config.json", "generation_config.json", "tokenizer_config.json")
-    )
+    config, search = files["config.json"], files["generation_config.json"]
     assert files["vocab.json"] == {**{token: i for i, token in enumerate(SPECIALS)}, "a": 4}
     assert config["vocab_size"] == config["decoder_vocab_size"] == 5
     assert [config["encoder_layers"], config["decoder_layers"]] == [4, 2]
     assert config["max_position_embeddings"] == 1 + hp.max_output_tokens(hp.max_input_tokens)
     names = ("dropout", "attention_dropout", "activation_dropout")
     assert [config[name] for name in names] == [0.2, 0.3, 0.0]
-    other = json_files(make_hparams(dict(recipe="tiny", architecture="paper")), [])["config.json"]
-    assert [other["attention_dropout"], other["decoder_layers"]] == [0.2, 4]
     for ids in (config, search):
         assert [ids["decoder_start_token_id"], ids["eos_token_id"]] == [BOS, EOS]
     assert search["num_beams"] == 5 and search["early_stopping"] is True
     assert search["bad_words_ids"] == [[PAD], [UNK]]
+    tokenizer = files["tokenizer_config.json"]
     assert (tokenizer["source_lang"], tokenizer["target_lang"]) == ("de", "en")
 
 
 def test_symbols_are_refused(tmp_path):
-    flags = write_corpus(tmp_path, sample_pairs(90)) | dict(recipe="tiny", vocab_size=200)
-    run_main(prepro, flags | dict(symbols=">>de<<"))
-    vocab = SubwordVocab(Path(flags["preprocessed"]) / "bpe.model")
-    loaded = load(dict(logdir=SAMPLE))._replace(vocabs=(vocab, vocab))
+    loaded, model = load(dict(logdir=SAMPLE)), ModelProto()
+    model.ParseFromString(loaded.vocabs[0].content)
+    model.pieces[9].piece, model.pieces[9].type = ">>de<<", ModelProto.SentencePiece.USER_DEFINED
+    (tmp_path / "bpe.model").write_bytes(model.SerializeToString())
+    vocab = SubwordVocab(tmp_path / "bpe.model")
     with pytest.raises(InputError, match="bpe.model: has the symbol >>de<<, .* --format"):
-        write(loaded, tmp_path / "out")
+        write(loaded._replace(vocabs=(vocab, vocab)), tmp_path)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_other_types_of_numbers(copied, dtype):
-    import ml_dtypes
-
+def test_other_types_of_numbers(copied):
     path, (_, expected) = copied / "model.safetensors", restored(copied)
-    kind = getattr(ml_dtypes, dtype, dtype)
-    tensors = {name: array.astype(kind) for name, array in load_file(path).items()}
-    save_file(tensors, path)
+    tensors = load_file(path)
+    save_file({name: array.astype(ml_dtypes.bfloat16) for name, array in tensors.items()}, path)
     _, rounded = restored(copied)
-    assert expected.count_params() == rounded.count_params()
     for got, wide in zip(rounded.get_weights(), expected.get_weights(), strict=True):
         np.testing.assert_allclose(got, wide, rtol=0.01, atol=1e-3)
 
@@ -216,29 +209,23 @@ def change_tensors(change):
     return apply
 
 
-def only_pickled(folder):
-    os.replace(folder / "model.safetensors", folder / "pytorch_model.bin")
-
-
-FC1 = "model.encoder.layers.0.fc1.weight"
 FOLDERS = {
     "another kind": (change_json("config.json", model_type="bart"), "model_type is 'bart'"),
     "no size": (change_json("config.json", d_model=None), "d_model"),
     "a size in words": (change_json("config.json", d_model="16"), "hidden_units is '16'"),
     "heads that differ": (change_json("config.json", decoder_attention_heads=4), "heads is 4"),
-    "another activation": (change_json("config.json", activation_function="gelu"), "is 'gelu'"),
     "pre-norm": (change_json("config.json", normalize_before=True), "normalize_before is True"),
-    "not tied": (change_json("config.json", tie_word_embeddings=False), "is False"),
     "no scale": (change_json("config.json", scale_embedding=None), "scale_embedding is None"),
     "a list": (lambda folder: (folder / "config.json").write_text("[1]"), "no Marian model"),
     "no target text": (lambda folder: (folder / "target.spm").unlink(), "target.spm"),
-    "no vocabulary": (lambda folder: (folder / "vocab.json").unlink(), "vocab.json"),
     "no sentencepiece": (lambda folder: (folder / "source.spm").write_bytes(b"\xff"), "no Marian"),
-    "pickled": (only_pickled, "no such file. Name the folder .* save_pretrained"),
-    "cut off": (lambda folder: os.truncate(folder / "model.safetensors", 5000), "does not fit"),
+    "pickled": (
+        lambda folder: (folder / WEIGHTS).unlink(),
+        "no such file. .* save_pretrained",
+    ),
+    "cut off": (lambda folder: os.truncate(folder / WEIGHTS, 5000), "does not fit"),
     "a layer more": (change_json("config.json", encoder_layers=3), "layers.2"),
     "another size": (change_json("config.json", d_model=24), "does not fit"),
-    "a tensor less": (change_tensors(lambda t: t.pop(FC1)), FC1),
 }
 
 
@@ -247,12 +234,6 @@ def test_a_folder_that_does_not_fit_is_refused(copied, change, problem):
     change(copied)
     with pytest.raises(InputError, match=problem):
         restored(copied)
-
-
-def test_files_that_are_not_read_do_not_matter(copied):
-    shutil.copy(copied / "model.safetensors", copied / "pytorch_model.bin")
-    (copied / "modeling.py").write_text("raise SystemExit")
-    restored(copied)
 
 
 def test_flags_that_contradict_it_are_refused(copied, tmp_path):
@@ -271,7 +252,7 @@ def test_its_languages(copied):
     assert read_pretrained(copied, {}).hp.source_lang == "de"
     hp = read_pretrained(copied, dict(source_lang="nl")).hp
     assert (hp.source_lang, hp.target_lang) == ("nl", "en")
-    for name in ("../../x", "ROMANCE", "fr+fr_BE", None, 3):
+    for name in ("../../x", "fr+fr_BE", None, 3):
         change_json("tokenizer_config.json", source_lang=name)(copied)
         with pytest.raises(InputError, match="not the code of one language. Add --source_lang"):
             read_pretrained(copied, {})
@@ -283,59 +264,26 @@ def test_its_languages(copied):
 
 # The class itself ----------------------------------------------------------------
 
-CLIENT = """
-import json, sys
-import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-path, pairs, limits = json.load(sys.stdin)
-tokenizer = AutoTokenizer.from_pretrained(path)
-model = AutoModelForSeq2SeqLM.from_pretrained(path)
-tokenizer.save_pretrained(path + "_again")
-model.save_pretrained(path + "_again")
-answers = []
-for (source, target), limit in zip(pairs, limits):
-    x, y = tokenizer(source)["input_ids"], tokenizer(text_target=target)["input_ids"]
-    start = [model.config.decoder_start_token_id]
-    inputs = dict(input_ids=torch.tensor([x]), decoder_input_ids=torch.tensor([start + y[:-1]]))
-    output = model.generate(input_ids=inputs["input_ids"], max_length=limit)
-    text = tokenizer.decode(output[0], skip_special_tokens=True)
-    answers.append([x, y, model(**inputs).logits[0].tolist(), text])
-json.dump(answers, sys.stdout)
-"""
 
-
-@needs_transformers
-@pytest.mark.parametrize("kind", ["joint", "apart", "exported"])
-def test_transformers_computes_the_same(texts, tmp_path, kind):
-    """With the tokens, the logits, and for a model that has learned, the translations."""
-    folder, loaded = tmp_path / "model", load(dict(logdir=SAMPLE, beam=1))
-    lines = [*zip(*(side[:20] for side in texts), strict=True)]
-    if kind == "exported":
-        folder.mkdir()
-        write(loaded, folder)
-        odd_lines = (line.strip("\ufeff\r").replace("\0", "") for line in ODD_LINES)
-        lines += [(line, line) for line in odd_lines if line.strip()]
-        sources = [source for source, _ in lines]
-        rows = encode_lines(sources, loaded.vocabs[0], loaded.hp)[0]
-        limits = [1 + int(loaded.hp.max_output_tokens(len(row))) for row in rows]  # the <S> counts
-    else:
-        make_marian(folder, texts, joint=kind == "joint")
-        lines += [(ODD, ODD), (f"{LANGUAGES[0]} {texts[0][0]}", texts[1][0])]
-        limits = [20] * len(lines)
-    answers = ask_transformers(CLIENT, str(folder), lines, limits)
-    assert ask_transformers(CLIENT, f"{folder}_again", lines, limits) == answers
-    for name in ("config.json", "model.safetensors"):  # as the newest release writes them
-        shutil.copy(Path(f"{folder}_again") / name, folder / name)
-    pretrained, model = restored(folder)
-    source_side, target_side = pretrained.sides
-    order, added = np.array(target_side.rows), np.array(target_side.added_bias)
-    for line, (x, y, logits, _) in zip(lines, answers, strict=True):
-        ids = [encode(vocab, text) for vocab, text in zip(pretrained.vocabs, line, strict=True)]
-        assert [source_side.rows[i] for i in ids[0]] == x
-        assert [target_side.rows[i] for i in ids[1]] == y
-        got = model(*(np.array([side]) for side in ids))[0].numpy()
-        np.testing.assert_allclose(got, np.array(logits)[:, order] + added, atol=1e-3)
-    if kind == "exported":
-        found = [text for *_, text in answers]
-        assert found == [translation.text for translation in Translator(loaded)(sources)]
-        assert len({*found}) > 20
+def test_transformers_computes_the_same(texts, tmp_path):
+    """With the tokens, the logits and the translations."""
+    torch = pytest.importorskip("torch", reason=INSTALL_TRANSFORMERS)
+    transformers = pytest.importorskip("transformers", reason=INSTALL_TRANSFORMERS)
+    loaded = load(dict(logdir=SAMPLE, beam=1))
+    write(loaded, tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    marian = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    pretrained, model = restored(tmp_path)
+    rows, added = np.array(pretrained.sides[1].rows), np.array(pretrained.sides[1].added_bias)
+    sources = texts[0][:20] + [line.strip("\ufeff\r\0") for line in ODD_LINES if line.strip()]
+    for line, translation in zip(sources, Translator(loaded)(sources), strict=True):
+        ids = encode(pretrained.vocabs[0], line)
+        x = tokenizer(line)["input_ids"]
+        assert [pretrained.sides[0].rows[i] for i in ids] == x
+        start = torch.tensor([[BOS, *x[:-1]]])
+        theirs = marian(input_ids=torch.tensor([x]), decoder_input_ids=start).logits[0]
+        got = model(np.array([ids]), np.array([ids]))[0].numpy()
+        np.testing.assert_allclose(got, theirs.detach().numpy()[:, rows] + added, atol=1e-3)
+        limit = 1 + int(loaded.hp.max_output_tokens(len(x)))  # the <S> counts
+        output = marian.generate(input_ids=torch.tensor([x]), max_length=limit)
+        assert tokenizer.decode(output[0], skip_special_tokens=True) == translation.text

@@ -1,7 +1,6 @@
 """The complete model: equal to the 2017 code, causal, and the same with and without a cache."""
 
 import functools
-import warnings
 
 import keras
 import numpy as np
@@ -11,25 +10,23 @@ import tensorflow as tf
 from checkpoints.names_2017 import variables_by_2017_name
 from conftest import (
     BFLOAT16,
-    beam_and_model_scores,
     decoder,
     model_args,
     needs_bfloat16,
     recurrent_model,
     slow,
-    slow_unless,
     token_by_token,
     transformer,
 )
 from helpers import SIZES, X, Y
-from hparams import ATTENTION_SCORES, POSITIONS, RECIPES, make_hparams
-from model.transformer import DecoderBlock, EncoderBlock, make_model
+from hparams import make_hparams
+from model.transformer import make_model
 from modules import shift_right, smoothed_cross_entropy
-from text.ids import BOS
+from text.ids import BOS, EOS
 from training.optimizer import FusedAdam
 from training.step import make_loss_fn, make_train_step
-from translation.search import greedy
-from variants.rnn import CELLS, RecurrentEncoder
+from translation.inference import make_search, sequence_scores, suppressed_ids
+from translation.search import greedy, paper_penalty
 
 
 def largest_difference(ours, theirs):
@@ -71,7 +68,7 @@ def test_gradients_are_those_of_2017(golden):
         assert difference <= 1e-5 * np.abs(theirs).max(), name
 
 
-def test_five_training_steps_are_those_of_2017(golden):
+def test_five_training_steps_are_those_of_2017(golden, eager):
     model, x, y = golden.model(), tf.constant(golden["x"]), tf.constant(golden["y"])
     optimizer = FusedAdam(golden.hparams["lr"], 0.9, 0.98, 1e-8)
     step = make_train_step(tf.distribute.get_strategy(), model, optimizer)
@@ -85,9 +82,8 @@ def test_five_training_steps_are_those_of_2017(golden):
 def test_the_parameters_after_five_steps_are_those_of_2017(golden, foreign_settings):
     """In float64, where only the rounding of the 2017 code makes a difference (8e-5).
 
-    In float32 our rounding adds to it: the difference is 1.3e-4 in one of 78 arrays. The true
-    gradient of some biases of K is zero. Adam divides by the size of the gradient, so rounding
-    noise becomes a full step.
+    The true gradient of some biases of K is zero. Adam divides by the size of the gradient, so
+    rounding noise becomes a full step.
     """
     foreign_settings(floatx="float64", dtype_policy="float64")
     model, x, y = golden.model(), golden["x"], golden["y"]
@@ -109,38 +105,36 @@ def test_greedy_decoding_is_that_of_2017(golden):
 
 # Properties ----------------------------------------------------------------------
 
-# All models: (recipe, fields that differ from it) by name.
-CASES = {recipe: (recipe, {}) for recipe in RECIPES}
-for recipe, field, values in (
-    ("legacy", "positions", ["sinusoid", "recurrent", "shaw", "rotary", "none"]),
-    ("legacy", "attention_score", ["additive", "cosine"]),
-    ("legacy", "mask_padding", [False]),
-    ("tiny", "positions", POSITIONS),
-    ("tiny", "attention_score", ATTENTION_SCORES),
-    ("tiny", "architecture", ["2019", "paper", "marian"]),
-    ("tiny", "normalization", ["post", "none"]),
-    ("tiny", "tied_embeddings", [False]),
-    ("tiny", "num_blocks", [3]),
-    ("rnn_attention", "attention_score", ATTENTION_SCORES),
-    ("rnn_attention", "cell", CELLS),
+# The models, each with changes of its recipe that have nothing to do with each other.
+CASES = {recipe: (recipe, {}) for recipe in ("updated", "paper", "tiny", "rnn", "rnn_attention")}
+for recipe, positions, changes in (
+    ("legacy", "learned", {}),
+    ("legacy", "sinusoid", dict(attention_score="additive")),
+    ("legacy", "shaw", dict(mask_padding=False)),
+    ("tiny", "learned", dict(attention_score="dot", architecture="2019")),
+    ("tiny", "sinusoid", dict(attention_score="additive", architecture="paper")),
+    ("tiny", "paired_sinusoid", dict(attention_score="bilinear", architecture="marian")),
+    ("tiny", "product", dict(attention_score="cosine")),
+    ("tiny", "hierarchical", dict(attention_score="cosine_softmax")),
+    ("tiny", "recurrent", dict(normalization="post")),
+    ("tiny", "convolutional", dict(normalization="none")),
+    ("tiny", "complex", dict(tied_embeddings=False)),
+    ("tiny", "shaw", dict(num_blocks=3)),
+    ("tiny", "xlnet", dict(decoder_blocks=2)),
+    ("tiny", "deberta", {}),
+    ("tiny", "rotary", {}),
+    ("tiny", "none", {}),
 ):
-    CASES |= {f"{recipe} {field} {value}": (recipe, {field: value}) for value in values}
-FAST = [name for name in CASES if name in RECIPES or "tiny" in name or "rnn_attention a" in name]
-of_all = pytest.mark.parametrize("case", slow_unless(FAST, CASES))
-of_transformers = pytest.mark.parametrize(
-    "case",
-    [
-        *("legacy", "updated", "paper", "tiny", "legacy positions sinusoid"),
-        *("tiny positions paired_sinusoid", "legacy mask_padding False"),
-    ],
-)
+    CASES[f"{recipe} {positions}"] = recipe, dict(positions=positions) | changes
+CASES["rnn_attention additive"] = "rnn_attention", dict(attention_score="additive", cell="lstm")
+of_all = pytest.mark.parametrize("case", CASES)
 ONE_BLOCK = dict(maxlen=6, hidden_units=16, num_blocks=1, num_heads=2)
 
 
 def make(recipe, dtype=None, **changes):
     """Make a small model, of which no bias is zero, as after training."""
     keras.utils.set_random_seed(1)
-    sizes = SIZES | dict(maxlen=9, num_blocks=1, decoder_blocks=2, dropout_rate=0.1)
+    sizes = SIZES | dict(maxlen=9, num_blocks=1, dropout_rate=0.1)
     kind = recurrent_model if "rnn" in recipe else transformer
     model = kind(13, 13, dtype=dtype, **model_args(recipe) | sizes | changes)
     for variable in model.trainable_variables:
@@ -150,14 +144,10 @@ def make(recipe, dtype=None, **changes):
 
 @functools.cache
 def model_of(case):
-    """The model of a case. No test changes it."""
+    """The model of a case, and its logits. No test changes it."""
     recipe, changes = CASES[case]
-    return make(recipe, **changes)
-
-
-@functools.cache
-def logits_of(case):
-    return model_of(case)(X, Y).numpy()
+    model = make(recipe, **changes)
+    return model, model(X, Y).numpy()
 
 
 @of_all
@@ -166,31 +156,29 @@ def test_token_by_token_equals_all_at_once(case):
 
     The three hypotheses of a sentence share its memory.
     """
-    model, targets = model_of(case), np.random.default_rng(0).integers(4, 13, (6, 4), np.int32)
-    targets[0] = [5, 3, 0, 0]
+    (model, _), targets = model_of(case), np.random.default_rng(0).integers(4, 13, (6, 3), np.int32)
+    targets[0] = [5, 3, 0]
     expected = model(np.repeat(X, 3, axis=0), targets)
     np.testing.assert_allclose(token_by_token(model, X, targets), expected, atol=2e-5)
 
 
 @of_all
 def test_padding_and_other_sentences_change_nothing(case):
-    """Padding: where masks are from ids. With those from activations see below."""
-    model, logits = model_of(case), logits_of(case)
-    # With masks from ids, the second sentence needs no padding to the length of the first one.
-    length = 3 if model.hp.mask_from == "ids" else 6
-    alone = tf.concat([model(X[:1], Y[:1]), model(X[1:, :length], Y[1:])], axis=0)
-    np.testing.assert_allclose(alone, logits, atol=2e-5)
-    if model.hp.mask_from == "ids":
-        padded = [np.pad(ids, [(0, 1), (0, 3)]) for ids in (X, Y)]  # and a sentence of padding
-        others = model(*padded)
+    """With masks from ids, the second sentence needs no padding. The other masks: see below."""
+    model, logits = model_of(case)
+    from_ids = model.hp.mask_from == "ids"
+    alone = model(X[1:, : 3 if from_ids else 6], Y[1:])
+    np.testing.assert_allclose(alone, logits[1:], atol=2e-5)
+    if from_ids:
+        others = model(*(np.pad(ids, [(0, 1), (0, 3)]) for ids in (X, Y)))
         np.testing.assert_allclose(others[:2, :6], logits, atol=2e-5)
-        assert np.isfinite(others).all()
+        assert np.isfinite(others).all()  # also of a sentence of padding
 
 
 @of_all
 def test_each_parameter_has_a_name_and_a_gradient(case):
     """The true gradient of some biases of K is zero."""
-    model = model_of(case)
+    model, _ = model_of(case)
     named = variables_by_2017_name(model)
     assert {id(v) for v in named.values()} == {id(v) for v in model.trainable_variables}
     assert len(named) == len(model.trainable_variables)
@@ -202,16 +190,14 @@ def test_each_parameter_has_a_name_and_a_gradient(case):
         assert np.abs(gradient).max() > 1e-6 or name.endswith("dense_1/bias"), name
 
 
-@of_transformers
-def test_logits_do_not_depend_on_later_tokens(case):
+@pytest.mark.parametrize("case", ["legacy learned", "paper", "tiny"])
+def test_logits_depend_on_all_earlier_tokens_and_on_no_later_one(case):
     """Shown by the gradient of the logits with respect to the embedded decoder inputs."""
-    model = model_of(case)
+    (model, _), inputs = model_of(case), shift_right(Y)
     memory = model.encode(X)
-    inputs = shift_right(Y)
     with tf.GradientTape() as tape:
-        embedded = model.dec_input(inputs)
+        dec = embedded = model.dec_input(inputs)
         tape.watch(embedded)
-        dec = embedded
         for block, positions in zip(model.dec_blocks, model.dec_positions, strict=True):
             masks = model.padding_masks(inputs), model.padding_masks(X)
             dec = block(dec, memory, *masks, positions=positions)
@@ -236,6 +222,12 @@ def test_causality_hides_later_targets_in_training(causality):
     np.testing.assert_allclose(token_by_token(model, X, Y), model(X, Y), atol=1e-5)
 
 
+def test_tied_logits_of_marian_have_a_bias():
+    (model, _), dec = model_of("tiny paired_sinusoid"), np.random.normal(size=(2, 16))
+    expected = model.dec_input.tokens.to_logits(model.dec_norm(dec)) + model.output_bias
+    np.testing.assert_allclose(model.to_logits(dec), expected, atol=1e-6)
+
+
 def test_padding_changes_nothing_before_the_first_step():
     """With masks from activations this holds before training only.
 
@@ -243,7 +235,7 @@ def test_padding_changes_nothing_before_the_first_step():
     next.
     """
     keras.utils.set_random_seed(1)
-    model = transformer(12, 13, maxlen=8, hidden_units=16, num_blocks=2, num_heads=4)
+    model = transformer(12, 13, **SIZES | dict(maxlen=8))
     padded = [np.pad(ids, [(0, 0), (0, 2)]) for ids in (X, Y)]
     np.testing.assert_allclose(model(*padded)[:, :6], model(X, Y), atol=1e-5)
 
@@ -268,48 +260,35 @@ def test_dropout_is_where_the_architecture_puts_it(architecture, attention_dropo
     model = transformer(13, 13, **ONE_BLOCK, architecture=architecture, **more)
     weights, outputs = DROPOUT[architecture]
     (enc,), (dec,) = model.enc_blocks, model.dec_blocks
-    for attention in (enc.self_attention, dec.self_attention, dec.vanilla_attention):
-        assert attention.dropout.rate == (attention_dropout or weights)
-        assert attention.add_norm.dropout.rate == outputs
-    for layer in (enc.feedforward, dec.feedforward):
-        assert layer.add_norm.dropout.rate == outputs
+    attentions = [enc.self_attention, dec.self_attention, dec.vanilla_attention]
+    assert {layer.dropout.rate for layer in attentions} == {attention_dropout or weights}
+    sublayers = [*attentions, enc.feedforward, dec.feedforward]
+    assert {layer.add_norm.dropout.rate for layer in sublayers} == {outputs}
     assert model.enc_input.dropout.rate == model.dec_input.dropout.rate == 0.2
 
 
-@pytest.mark.parametrize("architecture, in_encoder", [("2019", 2), ("modern", 3), ("paper", 4)])
-def test_dropout_acts_on_weights_before_values_and_on_outputs_before_the_residual(
-    dropout_inputs, architecture, in_encoder
-):
+def test_dropout_acts_on_weights_before_values_and_on_outputs_before_the_residual(dropout_inputs):
     """The order in the encoder: embedding, weights, heads, feed-forward."""
-    model = transformer(13, 13, **ONE_BLOCK, dropout_rate=0.2, architecture=architecture)
+    model = transformer(13, 13, **ONE_BLOCK, dropout_rate=0.2, architecture="paper")
     logits = model(X, Y, training=True)
     np.testing.assert_allclose(logits, model(X, Y), atol=1e-5)
-    in_decoder = {"2019": 3, "modern": 4, "paper": 6}[architecture]
-    assert len(dropout_inputs) == in_encoder + in_decoder
-
+    assert len(dropout_inputs) == 4 + 6
     embedded, _ = model.enc_input.embed(X, start=0, state=())
-    np.testing.assert_allclose(dropout_inputs[0], embedded, atol=1e-5)
     (block,), masks = model.enc_blocks, model.padding_masks(X)
     attention = block.self_attention
     weights = attention.attention_weights(embedded, embedded, masks)
     heads = attention(embedded, embedded, masks)  # after residual and normalization
-    memory = model.encode(X)
-    if architecture != "modern":
-        np.testing.assert_allclose(dropout_inputs[1], weights, atol=1e-5)
-    if architecture != "2019":
-        attended, fed = dropout_inputs[in_encoder - 2 : in_encoder]
-        normalize = attention.add_norm.normalize
-        np.testing.assert_allclose(normalize(embedded + attended), heads, atol=1e-5)
-        normalize = block.feedforward.add_norm.normalize
-        np.testing.assert_allclose(normalize(heads + fed), memory, atol=1e-5)
+    attended = attention.add_norm.normalize(embedded + dropout_inputs[2])
+    fed = block.feedforward.add_norm.normalize(heads + dropout_inputs[3])
+    expected = (dropout_inputs[0], embedded), (dropout_inputs[1], weights)
+    for ours, theirs in (*expected, (attended, heads), (fed, model.encode(X))):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def test_dropout_is_on_in_the_training_step():
+def test_dropout_is_on_in_the_training_step(eager):
     model = make("paper")
     step = make_train_step(tf.distribute.get_strategy(), model, keras.optimizers.SGD(0.0))
-    x, y = tf.constant(X), tf.constant(Y)
-    losses = {float(step(x, y)[0]) for _ in range(3)}
-    assert len(losses) == 3
+    assert len({float(step(X, Y)[0]) for _ in range(3)}) == 3
 
 
 def test_label_smoothing_of_training_and_of_the_development_set(eager):
@@ -353,28 +332,16 @@ def test_bfloat16_is_near_float32_and_learns(recipe):
 # Keras ---------------------------------------------------------------------------
 
 
-POSITIONED = [f"tiny positions {name}" for name in ("rotary", "recurrent", "paired_sinusoid")]
-
-
-@pytest.mark.parametrize("case", ["legacy", "paper", "tiny", "rnn", "rnn_attention", *POSITIONED])
-def test_the_constructor_makes_all_parameters(case, monkeypatch):
-    """Without a call, and the first call does not trace the blocks symbolically first."""
+@pytest.mark.parametrize("case", ["legacy learned", "paper", "tiny recurrent", "rnn_attention"])
+def test_the_constructor_makes_all_parameters(case):
+    """Without a call, which needs no symbolic trace of the layers then."""
     recipe, changes = CASES[case]
-    model, calls = make(recipe, **changes), []
+    model = make(recipe, **changes)
     assert all(layer.built for layer in model._flatten_layers())
     before = [v.path for v in model.variables]
     model.build((None, None))
-    model.build([(None, None), (None, None)])
-    for layer in (EncoderBlock, DecoderBlock, RecurrentEncoder):
-
-        def record(self, inputs, *args, call=layer.call, **kwargs):
-            calls.append(type(inputs))
-            return call(self, inputs, *args, **kwargs)
-
-        monkeypatch.setattr(layer, "call", record)
     model(X, Y)
     assert [v.path for v in model.variables] == before
-    assert len(calls) == (1 if "rnn" in case else 3) and keras.KerasTensor not in calls
     if model.hp.tied_embeddings and "rnn" not in case:  # logits start near 1
         stddev = np.std(
             transformer(500, 500, **model.hp.model_fields()).enc_input.tokens.lookup_table
@@ -382,43 +349,31 @@ def test_the_constructor_makes_all_parameters(case, monkeypatch):
         assert stddev == pytest.approx(model.hp.hidden_units**-0.5, rel=0.1)
 
 
-SAVED = [(case, "float32") for case in RECIPES]
-SAVED += [(f"tiny positions {name}", "float32") for name in ("hierarchical", "recurrent", "shaw")]
-SAVED += [(case, "mixed_bfloat16") for case in ("tiny", "rnn_attention") if BFLOAT16]
-SAVED_FAST = ("tiny", "float32"), ("rnn_attention", "float32"), ("tiny", "mixed_bfloat16")
-
-
-@pytest.mark.parametrize("saved", slow_unless(SAVED_FAST, SAVED), ids=str)
-def test_a_keras_file_holds_the_model(saved, tmp_path):
-    case, dtype = saved
-    recipe, changes = CASES[case]
-    model, path = make(recipe, dtype, **changes), str(tmp_path / "model.keras")
-    logits = model(X, Y)
+@pytest.mark.parametrize("recipe, dtype", [("tiny", "mixed_bfloat16"), ("rnn", "float32")])
+def test_a_keras_file_holds_the_model(recipe, dtype, tmp_path):
+    model, path = make(recipe, dtype if BFLOAT16 else None), str(tmp_path / "model.keras")
     model.save(path)
     keras.utils.set_random_seed(2)  # other initial values
-    keras.models.load_model(path).save(path)  # a loaded model can be saved again
     loaded = keras.models.load_model(path)
     assert type(loaded) is type(model) and loaded.get_config() == model.get_config()
-    assert loaded.dtype_policy.name == loaded.layers[0].dtype_policy.name == dtype
-    for ours, theirs in zip(loaded.trainable_variables, model.trainable_variables, strict=True):
-        np.testing.assert_array_equal(ours, theirs, err_msg=theirs.path)
-    assert loaded(X, Y).dtype == dtype.removeprefix("mixed_")
-    np.testing.assert_array_equal(loaded(X, Y), logits)
-    copy = keras.models.clone_model(model)
-    assert copy.get_config() == model.get_config() and copy.count_params() == model.count_params()
+    assert loaded.layers[0].dtype_policy.name == model.dtype_policy.name
+    np.testing.assert_array_equal(loaded(X, Y), model(X, Y))
 
 
-SEARCHED = [f"tiny positions {name}" for name in ("recurrent", "convolutional", "xlnet")]
-SEARCHED += ["rnn", *(f"rnn_attention cell {cell}" for cell in CELLS)]
-
-
-@pytest.mark.parametrize("case", slow_unless([SEARCHED[0], SEARCHED[-1]], SEARCHED))
-def test_beam_search_keeps_the_state_of_each_hypothesis(case):
-    """The best hypothesis has the score that the model gives to it at once."""
+@pytest.mark.parametrize("case", ["tiny recurrent", "tiny convolutional", "rnn_attention additive"])
+def test_beam_search_keeps_the_state_of_each_hypothesis(case, eager):
+    """The best hypothesis has the score that the model gives to it at once, without a penalty."""
     recipe, changes = CASES[case]
     sizes = dict(hidden_units=8) if "rnn" in recipe else SIZES
-    scores, expected = beam_and_model_scores(dict(recipe=recipe) | sizes | changes)
-    np.testing.assert_allclose(scores, expected, rtol=1e-4)
+    hp = make_hparams(dict(recipe=recipe, vocab_size=13, alpha=0.0) | sizes | changes)
+    keras.utils.set_random_seed(3)
+    model, x = make_model(hp, 13, 13), np.random.default_rng(0).integers(4, 13, (4, 5), np.int32)
+    x[:, -1] = EOS
+    preds, scores = make_search(model, hp, 4)(x)
+    limits, suppressed = np.full(4, hp.max_output_tokens(5), np.int32), suppressed_ids(hp, 4)
+    args = limits, paper_penalty(0.0), suppressed
+    expected = sequence_scores(model, x, preds[:, 0], *args)
+    np.testing.assert_allclose(scores[:, 0], expected, rtol=1e-4)
 
 
 # The Python interface ------------------------------------------------------------
@@ -443,37 +398,16 @@ def test_settings_of_keras_change_no_model(foreign_settings):
     """Neither its dtypes nor its numbers, in training and decoding."""
     sizes = dict(hidden_units=8, vocab_size=12, seed=1)
     small = sizes | dict(recipe="tiny", num_heads=2, num_blocks=1)
-    names = ("learned", "t5", "rotary", "complex")
-    kinds = [small | dict(positions=name) for name in names]
+    kinds = [small | dict(positions=name) for name in ("t5", "complex")]
     kinds += [small | dict(attention_score="cosine"), sizes | dict(recipe="rnn_attention")]
     x = np.array([[5, 6, 3], [8, 3, 0]], np.int32)
 
     def compute(flags):
         keras.utils.set_random_seed(1)
         model = make_model(make_hparams(flags), 12, 12)
-        return [model(x, x, training=True).numpy(), token_by_token(model, x[:, :2], x[:, :2])]
+        return np.stack([model(x, x, training=True), token_by_token(model, x, x)])
 
     expected = [compute(flags) for flags in kinds]
     foreign_settings(floatx="float64", epsilon=0.5, dtype_policy="mixed_bfloat16")
-    for flags, arrays in zip(kinds, expected, strict=True):
-        for array, got in zip(arrays, compute(flags), strict=True):
-            assert got.dtype == np.float32, flags
-            np.testing.assert_array_equal(got, array, err_msg=str(flags))
-
-
-@pytest.mark.parametrize("recipe", slow_unless(["tiny"], ["tiny", "rnn_attention"]))
-def test_a_functional_model_fits_and_predicts(recipe):
-    """With Keras' own loop. Quantization may skip layers."""
-    model = make(recipe, dropout_rate=0.0)
-    inputs = [keras.Input((None,), dtype="int32") for _ in range(2)]
-    functional = keras.Model(inputs, model(*inputs))
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=0)
-    functional.compile("adam", loss, run_eagerly=True)
-    x = np.array([[5, 6, 3, 0], [4, 3, 0, 0]], np.int32)
-    history = functional.fit((x, x), x, epochs=3, verbose=0).history["loss"]
-    assert history[-1] < history[0]
-    got = functional.predict((x, x), verbose=0)
-    np.testing.assert_allclose(got, model(x, x), atol=1e-5)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Keras names each layer that it does not quantize
-        model.quantize("int8")
+    for flags, array in zip(kinds, expected, strict=True):
+        np.testing.assert_array_equal(compute(flags), array, err_msg=str(flags))

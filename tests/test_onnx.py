@@ -44,12 +44,7 @@ CHARACTERS = (
 )
 
 
-needs_node = pytest.mark.skipif(
-    not shutil.which("node"), reason="no Node.js. To run them: install node"
-)
-
-
-@needs_node
+@pytest.mark.skipif(not shutil.which("node"), reason="no Node.js. To run them: install node")
 @pytest.mark.parametrize(
     "more",
     [
@@ -69,7 +64,7 @@ def test_javascript_tokenizes_as_sentencepiece(tmp_path, more):
         make_marian(tmp_path / "marian", [[*side] for side in zip(*sample_pairs(300), strict=True)])
         source, target = read_pretrained(tmp_path / "marian", {}).vocabs
     settings = dict(
-        source=onnx_model.describe_tokenizer(source) | onnx_model.encoding_rules(source),
+        source=onnx_model.describe_tokenizer(source, encodes=True),
         target=onnx_model.describe_tokenizer(target),
         normalize=onnx_model.normalization_patterns(),
     )
@@ -79,17 +74,8 @@ def test_javascript_tokenizes_as_sentencepiece(tmp_path, more):
     rng = np.random.default_rng(1)
     lines = ["".join(rng.choice([*CHARACTERS], rng.integers(0, 30))) for _ in range(500)]
     lines += [line for pair in sample_pairs(50, seed=2) for line in pair]
-    lines += [
-        ">>eng<< Der Hund",
-        "ﬁnden Ⅻ ½ ＡＢ ｶﾞ",
-        ">>de<< Der Hund",
-        "Der>>d<num>>>de<<",
-        "<num>",
-        "▁",
-        " ",
-        "",
-        "Hund " * 60,
-    ]
+    lines += [">>eng<< Der Hund", "ﬁnden Ⅻ ½ ＡＢ ｶﾞ", ">>de<< Der Hund", "Der>>d<num>>>de<<"]
+    lines += ["<num>", "▁", " ", "", "Hund " * 60]
     done = subprocess.run(
         ["node", "--input-type=module", "--eval", TOKENIZE],
         input=json.dumps(lines),
@@ -104,11 +90,6 @@ def test_javascript_tokenizes_as_sentencepiece(tmp_path, more):
         assert their_ids == ids[:-1], line
         if all(i < len(target) for i in ids):
             assert text == target.decode(ids), line
-
-
-def text_of(driver, name) -> str:
-    """Return the text of an element of a page."""
-    return driver.find_element("id", name).text
 
 
 @contextlib.contextmanager
@@ -152,8 +133,9 @@ def test_the_page_translates(runtime, tmp_path):
     lines = [line for line, _ in sample_pairs(8, seed=2)]
     expected = [own.text for own in Translator(load(dict(logdir=SAMPLE)))(lines)]
     with served(folder) as address, chromium() as driver:
+        text_of = lambda name: driver.find_element("id", name).text  # noqa: E731
         driver.get(address)  # without the runtime, and without a network
-        wait_for(lambda: "onnxruntime-web is missing" in text_of(driver, "status"))
+        wait_for(lambda: "onnxruntime-web is missing" in text_of("status"))
         shutil.copytree(runtime, folder / "ort")
         for width in (1200, 400):
             driver.set_window_size(width, 800)
@@ -161,8 +143,8 @@ def test_the_page_translates(runtime, tmp_path):
             source = driver.find_element("id", "source")
             wait_for(source.is_enabled)
             source.send_keys("\n".join(lines))
-            wait_for(lambda: text_of(driver, "target").split("\n") == expected, seconds=30)
-            assert not text_of(driver, "status")
+            wait_for(lambda: text_of("target").split("\n") == expected, seconds=30)
+            assert not text_of("status")
             widths = driver.execute_script(
                 "return [document.documentElement.scrollWidth, innerWidth]"
             )

@@ -1,7 +1,6 @@
 """Mistakes that people make: one line with the path and what to do, and nothing is lost."""
 
 import contextlib
-import ctypes
 import gc
 import gzip
 import io
@@ -15,15 +14,16 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import tensorflow as tf
 
 import prepro
 import train
-from conftest import SMALL, sample_pairs, slow, write_corpus
-from helpers import run_main
-from processes import ROOT, command_line, forked
+from conftest import SMALL, sample_pairs, write_corpus
+from helpers import run_main, skip_graphs
+from processes import ROOT, command_line
 from support.files import lock_logdir
 
 TRAIN = dict(source_train="train.source", target_train="train.target", min_cnt=1)
@@ -46,9 +46,10 @@ def made(tmp_path_factory):
     """A folder with text, a model of words in logdir, and one of subwords in tiny."""
     folder = tmp_path_factory.mktemp("made")
     write_corpus(folder, sample_pairs(40))
-    (folder / "locked").mkdir(mode=0o500)
+    (folder / "empty").mkdir()
     (folder / "two").write_text("Ein Hund\nEin Hund\n")
-    with contextlib.chdir(folder):
+    with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+        skip_graphs(patch)
         for own in (SMALL, SUBWORDS):
             run_main(prepro, TRAIN | own)
             run_main(train, TRAIN | own | dict(num_epochs=2))
@@ -57,21 +58,9 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def here(made, tmp_path, monkeypatch):
-    """A copy of this folder, the current one of a user who may not write into all folders."""
+    """A copy of this folder, the current one."""
     shutil.copytree(made, tmp_path / "here")
     monkeypatch.chdir(tmp_path / "here")
-    if sys.platform != "linux":
-        yield
-        return
-    libc, header = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3, this thread
-    sets = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable: bits 0 to 31, and 32 to 63
-    assert libc.capget(header, sets) == 0
-    effective = sets[0]
-    sets[0] &= ~0b10  # CAP_DAC_OVERRIDE, of root
-    assert libc.capset(header, sets) == 0
-    yield
-    sets[0] = effective
-    assert libc.capset(header, sets) == 0
 
 
 @pytest.fixture
@@ -142,30 +131,17 @@ NO_HPARAMS = "logdir/hparams.json: not hyperparameters of this project ... Copy 
     "script, edits, flags, parts",
     [
         ("prepro", {}, dict(source_train="no"), "no: no such file ... Check --source_train"),
-        ("train", {}, NEW | dict(target_train="no"), "no: no such file ... Check --target_train"),
-        ("train", {}, NEW | dict(source_dev="no", target_dev="two"), "no: no such ... source_dev"),
         ("train", {}, NEW | dict(start_from="no"), "no: no such file ... Check --start_from"),
-        ("translate", {}, dict(source="no"), "no: no such file or directory. Check --source"),
         ("translate", {}, dict(logdir="no"), "no: no such file or directory. Check --logdir"),
-        ("serve", {}, dict(logdir="logdir,no"), "no: no such file or directory. Check --logdir"),
         ("translate", {}, dict(logdir="logdir,"), "logdir,: no such file ... Check --logdir"),
-        ("eval", {}, dict(source_test="no"), "no: no such file or directory. Check --source_test"),
         ("eval", {}, dict(compare="no"), "no: no such file or directory. Check --compare"),
         ("train", {}, dict(logdir="x" * 300), "File name too long"),
         ("train", {}, dict(hidden_units=32), "trained with --hidden_units 16, not 32. Leave the"),
-        ("train", {}, dict(recipe="tiny"), "trained with --recipe legacy, not tiny. Leave the"),
-        ("train", {}, TINY, "tiny/hparams.json: ... trained with --maxlen 100, not 15. Leave"),
-        ("translate", {}, dict(maxlen=9), "trained with --maxlen 15, not 9. Leave the flag out"),
         ("train", {}, NEW | dict(start_from="logdir", num_blocks=2), "with --num_blocks 1, not 2"),
         ("translate", {HPARAMS: "{"}, {}, NO_HPARAMS),
-        ("eval", {HPARAMS: fields(maxlen="ten")}, {}, f"(maxlen is 'ten' ... {NO_HPARAMS}"),
-        ("serve", {HPARAMS: fields(heads=3)}, {}, f"'heads' ... {NO_HPARAMS}"),
         ("train", {HPARAMS: None}, {}, NO_HPARAMS),
         ("train", {RUN: "{"}, {}, "run.json: does not list the checkpoints of a training. Copy"),
         ("export", {}, dict(output="two"), "two: already exists. Delete it, or choose another"),
-        ("export", {}, dict(quantization="int8"), "quantization is for ... Leave it out"),
-        ("serve", {}, dict(port=80000), "port is 80000. It must be at least 0 and below 65536"),
-        ("translate", {}, dict(max_len=9), "no flag --max_len (did you mean --maxlen?). `python"),
     ],
 )
 def test_what_flags_and_names_show_is_refused_at_once(refused, script, edits, flags, parts):
@@ -173,70 +149,43 @@ def test_what_flags_and_names_show_is_refused_at_once(refused, script, edits, fl
     assert not refused(script, flags, parts)
 
 
-@pytest.mark.parametrize(
-    "flags, parts",
-    [
-        (dict(logdir="no"), "no: no such file"),
-        ({}, f"{sys.executable} has no TensorFlow. Run `make install`"),
-    ],
-)
-def test_no_package_is_needed_to_refuse_a_run(here, flags, parts):
+def test_no_package_is_needed_to_refuse_a_run(here):
     code = "import runpy, sys; sys.argv = sys.argv[1:]; sys.path.insert(0, sys.argv.pop())"
     code += "; runpy.run_path(f'{sys.path[0]}/translate.py', run_name='__main__')"
     # -I and -S: without the installed packages.
-    words = ["translate.py", *command_line(VALID["translate"] | flags), str(ROOT)]
-    command = [sys.executable, "-I", "-S", "-c", code, *words]
+    command = [sys.executable, "-I", "-S", "-c", code, "translate.py", str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True)
+    parts = f"{sys.executable} has no TensorFlow. Run `make install`"
     check_message("translate", done.returncode, done.stderr, parts)
 
 
 # When a file is read or written -----------------------------------------------------
 
 
-def latin1(content):
-    return content.replace(b"\n", "\nBäume ".encode("latin1"), 1)
+def other(_):
+    return Path("tiny/model_epoch_02_gs_2.npz").read_bytes()
 
 
-def with_null(content):
-    return content.replace(b"e", b"\0", 1)
+def cut_gzip(content):
+    return gzip.compress(content)[:-99]
 
 
 def add_line(content):
     return content + b"Noch ein Satz.\n"
 
 
-def zip_and_cut(content):
-    return gzip.compress(content)[:-99]
-
-
-def zip_and_flip(content):
-    return flip(gzip.compress(content), 40)
-
-
-def cut(content):
-    return content[: len(content) // 2]
-
-
-def flip(content, place=3000):
-    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
-
-
-def other(_):
-    return Path("tiny/model_epoch_02_gs_2.npz").read_bytes()
-
-
 BOTH, TESTS, MODELS = "train.*", "test.*", "logdir/*.npz"
 VOCAB, NEW_VOCAB = "logdir/en.vocab.tsv", "preprocessed/en.vocab.tsv"
 FROM = dict(start_from="logdir") | NEW
 SWAPPED = dict(source_train="train.target", target_train="train.source")
-LATIN1 = "train.source:2: byte 2 of this line is not text in UTF-8 ... corpora/convert.py`"
+SWAPPED_TEST = dict(source_test="test.target", target_test="test.source")
+LATIN1 = "train.source:2: byte 1 of this line is not text in UTF-8 ... corpora/convert.py`"
 EMPTY = "holds no text. Put one sentence on each line"
 UNEQUAL = "train.source: 41 sentences, but train.target has 40 ... Make line n of one file"
 CLEANED = "Latin letters ... choose a recipe with subwords, for example --recipe tiny"
-NO_VOCAB = "not a vocabulary ... Run `python prepro.py` ... or copy the file again from the folder"
 NO_MODEL = "not a sentencepiece model ... or copy the file again from the folder in which the model"
-UNFIT = "Use the hparams.json, the vocabulary and the checkpoint of one training"
-UNREAD = "logdir/model_epoch_01_gs_1.npz: cannot be read ... Copy the file again"
+UNFIT = "Use the hparams.json, vocabulary and checkpoint of one training"
+UNREAD = "logdir: holds no checkpoint that can be read. Train a model, or copy its folder again"
 CHINESE = "我爱你\n" * 40
 
 
@@ -245,103 +194,46 @@ CHINESE = "我爱你\n" * 40
     [
         # Text.
         ("prepro", {}, dict(source_train="tiny"), "tiny: is a directory. Check the path"),
-        ("translate", {}, dict(source="tiny"), "tiny: is a directory. Check the path"),
-        ("prepro", {"train.source": latin1}, {}, LATIN1),
-        ("prepro", {"train.source": latin1}, dict(recipe="tiny"), LATIN1),
-        ("train", {"train.source": latin1}, NEW, LATIN1),
-        (
-            "prepro",
-            {BOTH: lambda b: b.decode().encode("utf-16")},
-            {},
-            "source:1: byte 1",
-        ),
-        ("prepro", {"train.source": with_null}, {}, "train.source:1: byte 2 ... UTF-8"),
-        ("prepro", {"train.source": zip_and_cut}, {}, "train.source: a damaged gzip file. Downl"),
-        ("train", {"train.source": zip_and_flip}, NEW, "train.source: a damaged gzip file. Downl"),
+        ("prepro", {"train.source": "Hund\nÄ".encode("latin1")}, {}, LATIN1),
+        ("prepro", {"train.source": cut_gzip}, {}, "train.source: a damaged gzip file. Down"),
         ("prepro", {BOTH: ""}, {}, f"train.source: holds no word of {CLEANED}"),
         ("prepro", {BOTH: ""}, dict(recipe="tiny"), f"train.source: {EMPTY}"),
-        ("train", {BOTH: ""}, NEW, f"train.source: {EMPTY}"),
-        ("train", {BOTH: "<url>x</url>\n"}, NEW, f"train.source: {EMPTY}"),
-        ("eval", {TESTS: ""}, {}, f"test.source: {EMPTY}"),
-        ("prepro", {"train.target": "\n" * 40}, dict(recipe="tiny"), f"target: {EMPTY}"),
-        ("train", {"train.target": "\n" * 40}, NEW, f"target: {EMPTY}"),
-        ("prepro", {"train.source": CHINESE}, {}, f"train.source: holds no word of {CLEANED}"),
         ("train", {"train.source": CHINESE}, NEW, "source: 100% of its words are not in ... Check"),
-        (
-            "train",
-            {},
-            NEW | dict(maxlen=2),
-            "none of 40 pairs has ... at most 2 words ... larger --max",
-        ),
+        ("train", {}, NEW | dict(maxlen=2), "none of 40 pairs has ... at most 2 words ... --maxl"),
         ("eval", {TESTS: "dog " * 15}, {}, "none of 1 pairs has ... at most 15 words ... --maxlen"),
         ("prepro", {"train.source": add_line}, {}, UNEQUAL),
-        ("train", {"train.source": add_line}, NEW, UNEQUAL),
         ("eval", {"test.source": add_line}, {}, UNEQUAL.replace("train", "test")),
         ("translate", {}, dict(score="two"), "two: 2 lines, but test.source has 40. Make line n"),
-        ("translate", {}, dict(prefix="two"), "two: 2 lines, but test.source has 40. Make line n"),
         ("prepro", {}, dict(source_train="two,two"), "names 2 files, but target_train names 1"),
-        (
-            "eval",
-            {"test.source": '\n<seg id="2">Zwei\n'},
-            {},
-            "test.source:2: this line is XML, not",
-        ),
+        ("eval", {"test.source": '\n<seg id="2">Zwei\n'}, {}, "test.source:2: this line is XML"),
         ("eval", {}, dict(compare="two"), "two: is not a results file of this test set"),
         # Vocabularies.
         ("prepro", {}, dict(recipe="tiny", vocab_size=8000), "not allow 8000 ... Use --vocab_size"),
         ("prepro", {}, dict(recipe="tiny", symbols="a b"), "symbols a b: ... Write words with com"),
         ("train", {NEW_VOCAB: None}, NEW, f"{NEW_VOCAB}: no such file ... Run `python prepro.py`"),
-        ("train", {}, NEW | dict(source_lang="fr"), "fr.vocab.tsv: no such file ... --source_lang"),
-        ("train", {NEW_VOCAB: "dog 1\n"}, NEW, f"{NEW_VOCAB}: {NO_VOCAB}"),
         ("train", {}, NEW | SWAPPED, "96% of its words are not in ... Check --source_lang"),
         ("train", {}, SUBWORDS | NEW | dict(vocab_size=300), "do not fit vocab_size 300. Write"),
-        ("translate", {VOCAB: None}, {}, f"{VOCAB}: no such file ... or copy the file again from"),
         ("translate", {VOCAB: lambda b: b + b"more\t7\n"}, {}, f"(191, 16) ... {UNFIT}"),
-        ("translate", {"tiny/bpe.model": cut}, TINY, f"tiny/bpe.model: {NO_MODEL}"),
-        ("serve", {"tiny/bpe.model": ""}, TINY, f"tiny/bpe.model: {NO_MODEL}"),
+        ("translate", {"tiny/bpe.model": "cut"}, TINY, f"tiny/bpe.model: {NO_MODEL}"),
         # Models.
-        ("translate", {}, dict(logdir="two"), "two: holds no checkpoint ... Train a model with"),
-        ("eval", {}, dict(logdir="preprocessed"), "preprocessed: holds no ... Train a model with"),
+        ("translate", {}, dict(logdir="two"), "two: holds no checkpoint ... Train a model, or"),
         ("translate", {HPARAMS: None}, {}, "logdir: holds ... no hparams.json ... Train a model"),
-        ("export", {RUN: None}, {}, "logdir: holds no checkpoint. Train a model, or name its"),
-        ("translate", {RUN: "[]"}, {}, f"{RUN}: does not list the checkpoints of a training. Copy"),
-        ("translate", {MODELS: cut}, {}, UNREAD),
-        ("eval", {MODELS: flip}, {}, UNREAD),
-        ("train", {MODELS: flip}, {}, UNREAD),
-        ("train", {MODELS: None}, {}, UNREAD.replace("01_gs_1", "02_gs_2")),
+        ("export", {RUN: None}, {}, UNREAD),
+        ("translate", {MODELS: "PK"}, {}, UNREAD),
+        ("train", {MODELS: None}, {}, UNREAD),
         ("translate", {MODELS: other}, {}, f"model_epoch_02_gs_2.npz: ... {UNFIT}"),
-        ("eval", {HPARAMS: fields(num_blocks=2)}, {}, f"model_epoch_02_gs_2.npz: ... {UNFIT}"),
         ("train", {HPARAMS: fields(num_blocks=2)}, dict(num_blocks=2), UNFIT),
-        ("eval", {}, dict(best=True), "logdir: ... no checkpoint with a dev score. Train with"),
-        (
-            "train",
-            {},
-            FROM | dict(best=True),
-            "logdir: ... no checkpoint with a dev score. Train with",
-        ),
-        (
-            "train",
-            {},
-            NEW | dict(start_from="locked"),
-            "locked/model.safetensors: no such file. Name",
-        ),
-        ("train", {"train.source": add_line}, FROM, UNEQUAL),
+        ("train", {}, FROM | dict(best=True), "logdir: ... no checkpoint with a dev score. Train"),
+        ("train", {MODELS: other}, FROM, f"logdir: ... {UNFIT}"),
+        ("train", {}, NEW | dict(start_from="empty"), "empty/model.safetensors: no such file."),
+        ("eval", {}, SWAPPED_TEST, "96% of its words are not in ... Check --source_lang"),
         ("translate", {}, dict(logdir="logdir,tiny"), "tiny: has other languages ... Choose mod"),
         ("translate", {}, dict(nbest=9, beam=2), "nbest is 9, but beam is 2 ... Use --beam 9"),
         # Output.
         ("prepro", {}, dict(preprocessed="two"), "two: file exists. Check the path"),
-        ("train", {}, dict(logdir="two"), "two: file exists. Check the path"),
-        ("eval", {}, dict(results="two"), "two: file exists. Check the path"),
-        ("translate", {}, dict(output="tiny"), "tiny: is a directory. Check the path"),
         ("translate", {}, dict(alignments="tiny"), "tiny: is a directory. Check the path"),
         ("export", {}, dict(output="two/a"), "two: file exists. Check the path"),
-        ("prepro", {}, dict(preprocessed="locked"), "locked/de.vocab.tsv: permission denied. C"),
-        ("train", {}, dict(logdir="locked"), "locked/lock: permission denied. Check the path"),
-        ("eval", {}, dict(results="locked"), "locked/model_epoch_02_gs_2: permission d"),
-        ("translate", {}, dict(output="locked/a"), "locked/a: permission denied. Check the path"),
-        ("export", {}, dict(output="locked/a"), "locked/a: permission denied. Check the path"),
         ("export", {}, dict(format="huggingface"), "Marian has no such model. Export with"),
-        ("serve", {}, dict(host="192.0.2.1"), "192.0.2.1:0: ... Choose another --port or --host"),
     ],
 )
 def test_what_a_file_shows_is_refused_when_it_is_opened(refused, script, edits, flags, parts):
@@ -354,14 +246,15 @@ def test_an_export_has_one_model(refused):
     refused("export", dict(logdir="tiny,other", format="logdir"), "logdir names several models")
 
 
-@pytest.mark.parametrize("package, name", [("safetensors", "huggingface"), ("tf2onnx", "onnx")])
-def test_a_missing_package_is_named(refused, monkeypatch, package, name):
-    monkeypatch.setitem(sys.modules, package, None)
-    message = f"{package} is not installed. Install it with `pip install {package}`"
-    refused("export", TINY | dict(format=name, beam=1), message)
+def test_a_missing_package_is_named(refused, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tf2onnx", None)
+    message = "tf2onnx is not installed. Install it with `pip install tf2onnx`"
+    refused("export", TINY | dict(format="onnx", beam=1), message)
 
 
-def test_a_port_that_is_taken(refused):
+def test_a_port_that_is_taken(refused, monkeypatch):
+    skip_graphs(monkeypatch)
+    monkeypatch.setattr("server.inside.InsideView.describe", lambda *_: None)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         refused("serve", dict(port=port), f"('127.0.0.1', {port}): address already in use. Choose")
@@ -375,54 +268,24 @@ def test_a_second_training_in_a_logdir(refused):
 # The system ------------------------------------------------------------------------
 
 
-@slow
-def test_a_batch_too_large_for_the_memory(refused):
-    """Its attention weights would take 336 TB, more than an address of 48 bits can name."""
-    many = {name: ",".join([TRAIN[name]] * 125) for name in ("source_train", "target_train")}
-    long = NEW | dict(maxlen=4096, hidden_units=1, num_heads=1, num_blocks=1, batch_size=5000)
-    refused("train", many | long, "the memory or the disk is full. Lower --batch_tokens", code=1)
-
-
-def test_a_full_disk_of_tensorboards_writer_is_explained():
-    """TensorFlow reports it with the class of a full memory."""
+def test_a_full_memory_or_a_full_disk_of_tensorboards_writer(refused, monkeypatch):
+    """TensorFlow has one class for both."""
     error = tf.errors.ResourceExhaustedError(None, None, "logdir/x; No space left on device\nx")
-    error = train.explain_tf_error(error)
-    assert isinstance(error, OSError)
-    assert "the disk is full. Lower --batch" in str(error) and "logdir/x" not in str(error)
+    monkeypatch.setattr("data_load.load_train_data", Mock(side_effect=error))
+    refused("train", NEW, "the memory or the disk is full. Lower --batch_tokens", code=1)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full: a test for Linux")
-def test_a_full_device(refused):
-    message = "/dev/full: no space left on device. Correct this, and run the command again"
-    refused("translate", dict(score="test.target", output="/dev/full"), message, code=1)
-
-
-def fill_standard_output():
-    os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full: a test for Linux")
-def test_a_full_standard_output(here):
-    done = run_forked("prepro", fill_standard_output)
-    check_message("prepro", done.returncode, done.stderr, "No space left on device", code=1)
-
-
-def run_forked(script, prepare=None):
-    """Run a script in another process."""
-    words = [f"{script}.py", *command_line(VALID[script])]
-    return forked(words, cwd=Path.cwd(), prepare=prepare)
-
-
-def limit_files():
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
-
-
-def test_a_checkpoint_too_large_for_the_disk(here):
+def test_a_checkpoint_too_large_for_the_disk(here, monkeypatch):
     """A limit of the size of a file acts as a full disk. Then the same command resumes."""
-    before = files()
-    done = run_forked("train", limit_files)
-    parts = "logdir/model_epoch_03_gs_3.npz: file too large. Correct this, and run the command"
-    check_message("train", done.returncode, done.stderr, parts, code=1)
+    skip_graphs(monkeypatch)
+    before, (_, hard) = files(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large: '.*/model_epoch_03_gs_3.npz'"):
+            run_main(train, VALID["train"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     changed = {path.name for path, content in before.items() if path.read_bytes() != content}
     assert changed == {"hparams.json"} and not [*Path("logdir").glob("*.tmp")]
-    assert run_forked("train").returncode == 0 and Path("logdir/model_epoch_03_gs_3.npz").exists()
+    run_main(train, VALID["train"])
+    assert Path("logdir/model_epoch_03_gs_3.npz").exists()

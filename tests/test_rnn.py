@@ -5,20 +5,11 @@ import itertools
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import translate
 from checkpoints.names_2017 import variables_by_2017_name
-from conftest import (
-    GOLDEN,
-    recurrent_model,
-)
-from helpers import (
-    X,
-    Y,
-    gru_step,
-    sigmoid,
-)
+from conftest import recurrent_model
+from helpers import X, Y, gru_step, sigmoid
 from hparams import ATTENTION_SCORES, make_hparams
 from model.transformer import make_model
 from modules import shift_right
@@ -26,7 +17,6 @@ from support.errors import InputError
 from text.ids import RaggedIds
 from translation.attention_maps import alignments
 from translation.inference import LoadedModel
-from variants.rnn import CELLS, LAYERS
 
 C = 8
 KINDS = ("rnn", "rnn_attention")
@@ -65,11 +55,7 @@ def printed_score(name, w, q, k):
 
 
 def reference(model, cell, x, y, score="scaled_dot"):
-    """The logits of one pair, token by token, by the formulas of docs/walkthrough.md, section 13.
-
-    Returns:
-      (T_y, V)
-    """
+    """The logits of one pair by the formulas of docs/walkthrough.md, section 13: (T_y, V)."""
     named = {name: v.numpy() for name, v in variables_by_2017_name(model).items()}
 
     def weights(scope):
@@ -107,7 +93,7 @@ def reference(model, cell, x, y, score="scaled_dot"):
 @pytest.mark.parametrize(
     "kind, cell, score",
     [
-        *itertools.product(KINDS, CELLS, ["scaled_dot"]),
+        *itertools.product(KINDS, STEPS, ["scaled_dot"]),
         *(("rnn_attention", "gru", score) for score in ATTENTION_SCORES),
     ],
 )
@@ -121,48 +107,7 @@ def test_logits_are_those_of_the_formulas(kind, cell, score):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_replica_without_rows(kind):
     """A small batch has no rows for some replicas."""
-    model = make(model=kind)
-    assert tf.function(model)(X[:0], Y[:0]).shape == (0, Y.shape[1], 13)
-
-
-def from_pytorch(cell, arrays):
-    """Convert PyTorch's parameters, or their gradients, to kernel, recurrent kernel and bias."""
-    arrays = {name: array.T for name, array in arrays.items()}
-    kernels = [arrays[f"weight_{name}_l0"] for name in ("ih", "hh")]
-    biases = [arrays[f"bias_{name}_l0"] for name in ("ih", "hh")]
-    if cell != "gru":
-        return [*kernels, sum(biases)]
-    # PyTorch: reset, update, new. Keras: update, reset, new.
-    r, z, n = np.split(np.arange(len(biases[0])), 3)
-    order = np.concatenate([z, r, n])
-    return [*(kernel[:, order] for kernel in kernels), np.stack(biases)[:, order]]
-
-
-@pytest.mark.parametrize("cell", CELLS)
-def test_cells_are_those_of_pytorch(cell):
-    """States of seven steps, and their gradients; tests/golden/make_rnn_cells.py wrote them."""
-    golden = np.load(GOLDEN / "rnn_cells.npz", allow_pickle=False)
-
-    def group(prefix):
-        return {n.removeprefix(prefix): golden[n] for n in golden.files if n.startswith(prefix)}
-
-    layer = LAYERS[cell](6, return_sequences=True)
-    x = tf.constant(golden["x"])  # (3, 7, 5)
-    layer.build(x.shape)
-    for variable, array in zip(layer.weights, from_pytorch(cell, group(f"{cell}/")), strict=True):
-        variable.assign(array)
-    with tf.GradientTape() as tape:
-        tape.watch(x)
-        states = layer(x)
-        loss = tf.reduce_sum(states**2)
-    np.testing.assert_allclose(states, golden[f"{cell}/states"], atol=1e-6)
-    of_x, *of_weights = tape.gradient(loss, [x, *(v.value for v in layer.weights)])
-    np.testing.assert_allclose(of_x, golden[f"{cell}/gradient/x"], rtol=1e-5, atol=1e-6)
-    expected = from_pytorch(cell, group(f"{cell}/gradient/"))
-    if cell != "gru":
-        expected[2] = expected[2] / 2  # both biases have the gradient of their sum
-    for ours, theirs in zip(of_weights, expected, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+    assert make(model=kind)(X[:0], Y[:0]).shape == (0, Y.shape[1], 13)
 
 
 def test_dropout_acts_in_training_on_embeddings_and_on_the_decoders_states(dropout_inputs):
@@ -190,9 +135,8 @@ def test_cross_attention_has_the_weights_of_each_step():
 def test_a_model_without_attention_has_none_to_show(monkeypatch):
     hp = make_hparams(dict(recipe="rnn", hidden_units=16, vocab_size=13))
     monkeypatch.setattr(translate, "load_model", lambda given: LoadedModel([], hp, None, ()))
-    for name, value in (("attention", "a.png"), ("alignments", "a")):
-        with pytest.raises(InputError, match="attention and alignments need a model with attent"):
-            translate.main({name: value})
+    with pytest.raises(InputError, match="attention and alignments need a model with attent"):
+        translate.main(dict(alignments="a"))
     X = RaggedIds.from_lists([[5, 6, 3]])
     (weights,) = alignments(LoadedModel([], hp, make_model(hp, 13, 13), ()), X, X)
     assert weights.shape == (3, 3) and not weights.any()

@@ -11,12 +11,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tqdm import tqdm
 
 import prepro
 import train
 from checkpoints.checkpoint import load_model_weights
-from conftest import SMALL, sample_pairs, slow, write_corpus
+from conftest import SMALL, sample_pairs, write_corpus
 from data_load import load_test_data, load_train_data
 from helpers import run_main
 from hparams import Hyperparams, make_hparams
@@ -90,31 +89,24 @@ def joined(batches):
     return [[tf.concat(side, axis=0) for side in zip(*batches, strict=True)]]
 
 
-@pytest.mark.parametrize("model", ["tiny", pytest.param("legacy", marks=slow)], indirect=True)
-def test_accumulated_batches_are_one_large_batch(model, batches):
-    """Also those of the next update: the sums begin at zero again."""
-    accumulated = make_update(model, len(batches))
-    expected_metrics, expected = update(model, joined(batches))
-    for metrics, changes in (accumulated(batches), accumulated(batches)):
-        np.testing.assert_allclose(metrics, expected_metrics, rtol=1e-6)
-        np.testing.assert_allclose(changes, expected, atol=1e-6)
-        assert np.abs(changes).max() > 0.01
+@pytest.mark.parametrize("consistency", [0.0, 4.0])
+def test_accumulated_batches_are_one_large_batch(model, batches, eager, monkeypatch, consistency):
+    """Also those of the next update: the sums begin at zero again.
 
-
-def test_accumulated_batches_with_consistency_are_one_large_batch(
-    model, batches, eager, monkeypatch
-):
-    """Without dropout the divergence is zero, so another function of the logits takes its place."""
+    Without dropout the divergence is zero, so another function of the logits takes its place.
+    """
 
     def mean_squares(logits):
         return tf.reduce_mean(logits[: tf.shape(logits)[0] // 2] ** 2, axis=-1)  # (M,)
 
     monkeypatch.setattr(training_step, "divergence_of_halves", mean_squares)
-    _, changes = update(model, batches, consistency=4.0)
-    _, expected = update(model, joined(batches), consistency=4.0)
-    _, without = update(model, joined(batches))
-    np.testing.assert_allclose(changes, expected, atol=1e-5)
-    assert np.abs(changes - without).max() > 0.01
+    accumulated = make_update(model, len(batches), consistency=consistency)
+    expected_metrics, expected = update(model, joined(batches), consistency=consistency)
+    for _ in range(2):
+        metrics, changes = accumulated(batches)
+        np.testing.assert_allclose(metrics, expected_metrics, rtol=1e-6)
+        np.testing.assert_allclose(changes, expected, atol=1e-5)
+    assert np.abs(changes).max() > 0.01
 
 
 @pytest.mark.parametrize(("count", "limit", "scale"), [(1, 4, 1), (3, 1 / 4, 1 / 4)])
@@ -125,17 +117,17 @@ def test_the_norm_of_all_gradients_together_is_limited(model, batches, eager, co
     np.testing.assert_allclose(clipped, scale * changes, atol=1e-5)
 
 
+def reset_dropout(model):
+    for variable in model.non_trainable_variables:
+        variable.assign(tf.ones_like(variable))
+
+
 def gradients_of(model, batch, consistency):
     """Compute the gradients with the same dropout in each call."""
     reset_dropout(model)
     hp = Hyperparams(consistency=consistency)
     gradients, metrics = training_step.replica_gradients(model, *batch, hp, mean=True)
     return flat(gradients), metrics
-
-
-def reset_dropout(model):
-    for variable in model.non_trainable_variables:
-        variable.assign(tf.ones_like(variable))
 
 
 def test_consistency_adds_the_divergence_of_two_passes(batches):
@@ -187,15 +179,30 @@ def made_once(text):
     return make_training(text)
 
 
+class Bar:
+    """A progress bar that shows nothing until its next step."""
+
+    def set_postfix_str(self, text, refresh=True):
+        assert not refresh
+        self.text = text
+
+
 @pytest.fixture
 def run(made_once, tmp_path):
     """A `Training` at its first step, of which all tests here have the model."""
     values = made_once.model.get_weights()
     made_once.hp = dataclasses.replace(made_once.hp, logdir=str(tmp_path / "logdir"))
     made_once.step, made_once.rows, made_once.sums = 1, [], np.zeros(3)
-    made_once.bar = tqdm(disable=True)
+    made_once.bar = Bar()
     yield made_once
     made_once.model.set_weights(values)
+
+
+@pytest.mark.parametrize("seed, same", [(0, True), (1, False)])
+def test_the_seed_decides_the_initial_parameters(text, made_once, seed, same):
+    own = make_training(text | dict(seed=seed))
+    pairs = zip(own.model.get_weights(), made_once.model.get_weights(), strict=True)
+    assert all(np.all(a == b) for a, b in pairs) == same
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
@@ -226,7 +233,7 @@ def test_the_losses_of_the_epoch_are_added_and_the_last_one_is_shown(run):
     log(run, [5.0, 4.0])
     log(run, [3.0])
     assert run.sums.tolist() == [3, 12, 1.5]
-    assert "mean_loss 3.000 acc 0.500" in run.bar.postfix
+    assert "mean_loss 3.000 acc 0.500" in run.bar.text
 
 
 @pytest.mark.parametrize("loss, diverged", [(-0.1, False), (0.1, True), (math.nan, True)])

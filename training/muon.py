@@ -21,7 +21,6 @@ class Muon(FusedAdam):
     """
 
     def build(self, variables):
-        """Create the state of the optimizer."""
         super().build(variables)
         self.in_blocks = [is_block_matrix(variable) for variable in variables]
         self.waiting = {}  # (handle, momentum's handle, gradient) of matrices, by device and shape

@@ -1,7 +1,5 @@
 """The optimizer and the learning rate."""
 
-import functools
-
 import keras
 import tensorflow as tf
 from keras import ops
@@ -15,9 +13,7 @@ END_SHARE = 0.01  # of the peak, the last rate of a linear schedule
 def paper_rate(step, peak, warmup_steps):
     """The learning rate of the paper (equation 3), whose peak is (C * warmup_steps)**-0.5.
 
-    Args:
-      step: counted from 1.
-      peak: the highest rate, at step `warmup_steps`.
+    Steps are counted from 1.
     """
     rise = step * warmup_steps**-1.5
     return peak * warmup_steps**0.5 * min(rise, step**-0.5)
@@ -27,7 +23,6 @@ def learning_rate(hp, step, progress, total_steps) -> float:
     """The learning rate of a step: constant, that of the paper, or on two straight lines.
 
     Args:
-      hp: Hyperparams.
       step: counted from 1.
       progress: the share of the training that is done after this step, from 0 to 1.
       total_steps: of the complete training.
@@ -45,13 +40,11 @@ def learning_rate(hp, step, progress, total_steps) -> float:
 class FusedAdam(keras.optimizers.Adam):
     """Adam (Kingma and Ba 2015) with one fused operation per variable.
 
-    Optimized: equals `keras.optimizers.Adam`, which is a chain of operations that each read and
-    write all parameters. This class uses private names of Keras, so `requirements.txt` allows
-    only the releases of Keras that the tests passed with.
+    Optimized: equals `keras.optimizers.Adam`, a chain of operations that each read and write all
+    parameters. It uses private names of Keras, so `requirements.txt` limits the releases.
     """
 
     def build(self, variables):
-        """Create the state of the optimizer."""
         super().build(variables)
         self.half_squared_norm = tf.Variable(0.0, trainable=False)
 
@@ -61,7 +54,6 @@ class FusedAdam(keras.optimizers.Adam):
 
     def apply(self, grads, trainable_variables=None):
         """Update all variables."""
-        self.apply_adam = None  # `update_step` makes it for the first variable
         super().apply([tf.convert_to_tensor(gradient) for gradient in grads], trainable_variables)
 
     def _distributed_tf_update_step(self, distribution, grads_and_vars, learning_rate):
@@ -69,33 +61,22 @@ class FusedAdam(keras.optimizers.Adam):
         gradients = [distribution.experimental_local_results(pair[0])[0] for pair in grads_and_vars]
         halves = [tf.cast(tf.nn.l2_loss(gradient), tf.float32) for gradient in gradients]
         self.half_squared_norm.assign(tf.add_n(halves))
+        # All variables share the learning rate and the powers of beta: the graph is smaller.
+        step = ops.cast(self.iterations + 1, "float32")
+        self.shared = dict(beta1=self.beta_1, beta2=self.beta_2, epsilon=self.epsilon)
+        self.shared |= dict(beta1_power=self.beta_1**step, beta2_power=self.beta_2**step)
+        self.shared["lr"] = ops.cast(learning_rate, "float32")
         super()._distributed_tf_update_step(distribution, grads_and_vars, learning_rate)
 
     def update_step(self, gradient, variable, learning_rate):
         """Update one variable; Keras calls this for each variable and its gradient."""
         index = self._get_variable_index(variable)
-        momentum, velocity = self._momentums[index], self._velocities[index]
-        # All variables share the learning rate and the powers of beta: the graph is smaller.
-        self.apply_adam = self.apply_adam or self.adam_operation(learning_rate, momentum.dtype)
-        self.apply_adam(
+        tf.raw_ops.ResourceApplyAdam(
             var=variable_handle(variable),
-            m=variable_handle(momentum),
-            v=variable_handle(velocity),
+            m=variable_handle(self._momentums[index]),
+            v=variable_handle(self._velocities[index]),
             grad=gradient,
-        )
-
-    def adam_operation(self, learning_rate, dtype):
-        """Return the operation of this step, without its variable and gradient."""
-        step = ops.cast(self.iterations + 1, dtype)
-        beta_1, beta_2 = (tf.constant(beta, dtype) for beta in (self.beta_1, self.beta_2))
-        return functools.partial(
-            tf.raw_ops.ResourceApplyAdam,
-            beta1_power=beta_1**step,
-            beta2_power=beta_2**step,
-            lr=ops.cast(learning_rate, dtype),
-            beta1=beta_1,
-            beta2=beta_2,
-            epsilon=tf.constant(self.epsilon, dtype),
+            **self.shared,
         )
 
 
@@ -109,35 +90,30 @@ class GradientSum:
     """Sums over several batches that share one update: gradients and metrics, per replica.
 
     The mean gradient is then that of one batch as large as all of them together.
-
-    Args:
-      variables: the parameters, in the order of their gradients.
     """
 
     def __init__(self, variables):
-        def zeros(shape):
-            return tf.Variable(
+        self.totals = [  # the last one of StepMetrics
+            tf.Variable(
                 tf.zeros(shape),
                 trainable=False,
                 synchronization=tf.VariableSynchronization.ON_READ,
                 aggregation=tf.VariableAggregation.SUM,
             )
-
-        self.gradients = [zeros(variable.shape) for variable in variables]
-        self.metrics = zeros([3])  # those of StepMetrics
+            for shape in (*(variable.shape for variable in variables), [3])
+        ]
 
     def add(self, gradients, metrics):
         """Add the gradients and the metrics, each (), of a batch."""
-        for total, gradient in zip(self.gradients, gradients, strict=True):
-            total.assign_add(tf.convert_to_tensor(gradient))
-        self.metrics.assign_add(tf.stack(metrics))
+        for total, value in zip(self.totals, (*gradients, tf.stack(metrics)), strict=True):
+            total.assign_add(tf.convert_to_tensor(value))
 
     def pop(self):
         """Return the sums, (list of tensors, (3,)), and set them to zero."""
-        sums = [total.read_value() for total in (*self.gradients, self.metrics)]
-        for total in (*self.gradients, self.metrics):
+        *gradients, metrics = [total.read_value() for total in self.totals]
+        for total in self.totals:
             total.assign(tf.zeros_like(total))
-        return sums[:-1], sums[-1]
+        return gradients, metrics
 
 
 def clip_gradients(gradients, max_norm):
@@ -153,5 +129,5 @@ def clip_gradients(gradients, max_norm):
 
 
 def variable_handle(variable):
-    """Return the resource handle by which TensorFlow's operations refer to a variable."""
+    """The resource handle by which TensorFlow's operations refer to a variable."""
     return (variable.value if isinstance(variable, keras.Variable) else variable).handle

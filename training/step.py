@@ -24,10 +24,7 @@ class StepMetrics(NamedTuple):
 def make_train_step(strategy, model, optimizer, hp=DEFAULTS, gradient_sum=None):
     """Make the function that trains on a batch (x, y) of (N, T) -> StepMetrics.
 
-    Args:
-      hp: Hyperparams; label_smoothing, clip_norm and consistency count.
-      gradient_sum: GradientSum of the earlier batches of the same update, or None. The metrics
-        are those of all its batches.
+    With a GradientSum of the earlier batches of this update, the metrics are those of all of them.
     """
 
     def replica_step(x, y):
@@ -59,17 +56,14 @@ def make_accumulate_step(strategy, model, hp, gradient_sum):
 
 
 def replica_gradients(model, x, y, hp, mean):
-    """Compute the gradients of the loss on the share of a batch that this replica has.
+    """Compute gradients and StepMetrics on the share of a batch, (N, T), that this replica has.
+
+    With `hp.consistency`, there are two passes, as one batch of 2 * N rows (R-Drop, Wu et al.
+    2021). As in their code, the loss is the mean of both cross entropies, plus half of
+    `consistency` times the mean of both divergences.
 
     Args:
-      x, y: (N, T).
-      hp: Hyperparams. With `consistency`, there are two passes, as one batch of 2 * N rows (R-Drop,
-        Wu et al. 2021). As in their code, the loss is the mean of both cross entropies, plus half
-        of `consistency` times the mean of both divergences.
       mean: whether loss and accuracy are divided by the number of target tokens in all replicas.
-
-    Returns:
-      (gradients, StepMetrics)
     """
     passes = 2 if hp.consistency else 1
     x, y = (tf.tile(ids, [passes, 1]) for ids in (x, y))  # (passes * N, T)
@@ -117,9 +111,9 @@ def batch_function(strategy, replica_step):
 
 
 def make_loss_fn(model, smoothing=0.1):
-    """Make the function from a batch (x, y) of (N, T) to its summed loss and its tokens, both ().
+    """Make the function from a batch (x, y) of (N, T) to its loss without dropout, and its tokens.
 
-    It differs from training in that there is no dropout.
+    Both are sums, ().
     """
 
     @tf.function(input_signature=BATCH_SPEC, autograph=False)

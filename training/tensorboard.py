@@ -1,18 +1,11 @@
-"""What TensorBoard shows of a training run in addition to its curves.
-
-The functions write to the default summary writer.
-"""
+"""What TensorBoard shows of a training. The functions write to the default summary writer."""
 
 import contextlib
-import os
-from pathlib import Path
 
 import numpy as np
-import regex
 import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams_plugin
 
-from hparams import FIELDS
 from text.ids import BOS, SPECIALS
 from translation.attention_maps import (
     MAX_PICTURE_TOKENS,
@@ -25,38 +18,16 @@ SAMPLES = 10  # sentences of the development set in the table of translations
 MAX_DRAWN_TOKENS = 16  # of the sentence whose attention is drawn, if there is one so short
 
 
-def read_events(path):
-    """Yield the events of a file. The last one of a training that was killed may be cut off."""
-    with contextlib.suppress(tf.errors.DataLossError):
-        for record in tf.data.TFRecordDataset(str(path)):
-            yield tf.compat.v1.Event.FromString(record.numpy())
-
-
-def cut_events(logdir, last_step):
-    """Remove the events after a step, from whose checkpoint a training resumes.
-
-    TensorBoard leaves them out by itself, but only where it has its data server.
-    """
-    for path in Path(logdir).glob("events.out.tfevents.*"):
-        size = 0
-        for event in read_events(path):
-            if event.step > last_step:
-                break
-            size += 16 + event.ByteSize()  # with its length and two checksums
-        os.truncate(path, size)
-
-
 @contextlib.contextmanager
 def events(training):
-    """Context manager: what is written goes to the event file of a `train.Training`."""
+    """Context manager: what is written goes to the event file of a `train.Training`.
+
+    After a kill, the steps since the last checkpoint are written again, with the same values.
+    """
     hp = training.hp
-    cut_events(hp.logdir, training.step)
     with tf.summary.create_file_writer(hp.logdir).as_default():
         if training.step == 0:
-            names = [
-                name for name, f in FIELDS.items() if f.type is not str or f.metadata["choices"]
-            ]
-            hparams_plugin.hparams({name: getattr(hp, name) for name in names}, hp.logdir)
+            hparams_plugin.hparams(vars(hp), hp.logdir)
             tf.summary.graph(training.train_step.get_concrete_function().graph.as_graph_def())
         yield
 
@@ -69,26 +40,12 @@ def write_scalars(step, **values):
 
 
 def write_samples(dev, got, global_step):
-    """Write a table of the first sentences of the development set and their translations.
-
-    Args:
-      dev: EvalSet.
-      got: the translations, list of str.
-    """
-    columns = zip(dev.data.Sources, dev.data.Targets, got, strict=True)
+    """Write a table of the first sentences of an EvalSet and their translations, list of str."""
+    columns = [column[:SAMPLES] for column in (dev.data.Sources, dev.data.Targets, got)]
     rows = [["**source**", "**reference**", "**translation**"]]
-    rows += [[*map(escape_markdown, row)] for row in list(columns)[:SAMPLES]]
+    # As code, in which Markdown changes nothing.
+    rows += [[f"`` {text} ``" for text in row] for row in zip(*columns, strict=True)]
     tf.summary.text("dev_samples", tf.constant(rows), global_step)
-
-
-def escape_markdown(text) -> str:
-    """Escape a text so that Markdown shows it unchanged.
-
-    >>> escape_markdown("*_[a]<b>")
-    '\\\\*\\\\_\\\\[a\\\\]&lt;b&gt;'
-    """
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return regex.sub(r"([\\`*_{}\[\]()#+\-.!|~:])", r"\\\1", text)
 
 
 def write_attention(model, dev, vocabs, hp, global_step):
@@ -97,15 +54,15 @@ def write_attention(model, dev, vocabs, hp, global_step):
     Each head has its own picture, which TensorBoard shows large enough to read its tokens.
     The decoder reads the reference, so that the tokens stay the same from epoch to epoch.
     """
-    row = choose_example(dev.data)
-    x, y = (side.pad([row], hp.pad_to) for side in (dev.data.X, dev.data.Y))  # (1, T)
+    sides = dev.data.X, dev.data.Y
+    lengths = np.maximum(*(side.lengths for side in sides))  # (N,)
+    row = np.argmax(np.where(lengths <= MAX_DRAWN_TOKENS, lengths, -lengths))  # longest that fits
     source, target = (
-        [*map(vocab.id_to_token, side[row])]
-        for vocab, side in zip(vocabs, (dev.data.X, dev.data.Y), strict=True)
+        [vocab.id_to_token(id) for id in side[row][:MAX_PICTURE_TOKENS]]
+        for vocab, side in zip(vocabs, sides, strict=True)
     )
-    source, target = source[:MAX_PICTURE_TOKENS], target[:MAX_PICTURE_TOKENS]
     decoder_inputs = [SPECIALS[BOS], *target[:-1]]
-    maps = attention_maps(model, x, y)
+    maps = attention_maps(model, *(side.pad([row], hp.pad_to) for side in sides))  # of (1, T)
     for kind, x_labels, y_labels, titles in (
         ("encoder", source, source, ("keys: source", "queries: source")),
         ("decoder", decoder_inputs, target, ("keys: tokens so far", "next token")),
@@ -118,9 +75,3 @@ def write_attention(model, dev, vocabs, hp, global_step):
         figures = (plot_heads(head[None], x_labels, y_labels, *titles) for head in heads)
         pictures = np.stack([*map(figure_to_array, figures)])  # (h, height, width, 4)
         tf.summary.image(f"attention/{kind}", pictures, global_step, max_outputs=len(pictures))
-
-
-def choose_example(data) -> int:
-    """Return the row of the longest pair that fits a picture."""
-    lengths = np.maximum(data.X.lengths, data.Y.lengths)  # (N,)
-    return int(np.argmax(np.where(lengths <= MAX_DRAWN_TOKENS, lengths, -lengths)))

@@ -1,6 +1,5 @@
 """Attention maps, the attention weights of each head between all tokens, and their pictures."""
 
-import contextlib
 import itertools
 import math
 import sys
@@ -44,13 +43,10 @@ class AttentionMaps(NamedTuple):
 
 
 def attention_maps(model, x, y) -> AttentionMaps:
-    """Compute the attention weights of a model that reads x and predicts y.
+    """Compute the attention weights of a model that reads x (N, T_x) and predicts y (N, T_y).
 
     A recurrent model has only `cross`, with one block and one head; without attention, no block.
-
-    Args:
-      model: of an `Ensemble`, the first model.
-      x, y: ids of sources and of their translations, (N, T_x) and (N, T_y) int32.
+    Those of an `Ensemble` are those of its first model.
     """
     if isinstance(model, Ensemble):
         model = model.models[0]
@@ -81,9 +77,9 @@ def attention_maps(model, x, y) -> AttentionMaps:
 def cross_weights(model, x, y):
     """Compute the cross-attention of the last block, as a mean over its heads: (N, T_y, T_x).
 
-    For word alignments, the last block was the best one in most models, and the row of the step
-    that outputs a token is better than that of the next step, which reads the token
-    (docs/translating.md). Without attention, it is 0. The arguments are those of `attention_maps`.
+    For word alignments, this block, at the step that outputs a token, was the best one in most
+    models (docs/translating.md). Without attention, it is 0. The arguments are those of
+    `attention_maps`.
     """
     if cross := attention_maps(model, x, y).cross:
         return ops.mean(cross[-1], axis=1)
@@ -106,9 +102,8 @@ def alignments(loaded, X, Y):
       Y: RaggedIds or list, the ids of their translations; `append_eos` appends `</S>`.
 
     Returns:
-      list of (T_y, T_x) float32, which sum to 1 over T_x; to less without masks from ids, because
-      the model then also attends to padding. Those of `--attention_score cosine` may be negative,
-      and have any sum. Without attention, they are 0.
+      list of (T_y, T_x) float32, which sum to 1 over T_x, or to less if the model also attends to
+      padding, as that of 2017. Those of `--attention_score cosine` have any sum.
     """
     model, hp = loaded.model, loaded.hp
     Y = RaggedIds.from_lists([append_eos(ids, hp) for ids in Y])
@@ -125,8 +120,8 @@ def alignments(loaded, X, Y):
 def word_alignments(loaded, pairs) -> list[str]:
     """Align the words of sources with those of their translations.
 
-    Words are separated by spaces; those of a word vocabulary are without punctuation. Each word
-    of the translation is aligned with the word of the source that gets most of its attention.
+    Each word of a translation is aligned with the word of the source that gets most of its
+    attention. Spaces separate words.
 
     Args:
       loaded: LoadedModel.
@@ -157,10 +152,7 @@ def word_indices(ids, vocab) -> list[int]:
 
 
 def append_eos(ids, hp) -> list:
-    """Return the ids of a translation with `</S>` at the end.
-
-    If the model has a maximum length and the ids fill it, `</S>` is left out.
-    """
+    """Return the ids of a translation with `</S>` at the end, unless they fill a maximum length."""
     return [*truncate_at_eos(ids), EOS][: None if hp.unbounded_length else hp.maxlen]
 
 
@@ -177,15 +169,12 @@ def readable_token(token) -> str:
 
 
 def plot_heads(heads, x_labels, y_labels, x_title="source", y_title="translation"):
-    """Plot an attention map per head. Negative weights are red.
+    """Plot an attention map per head as a matplotlib Figure. Negative weights are red.
 
     Args:
       heads: (h, T_q, T_k).
-      x_labels, y_labels: lists of T_k and T_q tokens, str.
-      x_title, y_title: what the keys and the queries are.
-
-    Returns:
-      matplotlib.figure.Figure
+      x_labels, y_labels: the keys and the queries, lists of T_k and T_q tokens.
+      x_title, y_title: what they are.
     """
     import matplotlib as mpl  # takes a third of a second
     from matplotlib.figure import Figure
@@ -223,10 +212,12 @@ def draw_translation(loaded, translation, path):
         for vocab, ids in zip(loaded.vocabs, (x, y), strict=True)
     )
     figure = plot_heads(weights[None, : len(y_labels), : len(x_labels)], x_labels, y_labels)
-    with atomic_open(path) as file:
-        save_png(figure, file)
-    part = f", {MAX_PICTURE_TOKENS} tokens" if max(len(x), len(y)) > MAX_PICTURE_TOKENS else ""
-    print(f"{path}: attention of the last translation{part}", file=sys.stderr)
+    with atomic_open(path) as file, warnings.catch_warnings(action="ignore"):  # of missing glyphs
+        figure.savefig(file, format="png", dpi=150)
+    print(
+        f"{path}: attention of the last translation, at most {MAX_PICTURE_TOKENS} tokens",
+        file=sys.stderr,
+    )
 
 
 def figure_to_array(figure):
@@ -235,20 +226,6 @@ def figure_to_array(figure):
 
     figure.set_dpi(TENSORBOARD_DPI)
     canvas = FigureCanvasAgg(figure)
-    with no_font_warnings():
+    with warnings.catch_warnings(action="ignore"):
         canvas.draw()
     return np.asarray(canvas.buffer_rgba())
-
-
-def save_png(figure, file):
-    """Write a figure to a file of bytes."""
-    with no_font_warnings():
-        figure.savefig(file, format="png", dpi=150)
-
-
-@contextlib.contextmanager
-def no_font_warnings():
-    """Context manager: silence the warnings about characters that no font has."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

@@ -14,8 +14,6 @@ class Ensemble:
     """
 
     def __init__(self, models):
-        if not models:
-            raise ValueError("models is empty. It must be a list of at least one model")
         self.models = models
 
     @property

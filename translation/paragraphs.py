@@ -39,40 +39,36 @@ class Paragraph(NamedTuple):
     sentences: list[str]
     gaps: list[str]  # one more than sentences
     symbol: str = ""  # which the text begins with, and which belongs to all of its sentences
+    prefix: str = ""  # the first words of the translation
 
     @property
     def inputs(self) -> list[str]:
         """The sentences as the model reads them."""
-        if not self.symbol:
-            return self.sentences
         return [
-            own if TARGET_SYMBOL.match(own) else f"{self.symbol} {own}" for own in self.sentences
+            f"{self.symbol} {own}" if self.symbol and not TARGET_SYMBOL.match(own) else own
+            for own in self.sentences
         ]
 
     @classmethod
     def from_pieces(cls, pieces):
         """Make the paragraph of pieces that hold a sentence, or white space only.
 
-        >>> Paragraph.from_pieces(["Eins.  ", "Zwei.", "\\n"])
-        Paragraph(sentences=['Eins.', 'Zwei.'], gaps=['', '  ', '\\n'], symbol='')
+        >>> Paragraph.from_pieces(["Eins.  ", "Zwei.", "\\n"])[:2]
+        (['Eins.', 'Zwei.'], ['', '  ', '\\n'])
         """
-        text, sentences, gaps = "".join(pieces), [], []
-        begin = end = 0  # of the piece; of the last sentence
+        sentences, gaps = [], [""]
         for piece in pieces:
             if sentence := piece.strip():
-                start = begin + len(piece) - len(piece.lstrip())
-                gaps.append(text[end:start])
+                before, after = piece.split(sentence, 1)
                 sentences.append(sentence)
-                end = start + len(sentence)
-            begin += len(piece)
-        return cls(sentences, [*gaps, text[end:]])
+                gaps[-1] += before
+                gaps.append(after)
+            else:
+                gaps[-1] += piece
+        return cls(sentences, gaps)
 
     def joints(self, translations) -> list[str]:
-        """Return what follows each translation; after the last one, the white space of the text.
-
-        Args:
-          translations: list of str, one for each sentence.
-        """
+        """Return what follows each translation; after the last one, the white space of the text."""
         rows = zip(self.sentences[:-1], self.gaps[1:], translations, strict=False)
         return [*itertools.starmap(joint, rows), *self.gaps[1:][-1:]]
 
@@ -83,14 +79,11 @@ class Paragraph(NamedTuple):
 
 
 def joint(sentence, gap, translation) -> str:
-    """Return what separates a translation from the next one.
+    """Return what separates the translation of a sentence from the next one.
 
     White space other than a space stays as it is. Where the source has spaces or nothing, the end
     of the translation decides: nothing follows Chinese and Japanese, a space follows other scripts.
     Several spaces stay, and a word that was too long for the model stays one word.
-
-    Args:
-      sentence, gap: the sentence, and what separates it from the next one.
 
     >>> joint("Gut.", " ", "好。"), joint("好。", "", "Good."), joint("Gut.", "\\n", "好。")
     ('', ' ', '\\n')
@@ -136,27 +129,24 @@ class Splitter:
         """Split a text."""
         match = TARGET_SYMBOL.match(text.lstrip())
         symbol = match[0] if match and self.is_symbol(match[0]) else ""
+        max_tokens = self.max_tokens - (SYMBOL_TOKENS if symbol else 0)
         pieces = []
-        for piece in LINE_BREAK.split(text):
-            pieces += split_sentences(piece, self.language) if piece.strip() else [piece]
-        parts = self.fit(pieces, self.max_tokens - (SYMBOL_TOKENS if symbol else 0))
-        return Paragraph.from_pieces([*itertools.chain(*parts)])._replace(symbol=symbol)
+        for line in LINE_BREAK.split(text):
+            for piece in split_sentences(line, self.language) if line.strip() else [line]:
+                pieces += self.fit(piece, max_tokens)
+        return Paragraph.from_pieces(pieces)._replace(symbol=symbol)
 
     def is_symbol(self, word) -> bool:
         """Whether the vocabulary has a word as one subword."""
         (ids,) = self.vocab.encode(self.vocab.prepare([word]))
         return len(ids) <= SYMBOL_TOKENS + 1 and self.vocab.decode(ids[:-1]) == word
 
-    def fit(self, pieces, max_tokens) -> list[list[str]]:
-        """Split pieces that have too many tokens, as often as it needs: the parts of each piece."""
-        sentences = [piece.strip() for piece in pieces]
-        lengths = map(len, self.vocab.encode(self.vocab.prepare(sentences)))
-        return [
-            [*itertools.chain(*self.fit(halves(piece), max_tokens))]
-            if length > max_tokens and len(piece) > 1
-            else [piece]
-            for piece, length in zip(pieces, lengths, strict=True)
-        ]
+    def fit(self, piece, max_tokens) -> list[str]:
+        """Split a piece that has too many tokens, as often as it needs."""
+        (ids,) = self.vocab.encode(self.vocab.prepare([piece.strip()]))
+        if len(ids) <= max_tokens or len(piece) == 1:
+            return [piece]
+        return [*itertools.chain(*(self.fit(half, max_tokens) for half in halves(piece)))]
 
 
 def split_sentences(line, language) -> list[str]:
@@ -165,24 +155,20 @@ def split_sentences(line, language) -> list[str]:
     >>> split_sentences("1. Am 3. Mai kam er. Er ging. 😀", "de")
     ['1. Am 3. Mai kam er. ', 'Er ging. 😀']
     """
-    lengths = [*map(len, sentencex.segment(language, WHITE_SPACE.sub(" ", line)))]
-    if sum(lengths) != len(line):  # it drops some characters
-        lengths = [len(line)]
-    ends = itertools.accumulate(lengths)
-    pieces = [line[end - length : end] for end, length in zip(ends, lengths, strict=True)]
-    groups, group, has_letter = [], [], False
+    segments, characters = sentencex.segment(language, WHITE_SPACE.sub(" ", line)), iter(line)
+    pieces = ["".join(itertools.islice(characters, len(own))) for own in segments]
+    if "".join(pieces) != line:  # it drops some characters
+        pieces = [line]
+    sentences, has_letter = [""], False
     for piece, following in itertools.zip_longest(pieces, pieces[1:], fillvalue=""):
-        group.append(piece)
+        sentences[-1] += piece
         has_letter = has_letter or bool(LETTER.search(piece))
         is_quotation = QUOTATION_END.search(piece) and following[:1].isalpha()
         if has_letter and not is_quotation:
-            groups.append(group)
-            group, has_letter = [], False
-    if group and groups:  # a number or an emoji at the end
-        groups[-1] += group
-    elif group:
-        groups = [group]
-    return ["".join(group) for group in groups]
+            sentences.append("")
+            has_letter = False
+    *sentences, rest = sentences  # a number or an emoji belongs to the sentence before it
+    return [*sentences[:-1], "".join(sentences[-1:]) + rest]
 
 
 # Parts of long sentences ---------------------------------------------------------

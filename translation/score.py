@@ -16,7 +16,7 @@ class LineScore(NamedTuple):
 
     logp: float = math.nan  # natural logarithm of its probability, `</S>` included
     num_tokens: int = 0  # `</S>` included; 0 without a score
-    source_ids: tuple = ()  # of the line, `</S>` included; none if a side is empty
+    source_ids: tuple = ()  # of the line, `</S>` included
     target_ids: tuple = ()  # of the translation, without `</S>`
 
     @property
@@ -44,21 +44,16 @@ class Scorer:
 
         The score is NaN if one of the two sides is empty, or too long for the model.
         """
-        hp, (source, target) = self.loaded.hp, self.loaded.vocabs
-        X, source_rows, long_sources = encode_lines(lines, source, hp)
-        # A search may find `maxlen` words without </S>. All of them are kept, to align them.
-        limit = hp.max_input_tokens + (not hp.unbounded_length)
-        Y, target_rows, long_targets = encode_lines(translations, target, hp, limit)
-        xs, ys = dict(zip(source_rows, X, strict=True)), dict(zip(target_rows, Y, strict=True))
-        scores = [LineScore() for _ in lines]
-        for row in xs.keys() & ys.keys():
-            scores[row] = LineScore(source_ids=xs[row], target_ids=ys[row][:-1])
-        rows = xs.keys() & ys.keys() - {*long_sources, *long_targets}
-        rows = sorted(row for row in rows if len(ys[row]) <= hp.max_input_tokens)
-        X, Y = (RaggedIds.from_lists([side[row] for row in rows]) for side in (xs, ys))
+        hp, sides, too_long = self.loaded.hp, [], set()
+        for texts, vocab in zip((lines, translations), self.loaded.vocabs, strict=True):
+            ids, rows, truncated = encode_lines(texts, vocab, hp)
+            sides.append(dict(zip(rows, ids, strict=True)))
+            too_long.update(truncated)
+        rows = sorted(sides[0].keys() & sides[1].keys() - too_long)
+        X, Y = (RaggedIds.from_lists([side[row] for row in rows]) for side in sides)
+        scores = [LineScore()] * len(lines)
         for batch in decoding_batches(np.maximum(X.lengths, Y.lengths), width=hp.pad_to):
             logp = self.log_probability(X.pad(batch, hp.pad_to), Y.pad(batch, hp.pad_to)).numpy()
             for i, value in zip(batch, logp, strict=True):
-                score = dict(logp=float(value), num_tokens=len(Y[i]))
-                scores[rows[i]] = scores[rows[i]]._replace(**score)
+                scores[rows[i]] = LineScore(float(value), len(Y[i]), X[i], Y[i][:-1])
         return scores

@@ -14,12 +14,11 @@ N. A step does not change it.
     T  tokens so far                  vocab  tokens in the vocabulary
 
 The ids in a hypothesis grow by one token per step, so each step copies them and XLA cannot
-compile the loop. On a CPU this costs little compared with a step of the model. Sentences that
-are finished leave the batch (`search_loop`).
+compile the loop. On a CPU this costs little compared with a step of the model.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -51,42 +50,18 @@ class StepModel(Protocol):
         """Return the state of N * beam hypotheses before their first token."""
 
     def decode_step(self, ids, cache, memory):
-        """Read the newest token of each hypothesis, and compute the logits of the token after it.
-
-        Args:
-          ids: the newest tokens, (N * beam,) int32.
-          cache: what `initial_cache` or the previous step returned.
-          memory: what `encode_memory` returned.
-
-        Returns:
-          ((N * beam, vocab), state): the logits of the next tokens, and the cache with the newest
-          tokens.
-        """
+        """Read the newest tokens, (N * beam,); returns the logits of the next, and the cache."""
 
 
-class GreedyState(NamedTuple):
-    """What greedy search knows between two steps."""
-
-    ids: tf.Tensor  # (N, T) int32
-    newest_ids: tf.Tensor  # (N,) int32
-    state: Any  # the state of the step function
-    memory: Any
-    max_lengths: tf.Tensor  # (N,) int32
-    unfinished: tf.Tensor  # (N,) bool
-
-
-def greedy(step, state, memory, first_ids, max_lengths, eos=None, suppress_ids=()):
+def greedy(step, state, memory, first_ids, max_lengths, eos=-1):
     """Choose the most likely next token until every sentence has ended.
 
     Args:
-      step: step function; K is 1.
-      state: the first state of `step`.
-      memory: the memory of `step`.
+      step, state, memory: a step function with K = 1, its first state, and its memory.
       first_ids: (N,) int32, the tokens before the first ones.
       max_lengths: (N,) int32 or an int, tokens per sentence, `eos` included.
-      eos: the id that ends a sentence; all later ids are 0. None to continue until
-        `max_lengths`, as in the 2017 code.
-      suppress_ids: ids that are never chosen.
+      eos: the id that ends a sentence; all later ids are 0. -1 to continue until `max_lengths`,
+        as in the 2017 code.
 
     Returns:
       (N, T) int32.
@@ -95,30 +70,20 @@ def greedy(step, state, memory, first_ids, max_lengths, eos=None, suppress_ids=(
     def extend(greedy_state):
         ids, newest_ids, state, memory, max_lengths, unfinished = greedy_state
         logits, state = step(newest_ids, state, memory)  # (N, vocab)
-        logits = suppress(logits, suppress_ids)
         newest_ids = tf.argmax(logits, axis=-1, output_type=tf.int32)  # (N,)
         newest_ids = tf.where(unfinished, newest_ids, 0)
         ids = tf.concat([ids, newest_ids[:, None]], axis=1)  # (N, T + 1)
-        unfinished &= tf.shape(ids)[1] < max_lengths
-        if eos is not None:
-            unfinished &= newest_ids != eos
-        return GreedyState(ids, newest_ids, state, memory, max_lengths, unfinished)
+        unfinished &= (tf.shape(ids)[1] < max_lengths) & (newest_ids != eos)
+        return ids, newest_ids, state, memory, max_lengths, unfinished
 
     max_lengths = tf.zeros_like(first_ids) + max_lengths  # (N,)
-    greedy_state = GreedyState(
-        ids=tf.zeros([tf.size(first_ids), 0], tf.int32),
-        newest_ids=first_ids,
-        state=state,
-        memory=memory,
-        max_lengths=max_lengths,
-        unfinished=max_lengths > 0,
-    )
+    no_ids = tf.zeros([tf.size(first_ids), 0], tf.int32)
     return search_loop(
         extend,
-        greedy_state,
-        is_unfinished=lambda greedy_state: greedy_state.unfinished,
+        (no_ids, first_ids, state, memory, max_lengths, max_lengths > 0),
+        is_unfinished=lambda greedy_state: greedy_state[-1],
         take_sentences=take_rows,
-        results=lambda greedy_state: greedy_state.ids,
+        results=lambda greedy_state: greedy_state[0],
     )
 
 
@@ -139,9 +104,6 @@ def search_loop(extend, search_state, is_unfinished, take_sentences, results):
       the results of all sentences, padded with zeros.
     """
 
-    def any_unfinished(search_state, sentences, all_results):
-        return tf.reduce_any(is_unfinished(search_state))
-
     def extend_and_compact(search_state, sentences, all_results):
         search_state = extend(search_state)
         unfinished = is_unfinished(search_state)  # (N,)
@@ -154,18 +116,24 @@ def search_loop(extend, search_state, is_unfinished, take_sentences, results):
                 put_rows(all_results, sentences, results(search_state)),
             )
 
-        def keep_all():
-            return search_state, sentences, all_results
-
         share = tf.reduce_mean(tf.cast(unfinished, tf.float32))
-        return tf.cond(share <= MAX_UNFINISHED_SHARE, compact, keep_all)
+        unchanged = search_state, sentences, all_results
+        return tf.cond(share <= MAX_UNFINISHED_SHARE, compact, lambda: unchanged)
 
     all_results = results(search_state)
     # (N,), the indices of the sentences in the batch
     sentences = tf.range(tf.shape(tf.nest.flatten(all_results)[0])[0])
     loop_vars = search_state, sentences, all_results
+    # None stands for axes that vary: the first one, and those that are 0 at first.
+    shapes = tf.nest.map_structure(
+        lambda tensor: tf.TensorShape([None, *(size or None for size in tensor.shape[1:])]),
+        loop_vars,
+    )
     search_state, sentences, all_results = tf.while_loop(
-        any_unfinished, extend_and_compact, loop_vars, shape_invariants=varying_shapes(loop_vars)
+        lambda search_state, *_: tf.reduce_any(is_unfinished(search_state)),
+        extend_and_compact,
+        loop_vars,
+        shape_invariants=shapes,
     )
     return put_rows(all_results, sentences, results(search_state))
 
@@ -177,10 +145,7 @@ def take_rows(nest, indices, K=1):
 
 
 def put_rows(nest, rows, newer):
-    """Replace some rows of the tensors of a nest by newer ones.
-
-    If the newer rows are longer, the old ones are padded with zeros.
-    """
+    """Replace some rows of the tensors of a nest by newer ones, which may be longer."""
 
     def put(old, new):
         growth = tf.concat([[0], tf.shape(new)[1:] - tf.shape(old)[1:]], axis=0)
@@ -191,7 +156,17 @@ def put_rows(nest, rows, newer):
     return tf.nest.map_structure(put, nest, newer)
 
 
-def sampling_step(step, temperature, suppress_ids=()):
+def suppressing_step(step, ids):
+    """Make a step function with which a search never chooses the tokens `ids`."""
+
+    def selective_step(newest_ids, state, memory):
+        logits, state = step(newest_ids, state, memory)
+        return suppress(logits, ids), state
+
+    return selective_step
+
+
+def sampling_step(step, temperature):
     """Make a step function with which greedy search draws random sentences.
 
     It adds Gumbel noise to the logits. The token with the largest sum is a sample from their
@@ -200,7 +175,6 @@ def sampling_step(step, temperature, suppress_ids=()):
     Args:
       step: step function; K is 1.
       temperature: divisor of the logits. Below 1, likely tokens become more likely.
-      suppress_ids: ids that are never chosen.
 
     Returns:
       step function. Its state is the state of `step`, the seeds, (N,) int32, and the number of
@@ -210,7 +184,6 @@ def sampling_step(step, temperature, suppress_ids=()):
     def noisy_step(ids, state, memory):
         inner_state, seeds, t = state
         logits, inner_state = step(ids, inner_state, memory)  # (N, vocab)
-        logits = suppress(logits, suppress_ids) / temperature
         vocab_size = tf.shape(logits)[1]
         tiny = np.finfo("float32").tiny  # log(0) would let a token of probability 0 win
         uniform = tf.map_fn(
@@ -218,17 +191,14 @@ def sampling_step(step, temperature, suppress_ids=()):
             tf.stack([seeds, t], axis=1),
             fn_output_signature=tf.float32,
         )  # (N, vocab)
-        return logits - tf.math.log(-tf.math.log(uniform)), (inner_state, seeds, t + 1)
+        gumbel = -tf.math.log(-tf.math.log(uniform))
+        return logits / temperature + gumbel, (inner_state, seeds, t + 1)
 
     return noisy_step
 
 
-def prefix_step(step, suppress_ids=()):
+def prefix_step(step):
     """Make a step function with which a search continues given beginnings of sentences.
-
-    Args:
-      step: step function.
-      suppress_ids: ids that are never chosen, but may be in a prefix.
 
     Returns:
       step function. Its state is the state of `step`, and the rest of the prefixes, (N * K, P)
@@ -241,9 +211,10 @@ def prefix_step(step, suppress_ids=()):
         logits, inner_state = step(ids, inner_state, memory)  # (N * K, V)
         prefixes = tf.pad(prefixes, [[0, 0], [0, 1]])  # so that there is a first id
         forced = prefixes[:, :1]  # (N * K, 1), 0 after the prefix
+        # `==` would lose the static shape.
         is_forced = tf.equal(tf.range(tf.shape(logits)[1]), forced)  # (N * K, V)
-        logits = suppress(logits, suppress_ids)
-        logits = tf.where(tf.equal(forced, 0), logits, tf.where(is_forced, 0.0, -INF))
+        only_forced = tf.math.log(tf.cast(is_forced, tf.float32))
+        logits = tf.where(tf.equal(forced, 0), logits, only_forced)
         return logits, (inner_state, prefixes[:, 1:])
 
     return forced_step
@@ -330,8 +301,7 @@ class Beam:
     eos: int  # the id that ends a sentence
     beam: int  # K
     penalty: Callable  # of lengths, `eos` included, as `paper_penalty`; it does not decrease
-    nbest: int = 1  # sentences to return per source, at most `beam`
-    suppress_ids: Sequence = ()  # ids that are never chosen
+    nbest: int  # sentences to return per source, at most `beam`
 
     def start(self) -> BeamState:
         """Return the state before the first step."""
@@ -367,7 +337,6 @@ class Beam:
         best 2K end, and at least K can stay live.
         """
         logits, state = self.step(beam_state.newest_ids, beam_state.state, beam_state.memory)
-        logits = suppress(logits, self.suppress_ids)  # (N * K, V)
         best, parents = top_continuations(beam_state.live, logits, 2 * self.beam)  # (N, 2K, T)
         at_limit = tf.shape(best.ids)[2] >= beam_state.max_lengths  # (N,)
         ended = (best.ids[:, :, -1] == self.eos) | at_limit[:, None]  # (N, 2K)
@@ -381,7 +350,11 @@ class Beam:
         may_finish = ended & (tf.range(2 * K) < K)  # (N, 2K)
         length_penalty = self.penalty(tf.cast(T, tf.float32))
         scores = tf.where(may_finish, best.scores / length_penalty, -INF)  # (N, 2K)
-        finished = merge(beam_state.finished, best._replace(scores=scores))  # (N, 3K, T)
+        before = tf.pad(beam_state.finished.ids, [[0, 0], [0, 0], [0, 1]])  # (N, K, T)
+        finished = Hypotheses(
+            ids=tf.concat([before, best.ids], axis=1),  # (N, 3K, T)
+            scores=tf.concat([beam_state.finished.scores, scores], axis=1),
+        )
         finished, _ = top_k(finished, K)  # (N, K, T)
 
         scores = tf.where(ended, -INF, best.scores)  # (N, 2K)
@@ -393,11 +366,10 @@ class Beam:
 
 
 def beam_search(*arguments, **more) -> Hypotheses:
-    """Search for the best sentences with a `Beam`, whose arguments are those of this function.
+    """Search for the best sentences with a `Beam` of these arguments.
 
     Returns:
-      Hypotheses (N, nbest, T). Ids after `eos` are 0. Where fewer sentences were found, the
-      remaining scores are -inf.
+      Hypotheses (N, nbest, T). Ids after `eos` are 0. The scores of sentences not found are -inf.
     """
     beam = Beam(*arguments, **more)
     ids, scores = search_loop(
@@ -421,7 +393,8 @@ def top_continuations(live, logits, count):
       (Hypotheses, (N, count) int32): (N, count, T + 1), and which of the K each one extends.
     """
     N, K = tf.unstack(tf.shape(live.scores))
-    log_probs, next_ids = top_tokens(logits, count)  # (N * K, count): no others can be best
+    # (N * K, count): no others can be best
+    log_probs, next_ids = top_tokens(tf.cast(logits, tf.float32), count)
     scores = tf.reshape(log_probs, [N, K, -1]) + live.scores[:, :, None]  # (N, K, count)
     scores, indices = tf.math.top_k(tf.reshape(scores, [N, -1]), count)  # (N, count)
     parents = indices // tf.shape(log_probs)[1]  # (N, count)
@@ -473,15 +446,6 @@ def top_k(hypotheses, count):
     return Hypotheses(tf.gather(hypotheses.ids, indices, batch_dims=1), scores), indices
 
 
-def merge(finished, candidates):
-    """Join hypotheses (N, K, T) with others that are one token longer, (N, 2K, T + 1)."""
-    ids = tf.pad(finished.ids, [[0, 0], [0, 0], [0, 1]])  # (N, K, T + 1)
-    return Hypotheses(
-        ids=tf.concat([ids, candidates.ids], axis=1),
-        scores=tf.concat([finished.scores, candidates.scores], axis=1),
-    )
-
-
 def suppress(logits, ids):
     """Return logits (..., vocab) in float32, with -inf for the tokens `ids`."""
     logits = tf.cast(logits, tf.float32)
@@ -492,20 +456,6 @@ def suppress(logits, ids):
     return tf.nn.bias_add(logits, bias)  # in one pass with the product before it
 
 
-def varying_shapes(loop_vars):
-    """Return a shape per tensor of a nest for `tf.while_loop`.
-
-    None stands for axes that vary from step to step: the first one, and those that are 0 at first.
-    """
-    return tf.nest.map_structure(
-        lambda tensor: tf.TensorShape([None, *(size or None for size in tensor.shape[1:])]),
-        loop_vars,
-    )
-
-
 def paper_penalty(alpha):
-    """Return the function length -> ((5 + length) / 6)**alpha.
-
-    This is the length penalty of the paper (section 6.1; Wu et al. 2016, equation 14).
-    """
+    """Return the length penalty of the paper (section 6.1; Wu et al. 2016, equation 14)."""
     return lambda length: ((5 + length) / 6) ** alpha

@@ -32,16 +32,6 @@ class Translation(NamedTuple):
     hypotheses: list[Hypothesis]  # best first, at least one
     truncated: bool  # whether the line has more tokens than the ids
 
-    @property
-    def text(self) -> str:
-        """The best translation."""
-        return self.hypotheses[0].text
-
-    @property
-    def at_limit(self) -> bool:
-        """Whether the best translation has as many tokens as it may have."""
-        return self.hypotheses[0].at_limit
-
 
 class TranslatedText(NamedTuple):
     """A text and its translations."""
@@ -53,6 +43,11 @@ class TranslatedText(NamedTuple):
     def text(self) -> str:
         """The best translation."""
         return self.best(1)[0]
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the model has not read all of the text."""
+        return any(own.truncated for own in self.sentences)
 
     def best(self, count) -> list[str]:
         """Return the best translations, one to `count` of them.
@@ -86,35 +81,30 @@ class Translator:
         self.max_tokens = max_tokens or loaded.hp.max_input_tokens
 
     def __call__(self, texts, prefixes=()) -> list[TranslatedText]:
-        """Translate texts, a list of str.
+        """Translate texts, lists of str; `prefixes` are the first words of each translation."""
+        pairs = itertools.zip_longest(texts, prefixes, fillvalue="")
+        return self.translate([self.split(text)._replace(prefix=own) for text, own in pairs])
 
-        Args:
-          prefixes: the first words of each translation, or ""; none for no text. A sentence that
-            has a prefix keeps no parts as they are.
-        """
-        return self.translate([*map(self.split, texts)], prefixes)
-
-    def translate(self, paragraphs, prefixes=()) -> list[TranslatedText]:
-        """Translate texts that are split, a list of `Paragraph`."""
-        sentences, begun = [], []
-        for paragraph, prefix in itertools.zip_longest(paragraphs, prefixes, fillvalue=""):
-            sentences += paragraph.inputs
-            begun += [prefix, *[""] * len(paragraph.inputs)][: len(paragraph.inputs)]
-        translations = self.translate_around(SPAN, sentences, begun)
+    def translate(self, paragraphs) -> list[TranslatedText]:
+        """Translate texts that are split. A sentence with a prefix keeps no parts as they are."""
+        sentences, prefixes = [], []
+        for paragraph in paragraphs:
+            own = paragraph.inputs
+            sentences += own
+            prefixes += [paragraph.prefix, *[""] * len(own)][: len(own)]
+        translations = self.translate_around(SPAN, sentences, prefixes)
         lost = [
             row
-            for row, (own, prefix) in enumerate(zip(translations, begun, strict=True))
-            if self.protects and not prefix and len(own.ids) and not has_numbers(own.line, own.text)
+            for row, (own, prefix) in enumerate(zip(translations, prefixes, strict=True))
+            if self.protects and not prefix
+            if not has_numbers(own.line, own.hypotheses[0].text)
         ]
         again = [sentences[row] for row in lost]
         found = self.translate_around(SPAN_OR_NUMBER, again, [""] * len(lost))
         for row, translation in zip(lost, found, strict=True):
             translations[row] = translation
         rest = iter(translations)
-        return [
-            TranslatedText(paragraph, [next(rest) for _ in paragraph.sentences])
-            for paragraph in paragraphs
-        ]
+        return [TranslatedText(own, [next(rest) for _ in own.sentences]) for own in paragraphs]
 
     def translate_around(self, pattern, sentences, prefixes) -> list[Translation]:
         """Translate sentences without their parts that match a pattern, and put these back."""
@@ -141,65 +131,42 @@ class Translator:
         return translations
 
     def decode_from(self, X, prefixes):
-        """Find the hypotheses of source ids, given the first words of each.
-
-        These words are returned as they were given, also where the vocabulary lacks a character.
-        """
+        """Find the hypotheses of source ids, which begin with the prefixes as they were given."""
         if not any(prefixes):
             return self.decode(X)
         vocab = self.loaded.vocabs[1]
         ids = [own[:-1] for own in vocab.encode(vocab.prepare(prefixes))]  # without </S>
         found = self.decode(X, RaggedIds.from_lists(ids))
-        return [
-            [own._replace(text=restore_prefix(own.text, prefix, decoded)) for own in hypotheses]
-            for prefix, decoded, hypotheses in zip(
-                prefixes, map(vocab.decode, ids), found, strict=True
-            )
-        ]
+        for row, (prefix, read) in enumerate(zip(prefixes, map(vocab.decode, ids), strict=True)):
+            # The vocabulary may lack a character of the prefix.
+            begun = normalize(prefix).strip()
+            found[row] = [own._replace(text=begun + own.text[len(read) :]) for own in found[row]]
+        return found
 
     def put_back(self, taken, translations) -> list[Translation]:
-        """Put parts back into the translations of the sentences from which they were taken.
-
-        Args:
-          taken: list of `Taken`, one for each translation.
-        """
+        """Put parts back into the translations of the sentences from which they were `Taken`."""
         loaded, (source, target) = self.loaded, self.loaded.vocabs
-        rows = [row for row, own in enumerate(taken) if own.parts]
-        # Without words, a sentence stays as it is.
-        texts = {row: [normalize(taken[row].line).strip()] for row in rows}
-        texts |= {row: [] for row in rows if len(translations[row].ids)}
         pairs = [
-            (row, own) for row in rows if not texts[row] for own in translations[row].hypotheses
+            (translation.ids, best.ids)
+            for own, translation in zip(taken, translations, strict=True)
+            if own.parts and len(translation.ids)
+            for best in translation.hypotheses
         ]
-        X = RaggedIds.from_lists([translations[row].ids for row, _ in pairs])
-        Y = [own.ids for _, own in pairs]
-        for (row, _), x, y, weights in zip(pairs, X, Y, alignments(loaded, X, Y), strict=True):
-            texts[row].append(put_in(taken[row], x, y, weights, loaded.vocabs))
-
-        lines = [taken[row].line for row in rows]
-        X, nonempty, _ = encode_lines(lines, source, loaded.hp, self.max_tokens)
-        ids_of = {rows[k]: ids for k, ids in zip(nonempty, X, strict=True)}
-        for row in rows:
-            own, ids = translations[row], target.encode(target.prepare(texts[row]))
-            hypotheses = [
-                hypothesis._replace(text=text, ids=with_eos[:-1])
-                for hypothesis, text, with_eos in zip(own.hypotheses, texts[row], ids, strict=True)
-            ]
-            translations[row] = own._replace(
-                line=taken[row].line, ids=ids_of.get(row, own.ids), hypotheses=hypotheses
-            )
+        X, Y = (RaggedIds.from_lists([pair[side] for pair in pairs]) for side in (0, 1))
+        weights = iter(alignments(loaded, X, Y))
+        for row, (own, translation) in enumerate(zip(taken, translations, strict=True)):
+            if not own.parts:
+                continue
+            x, texts = translation.ids, [normalize(own.line).strip()]
+            if len(x):  # without words, a sentence stays as it is
+                texts = [
+                    put_in(own, x, best.ids, next(weights), loaded.vocabs)
+                    for best in translation.hypotheses
+                ]
+            ids = target.encode(target.prepare(texts))
+            rows = zip(translation.hypotheses, texts, ids, strict=True)
+            hypotheses = [best._replace(text=text, ids=y[:-1]) for best, text, y in rows]
+            X, _, _ = encode_lines([own.line], source, loaded.hp, self.max_tokens)
+            x = X[0] if len(X) else x
+            translations[row] = Translation(own.line, x, hypotheses, translation.truncated)
         return translations
-
-
-def restore_prefix(text, prefix, decoded) -> str:
-    """Return a translation with its first words as they were given, but normalized.
-
-    Args:
-      decoded: the first words as the vocabulary writes them.
-
-    >>> restore_prefix("Mr. <UNK> runs .", "Mr. Ō", "Mr. <UNK>")
-    'Mr. Ō runs .'
-    """
-    if not text.startswith(decoded):  # the longest possible translation ends within it
-        return text
-    return normalize(prefix).strip() + text[len(decoded) :]

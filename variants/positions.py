@@ -24,7 +24,6 @@ class ProductPositions(LearnedPositions):
         self.table.initializer = "ones"
 
     def embed(self, tokens, start, state):
-        """Return x * t."""
         return tokens * self.vectors(token_positions(tokens, start)), state
 
 
@@ -61,16 +60,13 @@ class RecurrentPositions(Positions):
             self.num_units, return_sequences=True, return_state=True, dtype=self.dtype_policy
         )
 
-    def build(self, _=None):
-        """Create the parameters of the GRU."""
+    def build(self, _):
         self.gru.build((None, None, self.num_units))
 
     def initial_state(self, N):
-        """Return the state before the first token: zeros."""
         return ops.zeros((N, self.num_units), self.compute_dtype)
 
     def embed(self, tokens, start, state):
-        """Return the states of the GRU."""
         state = ops.reshape(state, (-1, self.num_units))  # (N, C), a static shape in a loop
         return self.gru(tokens, initial_state=state)  # (N, T, C), (N, C)
 
@@ -84,17 +80,14 @@ class ConvolutionalPositions(Positions):
 
     width = 4  # tokens in the window
 
-    def build(self, _=None):
-        """Create a kernel per channel, and the bias."""
+    def build(self, _):
         self.kernel = self.add_weight(shape=(self.width, self.num_units), name="kernel")
         self.bias = self.add_weight(shape=(self.num_units,), initializer="zeros", name="bias")
 
     def initial_state(self, N):
-        """Return the state before the first token: zeros."""
         return ops.zeros((N, self.width - 1, self.num_units), self.compute_dtype)
 
     def embed(self, tokens, start, state):
-        """Return x + the convolution."""
         T = ops.shape(tokens)[1]
         padded = ops.concatenate([state, tokens], axis=1)  # (N, width - 1 + T, C)
         kernel = ops.cast(self.kernel, tokens.dtype)
@@ -107,13 +100,12 @@ class ConvolutionalPositions(Positions):
 class ComplexPositions(Positions):
     """Each token is C/2 complex waves of its position: r e^(i (w pos + p)) (Wang et al. 2020).
 
-    The embedded token has r e^(i p), as pairs of a real and an imaginary part: columns 2i and
-    2i + 1. The learned frequencies w start as those of the sinusoids. All tokens share them, which
-    the paper calls word-sharing. Unlike there, the layers after it compute with real numbers.
+    The embedded token has r e^(i p): columns 2i and 2i + 1 are a real and an imaginary part. The
+    learned frequencies w start as those of the sinusoids, and all tokens share them. Unlike in the
+    paper, the layers after it compute with real numbers.
     """
 
-    def build(self, _=None):
-        """Create the frequencies."""
+    def build(self, _):
         initial = keras.initializers.Constant(rotation_frequencies(self.num_units))
         self.frequencies = self.add_weight(
             shape=(self.num_units // 2,),
@@ -123,7 +115,6 @@ class ComplexPositions(Positions):
         )
 
     def embed(self, tokens, start, state):
-        """Return the waves at each position."""
         positions = token_positions(tokens, start)  # (T,)
         frequencies = ops.convert_to_tensor(self.frequencies, "float32")
         return rotate_pairs(tokens, positions, frequencies), state
@@ -135,16 +126,7 @@ def rotation_frequencies(num_units):
 
 
 def rotate_pairs(inputs, positions, frequencies):
-    """Rotate each pair of columns by position times frequency.
-
-    Args:
-      inputs: (..., T, d).
-      positions: (T,).
-      frequencies: (d/2,) float32.
-
-    Returns:
-      (..., T, d)
-    """
+    """Rotate each pair of columns of (..., T, d) by position (T,) times frequency (d/2,)."""
     angles = ops.cast(positions, "float32")[:, None] * frequencies  # (T, d/2)
     cos, sin = (ops.cast(f(angles), inputs.dtype) for f in (ops.cos, ops.sin))
     even, odd = inputs[..., 0::2], inputs[..., 1::2]  # (..., T, d/2)
@@ -180,8 +162,7 @@ class ShawPositions(Positions):
 
     max_distance = 16
 
-    def build(self, _=None):
-        """Create the vectors of the distances."""
+    def build(self, _):
         shape = (2 * self.max_distance + 1, self.head_units)
         self.key_table = self.add_weight(shape=shape, name="key_table")
         self.value_table = self.add_weight(shape=shape, name="value_table")
@@ -192,13 +173,11 @@ class ShawPositions(Positions):
         return clipped + self.max_distance
 
     def change_scores(self, scores, Q, K):
-        """Add the part of the score that depends on the distance."""
         by_distance = ops.matmul(Q, ops.transpose(ops.cast(self.key_table, Q.dtype)))
         index = self.index(ops.shape(Q)[2], ops.shape(K)[2])
         return scores + select(by_distance, index) / self.head_units**0.5
 
     def change_outputs(self, outputs, weights):
-        """Add the weighted vectors of the distances."""
         index = self.index(ops.shape(weights)[2], ops.shape(weights)[3])  # (T_q, T_k)
         values = ops.take(ops.cast(self.value_table, weights.dtype), index, axis=0)
         return outputs + tf.einsum("nhqk,qkd->nhqd", weights, values)  # values: (T_q, T_k, d)
@@ -215,8 +194,7 @@ class T5Positions(Positions):
     num_buckets = 32
     max_distance = 128
 
-    def build(self, _=None):
-        """Create the numbers."""
+    def build(self, _):
         self.table = self.add_weight(shape=(self.num_buckets, self.num_heads), name="table")
 
     def buckets(self, T_q, T_k):
@@ -234,7 +212,6 @@ class T5Positions(Positions):
         return first + ops.where(offsets < exact, offsets, ops.minimum(larger, count - 1))
 
     def change_scores(self, scores, Q, K):
-        """Add the part of the score that depends on the distance."""
         buckets = self.buckets(ops.shape(Q)[2], ops.shape(K)[2])
         bias = ops.take(ops.cast(self.table, scores.dtype), buckets, axis=0)  # (T_q, T_k, h)
         return scores + ops.transpose(bias, (2, 0, 1))
@@ -253,15 +230,13 @@ class XLNetPositions(Positions):
             self.num_units, paired=True, zero_pad=False, scale=False, dtype=self.dtype_policy
         )
 
-    def build(self, _=None):
-        """Create W, u and v."""
+    def build(self, _):
         shape = (self.num_heads, 1, self.head_units)
         self.kernel = self.add_weight(shape=(self.num_units, self.num_units), name="kernel")
         self.u = self.add_weight(shape=shape, initializer="zeros", name="u")
         self.v = self.add_weight(shape=shape, initializer="zeros", name="v")
 
     def change_scores(self, scores, Q, K):
-        """Add the part of the score that depends on the distance."""
         u, v, kernel = (ops.cast(p, Q.dtype) for p in (self.u, self.v, self.kernel))
         T_q, T_k = ops.shape(Q)[2], ops.shape(K)[2]
         sinusoids = self.encoding(ops.arange(1 - T_k, T_k, dtype="int32"))  # (2 T_k - 1, C)
@@ -283,14 +258,12 @@ class DebertaPositions(Positions):
 
     max_distance = 16
 
-    def build(self, _=None):
-        """Create the vectors of the distances, per head."""
+    def build(self, _):
         shape = (self.num_heads, 2 * self.max_distance, self.head_units)
         self.key_table = self.add_weight(shape=shape, name="key_table")
         self.query_table = self.add_weight(shape=shape, name="query_table")
 
     def change_scores(self, scores, Q, K):
-        """Add the part of the score that depends on the distance."""
         offsets = -distances(ops.shape(Q)[2], ops.shape(K)[2])  # (T_q, T_k)
         limit = self.max_distance
         to_key, to_query = (  # delta(i, j) and delta(j, i), from 0 to 2 * limit - 1
@@ -311,12 +284,10 @@ class RotaryPositions(Positions):
     """Q and K are rotated by angles that grow with the position (Su et al. 2021, equation 34).
 
     Columns 2i and 2i + 1 are a plane, with the angle pos / 10000^(2i / d). The product of a query
-    and a key then depends on the difference of their positions. Surveys call it a fusion of
-    absolute and relative positions.
+    and a key then depends on the difference of their positions.
     """
 
     def rotate(self, Q, K):
-        """Rotate each query and key by its position."""
         T_q, T_k = ops.shape(Q)[2], ops.shape(K)[2]
         frequencies = rotation_frequencies(self.head_units)  # (d/2,)
         positions = ops.arange(T_k, dtype="int32")

@@ -5,8 +5,8 @@
     d_t = f(y_(t-1), C_t, d_(t-1))     the decoder
     y_t = softmax(W d_t + b)
 
-Without attention, the context is the last state e_n for every t; if the encoder reads in both
-directions, the last state of each. With attention, it is a weighted mean of all states:
+Without attention, the context is the encoder's last state for every t. With attention, it is a
+weighted mean of all states:
 
     s_i = score(e_i, d_(t-1)),  alpha = softmax(s),  C_t = sum of alpha_i e_i
 
@@ -28,13 +28,8 @@ from model.attention import add_parameters, attention_scores, prepare_keys, scor
 from modules import Dropout, Embedding, Linear, TranslationModel, shift_right
 from text.ids import PAD
 
-CELLS = dict(
-    # tanh(W x + U h + b). Some texts print one bias per product; their sum is b.
-    tanh=keras.layers.SimpleRNNCell,
-    gru=keras.layers.GRUCell,
-    lstm=keras.layers.LSTMCell,
-)
-# The same cells over all tokens of a sentence; on a GPU, the last two use cuDNN.
+# The cells over all tokens of a sentence; on a GPU, the last two use cuDNN. The first is
+# tanh(W x + U h + b). Some texts print one bias per product; their sum is b.
 LAYERS = dict(tanh=keras.layers.SimpleRNN, gru=keras.layers.GRU, lstm=keras.layers.LSTM)
 
 
@@ -50,68 +45,55 @@ class Memory(NamedTuple):
 class RecurrentEncoder(keras.layers.Layer):
     """Read embedded tokens: (N, T, C) -> (N, T, C), and the states after the last token.
 
-    With `bidirectional`, half of the units read from left to right, the others from right to left.
+    Half of the units read from left to right, the others from right to left.
     """
 
-    def __init__(self, num_units, cell="gru", bidirectional=True, **kwargs):
+    def __init__(self, num_units, cell="gru", **kwargs):
         super().__init__(**kwargs)
-        dtype = self.dtype_policy
-        self.num_units = num_units
-        directions = 2 if bidirectional else 1
         self.directions = [
             LAYERS[cell](
-                num_units // directions,
+                num_units // 2,
                 return_sequences=True,
                 return_state=True,
                 go_backwards=backwards,
-                dtype=dtype,
+                dtype=self.dtype_policy,
             )
-            for backwards in (False, True)[:directions]
+            for backwards in (False, True)
         ]
 
     def build(self, input_shape):
-        """Create the parameters of the cells."""
         for layer in self.directions:
             layer.build(input_shape)
 
     def call(self, inputs, token_masks):
         """Encode (N, T, C); `token_masks`, (N, T) bool, False for padding."""
         outputs = [layer(inputs, mask=token_masks) for layer in self.directions]
-        sequences = [sequence for sequence, *_ in outputs]  # (N, T, C) or two (N, T, C/2)
-        if len(sequences) > 1:
-            sequences[1] = ops.flip(sequences[1], axis=1)
-        states = zip(*(states for _, *states in outputs), strict=True)  # an LSTM has two each
-        last = [ops.concatenate(state, axis=-1) for state in states]  # of (N, C)
-        return ops.concatenate(sequences, axis=-1), last
+        (forward, *forward_last), (backward, *backward_last) = outputs  # (N, T, C/2), (N, C/2)
+        states = ops.concatenate([forward, ops.flip(backward, axis=1)], axis=-1)  # (N, T, C)
+        pairs = zip(forward_last, backward_last, strict=True)  # an LSTM has two
+        return states, [ops.concatenate(pair, axis=-1) for pair in pairs]  # of (N, C)
 
 
 class RecurrentDecoder(keras.layers.Layer):
     """One step of the decoder: y_(t-1) (N * beam, C) and the state d_(t-1) -> d_t.
 
-    Args:
-      num_units: C.
-      cell: one of `CELLS`.
-      attention: whether the context is a weighted mean of the encoder's states.
-      attention_score: one of `hparams.ATTENTION_SCORES`.
+    `attention_score` is one of `hparams.ATTENTION_SCORES`, or None for a model without attention.
     """
 
-    def __init__(
-        self, num_units, cell="gru", attention=True, attention_score="scaled_dot", **kwargs
-    ):
+    def __init__(self, num_units, cell="gru", attention_score="scaled_dot", **kwargs):
         super().__init__(**kwargs)
         self.num_units = num_units
-        self.cell = CELLS[cell](num_units, dtype=self.dtype_policy)
-        self.choice = ATTENTION_SCORES[attention_score] if attention else None
+        self.cell = LAYERS[cell](num_units, dtype=self.dtype_policy).cell
+        self.choice = ATTENTION_SCORES.get(attention_score)
 
     def build(self, input_shape):
-        """Create the parameters of the cell and of the attention function."""
         self.cell.build((None, 2 * self.num_units))
         self.score_parameters = {}
         if self.choice:
             self.score_parameters = add_parameters(self, self.choice, 1, self.num_units)
 
     def call(self, inputs, states, memory, beam=-1):
-        """Compute d_t.
+        """Compute d_t, (N * beam, C), and the list of new states.
 
         Consecutive rows may be hypotheses of one sentence, which has one row in `memory`.
 
@@ -120,26 +102,21 @@ class RecurrentDecoder(keras.layers.Layer):
           states: d_(t-1), list of (N * beam, C); an LSTM has two.
           memory: Memory.
           beam: hypotheses per sentence; -1 if only the graph knows it.
-
-        Returns:
-          ((N * beam, C), list): d_t, and the new states.
         """
         context, _ = self.context(states[0], memory, beam)
         return self.cell(ops.concatenate([inputs, context], axis=-1), states)
 
     def context(self, d, memory, beam=-1):
-        """Compute C_t from d_(t-1), (N * beam, C).
+        """Compute C_t from d_(t-1), (N * beam, C), and the attention weights.
 
-        Returns:
-          ((N * beam, C), (N, 1, beam, T)): the context and the attention weights; these are None
-          without attention.
+        They are (N * beam, C), and (N, 1, beam, T) or None.
         """
         N, C = ops.shape(memory.states)[0], self.num_units
         if self.choice is None:
             # A small batch has no rows for some replicas: N may be 0.
             return ops.repeat(memory.last[0], ops.shape(d)[0] // ops.maximum(N, 1), axis=0), None
-        Q = ops.reshape(d, (N, 1, beam, C))  # one head; the hypotheses are query positions
-        # (N, 1, beam, T)
+        # One head; the hypotheses are query positions. Scores and weights are (N, 1, beam, T).
+        Q = ops.reshape(d, (N, 1, beam, C))
         scores = attention_scores(self.choice, Q, memory.keys, self.score_parameters)
         mask = memory.masks[:, None, None]  # (N, 1, 1, T)
         weights = scores_to_weights(scores, mask, softmax=self.choice.softmax)
@@ -165,16 +142,14 @@ class RecurrentModel(TranslationModel):
         if not hp.tied_embeddings:
             self.target_tokens = Embedding(target_vocab, C, scale=False, dtype=dtype)
         self.encoder = RecurrentEncoder(C, hp.cell, dtype=dtype)
-        self.decoder = RecurrentDecoder(
-            C, hp.cell, hp.has_attention, hp.attention_score, dtype=dtype
-        )
+        attention_score = hp.attention_score if hp.has_attention else None
+        self.decoder = RecurrentDecoder(C, hp.cell, attention_score, dtype=dtype)
         self.dropout = Dropout(hp.dropout_rate, dtype=dtype)
         self.output_dropout = Dropout(hp.dropout_rate, dtype=dtype)
         self.output_layer = None if hp.tied_embeddings else Linear(target_vocab, dtype=dtype)
         self.build()
 
     def build(self, *_):
-        """Create all parameters. Their shapes depend on the constructor's arguments only."""
         if self.built:
             return
         ids, units = (None, None), (None, None, self.hp.hidden_units)

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 from style import BLUE, ORANGE, PALE, RED, draw_pictures, make_figure
+from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 from train_models import FEW, MANY, MODELS, trained_logdir
-
-from training.tensorboard import read_events
 
 SMOOTHED_STEPS = 200  # steps of a moving mean
 
@@ -20,7 +19,7 @@ def read_scalars(logdir) -> dict:
     """Read TensorBoard's curves: {name: (steps, values)}. A resumed run has several files."""
     curves = {}
     for path in sorted(Path(logdir).glob("events.out.tfevents.*")):
-        for event in read_events(path):
+        for event in LegacyEventFileLoader(str(path)).Load():
             for value in event.summary.value:
                 if value.metadata.plugin_data.plugin_name == "scalars":
                     steps, values = curves.setdefault(value.tag, ([], []))

@@ -33,9 +33,9 @@ class Translator:
         }
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1  # the operations are small: more threads only wait
+        names = "encoder.onnx", "step.onnx"
         self.encoder, self.step = (
-            onnxruntime.InferenceSession(folder / f"{name}.onnx", options)
-            for name in ("encoder", "step")
+            onnxruntime.InferenceSession(folder / name, options) for name in names
         )
         self.word_ids = {word: i for i, word in enumerate(self.sides[0]["tokens"])}
         if self.sides[0]["kind"] == "subwords":
@@ -97,11 +97,7 @@ class Translator:
                 ids=np.int32(newest), parents=np.int32(parents), count=np.int32([count])
             )
             outputs = dict(zip(names, self.step.run(None, feeds), strict=True))
-            tensors |= {
-                name.removeprefix("next_"): value
-                for name, value in outputs.items()
-                if name.startswith("next_")
-            }
+            tensors |= {n.removeprefix("next_"): v for n, v in outputs.items() if "next_" in n}
             totals = (outputs["scores"] + scores[:, None]).ravel()
             continued = []
             for rank, i in enumerate(np.argsort(-totals, kind="stable")[: 2 * beam]):
