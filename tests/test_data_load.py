@@ -229,10 +229,10 @@ def test_min_cnt_is_inferred_from_the_sizes(tmp_path):
     paths = [tmp_path / "de", tmp_path / "en"]
     paths[0].write_text(GOOD)
     paths[1].write_text(GOOD.replace("Hund\t1", "dog\t2"))
-    assert find_min_cnt(paths, (5, 6)) == 2
-    assert find_min_cnt(paths, (6, 6)) == 1
+    assert find_min_cnt(paths, (5, 6), None) == 2
+    assert find_min_cnt(paths, (6, 6), None) == 1
     for sizes, given in (((6, 5), None), ((5, 6), 3)):
-        with pytest.raises(InputError, match="not the vocabularies of this model"):
+        with pytest.raises(InputError, match="this model has other vocabularies"):
             find_min_cnt(paths, sizes, given)
 
 
