@@ -13,7 +13,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 import prepro
@@ -25,7 +25,7 @@ from hparams import ARCHITECTURES, ATTENTION_SCORES, POSITIONS, RECIPES, make_hp
 from model.transformer import make_model
 from support.errors import InputError
 from text.ids import EOS, SPECIALS, UNK
-from text.lines import clean, read_lines
+from text.lines import clean, normalize, read_lines
 from text.vocab import WordVocab
 from training.optimizer import FusedAdam
 from training.step import make_train_step
@@ -46,7 +46,7 @@ def examples(fast, soak, shrink=True):
         derandomize=not SOAK,
         print_blob=True,
         database=None,
-        phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
+        phases=[Phase.explicit, Phase.generate, Phase.shrink] if shrink else [Phase.generate],
         suppress_health_check=checks,
     )
 
@@ -149,7 +149,10 @@ def words(tmp_path_factory):
 # A TensorFlow string cannot hold surrogates.
 LINES = st.lists(
     st.text(
-        st.one_of(st.sampled_from("aéß' \u0085\u00a0\u2028\x1c\x00"), st.characters(codec="utf-8")),
+        st.one_of(
+            st.sampled_from("aéß'م \u0085\u00a0\u2028\x1c\x00\u200c\u200d\xad"),
+            st.characters(codec="utf-8"),
+        ),
         max_size=20,
     ),
     min_size=1,
@@ -158,10 +161,13 @@ LINES = st.lists(
 
 @examples(100, 20_000)
 @given(LINES, st.sampled_from(["words", "subwords"]))
+@example(["می\u200c خواهم\u200c", "Auf\u200clage"], "words")
 def test_tokens_are_the_same_within_tensorflow(words, subwords, lines, kind):
     vocab, ops = words if kind == "words" else (subwords, SubwordOps(subwords, subwords))
     expected = vocab.encode(vocab.prepare([line.replace("\n", " ") for line in lines]))
     assert ops.encode(tf.constant(lines)).to_list() == expected
+    normal = [text.decode() for text in ops.normalize(tf.constant(lines)).numpy()]
+    assert normal == [*map(normalize, lines)]
     ids = tf.ragged.constant([ids[:-1] for ids in expected], tf.int32, ragged_rank=1)
     texts = [text.decode() for text in ops.decode(ids).numpy()]
     assert texts == [vocab.decode(np.array(ids)) for ids in expected]

@@ -84,7 +84,7 @@ def test_tokens_and_logits_are_those_of_marian(folder, texts):
         expected = marian.logits(*theirs)
         got = model(np.array([x]), np.array([y]))[0].numpy()
         np.testing.assert_allclose(got, expected[:, rows] + added, atol=1e-3)
-    assert unknown > 2
+    assert unknown > 2 and {*added} == {0, -10, -100}  # of tokens that Marian cannot write
     assert not {*range(len(marian.table("decoder")))} - {*rows} - {len(marian.table("encoder")) - 1}
 
 
@@ -129,7 +129,9 @@ def test_what_is_written_is_read_again(texts, tmp_path):
         output.mkdir()
         write(own, output)
         tables = {"model.shared.weight", "lm_head.weight", "model.encoder.embed_tokens.weight"}
-        assert tables & load_file(output / "model.safetensors").keys() == {"model.shared.weight"}
+        tensors = load_file(output / WEIGHTS)
+        assert tables & tensors.keys() == {"model.shared.weight"}
+        assert tensors["final_logits_bias"][0, PAD] == -100  # <PAD> has no probability
         pretrained, model = restored(output)
         assert [v.tokens() for v in own.vocabs] == [v.tokens() for v in pretrained.vocabs]
         x, y = (np.array([encode(own.vocabs[0], line)]) for line in texts[0][:2])
