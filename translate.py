@@ -67,19 +67,17 @@ class TranslateFlags(Flags):
         path=True,
     )
 
-    def rules(self):
-        """Yield each rule of the fields: whether it is broken, and the message."""
+    def problems(self):
+        """Yield what is wrong with the fields together."""
         reads_two = self.score != NONE or self.prefix != NONE
-        yield (
-            self.split and (reads_two or self.nbest > 1 or self.alignments != NONE),
-            "split is for paragraphs; nbest, prefix, score and alignments are for sentences",
-        )
-        yield self.output == self.source != "-", "output would replace the source. Choose another"
-        yield reads_two and self.source == "-", "score and prefix need a file. Give --source"
-        yield (
-            self.attention != NONE and not self.attention.endswith(".png"),
-            f"attention {self.attention}: choose a name that ends in .png",
-        )
+        if self.split and (reads_two or self.nbest > 1 or self.alignments != NONE):
+            yield "split is for paragraphs; nbest, prefix, score and alignments are for sentences"
+        if self.output == self.source != "-":
+            yield "output would replace the source. Choose another"
+        if reads_two and self.source == "-":
+            yield "score and prefix need a file. Give --source"
+        if self.attention != NONE and not self.attention.endswith(".png"):
+            yield f"attention {self.attention}: choose a name that ends in .png"
 
 
 if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds

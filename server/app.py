@@ -20,13 +20,7 @@ USAGE = 'Send application/json: {"text": "a text"}, or the fields q, source and 
 
 
 class Interface:
-    """The page at /, translations at /translate, the model's inside at /look.
-
-    Args:
-      translator: Translator.
-      inside: InsideView.
-      host: the address of the server.
-    """
+    """What the server of a `Translator` and its `InsideView` answers at each path."""
 
     def __init__(self, translator, inside, host):
         self.split, self.inside, self.host = translator.split, inside, host

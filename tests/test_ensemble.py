@@ -87,15 +87,10 @@ def test_the_scripts_use_several_models(two, tmp_path, capsys):
 
 @slow
 def test_an_ensemble_is_exported(two, tmp_path):
-    """As a SavedModel. Other programs run one model."""
+    """As a SavedModel. Other programs run one model: tests/test_refusals.py."""
     tensorflow_text()  # registers the operations that tokenize
     path, lines = tmp_path / "exported", read_test_sentences(two["source_test"])
-    given = dict(logdir=two["logdir"], output=str(path))
-    for kind in ("ctranslate2", "huggingface"):
-        with pytest.raises(InputError, match="logdir names several models, and"):
-            run_main(export, given | dict(format=kind))
-        assert not path.exists()
-    run_main(export, given)
+    run_main(export, dict(logdir=two["logdir"], output=str(path)))
     signature = tf.saved_model.load(str(path)).signatures["serving_default"]
     texts = signature(text=tf.constant(lines))["translation"].numpy()
     expected = [own.text for own in Translator(load(dict(logdir=two["logdir"])))(lines)]

@@ -16,7 +16,7 @@ from aiohttp import FormData
 from aiohttp.test_utils import TestClient, TestServer
 
 from browser import chromium, wait_for, wait_for_text
-from conftest import slow, slow_unless
+from conftest import slow
 from helpers import load, read_test_sentences
 from hparams import Hyperparams
 from processes import ROOT, Forked, command_line
@@ -287,11 +287,9 @@ def tiny(trained):
     return Model(flags["logdir"]), read_test_sentences(flags["source_test"])[0]
 
 
-@pytest.mark.parametrize("recipe", slow_unless(["tiny"], ["tiny", "legacy"]))
-def test_concurrent_requests_are_translated_as_single_ones(trained, tiny, recipe):
-    flags = trained(recipe)
-    model = tiny[0] if recipe == "tiny" else Model(flags["logdir"])
-    lines = [*read_test_sentences(flags["source_test"]), "", "我", "<b>&</b>"]
+def test_concurrent_requests_are_translated_as_single_ones(trained, tiny):
+    model, _ = tiny
+    lines = [*read_test_sentences(trained("tiny")["source_test"]), "", "我", "<b>&</b>"]
     answers = model.ask_all("translate", *(dict(text=line) for line in lines))
     hp = model.translator.loaded.hp
     expected = model.translator.translate([*map(as_one_sentence, lines)])
@@ -308,12 +306,10 @@ def test_concurrent_requests_are_translated_as_single_ones(trained, tiny, recipe
             assert hypothesis["truncated"] == (len(hypothesis["tokens"]) == limit)
             for row in hypothesis["attention"]:
                 assert len(row) == len(answer["source"]) and sum(row) < 1.02
-            if hp.tokenizer == "bpe":
-                written = "".join(hypothesis["tokens"]).strip()
-                assert written == hypothesis["text"] or "<UNK>" in written
-        if hp.tokenizer == "bpe":
-            read = "".join(answer["source"]).strip()  # without case
-            assert read in (line.casefold(), "<UNK>", "<UNK>b<UNK>b<UNK>")
+            written = "".join(hypothesis["tokens"]).strip()
+            assert written == hypothesis["text"] or "<UNK>" in written
+        read = "".join(answer["source"]).strip()  # without case
+        assert read in (line.casefold(), "<UNK>", "<UNK>b<UNK>b<UNK>")
 
 
 def test_a_look_inside_is_answered(tiny):

@@ -102,15 +102,6 @@ def test_it_can_be_stopped_while_it_waits_for_lines(tiny, number, code):
     assert "Traceback" not in stderr and "Fatal" not in stderr
 
 
-@slow
-def test_very_long_lines_are_truncated(tiny, tmp_path, capsys):
-    """A line of a million characters, and a word of a hundred thousand."""
-    lines = ["Der Hund", "a b" * 333_333, "x" * 100_000, "Der Hund"]
-    found = translated(tiny, tmp_path, lines, beam=1)
-    assert "2 of 4 lines were truncated to 1023 tokens" in capsys.readouterr().err
-    assert len(found) == 4 and found[0] == found[3] != ""
-
-
 def test_a_line_may_be_a_paragraph(tmp_path, capsys):
     text = [GERMAN, "", "  Der Hund schläft.", " ", "Der\u2028Hund schläft."]
     lines = translated(SAMPLE, tmp_path, text, split=True, beam=1)

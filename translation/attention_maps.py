@@ -124,12 +124,10 @@ def word_alignments(loaded, pairs) -> list[str]:
     attention. Spaces separate words.
 
     Args:
-      loaded: LoadedModel.
       pairs: list of the ids of a source, `</S>` included, and of its translation, without.
 
     Returns:
-      list of str: pairs as 0-0 1-2, word of the source and word of the translation, from 0. "" if
-      a side is empty.
+      list of str: as 0-0 1-2, word of the source and of the translation; "" if a side is empty.
     """
     results = [""] * len(pairs)
     rows = [row for row, sides in enumerate(pairs) if all(map(len, sides))]

@@ -219,28 +219,13 @@ def sequence_scores(model, x, preds, max_lengths, penalty, suppress_ids=()):
 
 
 def token_log_probs(model, x, preds, suppress_ids=()):
-    """Compute the log-probability of each token, given the source and the tokens before it.
-
-    Args:
-      x, preds: ids of the sources and of their translations, (N, T) int32.
-      suppress_ids: ids that have the probability 0.
-
-    Returns:
-      (N, T) float32
-    """
+    """Compute the log-probability of each token, (N, T); the arguments as in `sequence_scores`."""
     logp = tf.nn.log_softmax(suppress(model(x, preds), suppress_ids))  # (N, T, vocab)
     return tf.gather(logp, preds, batch_dims=2)
 
 
 def truncate_at_eos_tf(ids, max_lengths):
-    """Truncate each row before its first `</S>`, and to its maximum length.
-
-    Args:
-      ids: (N, T) int32.
-      max_lengths: (N,) int32.
-
-    Returns:
-      (N, T) tf.RaggedTensor
+    """Truncate each row (N, T) before its first `</S>`, and to its maximum length (N,).
 
     >>> ids = tf.constant([[4, 3, 5, 3], [4, 5, 6, 0]])
     >>> truncate_at_eos_tf(ids, tf.constant([4, 3])).to_list()
@@ -264,15 +249,10 @@ class Hypothesis(NamedTuple):
 
 
 class SearchDecoder:
-    """Searches with the model, in batches of similar length.
+    """Searches with a `LoadedModel`, in batches of similar length; `nbest` is `hp.beam` at most.
 
     On a CPU, each core translates batches of its own: most operations are too small to be divided
     among cores (`support.parallel.one_thread_per_operation`).
-
-    Args:
-      loaded: LoadedModel.
-      nbest: hypotheses per sentence, `hp.beam` at most.
-      show_progress: whether to show a progress bar.
     """
 
     def __init__(self, loaded, nbest=1, show_progress=False):

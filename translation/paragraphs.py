@@ -111,14 +111,10 @@ def split_lines(text) -> Paragraph:
 
 
 class Splitter:
-    """Split text into sentences, and long sentences into parts, so that the model reads all of it.
+    """Split text into sentences, and those of more than `max_tokens` (with `</S>`) into parts.
 
     Where a text begins with the symbol of a target language, as `>>de<<`, each sentence gets it.
-
-    Args:
-      language: code of the language of the text, as de; an unknown one has common rules.
-      vocab: Vocab of the source.
-      max_tokens: tokens of a sentence at most, `</S>` included.
+    An unknown language has common rules.
     """
 
     def __init__(self, language, vocab, max_tokens):

@@ -94,11 +94,11 @@ def search_loop(extend, search_state, is_unfinished, take_sentences, results):
     these leave the batch, and the loop continues with the others.
 
     Args:
-      extend: function, search state -> the search state one step later.
+      extend: search state -> the search state one step later.
       search_state: nest of tensors, the state before the first step.
-      is_unfinished: function, search state -> (N,) bool.
-      take_sentences: function, search state and indices (M,) -> the state of these M sentences.
-      results: function, search state -> nest of tensors whose first axis is N.
+      is_unfinished: search state -> (N,) bool.
+      take_sentences: search state and indices (M,) -> the state of these M sentences.
+      results: search state -> nest of tensors whose first axis is N.
 
     Returns:
       the results of all sentences, padded with zeros.
@@ -139,7 +139,7 @@ def search_loop(extend, search_state, is_unfinished, take_sentences, results):
 
 
 def take_rows(nest, indices, K=1):
-    """Take the rows of some sentences, K consecutive rows each, from a nest of tensors."""
+    """Take the rows of some sentences, K each, from a nest of tensors."""
     rows = tf.reshape(K * indices[:, None] + tf.range(K), [-1])  # (M * K,)
     return tf.nest.map_structure(lambda tensor: tf.gather(tensor, rows), nest)
 
@@ -170,11 +170,8 @@ def sampling_step(step, temperature):
     """Make a step function with which greedy search draws random sentences.
 
     It adds Gumbel noise to the logits. The token with the largest sum is a sample from their
-    softmax (Maddison et al. 2014). A seed always draws the same noise, in any batch.
-
-    Args:
-      step: step function; K is 1.
-      temperature: divisor of the logits. Below 1, likely tokens become more likely.
+    softmax (Maddison et al. 2014). A seed always draws the same noise, in any batch. With a
+    temperature below 1, likely tokens become more likely.
 
     Returns:
       step function. Its state is the state of `step`, the seeds, (N,) int32, and the number of
@@ -383,10 +380,9 @@ def beam_search(*arguments, **more) -> Hypotheses:
 
 
 def top_continuations(live, logits, count):
-    """Find the `count` most likely hypotheses that are one token longer.
+    """Find the `count` most likely hypotheses that are one token longer than `live`.
 
     Args:
-      live: Hypotheses (N, K, T).
       logits: (N * K, V), of their next tokens.
 
     Returns:

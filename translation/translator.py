@@ -68,10 +68,8 @@ class Translator:
       loaded: LoadedModel.
       nbest: translations per sentence, `hp.beam` at most.
       split: function from a text to a `Paragraph`.
-      protect: whether to keep addresses, placeholders, numbers and the like as they are. A model
-        of words has no subwords for them, and never does.
-      max_tokens: tokens of a sentence that are read, `</S>` included; None for
-        `hp.max_input_tokens`.
+      protect: whether to keep parts of a sentence; a model of words has no subwords for them.
+      max_tokens: tokens of a sentence that are read, if fewer than `hp.max_input_tokens`.
     """
 
     def __init__(self, loaded, nbest=1, split=as_one_sentence, protect=False, max_tokens=None):
