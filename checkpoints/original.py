@@ -92,12 +92,9 @@ def assign_original(model, arrays, path):
 
 
 def find_min_cnt(paths, vocab_sizes, min_cnt) -> int:
-    """Find the largest `min_cnt` with which two vocabulary files have these sizes.
-
-    Smaller ones with the same sizes keep the same words. If the user gave one, it must be that.
-    """
+    """Find the `min_cnt` with which two vocabulary files have these sizes; it may be given."""
     counts = [np.array([*WordVocab(path, min_cnt=0).word2cnt.values()]) for path in paths]
-    candidates = np.unique(np.concatenate(counts))[::-1] if min_cnt is None else [min_cnt]
+    candidates = np.unique(np.concatenate(counts)) if min_cnt is None else [min_cnt]
     for candidate in candidates:
         if [(side >= candidate).sum() for side in counts] == list(vocab_sizes):
             return int(candidate)

@@ -66,6 +66,10 @@ def test_an_error_of_writing_has_the_path_of_its_file(tmp_path):
         with pytest.raises(type(error)) as raised, atomic_open(tmp_path / "out"):
             raise error
         assert raised.value is error
+    long = tmp_path / ("a" * 250)  # the name of the temporary file is too long
+    with pytest.raises(OSError) as raised, atomic_open(long):
+        pass
+    assert raised.value.filename == str(long)
     assert not [*tmp_path.iterdir()]
 
 

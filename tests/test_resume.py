@@ -135,6 +135,9 @@ INTERRUPTIONS = dict(
     each_second=[(STEP, 5, Killed, 4), (STEP, 6, Killed, 9)],  # saved by time
 )
 
+# The steps of an epoch, and those after which the training is evaluated.
+EVALUATED = dict(subwords=(12, [5, 10, 12, 15, 20, 24]), accumulate=(3, [2, 3, 4, 6]))
+
 
 @pytest.mark.parametrize(
     "training, graphs, ends",
@@ -147,7 +150,8 @@ def test_interrupted_it_gives_the_same(
 ):
     if not graphs:
         skip_graphs(monkeypatch)
-    monkeypatch.setattr(train, "SAVE_SECONDS", 1e-9 if training == "each_second" else 600)
+    if training == "each_second":
+        monkeypatch.setattr(train, "SAVE_SECONDS", 1e-9)
     flags = flags | TRAININGS[training] | dict(logdir=str(tmp_path))
     for where, count, action, saved in ends:
         with monkeypatch.context() as patch, pytest.raises((Killed, KeyboardInterrupt)) as raised:
@@ -165,12 +169,12 @@ def test_interrupted_it_gives_the_same(
         assert used == checkpoint.path_of(tmp_path, evaluated[-1])
     run_main(train, flags)
     assert_equal(tmp_path, uninterrupted(training, graphs))
-    if training == "subwords":  # it is evaluated within and at the end of each epoch
-        curves, steps = scalars(tmp_path), [5, 10, 12, 15, 20, 24]
+    if training in EVALUATED:  # within and at the end of each epoch
+        curves, (in_epoch, steps) = scalars(tmp_path), EVALUATED[training]
         assert [*curves["dev_bleu"]] == [*curves["dev_loss"]] == steps
         rows = [row[:3] for row in read_rows(tmp_path) if row.score is not None]
-        assert rows == [(1 + (step > 12), step, step % 12 == 0) for step in steps]
-        assert 0 < curves["lr"][24] < curves["lr"][20] < curves["lr"][10]
+        assert rows == [(1 + (step > in_epoch), step, step % in_epoch == 0) for step in steps]
+        assert 0 < curves["lr"][steps[-1]] < curves["lr"][steps[-2]]
 
 
 def test_in_mid_epoch_the_batches_may_not_change(flags, uninterrupted, tmp_path, no_graphs):
@@ -241,6 +245,14 @@ def test_a_training_of_some_minutes(flags, tmp_path, monkeypatch, no_graphs):
     flags = flags | SUBWORDS | dict(logdir=str(tmp_path))
     del flags["num_epochs"]
 
+    saved, save = [], checkpoint.save
+
+    def note_and_save(logdir, rows, *more):
+        saved.append(rows[-1])
+        return save(logdir, rows, *more)
+
+    monkeypatch.setattr(checkpoint, "save", note_and_save)
+
     def run(late=0, **more):
         monkeypatch.setattr(train, "START_SECONDS", clock() - late)
         run_main(train, flags | more)
@@ -251,6 +263,7 @@ def test_a_training_of_some_minutes(flags, tmp_path, monkeypatch, no_graphs):
         run(minutes=0.5)
     first = read_rows(tmp_path)[-1]
     assert 6 < first.seconds < 25
+    assert saved[0].by_time and 6 < saved[0].seconds < 10  # after a fifth of the minutes
     last = run(minutes=0.5)
     assert 30 <= last.seconds < 50 and last.score is not None
     assert last.step < 30 * first.step / first.seconds + 3  # the minutes of both runs count
