@@ -238,7 +238,7 @@ class Training:
         place = self.epoch, self.step, self.epoch_done, self.seconds, self.sums.tolist()
         by_time = not (evaluates or self.is_every(self.hp.save_steps))
         row = checkpoint.Row(*place, *self.digests, self.hp.metric, score, by_time)
-        self.rows = [*(other for other in self.rows if other.step < self.step), row]
+        self.rows = [*self.rows, row]
         if self.is_first:
             self.rows = checkpoint.save(self.hp.logdir, self.rows, arrays, self.hp.keep_checkpoints)
             if evaluates:

@@ -67,7 +67,7 @@ class SignalGuard:
     A second Ctrl-C or SIGTERM ends the program at once.
 
     Attributes:
-      signal: number of the first signal, or None.
+      signal: its number, or None.
     """
 
     signal = None
@@ -88,4 +88,4 @@ class SignalGuard:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         elif self.signal is not None:
             interrupt(number, None)
-        self.signal = self.signal or number
+        self.signal = number
