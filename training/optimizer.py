@@ -62,10 +62,11 @@ class FusedAdam(keras.optimizers.Adam):
         halves = [tf.cast(tf.nn.l2_loss(gradient), tf.float32) for gradient in gradients]
         self.half_squared_norm.assign(tf.add_n(halves))
         # All variables share the learning rate and the powers of beta: the graph is smaller.
-        step = ops.cast(self.iterations + 1, "float32")
+        dtype = gradients[0].dtype
+        step = ops.cast(self.iterations + 1, dtype)
         self.shared = dict(beta1=self.beta_1, beta2=self.beta_2, epsilon=self.epsilon)
         self.shared |= dict(beta1_power=self.beta_1**step, beta2_power=self.beta_2**step)
-        self.shared["lr"] = ops.cast(learning_rate, "float32")
+        self.shared["lr"] = ops.cast(learning_rate, dtype)
         super()._distributed_tf_update_step(distribution, grads_and_vars, learning_rate)
 
     def update_step(self, gradient, variable, learning_rate):
