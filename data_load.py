@@ -40,7 +40,7 @@ class EvalSet(NamedTuple):
     references: list[list[str]]  # one or several, each the targets of all pairs, as in the file
 
     def digest(self) -> str:
-        """Return the SHA-256 of the text. It does not depend on the path of the file."""
+        """Return the SHA-256 of the text, whatever the path of its file."""
         lines = itertools.chain(self.data.Sources, *self.references)
         return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
 
@@ -49,7 +49,7 @@ class EvalSet(NamedTuple):
 
 
 def create_data(source_sents, target_sents, source_vocab, target_vocab, maxlen) -> SentencePairs:
-    """Encode the pairs of normalized sentences with text and at most `maxlen` tokens on both sides.
+    """Encode pairs of normalized sentences with text and at most `maxlen` tokens on both sides.
 
     A pair with an empty side is left out as a pair. The 2017 code dropped empty lines from each
     side alone, and paired every later sentence with the wrong translation.
@@ -71,7 +71,7 @@ def create_data(source_sents, target_sents, source_vocab, target_vocab, maxlen) 
 
 
 def load_train_data(hp, vocabs) -> SentencePairs:
-    """Load the training text, or its ids. Print how many pairs are left out."""
+    """Load the training text, and print how many pairs are left out."""
     data = map_ids(hp, vocabs) or encode_train_text(hp, vocabs)
     shares = check_encoded(data, (hp.source_train, hp.target_train), vocabs, hp.maxlen)
     print(
@@ -102,7 +102,7 @@ def encode_train_text(hp, vocabs) -> SentencePairs:
 
 
 def load_test_data(hp, vocabs, part="test") -> EvalSet:
-    """Load and encode the test set, or the development set if `part` is "dev"."""
+    """Load and encode the test set, or with "dev" the development set."""
     sources, references = read_eval_set(hp, part)  # the first reference is the target
     paths = getattr(hp, f"source_{part}"), getattr(hp, f"target_{part}")
     data = create_data(sources, references[0], *vocabs, hp.max_input_tokens)
@@ -111,7 +111,7 @@ def load_test_data(hp, vocabs, part="test") -> EvalSet:
 
 
 def check_encoded(data, paths, vocabs, maxlen) -> list[float]:
-    """Return the share of `<UNK>` on each side; too many, or no pair at all, are an error."""
+    """Return the share of `<UNK>` on each side; InputError if it is high, or there is no pair."""
     token_name, shares = vocabs[0].token_name, []
     if not len(data.X):
         raise InputError(
@@ -217,7 +217,6 @@ def get_batch_data(data, hp, epoch, skip=0, strategy=None):
     divide = (strategy or tf.distribute.get_strategy()).experimental_distribute_values_from_function
 
     def read_share(rows, context):
-        """Return the share of a replica in a batch, x and y."""
         rows = rows[context.replica_id_in_sync_group :: context.num_replicas_in_sync]
         width = hp.pad_to if len(rows) else 1  # a small batch has no rows for some replicas
         return tuple(tf.constant(side.pad(rows, width)) for side in (data.X, data.Y))
@@ -227,7 +226,7 @@ def get_batch_data(data, hp, epoch, skip=0, strategy=None):
 
 
 def prefetch(items):
-    """Yield the items of an iterator. A thread computes the next one in the meantime."""
+    """Yield the items of an iterator, while a thread computes the next one."""
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         upcoming = thread.submit(next, items, None)
         while (item := upcoming.result()) is not None:

@@ -7,9 +7,9 @@ import re
 import sys
 from pathlib import Path
 
-from hparams import READER_FLAGS, Hyperparams, check_saved_flags
+from hparams import Hyperparams, parse_reader_flags
 from support.errors import InputError
-from support.flags import NONE, Flags, flag, parse_flags
+from support.flags import NONE, Flags, flag
 from support.parallel import one_thread_per_operation
 
 LEFT_OUT = "Left out, numbers of the pairs"
@@ -28,8 +28,7 @@ class EvalFlags(Flags):
 
 
 if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
-    own, names = EvalFlags, (*READER_FLAGS, "source_test", "target_test", "results")
-    given = parse_flags(__doc__, own, hparams=Hyperparams, names=names, check=check_saved_flags)
+    given = parse_reader_flags(__doc__, EvalFlags, "source_test", "target_test", "results")
     one_thread_per_operation()
 
 from data_load import load_test_data
@@ -44,12 +43,12 @@ SAMPLES = 5  # translations that are printed
 
 
 def describe_test(hp) -> str:
-    """Return the line of a results file that names the test set."""
+    """The line of a results file that names the test set."""
     return f"Test set = {file_names(hp.source_test, hp.target_test)}"
 
 
 def read_results(path, hp, total) -> list[str]:
-    """Read the translations of another evaluation, one for each of the `total` pairs."""
+    """Read the translations of another evaluation, "" for a pair that was left out."""
     text = "\n".join(read_lines(path))
     got = re.findall("^- got: (.*)$", text, re.MULTILINE)
     left_out = re.search(f"^{LEFT_OUT} = ([0-9 ]+|-)$", text, re.MULTILINE)
@@ -67,8 +66,7 @@ def read_results(path, hp, total) -> list[str]:
 def describe_scores(test, got, hp, token_name, compare=NONE, others=None) -> list[str]:
     """Return the lines that follow the translations in a results file, as in 2017 and more.
 
-    Args:
-      compare: results file of another evaluation, whose translations `others` are.
+    `others` are the translations of the results file `compare`.
     """
     lang, own = hp.target_lang, bleu.align_with_references(test, got)
     cased, cased_signature = bleu.corpus_score("bleu", test, got, lang)
@@ -110,9 +108,9 @@ def record_evaluation(folder, hp, decoding, summary):
 
 
 def results_path(newest, hp) -> Path:
-    """Return the path of the results file: the name of the checkpoint, as in 2017.
+    """The name is that of the checkpoint, as in 2017.
 
-    The name of the logdir follows if only this flag is given, so that two models have two files.
+    That of the logdir follows if only this flag is given, so that two models have two files.
     """
     name = newest.stem
     if hp.results == Hyperparams.results and hp.logdir != Hyperparams.logdir:
@@ -121,7 +119,7 @@ def results_path(newest, hp) -> Path:
 
 
 def main(given):
-    """Evaluate the model that the flags name, a dict: print samples, and write the results file."""
+    """Print samples and scores, and write the results file."""
     options, loaded = EvalFlags.of(given), load_model(given)
     hp, newest, vocabs = loaded.hp, loaded.paths[-1], loaded.vocabs
     path, test, others = results_path(newest, hp), load_test_data(hp, vocabs), None

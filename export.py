@@ -17,9 +17,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from hparams import READER_FLAGS, Choice, Hyperparams, check_saved_flags
+from hparams import Choice, parse_reader_flags
 from support.errors import InputError
-from support.flags import Flags, flag, parse_flags
+from support.flags import Flags, flag
 
 FORMATS = dict(  # the function that writes a format into an empty folder
     saved_model="formats.saved_model.write",
@@ -45,17 +45,15 @@ class ExportFlags(Flags):
         choices=("float32", "int8"),
     )
 
-    def __post_init__(self):
-        super().__post_init__()
+    def problems(self):
         if self.quantization != "float32" and self.format not in QUANTIZED:
-            raise InputError(f"quantization is for {', '.join(QUANTIZED)}. Leave it out")
+            yield f"quantization is for {', '.join(QUANTIZED)}. Leave it out"
         if os.path.lexists(self.output):
-            raise InputError(f"{self.output}: already exists. Delete it, or choose another path")
+            yield f"{self.output}: already exists. Delete it, or choose another path"
 
 
 if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
-    own, names = ExportFlags, READER_FLAGS
-    given = parse_flags(__doc__, own, hparams=Hyperparams, names=names, check=check_saved_flags)
+    given = parse_reader_flags(__doc__, ExportFlags)
 
 import tensorflow as tf
 

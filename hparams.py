@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from support.errors import InputError
 from support.files import atomic_write
-from support.flags import NONE, Flags, check_paths_exist, flag, split_paths
+from support.flags import NONE, Flags, check_paths_exist, flag, parse_flags, split_paths
 
 MAX_INPUT_TOKENS = 1024  # tokens of a sentence that are read, if the model has no limit
 WIDTH_LIMIT = 2**16 + 1  # exclusive; units of a layer
@@ -181,7 +181,6 @@ class ModelHparams(Flags):
     attention_dropout: float = model_flag(0.0, "of attention; 0: by architecture", 0, 1.0)
 
     def problems(self):
-        """Yield what is wrong with the fields together."""
         positions = POSITIONS[self.positions]
         if self.model != "transformer":
             if self.hidden_units % 2:
@@ -196,12 +195,12 @@ class ModelHparams(Flags):
             yield "normalization pre needs masks from ids. Add --architecture 2019 or paper"
 
     def model_fields(self) -> dict:
-        """The fields of a model, without those of a run."""
+        """Without the fields of a run."""
         return dataclasses.asdict(ModelHparams.of(vars(self)))
 
     @property
     def design(self) -> Architecture:
-        """The details of the architecture."""
+        """Its details."""
         return ARCHITECTURES[self.architecture]
 
     @property
@@ -223,7 +222,7 @@ class ModelHparams(Flags):
 
     @property
     def block_counts(self) -> dict[str, int]:
-        """How many blocks the encoder and the decoder have."""
+        """Of the encoder and the decoder."""
         return dict(encoder=self.num_blocks, decoder=self.decoder_blocks or self.num_blocks)
 
     @property
@@ -320,7 +319,6 @@ class Hyperparams(ModelHparams):
     best: bool = checkpoint_flag(False, "use only the checkpoint with the best dev score")
 
     def problems(self):
-        """Yield what is wrong with the fields together."""
         yield from super().problems()
         if self.tokenizer != "bpe":
             for name in ("joint_vocab", "fold_case", "symbols", "byte_fallback", "bpe_dropout"):
@@ -459,9 +457,15 @@ def load_hparams(given) -> Hyperparams:
 
 
 def check_saved_flags(given):
-    """Raise InputError if the folders that `logdir` names miss, or the flags contradict a model."""
+    """Raise InputError if a folder of `logdir` misses, or the flags contradict its model."""
     logdir = given.get("logdir", Hyperparams.logdir)
     check_paths_exist("logdir", logdir)
     for folder in split_paths(logdir):
         if hparams_path(folder).exists():  # one of the 2017 code has none
             load_hparams(given | dict(logdir=folder))
+
+
+def parse_reader_flags(description, own, *more) -> dict:
+    """Parse the command line of a script that reads a model; `more` are further fields."""
+    names = (*READER_FLAGS, *more)
+    return parse_flags(description, own, hparams=Hyperparams, names=names, check=check_saved_flags)

@@ -42,7 +42,7 @@ RESERVED = "\u2585"  # sentencepiece leaves out a word with this character, its 
 
 
 def count_words(lines, transform=str) -> Counter:
-    """Count the words of normalized and transformed lines, in the order of their occurrence."""
+    """Count the words of normalized and transformed lines, in their order."""
     word2cnt = Counter()
     for block in blocks(lines):
         word2cnt.update(transform(normalize("\n".join(block))).split())
@@ -84,7 +84,7 @@ def make_models(hp, pairs) -> list[bytes]:
 
 
 def check_symbols(symbols):
-    """Raise InputError unless `symbols`, a list of str, can be subwords."""
+    """Raise InputError unless `symbols` can be subwords."""
     for symbol in symbols:
         is_word = symbol.split() == [symbol] and symbol == normalize(symbol) and "▁" not in symbol
         is_taken = symbol in SPECIALS or re.fullmatch("<0x[0-9A-F]{2}>", symbol)
@@ -96,7 +96,7 @@ def check_symbols(symbols):
 
 
 def fold_case(proto, lang) -> bytes:
-    """Return a sentencepiece model (bytes) with the same subwords that reads text without case."""
+    """Return the same sentencepiece model, but that it reads text without case."""
     rules = train_sentencepiece(Counter(a=1), len(SPECIALS) + 2, fold_lang=lang)
     model = ModelProto.FromString(proto)
     model.normalizer_spec.CopyFrom(ModelProto.FromString(rules).normalizer_spec)
@@ -200,7 +200,7 @@ def normalization_rules(fold_lang=None) -> str:
 
 
 def main(given):
-    """Write the vocabularies and the ids; `given` are the flags of the command line, a dict."""
+    """Write the vocabularies and the ids."""
     hp = make_hparams(given)
     if os.path.exists("hyperparams.py"):  # that of the 2017 code, which users edit
         print("hyperparams.py: is not read. Give its values as flags", file=sys.stderr)

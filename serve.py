@@ -8,9 +8,9 @@ import asyncio
 import dataclasses
 import logging
 
-from hparams import READER_FLAGS, Hyperparams, check_saved_flags
+from hparams import parse_reader_flags
 from support.errors import InputError
-from support.flags import Flags, flag, parse_flags
+from support.flags import Flags, flag
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +33,7 @@ class ServeFlags(Flags):
 
 
 if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
-    own, names = ServeFlags, READER_FLAGS
-    given = parse_flags(__doc__, own, hparams=Hyperparams, names=names, check=check_saved_flags)
+    given = parse_reader_flags(__doc__, ServeFlags)
 
 from aiohttp import web
 from yarl import URL
@@ -50,7 +49,7 @@ MAX_TOKENS = 200  # of a sentence, </S> included: an answer grows with their squ
 
 
 def main(given):
-    """Serve until the program is stopped; `given` are the flags of the command line."""
+    """Load the model, and serve."""
     options, loaded = ServeFlags.of(given), load_model(given)
     hp = loaded.hp
     nbest = 1 if hp.temperature else options.nbest  # a random translation is one

@@ -17,7 +17,7 @@ START_SECONDS = time.monotonic()  # --minutes counts from here
 
 
 def choose_hparams(given):
-    """The hyperparameters of a training, and those of the model of ours that it starts from."""
+    """The hyperparameters, and those of the model of ours that the training starts from."""
     logdir, folder = given.get("logdir", Hyperparams.logdir), given.get("start_from", NONE)
     if checkpoint.read_rows(logdir):
         return load_hparams(given), None
@@ -63,9 +63,7 @@ class Training:
     Why the loop is not Keras's `fit`: `fit` averages the loss of each device over its own tokens,
     cannot resume exactly in mid-epoch, and fails with several workers (keras issues 20585, 20329).
 
-    Args:
-      data: SentencePairs, the training text.
-      dev: EvalSet, the development set, or None.
+    `data` are SentencePairs, and `dev` is an EvalSet or None.
     """
 
     def __init__(self, hp, vocabs, data, dev=None, strategy=None):
@@ -187,7 +185,7 @@ class Training:
                     return
 
     def batches(self):
-        """Yield the batches that are left of an epoch, and whether each completes a step."""
+        """Yield the batches left of an epoch, and whether each completes a step."""
         if self.epoch_done:
             self.epoch, self.sums = self.epoch + 1, np.zeros(3)
         hp, done = self.hp, int(self.sums[0]) * self.hp.accumulate
@@ -205,7 +203,7 @@ class Training:
         return steps > 0 and self.step % steps == 0
 
     def log(self, pending, rate):
-        """Read the metrics of the last steps, which waits for them, and write points of curves."""
+        """Wait for the metrics of the last steps, and write points of curves."""
         loss, acc, num_targets = np.array(pending, np.float64).T  # (steps,)
         pending.clear()
         self.sums += len(loss), loss.sum(), acc.sum()
@@ -221,7 +219,7 @@ class Training:
         self.bar.set_postfix_str(report, refresh=False)
 
     def diverged_error(self, problem) -> InputError:
-        """Make the error to raise if training cannot continue."""
+        """The error if training cannot continue."""
         last = f"The last good checkpoint is {self.path}" if self.path else "No checkpoint is saved"
         remedy = "Use a new --logdir, and a lower --lr or more --warmup_steps"
         return InputError(f"{problem}. {last}. {remedy}")
@@ -263,7 +261,7 @@ class Training:
 
 
 def mean_loss(loss_fn, data, pad_to) -> float:
-    """Return the loss per token of a SentencePairs."""
+    """Return the loss per token."""
     batches = decoding_batches(np.maximum(data.X.lengths, data.Y.lengths), width=pad_to)
     totals = [loss_fn(data.X.pad(rows, pad_to), data.Y.pad(rows, pad_to)) for rows in batches]
     loss, num_targets = np.sum(totals, axis=0)
@@ -284,7 +282,7 @@ def count_epochs(hp, steps_per_epoch):
 
 
 def digest_of_batches(data, hp) -> str:
-    """Return a digest of the training text, and of what decides its batches."""
+    """Of the training text, and of what decides its batches."""
     flags = hp.batch_size, hp.batch_tokens, hp.accumulate, hp.seed, hp.bpe_dropout, hp.missing_mark
     content = data.X.digest() + data.Y.digest() + repr(flags).encode()
     return hashlib.sha256(content).hexdigest()[:16]

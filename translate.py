@@ -12,9 +12,9 @@ import itertools
 import os
 import sys
 
-from hparams import READER_FLAGS, Hyperparams, check_saved_flags
+from hparams import parse_reader_flags
 from support.errors import InputError
-from support.flags import NONE, Flags, flag, parse_flags
+from support.flags import NONE, Flags, flag
 from support.parallel import one_thread_per_operation
 
 
@@ -68,7 +68,6 @@ class TranslateFlags(Flags):
     )
 
     def problems(self):
-        """Yield what is wrong with the fields together."""
         reads_two = self.score != NONE or self.prefix != NONE
         if self.split and (reads_two or self.nbest > 1 or self.alignments != NONE):
             yield "split is for paragraphs; nbest, prefix, score and alignments are for sentences"
@@ -81,8 +80,7 @@ class TranslateFlags(Flags):
 
 
 if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
-    own, names = TranslateFlags, READER_FLAGS
-    given = parse_flags(__doc__, own, hparams=Hyperparams, names=names, check=check_saved_flags)
+    given = parse_reader_flags(__doc__, TranslateFlags)
     # Scores are computed batch by batch, and from "-", sentences may come one by one.
     if given.get("source", "-") != "-" and "score" not in given:
         one_thread_per_operation()
@@ -105,7 +103,7 @@ MAX_READ_BYTES = 2**16  # from standard input at once
 
 
 def read_available():
-    """Yield the lines of standard input, in lists of those that it has at the moment."""
+    """Yield lists of the lines that standard input has at the moment."""
     if sys.stdin.isatty():
         print("Type one sentence per line. Ctrl-D ends the program.", file=sys.stderr)
     size = 0  # lines that have come together
@@ -126,7 +124,7 @@ def read_available():
 
 
 def read_batches(source, other):
-    """Yield lists of pairs: a line of the source, and one of the other file, "" if it is NONE."""
+    """Yield lists of pairs: a line of the source, and of the other file, "" if it is NONE."""
     if source == "-":
         yield from ([(line, "") for line in lines] for lines in read_available())
         return
@@ -143,7 +141,7 @@ def read_batches(source, other):
 
 @contextlib.contextmanager
 def open_outputs(options, loaded):
-    """Context manager: a function that writes the texts of some lines, and the links of words."""
+    """Context manager: a function that writes texts, and the links of words."""
     no_bar = options.source == "-" or (options.output == "-" and sys.stdout.isatty())
     no_links = options.alignments == NONE
     with (
@@ -164,7 +162,7 @@ def open_outputs(options, loaded):
 
 
 def format_translation(number, found, nbest) -> str:
-    """Format a `TranslatedText`, that of the line with this number, counted from 0."""
+    """Format a `TranslatedText`; `number` is that of its line, from 0."""
     if nbest == 1:
         return " ".join(found.text.splitlines()) + "\n"  # U+2028 for example ends no line
     hypotheses = found.sentences[0].hypotheses
@@ -175,7 +173,7 @@ def format_translation(number, found, nbest) -> str:
 
 
 def translate_lines(options, loaded):
-    """Translate lines as they come, and print notes on the translations."""
+    """Translate lines as they come, and print notes."""
     split = as_one_sentence
     if options.split:
         split = Splitter(loaded.hp.source_lang, loaded.vocabs[0], loaded.hp.maxlen)
@@ -228,7 +226,7 @@ def score_lines(options, loaded):
 
 
 def main(given):
-    """Translate the text that the flags name, a dict, or score given translations."""
+    """Translate the text that the flags name, or score given translations."""
     options = TranslateFlags.of(given)
     if options.source == "-":
         start_quickly()

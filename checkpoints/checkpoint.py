@@ -85,13 +85,10 @@ def best_row(rows) -> Row | None:
 
 
 def save(logdir, rows, arrays, keep=5) -> list[Row]:
-    """Save the arrays, a dict, of the last of `rows`, and delete old checkpoints.
+    """Save the arrays of the last of `rows`, delete old checkpoints, and return the rows left.
 
     The `keep` newest milestones stay (the 2017 code kept 5), and the one with the best score.
     Within an epoch, the two newest others stay; one that was saved by time stays until the next.
-
-    Returns:
-      list: `rows` without those that have neither a file nor a score.
     """
     newest = rows[-1]
     with atomic_open(path_of(logdir, newest)) as file:
@@ -113,7 +110,7 @@ def save(logdir, rows, arrays, keep=5) -> list[Row]:
 
 
 def load(path) -> dict:
-    """Read the arrays of a checkpoint by name; raises InputError if it is damaged, or missing."""
+    """Read the arrays by name; raises InputError if the file is damaged, or missing."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
@@ -168,7 +165,7 @@ def weights_of(arrays) -> dict:
 
 
 def assign(variables, arrays, path):
-    """Set variables, a dict by name, to the arrays of the same names, which come from a path."""
+    """Set variables to the arrays of the same names, which come from `path`."""
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
     found = {name: array.shape for name, array in arrays.items()}
     for name in sorted(shapes | found):

@@ -36,17 +36,17 @@ CODES = ("bpt", "ept", "it", "ph", "ut")  # elements of TMX that hold the codes 
 LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 BARE_AMPERSAND = regex.compile(r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]+|#x[0-9a-fA-F]+);)")
 
-# A unit is a list of pairs: the name of a side, and its text.
+# Each yields the units: lists of pairs, the name of a side and its text.
 
 
 def read_table(rows):
-    """Yield the units of a table. The sides are the numbers of the columns."""
+    """The sides are the numbers of the columns."""
     for row in rows:
         yield [(str(number), cell) for number, cell in enumerate(row, 1)]
 
 
 def read_tmx(file):
-    """Yield the units of a translation memory. The sides are the languages."""
+    """The sides are the languages."""
     body = None
     for event, element in ElementTree.iterparse(file, ["start", "end"]):
         if event == "start" and element.tag in ("tmx", "body"):
@@ -71,7 +71,6 @@ class Segments(HTMLParser):
         self.side, self.document, self.text = "", "", []
 
     def handle_starttag(self, tag, attrs):
-        """As in `HTMLParser`."""
         attributes = dict(attrs)
         if tag in SIDES:
             self.side = SIDES[tag]
@@ -82,17 +81,15 @@ class Segments(HTMLParser):
             self.units.setdefault(key, []).append((self.side, self.text))
 
     def handle_endtag(self, tag):
-        """As in `HTMLParser`. What follows a </seg> is no text of it."""
-        if tag == "seg":
+        if tag == "seg":  # what follows is no text of it
             self.text = []
 
     def handle_data(self, data):
-        """As in `HTMLParser`."""
         self.text.append(data)
 
 
 def read_segments(text):
-    """Yield the units of XML or SGML. The sides are src, ref and hyp."""
+    """The sides are src, ref and hyp."""
     parser = Segments()
     parser.feed(BARE_AMPERSAND.sub("&amp;", text))
     parser.close()
@@ -150,7 +147,6 @@ def main(args):
 
 
 def parse_args():
-    """Parse the command line."""
     parser = Parser(description=__doc__)
     parser.add_argument("input", type=expand_path, help="the file to read")
     parser.add_argument("outputs", nargs="+", type=expand_path, help="new files, one for each side")

@@ -29,17 +29,11 @@ SIGNATURE = "corpora/sample.py"  # in the first lines of every file
 # Words -------------------------------------------------------------------------
 
 
-def read_words(path) -> dict[str, dict[str, list]]:
-    """Read the lists of entries in sample.tsv, each a list of words, by table and key."""
-    tables = {}
-    for line in path.read_text("utf-8").splitlines():
-        if not line.startswith("#"):
-            table, key, *words = line.split("\t")
-            tables.setdefault(table, {}).setdefault(key, []).append(words)
-    return tables
-
-
-WORDS = read_words(Path(__file__).with_suffix(".tsv"))
+WORDS = {}  # the entries of sample.tsv, lists of words, by table and key
+for line in Path(__file__).with_suffix(".tsv").read_text("utf-8").splitlines():
+    if not line.startswith("#"):
+        table, key, *words = line.split("\t")
+        WORDS.setdefault(table, {}).setdefault(key, []).append(words)
 # Forms are in the order of the persons: ich, du, er, wir, ihr, sie.
 SEIN = "bin bist ist sind seid sind".split()
 WAR = "war warst war waren wart waren".split()
@@ -152,7 +146,7 @@ def ending(table, case, gender):
 
 
 def determiner(rng, kind, case, gender):
-    """Draw a determiner in German and English, and the endings of an adjective after it."""
+    """Draw it in German and English, with the endings of an adjective after it."""
     plural = gender == "pl"
     if kind == "indefinite" and plural:
         return "", "", STRONG_ENDINGS
@@ -291,7 +285,7 @@ class Clause:
 
 
 def some_subject(rng, kinds, relative=True):
-    """Draw a pronoun or a phrase in the nominative, sometimes with a relative clause."""
+    """Draw a pronoun or a phrase in the nominative."""
     if rng.random() < 0.3:
         return pronoun(rng, "nom")
     subject = noun_phrase(rng, kinds, "nom")
@@ -308,7 +302,7 @@ def some_subject(rng, kinds, relative=True):
 
 
 def verb_clause(rng, verb, subject, without=(), **kwargs):
-    """Draw a clause with what the verb's frame requires, but for parts: "acc", "place", "time"."""
+    """Draw what the verb's frame requires, but for `without`: "acc", "place", "time"."""
     clause = Clause(rng, verb, subject, **kwargs)
     frame = verb.frame
     if frame == "to":
@@ -326,7 +320,7 @@ def verb_clause(rng, verb, subject, without=(), **kwargs):
 
 
 def add_object(rng, clause, case, kinds, alone):
-    """Add an object in the accusative or dative, or after a preposition, to `clause`."""
+    """Add an object to `clause`; `case` is "acc" or "dat", or has a preposition and + before it."""
     preposition, _, case = case.rpartition("+")
     if kinds[0] == "person" and (alone or case == "dat") and rng.random() < 0.25:
         phrase = pronoun(rng, case, clause.subject)
@@ -385,7 +379,7 @@ def statement(rng):
 
 
 def inversion(rng):
-    """Draw a main clause that opens with an adverb; the German verb then precedes its subject."""
+    """Draw an adverb, and a main clause whose German verb then precedes its subject."""
     clause = some_clause(rng, without=("time",))
     clause.add_time(rng)
     german, english = clause.time
@@ -433,7 +427,7 @@ def two_clauses(main, german, english, other, order="last"):
 
 
 def subordination(rng):
-    """Draw a main clause, and one with because, although or when."""
+    """Draw a main and a subordinate clause."""
     german, english = rng.choice([("weil", " because"), ("obwohl", " although"), ("wenn", " when")])
     tenses = dict(tenses=("present",)) if german == "wenn" else {}
     main = some_clause(rng, relative=False, **tenses)
@@ -441,7 +435,7 @@ def subordination(rng):
 
 
 def reported_speech(rng):
-    """Draw a main clause of saying or knowing, and one with that or whether."""
+    """Draw a clause of saying or knowing, and what is said."""
     subject = some_subject(rng, ["person"], relative=False)
     if rng.random() < 0.4:
         main = Clause(rng, KNOW, subject, tenses=("present",))
@@ -482,7 +476,7 @@ def sentence_pairs(seed):
 
 
 def talk_lines(pairs):
-    """Yield the lines of both sides: the text, and markup lines before each talk."""
+    """Yield the lines of both sides, with markup lines before each talk."""
     for number, pair in enumerate(pairs):
         if number % TALK_PAIRS == 0:
             talk = number // TALK_PAIRS + 1
@@ -503,7 +497,7 @@ def xml_lines(pairs):
 
 
 def main(args):
-    """Write the six files, which get their names when all are complete, as the pairs are drawn."""
+    """Write the six files, which get their names when all are complete."""
     pairs = sentence_pairs(args.seed)
     tests = list(itertools.islice(pairs, args.test))
     devs = list(itertools.islice(pairs, args.dev))
@@ -531,7 +525,6 @@ def main(args):
 
 
 def parse_args():
-    """Parse the command line."""
     parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=expand_path, default="corpora", help="folder (corpora)")
     for name, default in dict(train=20_000, dev=200, test=1_000).items():

@@ -23,7 +23,6 @@ LANGUAGE_NAMES = (
 
 def write(loaded, path, quantization):
     """Write a `LoadedModel` into an empty folder, with matrices in "float32" or "int8"."""
-    check_kind(loaded.hp)
     spec = make_spec(loaded.hp, loaded.model)
     source, target = (vocab.tokens() for vocab in loaded.vocabs)
     spec.register_source_vocabulary(source)
@@ -51,17 +50,13 @@ def write_argos(loaded, path, quantization):
     (path / "metadata.json").write_text(json.dumps(metadata, indent=2) + "\n", "utf-8")
 
 
-def check_kind(hp):
-    """Raise InputError if CTranslate2 has no such model."""
+def make_spec(hp, model):
+    """Convert a built `Transformer` to a `ctranslate2.specs.TransformerSpec`."""
     kind = hp.model, hp.attention_score, hp.mask_from, hp.design.relu_projections, hp.residual
     has_positions = hp.positions in ("learned", "sinusoid", "paired_sinusoid", "t5")
     usual = "transformer", "scaled_dot", "ids", False, True
     if kind != usual or not has_positions or hp.normalization == "none":
         raise InputError("CTranslate2 has no such model. Export with --format saved_model")
-
-
-def make_spec(hp, model):
-    """Convert a built `Transformer` to a `ctranslate2.specs.TransformerSpec`."""
     specs = import_optional("ctranslate2").specs
     spec = specs.TransformerSpec.from_config(
         tuple(hp.block_counts.values()),

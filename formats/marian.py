@@ -55,9 +55,8 @@ KINDS = ModelProto.SentencePiece  # of the pieces in a sentencepiece model
 
 
 def unit_order(hidden_units):
-    """The units in the order of Marian, (C,).
+    """The units in the order of Marian, (C,): sines of positions first, then cosines.
 
-    It has the sines of its positions in the first half of the units, and the cosines in the second.
     Here they alternate. So the units are sorted, in everything that reads or writes them.
     """
     return np.concatenate([np.arange(0, hidden_units, 2), np.arange(1, hidden_units, 2)])
@@ -66,7 +65,7 @@ def unit_order(hidden_units):
 def layer_parameters(hp):
     """Yield for each parameter of the blocks its name in Marian, its name of 2017, and an axis.
 
-    This axis has the units in another order than in Marian; None if no axis has.
+    This axis has the units of `unit_order`; None if no axis has.
     """
     encoder = dict(self_attn="multihead_attention")
     decoder = dict(self_attn="self_attention", encoder_attn="vanilla_attention")
@@ -123,7 +122,7 @@ class Pretrained(NamedTuple):
 
 
 def read_pretrained(folder, flags) -> Pretrained:
-    """Read the settings and vocabularies; `flags` are those of the command line, a dict."""
+    """Read the settings and vocabularies; `flags` are those of the command line."""
     folder = Path(folder)
     if not (folder / PARAMETERS).exists():
         raise InputError(
@@ -190,7 +189,7 @@ def languages(folder, flags) -> dict:
 
 
 def read_vocabularies(folder, config, hp) -> tuple:
-    """The `Tokens` of source and target, and their vocabularies, which no file holds."""
+    """The `Tokens` of both sides, and their vocabularies, which no file holds."""
     names = "source.spm", "target.spm"
     models = [ModelProto.FromString((folder / name).read_bytes()) for name in names]
     if hp.joint_vocab:
@@ -265,7 +264,7 @@ def make_sentencepiece(model, tokens, is_source) -> bytes:
 
 
 def convert_parameters(pretrained, tensors):
-    """Yield the name of each variable, as in `variables_by_2017_name`, and its value."""
+    """Yield the 2017 name of each variable, and its value."""
     hp, (source, target) = pretrained.hp, pretrained.sides
     tensors = {name: np.asarray(array, np.float32) for name, array in tensors.items()}
     order = np.argsort(unit_order(hp.hidden_units))  # back to the order here
@@ -292,7 +291,7 @@ def convert_parameters(pretrained, tensors):
 
 
 def write(loaded, path):
-    """Write a `LoadedModel` into an empty folder, as transformers loads it."""
+    """Write a `LoadedModel` into an empty folder."""
     hp, vocabs = loaded.hp, loaded.vocabs
     check_kind(hp, vocabs[0])
     save = import_optional("safetensors.numpy").save_file
@@ -300,7 +299,6 @@ def write(loaded, path):
     save(make_tensors(loaded.model), path / PARAMETERS, metadata={"format": "pt"})
     for name, vocab in zip(("source.spm", "target.spm"), vocabs, strict=True):
         (path / name).write_bytes(vocab.content)
-    # The vocabulary of sources has a space before symbols.
     for name, content in json_files(hp, vocabs[1].tokens()).items():
         text = json.dumps(content, ensure_ascii=False, indent=2)
         (path / name).write_text(f"{text}\n", "utf-8")

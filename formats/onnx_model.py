@@ -39,9 +39,17 @@ def write(loaded, path, quantization):
         raise InputError("the ONNX search has no temperature and no no_repeat_ngram. Set both to 0")
     logging.disable(logging.WARNING)  # the logs of the libraries concern their developers
     with warnings.catch_warnings(action="ignore"):
+        tf2onnx = import_optional("tf2onnx")
         functions = make_functions(loaded.model, suppressed_ids(hp, hp.beam))
         for name, function in functions.items():
-            save_onnx(function, path / f"{name}.onnx", quantization)
+            graph, _ = tf2onnx.convert.from_function(
+                function, function.input_signature, opset=OPSET
+            )
+            file = path / f"{name}.onnx"
+            file.write_bytes(graph.SerializeToString())
+            if quantization == "int8":
+                dynamic = import_optional("onnxruntime.quantization")
+                dynamic.quantize_dynamic(file, file, per_channel=True)
     logging.disable(logging.NOTSET)
     if hp.tokenizer == "bpe":
         for vocab in loaded.vocabs:
@@ -120,16 +128,6 @@ def varying_specs(prefix, *nests) -> list[tf.TensorSpec]:
     one, two = (name_tensors(prefix, nest) for nest in nests)
     shapes = {n: t.shape.most_specific_compatible_shape(two[n].shape) for n, t in one.items()}
     return [tf.TensorSpec(shape, one[name].dtype, name) for name, shape in shapes.items()]
-
-
-def save_onnx(function, path, quantization):
-    """Convert a tf.function, and write it; `quantization` as in `write`."""
-    tf2onnx = import_optional("tf2onnx")
-    model, _ = tf2onnx.convert.from_function(function, function.input_signature, opset=OPSET)
-    path.write_bytes(model.SerializeToString())
-    if quantization == "int8":
-        dynamic = import_optional("onnxruntime.quantization")
-        dynamic.quantize_dynamic(path, path, per_channel=True)
 
 
 # Settings ----------------------------------------------------------------------

@@ -171,7 +171,7 @@ class Transformer(TranslationModel):
         self.build()
 
     def token_layers(self):
-        """Return the `Embedding` of the source tokens and that of the target tokens."""
+        """Return the `Embedding`s of source and target."""
         C, dtype = self.hp.hidden_units, self.dtype_policy.name
         if not self.hp.tied_embeddings:
             sizes = self.source_vocab, self.target_vocab
@@ -182,7 +182,7 @@ class Transformer(TranslationModel):
         return shared, shared
 
     def position_layers(self, num_blocks, causality):
-        """Return the `Positions` of the input, and a list: that of each self-attention or None."""
+        """Return the `Positions` of the input, and those of each self-attention or None."""
         choice = POSITIONS[self.hp.positions]
         kind = choice.load()
         args = {name: getattr(self.hp, name) for name in ("maxlen", "hidden_units", "num_heads")}
@@ -193,7 +193,7 @@ class Transformer(TranslationModel):
         return Positions(**args), layers * num_blocks if kind.shared else layers
 
     def sublayer_args(self):
-        """Return the arguments of `MultiheadAttention` and of `Feedforward`, two dicts."""
+        """Return the arguments of `MultiheadAttention` and `Feedforward`."""
         hp, design = self.hp, self.hp.design
         add_norm = dict(
             dropout_rate=hp.dropout_rate if design.drop_outputs else 0.0,
@@ -328,6 +328,6 @@ class Transformer(TranslationModel):
 
 
 def make_model(hp, source_vocab, target_vocab):
-    """Create the model that the hyperparameters describe, for two vocabulary sizes."""
+    """Create the model that the hyperparameters describe."""
     dtype = "mixed_bfloat16" if hp.precision == "bfloat16" else "float32"
     return MODELS[hp.model].load()(hp, source_vocab, target_vocab, dtype=dtype)

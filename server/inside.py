@@ -35,9 +35,6 @@ class InsideView:
       translation: which of the n best; 0 for the best.
       kind: one of KINDS; "" for the first that the model has.
       block, head: 0 for the last block, and for the mean of all heads.
-
-    Args:
-      translator: Translator.
     """
 
     def __init__(self, translator):
@@ -55,7 +52,7 @@ class InsideView:
         self.weights_and_probabilities = weights_and_probabilities
 
     def describe(self, translations) -> list[dict]:
-        """Return the answer of the server about each `Translation`; its attention is (T_y, T_x)."""
+        """Return the answer about each `Translation`; its attention is (T_y, T_x)."""
         hp, (source, target) = self.loaded.hp, self.loaded.vocabs
         answers, found = [], []  # found: ids of source and translation, and the part of the answer
         for own in translations:
@@ -79,7 +76,7 @@ class InsideView:
         return answers
 
     def find(self, text, prefix, translation):
-        """Translate a sentence; returns the ids of both sides with `</S>`, (T,) and a list."""
+        """Return the ids of a sentence and of its translation, with `</S>`, (T,) and a list."""
         found = self.translate(text, prefix)
         num_tokens = max(0, len(found.ids) - 1)  # without </S>
         if not 0 < num_tokens <= MAX_SOURCE_TOKENS:
@@ -93,7 +90,7 @@ class InsideView:
         return found.ids, append_eos(best.ids, self.loaded.hp)
 
     def pad(self, ids):
-        """Return the ids of a source or of its translation as the model reads them, (1, T)."""
+        """Return ids as the model reads them, (1, T)."""
         return RaggedIds.from_lists([ids]).pad(width=self.loaded.hp.pad_to)
 
     def tokens(self, side, ids) -> list[str]:
@@ -101,7 +98,7 @@ class InsideView:
         return [*map(self.loaded.vocabs[side].id_to_token, ids)]
 
     def attention(self, text, prefix="", translation=0, kind="", block=0, head=0) -> dict:
-        """Return an attention map: of a head, or the mean of all heads of a block."""
+        """Return the map of a head, or the mean of those of a block."""
         (x, y), model = self.find(text, prefix, translation), self.loaded.model
         maps = attention_maps(model, self.pad(x), self.pad(y))._asdict()
         kinds = {
@@ -167,8 +164,7 @@ def beam_tree(beam) -> list[list[dict]]:
     if it was not complete when the search ended. `rank` is its place among the translations that
     the search returns, from 1; 0 for the others.
 
-    Returns:
-      The nodes of each step, the most likely first: K that have not ended, and those that end.
+    A step has the most likely nodes first: K that have not ended, and those that end.
     """
     K, beam_state = beam.beam, beam.start()
     steps, places = [], [-1] * K  # places: the indices of the live hypotheses in their step
@@ -210,5 +206,5 @@ def beam_tree(beam) -> list[list[dict]]:
 
 
 def rounded(values, digits=4) -> list:
-    """Return a tensor as numbers of Python with some digits after the point."""
+    """Return numbers of Python with some digits after the point."""
     return np.asarray(values).astype(float).round(digits).tolist()

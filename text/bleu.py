@@ -9,7 +9,6 @@ from sacrebleu.significance import PairedTest
 
 # sacreBLEU's tokenizers for languages that write no spaces between words.
 TOKENIZERS = dict(zh="zh", ja="char", th="char", lo="char", km="char", my="char", bo="char")
-DEFAULT_TOKENIZER = "13a"
 # For the scripts of these languages. Japanese text has Han characters, too.
 SCRIPTS = {
     r"[\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]": "char",
@@ -106,7 +105,7 @@ def choose_tokenizer(lang, references) -> str:
     text = " ".join(references)
     least = MIN_SCRIPT_SHARE * len(regex.findall(r"\p{L}", text))
     names = (name for script, name in SCRIPTS.items() if len(regex.findall(script, text)) > least)
-    return next(names, DEFAULT_TOKENIZER)
+    return next(names, "13a")
 
 
 def empty_note(got) -> str:

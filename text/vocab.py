@@ -112,20 +112,16 @@ class WordVocab(Vocab):
         return [line.strip() for line in lines]
 
     def encode(self, sentences) -> list[list[int]]:
-        """As in `Vocab`, the words of cleaned sentences."""
         ids_of = self.word2idx.get
         return [[*(ids_of(word, UNK) for word in line.split()), EOS] for line in sentences]
 
     def id_to_token(self, i) -> str:
-        """As in `Vocab`."""
         return self.idx2word[int(i)]
 
     def display(self, i) -> str:
-        """As in `Vocab`."""
         return f" {self.id_to_token(i)}"
 
     def decode(self, ids) -> str:
-        """As in `Vocab`."""
         return normalize(" ".join(map(self.id_to_token, truncate_at_eos(ids))))
 
 
@@ -160,7 +156,7 @@ class SubwordVocab(Vocab):
         return [of_source, joint] if hp.fold_case or of_source.exists() else [joint]
 
     def check_flags(self, hp, given):
-        """As in `Vocab`. A recipe's size is for prepro.py only."""
+        """A recipe's size is for prepro.py only."""
         processor, is_source = self.processor, self.path == self.paths(self.path.parent, hp)[0]
         unknown = (processor.is_unknown(processor.piece_to_id(word)) for word in hp.symbol_list)
         folds_case = processor.normalize("B") == processor.normalize("b")
@@ -181,7 +177,7 @@ class SubwordVocab(Vocab):
         return self.processor.get_piece_size()
 
     def encode(self, sentences, dropout=0.0, seed=0) -> list[list[int]]:
-        """As in `Vocab`. BPE-dropout (Provilkov et al. 2020) is the share of merges to skip."""
+        """`dropout` is the share of merges to skip (BPE-dropout, Provilkov et al. 2020)."""
         if not dropout:  # in threads, one per core
             return self.processor.encode([*sentences], add_eos=True)
         # sentencepiece has one generator per thread and seeds it at the first draw. Only in a
@@ -193,19 +189,14 @@ class SubwordVocab(Vocab):
             return thread.submit(encode, **sampling).result()
 
     def id_to_token(self, i) -> str:
-        """As in `Vocab`; ▁ stands for a space."""
         return self.processor.id_to_piece(int(i))
 
     def display(self, i) -> str:
-        """As in `Vocab`."""
         return self.id_to_token(i).replace("▁", " ")
 
     def decode(self, ids) -> str:
-        """As in `Vocab`: normalized text without a line feed.
-
-        Two normalized subwords may together be text that is not. `--byte_fallback` makes subwords
-        of all bytes, also of those that end a line.
-        """
+        # Two normalized subwords may together be text that is not. `--byte_fallback` makes subwords
+        # of all bytes, also of those that end a line.
         text = self.processor.decode([int(i) for i in truncate_at_eos(ids)])
         return normalize(text.replace("\n", " ").replace("\r", " "))
 

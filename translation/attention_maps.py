@@ -88,22 +88,20 @@ def cross_weights(model, x, y):
 
 @lru_cache(maxsize=1)
 def compiled_cross_weights(model):
-    """Return a function of x and y: `cross_weights` as a graph, which leaves out the other maps."""
+    """Return `cross_weights` as a graph, which leaves out the other maps."""
     signature = [tf.TensorSpec([None, None], tf.int32)] * 2
     return tf.function(partial(cross_weights, model), signature, autograph=False)
 
 
 def alignments(loaded, X, Y):
-    """Compute the cross-attention of translations.
+    """Compute the cross-attention of translations: a list of (T_y, T_x) float32.
+
+    They sum to 1 over T_x, or to less if the model also attends to padding, as that of 2017. Those
+    of `--attention_score cosine` have any sum.
 
     Args:
-      loaded: LoadedModel.
       X: RaggedIds of sources, `</S>` included.
-      Y: RaggedIds or list, the ids of their translations; `append_eos` appends `</S>`.
-
-    Returns:
-      list of (T_y, T_x) float32, which sum to 1 over T_x, or to less if the model also attends to
-      padding, as that of 2017. Those of `--attention_score cosine` have any sum.
+      Y: the ids of their translations; `append_eos` appends `</S>`.
     """
     model, hp = loaded.model, loaded.hp
     Y = RaggedIds.from_lists([append_eos(ids, hp) for ids in Y])
@@ -121,13 +119,11 @@ def word_alignments(loaded, pairs) -> list[str]:
     """Align the words of sources with those of their translations.
 
     Each word of a translation is aligned with the word of the source that gets most of its
-    attention. Spaces separate words.
+    attention. Spaces separate words. A result is as 0-0 1-2, word of the source and of the
+    translation; "" if a side is empty.
 
     Args:
-      pairs: list of the ids of a source, `</S>` included, and of its translation, without.
-
-    Returns:
-      list of str: as 0-0 1-2, word of the source and of the translation; "" if a side is empty.
+      pairs: the ids of each source, `</S>` included, and of its translation, without.
     """
     results = [""] * len(pairs)
     rows = [row for row, sides in enumerate(pairs) if all(map(len, sides))]
@@ -143,7 +139,7 @@ def word_alignments(loaded, pairs) -> list[str]:
 
 
 def word_indices(ids, vocab) -> list[int]:
-    """Return for each token the index of its word."""
+    """The index of the word of each token."""
     begins = [*map(vocab.starts_word, ids)]
     begins[0] = True
     return [count - 1 for count in itertools.accumulate(begins)]
@@ -172,7 +168,6 @@ def plot_heads(heads, x_labels, y_labels, x_title="source", y_title="translation
     Args:
       heads: (h, T_q, T_k).
       x_labels, y_labels: the keys and the queries, lists of T_k and T_q tokens.
-      x_title, y_title: what they are.
     """
     import matplotlib as mpl  # takes a third of a second
     from matplotlib.figure import Figure
@@ -202,7 +197,7 @@ def plot_heads(heads, x_labels, y_labels, x_title="source", y_title="translation
 
 
 def draw_translation(loaded, translation, path):
-    """Write a picture of what each token of the best of a `Translation` attends to, and say so."""
+    """Write a picture of what each token of the best of a `Translation` attends to."""
     x, y = translation.ids, append_eos(translation.hypotheses[0].ids, loaded.hp)
     (weights,) = alignments(loaded, RaggedIds.from_lists([x]), [y])
     x_labels, y_labels = (

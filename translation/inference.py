@@ -62,7 +62,7 @@ class LoadedModel(NamedTuple):
         return [*dict.fromkeys(path.parent for path in self.paths)]
 
     def with_hp(self, **changes):
-        """Return the same model with other hyperparameters, for example of the search."""
+        """Change hyperparameters, for example of the search."""
         return self._replace(hp=dataclasses.replace(self.hp, **changes))
 
 
@@ -107,7 +107,7 @@ def how_it_reads(loaded):
 
 
 def describe_decoding(loaded) -> str:
-    """Describe how translations are made: the search, the checkpoints, the compute type."""
+    """Name the search, the checkpoints, and the compute type."""
     hp = loaded.hp
     search = f"beam {hp.beam}, length penalty {hp.alpha}" if hp.beam > 1 else "greedy search"
     if hp.temperature:
@@ -118,7 +118,7 @@ def describe_decoding(loaded) -> str:
 
 
 def describe_checkpoints(paths) -> str:
-    """Describe which checkpoints the parameters come from, and in an ensemble which models."""
+    """Name the checkpoints of the parameters, and in an ensemble the models."""
     names, texts = [], []
     for folder, own in itertools.groupby(paths, lambda path: path.parent):
         *others, newest = (path.stem for path in own)
@@ -135,7 +135,6 @@ def make_search(model, hp, beam, nbest=1, scored=False, prefixed=False):
     """Make the function that translates a batch; `hp.max_output_tokens` limits a translation.
 
     Args:
-      model: StepModel.
       nbest: translations per sentence, `beam` at most.
       scored: whether greedy search also computes scores; else they are 0.
       prefixed: whether the function also takes the first ids of the translations, (N, P) int32,
@@ -169,7 +168,7 @@ def make_search(model, hp, beam, nbest=1, scored=False, prefixed=False):
 
 
 def search_arguments(model, hp, x, beam, prefixes=None) -> dict:
-    """Return the arguments that `greedy` and `beam_search` share, from those of `make_search`."""
+    """Return the arguments that `greedy` and `beam_search` share."""
     N = tf.shape(x)[0]
     source_lengths = tf.math.count_nonzero(x != PAD, axis=1, dtype=tf.int32)  # (N,)
     memory = model.encode_memory(x)
@@ -200,16 +199,12 @@ def suppressed_ids(hp, beam) -> list[int]:
 
 
 def sequence_scores(model, x, preds, max_lengths, penalty, suppress_ids=()):
-    """Score translations as beam search does: log-probability / length penalty.
+    """Score translations as beam search does: log-probability / length penalty, (N,) float32.
 
     Args:
       x, preds: ids of the sources and of their translations, (N, T) int32.
       max_lengths: (N,) int32, the most tokens that each translation could have.
-      penalty: function of lengths, as `search.paper_penalty` makes it.
       suppress_ids: ids that the search could not choose.
-
-    Returns:
-      (N,) float32
     """
     lengths = truncate_at_eos_tf(preds, max_lengths).row_lengths()  # (N,), without </S>
     lengths = tf.minimum(tf.cast(lengths, tf.int32) + 1, max_lengths)  # (N,), with </S>
@@ -263,21 +258,18 @@ class SearchDecoder:
         )
 
     def __call__(self, X, prefixes=None):
-        """Translate sentences: for each one its hypotheses, best first, at least one.
+        """Return the hypotheses of each sentence, best first, at least one.
 
-        Args:
-          X: RaggedIds, the source ids.
-          prefixes: RaggedIds, the first ids of each translation; None for none.
+        X and `prefixes`, the first ids of each translation, are RaggedIds.
         """
         hp, vocab, lengths = self.loaded.hp, self.loaded.vocabs[1], X.lengths
         threads = 1 if tf.config.list_logical_devices("GPU") else min(num_cores(), MAX_THREADS)
         batches = [*decoding_batches(lengths, hp.beam, hp.pad_to, threads)]
 
         def decode_rows(rows):
-            """Return the ids (N, nbest, T) and the scores (N, nbest) of some rows."""
             x = X.pad(rows, hp.pad_to)
             found = self.prefix_search(x, prefixes.pad(rows)) if prefixes else self.search(x)
-            return [tensor.numpy() for tensor in found]
+            return [tensor.numpy() for tensor in found]  # (N, nbest, T), (N, nbest)
 
         hypotheses = [[] for _ in range(len(X))]
         no_bar = not self.show_progress
@@ -311,7 +303,7 @@ def decoding_batches(lengths, beam=1, width=None, threads=1):
 
 
 def decoding_batch_size(longest, beam, threads=1) -> int:
-    """Return the number of sentences in a batch whose longest sentence has `longest` tokens."""
+    """How many sentences fit if the longest has `longest` tokens."""
     size = min(MAX_BATCH_SOURCE_TOKENS // longest, MAX_BATCH_HYPOTHESES // beam)
     return max(1, size // min(threads, MAX_SHARES))
 

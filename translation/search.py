@@ -35,22 +35,22 @@ class StepModel(Protocol):
     """A model that can decode: `Transformer`, `RecurrentModel`, or an `Ensemble` of them.
 
     `decode_step` is a step function. Token by token it computes the same logits as `__call__`
-    does at once. The source ids are called x, the target ids y.
+    does at once.
     """
 
     variables: list
 
     def __call__(self, x, y):
-        """Compute the logits of each token of y (N, T_y), given x (N, T_x): (N, T_y, vocab)."""
+        """Source ids (N, T_x), target ids (N, T_y) -> logits of y (N, T_y, vocab)."""
 
     def encode_memory(self, x):
-        """Encode x (N, T_x), once for all steps of a search; returns the memory."""
+        """Encode x, once for all steps of a search; returns the memory."""
 
     def initial_cache(self, memory, beam=1):
         """Return the state of N * beam hypotheses before their first token."""
 
     def decode_step(self, ids, cache, memory):
-        """Read the newest tokens, (N * beam,); returns the logits of the next, and the cache."""
+        """Read the newest tokens (N * beam,); returns the logits of the next, and the cache."""
 
 
 def greedy(step, state, memory, first_ids, max_lengths, eos=-1):
@@ -100,8 +100,7 @@ def search_loop(extend, search_state, is_unfinished, take_sentences, results):
       take_sentences: search state and indices (M,) -> the state of these M sentences.
       results: search state -> nest of tensors whose first axis is N.
 
-    Returns:
-      the results of all sentences, padded with zeros.
+    The results are those of all sentences, padded with zeros.
     """
 
     def extend_and_compact(search_state, sentences, all_results):
@@ -173,9 +172,8 @@ def sampling_step(step, temperature):
     softmax (Maddison et al. 2014). A seed always draws the same noise, in any batch. With a
     temperature below 1, likely tokens become more likely.
 
-    Returns:
-      step function. Its state is the state of `step`, the seeds, (N,) int32, and the number of
-      steps, (N,) int32, 0 at first.
+    Its state is the state of `step`, the seeds, (N,) int32, and the number of steps, (N,) int32,
+    0 at first.
     """
 
     def noisy_step(ids, state, memory):
@@ -197,10 +195,9 @@ def sampling_step(step, temperature):
 def prefix_step(step):
     """Make a step function with which a search continues given beginnings of sentences.
 
-    Returns:
-      step function. Its state is the state of `step`, and the rest of the prefixes, (N * K, P)
-      int32: at first the ids of the beginning of each hypothesis, then zeros. The tokens of a
-      prefix have the log-probability 0.
+    Its state is the state of `step`, and the rest of the prefixes, (N * K, P) int32: at first the
+    ids of the beginning of each hypothesis, then zeros. The tokens of a prefix have the
+    log-probability 0.
     """
 
     def forced_step(ids, state, memory):
@@ -220,9 +217,8 @@ def prefix_step(step):
 def no_repeat_step(step, n):
     """Make a step function with which a search never repeats n tokens in sequence.
 
-    Returns:
-      step function. Its state is the state of `step`, and the tokens of each hypothesis so far,
-      (N * K, T) int32, T = 0 at first.
+    Its state is the state of `step`, and the tokens of each hypothesis so far, (N * K, T) int32,
+    T = 0 at first.
     """
 
     def varied_step(ids, state, memory):
@@ -263,7 +259,7 @@ class BeamState(NamedTuple):
     max_lengths: tf.Tensor  # (N,) int32
 
     def take_sentences(self, indices):
-        """Return the `BeamState` of some sentences; their indices are (M,)."""
+        """Return the state of some sentences; `indices` (M,)."""
         K = tf.shape(self.live.scores)[1]
         newest_ids, state = take_rows((self.newest_ids, self.state), indices, K)
         others = take_rows(self._replace(newest_ids=(), state=()), indices)
@@ -301,7 +297,7 @@ class Beam:
     nbest: int  # sentences to return per source, at most `beam`
 
     def start(self) -> BeamState:
-        """Return the state before the first step."""
+        """Before the first step."""
         N, K = tf.size(self.first_ids), self.beam
         no_ids = tf.zeros([N, K, 0], tf.int32)
         # All K hypotheses start out equal, so only the first one is given a finite score.
@@ -324,7 +320,7 @@ class Beam:
         return can_improve & (tf.shape(live.ids)[2] < max_lengths)
 
     def extend(self, beam_state) -> BeamState:
-        """Return the state one step later."""
+        """One step later."""
         return self.choose(beam_state, self.continue_live(beam_state))
 
     def continue_live(self, beam_state) -> Continuations:
@@ -340,7 +336,7 @@ class Beam:
         return Continuations(best, parents, ended, state)
 
     def choose(self, beam_state, found) -> BeamState:
-        """Put `Continuations` that end into the finished slots, and keep the best others live."""
+        """Put those that end into the finished slots, and keep the best others live."""
         (best, parents, ended, state), K = found, self.beam
         N, T = tf.shape(parents)[0], tf.shape(best.ids)[2]
         # Only the top K may finish: one hypothesis without a penalty is then greedy search.
@@ -363,10 +359,9 @@ class Beam:
 
 
 def beam_search(*arguments, **more) -> Hypotheses:
-    """Search for the best sentences with a `Beam` of these arguments.
+    """Search with a `Beam` of these arguments: Hypotheses (N, nbest, T).
 
-    Returns:
-      Hypotheses (N, nbest, T). Ids after `eos` are 0. The scores of sentences not found are -inf.
+    Ids after `eos` are 0. The scores of sentences not found are -inf.
     """
     beam = Beam(*arguments, **more)
     ids, scores = search_loop(
@@ -382,11 +377,8 @@ def beam_search(*arguments, **more) -> Hypotheses:
 def top_continuations(live, logits, count):
     """Find the `count` most likely hypotheses that are one token longer than `live`.
 
-    Args:
-      logits: (N * K, V), of their next tokens.
-
-    Returns:
-      (Hypotheses, (N, count) int32): (N, count, T + 1), and which of the K each one extends.
+    `logits`, (N * K, V), are those of their next tokens. Returns Hypotheses (N, count, T + 1), and
+    which of the K each one extends, (N, count) int32.
     """
     N, K = tf.unstack(tf.shape(live.scores))
     # (N * K, count): no others can be best
@@ -408,11 +400,8 @@ def top_tokens(logits, count):
     faster than `tf.nn.log_softmax`, and `tf.math.top_k` faster for short rows. So it first finds
     the groups of tokens with the highest maxima, which hold the most likely tokens.
 
-    Args:
-      logits: (R, vocab) float32. vocab is known when the graph is built.
-
-    Returns:
-      ((R, count), (R, count) int32): log-probabilities, the highest first, and the ids.
+    (R, vocab) float32 -> (R, count), (R, count) int32: log-probabilities, the highest first, and
+    the ids. vocab is known when the graph is built.
     """
     vocab_size, size = logits.shape[-1], GROUP_TOKENS
     last = vocab_size - vocab_size % size  # the tokens after it are no complete group
@@ -437,7 +426,7 @@ def top_tokens(logits, count):
 
 
 def top_k(hypotheses, count):
-    """Return the `count` hypotheses with the best scores, and their indices, (N, count) int32."""
+    """Return the `count` best hypotheses, and their indices, (N, count) int32."""
     scores, indices = tf.math.top_k(hypotheses.scores, count)  # (N, count)
     return Hypotheses(tf.gather(hypotheses.ids, indices, batch_dims=1), scores), indices
 

@@ -10,11 +10,8 @@ weighted mean of all states:
 
     s_i = score(e_i, d_(t-1)),  alpha = softmax(s),  C_t = sum of alpha_i e_i
 
-f is a cell: the plain tanh recurrence, a GRU or an LSTM. `RecurrentModel` has the methods of
-`model.Transformer` that training and decoding use.
-
-docs/walkthrough.md, section 13, explains these models, and `hparams.py` the letters in shapes.
-`beam` is the number of hypotheses per sentence.
+f is a cell: the plain tanh recurrence, a GRU or an LSTM. docs/walkthrough.md, section 13, explains
+them, and `hparams.py` the letters in shapes. `beam` is the number of hypotheses per sentence.
 """
 
 from typing import NamedTuple
@@ -48,7 +45,7 @@ class RecurrentEncoder(keras.layers.Layer):
     Half of the units read from left to right, the others from right to left.
     """
 
-    def __init__(self, num_units, cell="gru", **kwargs):
+    def __init__(self, num_units, cell, **kwargs):
         super().__init__(**kwargs)
         self.directions = [
             LAYERS[cell](
@@ -80,7 +77,7 @@ class RecurrentDecoder(keras.layers.Layer):
     `attention_score` is one of `hparams.ATTENTION_SCORES`, or None for a model without attention.
     """
 
-    def __init__(self, num_units, cell="gru", attention_score="scaled_dot", **kwargs):
+    def __init__(self, num_units, cell, attention_score, **kwargs):
         super().__init__(**kwargs)
         self.num_units = num_units
         self.cell = LAYERS[cell](num_units, dtype=self.dtype_policy).cell
@@ -100,8 +97,7 @@ class RecurrentDecoder(keras.layers.Layer):
         Args:
           inputs: the embedded tokens y_(t-1), (N * beam, C).
           states: d_(t-1), list of (N * beam, C); an LSTM has two.
-          memory: Memory.
-          beam: hypotheses per sentence; -1 if only the graph knows it.
+          beam: -1 if only the graph knows it.
         """
         context, _ = self.context(states[0], memory, beam)
         return self.cell(ops.concatenate([inputs, context], axis=-1), states)
@@ -128,8 +124,8 @@ class RecurrentDecoder(keras.layers.Layer):
 class RecurrentModel(TranslationModel):
     """Source ids and target ids (N, T) int32 -> logits of the targets (N, T, vocab).
 
-    The arguments of the methods are those of `model.Transformer`. The decoder starts with the
-    encoder's last state (Sutskever et al. 2014).
+    The methods are those of `Transformer`. The decoder starts with the encoder's last state
+    (Sutskever et al. 2014).
     """
 
     def __init__(self, hp, source_vocab, target_vocab, **kwargs):
