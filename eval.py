@@ -27,7 +27,7 @@ class EvalFlags(Flags):
     )
 
 
-if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
+if __name__ == "__main__":  # before TensorFlow is loaded
     given = parse_reader_flags(__doc__, EvalFlags, "source_test", "target_test", "results")
     one_thread_per_operation()
 

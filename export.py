@@ -38,7 +38,7 @@ class ExportFlags(Flags):
     """The flags of this script."""
 
     output: str = flag("exported/1", "folder or file to write, which must not exist yet")
-    format: str = flag("saved_model", "format of the exported model", choices=tuple(FORMATS))
+    format: str = flag("saved_model", "format of the exported model", choices=FORMATS)
     quantization: str = flag(
         "float32",
         f"type of the matrices, for the formats {', '.join(QUANTIZED)}",
@@ -52,7 +52,7 @@ class ExportFlags(Flags):
             yield f"{self.output}: already exists. Delete it, or choose another path"
 
 
-if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
+if __name__ == "__main__":  # before TensorFlow is loaded
     given = parse_reader_flags(__doc__, ExportFlags)
 
 import tensorflow as tf

@@ -150,7 +150,6 @@ data_flag, training_flag, decoding_flag, checkpoint_flag = (
 model_flag = partial(flag, group="model", fixed=True)
 text_flag = partial(data_flag, fixed=True)
 path_flag = partial(data_flag, path=True)
-recipe_field = partial(flag, group=None)  # no flag
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,8 +295,8 @@ class Hyperparams(ModelHparams):
     warmup_steps: int = training_flag(0, "steps up to the peak; 0: a tenth, at most 1000")
     label_smoothing: float = training_flag(0.1, "share of a label that all tokens get", 0, 1.0)
     consistency: float = training_flag(0.0, "R-Drop: weight of the divergence of two passes")
-    beta_2: float = recipe_field(0.98, "Adam's decay of the squared gradients", 0, 1.0)
-    epsilon: float = recipe_field(1e-8, "Adam's epsilon", 0, 1.0)
+    beta_2: float = training_flag(0.98, "Adam's decay of the squared gradients", 0, 1.0, group=None)
+    epsilon: float = training_flag(1e-8, "Adam's epsilon", 0, 1.0, group=None)
     num_epochs: int = training_flag(20, "passes over the training text; 0: more for a small text")
     max_steps: int = training_flag(0, "end after so many steps; 0: after all epochs")
     minutes: float = training_flag(0.0, "end after so many minutes, over all runs", 0, 1e6)
@@ -364,10 +363,7 @@ class Hyperparams(ModelHparams):
         return self.bpe_dropout > 0 or self.missing_mark > 0
 
     def max_output_tokens(self, source_tokens):
-        """Tokens of a translation at most: an int, array or tensor as those of its source.
-
-        `</S>` is included in both.
-        """
+        """Tokens of a translation at most, as the type of those of its source; both with `</S>`."""
         if not self.unbounded_length:
             return 0 * source_tokens + self.maxlen
         return round(10 * self.max_output_ratio) * source_tokens // 10 + 10

@@ -50,8 +50,7 @@ class Embedding(keras.layers.Layer):
       zero_pad: whether id 0 gives the zero vector instead of its row in the table.
       scale: whether to multiply by sqrt(C) (paper, section 3.4).
       pad_logit: whether `to_logits` uses the row of id 0; otherwise the logit of id 0 is 0.
-      init_stddev: standard deviation of the normal distribution that initializes the table;
-        None for the uniform distribution of Glorot and Bengio (2010).
+      initializer: of the table; by default the uniform distribution of Glorot and Bengio (2010).
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class Embedding(keras.layers.Layer):
         zero_pad=True,
         scale=True,
         pad_logit=True,
-        init_stddev=None,
+        initializer="glorot_uniform",
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -70,9 +69,7 @@ class Embedding(keras.layers.Layer):
         self.zero_pad = zero_pad
         self.scale = scale
         self.pad_logit = pad_logit
-        self.initializer = "glorot_uniform"
-        if init_stddev is not None:
-            self.initializer = keras.initializers.RandomNormal(stddev=init_stddev)
+        self.initializer = initializer
 
     def build(self, _):
         self.lookup_table = self.add_weight(
@@ -516,7 +513,7 @@ def divergence_of_halves(logits):
     return divergence_of(logits)
 
 
-# Teacher forcing ------------------------------------------------------------------
+# Models --------------------------------------------------------------------------
 
 
 def shift_right(y):
@@ -529,16 +526,8 @@ def shift_right(y):
     return ops.concatenate([ops.full_like(y[:, :1], BOS), y[:, :-1]], axis=1)  # (N, T)
 
 
-# Models --------------------------------------------------------------------------
-
-
 class TranslationModel(keras.Model):
-    """The base class of `Transformer` and `RecurrentModel`.
-
-    Args:
-      hp: ModelHparams, or Hyperparams.
-      source_vocab, target_vocab: sizes of the vocabularies.
-    """
+    """The base class of `Transformer` and `RecurrentModel`; `hp` may be only `ModelHparams`."""
 
     def __init__(self, hp, source_vocab, target_vocab, **kwargs):
         super().__init__(**kwargs)

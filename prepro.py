@@ -196,9 +196,6 @@ def normalization_rules(fold_lang=None) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-# The script --------------------------------------------------------------------
-
-
 def main(given):
     """Write the vocabularies and the ids."""
     hp = make_hparams(given)

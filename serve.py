@@ -32,7 +32,7 @@ class ServeFlags(Flags):
     nbest: int = flag(5, "translations per sentence; raises --beam if it is smaller", 1, 1001)
 
 
-if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
+if __name__ == "__main__":  # before TensorFlow is loaded
     given = parse_reader_flags(__doc__, ServeFlags)
 
 from aiohttp import web

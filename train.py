@@ -28,7 +28,7 @@ def choose_hparams(given):
     return make_hparams(given, other), other
 
 
-if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
+if __name__ == "__main__":  # before TensorFlow is loaded
     given = parse_flags(__doc__, hparams=Hyperparams, check=choose_hparams)
 
 import keras

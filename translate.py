@@ -79,7 +79,7 @@ class TranslateFlags(Flags):
             yield f"attention {self.attention}: choose a name that ends in .png"
 
 
-if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
+if __name__ == "__main__":  # before TensorFlow is loaded
     given = parse_reader_flags(__doc__, TranslateFlags)
     # Scores are computed batch by batch, and from "-", sentences may come one by one.
     if given.get("source", "-") != "-" and "score" not in given:
@@ -88,7 +88,7 @@ if __name__ == "__main__":  # before TensorFlow is loaded, which takes seconds
 from tqdm import tqdm
 
 from support.cli import run_script
-from support.files import atomic_open, open_output
+from support.files import atomic_open
 from text.lines import blocks, decode_utf8, read_lines
 from translation.attention_maps import draw_translation, word_alignments
 from translation.inference import limit_note, load_model, start_quickly
@@ -143,10 +143,10 @@ def read_batches(source, other):
 def open_outputs(options, loaded):
     """Context manager: a function that writes texts, and the links of words."""
     no_bar = options.source == "-" or (options.output == "-" and sys.stdout.isatty())
-    no_links = options.alignments == NONE
+    no_links, stdout = options.alignments == NONE, contextlib.nullcontext(sys.stdout.buffer)
     with (
         contextlib.nullcontext() if no_links else atomic_open(options.alignments) as aligned,
-        open_output(options.output) as file,
+        stdout if options.output == "-" else atomic_open(options.output) as file,
         tqdm(disable=no_bar, unit=" lines") as bar,
     ):
 

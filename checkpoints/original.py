@@ -20,9 +20,7 @@ def load_original(given):
     """Load the model in a folder without hparams.json, which the 2017 code has trained.
 
     TensorFlow reads the checkpoint. Its format is not safe against files that were made to do harm.
-
-    Returns:
-      (list of Path, Hyperparams, Transformer, vocabularies): the checkpoint and its model.
+    The results are the fields of a `LoadedModel`.
     """
     path = find_newest(given.get("logdir", Hyperparams.logdir))
     arrays = read_original(path)
@@ -81,7 +79,7 @@ def infer_model_args(arrays):
 
 
 def assign_original(model, arrays, path):
-    """Set the variables of a built `Transformer` to the arrays of a 2017 checkpoint.
+    """Set the variables of a built `Transformer`.
 
     A convolution of width 1 is a dense layer: its kernel (1, C_in, C_out) loses the first axis.
     """

@@ -132,9 +132,6 @@ def is_in_language(sentence, language) -> bool:
     return ranked[0][1] < LANGUAGE_MARGIN * dict(ranked)[language]
 
 
-# The script --------------------------------------------------------------------
-
-
 def main(args):
     """Clean the text that the flags name, and print what each rule removes."""
     paths, languages = (args.source, args.target), args.languages

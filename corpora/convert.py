@@ -98,7 +98,7 @@ def read_segments(text):
 
 
 def read_units(path, encoding):
-    """Yield the units of a file, in the format that its name tells."""
+    """Yield the units in the format that the name tells."""
     suffix = Path(path.removesuffix(".gz")).suffix.lower()
     try:
         with open_unpacked(path) as file:

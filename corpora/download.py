@@ -121,7 +121,7 @@ def download(url, path, known_hash=None) -> Path:
 
 
 def main(args):
-    """Write the files of a corpus that do not exist, and print its licence and all paths."""
+    """Write the files that do not exist, and print the licence and all paths."""
     pooch.get_logger().setLevel("WARNING")
     licence, fetch = CORPORA[args.corpus]
     print(f"Licence of {args.corpus}: {licence}", flush=True)

@@ -75,7 +75,6 @@ class Phrase(NamedTuple):
     en: str
     person: int  # 0 to 5, the index of a verb's form
     relative: str = ""  # English and German pronoun of a relative clause about it
-    pronoun: bool = False
 
 
 def parse_noun(kind, words):
@@ -196,7 +195,7 @@ def pronoun(rng, case, subject=None):
         choices = [choice for choice in choices if choice[1] not in own]
     de, en = rng.choice(choices)
     person = 5 if (de, en) == ("sie", "they") else PERSON_OF_PRONOUN.get(de, 2)
-    return Phrase(de, en, person, pronoun=True)
+    return Phrase(de, en, person)
 
 
 def join(parts) -> str:
@@ -322,18 +321,15 @@ def verb_clause(rng, verb, subject, without=(), **kwargs):
 def add_object(rng, clause, case, kinds, alone):
     """Add an object to `clause`; `case` is "acc" or "dat", or has a preposition and + before it."""
     preposition, _, case = case.rpartition("+")
+    slot = clause.complements if preposition else clause.pronouns
     if kinds[0] == "person" and (alone or case == "dat") and rng.random() < 0.25:
         phrase = pronoun(rng, case, clause.subject)
     else:
+        slot = clause.complements if preposition else clause.objects
         kein = clause.needs_nicht and case == "acc" and not preposition and rng.random() < 0.5
         phrase = noun_phrase(rng, kinds, case, definite=clause.negated, negated=kein)
         clause.needs_nicht &= not phrase.de.startswith("kein")
-    if preposition:
-        clause.complements.append((f"{preposition} {phrase.de}", phrase.en))
-    elif phrase.pronoun:
-        clause.pronouns.append((phrase.de, phrase.en))
-    else:
-        clause.objects.append((phrase.de, phrase.en))
+    slot.append((join([preposition, phrase.de]), phrase.en))
 
 
 def copula_clause(rng):

@@ -11,6 +11,7 @@ from modules import Normalize
 from support.errors import InputError
 from support.optional import import_optional
 from text.ids import BOS, EOS, SPECIALS, UNK
+from text.vocab import save_vocabs
 from translation.inference import suppressed_ids
 
 PAD_LOGIT = -1e9  # so low that the token is never chosen
@@ -31,8 +32,7 @@ def write(loaded, path, quantization):
     spec.optimize(quantization)
     spec.save(str(path))
     if loaded.hp.tokenizer == "bpe":
-        for vocab in loaded.vocabs:
-            (path / vocab.path.name).write_bytes(vocab.content)
+        save_vocabs(loaded.vocabs, path)
 
 
 def write_argos(loaded, path, quantization):
@@ -87,12 +87,20 @@ def make_spec(hp, model):
     if hp.normalization == "pre":
         set_normalize(spec.encoder.layer_norm, model.enc_norm)
         set_normalize(spec.decoder.layer_norm, model.dec_norm)
-    set_logits(spec.decoder.projection, model)
+    logits = spec.decoder.projection
+    if hp.tied_embeddings:
+        logits.weight = model.dec_input.tokens.lookup_table.numpy()  # (V, C)
+        logits.bias = np.zeros(len(logits.weight), np.float32)
+        if model.output_bias is not None:
+            logits.bias += model.output_bias.numpy()
+    else:
+        set_dense(logits, model.output_layer)
+    logits.bias[suppressed_ids(hp, hp.beam)] = PAD_LOGIT
     return spec
 
 
 def set_input(spec, embeddings, layer, hp):
-    """Copy the vectors of an `InputEmbedding` to the `spec` of a side, and to its `embeddings`."""
+    """Copy the vectors of an `InputEmbedding`."""
     embeddings.weight = layer.tokens.padded_table().numpy()  # (V, C)
     if hp.positions != "t5":  # whose positions are in self-attention
         # Sinusoids: of <S>, and of the longest translation of the longest source.
@@ -118,7 +126,7 @@ def set_attention(spec, attention):
 
 
 def set_dense(spec, *layers):
-    """Set a linear map from one or more Linear layers of the same input, fused into one."""
+    """Fuse the Linear layers of one input."""
     spec.weight = np.concatenate([layer.kernel.numpy().T for layer in layers])  # (C_out, C_in)
     spec.bias = np.concatenate([layer.bias.numpy() for layer in layers])
 
@@ -126,15 +134,3 @@ def set_dense(spec, *layers):
 def set_normalize(spec, normalize):
     """Set the parameters of a `Normalize`."""
     spec.gamma, spec.beta = normalize.gamma.numpy(), normalize.beta.numpy()
-
-
-def set_logits(spec, model):
-    """Set the output layer, with a bias that excludes what our search never chooses."""
-    if model.hp.tied_embeddings:
-        spec.weight = model.dec_input.tokens.lookup_table.numpy()  # (V, C)
-        spec.bias = np.zeros(len(spec.weight), np.float32)
-        if model.output_bias is not None:
-            spec.bias += model.output_bias.numpy()
-    else:
-        set_dense(spec, model.output_layer)
-    spec.bias[suppressed_ids(model.hp, model.hp.beam)] = PAD_LOGIT

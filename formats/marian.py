@@ -146,7 +146,7 @@ def read_json(path) -> dict:
 
 
 def model_fields(path, config) -> dict:
-    """The hyperparameters that config.json describes, if this project has such models."""
+    """The hyperparameters that config.json describes."""
     heads, ffn_units = config.get("encoder_attention_heads"), config.get("encoder_ffn_dim")
     wanted = dict(model_type="marian", scale_embedding=True)
     wanted |= dict(decoder_attention_heads=heads, decoder_ffn_dim=ffn_units)

@@ -23,7 +23,7 @@ from support.errors import InputError
 from support.optional import import_optional
 from text.ids import BOS, EOS, SPECIALS, UNK
 from text.lines import INVISIBLE, JOINERS, LOOSE_NON_JOINER, UNJOINED
-from text.vocab import WordVocab
+from text.vocab import WordVocab, save_vocabs
 from translation.inference import describe_decoding, suppressed_ids
 from translation.search import suppress
 
@@ -52,8 +52,7 @@ def write(loaded, path, quantization):
                 dynamic.quantize_dynamic(file, file, per_channel=True)
     logging.disable(logging.NOTSET)
     if hp.tokenizer == "bpe":
-        for vocab in loaded.vocabs:
-            (path / vocab.path.name).write_bytes(vocab.content)
+        save_vocabs(loaded.vocabs, path)
     extra = hp.max_output_tokens(0)
     search = dict(start=BOS, end=EOS, beam=hp.beam, alpha=hp.alpha)
     search |= dict(max_input_tokens=hp.max_input_tokens, pad_to=hp.pad_to or 0)
@@ -134,7 +133,7 @@ def varying_specs(prefix, *nests) -> list[tf.TensorSpec]:
 
 
 def describe_tokenizer(vocab, encodes=False) -> dict:
-    """Describe a tokenizer, and how it `encodes`, for a program without sentencepiece."""
+    """Describe a tokenizer for a program without sentencepiece."""
     settings = dict(tokens=vocab.tokens(), specials=len(SPECIALS), unknown=UNK)
     if isinstance(vocab, WordVocab):
         return settings | dict(kind="words")

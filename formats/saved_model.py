@@ -47,11 +47,9 @@ class SubwordOps(TextOps):
         self.target = make_tokenizer(target.content, name="target")
 
     def encode(self, lines):
-        """(N,) -> (N, T)."""
         return self.source.tokenize(self.normalize(lines))
 
     def decode(self, ids):
-        """(N, T) -> (N,)."""
         lines = tf.strings.regex_replace(self.target.detokenize(ids), "[\r\n]", " ")
         return self.normalize(lines)
 
@@ -70,7 +68,6 @@ class WordOps(TextOps):
         self.space_chars = char_class(filter(str.isspace, all_chars))
 
     def encode(self, lines):
-        """(N,) -> (N, T)."""
         lines = self.normalize(lines)
         cleaned = tf.strings.regex_replace(lines, f"[^{self.kept_chars}]", "")
         spaced = tf.strings.regex_replace(cleaned, f"[{self.space_chars}]", " ")
@@ -78,7 +75,6 @@ class WordOps(TextOps):
         return tf.concat([ids, tf.fill([tf.size(lines), 1], EOS)], axis=1)
 
     def decode(self, ids):
-        """(N, T) -> (N,)."""
         words = tf.ragged.map_flat_values(lambda flat: tf.gather(self.words, flat), ids)  # (N, T)
         return self.normalize(tf.strings.reduce_join(words, axis=1, separator=" "))
 

@@ -1,8 +1,7 @@
 """Attention: how well a key fits a query, and the weights that follow from it.
 
-`scaled_dot` is the function of the paper. An attention function is a pure function of queries and
-keys, and of parameters if it has any. `ATTENTION_SCORES` in hparams.py lists all of them by the
-names of the flag `--attention_score`, and docs/variants.md compares them.
+An attention function is a pure function of queries and keys, and of parameters if it has any.
+`ATTENTION_SCORES` in hparams.py lists all of them, and docs/variants.md compares them.
 
     N  sentences    h  heads    T_q, T_k  query and key positions    d  units per head
 """

@@ -10,8 +10,7 @@ tigers" have the same words and the same weights (docs/walkthrough.md, section 7
     change_outputs   changes the weighted values /
 
 The first kind is called absolute, the second relative. Here are the encodings of the 2017 code and
-of the paper, which are absolute. variants/positions.py has the others. `POSITIONS` in
-hparams.py lists all of them by the names of the flag `--positions`.
+of the paper, which are absolute. variants/positions.py has the others.
 
     N  sentences    T  tokens    C  units    h  heads    d  units per head
     T_q, T_k  query and key positions. In self-attention, the queries are the last T_q of the T_k

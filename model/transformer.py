@@ -177,7 +177,8 @@ class Transformer(TranslationModel):
             sizes = self.source_vocab, self.target_vocab
             return [Embedding(size, C, dtype=dtype) for size in sizes]
         # The matrix also computes the logits. With this deviation they start near 1.
-        logits = dict(pad_logit=self.hp.design.pad_logit, init_stddev=C**-0.5)
+        initializer = keras.initializers.RandomNormal(stddev=C**-0.5)
+        logits = dict(pad_logit=self.hp.design.pad_logit, initializer=initializer)
         shared = Embedding(self.target_vocab, C, **logits, dtype=dtype)
         return shared, shared
 

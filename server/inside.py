@@ -126,7 +126,7 @@ class InsideView:
         return answer | dict(weights=weights, rows=rows, columns=columns)
 
     def steps(self, text, prefix="", translation=0, **_) -> dict:
-        """Return for each step of the translation the most likely next tokens."""
+        """Return the most likely next tokens at each step."""
         x, y = self.find(text, prefix, translation)
         logits = self.loaded.model(self.pad(x), self.pad(y))[0, : len(y)]  # (T_y, vocab)
         logits = tf.cast(logits, tf.float32)

@@ -65,12 +65,9 @@ class SignalGuard:
     """Context manager that notes Ctrl-C, SIGTERM and SIGHUP, so that work can be saved.
 
     A second Ctrl-C or SIGTERM ends the program at once.
-
-    Attributes:
-      signal: its number, or None.
     """
 
-    signal = None
+    signal = None  # its number
 
     def __enter__(self):
         self.terminals = [stream for stream in (1, 2) if os.isatty(stream)]

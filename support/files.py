@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import os
 import secrets
-import sys
 from pathlib import Path
 
 from support.errors import InputError
@@ -59,16 +58,6 @@ def atomic_write(path, content):
     """Write text or bytes to a file as `atomic_open` does."""
     with atomic_open(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
-
-
-@contextlib.contextmanager
-def open_output(path):
-    """Context manager: a file of bytes, written atomically, or standard output for "-"."""
-    if path == "-":
-        yield sys.stdout.buffer
-    else:
-        with atomic_open(path) as file:
-            yield file
 
 
 @contextlib.contextmanager

@@ -125,8 +125,7 @@ def parse_flags(description, *own, hparams, names=None, check=lambda given: None
 
     Args:
       own: `Flags` classes of this script alone.
-      hparams: the class `Hyperparams`.
-      names: the fields of `hparams` that a script has which reads a model; None: all fields.
+      names: the fields of `hparams` that a script has which reads a model; None: all.
       check: function of the flags, which raises InputError.
     """
     parser = Parser(

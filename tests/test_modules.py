@@ -126,9 +126,12 @@ def test_logits_are_products_with_the_rows_of_the_table():
         np.testing.assert_allclose(layer.to_logits(inputs), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("stddev, expected", [(None, (2 / 600) ** 0.5), (0.3, 0.3)])
-def test_the_initial_table_has_the_standard_deviation_asked_for(stddev, expected):
-    layer = Embedding(500, 100, init_stddev=stddev)
+NORMAL = keras.initializers.RandomNormal(stddev=0.3)
+
+
+@pytest.mark.parametrize("given, expected", [({}, 0.0577), (dict(initializer=NORMAL), 0.3)])
+def test_the_initial_table_has_the_standard_deviation_asked_for(given, expected):
+    layer = Embedding(500, 100, **given)
     layer(IDS)
     assert np.std(layer.lookup_table) == pytest.approx(expected, rel=0.02)
 

@@ -35,14 +35,13 @@ def bleu_score(expected, got):
     from nltk.translate.bleu_score import corpus_bleu  # takes a fifth of a second
 
     refs, hypotheses = zip(*pairs, strict=True)
-    with warnings.catch_warnings():  # NLTK warns if the score is 0
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):  # NLTK warns if the score is 0
         score = 100 * corpus_bleu([[ref] for ref in refs], hypotheses)
     return (score if score > MIN_SCORE else 0.0), len(pairs)
 
 
 def make_metric(name, references, lang, lowercase=False):
-    """Make the metric of sacreBLEU with a name from `METRICS`; `references` as in EvalSet."""
+    """Make the metric of sacreBLEU with a name from `METRICS`."""
     if name == "chrf":
         return sacrebleu.CHRF(lowercase=lowercase)
     tokenizer = choose_tokenizer(lang, references[0])

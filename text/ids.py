@@ -12,10 +12,7 @@ SPECIALS = ("<PAD>", "<UNK>", "<S>", "</S>")
 
 @dataclasses.dataclass(frozen=True)
 class RaggedIds:
-    """Sequences of token ids of any length: the NumPy twin of tf.RaggedTensor.
-
-    Both arrays may be files that are mapped into memory, which processes share.
-    """
+    """The NumPy twin of tf.RaggedTensor. Both arrays may be files mapped into memory."""
 
     ids: np.ndarray  # (sum of all lengths,) uint16, or int32 if an id does not fit
     splits: np.ndarray  # (N + 1,) int64, row i is ids[splits[i]:splits[i + 1]]

@@ -188,7 +188,7 @@ def read_pairs(paths):
 
 
 def read_eval_set(hp, part="test"):
-    """Read the normalized sources and, of each file, references of a test or development set."""
+    """Read the normalized sources, and the references of each file."""
     source, target = (getattr(hp, f"{side}_{part}") for side in ("source", "target"))
     paths = [source, *split_paths(target)]
     sides = [normalize_lines([*read_sentences(path)]) for path in paths]

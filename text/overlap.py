@@ -20,7 +20,7 @@ def plain_forms(lines) -> list[str]:
 
 
 def overlap_notes(hp, given):
-    """Yield a line for each development and test set that the flags, a dict, name."""
+    """Yield a line for each development and test set that the flags name."""
     for part in ("dev", "test"):
         names = f"source_{part}", f"target_{part}"
         paths = [getattr(hp, name) for name in names]

@@ -57,7 +57,7 @@ def find_shift(sides):
 
 
 def shift_notes(pairs):
-    """Yield a warning for each pair of files, a list of paths, that is shifted."""
+    """Yield a warning for each pair of files that is shifted."""
     for paths in pairs:
         for number, block in enumerate(read_pairs(paths)):
             if shift := find_shift(block):

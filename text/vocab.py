@@ -19,9 +19,6 @@ REMEDY = (
 )
 
 
-# What all tokenizers have ------------------------------------------------------
-
-
 class Vocab:
     """The tokens of one language or of both, numbered from 0.
 
@@ -69,9 +66,6 @@ def truncate_at_eos(ids):
     """Truncate ids (T,) before the first `</S>`."""
     (ends,) = np.nonzero(np.asarray(ids) == EOS)
     return ids[: ends[0]] if len(ends) else ids
-
-
-# Words -------------------------------------------------------------------------
 
 
 class WordVocab(Vocab):
@@ -123,9 +117,6 @@ class WordVocab(Vocab):
 
     def decode(self, ids) -> str:
         return normalize(" ".join(map(self.id_to_token, truncate_at_eos(ids))))
-
-
-# Subwords ----------------------------------------------------------------------
 
 
 class SubwordVocab(Vocab):
@@ -217,7 +208,7 @@ TOKENIZERS = dict(words=WordVocab, bpe=SubwordVocab)
 
 
 def load_vocabs(folder, hp):
-    """Load the `Vocab` of source and that of target from a folder; a joint one is one object."""
+    """Load the `Vocab`s of source and target; a joint one is one object."""
     kind = TOKENIZERS[hp.tokenizer]
     more = [hp.min_cnt] if kind is WordVocab else []
     vocabs = [kind(path, *more) for path in kind.paths(folder, hp)]

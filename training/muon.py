@@ -50,9 +50,10 @@ def update_matrices(handles, momentum_handles, gradients, learning_rate):
     momentums = tf.stack(
         [tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype) for handle in momentum_handles]
     )
-    momentums = next_average(momentums, gradients)
+    momentums = MOMENTUM * momentums + (1 - MOMENTUM) * gradients
     scale = tf.cast(ADAM_RMS * max(gradients.shape[1:]) ** 0.5 * learning_rate, dtype)
-    updates = scale * orthogonalize(next_average(momentums, gradients))
+    nesterov = MOMENTUM * momentums + (1 - MOMENTUM) * gradients
+    updates = scale * orthogonalize(nesterov)
     for handle, value in zip(momentum_handles, tf.unstack(momentums), strict=True):
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
     for handle, value in zip(handles, tf.unstack(updates), strict=True):
@@ -63,11 +64,6 @@ def is_block_matrix(variable) -> bool:
     """Whether a parameter is the matrix of a linear layer in an encoder or decoder block."""
     in_block = "encoder_block" in variable.path or "decoder_block" in variable.path
     return in_block and variable.path.endswith("/kernel")
-
-
-def next_average(average, gradient):
-    """Return the next moving average of the gradients."""
-    return MOMENTUM * average + (1 - MOMENTUM) * gradient
 
 
 def orthogonalize(matrices):

@@ -82,7 +82,7 @@ class FusedAdam(keras.optimizers.Adam):
 
 
 def make_optimizer(hp):
-    """Make the optimizer of Hyperparams. Its learning rate is assigned before each step."""
+    """Make the optimizer. Its learning rate is assigned before each step."""
     Optimizer = OPTIMIZERS[hp.optimizer].load()
     return Optimizer(learning_rate=0.0, beta_1=0.9, beta_2=hp.beta_2, epsilon=hp.epsilon)
 
@@ -130,5 +130,5 @@ def clip_gradients(gradients, max_norm):
 
 
 def variable_handle(variable):
-    """The resource handle by which TensorFlow's operations refer to a variable."""
+    """By this, TensorFlow's operations refer to a variable."""
     return (variable.value if isinstance(variable, keras.Variable) else variable).handle

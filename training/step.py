@@ -45,7 +45,7 @@ def make_train_step(strategy, model, optimizer, hp=DEFAULTS, gradient_sum=None):
 
 
 def make_accumulate_step(strategy, model, hp, gradient_sum):
-    """Make the function that only adds the gradients of a batch to a GradientSum."""
+    """Make the function that only adds a batch to a GradientSum."""
 
     def replica_step(x, y):
         gradients, metrics = replica_gradients(model, x, y, hp, mean=False)
@@ -111,9 +111,9 @@ def batch_function(strategy, replica_step):
 
 
 def make_loss_fn(model, smoothing=0.1):
-    """Make the function from a batch (x, y) of (N, T) to its loss without dropout, and its tokens.
+    """Make the function of a batch: (x, y), (N, T) each -> sums of loss and targets, () each.
 
-    Both are sums, ().
+    The loss is without dropout.
     """
 
     @tf.function(input_signature=BATCH_SPEC, autograph=False)

@@ -40,7 +40,7 @@ def write_scalars(step, **values):
 
 
 def write_samples(dev, got, global_step):
-    """Write a table of the first sentences of an EvalSet and their translations, list of str."""
+    """Write a table of the first sentences of an EvalSet and their translations."""
     columns = [column[:SAMPLES] for column in (dev.data.Sources, dev.data.Targets, got)]
     rows = [["**source**", "**reference**", "**translation**"]]
     # As code, in which Markdown changes nothing.

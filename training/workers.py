@@ -13,7 +13,7 @@ from support.errors import InputError
 
 
 def make_strategy():
-    """The `tf.distribute.Strategy` for one device, all devices of this machine, or all workers."""
+    """For one device, all devices of this machine, or all workers."""
     if "TF_CONFIG" in os.environ:
         print("Waiting for all workers of TF_CONFIG", flush=True)
         try:

@@ -78,8 +78,7 @@ def cross_weights(model, x, y):
     """Compute the cross-attention of the last block, as a mean over its heads: (N, T_y, T_x).
 
     For word alignments, this block, at the step that outputs a token, was the best one in most
-    models (docs/translating.md). Without attention, it is 0. The arguments are those of
-    `attention_maps`.
+    models (docs/translating.md). Without attention, it is 0.
     """
     if cross := attention_maps(model, x, y).cross:
         return ops.mean(cross[-1], axis=1)
@@ -154,11 +153,7 @@ def append_eos(ids, hp) -> list:
 
 
 def readable_token(token) -> str:
-    """Return a token as pictures show it: the sign that begins a word is a thick bar in most fonts.
-
-    >>> readable_token("▁Hund")
-    '_Hund'
-    """
+    """Replace the sign that begins a word: in most fonts it is a thick bar."""
     return token.replace("▁", "_")
 
 

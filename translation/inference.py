@@ -67,7 +67,7 @@ class LoadedModel(NamedTuple):
 
 
 def load_model(given) -> LoadedModel:
-    """Load the model that the flags name, a dict; several folders in `logdir` are an `Ensemble`."""
+    """Load the model that the flags name; several folders in `logdir` are an `Ensemble`."""
     folders = dict.fromkeys(split_paths(given.get("logdir", Hyperparams.logdir)))
     loaded, *others = (load_single(given | dict(logdir=folder)) for folder in folders)
     for other in others:

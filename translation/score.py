@@ -40,10 +40,7 @@ class Scorer:
         self.log_probability = log_probability
 
     def __call__(self, lines, translations) -> list[LineScore]:
-        """Score the translations of lines, both lists of str.
-
-        The score is NaN if one of the two sides is empty, or too long for the model.
-        """
+        """Score the translations of lines: NaN if a side is empty, or too long for the model."""
         hp, sides, too_long = self.loaded.hp, [], set()
         for texts, vocab in zip((lines, translations), self.loaded.vocabs, strict=True):
             ids, rows, truncated = encode_lines(texts, vocab, hp)

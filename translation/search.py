@@ -14,7 +14,7 @@ N. A step does not change it.
     T  tokens so far                  vocab  tokens in the vocabulary
 
 The ids in a hypothesis grow by one token per step, so each step copies them and XLA cannot
-compile the loop. On a CPU this costs little compared with a step of the model.
+compile the loop.
 """
 
 import dataclasses
@@ -286,12 +286,12 @@ class Beam:
     best ones.
     """
 
-    step: Callable  # step function
+    step: Callable
     state: Any  # the first state of `step`, for N * K hypotheses
-    memory: Any  # the memory of `step`
+    memory: Any
     first_ids: tf.Tensor  # (N,) int32, the tokens before the first ones
     max_lengths: Any  # (N,) int32 or an int, tokens per sentence, `eos` included
-    eos: int  # the id that ends a sentence
+    eos: int
     beam: int  # K
     penalty: Callable  # of lengths, `eos` included, as `paper_penalty`; it does not decrease
     nbest: int  # sentences to return per source, at most `beam`

@@ -1,7 +1,6 @@
 """Other position encodings than those of the 2017 code and the paper.
 
 Each is a subclass of `positions.Positions`, which explains the hooks and the letters in shapes.
-The absolute ones change the embedded tokens, the relative ones change self-attention.
 """
 
 import keras
@@ -49,10 +48,7 @@ class HierarchicalPositions(LearnedPositions):
 
 
 class RecurrentPositions(Positions):
-    """A recurrent network reads the tokens in front of the first block.
-
-    It is a GRU from left to right in both encoder and decoder. Its steps are sequential.
-    """
+    """A GRU reads the tokens from left to right, in front of the first block."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -148,7 +144,7 @@ def distances(T_q, T_k):
 
 
 def select(rows, index):
-    """Select one of R values for each pair: (N, h, T_q, R), (T_q, T_k) -> (N, h, T_q, T_k)."""
+    """Select a value for each pair: (N, h, T_q, R), (T_q, T_k) -> (N, h, T_q, T_k)."""
     rows = tf.transpose(rows, [2, 3, 0, 1])  # (T_q, R, N, h)
     # tf: keras.ops.take has no batch axes.
     return tf.transpose(tf.gather(rows, index, batch_dims=1), [2, 3, 0, 1])

@@ -61,7 +61,6 @@ class Translator:
         return unicodedata.normalize("NFC", patterns["loose"].sub(r"\1", text))
 
     def encode(self, text) -> list[int]:
-        """Return the ids of normalized text."""
         source = self.sides[0]
         if source["kind"] == "subwords":
             return self.processors[0].encode(text)
@@ -69,7 +68,6 @@ class Translator:
         return [self.word_ids.get(word, source["unknown"]) for word in words]
 
     def decode(self, ids) -> str:
-        """Return the text of ids."""
         target = self.sides[1]
         if target["kind"] == "subwords":
             return self.processors[1].decode(ids)
