@@ -154,7 +154,7 @@ def test_each_worker_reads_only_its_own_rows(workers, replicas, skip):
 def test_workers_end_together_and_can_resume(corpus, number, signalled, message):
     def start_both(**more):
         flags = corpus | SMALL | dict(batch_size=8, save_steps=10) | more
-        return start(["train.py", *command_line(flags | dict(min_cnt=20))], workers=2)
+        return start(["train.py", *command_line(flags)], workers=2)
 
     logdir = Path(corpus["logdir"])
     processes = start_both(num_epochs=10_000)
