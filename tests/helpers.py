@@ -3,10 +3,7 @@
 import contextlib
 import functools
 import io
-import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -178,21 +175,6 @@ def translated(flags, folder, lines, **more):
     return output.read_text("utf-8").splitlines()
 
 
-# A client of a SavedModel, in a process without this project.
-SAVED_MODEL_CLIENT = """
-import json, sys
-import tensorflow as tf, tensorflow_text
-lines = json.load(sys.stdin)
-answers = []
-for path in sys.argv[1:]:
-    serve = tf.saved_model.load(path).signatures["serving_default"]
-    answer = serve(text=tf.constant(lines))
-    texts = [text.decode() for text in answer["translation"].numpy()]
-    answers.append([texts, answer["score"].numpy().tolist()])
-json.dump(answers, sys.stdout)
-"""
-
-
 def read_test_sentences(path):
     """Read a file of a test set: its sentences, normalized."""
     from text.lines import normalize_lines, read_sentences
@@ -209,24 +191,6 @@ def tensorflow_text():
     except (ImportError, tf.errors.NotFoundError) as error:
         pytest.skip(str(error))
     return tensorflow_text
-
-
-def run_saved_models(paths, lines, cwd):
-    """Translate lines with each of the exported models: translations and scores."""
-    tensorflow_text()
-    done = subprocess.run(
-        [sys.executable, "-c", SAVED_MODEL_CLIENT, *map(str, paths)],
-        input=json.dumps(lines),
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-# Curves with a point every few steps. The others have one per evaluation.
-STEP_TAGS = {"mean_loss", "acc", "lr", "gradient_norm", "tokens_per_second"}
 
 
 def read_all_events(logdir):
@@ -265,7 +229,7 @@ def event_values(logdir):
 
 def latest(logdir) -> Path:
     """Return the file of the latest checkpoint."""
-    return saved_paths(logdir)[-1]
+    return checkpoint.path_of(logdir, saved_rows(logdir)[-1])
 
 
 def parameters(logdir) -> dict:
@@ -276,17 +240,6 @@ def parameters(logdir) -> dict:
 def saved_rows(logdir) -> list:
     """The rows of the checkpoints in `logdir` that have a file, oldest first."""
     return checkpoint.existing(logdir, checkpoint.read_rows(logdir))
-
-
-def saved_paths(logdir) -> list[Path]:
-    """The files of these checkpoints."""
-    return [checkpoint.path_of(logdir, row) for row in saved_rows(logdir)]
-
-
-def dev_scores(logdir) -> dict:
-    """The scores in run.json by the names of checkpoints."""
-    rows = checkpoint.read_rows(logdir)
-    return {row.name: row.score for row in rows if row.score is not None}
 
 
 def write_pairs(folder, pairs):

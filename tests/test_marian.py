@@ -209,27 +209,24 @@ def change_tensors(change):
     return apply
 
 
-FOLDERS = {
-    "another kind": (change_json("config.json", model_type="bart"), "model_type is 'bart'"),
-    "no size": (change_json("config.json", d_model=None), "d_model"),
-    "a size in words": (change_json("config.json", d_model="16"), "hidden_units is '16'"),
-    "heads that differ": (change_json("config.json", decoder_attention_heads=4), "heads is 4"),
-    "pre-norm": (change_json("config.json", normalize_before=True), "normalize_before is True"),
-    "no scale": (change_json("config.json", scale_embedding=None), "scale_embedding is None"),
-    "a list": (lambda folder: (folder / "config.json").write_text("[1]"), "no Marian model"),
-    "no target text": (lambda folder: (folder / "target.spm").unlink(), "target.spm"),
-    "no sentencepiece": (lambda folder: (folder / "source.spm").write_bytes(b"\xff"), "no Marian"),
-    "pickled": (
-        lambda folder: (folder / WEIGHTS).unlink(),
-        "no such file. .* save_pretrained",
-    ),
-    "cut off": (lambda folder: os.truncate(folder / WEIGHTS, 5000), "does not fit"),
-    "a layer more": (change_json("config.json", encoder_layers=3), "layers.2"),
-    "another size": (change_json("config.json", d_model=24), "does not fit"),
-}
-
-
-@pytest.mark.parametrize("change, problem", FOLDERS.values(), ids=FOLDERS)
+@pytest.mark.parametrize(
+    "change, problem",
+    [
+        (change_json("config.json", model_type="bart"), "model_type is 'bart'"),
+        (change_json("config.json", d_model=None), "d_model"),
+        (change_json("config.json", d_model="16"), "hidden_units is '16'"),
+        (change_json("config.json", d_model=24), "does not fit"),
+        (change_json("config.json", decoder_attention_heads=4), "heads is 4"),
+        (change_json("config.json", normalize_before=True), "normalize_before is True"),
+        (change_json("config.json", scale_embedding=None), "scale_embedding is None"),
+        (change_json("config.json", encoder_layers=3), "layers.2"),
+        (lambda folder: (folder / "config.json").write_text("[1]"), "no Marian model"),
+        (lambda folder: (folder / "target.spm").unlink(), "target.spm"),
+        (lambda folder: (folder / "source.spm").write_bytes(b"\xff"), "no Marian"),
+        (lambda folder: (folder / WEIGHTS).unlink(), "no such file. .* save_pretrained"),
+        (lambda folder: os.truncate(folder / WEIGHTS, 5000), "does not fit"),
+    ],
+)
 def test_a_folder_that_does_not_fit_is_refused(copied, change, problem):
     change(copied)
     with pytest.raises(InputError, match=problem):

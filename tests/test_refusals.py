@@ -179,7 +179,7 @@ VOCAB, NEW_VOCAB = "logdir/en.vocab.tsv", "preprocessed/en.vocab.tsv"
 FROM = dict(start_from="logdir") | NEW
 SWAPPED = dict(source_train="train.target", target_train="train.source")
 SWAPPED_TEST = dict(source_test="test.target", target_test="test.source")
-LATIN1 = "train.source:2: byte 1 of this line is not text in UTF-8 ... corpora/convert.py`"
+LATIN1 = "{}.source:2: byte {} of this line is not text in UTF-8 ... corpora/convert.py`"
 EMPTY = "holds no text. Put one sentence on each line"
 UNEQUAL = "train.source: 41 sentences, but train.target has 40 ... Make line n of one file"
 CLEANED = "Latin letters ... choose a recipe with subwords, for example --recipe tiny"
@@ -194,7 +194,7 @@ CHINESE = "我爱你\n" * 40
     [
         # Text.
         ("prepro", {}, dict(source_train="tiny"), "tiny: is a directory. Check the path"),
-        ("prepro", {"train.source": "Hund\nÄ".encode("latin1")}, {}, LATIN1),
+        ("prepro", {"train.source": "Hund\nÄ".encode("latin1")}, {}, LATIN1.format("train", 1)),
         ("prepro", {"train.source": cut_gzip}, {}, "train.source: a damaged gzip file. Down"),
         ("prepro", {BOTH: ""}, {}, f"train.source: holds no word of {CLEANED}"),
         ("prepro", {BOTH: ""}, dict(recipe="tiny"), f"train.source: {EMPTY}"),
@@ -203,6 +203,7 @@ CHINESE = "我爱你\n" * 40
         ("eval", {TESTS: "dog " * 15}, {}, "none of 1 pairs has ... at most 15 words ... --maxlen"),
         ("prepro", {"train.source": add_line}, {}, UNEQUAL),
         ("eval", {"test.source": add_line}, {}, UNEQUAL.replace("train", "test")),
+        ("translate", {"test.source": b"Hund\nB\xe4ume\n"}, {}, LATIN1.format("test", 2)),
         ("translate", {}, dict(score="two"), "two: 2 lines, but test.source has 40. Make line n"),
         ("prepro", {}, dict(source_train="two,two"), "names 2 files, but target_train names 1"),
         ("eval", {"test.source": '\n<seg id="2">Zwei\n'}, {}, "test.source:2: this line is XML"),

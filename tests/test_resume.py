@@ -230,8 +230,10 @@ def test_a_training_ends_and_a_later_end_continues_it(
         run_main(train, flags)
         row = read_rows(tmp_path)[-1]
         assert row.step == step and (row.score is None) == (flags["source_dev"] == "none")
-        is_done = f"{row.name}.npz: this training is done" in capsys.readouterr().out
+        printed = capsys.readouterr().out
+        is_done = f"{row.name}.npz: this training is done" in printed
         assert is_done == (step == last)
+        assert is_done or ("No better dev score in" in printed) == ("patience" in flags)
         rates, last = scalars(tmp_path)["lr"], step
         assert rates[step] == pytest.approx(1e-4)  # of words always, of subwords at the end
     if of_all.get("recipe"):

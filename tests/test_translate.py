@@ -11,7 +11,6 @@ import sys
 import pytest
 
 import eval
-import translate
 from conftest import slow
 from helpers import (
     ODD_LINES,
@@ -37,18 +36,6 @@ ENGLISH = "The woman did not read the letter. The dog sleeps.  The man reads a b
 @pytest.fixture
 def tiny(trained):
     return trained("tiny")
-
-
-@pytest.fixture
-def no_search(monkeypatch):
-    """Each sentence has the same translation, without the graph of a search."""
-    monkeypatch.setattr(SearchDecoder, "__call__", None)
-    skip_search()
-
-
-def write_lines(path, lines):
-    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    return path
 
 
 def test_each_input_line_gives_one_output_line(trained, tiny, tmp_path, capsys):
@@ -143,7 +130,8 @@ def test_several_translations_of_a_line(tiny, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("translate.MAX_BATCH_LINES", 2)
     prefixes = ["The", "", "They 猫\u200b ", "The dog " * 30, ""]  # an unknown character stays
     lines = ["Der Hund schläft", "Die Frau singt", "Die Katze läuft", "Hund", ""]
-    prefix = write_lines(tmp_path / "prefix", prefixes)
+    prefix = tmp_path / "prefix"
+    prefix.write_text("".join(f"{line}\n" for line in prefixes), "utf-8")
     found = translated(tiny, tmp_path, lines, beam=4, nbest=3, prefix=prefix)
     assert "\r5 lines [" in capsys.readouterr().err
     rows = [line.split(" ||| ") for line in found]
@@ -182,18 +170,10 @@ def test_flags_that_contradict_each_other(given, message):
     TranslateFlags(attention="out.png", nbest=2, alignments="new")
 
 
-def test_text_that_is_not_utf8_is_refused(tiny, tmp_path, no_search):
-    source, output = tmp_path / "latin1", tmp_path / "out"
-    source.write_bytes("Der Hund\nBäume\n".encode("latin1"))
-    output.write_text("mine")
-    more = dict(logdir=tiny["logdir"], source=str(source), output=str(output))
-    with pytest.raises(InputError, match=f"{source}:2: byte 2 .*convert.py"):
-        run_main(translate, more)
-    assert output.read_text() == "mine" and sorted(tmp_path.iterdir()) == [source, output]
-
-
-def test_a_picture_of_the_attention(tiny, tmp_path, no_search, monkeypatch, capsys):
+def test_a_picture_of_the_attention(tiny, tmp_path, monkeypatch, capsys):
     """That of the last line that is not empty, also of an earlier batch, and of its beginning."""
+    monkeypatch.setattr(SearchDecoder, "__call__", None)
+    skip_search()  # each sentence has the same translation
     monkeypatch.setattr("translate.MAX_BATCH_LINES", 2)
     picture, short, long = tmp_path / "out.png", "Der Hund $ 猫", "Der Hund schläft " * 40
     pictures = []
