@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 # No TensorFlow: pytest-xdist imports this file in one process more, which runs no test.
-from helpers import RNG, run_main
+from helpers import RNG
 from processes import ROOT
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -234,8 +234,8 @@ def train_once(folder, recipe, **flags):
             named |= dict(ffn_units=64) if recipe in ("updated", "paper") else {}  # not 2,048
             named |= dict(batch_tokens=0, batch_size=32, num_epochs=12)
             named |= dict(maxlen=15 if recipe == "legacy" else 80) | flags
-            run_main(prepro, named)
-            run_main(train, named)
+            prepro.main(named)
+            train.main(named)
             done.write_text(json.dumps(named))
         return json.loads(done.read_text())
 
@@ -246,7 +246,7 @@ def corpus(tmp_path):
     import prepro
 
     flags = write_corpus(tmp_path, sample_pairs(96), sample_pairs(20, seed=1))
-    run_main(prepro, flags)
+    prepro.main(flags)
     return flags
 
 

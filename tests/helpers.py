@@ -73,11 +73,6 @@ def gru_step(w, x, states):
     return [update * h + (1 - update) * candidate]
 
 
-def run_main(script, flags):
-    """Run a script, a module, in this process, as its command does."""
-    return script.main(dict(flags))
-
-
 def run_program(code, name, namespace) -> str:
     """Run a program of the document `name`, and return what it prints."""
     printed = io.StringIO()
@@ -171,7 +166,7 @@ def translated(flags, folder, lines, **more):
     source, output = folder / "in", folder / "out"
     source.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     given = dict(logdir=flags["logdir"], source=source, output=output) | more
-    run_main(translate, {n: str(v) if isinstance(v, Path) else v for n, v in given.items()})
+    translate.main({n: str(v) if isinstance(v, Path) else v for n, v in given.items()})
     return output.read_text("utf-8").splitlines()
 
 

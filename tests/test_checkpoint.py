@@ -18,7 +18,6 @@ from checkpoints.checkpoint import (
     path_of,
     read_rows,
 )
-from helpers import run_main
 from support.errors import InputError
 from support.files import lock_logdir
 from text.bleu import bleu_score
@@ -263,7 +262,7 @@ def test_eval_gives_the_translations_of_the_2017_code(original_run, real_text, t
     text = real_text / "multi30k" / "test_2016_flickr"
     flags = {n: str(original_run / n) for n in ("logdir", "preprocessed")} | dict(num_heads=4)
     test = dict(source_test=f"{text}.de", target_test=f"{text}.en", results=str(tmp_path))
-    run_main(eval, flags | test)
+    eval.main(flags | test)
     expected, score = results_of(original_run / "results" / "model_epoch_15_gs_6450")
     got, _ = results_of(tmp_path / "model_epoch_15_gs_6450")
     assert len(expected) == 896 and len(got) == 952

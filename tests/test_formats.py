@@ -20,7 +20,6 @@ from helpers import (
     latest,
     load,
     read_test_sentences,
-    run_main,
     tensorflow_text,
     text_of,
     write_pairs,
@@ -123,7 +122,7 @@ def exported(folder, format, **more) -> Path:
         tensorflow_text()
     pytest.importorskip(FORMATS[format][1], reason=INSTALL_EXTRAS)
     output = folder / ("packed.argosmodel" if format == "argos" else "exported")
-    run_main(export, dict(logdir=SAMPLE, beam=1, format=format, output=str(output)) | more)
+    export.main(dict(logdir=SAMPLE, beam=1, format=format, output=str(output)) | more)
     if format == "argos":
         shutil.unpack_archive(output, folder, "zip")
         output.unlink()
@@ -147,7 +146,7 @@ def evaluated(tmp_path_factory):
     source, target = map(str, write_pairs(folder, pairs))
     shutil.copytree(SAMPLE, folder / "model")
     given = dict(source_test=source, target_test=target, beam=1)
-    run_main(eval, given | dict(logdir=str(folder / "model"), results=str(folder / "results")))
+    eval.main(given | dict(logdir=str(folder / "model"), results=str(folder / "results")))
     (path,) = (folder / "results").iterdir()
     texts = re.findall("^- got: (.*)$", path.read_text("utf-8"), re.MULTILINE)
     assert len({*texts}) > 50
@@ -330,7 +329,7 @@ def test_models_that_a_format_lacks(tmp_path, format, reason, changes):
 def test_a_folder_to_give_away_has_the_mean_of_the_parameters(trained, tmp_path):
     flags = trained("tiny")
     mean = dict(logdir=flags["logdir"], average_checkpoints=3)
-    run_main(export, mean | dict(format="logdir", output=str(tmp_path / "shared")))
+    export.main(mean | dict(format="logdir", output=str(tmp_path / "shared")))
     lines = read_test_sentences(flags["source_test"])
     assert translate(lines=lines, **mean) == translate(tmp_path / "shared", lines)
     assert {name.partition("/")[0] for name in np.load(latest(tmp_path / "shared"))} == {"weights"}

@@ -22,7 +22,7 @@ import tensorflow as tf
 import prepro
 import train
 from conftest import SMALL, sample_pairs, write_corpus
-from helpers import run_main, skip_graphs
+from helpers import skip_graphs
 from processes import ROOT, command_line
 from support.files import lock_logdir
 
@@ -51,8 +51,8 @@ def made(tmp_path_factory):
     with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
         skip_graphs(patch)
         for own in (SMALL, SUBWORDS):
-            run_main(prepro, TRAIN | own)
-            run_main(train, TRAIN | own | dict(num_epochs=2))
+            prepro.main(TRAIN | own)
+            train.main(TRAIN | own | dict(num_epochs=2))
     return folder
 
 
@@ -283,10 +283,10 @@ def test_a_checkpoint_too_large_for_the_disk(here, monkeypatch):
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
         with pytest.raises(OSError, match="File too large: '.*/model_epoch_03_gs_3.npz'"):
-            run_main(train, VALID["train"])
+            train.main(VALID["train"])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     changed = {path.name for path, content in before.items() if path.read_bytes() != content}
     assert changed == {"hparams.json"} and not [*Path("logdir").glob("*.tmp")]
-    run_main(train, VALID["train"])
+    train.main(VALID["train"])
     assert Path("logdir/model_epoch_03_gs_3.npz").exists()

@@ -15,7 +15,7 @@ import eval
 import prepro
 import train
 from conftest import SMALL, needs_bfloat16, sample_pairs, slow, write_corpus
-from helpers import load, run_main
+from helpers import load
 from processes import ROOT, run_script
 
 
@@ -28,14 +28,14 @@ def evaluated(trained, tmp_path_factory):
     of_model = {name: files[name] for name in ("results", "source_test", "target_test")}
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        run_main(eval, of_model | dict(logdir=trained("legacy")["logdir"]))
+        eval.main(of_model | dict(logdir=trained("legacy")["logdir"]))
     return folder, printed.getvalue()
 
 
 def test_the_file_of_hyperparameters_of_2017_is_not_read(corpus, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("hyperparams.py").write_text("class Hyperparams:\n    maxlen = 20\n")
-    run_main(prepro, corpus)
+    prepro.main(corpus)
     assert "hyperparams.py: is not read. Give its values as flags" in capsys.readouterr().err
 
 
@@ -75,7 +75,7 @@ def test_the_flag_deterministic_reaches_tensorflow(corpus, monkeypatch, determin
     monkeypatch.setattr(settings, "enable_op_determinism", lambda: calls.append(1))
     monkeypatch.setattr(train, "load_train_data", lambda *_: pytest.fail("enough"))
     with pytest.raises(pytest.fail.Exception):
-        run_main(train, corpus | dict(deterministic=deterministic))
+        train.main(corpus | dict(deterministic=deterministic))
     assert calls == [1] * deterministic
 
 
@@ -83,7 +83,7 @@ def test_the_flag_deterministic_reaches_tensorflow(corpus, monkeypatch, determin
 @needs_bfloat16
 def test_a_model_trained_in_bfloat16_translates_in_float32(corpus):
     flags = corpus | SMALL | dict(precision="bfloat16", num_epochs=1)
-    run_main(train, flags)
+    train.main(flags)
     ids = np.array([[5, 6, 3]], np.int32)
     logdir = dict(logdir=flags["logdir"])
     for expected, more in (("float32", {}), ("bfloat16", dict(precision="bfloat16"))):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import prepro
 from conftest import write_corpus
 from data_load import load_test_data, load_train_data
-from helpers import run_main, vocabs_of
+from helpers import vocabs_of
 from hparams import Hyperparams, make_hparams
 from support.errors import InputError
 from text import lines as text
@@ -230,7 +230,7 @@ def test_the_form_of_a_text_changes_no_ids_and_no_score(tmp_path, recipe):
     for i, source in enumerate(forms):
         flags = write_corpus(tmp_path / str(i), [*zip(source, source[::-1], strict=True)])
         flags |= dict(recipe=recipe, min_cnt=1)
-        run_main(prepro, flags)
+        prepro.main(flags)
         vocabs = vocabs_of(flags)
         found.append(load_train_data(make_hparams(flags), vocabs).X.ids.tolist())
         test = load_test_data(make_hparams(flags), vocabs)

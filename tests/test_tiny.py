@@ -23,7 +23,6 @@ from helpers import (
     load,
     parameters,
     read_test_sentences,
-    run_main,
     saved_rows,
     scalars,
 )
@@ -47,10 +46,10 @@ def run(tmp_path_factory):
     flags = write_corpus(folder, sample_pairs(200), sample_pairs(30, seed=1)) | TINY
     flags |= dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
     flags |= dict(num_epochs=3, batch_size=40, accumulate=2, bpe_dropout=0.1)
-    run_main(prepro, flags)
+    prepro.main(flags)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        run_main(train, flags)
+        train.main(flags)
     return flags, printed.getvalue()
 
 
@@ -125,7 +124,7 @@ def test_each_epoch_writes_pictures_and_a_table(run):
 
 def test_the_dev_bleu_is_what_eval_gives_the_best_checkpoint(run, capsys):
     """The test set is the development set here."""
-    run_main(eval, {name: run[0][name] for name in ("logdir", "results")} | dict(best=True, beam=1))
+    eval.main({name: run[0][name] for name in ("logdir", "results")} | dict(best=True, beam=1))
     printed, best = capsys.readouterr().out, checkpoint.best_row(saved_rows(run[0]["logdir"]))
     assert f"Decoding = greedy search, {best.name}\n" in printed
     assert f"sacreBLEU = {best.score:.2f} " in printed
@@ -134,7 +133,7 @@ def test_the_dev_bleu_is_what_eval_gives_the_best_checkpoint(run, capsys):
 def test_a_warning_for_mostly_empty_translations(run, monkeypatch, capsys, tmp_path):
     empty = Hypothesis("", [], 0.0, at_limit=False)
     monkeypatch.setattr(SearchDecoder, "__call__", lambda _, X: [[empty]] * len(X))
-    run_main(eval, dict(logdir=run[0]["logdir"], results=str(tmp_path), beam=1))
+    eval.main(dict(logdir=run[0]["logdir"], results=str(tmp_path), beam=1))
     warning = "30 of 30 translations are empty. The model has learned too little."
     assert warning in capsys.readouterr().err
 
@@ -144,7 +143,7 @@ def test_a_training_that_diverges_keeps_the_last_checkpoint(run, tmp_path, eager
     rows = saved_rows(logdir)
     message = rf"step \d+. The last good checkpoint is .*{rows[-1].name}.npz. Use a new --logdir"
     with pytest.raises(InputError, match=message):
-        run_main(train, run[0] | dict(logdir=logdir, num_epochs=9, lr=1e20))
+        train.main(run[0] | dict(logdir=logdir, num_epochs=9, lr=1e20))
     assert saved_rows(logdir) == rows
     assert all(np.isfinite(array).all() for array in parameters(logdir).values())
 
@@ -246,8 +245,8 @@ def test_it_learns_to_copy(seed, tmp_path, record_property, words, size, flags):
     lines = [" ".join(rng.choice(words.split(), size=size)) for _ in range(600)]
     flags |= write_corpus(tmp_path, list(zip(lines[:550], lines[:550], strict=True)))
     flags |= dict(hidden_units=64, num_blocks=1, num_heads=4, dropout_rate=0.0, seed=seed)
-    run_main(prepro, flags)
-    run_main(train, flags)
+    prepro.main(flags)
+    train.main(flags)
     loaded = load(dict(logdir=flags["logdir"]))
     X = RaggedIds.from_lists(loaded.vocabs[0].encode(lines[550:]))
     for beam in (1, 4):

@@ -15,7 +15,6 @@ from conftest import slow
 from helpers import (
     ODD_LINES,
     read_test_sentences,
-    run_main,
     run_translate,
     skip_search,
     translate_command,
@@ -52,7 +51,7 @@ def test_each_input_line_gives_one_output_line(trained, tiny, tmp_path, capsys):
 
 def test_translations_equal_those_of_eval(tiny, tmp_path):
     lines = read_test_sentences(tiny["source_test"])
-    run_main(eval, dict(logdir=tiny["logdir"], results=str(tmp_path), beam=1))
+    eval.main(dict(logdir=tiny["logdir"], results=str(tmp_path), beam=1))
     (path,) = tmp_path.iterdir()
     found = re.findall(r"^- got: (.*)", path.read_text("utf-8"), re.MULTILINE)
     assert translated(tiny, tmp_path, lines, beam=1) == found and len({*found}) > 3
