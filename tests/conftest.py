@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 # No TensorFlow: pytest-xdist imports this file in one process more, which runs no test.
-from helpers import RNG
+from helpers import RNG, write_lines
 from processes import ROOT
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -181,9 +181,7 @@ def write_corpus(folder, train, test=None):
     flags = {name: str(folder / name) for name in ("preprocessed", "logdir", "results")}
     for part, pairs in (("train", train), ("test", test or train)):
         for side, lines in zip(("source", "target"), zip(*pairs, strict=True), strict=True):
-            path = folder / f"{part}.{side}"
-            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-            flags[f"{side}_{part}"] = str(path)
+            flags[f"{side}_{part}"] = str(write_lines(folder / f"{part}.{side}", lines))
     return flags
 
 

@@ -164,7 +164,7 @@ def translated(flags, folder, lines, **more):
     import translate
 
     source, output = folder / "in", folder / "out"
-    source.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    write_lines(source, lines)
     given = dict(logdir=flags["logdir"], source=source, output=output) | more
     translate.main({n: str(v) if isinstance(v, Path) else v for n, v in given.items()})
     return output.read_text("utf-8").splitlines()
@@ -237,9 +237,13 @@ def saved_rows(logdir) -> list:
     return checkpoint.existing(logdir, checkpoint.read_rows(logdir))
 
 
+def write_lines(path, lines):
+    """Write a file of lines; returns its path."""
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return path
+
+
 def write_pairs(folder, pairs):
     """Write pairs to two files; returns their paths."""
-    paths = [folder / "my.de", folder / "my.en"]
-    for path, lines in zip(paths, zip(*pairs, strict=True), strict=True):
-        path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    return paths
+    sides = zip(("my.de", "my.en"), zip(*pairs, strict=True), strict=True)
+    return [write_lines(folder / name, lines) for name, lines in sides]

@@ -18,6 +18,7 @@ from checkpoints.checkpoint import (
     path_of,
     read_rows,
 )
+from helpers import write_lines
 from support.errors import InputError
 from support.files import lock_logdir
 from text.bleu import bleu_score
@@ -227,7 +228,7 @@ def test_a_folder_of_2017_gives_the_original_logits(golden, tmp_path, capsys):
     for lang, size in zip(("de", "en"), golden.vocab_sizes, strict=True):
         words = [f"{special}\t9" for special in SPECIALS]
         words += [f"word{i}\t{3 if i < size else 2}" for i in range(4, size + 5)]
-        (tmp_path / f"{lang}.vocab.tsv").write_text("".join(f"{line}\n" for line in words))
+        write_lines(tmp_path / f"{lang}.vocab.tsv", words)
     paths, hp, model, vocabs = load_model(flags | dict(num_heads=golden.hparams["num_heads"]))
     assert paths == [path] and hp.min_cnt == 3 and [*map(len, vocabs)] == golden.vocab_sizes
     assert not golden.hparams["sinusoid"] and "assuming" not in capsys.readouterr().err

@@ -17,17 +17,8 @@ from helpers import load
 from hparams import Hyperparams
 from support.errors import InputError
 from text.bleu import bleu_score, choose_tokenizer, compare_systems, corpus_score
-from text.vocab import WordVocab
 
 LONG = "the dog sees the cat in the park"
-
-
-def test_words_end_at_the_first_eos():
-    vocab = WordVocab.__new__(WordVocab)
-    vocab.idx2word = dict(enumerate(["<PAD>", "<UNK>", "<S>", "</S>", "a", "dog"]))
-    assert vocab.decode([4, 5, 3, 5]) == "a dog"
-    assert vocab.decode([4, 1, 5]) == "a <UNK> dog"
-    assert vocab.decode([3, 0, 0]) == ""
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from helpers import (
     read_test_sentences,
     tensorflow_text,
     text_of,
+    write_lines,
     write_pairs,
 )
 from hparams import POSITIONS, Choice, make_hparams
@@ -197,7 +198,7 @@ def test_programs_with_their_own_tokenizer_read_any_line(trained, tmp_path, form
     translations = Translator(load(dict(logdir=flags["logdir"], beam=beam)))(lines)
     texts = [translation.text for translation in translations]
     assert len({*texts}) > 5
-    (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    write_lines(tmp_path / "in", lines)
     if format == "onnx":
         assert "\n".join(ask_onnx(tmp_path)) == "\n".join(texts)
     else:

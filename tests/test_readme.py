@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from conftest import sample_pairs, slow
-from helpers import DOCUMENTS, FOLDERS, PRODUCT, blocks, text_of
+from helpers import DOCUMENTS, FOLDERS, PRODUCT, blocks, text_of, write_lines
 from processes import ROOT, Forked, forked
 
 # Added to the flags of the documents to make everything small.
@@ -63,8 +63,8 @@ def folder(tmp_path_factory):
     for name in named | defaults:
         side = re.search(r"\.(de|en)(\.xml)?$", name)[1] == "en"
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("".join(f"{pair[side]}\n" for pair in pairs), "utf-8")
-    (folder / "in").write_text("".join(f"{pair[0]}\n" for pair in pairs[:5]), "utf-8")
+        write_lines(folder / name, [pair[side] for pair in pairs])
+    write_lines(folder / "in", [source for source, _ in pairs[:5]])
     (folder / "begun").write_text("The\n" * 5, "utf-8")
     (folder / "translations").write_text("A dog\n" * 5, "utf-8")
     return folder

@@ -19,6 +19,7 @@ from helpers import (
     skip_search,
     translate_command,
     translated,
+    write_lines,
 )
 from processes import ROOT, Forked, forked_script
 from support.errors import InputError
@@ -129,8 +130,7 @@ def test_several_translations_of_a_line(tiny, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("translate.MAX_BATCH_LINES", 2)
     prefixes = ["The", "", "They 猫\u200b ", "The dog " * 30, ""]  # an unknown character stays
     lines = ["Der Hund schläft", "Die Frau singt", "Die Katze läuft", "Hund", ""]
-    prefix = tmp_path / "prefix"
-    prefix.write_text("".join(f"{line}\n" for line in prefixes), "utf-8")
+    prefix = write_lines(tmp_path / "prefix", prefixes)
     found = translated(tiny, tmp_path, lines, beam=4, nbest=3, prefix=prefix)
     assert "\r5 lines [" in capsys.readouterr().err
     rows = [line.split(" ||| ") for line in found]
