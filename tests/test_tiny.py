@@ -252,7 +252,7 @@ def test_it_learns_to_copy(seed, tmp_path, record_property, words, size, flags):
     for beam in (1, 4):
         got = [best.text for best, *_ in SearchDecoder(loaded.with_hp(beam=beam))(X)]
         share = float(np.mean([a == b for a, b in zip(got, lines[550:], strict=True)]))
-        record_property(f"share copied, beam {beam}", share)
+        record_property(f"share copied, {loaded.hp.recipe}, beam {beam}", share)
         assert share > 0.9
 
 
