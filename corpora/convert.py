@@ -147,6 +147,7 @@ def main(args):
 
 
 def parse_args():
+    """Parse the command line."""
     parser = Parser(description=__doc__)
     parser.add_argument("input", type=expand_path, help="the file to read")
     parser.add_argument("outputs", nargs="+", type=expand_path, help="new files, one for each side")

@@ -136,6 +136,7 @@ def main(args):
 
 
 def parse_args():
+    """Parse the command line."""
     parser = Parser(description=__doc__)
     parser.add_argument("corpus", choices=CORPORA, help="the corpus to download")
     help_text = "folder to write to (corpora)"

@@ -521,6 +521,7 @@ def main(args):
 
 
 def parse_args():
+    """Parse the command line."""
     parser = Parser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=expand_path, default="corpora", help="folder (corpora)")
     for name, default in dict(train=20_000, dev=200, test=1_000).items():

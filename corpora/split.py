@@ -114,6 +114,7 @@ def main(args):
 
 
 def parse_args():
+    """Parse the command line."""
     parser = Parser(description=__doc__)
     parser.add_argument("source", type=expand_path, help="one sentence per line; .gz is unpacked")
     parser.add_argument("target", type=expand_path, help="the translation of each line")

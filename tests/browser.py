@@ -8,17 +8,6 @@ import pytest
 
 from conftest import INSTALL_EXTRAS
 
-# TensorBoard puts its text and images into shadow roots and frames.
-PAGE_TEXT = """
-function text(node) {
-    if (node.nodeType === Node.TEXT_NODE) return node.textContent + " ";
-    if (["STYLE", "SCRIPT", "NOSCRIPT"].includes(node.tagName)) return "";
-    const roots = [node.shadowRoot, node.contentDocument && node.contentDocument.body];
-    return [...roots.filter(Boolean), ...node.childNodes].map(text).join("");
-}
-return text(document.body);
-"""
-
 
 @contextlib.contextmanager
 def chromium():
@@ -48,16 +37,11 @@ def wait_for(condition, seconds=90):
     raise AssertionError(f"the condition is still false after {seconds} seconds")
 
 
-def page_text(driver) -> str:
-    """Return all text on the page, with single spaces."""
-    return " ".join(driver.execute_script(PAGE_TEXT).split())
-
-
 def wait_for_text(driver, *needles):
     """Wait until all of these texts are on the page."""
-    try:
-        wait_for(lambda: all(needle in page_text(driver) for needle in needles))
-    except AssertionError:
-        text = page_text(driver)
-        missing = [needle for needle in needles if needle not in text]
-        raise AssertionError(f"not on the page: {missing}: {text}") from None
+
+    def all_are_shown():
+        text = " ".join(driver.execute_script("return document.body.innerText").split())
+        return all(needle in text for needle in needles)
+
+    wait_for(all_are_shown)

@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 # No TensorFlow: pytest-xdist imports this file in one process more, which runs no test.
-from helpers import RNG, run_main
+from helpers import RNG, write_lines
 from processes import ROOT
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -181,9 +181,7 @@ def write_corpus(folder, train, test=None):
     flags = {name: str(folder / name) for name in ("preprocessed", "logdir", "results")}
     for part, pairs in (("train", train), ("test", test or train)):
         for side, lines in zip(("source", "target"), zip(*pairs, strict=True), strict=True):
-            path = folder / f"{part}.{side}"
-            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-            flags[f"{side}_{part}"] = str(path)
+            flags[f"{side}_{part}"] = str(write_lines(folder / f"{part}.{side}", lines))
     return flags
 
 
@@ -234,8 +232,8 @@ def train_once(folder, recipe, **flags):
             named |= dict(ffn_units=64) if recipe in ("updated", "paper") else {}  # not 2,048
             named |= dict(batch_tokens=0, batch_size=32, num_epochs=12)
             named |= dict(maxlen=15 if recipe == "legacy" else 80) | flags
-            run_main(prepro, named)
-            run_main(train, named)
+            prepro.main(named)
+            train.main(named)
             done.write_text(json.dumps(named))
         return json.loads(done.read_text())
 
@@ -246,7 +244,7 @@ def corpus(tmp_path):
     import prepro
 
     flags = write_corpus(tmp_path, sample_pairs(96), sample_pairs(20, seed=1))
-    run_main(prepro, flags)
+    prepro.main(flags)
     return flags
 
 

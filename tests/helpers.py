@@ -3,10 +3,7 @@
 import contextlib
 import functools
 import io
-import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -74,11 +71,6 @@ def gru_step(w, x, states):
     update, reset = (sigmoid(from_input[i] + from_state[i]) for i in (0, 1))
     candidate = np.tanh(from_input[2] + reset * from_state[2])
     return [update * h + (1 - update) * candidate]
-
-
-def run_main(script, flags):
-    """Run a script, a module, in this process, as its command does."""
-    return script.main(dict(flags))
 
 
 def run_program(code, name, namespace) -> str:
@@ -172,25 +164,10 @@ def translated(flags, folder, lines, **more):
     import translate
 
     source, output = folder / "in", folder / "out"
-    source.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    write_lines(source, lines)
     given = dict(logdir=flags["logdir"], source=source, output=output) | more
-    run_main(translate, {n: str(v) if isinstance(v, Path) else v for n, v in given.items()})
+    translate.main({n: str(v) if isinstance(v, Path) else v for n, v in given.items()})
     return output.read_text("utf-8").splitlines()
-
-
-# A client of a SavedModel, in a process without this project.
-SAVED_MODEL_CLIENT = """
-import json, sys
-import tensorflow as tf, tensorflow_text
-lines = json.load(sys.stdin)
-answers = []
-for path in sys.argv[1:]:
-    serve = tf.saved_model.load(path).signatures["serving_default"]
-    answer = serve(text=tf.constant(lines))
-    texts = [text.decode() for text in answer["translation"].numpy()]
-    answers.append([texts, answer["score"].numpy().tolist()])
-json.dump(answers, sys.stdout)
-"""
 
 
 def read_test_sentences(path):
@@ -209,24 +186,6 @@ def tensorflow_text():
     except (ImportError, tf.errors.NotFoundError) as error:
         pytest.skip(str(error))
     return tensorflow_text
-
-
-def run_saved_models(paths, lines, cwd):
-    """Translate lines with each of the exported models: translations and scores."""
-    tensorflow_text()
-    done = subprocess.run(
-        [sys.executable, "-c", SAVED_MODEL_CLIENT, *map(str, paths)],
-        input=json.dumps(lines),
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-# Curves with a point every few steps. The others have one per evaluation.
-STEP_TAGS = {"mean_loss", "acc", "lr", "gradient_norm", "tokens_per_second"}
 
 
 def read_all_events(logdir):
@@ -265,7 +224,7 @@ def event_values(logdir):
 
 def latest(logdir) -> Path:
     """Return the file of the latest checkpoint."""
-    return saved_paths(logdir)[-1]
+    return checkpoint.path_of(logdir, saved_rows(logdir)[-1])
 
 
 def parameters(logdir) -> dict:
@@ -278,20 +237,13 @@ def saved_rows(logdir) -> list:
     return checkpoint.existing(logdir, checkpoint.read_rows(logdir))
 
 
-def saved_paths(logdir) -> list[Path]:
-    """The files of these checkpoints."""
-    return [checkpoint.path_of(logdir, row) for row in saved_rows(logdir)]
-
-
-def dev_scores(logdir) -> dict:
-    """The scores in run.json by the names of checkpoints."""
-    rows = checkpoint.read_rows(logdir)
-    return {row.name: row.score for row in rows if row.score is not None}
+def write_lines(path, lines):
+    """Write a file of lines; returns its path."""
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return path
 
 
 def write_pairs(folder, pairs):
     """Write pairs to two files; returns their paths."""
-    paths = [folder / "my.de", folder / "my.en"]
-    for path, lines in zip(paths, zip(*pairs, strict=True), strict=True):
-        path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    return paths
+    sides = zip(("my.de", "my.en"), zip(*pairs, strict=True), strict=True)
+    return [write_lines(folder / name, lines) for name, lines in sides]

@@ -3,12 +3,11 @@
     pip install cosmic-ray pytest-cov
     python tests/mutants.py --count 320 --seed 0
 
-First all tests run once, to learn which of them run which line. Then each mutant, one
-changed operator, constant, decorator or statement, gets the tests of its line, fastest first,
-until one fails. A mutant that survives gets the test files of MORE_TESTS: they run scripts in
-other processes, which the measurement does not see. The results so far are in build/mutants, from
-where the same command resumes; the report is printed at the end. cosmic-ray makes most of the
-mutants; the runner of cosmic-ray would start all tests, and TensorFlow, for each of them.
+First all tests run once, to learn which of them run which line. Then each mutant, one change of a
+line, gets the tests of its line, fastest first, until one fails. One that survives gets the test
+files of MORE_TESTS: they run scripts in other processes, which the measurement does not see. The
+results so far are in build/mutants, from where the same command resumes. The runner of cosmic-ray,
+which makes most mutants, would start TensorFlow for each of them.
 """
 
 import argparse
@@ -42,36 +41,13 @@ from coverage.numbits import numbits_to_nums
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "mutants"
-FILES = [
-    "mini.py",
-    "hparams.py",
-    "model/attention.py",
-    "modules.py",
-    "model/positions.py",
-    "model/transformer.py",
-    "variants/positions.py",
-    "variants/rnn.py",
-    "training/optimizer.py",
-    "training/step.py",
-    "translation/search.py",
-    "text/lines.py",
-    "text/vocab.py",
-    "text/ids.py",
-    "data_load.py",
-    "checkpoints/checkpoint.py",
-    "translation/inference.py",
-    "translation/translator.py",
-    "translation/score.py",
-    "train.py",
-]
 MAX_TEST_SECONDS = 60  # of the tests that one mutant gets, as they took without it
 MAX_MUTANT_SECONDS = 400  # of these tests with it
 MAX_MORE_SECONDS = 1500  # of MORE_TESTS
 LEFT_OUT = ("VariableReplacer", "VariableInserter", "ExceptionReplacer", "ZeroIteration")
 MODEL_TESTS = "attention modules positions rnn model"
-TEXT_TESTS = "text data_load small_text tiny refusals"
-TRAINING_TESTS = "training_step scripts resume tensorboard refusals"
-MORE_TESTS = {
+TEXT_TESTS = "text data_load vocab tiny refusals"
+MORE_TESTS = {  # of all files that are changed
     "mini.py": "mini",
     "hparams.py": f"hparams {MODEL_TESTS}",
     "model/attention.py": MODEL_TESTS,
@@ -91,11 +67,17 @@ MORE_TESTS = {
     "translation/inference.py": "search translate scripts",
     "translation/translator.py": "protected translate",
     "translation/score.py": "score",
-    "train.py": TRAINING_TESTS,
+    "train.py": "training_step scripts resume tensorboard tiny refusals",
 }
 
 
-class DropStatement(Operator):
+class OwnOperator(Operator):
+    @classmethod
+    def examples(cls):
+        return ()
+
+
+class DropStatement(OwnOperator):
     """Leave out a statement that is a call, an augmented assignment or a `raise`."""
 
     def mutation_positions(self, node):
@@ -113,12 +95,8 @@ class DropStatement(Operator):
         node.children[0] = replacement
         return node
 
-    @classmethod
-    def examples(cls):
-        return ()
 
-
-class SwapArguments(Operator):
+class SwapArguments(OwnOperator):
     """Exchange the two arguments of a call that has two and names neither."""
 
     def mutation_positions(self, node):
@@ -131,10 +109,6 @@ class SwapArguments(Operator):
         first, comma, second = node.children[1].children
         first, second = (child.get_code(include_prefix=False) for child in (first, second))
         return parso.parse(f"f({second}, {first})").children[0].children[1]
-
-    @classmethod
-    def examples(cls):
-        return ()
 
 
 def operators():
@@ -157,13 +131,9 @@ def mutants_of(name):
 
 
 def sample(count, seed):
-    """Mutants of all files, as many of each as its share of places, at least 15.
-
-    Returns:
-      list of dict: file, line, operator, diff, code.
-    """
+    """Mutants of all files, as many of each as its share of places, at least 15, as dicts."""
     rng, chosen = random.Random(seed), []
-    places = {name: mutants_of(name) for name in FILES}
+    places = {name: mutants_of(name) for name in MORE_TESTS}
     total = sum(map(len, places.values()))
     by_name = dict(operators())
     for name, of_file in places.items():
@@ -188,24 +158,14 @@ def sample(count, seed):
 
 def measure():
     """Run all tests once: {file: {line: tests}} and {test: seconds}."""
-    report, seconds = BUILD / "tests.xml", collections.Counter()
+    report, coverage, seconds = BUILD / "tests.xml", str(BUILD / "coverage"), collections.Counter()
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadscope", "--cov=."]
     command += ["--cov-context=test", "--cov-report=", f"--junitxml={report}"]
-    environment = os.environ | dict(COVERAGE_FILE=coverage_file())
-    subprocess.run(command, cwd=ROOT, check=True, env=environment)
+    subprocess.run(command, cwd=ROOT, check=True, env=os.environ | dict(COVERAGE_FILE=coverage))
     for case in ElementTree.parse(report).iter("testcase"):
         module = case.get("classname").replace(".", "/")
         seconds[f"{module}.py::{case.get('name')}"] = float(case.get("time"))
-    return lines_of_tests(), seconds
-
-
-def coverage_file():
-    return str(BUILD / "coverage")
-
-
-def lines_of_tests():
-    """{file: {line: tests}} of the last measurement."""
-    rows = sqlite3.connect(coverage_file()).execute(
+    rows = sqlite3.connect(coverage).execute(
         "select file.path, context.context, numbits from line_bits"
         " join file on file.id = file_id join context on context.id = context_id"
     )
@@ -215,17 +175,20 @@ def lines_of_tests():
         for line in numbits_to_nums(numbits):
             if test:
                 lines[str(Path(path).relative_to(ROOT))][line].add(test)
-    return lines
+    return lines, seconds
 
 
 def tests_of(mutant, lines, seconds):
     """The tests of a mutant, fastest first, up to MAX_TEST_SECONDS."""
     of_file = lines[mutant["file"]]
-    nodes = [n for n in ast.walk(ast.parse((ROOT / mutant["file"]).read_text("utf-8")))]
-    within = [n for n in nodes if isinstance(n, ast.stmt) and n.lineno <= mutant["line"]]
-    within = [n for n in within if n.end_lineno >= mutant["line"]]
-    first = max((n.lineno for n in within), default=mutant["line"])  # of the innermost statement
-    tests = of_file.get(mutant["line"]) or of_file.get(first)
+    nodes, line = ast.walk(ast.parse((ROOT / mutant["file"]).read_text("utf-8"))), mutant["line"]
+    starts = [
+        n.lineno
+        for n in nodes
+        if isinstance(n, ast.stmt) and line in range(n.lineno, n.end_lineno + 1)
+    ]
+    first = max(starts, default=line)  # of the innermost statement
+    tests = of_file.get(line) or of_file.get(first)
     if not tests:  # a line that runs when the module is imported
         tests = set().union(*of_file.values())
     chosen, total = [], 0.0
@@ -237,14 +200,8 @@ def tests_of(mutant, lines, seconds):
     return chosen
 
 
-def more_tests(mutant):
-    """The tests of a mutant that survives the others: test files, and the doctests of its file."""
-    names = MORE_TESTS[mutant["file"]].split()
-    return [mutant["file"], *(f"tests/test_{name}.py" for name in names)]
-
-
 def run_tests(folder, tests, output):
-    """Run in another process, which has TensorFlow loaded: exit with pytest's code."""
+    """Run in this process, a copy of one that has loaded TensorFlow; exit with pytest's code."""
     os.setpgrp()
     os.chdir(folder)
     sys.path.insert(0, str(folder))
@@ -287,9 +244,9 @@ def copy_of_the_project(number):
 
 
 def report(results):
-    """A table of the files, then the mutants that no test caught."""
+    """Print a table of the files, then the mutants that no test caught."""
     print("| file | mutants | caught | share |\n|---|---|---|---|")
-    for name in [*FILES, "all"]:
+    for name in [*MORE_TESTS, "all"]:
         of_file = [r for r in results if name in (r["file"], "all")]
         caught = sum(r["verdict"] != "survived" for r in of_file)
         share = f"{caught / len(of_file):.0%}" if of_file else ""
@@ -310,7 +267,7 @@ def main():
     known = BUILD / "tests.json"
     if not known.exists():
         lines, seconds = measure()
-        lines = {name: {n: sorted(t) for n, t in lines[name].items()} for name in FILES}
+        lines = {name: {n: sorted(t) for n, t in lines[name].items()} for name in MORE_TESTS}
         known.write_text(json.dumps([lines, seconds]))
     lines, seconds = json.loads(known.read_text())
     lines = {name: {int(n): {*t} for n, t in of_file.items()} for name, of_file in lines.items()}
@@ -334,7 +291,9 @@ def main():
                 tests = tests_of(mutant, lines, seconds)
                 outcome = verdict(mutant, folder, tests, MAX_MUTANT_SECONDS)
                 if outcome == "survived":
-                    outcome = verdict(mutant, folder, more_tests(mutant), MAX_MORE_SECONDS)
+                    tests = [f"tests/test_{name}.py" for name in MORE_TESTS[mutant["file"]].split()]
+                    tests.append(mutant["file"])  # its doctests
+                    outcome = verdict(mutant, folder, tests, MAX_MORE_SECONDS)
             finally:
                 folders.put(folder)
             ready[key] = mutant | dict(verdict=outcome, code=None)

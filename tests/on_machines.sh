@@ -9,7 +9,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
-training="tests/test_scripts.py tests/test_tiny.py -k learns_to_copy"
+training="tests/test_tiny.py -k learns_to_copy"
 settings=${*:-DEFAULT LOADED ONEDNN_MAX_CPU_ISA=AVX512_CORE ONEDNN_MAX_CPU_ISA=AVX2
     ONEDNN_MAX_CPU_ISA=SSE41 TF_ENABLE_ONEDNN_OPTS=0}
 report=$(mktemp)

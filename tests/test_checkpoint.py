@@ -18,7 +18,7 @@ from checkpoints.checkpoint import (
     path_of,
     read_rows,
 )
-from helpers import run_main
+from helpers import write_lines
 from support.errors import InputError
 from support.files import lock_logdir
 from text.bleu import bleu_score
@@ -228,7 +228,7 @@ def test_a_folder_of_2017_gives_the_original_logits(golden, tmp_path, capsys):
     for lang, size in zip(("de", "en"), golden.vocab_sizes, strict=True):
         words = [f"{special}\t9" for special in SPECIALS]
         words += [f"word{i}\t{3 if i < size else 2}" for i in range(4, size + 5)]
-        (tmp_path / f"{lang}.vocab.tsv").write_text("".join(f"{line}\n" for line in words))
+        write_lines(tmp_path / f"{lang}.vocab.tsv", words)
     paths, hp, model, vocabs = load_model(flags | dict(num_heads=golden.hparams["num_heads"]))
     assert paths == [path] and hp.min_cnt == 3 and [*map(len, vocabs)] == golden.vocab_sizes
     assert not golden.hparams["sinusoid"] and "assuming" not in capsys.readouterr().err
@@ -263,7 +263,7 @@ def test_eval_gives_the_translations_of_the_2017_code(original_run, real_text, t
     text = real_text / "multi30k" / "test_2016_flickr"
     flags = {n: str(original_run / n) for n in ("logdir", "preprocessed")} | dict(num_heads=4)
     test = dict(source_test=f"{text}.de", target_test=f"{text}.en", results=str(tmp_path))
-    run_main(eval, flags | test)
+    eval.main(flags | test)
     expected, score = results_of(original_run / "results" / "model_epoch_15_gs_6450")
     got, _ = results_of(tmp_path / "model_epoch_15_gs_6450")
     assert len(expected) == 896 and len(got) == 952

@@ -12,7 +12,7 @@ import pytest
 import prepro
 import support.flags
 from conftest import sample_pairs, write_corpus
-from helpers import run_main, write_pairs
+from helpers import write_pairs
 from hparams import FIELDS, UNSAVED, Hyperparams, load_hparams, make_hparams
 from processes import ROOT
 from support.errors import InputError
@@ -331,7 +331,7 @@ def test_prepro_prints_a_line_for_each_set_that_the_command_names(tmp_path, caps
         f"{flags['source_test']}, {flags['target_test']}: 2 of 4 sources and 1 targets {more}"
         ". `corpora/clean.py --against` removes them",
     ]
-    run_main(prepro, flags)
+    prepro.main(flags)
     printed = capsys.readouterr().out.splitlines()
     assert [line for line in printed if "training text" in line] == notes
     for part, note in zip(("test", "dev"), notes, strict=True):

@@ -14,7 +14,7 @@ import prepro
 from checkpoints.original import find_min_cnt
 from conftest import GOLDEN, write_corpus
 from data_load import SentencePairs, get_batch_data, load_test_data, load_train_data
-from helpers import run_main, vocabs_of
+from helpers import vocabs_of
 from hparams import Hyperparams, make_hparams
 from support.errors import InputError
 from text.ids import EOS, RaggedIds
@@ -38,7 +38,7 @@ def iwslt16(real_text, tmp_path_factory):
     for side, lang in (("source", "de"), ("target", "en")):
         flags[f"{side}_train"] = str(folder / f"train.tags.de-en.{lang}")
         flags[f"{side}_test"] = str(folder / f"IWSLT16.TED.tst2014.de-en.{lang}.xml")
-    run_main(prepro, flags)
+    prepro.main(flags)
     return flags
 
 
@@ -70,7 +70,7 @@ def test_vocabularies_and_arrays_equal_those_of_2017(iwslt16, maxlen, min_cnt):
 def training_pairs(flags):
     """Load the pairs to train on, as text, with vocabularies of every word in the text."""
     flags = dict(min_cnt=1) | flags
-    run_main(prepro, flags)
+    prepro.main(flags)
     vocabs = vocabs_of(flags)
     data = load_train_data(make_hparams(flags), vocabs)
     assert not data.Sources and not data.Targets  # a large text would fill the memory
@@ -115,7 +115,7 @@ def test_several_files_are_one_text(tmp_path, kind):
     several = first | {side: ",".join([first[side], second[side], second[side]]) for side in sides}
     written = []
     for flags in (several, write_corpus(tmp_path / "one", TWO + FIVE + FIVE)):
-        run_main(prepro, flags | kind | dict(maxlen=20))
+        prepro.main(flags | kind | dict(maxlen=20))
         written.append(
             [path.read_bytes() for path in sorted(Path(flags["preprocessed"]).iterdir())]
         )
@@ -138,7 +138,7 @@ def encoded(tmp_path):
     """Hyperparams of a corpus of which prepro.py has written the ids, and the vocabularies."""
     pairs = [("eins", "one"), ("", "two"), ("drei\u2028vier", "three")]
     flags = write_corpus(tmp_path, pairs) | dict(recipe="tiny", fold_case=False)
-    run_main(prepro, flags)
+    prepro.main(flags)
     return make_hparams(flags), vocabs_of(flags)
 
 
@@ -206,7 +206,7 @@ def test_a_vocabulary_file_of_words(tmp_path):
     """Four special tokens, then words by their count; words of tag lines count, too."""
     flags = write_corpus(tmp_path, [("b a b 1", "x")]) | dict(source_lang="x.de")
     (tmp_path / "train.source").write_text("<url>ab</url>\nb a b 1\n")
-    run_main(prepro, flags)
+    prepro.main(flags)
     specials = ["<PAD>", "<UNK>", "<S>", "</S>"]
     lines = [f"{special}\t1000000000" for special in specials] + ["b\t2", "urlaburl\t1", "a\t1"]
     path = tmp_path / "preprocessed" / "x.de.vocab.tsv"

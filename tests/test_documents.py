@@ -137,6 +137,9 @@ def test_the_documents_name_what_exists():
             if anchor:
                 titles = re.findall(r"^#+ (.+)$", linked.read_text("utf-8"), re.MULTILINE)
                 assert anchor in map(anchor_of, titles), (name, target)
+    for path in PRODUCT:
+        for document in re.findall(r"docs/[\w.]+\.md", path.read_text("utf-8")):
+            assert (ROOT / document).exists(), (path, document)
 
 
 def test_the_walkthrough_links_to_the_exercises_of_each_section():
@@ -181,9 +184,3 @@ def test_each_exercise_has_an_answer():
     for number, numbers in enumerate([*exercises.values()][1:], 1):
         assert 3 <= len(numbers) <= 5
         assert numbers == [f"{number}.{i + 1}" for i in range(len(numbers))]
-
-
-def test_docstrings_name_documents_that_exist():
-    for path in PRODUCT:
-        for document in re.findall(r"docs/[\w.]+\.md", path.read_text("utf-8")):
-            assert (ROOT / document).exists(), (path, document)

@@ -14,7 +14,7 @@ import tensorflow as tf
 import eval
 import export
 from conftest import slow, token_by_token
-from helpers import load, read_test_sentences, run_main, saved_rows, tensorflow_text, translated
+from helpers import load, read_test_sentences, saved_rows, tensorflow_text, translated
 from hparams import make_hparams
 from model.transformer import make_model
 from support.errors import InputError
@@ -74,7 +74,7 @@ def two(trained, tmp_path_factory):
 @slow
 def test_the_scripts_use_several_models(two, tmp_path, capsys):
     decoding = dict(logdir=two["logdir"], beam=1, average_checkpoints=3)
-    run_main(eval, decoding | dict(results=str(tmp_path / "results")))
+    eval.main(decoding | dict(results=str(tmp_path / "results")))
     (newest,) = {saved_rows(logdir)[-1].name for logdir in two["logdir"].split(",")}
     mean = f"mean of 3 checkpoints to {newest}"
     assert f", 2 models (first: {mean}; second: {mean})\n" in capsys.readouterr().out
@@ -90,7 +90,7 @@ def test_an_ensemble_is_exported(two, tmp_path):
     """As a SavedModel. Other programs run one model: tests/test_refusals.py."""
     tensorflow_text()  # registers the operations that tokenize
     path, lines = tmp_path / "exported", read_test_sentences(two["source_test"])
-    run_main(export, dict(logdir=two["logdir"], output=str(path)))
+    export.main(dict(logdir=two["logdir"], output=str(path)))
     signature = tf.saved_model.load(str(path)).signatures["serving_default"]
     texts = signature(text=tf.constant(lines))["translation"].numpy()
     expected = [own.text for own in Translator(load(dict(logdir=two["logdir"])))(lines)]

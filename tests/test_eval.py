@@ -13,21 +13,12 @@ import sacrebleu
 import eval
 from data_load import EvalSet, SentencePairs
 from eval import LEFT_OUT, describe_scores, read_results, results_path
-from helpers import load, run_main
+from helpers import load
 from hparams import Hyperparams
 from support.errors import InputError
 from text.bleu import bleu_score, choose_tokenizer, compare_systems, corpus_score
-from text.vocab import WordVocab
 
 LONG = "the dog sees the cat in the park"
-
-
-def test_words_end_at_the_first_eos():
-    vocab = WordVocab.__new__(WordVocab)
-    vocab.idx2word = dict(enumerate(["<PAD>", "<UNK>", "<S>", "</S>", "a", "dog"]))
-    assert vocab.decode([4, 5, 3, 5]) == "a dog"
-    assert vocab.decode([4, 1, 5]) == "a <UNK> dog"
-    assert vocab.decode([3, 0, 0]) == ""
 
 
 @pytest.mark.parametrize(
@@ -204,7 +195,7 @@ def test_eval_compares_two_evaluations_of_a_model(trained, tmp_path, capsys):
     logdir, texts = trained("legacy")["logdir"], []
     more = dict(beam=1, results=str(tmp_path / "first"))
     for _ in range(2):
-        run_main(eval, dict(logdir=logdir) | more)
+        eval.main(dict(logdir=logdir) | more)
         (path,) = Path(more["results"]).iterdir()
         texts.append(path.read_text("utf-8"))
         more = dict(results=str(tmp_path / "second"), compare=str(path), temperature=2.0, seed=7)

@@ -20,10 +20,9 @@ from helpers import (
     latest,
     load,
     read_test_sentences,
-    run_main,
-    run_saved_models,
     tensorflow_text,
     text_of,
+    write_lines,
     write_pairs,
 )
 from hparams import POSITIONS, Choice, make_hparams
@@ -49,9 +48,20 @@ def ask(cwd, *command) -> list[str]:
     return done.stdout.splitlines()
 
 
+def run_saved_model(cwd):
+    """The translations and their scores."""
+    program = """
+import json, tensorflow as tf, tensorflow_text
+lines = open("in", encoding="utf-8").read().split("\\n")[:-1]
+answer = tf.saved_model.load("exported").signatures["serving_default"](text=tf.constant(lines))
+texts = [text.decode() for text in answer["translation"].numpy()]
+print(json.dumps([texts, answer["score"].numpy().tolist()]))
+"""
+    return json.loads(ask(cwd, sys.executable, "-c", program)[-1])
+
+
 def ask_saved_model(cwd):
-    lines = (cwd / "in").read_text("utf-8").splitlines()
-    return run_saved_models([cwd / "exported"], lines, cwd)[0][0]
+    return run_saved_model(cwd)[0]
 
 
 def ask_ctranslate2(cwd):
@@ -113,7 +123,7 @@ def exported(folder, format, **more) -> Path:
         tensorflow_text()
     pytest.importorskip(FORMATS[format][1], reason=INSTALL_EXTRAS)
     output = folder / ("packed.argosmodel" if format == "argos" else "exported")
-    run_main(export, dict(logdir=SAMPLE, beam=1, format=format, output=str(output)) | more)
+    export.main(dict(logdir=SAMPLE, beam=1, format=format, output=str(output)) | more)
     if format == "argos":
         shutil.unpack_archive(output, folder, "zip")
         output.unlink()
@@ -137,7 +147,7 @@ def evaluated(tmp_path_factory):
     source, target = map(str, write_pairs(folder, pairs))
     shutil.copytree(SAMPLE, folder / "model")
     given = dict(source_test=source, target_test=target, beam=1)
-    run_main(eval, given | dict(logdir=str(folder / "model"), results=str(folder / "results")))
+    eval.main(given | dict(logdir=str(folder / "model"), results=str(folder / "results")))
     (path,) = (folder / "results").iterdir()
     texts = re.findall("^- got: (.*)$", path.read_text("utf-8"), re.MULTILINE)
     assert len({*texts}) > 50
@@ -188,11 +198,11 @@ def test_programs_with_their_own_tokenizer_read_any_line(trained, tmp_path, form
     translations = Translator(load(dict(logdir=flags["logdir"], beam=beam)))(lines)
     texts = [translation.text for translation in translations]
     assert len({*texts}) > 5
+    write_lines(tmp_path / "in", lines)
     if format == "onnx":
-        (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines), "utf-8")
         assert "\n".join(ask_onnx(tmp_path)) == "\n".join(texts)
     else:
-        ((answers, scores),) = run_saved_models([tmp_path / "exported"], lines, tmp_path)
+        answers, scores = run_saved_model(tmp_path)
         assert answers == texts
         found = [own.sentences[0].hypotheses[0].score for own in translations]
         assert beam == 1 or scores == pytest.approx(found, abs=1e-4)
@@ -313,14 +323,6 @@ def test_models_that_a_format_lacks(tmp_path, format, reason, changes):
     assert not [*tmp_path.iterdir()]
 
 
-def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "safetensors", None)
-    flags = dict(logdir=SAMPLE, format="huggingface", output=str(tmp_path / "out"))
-    with pytest.raises(InputError, match="safetensors is not installed. .* `pip install"):
-        run_main(export, flags)
-    assert not [*tmp_path.iterdir()]
-
-
 # A folder to give away, and its card ------------------------------------------------
 
 
@@ -328,7 +330,7 @@ def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
 def test_a_folder_to_give_away_has_the_mean_of_the_parameters(trained, tmp_path):
     flags = trained("tiny")
     mean = dict(logdir=flags["logdir"], average_checkpoints=3)
-    run_main(export, mean | dict(format="logdir", output=str(tmp_path / "shared")))
+    export.main(mean | dict(format="logdir", output=str(tmp_path / "shared")))
     lines = read_test_sentences(flags["source_test"])
     assert translate(lines=lines, **mean) == translate(tmp_path / "shared", lines)
     assert {name.partition("/")[0] for name in np.load(latest(tmp_path / "shared"))} == {"weights"}

@@ -20,7 +20,7 @@ import prepro
 from conftest import BFLOAT16, sample_pairs, slow, write_corpus
 from formats import saved_model
 from formats.saved_model import SubwordOps, WordOps
-from helpers import read_test_sentences, run_main, tensorflow_text, vocabs_of
+from helpers import read_test_sentences, tensorflow_text, vocabs_of
 from hparams import ARCHITECTURES, ATTENTION_SCORES, POSITIONS, RECIPES, make_hparams
 from model.transformer import make_model
 from support.errors import InputError
@@ -108,7 +108,7 @@ def subwords(tmp_path_factory):
     """A `SubwordVocab` with 300 subwords."""
     flags = write_corpus(tmp_path_factory.mktemp("subwords"), sample_pairs(200))
     flags |= dict(recipe="tiny", vocab_size=300)
-    run_main(prepro, flags)
+    prepro.main(flags)
     return vocabs_of(flags)[1]  # that of the source reads text without its case
 
 

@@ -24,11 +24,13 @@ SMALL = dict(recipe="tiny", vocab_size=13, hidden_units=16, ffn_units=32, num_he
 LIMITS = dict(max_output_ratio=0.1)  # of the tokens of a translation
 TEXT = "Der Hund schläft nicht."
 
+pytestmark = pytest.mark.usefixtures("eager")
+
 
 @pytest.fixture(scope="module")
 def tiny(trained):
     """The view of a small Transformer."""
-    loaded = load(dict(logdir=trained("tiny")["logdir"], beam=3))
+    loaded = load(dict(logdir=trained("tiny")["logdir"], beam=3) | LIMITS)
     return InsideView(Translator(loaded, nbest=3))
 
 

@@ -13,7 +13,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 import train
 from conftest import sample_pairs, slow, write_corpus
 from formats.marian import json_files, read_pretrained, write
-from helpers import ODD_LINES, load, run_main
+from helpers import ODD_LINES, load
 from hparams import load_hparams, make_hparams
 from marian import LANGUAGES, Marian, make_marian, write_json
 from model.transformer import make_model
@@ -104,7 +104,7 @@ def started(folder, tmp_path, **more):
 def test_training_starts_with_its_parameters(folder, tmp_path, capsys):
     before = {path: path.read_bytes() for path in folder.iterdir()}
     flags = started(folder, tmp_path)
-    run_main(train, flags)
+    train.main(flags)
     assert f"Starting from {folder}\n" in capsys.readouterr().out
     pretrained, model = restored(folder)
     loaded = load(dict(logdir=flags["logdir"], average_checkpoints=1))
@@ -115,7 +115,7 @@ def test_training_starts_with_its_parameters(folder, tmp_path, capsys):
         assert got.path.parent == Path(flags["logdir"])
     hp = load_hparams(dict(logdir=flags["logdir"]))
     assert (hp.dropout_rate, hp.decoder_blocks, hp.architecture) == (0.15, 1, "marian")
-    run_main(train, flags | dict(num_epochs=2, lr=0.001))  # it resumes
+    train.main(flags | dict(num_epochs=2, lr=0.001))  # it resumes
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
@@ -209,27 +209,24 @@ def change_tensors(change):
     return apply
 
 
-FOLDERS = {
-    "another kind": (change_json("config.json", model_type="bart"), "model_type is 'bart'"),
-    "no size": (change_json("config.json", d_model=None), "d_model"),
-    "a size in words": (change_json("config.json", d_model="16"), "hidden_units is '16'"),
-    "heads that differ": (change_json("config.json", decoder_attention_heads=4), "heads is 4"),
-    "pre-norm": (change_json("config.json", normalize_before=True), "normalize_before is True"),
-    "no scale": (change_json("config.json", scale_embedding=None), "scale_embedding is None"),
-    "a list": (lambda folder: (folder / "config.json").write_text("[1]"), "no Marian model"),
-    "no target text": (lambda folder: (folder / "target.spm").unlink(), "target.spm"),
-    "no sentencepiece": (lambda folder: (folder / "source.spm").write_bytes(b"\xff"), "no Marian"),
-    "pickled": (
-        lambda folder: (folder / WEIGHTS).unlink(),
-        "no such file. .* save_pretrained",
-    ),
-    "cut off": (lambda folder: os.truncate(folder / WEIGHTS, 5000), "does not fit"),
-    "a layer more": (change_json("config.json", encoder_layers=3), "layers.2"),
-    "another size": (change_json("config.json", d_model=24), "does not fit"),
-}
-
-
-@pytest.mark.parametrize("change, problem", FOLDERS.values(), ids=FOLDERS)
+@pytest.mark.parametrize(
+    "change, problem",
+    [
+        (change_json("config.json", model_type="bart"), "model_type is 'bart'"),
+        (change_json("config.json", d_model=None), "d_model"),
+        (change_json("config.json", d_model="16"), "hidden_units is '16'"),
+        (change_json("config.json", d_model=24), "does not fit"),
+        (change_json("config.json", decoder_attention_heads=4), "heads is 4"),
+        (change_json("config.json", normalize_before=True), "normalize_before is True"),
+        (change_json("config.json", scale_embedding=None), "scale_embedding is None"),
+        (change_json("config.json", encoder_layers=3), "layers.2"),
+        (lambda folder: (folder / "config.json").write_text("[1]"), "no Marian model"),
+        (lambda folder: (folder / "target.spm").unlink(), "target.spm"),
+        (lambda folder: (folder / "source.spm").write_bytes(b"\xff"), "no Marian"),
+        (lambda folder: (folder / WEIGHTS).unlink(), "no such file. .* save_pretrained"),
+        (lambda folder: os.truncate(folder / WEIGHTS, 5000), "does not fit"),
+    ],
+)
 def test_a_folder_that_does_not_fit_is_refused(copied, change, problem):
     change(copied)
     with pytest.raises(InputError, match=problem):
@@ -238,7 +235,7 @@ def test_a_folder_that_does_not_fit_is_refused(copied, change, problem):
 
 def test_flags_that_contradict_it_are_refused(copied, tmp_path):
     with pytest.raises(InputError, match="marian: .* trained with --hidden_units 16, not 32"):
-        run_main(train, started(copied, tmp_path, hidden_units=32))
+        train.main(started(copied, tmp_path, hidden_units=32))
 
 
 def test_characters_of_the_other_language_are_unknown(copied):

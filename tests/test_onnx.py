@@ -17,7 +17,7 @@ from browser import chromium, wait_for
 from conftest import INSTALL_EXTRAS, sample_pairs, slow, write_corpus
 from formats import onnx_model
 from formats.marian import read_pretrained
-from helpers import load, run_main
+from helpers import load
 from hparams import make_hparams
 from marian import make_marian
 from processes import ROOT
@@ -58,7 +58,7 @@ CHARACTERS = (
 def test_javascript_tokenizes_as_sentencepiece(tmp_path, more):
     if more:
         flags = write_corpus(tmp_path, sample_pairs(90)) | dict(recipe="tiny") | more
-        run_main(prepro, flags)
+        prepro.main(flags)
         source, target = load_vocabs(flags["preprocessed"], make_hparams(flags))
     else:
         make_marian(tmp_path / "marian", [[*side] for side in zip(*sample_pairs(300), strict=True)])
@@ -128,7 +128,7 @@ def runtime(request, tmp_path_factory):
 def test_the_page_translates(runtime, tmp_path):
     pytest.importorskip("tf2onnx", reason=INSTALL_EXTRAS)
     folder = tmp_path / "page"
-    run_main(export, dict(logdir=SAMPLE, format="onnx", output=str(folder)))
+    export.main(dict(logdir=SAMPLE, format="onnx", output=str(folder)))
     assert RUNTIME in (folder / "index.html").read_text("utf-8")
     lines = [line for line, _ in sample_pairs(8, seed=2)]
     expected = [own.text for own in Translator(load(dict(logdir=SAMPLE)))(lines)]

@@ -8,7 +8,7 @@ import train
 from conftest import INSTALL_EXTRAS, slow
 from data_load import load_test_data
 from formats import ctranslate2_model, saved_model
-from helpers import load, run_main, tensorflow_text
+from helpers import load, tensorflow_text
 from text.bleu import corpus_score
 from translation.translator import Translator
 
@@ -42,7 +42,7 @@ def test_a_model_of_multi30k(real_text, tmp_path):
         flags[f"{name}_train"] = str(tmp_path / f"train.{side}")
         flags[f"{name}_test"] = str(real_text / "multi30k" / f"test_2016_flickr.{side}")
     for script in (prepro, train):
-        run_main(script, flags | SMALL)
+        script.main(flags | SMALL)
     loaded = load(dict(logdir=flags["logdir"]))
     test = load_test_data(loaded.hp, loaded.vocabs)
     sentences, own, bleu = test.data.Sources, {}, {}

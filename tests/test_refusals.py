@@ -22,7 +22,7 @@ import tensorflow as tf
 import prepro
 import train
 from conftest import SMALL, sample_pairs, write_corpus
-from helpers import run_main, skip_graphs
+from helpers import skip_graphs
 from processes import ROOT, command_line
 from support.files import lock_logdir
 
@@ -51,8 +51,8 @@ def made(tmp_path_factory):
     with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
         skip_graphs(patch)
         for own in (SMALL, SUBWORDS):
-            run_main(prepro, TRAIN | own)
-            run_main(train, TRAIN | own | dict(num_epochs=2))
+            prepro.main(TRAIN | own)
+            train.main(TRAIN | own | dict(num_epochs=2))
     return folder
 
 
@@ -179,7 +179,7 @@ VOCAB, NEW_VOCAB = "logdir/en.vocab.tsv", "preprocessed/en.vocab.tsv"
 FROM = dict(start_from="logdir") | NEW
 SWAPPED = dict(source_train="train.target", target_train="train.source")
 SWAPPED_TEST = dict(source_test="test.target", target_test="test.source")
-LATIN1 = "train.source:2: byte 1 of this line is not text in UTF-8 ... corpora/convert.py`"
+LATIN1 = "{}.source:2: byte {} of this line is not text in UTF-8 ... corpora/convert.py`"
 EMPTY = "holds no text. Put one sentence on each line"
 UNEQUAL = "train.source: 41 sentences, but train.target has 40 ... Make line n of one file"
 CLEANED = "Latin letters ... choose a recipe with subwords, for example --recipe tiny"
@@ -194,7 +194,7 @@ CHINESE = "我爱你\n" * 40
     [
         # Text.
         ("prepro", {}, dict(source_train="tiny"), "tiny: is a directory. Check the path"),
-        ("prepro", {"train.source": "Hund\nÄ".encode("latin1")}, {}, LATIN1),
+        ("prepro", {"train.source": "Hund\nÄ".encode("latin1")}, {}, LATIN1.format("train", 1)),
         ("prepro", {"train.source": cut_gzip}, {}, "train.source: a damaged gzip file. Down"),
         ("prepro", {BOTH: ""}, {}, f"train.source: holds no word of {CLEANED}"),
         ("prepro", {BOTH: ""}, dict(recipe="tiny"), f"train.source: {EMPTY}"),
@@ -203,6 +203,7 @@ CHINESE = "我爱你\n" * 40
         ("eval", {TESTS: "dog " * 15}, {}, "none of 1 pairs has ... at most 15 words ... --maxlen"),
         ("prepro", {"train.source": add_line}, {}, UNEQUAL),
         ("eval", {"test.source": add_line}, {}, UNEQUAL.replace("train", "test")),
+        ("translate", {"test.source": b"Hund\nB\xe4ume\n"}, {}, LATIN1.format("test", 2)),
         ("translate", {}, dict(score="two"), "two: 2 lines, but test.source has 40. Make line n"),
         ("prepro", {}, dict(source_train="two,two"), "names 2 files, but target_train names 1"),
         ("eval", {"test.source": '\n<seg id="2">Zwei\n'}, {}, "test.source:2: this line is XML"),
@@ -282,10 +283,10 @@ def test_a_checkpoint_too_large_for_the_disk(here, monkeypatch):
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
         with pytest.raises(OSError, match="File too large: '.*/model_epoch_03_gs_3.npz'"):
-            run_main(train, VALID["train"])
+            train.main(VALID["train"])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     changed = {path.name for path, content in before.items() if path.read_bytes() != content}
     assert changed == {"hparams.json"} and not [*Path("logdir").glob("*.tmp")]
-    run_main(train, VALID["train"])
+    train.main(VALID["train"])
     assert Path("logdir/model_epoch_03_gs_3.npz").exists()

@@ -20,7 +20,7 @@ from checkpoints import checkpoint
 from checkpoints.checkpoint import load_model_weights, read_rows
 from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import load_train_data
-from helpers import event_values, latest, run_main, saved_rows, scalars, skip_graphs
+from helpers import event_values, latest, saved_rows, scalars, skip_graphs
 from hparams import make_hparams
 from processes import Forked, command_line
 from support.cli import SignalGuard
@@ -49,7 +49,7 @@ def flags(tmp_path_factory):
     flags = write_corpus(folder, sample_pairs(100), sample_pairs(10, seed=1))
     flags |= {f"{side}_dev": flags[f"{side}_test"] for side in ("source", "target")}
     for training in (WORDS, SUBWORDS):
-        run_main(prepro, flags | training)
+        prepro.main(flags | training)
     return flags
 
 
@@ -68,7 +68,7 @@ def uninterrupted(flags, tmp_path_factory):
         with pytest.MonkeyPatch.context() as patch:
             if not graphs:
                 skip_graphs(patch)
-            run_main(train, flags | TRAININGS[name] | dict(logdir=str(logdir)))
+            train.main(flags | TRAININGS[name] | dict(logdir=str(logdir)))
         return logdir
 
     return run
@@ -157,7 +157,7 @@ def test_interrupted_it_gives_the_same(
         with monkeypatch.context() as patch, pytest.raises((Killed, KeyboardInterrupt)) as raised:
             patch.setattr(signal, "getsignal", lambda _: signal.SIG_DFL)  # as without nohup
             interrupt(patch, *where, count, action)
-            run_main(train, flags)
+            train.main(flags)
         if action is not Killed:
             number, message = raised.value.args
             assert number == action
@@ -167,7 +167,7 @@ def test_interrupted_it_gives_the_same(
         (used,), _ = load_model_weights(tmp_path)  # the newest that was evaluated, if one was
         evaluated = [row for row in rows if row.score is not None] or rows
         assert used == checkpoint.path_of(tmp_path, evaluated[-1])
-    run_main(train, flags)
+    train.main(flags)
     assert_equal(tmp_path, uninterrupted(training, graphs))
     if training in EVALUATED:  # within and at the end of each epoch
         curves, (in_epoch, steps) = scalars(tmp_path), EVALUATED[training]
@@ -184,9 +184,9 @@ def test_in_mid_epoch_the_batches_may_not_change(flags, uninterrupted, tmp_path,
     path = checkpoint.path_of(logdir, saved_rows(logdir)[-1])
     path.rename(tmp_path / path.name)
     with pytest.raises(InputError, match=r"gs_20.npz: the text, or a flag .* has changed since"):
-        run_main(train, flags | dict(batch_size=9))
+        train.main(flags | dict(batch_size=9))
     (tmp_path / path.name).rename(path)
-    run_main(train, flags | dict(batch_size=9, num_epochs=3, lr=0.5))  # at its end they may
+    train.main(flags | dict(batch_size=9, num_epochs=3, lr=0.5))  # at its end they may
     assert read_rows(logdir)[-1].epoch == 3 and max(scalars(logdir)["lr"].values()) > 0.01
 
 
@@ -227,11 +227,13 @@ def test_a_training_ends_and_a_later_end_continues_it(
     flags, last = flags | of_all | dict(logdir=str(tmp_path)), 0
     for more, step in runs:
         flags |= more
-        run_main(train, flags)
+        train.main(flags)
         row = read_rows(tmp_path)[-1]
         assert row.step == step and (row.score is None) == (flags["source_dev"] == "none")
-        is_done = f"{row.name}.npz: this training is done" in capsys.readouterr().out
+        printed = capsys.readouterr().out
+        is_done = f"{row.name}.npz: this training is done" in printed
         assert is_done == (step == last)
+        assert is_done or ("No better dev score in" in printed) == ("patience" in flags)
         rates, last = scalars(tmp_path)["lr"], step
         assert rates[step] == pytest.approx(1e-4)  # of words always, of subwords at the end
     if of_all.get("recipe"):
@@ -255,7 +257,7 @@ def test_a_training_of_some_minutes(flags, tmp_path, monkeypatch, no_graphs):
 
     def run(late=0, **more):
         monkeypatch.setattr(train, "START_SECONDS", clock() - late)
-        run_main(train, flags | more)
+        train.main(flags | more)
         return read_rows(tmp_path)[-1]
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):

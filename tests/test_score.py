@@ -9,7 +9,7 @@ import pytest
 import translate
 from conftest import slow
 from data_load import encode_lines
-from helpers import load, read_test_sentences, translated
+from helpers import load, read_test_sentences, translated, write_lines
 from hparams import make_hparams
 from model.transformer import make_model
 from text.ids import EOS, SPECIALS
@@ -24,16 +24,12 @@ from translation.score import Scorer
 def loaded(request, trained):
     flags = trained(request.param)
     loaded = load(dict(logdir=flags["logdir"], beam=3, alpha=0.0))
-    return loaded, *(read_test_sentences(flags[f"{side}_test"]) for side in SIDES)
-
-
-SIDES = ("source", "target")
+    return loaded, *(read_test_sentences(flags[f"{side}_test"]) for side in ("source", "target"))
 
 
 def score_lines(flags, folder, lines, texts, **more):
     """Score translations of lines with translate.py: the lines of the output."""
-    (folder / "given").write_text("".join(f"{text}\n" for text in texts), "utf-8")
-    return translated(flags, folder, lines, score=folder / "given", **more)
+    return translated(flags, folder, lines, score=write_lines(folder / "given", texts), **more)
 
 
 def test_the_score_is_the_log_probability_of_all_tokens(loaded):

@@ -14,12 +14,9 @@ import pytest
 import eval
 import prepro
 import train
-from conftest import SMALL, needs_bfloat16, sample_pairs, seeds, slow, write_corpus
-from data_load import load_test_data
-from helpers import load, run_main
-from hparams import make_hparams
+from conftest import SMALL, needs_bfloat16, sample_pairs, slow, write_corpus
+from helpers import load
 from processes import ROOT, run_script
-from text.vocab import load_vocabs
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +28,14 @@ def evaluated(trained, tmp_path_factory):
     of_model = {name: files[name] for name in ("results", "source_test", "target_test")}
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        run_main(eval, of_model | dict(logdir=trained("legacy")["logdir"]))
+        eval.main(of_model | dict(logdir=trained("legacy")["logdir"]))
     return folder, printed.getvalue()
 
 
 def test_the_file_of_hyperparameters_of_2017_is_not_read(corpus, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("hyperparams.py").write_text("class Hyperparams:\n    maxlen = 20\n")
-    run_main(prepro, corpus)
+    prepro.main(corpus)
     assert "hyperparams.py: is not read. Give its values as flags" in capsys.readouterr().err
 
 
@@ -78,47 +75,21 @@ def test_the_flag_deterministic_reaches_tensorflow(corpus, monkeypatch, determin
     monkeypatch.setattr(settings, "enable_op_determinism", lambda: calls.append(1))
     monkeypatch.setattr(train, "load_train_data", lambda *_: pytest.fail("enough"))
     with pytest.raises(pytest.fail.Exception):
-        run_main(train, corpus | dict(deterministic=deterministic))
+        train.main(corpus | dict(deterministic=deterministic))
     assert calls == [1] * deterministic
-
-
-def test_the_development_set_is_not_the_test_set(corpus, tmp_path):
-    pairs = sample_pairs(7, seed=5)
-    files = write_corpus(tmp_path / "dev", pairs)
-    names = dict(source_dev=files["source_train"], target_dev=files["target_train"])
-    hp = make_hparams(corpus | SMALL | names)
-    dev = load_test_data(hp, load_vocabs(hp.preprocessed, hp), "dev")
-    assert dev.references == [[text for _, text in pairs]]
 
 
 @slow
 @needs_bfloat16
 def test_a_model_trained_in_bfloat16_translates_in_float32(corpus):
     flags = corpus | SMALL | dict(precision="bfloat16", num_epochs=1)
-    run_main(train, flags)
+    train.main(flags)
     ids = np.array([[5, 6, 3]], np.int32)
     logdir = dict(logdir=flags["logdir"])
     for expected, more in (("float32", {}), ("bfloat16", dict(precision="bfloat16"))):
         _, hp, model, _ = load(logdir | more)
         assert hp.precision == expected
         assert model.compute_dtype == expected and model(ids, ids).dtype == expected
-
-
-@slow
-@seeds
-def test_it_learns_to_copy(seed, tmp_path, capsys, record_property):
-    """The complete system learns to copy sentences of letters."""
-    rng = np.random.default_rng(0)
-    lines = [" ".join(rng.choice(list("abcdefgh"), size=6)) for _ in range(600)]
-    pairs = [(line, line) for line in lines]
-    flags = write_corpus(tmp_path, pairs[:550], pairs[550:])
-    run_main(prepro, flags)
-    model = dict(maxlen=7, min_cnt=1, hidden_units=64, num_blocks=1, num_heads=4, dropout_rate=0.0)
-    run_main(train, flags | model | dict(batch_size=25, num_epochs=15, lr=0.003, seed=seed))
-    run_main(eval, {name: flags[name] for name in ("logdir", "results")})
-    score = re.search(r"Bleu Score = ([\d.]+)", capsys.readouterr().out)
-    record_property("Bleu Score", score[1])
-    assert float(score[1]) > 90
 
 
 @slow

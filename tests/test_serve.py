@@ -31,13 +31,9 @@ MIME = "application/json"
 JSON = {"Content-Type": MIME}
 
 
-def interface(translator, inside, host="127.0.0.1"):
-    """The application of a server."""
-    return Interface(translator, inside, host).app()
-
-
-def answers_to(app, *requests):
+def answers_to(translator, inside, host, *requests):
     """Send requests at once, each a method, a path and more: the status and answer of each."""
+    app = Interface(translator, inside, host).app()
 
     async def send(client, method, path, more):
         async with client.request(method, path, **more) as response:
@@ -84,7 +80,7 @@ class Server:
 def answer_to(method, path, server=None, host="127.0.0.1", **more):
     """Send a request to a server without a model: the status and the answer."""
     server = server or Server()
-    (answer,) = answers_to(interface(server, server, host), (method, path, more))
+    (answer,) = answers_to(server, server, host, (method, path, more))
     return answer
 
 
@@ -269,9 +265,8 @@ class Model:
 
     def ask_all(self, path, *all_fields):
         """Send requests for the page: the answer to each."""
-        app = interface(self.translator, self.inside)
         requests = [("POST", f"/{path}", dict(json=fields)) for fields in all_fields]
-        return answers_to(app, *requests)
+        return answers_to(self.translator, self.inside, "127.0.0.1", *requests)
 
     def ask(self, path="translate", status=200, **fields):
         """The answer to one request."""

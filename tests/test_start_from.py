@@ -10,7 +10,7 @@ import pytest
 import train
 from checkpoints import checkpoint
 from conftest import sample_pairs, slow_unless, write_corpus
-from helpers import load, run_main, saved_rows, scalars, skip_graphs
+from helpers import load, saved_rows, scalars, skip_graphs
 from hparams import load_hparams, save_hparams
 from support.errors import InputError
 
@@ -43,7 +43,7 @@ def test_it_starts_with_the_parameters_and_vocabularies_of_the_other_model(
     more = dict(dropout_rate=0.35, attention_dropout=0.15)
     more |= {} if recipe == "legacy" else dict(source_lang="en", target_lang="de")
     flags = started(base, tmp_path, average_checkpoints=3, save_steps=0, **more)
-    run_main(train, flags)
+    train.main(flags)
     assert "Starting from" in capsys.readouterr().out
     assert saved_rows(flags["logdir"])[-1].epoch == 1
     expected, vocabs = parameters(base["logdir"], average_checkpoints=3)
@@ -63,7 +63,7 @@ def test_it_starts_with_the_parameters_and_vocabularies_of_the_other_model(
     assert (step, lr) == (5, pytest.approx(1e-30 * (1 if recipe == "legacy" else 0.01)))
 
     skip_graphs(monkeypatch)
-    run_main(train, flags | dict(num_epochs=2, start_from=os.path.relpath(flags["start_from"])))
+    train.main(flags | dict(num_epochs=2, start_from=os.path.relpath(flags["start_from"])))
     printed = capsys.readouterr().out
     assert "Resuming from" in printed and "Starting from" not in printed
     assert saved_rows(flags["logdir"])[-1].name == "model_epoch_02_gs_10"
@@ -79,7 +79,7 @@ def test_the_flags_or_the_other_model_choose_its_checkpoints(trained, tmp_path, 
     for more, expected in (({}, (True, 1)), (dict(average_checkpoints=2), (False, 2))):
         flags = started(base, tmp_path, start_from=str(tmp_path / "other"), **more)
         with pytest.raises(pytest.fail.Exception) as called:
-            run_main(train, flags)
+            train.main(flags)
         assert str(called.value) == str(expected)
 
 
@@ -89,4 +89,4 @@ def test_a_text_in_another_script_is_refused(trained, tmp_path):
     text = "они читают книгу в большом доме\n" * 80
     Path(flags["target_train"]).write_text(text, "utf-8")
     with pytest.raises(InputError, match=r"\d% of its subwords are not in .* Check --source_lang"):
-        run_main(train, flags)
+        train.main(flags)

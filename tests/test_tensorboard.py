@@ -1,19 +1,13 @@
-"""What TensorBoard shows of a training run, in its files and on its pages."""
+"""What TensorBoard shows of a model: maps of attention, and the norm of the gradient."""
 
-import contextlib
-import io
-import re
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-import prepro
-import train
-from conftest import Golden, sample_pairs, write_corpus
+from conftest import Golden
 from data_load import SentencePairs
-from helpers import STEP_TAGS, event_values, run_main, saved_paths, scalars
 from hparams import make_hparams
 from modules import MultiheadAttention
 from text.ids import RaggedIds
@@ -21,68 +15,6 @@ from training import tensorboard
 from training.optimizer import FusedAdam
 from training.step import make_train_step
 from translation.attention_maps import AttentionMaps, attention_maps, figure_to_array, plot_heads
-
-SENTENCES = sample_pairs(1, seed=1)[0]  # the first pair of the development set
-TINY = dict(recipe="tiny", vocab_size=300, hidden_units=32, num_blocks=1, num_heads=2)
-
-
-@pytest.fixture(scope="module")
-def training(tmp_path_factory):
-    """Train a model: the flags, and what was printed on both streams."""
-    folder = tmp_path_factory.mktemp("run")
-    flags = write_corpus(folder, sample_pairs(200), sample_pairs(20, seed=1)) | TINY
-    flags |= dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
-    flags |= dict(batch_tokens=300, lr=0.002)
-    run_main(prepro, flags)
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        run_main(train, flags | dict(num_epochs=2))
-    return flags, out.getvalue(), err.getvalue()
-
-
-@pytest.fixture
-def logdir(training):
-    return training[0]["logdir"]
-
-
-def test_what_is_printed(training, logdir):
-    """A checkpoint per epoch; progress bars of the epoch and of the development set."""
-    _, out, err = training
-    names = re.findall(r"(model_epoch_\d+_gs_\d+).npz: mean_loss .* BLEU", out)
-    assert names == [path.stem for path in saved_paths(logdir)] and len(names) == 2
-    assert "Training on 200 of 200 pairs" in out and "parameters on 1 CPU, " in out
-    assert "epoch 2/2" in err and "translating" in err
-
-
-# Event files -----------------------------------------------------------------------
-
-
-def test_curves(logdir):
-    points = scalars(logdir)
-    by_step, at_end = {*STEP_TAGS}, {"dev_loss", "dev_bleu", "dev_chrf"}
-    assert set(points) == by_step | at_end
-    steps, (epoch, last) = {*points["mean_loss"]}, points["dev_loss"]
-    assert all(set(points[name]) == steps for name in by_step) and last in steps
-    assert all(set(points[name]) == {epoch, last} for name in at_end)
-    assert points["dev_loss"][last] < points["dev_loss"][epoch] < np.log(300) + 1
-    for name in ("gradient_norm", "tokens_per_second"):
-        assert all(value > 0 for value in points[name].values())
-
-
-def test_each_epoch_writes_pictures_and_a_table(logdir):
-    found = event_values(logdir)
-    per_run = ["graph", "_hparams_/session_start_info"]
-    per_epoch = ["attention/cross", "attention/decoder", "attention/encoder", "dev_samples"]
-    assert sorted(tag for tag, *_ in found) == sorted(per_run + 2 * per_epoch)
-    for _, _, tensor in (value for value in found if value[0].startswith("attention/")):
-        width, _, *pictures = tf.make_ndarray(tensor)
-        assert len(pictures) == TINY["num_heads"] and int(width) <= 350  # shown without shrinking
-    table = next(tf.make_ndarray(tensor) for tag, _, tensor in found if tag == "dev_samples")
-    assert table.shape == (11, 3) and table[0, 0] == b"**source**"
-    assert [*table[1, :2]] == [f"`` {text} ``".encode() for text in SENTENCES]
-
-
-# Attention maps --------------------------------------------------------------------
 
 
 def recorded(monkeypatch, model, x, y):
@@ -113,11 +45,6 @@ def test_maps_are_what_the_model_attends_to(golden, monkeypatch):
     ):
         for weights, expected_weights in zip(computed, expected, strict=True):
             np.testing.assert_allclose(weights, expected_weights, atol=1e-6)
-
-
-def test_the_decoder_does_not_attend_to_later_tokens(golden):
-    maps = attention_maps(golden.model(), golden["x"], golden["y"])
-    assert all(np.all(np.triu(heads, 1) == 0) for heads in maps.decoder)
 
 
 def test_pictures_of_any_tokens():

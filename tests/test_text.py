@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import prepro
 from conftest import write_corpus
 from data_load import load_test_data, load_train_data
-from helpers import run_main, vocabs_of
+from helpers import vocabs_of, write_lines
 from hparams import Hyperparams, make_hparams
 from support.errors import InputError
 from text import lines as text
@@ -104,10 +104,7 @@ def test_no_line_takes_more_than_linear_time(unit, tmp_path):
 
 def write_sides(folder, *sides):
     """Write files of lines; returns their paths."""
-    paths = [folder / f"side{i}" for i in range(len(sides))]
-    for path, lines in zip(paths, sides, strict=True):
-        path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    return paths
+    return [write_lines(folder / f"side{i}", lines) for i, lines in enumerate(sides)]
 
 
 def test_pairs_are_read_in_blocks(tmp_path, monkeypatch):
@@ -154,8 +151,6 @@ def test_a_test_set_may_have_several_references(tmp_path):
 @pytest.mark.parametrize(
     "names, count",
     [
-        ("iwslt16/train.tags.de-en.de iwslt16/train.tags.de-en.en", 9106),
-        ("iwslt16/IWSLT16.TED.tst2014.de-en.de.xml iwslt16/IWSLT16.TED.tst2014.de-en.en.xml", 1305),
         ("loresmt2021_en_ga/train.en loresmt2021_en_ga/train.ga", 8112),
         ("small_parallel_enja/train.ja small_parallel_enja/train.en", 50_000),
     ],
@@ -230,7 +225,7 @@ def test_the_form_of_a_text_changes_no_ids_and_no_score(tmp_path, recipe):
     for i, source in enumerate(forms):
         flags = write_corpus(tmp_path / str(i), [*zip(source, source[::-1], strict=True)])
         flags |= dict(recipe=recipe, min_cnt=1)
-        run_main(prepro, flags)
+        prepro.main(flags)
         vocabs = vocabs_of(flags)
         found.append(load_train_data(make_hparams(flags), vocabs).X.ids.tolist())
         test = load_test_data(make_hparams(flags), vocabs)

@@ -17,7 +17,6 @@ import train
 from checkpoints.checkpoint import load_model_weights
 from conftest import SMALL, sample_pairs, write_corpus
 from data_load import load_test_data, load_train_data
-from helpers import run_main
 from hparams import Hyperparams, make_hparams
 from model.transformer import make_model
 from modules import divergence_of_halves
@@ -163,7 +162,7 @@ def text(tmp_path_factory):
     """The flags of a text with its vocabularies, which is also the development set."""
     flags = write_corpus(tmp_path_factory.mktemp("text"), sample_pairs(20)) | SMALL
     flags |= {f"{side}_dev": flags[f"{side}_test"] for side in ("source", "target")}
-    run_main(prepro, flags)
+    prepro.main(flags)
     return flags | dict(batch_size=8)
 
 

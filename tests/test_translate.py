@@ -11,16 +11,15 @@ import sys
 import pytest
 
 import eval
-import translate
 from conftest import slow
 from helpers import (
     ODD_LINES,
     read_test_sentences,
-    run_main,
     run_translate,
     skip_search,
     translate_command,
     translated,
+    write_lines,
 )
 from processes import ROOT, Forked, forked_script
 from support.errors import InputError
@@ -39,18 +38,6 @@ def tiny(trained):
     return trained("tiny")
 
 
-@pytest.fixture
-def no_search(monkeypatch):
-    """Each sentence has the same translation, without the graph of a search."""
-    monkeypatch.setattr(SearchDecoder, "__call__", None)
-    skip_search()
-
-
-def write_lines(path, lines):
-    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    return path
-
-
 def test_each_input_line_gives_one_output_line(trained, tiny, tmp_path, capsys):
     out, stderr = run_translate(tiny, "\n".join(ODD_LINES).encode(), beam=1)
     *lines, end = out.split("\n")
@@ -65,7 +52,7 @@ def test_each_input_line_gives_one_output_line(trained, tiny, tmp_path, capsys):
 
 def test_translations_equal_those_of_eval(tiny, tmp_path):
     lines = read_test_sentences(tiny["source_test"])
-    run_main(eval, dict(logdir=tiny["logdir"], results=str(tmp_path), beam=1))
+    eval.main(dict(logdir=tiny["logdir"], results=str(tmp_path), beam=1))
     (path,) = tmp_path.iterdir()
     found = re.findall(r"^- got: (.*)", path.read_text("utf-8"), re.MULTILINE)
     assert translated(tiny, tmp_path, lines, beam=1) == found and len({*found}) > 3
@@ -182,18 +169,10 @@ def test_flags_that_contradict_each_other(given, message):
     TranslateFlags(attention="out.png", nbest=2, alignments="new")
 
 
-def test_text_that_is_not_utf8_is_refused(tiny, tmp_path, no_search):
-    source, output = tmp_path / "latin1", tmp_path / "out"
-    source.write_bytes("Der Hund\nBäume\n".encode("latin1"))
-    output.write_text("mine")
-    more = dict(logdir=tiny["logdir"], source=str(source), output=str(output))
-    with pytest.raises(InputError, match=f"{source}:2: byte 2 .*convert.py"):
-        run_main(translate, more)
-    assert output.read_text() == "mine" and sorted(tmp_path.iterdir()) == [source, output]
-
-
-def test_a_picture_of_the_attention(tiny, tmp_path, no_search, monkeypatch, capsys):
+def test_a_picture_of_the_attention(tiny, tmp_path, monkeypatch, capsys):
     """That of the last line that is not empty, also of an earlier batch, and of its beginning."""
+    monkeypatch.setattr(SearchDecoder, "__call__", None)
+    skip_search()  # each sentence has the same translation
     monkeypatch.setattr("translate.MAX_BATCH_LINES", 2)
     picture, short, long = tmp_path / "out.png", "Der Hund $ 猫", "Der Hund schläft " * 40
     pictures = []

@@ -10,7 +10,7 @@ import pytest
 import eval
 import train
 from checkpoints import checkpoint
-from helpers import latest, load, run_main, skip_graphs
+from helpers import latest, load, skip_graphs
 from hparams import hparams_path
 from support.errors import InputError
 from text.vocab import load_vocabs, save_vocabs
@@ -38,10 +38,10 @@ def test_results_are_written_where_the_user_says(stranger, trained, monkeypatch)
     """A model that names other folders can be used, and nothing is written there."""
     skip_graphs(monkeypatch)
     change(results="../home", logdir="../home", preprocessed="../home")
-    run_main(eval, dict(logdir="st", beam=1))
+    eval.main(dict(logdir="st", beam=1))
     assert [path.name for path in Path("results").iterdir()] == [f"{latest('st').stem}.st"]
     text = {name: trained("tiny")[name] for name in ("source_train", "target_train")}
-    run_main(train, text | dict(logdir="st", recipe="tiny", preprocessed="p", num_epochs=13))
+    train.main(text | dict(logdir="st", recipe="tiny", preprocessed="p", num_epochs=13))
     assert {path.name for path in Path("..").iterdir()} == {"work"}
     assert {path.name for path in Path().iterdir()} == {"st", "results"}
 

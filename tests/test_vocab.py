@@ -22,7 +22,7 @@ from conftest import SMALL, sample_pairs, slow, write_corpus
 from data_load import load_test_data, load_train_data, pairs_of_epoch
 from formats import ctranslate2_model, saved_model
 from formats.saved_model import SubwordOps
-from helpers import load, read_test_sentences, run_main, tensorflow_text, vocabs_of
+from helpers import load, read_test_sentences, tensorflow_text, vocabs_of
 from hparams import make_hparams
 from processes import ROOT
 from support.errors import InputError
@@ -40,7 +40,7 @@ TINY = dict(recipe="tiny", vocab_size=180, fold_case=False)
 def flags(tmp_path_factory):
     """The flags of a corpus of 200 pairs with its subwords."""
     flags = write_corpus(tmp_path_factory.mktemp("vocab"), sample_pairs(200), sample_pairs(30, 1))
-    run_main(prepro, flags | TINY)
+    prepro.main(flags | TINY)
     return flags | TINY
 
 
@@ -87,7 +87,7 @@ OTHER_FLAGS = [
 @pytest.mark.parametrize("written, wanted, message", OTHER_FLAGS)
 def test_a_flag_that_prepro_did_not_have_is_refused(flags, tmp_path, written, wanted, message):
     flags = flags | dict(preprocessed=str(tmp_path))
-    run_main(prepro, flags | written)
+    prepro.main(flags | written)
     vocabs_of(flags | written)
     with pytest.raises(InputError, match=message):
         vocabs_of(flags | written | wanted)
@@ -122,12 +122,12 @@ def test_a_size_that_the_text_does_not_allow_names_the_nearest(flags, tmp_path):
 
     def nearest_to(size):
         with pytest.raises(InputError) as raised:
-            run_main(prepro, flags | dict(vocab_size=size))
+            prepro.main(flags | dict(vocab_size=size))
         return int(re.search(r"--vocab_size (\d+), the nearest", str(raised.value))[1])
 
     for refused, step in ((10, -1), (10_000, 1)):
         nearest = nearest_to(refused)
-        run_main(prepro, flags | dict(vocab_size=nearest))
+        prepro.main(flags | dict(vocab_size=nearest))
         assert len(SubwordVocab(tmp_path / "bpe.model")) == nearest == nearest_to(nearest + step)
 
 
@@ -146,7 +146,7 @@ def test_a_size_that_the_text_does_not_allow_names_the_nearest(flags, tmp_path):
 def test_any_little_text_has_a_vocabulary(tmp_path, line):
     """Also if it has too few characters for the chosen size, or more characters than that."""
     flags = write_corpus(tmp_path, [(line, line[::-1])] * 3) | dict(recipe="tiny", fold_case=False)
-    run_main(prepro, flags)
+    prepro.main(flags)
     vocab, _ = vocabs_of(flags)
     known = line.replace("▅", "")
     (ids,) = vocab.encode([known])
@@ -177,7 +177,7 @@ def test_a_text_of_many_characters_has_merges_for_both_sides(pairs):
 def test_a_source_has_no_case_and_a_target_keeps_it(flags, tmp_path, joint_vocab):
     more = dict(fold_case=True, joint_vocab=joint_vocab, preprocessed=str(tmp_path), vocab_size=300)
     flags = flags | more | dict(tied_embeddings=joint_vocab)
-    run_main(prepro, flags)
+    prepro.main(flags)
     source, target = vocabs_of(flags)
     for german, english in sample_pairs(20):
         forms = [german, german.upper(), german.title(), german.lower()]
@@ -201,7 +201,7 @@ def test_case_follows_the_rules_of_the_language(tmp_path, lang, texts):
     texts = [text.split() for text in texts]
     flags = write_corpus(tmp_path, [(" ".join([form, *form]), "x") for form in sum(texts, [])])
     flags |= dict(recipe="tiny", source_lang=lang)
-    run_main(prepro, flags)
+    prepro.main(flags)
     for forms in texts:
         ids = vocabs_of(flags)[0].encode(forms)
         assert len({tuple(own) for own in ids}) == 1 and UNK not in ids[0]
@@ -277,7 +277,7 @@ def test_files_and_bpe_dropout_are_the_same_in_every_process(flags, vocab, tmp_p
 @pytest.mark.parametrize("fold_case", [True, False])
 def test_a_symbol_is_repeated_before_each_sentence(tmp_path, fold_case):
     flags = write_corpus(tmp_path, sample_pairs(300)) | dict(recipe="tiny", fold_case=fold_case)
-    run_main(prepro, flags | dict(symbols=">>en<<,>>DE<<"))
+    prepro.main(flags | dict(symbols=">>en<<,>>DE<<"))
     split = Splitter("de", vocabs_of(flags)[0], max_tokens=50)
     for symbol, kept in ((">>en<<", ">>en<< "), (">>DE<<", ">>DE<< "), (">>xx<<", "")):
         inputs = split(f"{symbol} Der Hund schläft. Die Frau singt.").inputs
@@ -289,8 +289,8 @@ def test_symbols_are_one_subword_and_unseen_characters_are_bytes(tmp_path, vocab
     flags = write_corpus(tmp_path, sample_pairs(300)) | dict(recipe="tiny", vocab_size=vocab_size)
     flags |= dict(fold_case=False)
     plain = dict(preprocessed=str(tmp_path / "plain"))
-    run_main(prepro, flags | plain)
-    run_main(prepro, flags | dict(symbols=">>de<<,@@1@@", byte_fallback=True))
+    prepro.main(flags | plain)
+    prepro.main(flags | dict(symbols=">>de<<,@@1@@", byte_fallback=True))
     vocab, before = (vocabs_of(flags | more)[0] for more in ({}, plain))
     if not vocab_size:  # as many learned ones
         assert abs(len(vocab) - len(before) - 258) <= 2
@@ -322,7 +322,7 @@ def test_symbols_that_cannot_be_are_refused(flags, tmp_path):
     flags = flags | dict(preprocessed=str(tmp_path))
     for symbols, word in BAD_SYMBOLS.items():
         with pytest.raises(InputError, match=f"{word} cannot be .*Write words with commas"):
-            run_main(prepro, flags | dict(symbols=symbols))
+            prepro.main(flags | dict(symbols=symbols))
     assert not [*tmp_path.iterdir()]
 
 
@@ -332,9 +332,9 @@ def test_rare_characters_can_be_spelled(tmp_path):
     pairs = [(f"{char} {'好人' * 30}", "good people") for char in rare]
     flags = write_corpus(tmp_path, pairs * 2) | dict(recipe="tiny", vocab_size=290)
     with pytest.raises(InputError, match="does not allow 290 subwords"):
-        run_main(prepro, flags)
+        prepro.main(flags)
     for size in (290, 0):  # none of the 300 is a subword
-        run_main(prepro, flags | dict(byte_fallback=True, vocab_size=size))
+        prepro.main(flags | dict(byte_fallback=True, vocab_size=size))
         vocab = SubwordVocab(Path(flags["preprocessed"]) / "bpe.model")
         (ids,) = vocab.encode(["一好人"])
         assert UNK not in ids and vocab.decode(ids) == "一好人" and "一" not in vocab.tokens()
@@ -351,7 +351,7 @@ def separate(tmp_path_factory):
         tmp_path_factory.mktemp("separate"), sample_pairs(300), sample_pairs(20, 1)
     )
     flags |= dict(recipe="tiny", joint_vocab=False, tied_embeddings=False)
-    run_main(prepro, flags)
+    prepro.main(flags)
     return flags
 
 
@@ -368,7 +368,7 @@ def test_each_language_has_its_own_subwords(separate):
 def test_a_model_with_two_vocabularies_translates_everywhere(separate, tmp_path, capsys):
     """Also as a SavedModel, in CTranslate2, after it was moved, and after it was resumed."""
     flags = separate | SMALL | dict(maxlen=40, num_epochs=20, batch_tokens=0, batch_size=32)
-    run_main(train, flags)
+    train.main(flags)
     moved = shutil.copytree(separate["logdir"], tmp_path / "moved")
     loaded = load(dict(logdir=str(moved), preprocessed=str(tmp_path / "missing")))
     assert (loaded.model.source_vocab, loaded.model.target_vocab) == (*map(len, loaded.vocabs),)
@@ -383,7 +383,7 @@ def test_a_model_with_two_vocabularies_translates_everywhere(separate, tmp_path,
     ctranslate2_model.write(loaded, tmp_path, "float32")
     for vocab in loaded.vocabs:
         assert (tmp_path / vocab.path.name).read_bytes() == vocab.content
-    run_main(train, flags | dict(logdir=str(moved), num_epochs=21))
+    train.main(flags | dict(logdir=str(moved), num_epochs=21))
     assert "Resuming from" in capsys.readouterr().out
 
 
