@@ -165,7 +165,7 @@ class ModelHparams(Flags):
     num_blocks: int = model_flag(6, "blocks in the encoder", 1, 1001)
     decoder_blocks: int = model_flag(0, "blocks in the decoder; 0: as many", 0, 1001)
     num_heads: int = model_flag(8, "h: attention heads, a divisor of C", 1, WIDTH_LIMIT)
-    positions: str = model_flag("learned", "encoding (docs/variants.md)", choices=POSITIONS)
+    positions: str = model_flag("learned", "position encoding, docs/variants.md", choices=POSITIONS)
     attention_score: str = model_flag(
         "scaled_dot", "attention function (docs/variants.md)", choices=ATTENTION_SCORES
     )
@@ -177,7 +177,9 @@ class ModelHparams(Flags):
         "post", "after or before each sublayer, or none", choices=("post", "pre", "none")
     )
     dropout_rate: float = model_flag(0.1, "share of units dropped in training", 0, 1.0)
-    attention_dropout: float = model_flag(0.0, "of attention; 0: by architecture", 0, 1.0)
+    attention_dropout: float = model_flag(
+        0.0, "share of weights dropped; 0: architecture's", 0, 1.0
+    )
 
     def problems(self):
         positions = POSITIONS[self.positions]
@@ -194,12 +196,12 @@ class ModelHparams(Flags):
             yield "normalization pre needs masks from ids. Add --architecture 2019 or paper"
 
     def model_fields(self) -> dict:
-        """Without the fields of a run."""
+        """These fields, without those of a run."""
         return dataclasses.asdict(ModelHparams.of(vars(self)))
 
     @property
     def design(self) -> Architecture:
-        """Its details."""
+        """The details of `architecture`."""
         return ARCHITECTURES[self.architecture]
 
     @property
@@ -221,7 +223,7 @@ class ModelHparams(Flags):
 
     @property
     def block_counts(self) -> dict[str, int]:
-        """Of the encoder and the decoder."""
+        """The blocks of the encoder and of the decoder."""
         return dict(encoder=self.num_blocks, decoder=self.decoder_blocks or self.num_blocks)
 
     @property
@@ -263,8 +265,8 @@ class Hyperparams(ModelHparams):
     recipe: str = model_flag("legacy", "preset for other flags (docs/recipes.md)", choices=RECIPES)
     sinusoid: bool = model_flag(False, "as in 2017: the same as --positions sinusoid")
 
-    source_train: str = path_flag("corpora/train.tags.de-en.de", "several files with commas")
-    target_train: str = path_flag("corpora/train.tags.de-en.en", "the translations")
+    source_train: str = path_flag("corpora/train.tags.de-en.de", "source; several as a.de,b.de")
+    target_train: str = path_flag("corpora/train.tags.de-en.en", "target of the training text")
     source_dev: str = path_flag(NONE, "development set, which is translated after each epoch")
     target_dev: str = path_flag(NONE, "its target; several references with commas")
     source_test: str = path_flag("corpora/IWSLT16.TED.tst2014.de-en.de.xml", "test set")
@@ -291,7 +293,9 @@ class Hyperparams(ModelHparams):
     clip_norm: float = training_flag(0.0, "limit of the gradient's norm; 0: none")
     optimizer: str = training_flag("adam", "adam, or muon", choices=OPTIMIZERS, fixed=True)
     lr: float = training_flag(0.0001, "learning rate, or its peak; 0: that of the paper")
-    schedule: str = training_flag("constant", "of the lr", choices=("constant", "paper", "linear"))
+    schedule: str = training_flag(
+        "constant", "learning rate after its peak", choices=("constant", "paper", "linear")
+    )
     warmup_steps: int = training_flag(0, "steps up to the peak; 0: a tenth, at most 1000")
     label_smoothing: float = training_flag(0.1, "share of a label that all tokens get", 0, 1.0)
     consistency: float = training_flag(0.0, "R-Drop: weight of the divergence of two passes")
@@ -453,7 +457,7 @@ def load_hparams(given) -> Hyperparams:
 
 
 def check_saved_flags(given):
-    """Raise InputError if a folder of `logdir` misses, or the flags contradict its model."""
+    """Raise InputError if a folder of `logdir` is missing, or the flags contradict it."""
     logdir = given.get("logdir", Hyperparams.logdir)
     check_paths_exist("logdir", logdir)
     for folder in split_paths(logdir):

@@ -250,12 +250,13 @@ class Training:
         got = [best.text for best, *_ in self.decode(dev.data.X)]
         scores = {name: float(corpus_score(name, dev, got, hp.target_lang)[0]) for name in METRICS}
         loss = mean_loss(self.loss_fn, dev.data, hp.pad_to)
-        summaries.write_samples(dev, got, self.step)
-        summaries.write_attention(self.model, dev, self.vocabs, hp, self.step)
-        curves = {f"dev_{name}": score for name, score in scores.items()}
-        summaries.write_scalars(self.step, dev_loss=loss, **curves)
-        if note := empty_note(got):
-            tqdm.write(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
+        if self.is_first:  # the pictures take seconds
+            summaries.write_samples(dev, got, self.step)
+            summaries.write_attention(self.model, dev, self.vocabs, hp, self.step)
+            curves = {f"dev_{name}": score for name, score in scores.items()}
+            summaries.write_scalars(self.step, dev_loss=loss, **curves)
+            if note := empty_note(got):
+                tqdm.write(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
         report = "".join(f" {METRICS[name]} {score:.2f}" for name, score in scores.items())
         return scores[hp.metric], f", dev loss {loss:.3f}{report}"
 
@@ -282,7 +283,7 @@ def count_epochs(hp, steps_per_epoch):
 
 
 def digest_of_batches(data, hp) -> str:
-    """Of the training text, and of what decides its batches."""
+    """Return a digest of the training text and of what decides its batches."""
     flags = hp.batch_size, hp.batch_tokens, hp.accumulate, hp.seed, hp.bpe_dropout, hp.missing_mark
     content = data.X.digest() + data.Y.digest() + repr(flags).encode()
     return hashlib.sha256(content).hexdigest()[:16]

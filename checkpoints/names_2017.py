@@ -35,7 +35,7 @@ def variables_by_2017_name(model) -> dict:
 
 
 def recurrent_variables(model) -> dict:
-    """Those of a `RecurrentModel`."""
+    """The variables of a `RecurrentModel`."""
     names = token_variables(model, model.source_tokens, model.target_tokens)
     for scope, layer in zip(("forward", "backward"), model.encoder.directions, strict=False):
         names |= {f"encoder/{scope}/{v.name}": v for v in layer.weights}
@@ -45,7 +45,7 @@ def recurrent_variables(model) -> dict:
 
 
 def token_variables(model, source_tokens, target_tokens) -> dict:
-    """Those of two `Embedding`s and of the output layer."""
+    """The variables of two `Embedding`s and of the output layer."""
     if model.hp.tied_embeddings:
         return {"shared_embed/lookup_table": target_tokens.lookup_table}
     return {
@@ -56,7 +56,7 @@ def token_variables(model, source_tokens, target_tokens) -> dict:
 
 
 def attention_variables(attention, scope) -> dict:
-    """Those of a `MultiheadAttention`."""
+    """The variables of a `MultiheadAttention`."""
     names = normalize_variables(attention.add_norm.normalize, scope)
     layers = attention.query, attention.key, attention.value, attention.output_projection
     for name, layer in zip(("dense", "dense_1", "dense_2", "dense_3"), layers, strict=True):
@@ -65,25 +65,25 @@ def attention_variables(attention, scope) -> dict:
 
 
 def position_variables(layers, i, scope) -> dict:
-    """Those of relative positions in block `i`; of shared ones in block 0."""
+    """The variables of relative positions in block `i`; shared ones are in block 0."""
     if layers[i] is None or layers[i] in layers[:i]:
         return {}
     return {f"{scope}/positions/{v.name}": v for v in layers[i].weights}
 
 
 def feedforward_variables(feedforward, scope, normalize_scope) -> dict:
-    """Those of a `Feedforward`."""
+    """The variables of a `Feedforward`."""
     names = normalize_variables(feedforward.add_norm.normalize, f"{scope}/{normalize_scope}")
     names |= dense_variables(f"{scope}/multihead_attention/conv1d", feedforward.inner)
     return names | dense_variables(f"{scope}/multihead_attention/conv1d_1", feedforward.outer)
 
 
 def dense_variables(scope, layer) -> dict:
-    """Those of a dense layer, or of None."""
+    """The variables of a dense layer, or of None."""
     return {f"{scope}/kernel": layer.kernel, f"{scope}/bias": layer.bias} if layer else {}
 
 
 def normalize_variables(normalize, scope) -> dict:
-    """Those of a `Normalize`, or of None."""
+    """The variables of a `Normalize`, or of None."""
     names = f"{scope}/ln/Variable", f"{scope}/ln/Variable_1"
     return dict(zip(names, (normalize.beta, normalize.gamma), strict=True)) if normalize else {}

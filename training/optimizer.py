@@ -130,5 +130,5 @@ def clip_gradients(gradients, max_norm):
 
 
 def variable_handle(variable):
-    """By this, TensorFlow's operations refer to a variable."""
+    """Return the handle by which operations of TensorFlow refer to a variable."""
     return (variable.value if isinstance(variable, keras.Variable) else variable).handle

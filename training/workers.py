@@ -13,7 +13,7 @@ from support.errors import InputError
 
 
 def make_strategy():
-    """For one device, all devices of this machine, or all workers."""
+    """Make the strategy for one device, those of this machine, or all workers."""
     if "TF_CONFIG" in os.environ:
         print("Waiting for all workers of TF_CONFIG", flush=True)
         try:

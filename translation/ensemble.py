@@ -15,7 +15,7 @@ class Ensemble:
 
     @property
     def variables(self):
-        """Of all models."""
+        """The variables of all models."""
         return [variable for model in self.models for variable in model.variables]
 
     def __call__(self, x, y):
@@ -23,11 +23,11 @@ class Ensemble:
         return mean_log_probs([model(x, y) for model in self.models])
 
     def encode_memory(self, x):
-        """One per model."""
+        """Return the memory of each model."""
         return [model.encode_memory(x) for model in self.models]
 
     def initial_cache(self, memory, beam=1):
-        """One per model."""
+        """Return the cache of each model."""
         pairs = zip(self.models, memory, strict=True)
         return [model.initial_cache(own, beam) for model, own in pairs]
 
