@@ -12,7 +12,7 @@ equal: both sides are the same text, but for case and spaces.
 long: a side has more than --max_chars characters.
 ratio: a side is more than --max_ratio times as long as the other one, in characters, after
 the mean ratio of the text.
-script: less than half of the letters of a side are in its script, the most frequent one there.
+script: no letter of a side is in its script, the most frequent one there; a name may be in another.
 language (with --languages de,en): a side is in another language than its own.
 overlap (with --against test.de,test.en): a side is in one of these files, but for case and
 punctuation.
@@ -45,8 +45,7 @@ RULES = ("empty", "equal", "long", "ratio", "script", "language", "overlap", "du
 NUM_EXAMPLES = 3
 EXAMPLE_CHARS = 50  # of each side that are shown
 RATIO_SLACK_CHARS = 10  # added to both lengths: short sentences have other ratios
-MIN_LETTERS = 4  # with fewer, a side may be a number or a name in another script
-MIN_SCRIPT_SHARE = 0.5
+MIN_LETTERS = 12  # with fewer, a side may be a name or a loanword in another script
 LANGUAGE_MARGIN = 10  # a language must be so many times as probable as the one that was named
 JAPANESE = ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "IDEOGRAPHIC")  # among characters of CJK
 
@@ -114,9 +113,9 @@ def broken_rule(pair, profile, args, seen) -> str | None:
 
 
 def is_in_script(sentence, script) -> bool:
-    """Whether enough letters of a sentence are in a script, or it has few letters."""
+    """Whether a letter of a sentence is in a script, or it has few letters."""
     counts = count_scripts(sentence)
-    return counts.total() < MIN_LETTERS or counts[script] >= MIN_SCRIPT_SHARE * counts.total()
+    return script in counts or counts.total() < MIN_LETTERS
 
 
 @functools.cache

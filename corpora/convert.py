@@ -9,12 +9,15 @@
 The name of the file tells its format, also before .gz: a table (.tsv, .csv), a translation memory
 (.tmx), the segments of WMT and IWSLT (.xml, .sgm, .sgml), else lines. Sides are columns, languages,
 or src, ref and hyp. If a side is named twice, the second file gets its second reference or variant
-in a unit, or the first one again. Units that lack a side are left out, and counted.
+in a unit, or the first one again. Units that lack a side are left out, and counted; a cell of a
+table without text is no side.
 """
 
 import contextlib
 import csv
+import functools
 import io
+import itertools
 import sys
 from collections import Counter
 from html.parser import HTMLParser
@@ -34,31 +37,65 @@ from text.lines import open_unpacked
 SIDES = dict(srcset="src", refset="ref", tstset="hyp", src="src", ref="ref", hyp="hyp")
 CODES = ("bpt", "ept", "it", "ph", "ut")  # elements of TMX that hold the codes of another format
 LANG = "{http://www.w3.org/XML/1998/namespace}lang"
+MAX_UNIT_BYTES = 2**20  # of a translation memory
+CHUNK_BYTES = 2**14
 BARE_AMPERSAND = regex.compile(r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]+|#x[0-9a-fA-F]+);)")
 
 # Each yields the units: lists of pairs, the name of a side and its text.
 
 
-def read_table(rows):
-    """The sides are the numbers of the columns."""
-    for row in rows:
-        yield [(str(number), cell) for number, cell in enumerate(row, 1)]
+def decoded(path, encoding):
+    """Yield the lines of a file."""
+    with open_unpacked(path) as file:
+        yield from io.TextIOWrapper(file, encoding, newline="\n")
 
 
-def read_tmx(file):
+def read_rows(path, encoding, delimiter, quoting):
+    """Yield the rows of a table."""
+    lines = (line.strip("\r\n").replace("\r", " ") + "\n" for line in decoded(path, encoding))
+    yield from csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+
+
+def read_table(path, encoding, delimiters):
+    """The sides are the numbers of the columns.
+
+    Whether there are quotation marks around cells, and which of the delimiters is between them, is
+    what gives the most rows with as many cells.
+    """
+
+    def num_alike(dialect) -> int:
+        widths = Counter()
+        with contextlib.suppress(csv.Error):
+            widths.update(map(len, read_rows(path, encoding, *dialect)))
+        return max([0, *(count for width, count in widths.items() if width > 1)])
+
+    dialects = itertools.product(delimiters, (csv.QUOTE_MINIMAL, csv.QUOTE_NONE))
+    for row in read_rows(path, encoding, *max(dialects, key=num_alike)):
+        yield [(str(number), cell) for number, cell in enumerate(row, 1) if cell.strip()]
+
+
+def read_tmx(path, _):
     """The sides are the languages."""
-    body = None
-    for event, element in ElementTree.iterparse(file, ["start", "end"]):
-        if event == "start" and element.tag in ("tmx", "body"):
-            body = element
-        elif event == "end" and element.tag == "tu":
-            for part in element.iter():
-                part.text = None if part.tag in CODES else part.text
-            yield [
-                ((own.get(LANG) or own.get("lang", "")).lower(), "".join(own.itertext()))
-                for own in element.iter("tuv")
-            ]
-            body.clear()  # few units are in memory at a time
+    parser, body, size = ElementTree.XMLPullParser(["start", "end"]), None, 0
+    with open_unpacked(path) as file:
+        while chunk := file.read(CHUNK_BYTES):
+            parser.feed(chunk)
+            size += len(chunk)
+            for event, element in parser.read_events():
+                if event == "start" and element.tag in ("tmx", "body"):
+                    body = element
+                elif event == "end" and element.tag == "tu":
+                    for part in element.iter():
+                        part.text = None if part.tag in CODES else part.text
+                    yield [
+                        ((own.get(LANG) or own.get("lang", "")).lower(), "".join(own.itertext()))
+                        for own in element.iter("tuv")
+                    ]
+                    body.clear()  # few units are in memory at a time
+                    size = 0
+            if size > MAX_UNIT_BYTES:
+                raise ElementTree.ParseError(f"no unit ends within {MAX_UNIT_BYTES:,} bytes")
+    parser.close()
 
 
 class Segments(HTMLParser):
@@ -88,10 +125,10 @@ class Segments(HTMLParser):
         self.text.append(data)
 
 
-def read_segments(text):
+def read_segments(path, encoding):
     """The sides are src, ref and hyp."""
     parser = Segments()
-    parser.feed(BARE_AMPERSAND.sub("&amp;", text))
+    parser.feed(BARE_AMPERSAND.sub("&amp;", "".join(decoded(path, encoding))))
     parser.close()
     for unit in parser.units.values():
         yield [(side, "".join(parts)) for side, parts in unit]
@@ -101,28 +138,29 @@ def read_units(path, encoding):
     """Yield the units in the format that the name tells."""
     suffix = Path(path.removesuffix(".gz")).suffix.lower()
     try:
-        with open_unpacked(path) as file:
-            lines = io.TextIOWrapper(file, encoding, newline="\n")
-            if suffix == ".tmx":
-                yield from read_tmx(file)
-            elif suffix in (".xml", ".sgm", ".sgml"):
-                yield from read_segments(lines.read())
-            elif suffix == ".csv":
-                yield from read_table(csv.reader(lines))
-            else:
-                is_table = suffix == ".tsv"
-                yield from read_table(line.split("\t") if is_table else [line] for line in lines)
+        if suffix in READERS:
+            yield from READERS[suffix](path, encoding)
+        else:
+            yield from ([("1", line)] for line in decoded(path, encoding))
     except (ElementTree.ParseError, csv.Error, UnicodeError, LookupError) as error:
         raise InputError(
             f"{path}: cannot be read ({error}). Correct it, or name its --encoding"
         ) from None
 
 
+READERS = {
+    ".tsv": functools.partial(read_table, delimiters="\t"),
+    ".csv": functools.partial(read_table, delimiters=",;\t"),
+    ".tmx": read_tmx,
+    **dict.fromkeys((".xml", ".sgm", ".sgml"), read_segments),
+}
+
+
 def pick(unit, sides) -> list[str]:
     """Return the texts of the sides in a unit, or an empty list if it lacks one."""
     texts = []
     for i, side in enumerate(sides):
-        found = [text for name, text in unit if f"{name}-".startswith(f"{side}-")]
+        found = [text for name, text in unit if name == side]
         texts += (found[sides[:i].count(side) :] or found)[:1]
     return texts if len(texts) == len(sides) else []
 

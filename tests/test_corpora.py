@@ -85,6 +85,8 @@ SGML = SOURCE + REFERENCES  # in one file, documents in another order fit togeth
 TEXT = [["一 R&D &copy=2 &copy; ä a < b", "二", "三"], ["one", "two", "three"]]
 TSV = 'Öffne "\tx\tOpen \r\nHilfe\t\tHelp\r\n'
 CSV = '"Öffne\n die ""Datei""",x,"Open, the file"\r\nHilfe,,Help\r\n\r\nx\r\n'
+NEWS = '"Ja", sagte er.\t"Yes," he said.\n\t\n\nä\t"b"\n'
+YES = ["Yes", "a, b", "oil"]
 OF_CSV = [['Öffne die "Datei"', "Hilfe"], ["Open, the file", "Help"]]
 IRISH = ["Oscail an comhad", "Cabhair"]
 
@@ -94,11 +96,21 @@ IRISH = ["Oscail an comhad", "Cabhair"]
     "name, content, sides, expected, left_out",
     [
         ("a.tsv", TSV, "3,1", [["Open", "Help"], ['Öffne "', "Hilfe"]], 0),
-        ("a.tsv", TSV, "", [['Öffne "', "Hilfe"], ["x", ""]], 0),
+        ("a.tsv", TSV, "", [['Öffne "'], ["x"]], 1),
+        ("a.tsv", CSV.replace(",", "\t"), "1,3", [OF_CSV[0], ["Open the file", "Help"]], 2),
+        ("a.tsv", NEWS, "", [['"Ja", sagte er.', "ä"], ['"Yes," he said.', '"b"']], 2),
         ("a.csv", CSV, "1,3", OF_CSV, 2),
-        ("a.tmx", TMX, "en,ga", [["Open the file", "R&D < 1"], IRISH], 1),
+        ("a.csv", CSV.replace(",", ";"), "1,3", [OF_CSV[0], ["Open; the file", "Help"]], 2),
+        (
+            "a.csv",
+            "Ja, ja;Yes\nä;a, b\nÖl, Öl, Öl;oil\n",
+            "",
+            [["Ja, ja", "ä", "Öl, Öl, Öl"], YES],
+            0,
+        ),
         ("a.tmx", TMX, "en-US,GA", [["Open the file"], IRISH[:1]], 2),
-        ("a.tmx", TMX, "ga,ga", [IRISH, [IRISH[0], "Cuidiú"]], 1),
+        ("a.tmx", TMX, "ga-IE,en-gb", [["Cuidiú"], ["R&D < 1"]], 2),
+        ("a.tmx", TMX, "ga,ga", [IRISH, IRISH], 1),
         ("a.xml", WMT, "src,ref", [["彼は <水泳> & 得意", "猫"], ["he A", "cat A"]], 1),
         ("a.xml", WMT, "ref,ref", [["he A", "cat A"], ["he A", "cat B"]], 1),
         ("a.sgm", SGML, "src,ref", TEXT, 0),
@@ -124,7 +136,19 @@ def test_a_format_becomes_lines(run, tmp_path, name, content, sides, expected, l
         ("a.txt", b"B\xe4ume\n", "", r"a.txt: cannot be read \('utf-8' codec .* --encoding"),
         ("a.txt", b"x\n", "--encoding foo", "unknown encoding: foo"),
         ("a.tmx", TMX[:-20].encode(), "--sides en", r"a.tmx: cannot be read \(.*line 7"),
-        ("a.tmx", TMX.encode(), "--sides fr", "sides fr. The last one has en-gb, ga, ga-ie"),
+        ("a.tmx", TMX.encode(), "--sides en", "sides en. The last one has en-gb, ga, ga-ie"),
+        (
+            "a.tmx",
+            TMX.partition("<tu>")[0].encode() + b"<tu x='" + b"y" * 10**7,
+            "",
+            "no unit ends within",
+        ),
+        (
+            "a.tmx",
+            TMX.partition("<tu>")[0].encode() + b"<tu>" + b"<tuv/>" * 10**6,
+            "",
+            "no unit ends within",
+        ),
         ("a.tmx", b'<!DOCTYPE tmx [<!ENTITY a "b">]><tmx/>', "", "The last one has none"),
         ("a.csv", b'"x' + b"y" * 200_000, "", "field larger than field limit"),
         ("a.xml.gz", gzip.compress(WMT.encode())[:-30], "--sides src", "a damaged gzip file"),
@@ -409,6 +433,21 @@ def test_a_shift_is_reported_with_the_number_of_the_sentence(run, tmp_path, text
     assert "from about sentence 1 on, the sides seem" in run("clean", *paths).err
 
 
+def test_another_order(run, tmp_path, text):
+    """It is reported in a text of 1,000 pairs and more."""
+    sides = [3 * side for side in text]
+    few, other = (
+        np.random.default_rng(0).permutation(side).tolist() for side in (text[1], sides[1])
+    )
+    for own in (sides, [text[0], few], [["Ja."] * 2000, ["Yes."] * 2000]):
+        assert find_shift(own) is None
+    assert find_shift([sides[0], other]) == (0, None)
+    paths = write_pairs(tmp_path, [*zip(sides[0], other, strict=True)])
+    assert (
+        "the sides seem to be in different orders, or shifted by more" in run("clean", *paths).err
+    )
+
+
 @pytest.mark.parametrize(
     "names",
     [
@@ -424,6 +463,8 @@ def test_shifts_of_real_text(real_text, names):
     by_length = sorted(range(4000), key=lambda row: len(sides[0][row]))
     assert find_shift(sides) is None
     assert find_shift([[side[row] for row in by_length] for side in sides]) is None
+    random = np.random.default_rng(0).permutation(4000)
+    assert find_shift([sides[0], [sides[1][row] for row in random]]) == (0, None)
     for start, lag in ((0, 1), (0, -2), (2000, -1)):
         assert find_shift(shifted(sides, start, lag)) == (start, lag)
 

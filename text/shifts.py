@@ -1,4 +1,4 @@
-"""Find out whether the sides of a parallel text are shifted against each other.
+"""Find out whether the sides of a parallel text are shifted, or in different orders.
 
 A line that one side lacks shifts all later lines. A sentence becomes a vector: its length, and its
 tokens by their spelling. In each window of the text, the vectors of the pairs (i, i) must vary
@@ -15,7 +15,9 @@ from text.lines import BLOCK_LINES, read_pairs
 WINDOW = 2_000  # pairs that are tested at a time
 MIN_PAIRS = 60  # in a window
 MAX_LAG = 10
-MIN_GAIN = 8.0  # in standard deviations of the agreement at other lags
+MIN_GAIN = 8.0  # of another lag, in standard deviations of the agreement at other lags
+MIN_AGREEMENT = 4.0  # of sides that fit together, in these; all real text has more than 6
+MIN_ORDERED_PAIRS = 1_000  # with fewer, the agreement may be lower
 NUM_HASHES = 64  # columns for the tokens
 SAME_MARKS = str.maketrans("。．、，؟？！：；।", "..,,??!:;.")
 # Characters of scripts without spaces, beginnings of words, numbers, and other characters.
@@ -32,8 +34,8 @@ def make_vectors(lines) -> np.ndarray:
     return (vectors - vectors.mean(0)) / (vectors.std(0) + 0.05)
 
 
-def likely_lag(sides) -> int:
-    """Return the lag at which the sides of a window agree; 0 if no other one is clearly better."""
+def likely_lag(sides) -> int | None:
+    """Return the lag at which the sides of a window agree, 0 if in doubt, or None if at no lag."""
     source, target = map(make_vectors, sides)
     count, scores = len(source), {}
     limit = min(MAX_LAG, count // 3)
@@ -41,32 +43,39 @@ def likely_lag(sides) -> int:
         rows = source[max(0, -lag) : count - max(0, lag)]
         partners = target[max(0, lag) : count + min(0, lag)]
         # The covariances of all columns: they learn that "you" goes with "你".
-        scores[lag] = float(np.square(rows.T @ partners).sum() / len(rows))
+        scores[lag] = round(float(np.square(rows.T @ partners).sum() / len(rows)), 6)
     best = max(scores, key=scores.get)
-    noise = np.std([score for lag, score in scores.items() if lag not in (0, best)]) + 1e-9
-    return best if scores[best] - scores[0] > MIN_GAIN * noise else 0
+    others = [score for lag, score in scores.items() if lag not in (0, best)]
+    noise = np.std(others)
+    if scores[best] - scores[0] > MIN_GAIN * noise:
+        return best
+    agrees = scores[0] - np.mean(others) >= MIN_AGREEMENT * noise  # all lines may be equal
+    return 0 if agrees or count < MIN_ORDERED_PAIRS else None
 
 
 def find_shift(sides):
     """Find the first row and the lag of the first shifted window of a block, or None."""
     for start in range(0, max(1, len(sides[0]) - WINDOW // 2), WINDOW):
         window = [side[start : start + WINDOW] for side in sides]
-        if len(window[0]) >= MIN_PAIRS and (lag := likely_lag(window)):
+        if len(window[0]) >= MIN_PAIRS and (lag := likely_lag(window)) != 0:
             return start, lag
     return None
 
 
 def shift_notes(pairs):
-    """Yield a warning for each pair of files that is shifted."""
+    """Yield a warning for each pair of files that is shifted, or of which one has another order."""
     for paths in pairs:
         for number, block in enumerate(read_pairs(paths)):
             if shift := find_shift(block):
                 start, lag = shift
-                shorter, longer = paths[:: 1 if lag > 0 else -1]
+                problem = f"in different orders, or shifted by more than {MAX_LAG}"
+                if lag:
+                    shorter, longer = paths[:: 1 if lag > 0 else -1]
+                    problem = f"shifted by {abs(lag)}: {shorter} lacks lines there or before, or"
+                    problem += f" {longer} has too many"
                 row = number * BLOCK_LINES + start + 1
                 yield (
                     f"{paths[0]} and {paths[1]}: from about sentence {row} on, the sides seem to be"
-                    f" shifted by {abs(lag)}: {shorter} lacks lines there or before, or {longer}"
-                    " has too many. Correct them"
+                    f" {problem}. Correct them"
                 )
                 break
