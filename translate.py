@@ -3,8 +3,8 @@
     python translate.py < in > out
     python translate.py --source in --output out
 
-Each line of the input gives one line of the output, in the same order. On a terminal each
-line is translated when it is typed. With --split, a line may be a paragraph."""
+Each line of the input gives one line of the output, in the same order. A line may be a paragraph.
+On a terminal each line is translated when it is typed."""
 
 import contextlib
 import dataclasses
@@ -24,15 +24,14 @@ class TranslateFlags(Flags):
 
     source: str = flag(
         "-",
-        "file to translate, one sentence per line, or with --split one paragraph; -: standard"
-        " input",
+        "file to translate, a sentence or a paragraph per line; -: standard input",
         path=True,
     )
     output: str = flag("-", "file to write the translations to; -: standard output")
     split: bool = flag(
-        False,
-        "split each line into sentences, and sentences of more than maxlen tokens into parts;"
-        " a line of the output has all their translations",
+        True,
+        "split each line into sentences, and sentences of more than maxlen tokens into parts; not"
+        " with nbest, prefix, score and alignments, for which each line is a sentence",
     )
     nbest: int = flag(
         1,
@@ -69,8 +68,6 @@ class TranslateFlags(Flags):
 
     def problems(self):
         reads_two = self.score != NONE or self.prefix != NONE
-        if self.split and (reads_two or self.nbest > 1 or self.alignments != NONE):
-            yield "split is for paragraphs; nbest, prefix, score and alignments are for sentences"
         if self.output == self.source != "-":
             yield "output would replace the source. Choose another"
         if reads_two and self.source == "-":
@@ -105,7 +102,7 @@ MAX_READ_BYTES = 2**16  # from standard input at once
 def read_available():
     """Yield lists of the lines that standard input has at the moment."""
     if sys.stdin.isatty():
-        print("Type one sentence per line. Ctrl-D ends the program.", file=sys.stderr)
+        print("Type a text in one line. Ctrl-D ends the program.", file=sys.stderr)
     size = 0  # lines that have come together
 
     def read():
@@ -164,7 +161,7 @@ def open_outputs(options, loaded):
 def format_translation(number, found, nbest) -> str:
     """Format a `TranslatedText`; `number` is that of its line, from 0."""
     if nbest == 1:
-        return " ".join(found.text.splitlines()) + "\n"  # U+2028 for example ends no line
+        return " ".join(found.text.splitlines()).strip() + "\n"  # U+2028 for example ends no line
     hypotheses = found.sentences[0].hypotheses
     return "".join(f"{number} ||| {own.text} ||| {own.score:.4f}\n" for own in hypotheses)
 
@@ -175,7 +172,7 @@ def format_translation(number, found, nbest) -> str:
 def translate_lines(options, loaded):
     """Translate lines as they come, and print notes."""
     split = as_one_sentence
-    if options.split:
+    if options.split and options.nbest == 1 and {options.prefix, options.alignments} == {NONE}:
         split = Splitter(loaded.hp.source_lang, loaded.vocabs[0], loaded.hp.maxlen)
     translator = Translator(loaded, options.nbest, split, options.protect)
     number = num_translated = at_limit = 0
@@ -195,10 +192,9 @@ def translate_lines(options, loaded):
             at_limit += sum(own.hypotheses[0].at_limit for own in nonempty)
             *_, last = last, *nonempty
     if truncated:
-        hint = "" if options.split else ". With --split, all of a line is translated, part by part"
         print(
             f"{len(truncated)} of {number} lines were truncated to {translator.max_tokens - 1}"
-            f" tokens (first: line {truncated[0]}){hint}",
+            f" tokens (first: line {truncated[0]}). Write a sentence on each line",
             file=sys.stderr,
         )
     if note := limit_note(at_limit, num_translated, loaded.hp):

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from server.html_text import HtmlText
 from support.errors import InputError
+from text.lines import language_code
 from translation.paragraphs import as_one_sentence
 
 PAGE = Path(__file__).resolve().with_name("page.html").read_text("utf-8")
@@ -100,10 +101,10 @@ class Interface:
 
     async def answer_libretranslate(self, fields) -> dict:
         """Return the answer to a client of LibreTranslate (https://docs.libretranslate.com)."""
-        source, target, kind = (
-            str(fields.get(name) or "").lower() for name in ("source", "target", "format")
-        )
-        is_known = source in (self.source.lower(), "auto") and target == self.target.lower()
+        own = [*map(language_code, (self.source, self.target))]
+        names = "source", "target", "format"
+        source, target, kind = (language_code(fields.get(name) or "") for name in names)
+        is_known = source in (own[0], "auto") and target == own[1]
         if not is_known or kind not in ("", "text", "html"):
             raise InputError(
                 f"source must be {self.source} or auto, target {self.target}, and format text or"
@@ -126,12 +127,14 @@ class Interface:
 
     async def translate_html(self, text, count) -> list[str]:
         """Return the best translations of HTML, at most `count`."""
-        document = HtmlText(text, self.split)
-        found = await self.translate_batch([*map(as_one_sentence, document.sentences)])
-        translations = [own.sentences[0] for own in found]
-        answers = await asyncio.to_thread(self.inside.describe, translations)
-        found = max([1, *(len(answer["translations"]) for answer in answers)])
-        return [document.join(answers, i) for i in range(min(count, found))]
+        try:
+            document = HtmlText(text)
+        except ValueError:  # of `int`
+            raise InputError("A character reference has too many digits.") from None
+        found = await self.translate_batch([*map(self.split, document.texts)])
+        texts = [own.best(count) for own in found]
+        most = max([1, *map(len, texts)])
+        return [document.join([own[: i + 1][-1] for own in texts]) for i in range(most)]
 
 
 def paragraph_answer(found) -> dict:

@@ -7,5 +7,6 @@ class InputError(Exception):
     """Invalid user input. The message says what is wrong and how to correct it."""
 
     def __str__(self):
-        """Return the message as one line. A file from someone else may have control characters."""
-        return re.sub(r"[\x00-\x1f\x7f-\x9f]", "?", super().__str__())
+        """Return the message with escapes for what is unprintable in a file from someone else."""
+        unprintable = r"[\x00-\x1f\x7f-\x9f\ud800-\udc7f\udd00-\udfff]"  # the rest: bytes of paths
+        return re.sub(unprintable, lambda match: ascii(match[0])[1:-1], super().__str__())

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import signal
 import socket
 import threading
@@ -54,7 +55,8 @@ def translate_twice(sentence):
 
     A sentence with `one` in it has one translation, and one with `cut` has one that is cut.
     """
-    texts = [sentence.upper()] if "one" in sentence else [sentence.upper(), sentence.lower()]
+    capitals = re.sub(r"\w+(?![\w\ue001])", lambda word: word[0].upper(), sentence)  # no tags
+    texts = [capitals] if "one" in sentence else [capitals, sentence.lower()]
     found = [Hypothesis(text, [], 0.0, at_limit="cut" in sentence) for text in texts]
     return Translation(sentence, [], found, truncated=False)
 
@@ -118,7 +120,7 @@ SENTENCES = [
         ("translate", dict(json=RUNS | dict(format=None)), RAN),
         ("translate", dict(data=RUNS | dict(api_key="x", format="", alternatives="")), RAN),
         ("translate", dict(data=multipart(**RUNS)), RAN),
-        ("translate", dict(params=RUNS | dict(format="text", source="DE")), RAN),
+        ("translate", dict(params=RUNS | dict(format="text", source="DE", target="en-US")), RAN),
         ("translate", dict(json=RUNS | dict(source="auto")), RAN | dict(detectedLanguage=DETECTED)),
         (
             "translate",
@@ -161,6 +163,7 @@ def test_requests_are_answered(path, fields, expected):
 KNOWN = "source must be de or auto, target en, and format text or html"
 USAGE = "Send application/json"
 LARGE = "a" * MAX_REQUEST_BYTES
+LONG = f"a&#{'9' * 5000};"
 
 
 @pytest.mark.parametrize(
@@ -170,6 +173,7 @@ LARGE = "a" * MAX_REQUEST_BYTES
         ("translate", dict(json=dict(q="a", source="de")), 400, KNOWN),
         ("translate", dict(json=RUNS | dict(source=["de"])), 400, KNOWN),
         ("translate", dict(json=RUNS | dict(format="xml")), 400, KNOWN),
+        ("translate", dict(json=dict(q=LONG, format="html") | LANGUAGES), 400, "too many digits"),
         ("translate", dict(json=LANGUAGES), 400, "q must be text"),
         ("translate", dict(json=RUNS | dict(q=["a", None])), 400, "q must be text"),
         ("translate", dict(json=RUNS | dict(alternatives=-1)), 400, "alternatives must be a whole"),

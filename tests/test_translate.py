@@ -24,7 +24,7 @@ from helpers import (
 from processes import ROOT, Forked, forked_script
 from support.errors import InputError
 from translate import TranslateFlags
-from translation.inference import SearchDecoder
+from translation.inference import Hypothesis, SearchDecoder
 from translation.paragraphs import Paragraph
 from translation.translator import Translator
 
@@ -43,11 +43,25 @@ def test_each_input_line_gives_one_output_line(trained, tiny, tmp_path, capsys):
     *lines, end = out.split("\n")
     assert end == "" and len(lines) == len(ODD_LINES) and "truncated" not in stderr
     assert lines[1] == lines[3] == "" and lines[2] == lines[0] == lines[-1] != "" != lines[5]
-    lines = translated(trained("legacy"), tmp_path, ODD_LINES, beam=1)
+    lines = translated(trained("legacy"), tmp_path, ODD_LINES, split=False, beam=1)
     assert len(lines) == len(ODD_LINES) and lines[1] == lines[3] == lines[5] == ""
     assert lines[0] == lines[-1] != ""
-    truncated = "1 of 10 lines were truncated to 14 tokens (first: line 8). With --split"
+    truncated = "1 of 10 lines were truncated to 14 tokens (first: line 8). Write a sentence"
     assert truncated in capsys.readouterr().err
+
+
+def test_the_notes_count_all_blocks(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("translate.MAX_BATCH_LINES", 2)
+
+    def found(_, X):
+        return [[Hypothesis("x", [5], 0.0, at_limit=len(ids) > 5)] for ids in X]
+
+    monkeypatch.setattr(SearchDecoder, "__call__", found)
+    lines = ["Hund", "Hund " * 30, "", "Hund", "Hund " * 30, "Hund " * 8]
+    translated(trained("legacy"), tmp_path, lines, split=False)
+    notes = capsys.readouterr().err
+    assert "2 of 6 lines were truncated to 14 tokens (first: line 2)" in notes
+    assert "3 of 5 translations ended at their limit" in notes
 
 
 def test_translations_equal_those_of_eval(tiny, tmp_path):
@@ -91,15 +105,15 @@ def test_it_can_be_stopped_while_it_waits_for_lines(tiny, number, code):
 
 def test_a_line_may_be_a_paragraph(tmp_path, capsys):
     text = [GERMAN, "", "  Der Hund schläft.", " ", "Der\u2028Hund schläft."]
-    lines = translated(SAMPLE, tmp_path, text, split=True, beam=1)
-    assert lines[:4] == [ENGLISH, "", "  The dog sleeps.", " "] and len(lines) == 5
+    lines = translated(SAMPLE, tmp_path, text, beam=1)
+    assert lines[:4] == [ENGLISH, "", "The dog sleeps.", ""] and len(lines) == 5
     assert "truncated" not in capsys.readouterr().err
 
 
 def test_nothing_is_truncated_if_lines_are_split(trained, tmp_path, capsys):
     """Also in a model that reads at most 14 words, and is given 201."""
     text = ["Der Hund schläft, " * 67, "x" * 300]
-    lines = translated(trained("legacy"), tmp_path, text, split=True, beam=1)
+    lines = translated(trained("legacy"), tmp_path, text, beam=1)
     assert len(lines) == 2 and len(lines[0].split()) > 20
     assert "truncated" not in capsys.readouterr().err
 
@@ -112,7 +126,7 @@ class Recorder(Translator):
     def __init__(self):
         self.read = []
 
-    def translate_around(self, pattern, sentences, prefixes):
+    def translate_around(self, sentences, prefixes, numbers):
         self.read += zip(sentences, prefixes, strict=True)
         return [None] * len(sentences)
 
@@ -146,19 +160,12 @@ def test_several_translations_of_a_line(tiny, tmp_path, monkeypatch, capsys):
         assert not begun or not any(text[len(begun) :].startswith("The") for text in texts)
 
 
-SPLIT = "split is for paragraphs"
-
-
 @pytest.mark.parametrize(
     "given, message",
     [
         (dict(nbest=0), "nbest is 0"),
         (dict(attention="out.pdf"), "attention out.pdf: choose a name that ends in .png"),
         (dict(source="a", output="a"), "output would replace the source"),
-        (dict(split=True, nbest=2), SPLIT),
-        (dict(source="a", split=True, prefix="b"), SPLIT),
-        (dict(source="a", split=True, score="b"), SPLIT),
-        (dict(split=True, alignments="new"), SPLIT),
         (dict(prefix="b"), "score and prefix need a file. Give --source"),
         (dict(score="b"), "score and prefix need a file. Give --source"),
     ],

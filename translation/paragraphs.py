@@ -7,13 +7,34 @@ import regex
 import sentencex
 
 from text.lines import language_code
-from translation.spans import SPACED_LETTER
+from translation.spans import HTML_TAG, SPACED_LETTER
 
 LINE_BREAK = regex.compile(r"([\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*+)")  # and empty lines
 WHITE_SPACE = regex.compile(r"\s")  # sentencex fails at some of it, as U+3000
 LETTER = regex.compile(r"\p{L}")
-# A quotation that ends within a sentence, in scripts without spaces: 「はい。」と言った。
-QUOTATION_END = regex.compile(r"[\p{Pe}\p{Pf}]$")
+AND_SO_ON = r"(?<=\b(?:atd|atď|ecc|enz|etc|itd|jne|m\.m|osv|stb|usw|κ\.λπ|т\.\s[дп])\.\s)(?=\p{Lu})"
+# Where sentencex misses the end of a sentence, in some languages: also before a number.
+MISSED = regex.compile(rf"{AND_SO_ON}|(?<=\p{{L}}{{4}}\.\s|。)(?=\d)", regex.V1)
+# Common ones that sentencex lacks in some language, and that end no sentence in another one.
+ABBREVIATIONS = (
+    "abt|approx|aprox|chap|cia|dept|dipl|dna|dra|exkl|godz|gral|ifj|inkl|inż|kath|lic|mevr|mlle|mme"
+    "|prof|profa|pág|resp|sta|séc|им|обл|рис|табл|σελ|डॉ"
+)
+CONSONANT = "[bcdfghjklmnpqrstvwxzçñčďłńřśšťźžżбвгджзклмнпрстфхцчшщβγδζθκλμνξπρσςτφχψ]"
+START = r"(?<![^\s\p{Ps}\p{Pi}\p{Pd}])"  # of a word, but not of the "t" of "don't"
+# Where sentencex ends a sentence that goes on.
+GOES_ON = rf"""
+    (?<=\b(?:(?!\p{{Lu}}{{2}})(?i:{ABBREVIATIONS})|\p{{L}}{{1,20}}(?:dr|str)|Av|TP|TS
+        |[advn](?:\.\s?C)?)\.\s++)  # Mme. Petit, 300 v. Chr.
+    | (?<=(?<!\p{{N}}\s){START}(?:[\p{{Lu}}\p{{Lo}}]|(?i:{CONSONANT}){CONSONANT}{{,3}})
+        \.\s++)  # M. Dupont, Hr. Holm; but 5 km. ends
+    | (?<=(?<!\p{{L}})\p{{L}}{{1,3}}\.\s++)(?=\d++(?![.)]\s))  # vol. 2
+    | (?<=[.!?][\p{{Pe}}\p{{Pf}}\"']*+)(?![\s\p{{Han}}\p{{Hiragana}}\p{{Katakana}}])  # a.b
+    | (?<=[\p{{Pe}}\p{{Pf}}])(?=\p{{L}})  # 「はい。」と言った。
+"""
+SMALL_LETTER = r"| (?=\W{0,6}(?!\p{Georgian})\p{Ll}++\b)"  # iPhone begins a sentence
+ORDINAL = rf"| (?<={START}(?:\d{{1,3}}|[IVXLC]++)\.\s++)"  # 2. Weltkrieg
+HAS_ORDINALS = set("az bs cs da de et eu fi fo hr hu is lb lv nb nn no pl sk sl sr tr".split())
 # Of the scripts without spaces between words, only Chinese and Japanese write none between
 # sentences: their punctuation is as wide as a character.
 WIDE_END = regex.compile(
@@ -127,10 +148,10 @@ class Splitter:
         symbol = match[0] if match and self.is_symbol(match[0]) else ""
         max_tokens = self.max_tokens - (SYMBOL_TOKENS if symbol else 0)
         pieces = []
-        for line in LINE_BREAK.split(text):
+        for line in LINE_BREAK.split(HTML_TAG.sub("", text)):
             for piece in split_sentences(line, self.language) if line.strip() else [line]:
                 pieces += self.fit(piece, max_tokens)
-        return Paragraph.from_pieces(pieces)._replace(symbol=symbol)
+        return Paragraph.from_pieces(with_tags(pieces, text))._replace(symbol=symbol)
 
     def is_symbol(self, word) -> bool:
         """Whether the vocabulary has a word as one subword."""
@@ -148,23 +169,30 @@ class Splitter:
 def split_sentences(line, language) -> list[str]:
     """Split a line, which has no line break in it, into pieces. Each has a sentence.
 
-    >>> split_sentences("1. Am 3. Mai kam er. Er ging. 😀", "de")
-    ['1. Am 3. Mai kam er. ', 'Er ging. 😀']
+    >>> split_sentences("1. Am 3. Mai kam M. Lang. Er ging. 😀", "de")
+    ['1. Am 3. Mai kam M. Lang. ', 'Er ging. 😀']
     """
-    segments, characters = sentencex.segment(language, WHITE_SPACE.sub(" ", line)), iter(line)
-    pieces = ["".join(itertools.islice(characters, len(own))) for own in segments]
-    if "".join(pieces) != line:  # it drops some characters
-        pieces = [line]
-    sentences, has_letter = [""], False
-    for piece, following in itertools.zip_longest(pieces, pieces[1:], fillvalue=""):
-        sentences[-1] += piece
-        has_letter = has_letter or bool(LETTER.search(piece))
-        is_quotation = QUOTATION_END.search(piece) and following[:1].isalpha()
-        if has_letter and not is_quotation:
-            sentences.append("")
-            has_letter = False
-    *sentences, rest = sentences  # a number or an emoji belongs to the sentence before it
-    return [*sentences[:-1], "".join(sentences[-1:]) + rest]
+    segments = sentencex.segment(language, WHITE_SPACE.sub(" ", line))
+    lengths = [len(part) for segment in segments for part in MISSED.split(segment)]
+    rules = GOES_ON + SMALL_LETTER * (not line.islower()) + ORDINAL * (language in HAS_ORDINALS)
+    goes_on = regex.compile(rf"(?!{AND_SO_ON})(?:{rules})", regex.V1 | regex.X)
+    pieces, begin, has_letter = [], 0, False
+    for start, end in itertools.pairwise(itertools.accumulate(lengths, initial=0)):
+        has_letter = has_letter or bool(LETTER.search(line, start, end))
+        if has_letter and (end == len(line) or not goes_on.match(line, end)):
+            pieces.append(line[begin:end])
+            begin, has_letter = end, False
+    return [*pieces[:-1], "".join(pieces[-1:]) + line[begin:]]  # a number or an emoji at the end
+
+
+def with_tags(pieces, text) -> list[str]:
+    """Return pieces of HTML's text with its tags. An end tag belongs to the piece before it."""
+    tag, found, position = HTML_TAG.pattern, [], 0
+    for piece in pieces if HTML_TAG.search(text) else ():
+        whole = rf"(?s)(?:(?:{tag})*+.){{{len(piece)}}}(?:\ue000/\w*+\ue001)*+"
+        found.append(regex.compile(whole).match(text, position)[0])
+        position += len(found[-1])
+    return [*found[:-1], found[-1] + text[position:]] if found else pieces
 
 
 # Parts of long sentences ---------------------------------------------------------

@@ -1,23 +1,28 @@
 """Take parts out of a sentence that stay as they are, and put them into its translation.
 
-They are addresses, placeholders, tags, emoji, unknown characters, and sometimes numbers.
+They are code, addresses, unknown characters, numbers that a translation has lost, and HTML's tags.
 """
 
 import unicodedata
+from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
+import num2words
 import numpy as np
 import regex
 
-from translation.spans import NUMBER, SPACED_LETTER, SPAN, UNSPACED
+from translation.spans import HTML_TAG, NUMBER, SPACED_LETTER, UNSPACED, WORD, find_code
 
 # The part that stays if one of its characters is unknown: the number or the word around it. Where
 # words have no spaces between them, the character alone.
 UNKNOWN_PARTS = regex.compile(rf"{NUMBER.pattern}|{SPACED_LETTER.pattern}++|\X", regex.V1)
 UNSPACED_LETTER = regex.compile(rf"[{UNSPACED}]")
-WORD_CHARACTER = regex.compile(r"[\p{L}\p{M}\p{N}]")
-MAX_PLACED_PARTS = 100  # parts of a line; a sentence has fewer
 CLOSING = regex.compile(r"[\s\p{Pe}\p{Pf}.,:;!?]|$")
+LAST_TAG = regex.compile(rf"(?r){HTML_TAG.pattern}\Z")
+LIST_GAP = regex.compile(r"[\s,;:/&+–-]*")
+DIGITS = regex.compile(r"\p{Nd}+")
+MAX_PLACED_PARTS = 100  # parts of a line; a sentence has fewer
+MAX_SPELLED_DIGITS = 9
 
 # Parts --------------------------------------------------------------------------
 
@@ -25,33 +30,59 @@ CLOSING = regex.compile(r"[\s\p{Pe}\p{Pf}.,:;!?]|$")
 class Part(NamedTuple):
     """A part of a sentence that must stay as it is."""
 
-    text: str
+    line: str
     start: int  # position of its first character
     end: int  # position after its last character
 
+    @property
+    def text(self) -> str:
+        """The part."""
+        return self.line[self.start : self.end]
 
-def find_parts(line, vocab=None, pattern=SPAN) -> list[Part]:
-    """Find the parts of a sentence that must stay as they are.
+    @property
+    def neighbours(self) -> tuple[str, str]:
+        """The characters before and after it, "" at the ends of the sentence."""
+        return self.line[self.start - 1 : self.start], self.line[self.end : self.end + 1]
+
+
+def find_parts(line, vocab=None, numbers=()) -> list[Part]:
+    """Find the parts of a sentence that must stay as they are. Those of a list are one.
 
     >>> [part.text for part in find_parts("Hallo {name}, siehe www.example.de.")]
     ['{name}', 'www.example.de']
 
-    Args:
-      vocab: SubwordVocab, which may lack characters; None for one that has all.
-      pattern: what must stay.
+    `vocab` is a SubwordVocab, which may lack characters, and `numbers` are those that must stay, as
+    `lost_numbers` finds them.
     """
-    spans = [match.span() for match in pattern.finditer(line)]
-    if vocab and vocab.lacks_part_of(line):
-        spans += [
-            match.span() for match in UNKNOWN_PARTS.finditer(line) if vocab.lacks_part_of(match[0])
-        ]
+    text = HTML_TAG.sub(lambda tag: " " * len(tag[0]), line)
+    if not any(map(str.isalpha, text)):
+        return [Part(line, 0, len(line))]
+    spans = find_code(text)
+    spans += [match.span() for match in NUMBER.finditer(text) if match[0] in numbers]
+    if vocab and vocab.lacks_part_of(text):
+        spans += [own.span() for own in UNKNOWN_PARTS.finditer(text) if vocab.lacks_part_of(own[0])]
     merged = []
     for start, end in sorted(spans):
-        if merged and start <= merged[-1][1]:
+        if merged and (start <= merged[-1][1] or LIST_GAP.fullmatch(line, merged[-1][1], start)):
             merged[-1][1] = max(end, merged[-1][1])
         else:
             merged.append([start, end])
-    return [Part(line[start:end], start, end) for start, end in merged]
+    return add_tags(line, merged)
+
+
+def add_tags(line, spans=()) -> list[Part]:
+    """Return the parts with these starts and ends, and tags. Tags around a part belong to it."""
+    parts, position = [], 0
+    for start, end in [*spans, (len(line), len(line))]:
+        while tag := LAST_TAG.search(line, position, start):
+            partner = f"\ue000/{tag[2]}\ue001"
+            if not line.startswith(partner, end):
+                break
+            start, end = tag.start(), end + len(partner)
+        tags = [tag.span() for tag in HTML_TAG.finditer(line, position, start)]
+        parts += [Part(line, *span) for span in [*tags, (start, end)] if span[0] < span[1]]
+        position = end
+    return parts
 
 
 class Taken(NamedTuple):
@@ -63,13 +94,13 @@ class Taken(NamedTuple):
     befores: list[str] = []  # what is left before each of the first `MAX_PLACED_PARTS` parts
 
 
-def take_out(line, vocab=None, pattern=SPAN) -> Taken:
-    """Take the parts out of a sentence that `find_parts` finds.
+def take_out(line, parts) -> Taken:
+    """Take parts out of a sentence.
 
-    >>> take_out("Hallo {name}, siehe www.example.de!")[1:4:2]
+    >>> line = "Hallo {name}, siehe www.example.de!"
+    >>> take_out(line, find_parts(line))[1:4:2]
     ('Hallo, siehe!', ['Hallo', 'Hallo, siehe'])
     """
-    parts = find_parts(line, vocab, pattern)
     if not parts:
         return Taken(line, line)
     pieces, befores = [line[: parts[0].start]], []
@@ -82,7 +113,7 @@ def take_out(line, vocab=None, pattern=SPAN) -> Taken:
         if gap:
             pieces.append(gap if pieces[-1].strip() or len(pieces) > 1 else gap.lstrip())
     text = "".join(pieces)
-    return Taken(line, text if WORD_CHARACTER.search(text) else "", parts, befores)
+    return Taken(line, text if any(map(str.isalpha, text)) else "", parts, befores)
 
 
 # Placing ------------------------------------------------------------------------
@@ -100,29 +131,37 @@ def put_in(taken, x, y, weights, vocabs) -> str:
       weights: (T_y, T_x), what each token of the translation attends to.
       vocabs: of source and target.
     """
-    (source, target), (line, _, parts, befores) = vocabs, taken
-    positions = [len(ids) - 1 for ids in source.encode(source.prepare(befores))]
-    found = [
-        (find_place(min(position, len(x) - 1), line, part, x, y, weights, vocabs), part)
-        for position, part in zip(positions, parts, strict=False)
-    ]
-    found += [(len(y), part) for part in parts[len(positions) :]]
-    text, start, previous = "", 0, None
-    for place, part in [*sorted(found, key=lambda pair: pair[0]), (len(y), None)]:
-        if between := target.decode(y[start:place]):
-            if previous:
-                closes = CLOSING.match(between) or sticks(line[previous.end :][:1], between[0])
-                text += "" if closes else " "
-            text += between
+    (source, target), (_, _, parts, befores) = vocabs, taken
+    aligned = weights[: len(y)].argmax(axis=1)  # (T_y,) positions in x
+    # Where words begin: no part divides a word.
+    begins = [0, *(k for k, i in enumerate(y) if not is_inside_word(target, i)), len(y)]
+    positions = [min(len(ids), len(x)) - 1 for ids in source.encode(source.prepare(befores))]
+    rows = zip(positions, parts, strict=False)
+    places = [find_place(position, part, x, y, aligned, begins, vocabs) for position, part in rows]
+    elements = find_elements(parts[: len(places)])
+    for first, last in elements:
+        within = np.flatnonzero((positions[first] <= aligned) & (aligned < positions[last]))
+        if len(within):
+            places[first] = begins[bisect_right(begins, within[0]) - 1]
+            places[last] = begins[bisect_left(begins, within[-1] + 1)]
+    places += [len(y)] * (len(parts) - len(places))
+    starts, ends = ({parts[pair[side]] for pair in elements} for side in (0, 1))
+    text, begin, previous = "", 0, None
+    for place, part in [*in_order([*zip(places, parts, strict=True)]), (len(y), None)]:
+        touches = previous in starts
+        if between := target.decode(y[begin:place]):
+            if previous and not touches and not CLOSING.match(between):
+                text += "" if sticks(previous.neighbours[1], between[0]) else " "
+            text, touches = text + between, False
         if part:
-            before = line[part.start - 1 : part.start]
-            text += "" if not text or sticks(before, text[-1]) else " "
+            if text and not touches and part not in ends:
+                text += "" if sticks(part.neighbours[0], text[-1]) else " "
             text += part.text
-        start, previous = place, part
+        begin, previous = place, part
     return text
 
 
-def find_place(position, line, part, x, y, weights, vocabs) -> int:
+def find_place(position, part, x, y, aligned, begins, vocabs) -> int:
     """Return the position in a translation where a part belongs.
 
     A part at the end or at the beginning of a source is there in the translation, too. Other parts
@@ -130,31 +169,26 @@ def find_place(position, line, part, x, y, weights, vocabs) -> int:
     after them, before the translation of that word.
 
     Args:
-      position: of the token in `x` that follows the part. The other arguments are as in `put_in`.
+      position: of the token in `x` that follows the part.
+      aligned: (T_y,), the position in `x` to which each token of `y` attends most.
+      begins: the positions in `y` where words begin. The other arguments are as in `put_in`.
     """
     source, target = vocabs
-    aligned = weights[: len(y)].argmax(axis=1)  # (T_y,) positions in x
     before, after = aligned[aligned < position], aligned[aligned >= position]
     if not any(is_word(source, i) for i in x[position:-1]):
         ends_with_mark = len(y) and position < len(x) - 1 and not is_word(target, y[-1])
         return len(y) - bool(ends_with_mark)
     if not len(before) or not any(is_word(source, i) for i in x[:position]):
         return 0
-    follows_word = SPACED_LETTER.match(line[part.start - 1 : part.start])
-    if not follows_word and SPACED_LETTER.match(line[part.end : part.end + 1]) and len(after):
-        place = int(np.flatnonzero(aligned == after.min())[0])
-        while place > 0 and is_inside_word(target, y[place]):
-            place -= 1
-        return place
-    place = int(np.flatnonzero(aligned == before.max())[-1]) + 1
-    while place < len(y) and is_inside_word(target, y[place]):
-        place += 1
-    return place
+    touches = [bool(SPACED_LETTER.match(own)) for own in part.neighbours]
+    if touches == [False, True] and len(after):
+        return begins[bisect_right(begins, np.flatnonzero(aligned == after.min())[0]) - 1]
+    return begins[bisect_left(begins, np.flatnonzero(aligned == before.max())[-1] + 1)]
 
 
 def is_word(vocab, i) -> bool:
     """Whether the token with id `i` has letters or digits."""
-    return bool(WORD_CHARACTER.search(vocab.display(i)))
+    return bool(WORD.search(vocab.display(i)))
 
 
 def is_inside_word(vocab, i) -> bool:
@@ -177,31 +211,75 @@ def sticks(source_char, char) -> bool:
     return bool(source_char.strip()) and same_kind
 
 
-def has_numbers(source, translation) -> bool:
-    """Whether a translation has the digits of all numbers of its source, perhaps separated.
+def find_elements(parts) -> list[tuple[int, int]]:
+    """Find the elements of HTML among parts: the indices of their start and end tags."""
+    tags = {part.text: row for row, part in enumerate(parts) if HTML_TAG.fullmatch(part.text)}
+    pairs = ((row, tags.get(text.replace("\ue000", "\ue000/"))) for text, row in tags.items())
+    return [pair for pair in pairs if pair[1] is not None]
 
-    >>> has_numbers("am 3.5. 1.000 Euro", "1,000 euros on 5/3"), has_numbers("2 Hunde", "dogs")
-    (True, False)
+
+def in_order(found) -> list:
+    """Sort pairs of a place and a part. Directives, and tags that would cross, keep their order."""
+    found = in_source_order(found, lambda text: "%" in text and "$" not in text)  # as %s
+    moved = sorted(found, key=lambda own: (own[0], not own[1].text.startswith("\ue000/")))
+    if unpaired_tags(moved) != unpaired_tags(found):
+        found = in_source_order(found, lambda text: text.startswith("\ue000"))
+        moved = sorted(found, key=lambda own: own[0])
+    return moved
+
+
+def in_source_order(found, keeps_order) -> list:
+    """Exchange the places of some parts, so that these are in the order of the source."""
+    places = iter(sorted(place for place, part in found if keeps_order(part.text)))
+    return [(next(places) if keeps_order(part.text) else place, part) for place, part in found]
+
+
+def unpaired_tags(found) -> list:
+    """Return the tags without a partner in this order of parts."""
+    unpaired = []
+    for slash, name in HTML_TAG.findall("".join(part.text for _, part in found)):
+        if slash and unpaired[-1:] == [("", name)]:
+            unpaired.pop()
+        else:
+            unpaired.append((slash, name))
+    return unpaired
+
+
+# Numbers ------------------------------------------------------------------------
+
+
+def lost_numbers(source, translation, language) -> set[str]:
+    """Return the numbers of two digits and more that a translation neither has nor spells out.
+
+    >>> lost_numbers("am 23.5. 1.000 von 17 und 18 Euro, 3 Hunde", "1,000 (5/23), seventeen", "en")
+    {'18'}
     """
-    wanted, found = (
-        [regex.findall(r"\p{Nd}+", match[0]) for match in NUMBER.finditer(text)]
-        for text in (source, translation)
-    )
-    for groups in map(plain_digits, wanted):
-        numbers = [*map(plain_digits, found)]
-        joined = ["".join(number) for number in numbers]
-        if "".join(groups) in joined:
-            del found[joined.index("".join(groups))]
-            continue
-        rest = [group for number in numbers for group in number]
-        for group in groups:
-            if group not in rest:
-                return False
-            rest.remove(group)
-        found = [[group] for group in rest]
-    return True
+    found = set()
+    for match in NUMBER.finditer(translation):
+        found |= {plain_digits(match[0]), *map(plain_digits, DIGITS.findall(match[0]))}
+    lost = set()
+    for match in NUMBER.finditer(source):
+        groups, digits = map(plain_digits, DIGITS.findall(match[0])), plain_digits(match[0])
+        is_found = digits in found or found.issuperset(groups)
+        if len(digits) > 1 and not is_found and not is_spelled(digits, translation, language):
+            lost.add(match[0])
+    return lost
 
 
-def plain_digits(groups) -> list[str]:
-    """Return groups of digits of any script as ASCII, without zeros before them."""
-    return ["".join(str(unicodedata.digit(d)) for d in group).lstrip("0") for group in groups]
+def plain_digits(number) -> str:
+    """Return the digits of a number in ASCII, without zeros before them."""
+    digits = (str(unicodedata.digit(character, "")) for character in number)
+    return "".join(digits).lstrip("0")
+
+
+def is_spelled(digits, text, language) -> bool:
+    """Whether a text has a number in words, as far as num2words knows the language."""
+    for kind in ("cardinal", "ordinal") if len(digits) <= MAX_SPELLED_DIGITS else ():
+        try:
+            words = num2words.num2words(int(digits), lang=language, to=kind)
+        except NotImplementedError:
+            break
+        pattern = r"[\W_]*".join(regex.findall(r"\w+", words))
+        if regex.search(rf"\b{pattern}\b", text, regex.IGNORECASE):
+            return True
+    return False

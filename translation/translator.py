@@ -2,11 +2,9 @@
 
 The model translates a sentence without the parts that stay as they are. Then each part is put into
 the translation: attention finds the translation of the word next to the part, and the part is put
-next to that. So each part is in each translation exactly once, and the other words of the
-translation do not change.
-
-Numbers are translated like words. Only if one is missing in a translation, the sentence is
-translated again, and its numbers are such parts.
+next to that. So each part is in each translation exactly once, and its other words do not change.
+Numbers are translated like words. If one is lost, the sentence is translated again, and the number
+is such a part.
 """
 
 import itertools
@@ -20,8 +18,7 @@ from text.lines import normalize
 from translation.attention_maps import alignments
 from translation.inference import Hypothesis, SearchDecoder
 from translation.paragraphs import Paragraph, as_one_sentence
-from translation.protected import Taken, has_numbers, put_in, take_out
-from translation.spans import SPAN, SPAN_OR_NUMBER
+from translation.protected import add_tags, find_parts, lost_numbers, put_in, take_out
 
 
 class Translation(NamedTuple):
@@ -90,28 +87,26 @@ class Translator:
             own = paragraph.inputs
             sentences += own
             prefixes += [paragraph.prefix, *[""] * len(own)][: len(own)]
-        translations = self.translate_around(SPAN, sentences, prefixes)
-        lost = [
-            row
-            for row, (own, prefix) in enumerate(zip(translations, prefixes, strict=True))
-            if self.protects and not prefix
-            if not has_numbers(own.line, own.hypotheses[0].text)
-        ]
-        again = [sentences[row] for row in lost]
-        found = self.translate_around(SPAN_OR_NUMBER, again, [""] * len(lost))
-        for row, translation in zip(lost, found, strict=True):
+        translations = self.translate_around(sentences, prefixes, [()] * len(sentences))
+        lost = {}
+        for row, (own, prefix) in enumerate(zip(translations, prefixes, strict=True)):
+            if self.protects and not prefix:
+                text = own.hypotheses[0].text
+                lost[row] = lost_numbers(own.line, text, self.loaded.hp.target_lang)
+        again = [row for row in lost if lost[row]]
+        numbers = [lost[row] for row in again]
+        found = self.translate_around([sentences[row] for row in again], [""] * len(again), numbers)
+        for row, translation in zip(again, found, strict=True):
             translations[row] = translation
         rest = iter(translations)
         return [TranslatedText(own, [next(rest) for _ in own.sentences]) for own in paragraphs]
 
-    def translate_around(self, pattern, sentences, prefixes) -> list[Translation]:
-        """Translate sentences without their parts that match a pattern, and put these back."""
-        taken = [
-            take_out(sentence, self.loaded.vocabs[0], pattern)
-            if self.protects and not prefix
-            else Taken(sentence, sentence)
-            for sentence, prefix in zip(sentences, prefixes, strict=True)
-        ]
+    def translate_around(self, sentences, prefixes, numbers) -> list[Translation]:
+        """Translate sentences without their parts, such as some numbers, and put these back."""
+        vocab, taken = self.loaded.vocabs[0], []
+        for sentence, prefix, own in zip(sentences, prefixes, numbers, strict=True):
+            parts = find_parts(sentence, vocab, own) if self.protects else add_tags(sentence)
+            taken.append(take_out(sentence, [] if prefix else parts))
         translations = self.search([own.text for own in taken], prefixes)
         return self.put_back(taken, translations)
 

@@ -1,10 +1,10 @@
-"""Translate text, line by line, with the ONNX model of this folder.
+"""Translate text, line by line and sentence by sentence, with the ONNX model of this folder.
 
 python translate.py < in > out
 
 It needs no program of the project that trained the model, and no TensorFlow:
 
-pip install onnxruntime sentencepiece regex
+pip install onnxruntime sentencepiece regex sentencex
 """
 
 import argparse
@@ -17,6 +17,7 @@ import numpy as np
 import onnxruntime
 import regex
 import sentencepiece
+import sentencex
 
 FOLDER = Path(__file__).resolve().parent
 
@@ -27,6 +28,7 @@ class Translator:
     def __init__(self, folder=FOLDER):
         settings = json.loads((folder / "model.json").read_text("utf-8"))
         self.search, self.sides = settings["search"], (settings["source"], settings["target"])
+        self.language = settings["languages"][0]
         self.patterns = {
             name: regex.compile(pattern, regex.MULTILINE)
             for name, pattern in settings["normalize"].items()
@@ -43,6 +45,14 @@ class Translator:
                 sentencepiece.SentencePieceProcessor(model_file=str(folder / side["file"]))
                 for side in self.sides
             ]
+
+    def translate_line(self, line, beam=None) -> str:
+        """Return the translations of the sentences of a line."""
+        result = ""
+        for piece in sentencex.segment(self.language, regex.sub(r"\s", " ", line)):
+            sentence = piece.rstrip()
+            result += self.translate(sentence, beam)[0] + piece[len(sentence) :]
+        return result.strip()
 
     def translate(self, sentence, beam=None) -> tuple[str, float]:
         """Return the translation, and its log-probability / length penalty."""
@@ -125,8 +135,11 @@ def main():
     translator = Translator()
     sys.stdin.reconfigure(encoding="utf-8", newline="\n")
     sys.stdout.reconfigure(encoding="utf-8")
-    for line in sys.stdin:
-        print(translator.translate(line.rstrip("\r\n"), args.beam)[0], flush=True)
+    try:
+        for line in sys.stdin:
+            print(translator.translate_line(line, args.beam), flush=True)
+    except UnicodeDecodeError:
+        parser.error("standard input: not text in UTF-8. Convert it")
 
 
 if __name__ == "__main__":
