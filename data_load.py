@@ -51,8 +51,7 @@ class EvalSet(NamedTuple):
 def create_data(source_sents, target_sents, source_vocab, target_vocab, maxlen) -> SentencePairs:
     """Encode pairs of normalized sentences with text and at most `maxlen` tokens on both sides.
 
-    A pair with an empty side is left out as a pair. The 2017 code dropped empty lines from each
-    side alone, and paired every later sentence with the wrong translation.
+    A pair with an empty side is left out as a pair. The 2017 code shifted the sides there.
     """
     sources, targets = source_vocab.clean(source_sents), target_vocab.clean(target_sents)
     xs, ys = source_vocab.encode(sources), target_vocab.encode(targets)
@@ -90,15 +89,9 @@ def encode_train_text(hp, vocabs) -> SentencePairs:
     for sides in itertools.chain.from_iterable(map(read_pairs, training_files(hp))):
         block = create_data(*map(normalize_lines, sides), *vocabs, hp.maxlen)
         blocks.append(block if hp.changes_text else block._replace(Sources=[], Targets=[]))
-    return SentencePairs(
-        RaggedIds.concatenate([block.X for block in blocks]),
-        RaggedIds.concatenate([block.Y for block in blocks]),
-        [*itertools.chain.from_iterable(block.Sources for block in blocks)],
-        [*itertools.chain.from_iterable(block.Targets for block in blocks)],
-        [],  # nothing needs them
-        sum(block.total for block in blocks),
-        sum(block.num_empty for block in blocks),
-    )
+    Xs, Ys, sources, targets, _, totals, empty = zip(*blocks, strict=True)
+    ids, chain = map(RaggedIds.concatenate, (Xs, Ys)), itertools.chain.from_iterable
+    return SentencePairs(*ids, [*chain(sources)], [*chain(targets)], [], sum(totals), sum(empty))
 
 
 def load_test_data(hp, vocabs, part="test") -> EvalSet:
@@ -133,7 +126,7 @@ def check_encoded(data, paths, vocabs, maxlen) -> list[float]:
 def encode_lines(lines, vocab, hp, max_tokens=None):
     """Encode lines to translate: the ids, the rows that are not empty, and the truncated ones.
 
-    Of each line, `max_tokens` are kept, `</S>` included; `hp.max_input_tokens` by default.
+    Of each line, `max_tokens` are kept; `hp.max_input_tokens` by default.
     """
     ids = vocab.encode(vocab.prepare(lines))
     nonempty = [row for row, sentence in enumerate(ids) if len(sentence) > 1]  # not only </S>
@@ -145,10 +138,7 @@ def encode_lines(lines, vocab, hp, max_tokens=None):
 
 
 def pairs_of_epoch(data, vocabs, hp, epoch) -> SentencePairs:
-    """Return the pairs as an epoch trains on them. `hp.seed` and `epoch`, from 1, decide how.
-
-    With BPE-dropout they have other subwords, with `hp.missing_mark` some sources lack their mark.
-    """
+    """Return the pairs as an epoch, from 1, trains on them, with BPE-dropout and missing marks."""
     if not hp.changes_text:
         return data
     draws = np.random.default_rng([hp.seed, epoch, MARK_STREAM]).random(len(data.Sources))
@@ -207,9 +197,8 @@ def map_ids(hp, vocabs) -> SentencePairs | None:
 def get_batch_data(data, hp, epoch, skip=0, strategy=None):
     """Make the batches (x, y) of an epoch, (N, T) int32 each, and return also their number.
 
-    Only `hp.seed` and `epoch`, from 1, decide their order. T is `hp.pad_to`, or the length of the
-    longest row. The first `skip` batches are left out. `strategy` divides each batch among its
-    replicas, and each worker reads only the rows of its own ones.
+    T is `hp.pad_to`, or the length of the longest row. The first `skip` batches are left out.
+    `strategy` divides each batch among its replicas; a worker reads only the rows of its own ones.
     """
     import tensorflow as tf  # prepro.py does not need it
 
@@ -237,8 +226,7 @@ def prefetch(items):
 def plan_batches(data, hp, epoch) -> list[np.ndarray]:
     """Divide the rows of an epoch into batches: the row indices of each, uint32.
 
-    With `hp.batch_size`, an epoch has as many batches as in the 2017 code: rows that do not fill
-    one are left out, other ones in each epoch. A corpus smaller than one batch is one batch.
+    With `hp.batch_size`, rows that do not fill a batch are left out, other ones in each epoch.
     """
     rng = np.random.default_rng([hp.seed, epoch])
     order = np.arange(len(data.X), dtype=np.uint32)  # (N,)

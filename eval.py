@@ -63,16 +63,16 @@ def read_results(path, hp, total) -> list[str]:
     return ["" if str(row) in numbers else next(rest) for row in range(1, total + 1)]
 
 
-def describe_scores(test, got, hp, token_name, compare=NONE, others=None) -> list[str]:
+def describe_scores(test, got, scores, hp, token_name, compare=NONE, others=None) -> list[str]:
     """Return the lines that follow the translations in a results file, as in 2017 and more.
 
-    `others` are the translations of the results file `compare`.
+    `scores` are those of `corpus_score` by name, and `others` the translations of the results file
+    `compare`.
     """
-    lang, own = hp.target_lang, bleu.align_with_references(test, got)
-    cased, cased_signature = bleu.corpus_score("bleu", test, got, lang)
-    lowered, lowered_signature = bleu.corpus_score("bleu", test, got, lang, lowercase=True)
-    chrf, chrf_signature = bleu.corpus_score("chrf", test, got, lang)
-    compared = bleu.compare_systems(test.references, own, others or own, lang)
+    own = bleu.align_with_references(test, got)
+    (cased, cased_signature), (chrf, chrf_signature) = scores.values()
+    lowered, lowered_signature = bleu.corpus_score("bleu", test, got, lowercase=True)
+    compared = bleu.compare_systems(test.references, own, others or own)
     score, scored = bleu.bleu_score(test.data.Targets, got)
     total, empty = len(own), test.data.num_empty
     left_out = sorted({*range(total)} - {*test.data.rows})
@@ -134,11 +134,13 @@ def main(given):
         at_limit = sum(best.at_limit for best, *_ in found)
         columns = zip(test.data.Sources, test.data.Targets, got, strict=True)
         records = [f"- source: {s}\n- expected: {e}\n- got: {g}\n" for s, e, g in columns]
+        scores = {name: bleu.corpus_score(name, test, got) for name in bleu.METRICS}
+        names = vocabs[0].token_name, options.compare, others
         summary = [
             f"Decoding = {decoding}",
             describe_test(hp),
             f"Ended at the limit = {at_limit} of {len(got)}",
-            *describe_scores(test, got, hp, vocabs[0].token_name, options.compare, others),
+            *describe_scores(test, got, scores, hp, *names),
         ]
         file.write("".join(f"{line}\n" for line in records + summary).encode())
     if len(loaded.folders) == 1:
@@ -147,8 +149,8 @@ def main(given):
     print("", *records[:SAMPLES], sep="\n")
     print(*(line for line in summary if not line.startswith(LEFT_OUT)), sep="\n")
     print(f"Full results: {path}")
-    if note := bleu.empty_note(got):
-        print(f"{note}. {bleu.LITTLE_LEARNED_HINT}", file=sys.stderr)
+    if note := bleu.score_note(got, {name: score for name, (score, _) in scores.items()}):
+        print(note, file=sys.stderr)
     if note := limit_note(at_limit, len(got), hp):
         print(note, file=sys.stderr)
 

@@ -1,7 +1,7 @@
 """Hyperparameters. Every field is also a command-line flag.
 
-A recipe is a preset: it supplies every flag that the user does not set. `train.py` saves the
-hyperparameters in `logdir/hparams.json`, and each script that reads a model starts from them.
+A recipe supplies every flag that the user does not set. `train.py` saves the hyperparameters in
+`logdir/hparams.json`, and each script that reads a model starts from them.
 
 The letters that name the axes of tensors throughout the project:
 
@@ -85,7 +85,7 @@ OPTIMIZERS = dict(adam=Choice("training.optimizer.FusedAdam"), muon=Choice("trai
 
 
 class Architecture(NamedTuple):
-    """In which details Transformers of 2017, of 2019, of the paper and of Marian differ."""
+    """In which details Transformers differ."""
 
     relu_projections: bool = False  # Q, K and V pass through a ReLU
     output_projection: bool = True  # the joined heads are projected by W_O
@@ -108,8 +108,7 @@ ARCHITECTURES = {
 
 # Recipes -----------------------------------------------------------------------
 
-# Each dict holds the differences from the defaults, which are those of legacy: those of the model,
-# of the text, of the training, and of decoding.
+# The differences from the defaults, which are those of legacy.
 UPDATED = dict(architecture="2019", ffn_units=2048, positions="paired_sinusoid", dropout_rate=0.3)
 UPDATED |= dict(tokenizer="bpe", tied_embeddings=True, maxlen=100, batch_size=128)
 UPDATED |= dict(lr=0.0003, schedule="paper", warmup_steps=4000, beta_2=0.999)
@@ -238,10 +237,7 @@ class ModelHparams(Flags):
 
     @property
     def unbounded_length(self) -> bool:
-        """Whether the trained model reads sentences longer than `maxlen`.
-
-        Without masks from ids, it was trained with rows that are padded to `maxlen`.
-        """
+        """Whether the trained model reads sentences longer than `maxlen`."""
         return self.mask_from == "ids" and self.maxlen_power != 1
 
     @property
@@ -398,8 +394,7 @@ IMPLIED = dict(
 def make_hparams(given, other=None) -> Hyperparams:
     """The hyperparameters of a new training: the flags that are given, completed by their recipe.
 
-    `other` are those of the model that it starts from. Its `fixed` fields stay, except for the
-    dropout and the optimizer, and for the languages if they have one vocabulary.
+    `other` are those of the model that it starts from. Most of its `fixed` fields stay.
     """
     kept = {}
     if other:

@@ -7,21 +7,12 @@
 keras.ops or TensorFlow: the layers use keras.ops, except where a TensorFlow operation is
 measurably faster or has no equal in keras.ops. A comment `# tf:` marks each such place.
 
-Masks are explicit boolean arguments (True: may be attended to), not Keras masks. Keras
-passes its masks on by itself, and a mask left on the logits changes every loss and metric
-of Keras. The names are plural on purpose: Keras would fill an argument `keys_mask` by itself.
+Masks are explicit boolean arguments (True: may be attended to): a mask of Keras would change its
+losses and metrics. The names are plural, because Keras fills an argument `keys_mask` by itself.
 
-Why these layers and not those of Keras:
-
-    MultiheadAttention  that of Keras always has an output projection, and has no ReLU, no
-                        residual connection and normalization, no KV cache
-    Normalize           LayerNormalization is equal and as fast; the formula is written out
-                        because it is a function of the 2017 code
-    Embedding           that of Keras has no zero vector for padding, no factor sqrt(C), and no
-                        product with its table that gives logits
-    Dropout             that of Keras draws 32 random bits per unit, and takes twice the time
-    Linear              Dense is a chain of about 25 operations for inputs of three axes, so
-                        that building the graph takes longer
+Why these layers and not those of Keras: its MultiHeadAttention has no KV cache, and its Embedding
+no product with its table that gives logits. Its Dropout takes twice the time, and the graph of its
+Dense takes longer to build. Its LayerNormalization is equal; here is the formula.
 """
 
 from typing import NamedTuple
@@ -46,11 +37,9 @@ class Embedding(keras.layers.Layer):
     """Look up a vector for each id: (N, T) int32 -> (N, T, C).
 
     Args:
-      vocab_size, num_units: rows of the table, and its columns, C.
       zero_pad: whether id 0 gives the zero vector instead of its row in the table.
       scale: whether to multiply by sqrt(C) (paper, section 3.4).
       pad_logit: whether `to_logits` uses the row of id 0; otherwise the logit of id 0 is 0.
-      initializer: of the table; by default the uniform distribution of Glorot and Bengio (2010).
     """
 
     def __init__(
@@ -98,13 +87,9 @@ class Embedding(keras.layers.Layer):
 class PositionalEncoding(keras.layers.Layer):
     """Encode positions by sines and cosines: (N, T) int32 -> (N, T, C).
 
-    The angle of column i is pos / 10000^(2i / C). Even columns are sines, odd columns are
-    cosines. This is the formula of the 2017 code. With `paired`, the exponent is
-    (i - i % 2) / C, so that columns come in pairs of one frequency (paper, section 3.5).
-
-    Args:
-      zero_pad: whether position 0 gives the zero vector.
-      scale: whether to multiply by sqrt(C).
+    The angle of column i is pos / 10000^(2i / C), as in the 2017 code. Even columns are sines, odd
+    ones cosines. With `paired`, the exponent is (i - i % 2) / C, so that columns come in pairs of
+    one frequency (paper, section 3.5). `zero_pad` and `scale` are as in `Embedding`.
     """
 
     def __init__(self, num_units, paired=False, zero_pad=True, scale=True, **kwargs):
@@ -190,8 +175,7 @@ class AddAndNorm(keras.layers.Layer):
     """The frame of a sublayer: LayerNorm(x + Dropout(sublayer(x))) (paper, sections 3.1 and 5.4).
 
     (N, T, C), (N, T, C) -> (N, T, C). With normalization "pre" it is
-    x + Dropout(sublayer(LayerNorm(x))), which trains deep stacks without a warm-up (Xiong et al.
-    2020). Without `residual`, x is not added.
+    x + Dropout(sublayer(LayerNorm(x))) (Xiong et al. 2020). Without `residual`, x is not added.
     """
 
     def __init__(self, dropout_rate=0.0, residual=True, normalization="post", **kwargs):
@@ -245,13 +229,10 @@ class MultiheadAttention(keras.layers.Layer):
     token keeps the `KeysValues` of earlier tokens and appends those of the newest one.
 
     Args:
-      num_units, num_heads: C, and its divisor h.
       dropout_rate: share of attention weights dropped in training.
       add_norm: dict, arguments of `AddAndNorm`.
-      relu: whether Q, K and V pass through a ReLU.
       output_projection: whether the joined heads are projected by W_O.
       mask_queries: whether all-zero queries get all-zero attention weights.
-      attention_score: one of `hparams.ATTENTION_SCORES`.
     """
 
     def __init__(
@@ -322,7 +303,7 @@ class MultiheadAttention(keras.layers.Layer):
     def empty_keys_values(self, N):
         """Return `KeysValues` of N rows without any key position."""
         zeros = ops.zeros((N, self.num_heads, 0, self.head_units), self.compute_dtype)
-        return KeysValues(K=zeros, V=zeros, key_masks=ops.zeros((N, 0), "bool"))
+        return KeysValues(zeros, zeros, ops.zeros((N, 0), "bool"))
 
     def attend(
         self, queries, keys_values, causality=False, positions=None, training=None, inputs=None
@@ -369,13 +350,9 @@ class MultiheadAttention(keras.layers.Layer):
 
         mask = key_masks[:, None, None, :]  # (N, 1, 1, T_k)
         if causality:
-            T_q, T_k = ops.shape(Q)[2], ops.shape(K)[2]
-            q, k = (ops.arange(T, dtype="int32") for T in (T_q, T_k))
+            q, k = (ops.arange(ops.shape(vectors)[2], dtype="int32") for vectors in (Q, K))
             mask = mask & (k <= q[:, None])  # (N, 1, T_q, T_k)
-        query_mask = None
-        if self.mask_queries:
-            query_mask = nonzero_positions(queries)[:, None, :, None]  # (N, 1, T_q, 1)
-
+        query_mask = nonzero_positions(queries)[:, None, :, None] if self.mask_queries else None
         weights = scores_to_weights(scores, mask, query_mask, self.choice.softmax)
         dropped = self.dropout(weights, training=training)
         outputs = ops.matmul(dropped, V)  # (N, h, T_q, C/h)
@@ -398,8 +375,7 @@ class MultiheadAttention(keras.layers.Layer):
 class Feedforward(keras.layers.Layer):
     """Two linear maps with an activation between, residual, normalization (paper, section 3.3).
 
-    (N, T, C) -> (N, T, C). `inner_units` is the width between the two maps, 4 * C in the paper;
-    `add_norm` is a dict, the arguments of `AddAndNorm`.
+    (N, T, C) -> (N, T, C). `add_norm` is a dict, the arguments of `AddAndNorm`.
     """
 
     def __init__(self, inner_units, num_units, add_norm=None, activation="relu", **kwargs):
@@ -415,9 +391,8 @@ class Feedforward(keras.layers.Layer):
         self.add_norm.build(input_shape)
 
     def call(self, inputs, training=None):
-        outputs = self.inner(self.add_norm.prepare(inputs))  # (N, T, inner_units)
-        outputs = self.outer(outputs)  # (N, T, C)
-        return self.add_norm(inputs, outputs, training=training)
+        inner = self.inner(self.add_norm.prepare(inputs))  # (N, T, inner_units)
+        return self.add_norm(inputs, self.outer(inner), training=training)
 
 
 def nonzero_positions(inputs):

@@ -49,9 +49,6 @@ def count_words(lines, transform=str) -> Counter:
     return word2cnt
 
 
-# Words -------------------------------------------------------------------------
-
-
 def make_vocab(paths) -> str:
     """Make the content of a vocabulary file: a word, a tab and its count per line.
 
@@ -65,9 +62,6 @@ def make_vocab(paths) -> str:
         )
     entries = [(word, SPECIAL_COUNT) for word in SPECIALS] + word2cnt.most_common()
     return "".join(f"{word}\t{count}\n" for word, count in entries)
-
-
-# Subwords ----------------------------------------------------------------------
 
 
 def make_models(hp, pairs) -> list[bytes]:
@@ -109,9 +103,8 @@ def make_subwords(word2cnt, hp) -> bytes:
     BPE never merges across a space, so the words and their counts are enough, while sentencepiece
     would hold all of the text in memory. The same words in the same order give the same bytes.
 
-    If `hp.vocab_size` is 0, the length of the text decides on the number. Chinese or Japanese text
-    may have thousands of characters. Those beyond `ALPHABET_SIZE` do not take the place of merges,
-    without which each word of the other language would be spelled.
+    If `hp.vocab_size` is 0, the length of the text decides on the number. Characters beyond
+    `ALPHABET_SIZE`, as of Chinese, do not take the place of merges.
     """
     counts = Counter()  # of the characters
     for word, count in word2cnt.items():

@@ -4,6 +4,7 @@ If it is stopped or killed, the same command resumes from the last checkpoint.""
 
 import contextlib
 import hashlib
+import itertools
 import math
 import os
 import sys
@@ -43,7 +44,7 @@ from model.transformer import make_model
 from support.cli import SignalGuard, run_script
 from support.errors import InputError
 from support.files import lock_logdir
-from text.bleu import LITTLE_LEARNED_HINT, METRICS, corpus_score, empty_note
+from text.bleu import METRICS, corpus_score, score_note
 from text.vocab import load_vocabs, save_vocabs
 from training import tensorboard as summaries
 from training.optimizer import GradientSum, learning_rate, make_optimizer
@@ -58,12 +59,10 @@ SAVE_SECONDS = 600  # without a checkpoint; a fifth of `minutes` if that is soon
 
 
 class Training:
-    """A training: the text, the model, the optimizer, and how far it has come.
+    """A training: SentencePairs, an EvalSet or None, the model, and how far it has come.
 
     Why the loop is not Keras's `fit`: `fit` averages the loss of each device over its own tokens,
     cannot resume exactly in mid-epoch, and fails with several workers (keras issues 20585, 20329).
-
-    `data` are SentencePairs, and `dev` is an EvalSet or None.
     """
 
     def __init__(self, hp, vocabs, data, dev=None, strategy=None):
@@ -111,10 +110,14 @@ class Training:
 
     @property
     def is_tired(self) -> bool:
-        """Whether none of the last `patience` evaluations was better than those before."""
-        best = checkpoint.best_row(self.rows)
-        later = [row for row in checkpoint.scored_rows(self.rows) if row.step > best.step]
-        return 0 < self.hp.patience <= len(later)
+        """Whether none of the last `patience` evaluations was better than those before.
+
+        Those of 0.00 before the first better one do not count, up to `num_epochs` / 4.
+        """
+        scores = [round(row.score, 2) for row in checkpoint.scored_rows(self.rows)]
+        zeros = len([*itertools.takewhile((0.0).__eq__, scores)])
+        counted = [-1.0, *scores[int(min(zeros, self.num_epochs / 4)) :]]
+        return 0 < self.hp.patience < len(counted) - counted.index(max(counted))
 
     @property
     def is_over(self) -> bool:
@@ -248,15 +251,15 @@ class Training:
         """Translate the development set: its score, and a report."""
         hp, dev = self.hp, self.dev
         got = [best.text for best, *_ in self.decode(dev.data.X)]
-        scores = {name: float(corpus_score(name, dev, got, hp.target_lang)[0]) for name in METRICS}
+        scores = {name: float(corpus_score(name, dev, got)[0]) for name in METRICS}
         loss = mean_loss(self.loss_fn, dev.data, hp.pad_to)
         if self.is_first:  # the pictures take seconds
             summaries.write_samples(dev, got, self.step)
             summaries.write_attention(self.model, dev, self.vocabs, hp, self.step)
             curves = {f"dev_{name}": score for name, score in scores.items()}
             summaries.write_scalars(self.step, dev_loss=loss, **curves)
-            if note := empty_note(got):
-                tqdm.write(f"{note}. {LITTLE_LEARNED_HINT}", file=sys.stderr)
+            if note := score_note(got, scores):
+                tqdm.write(note, file=sys.stderr)
         report = "".join(f" {METRICS[name]} {score:.2f}" for name, score in scores.items())
         return scores[hp.metric], f", dev loss {loss:.3f}{report}"
 
@@ -270,9 +273,7 @@ def mean_loss(loss_fn, data, pad_to) -> float:
 
 
 def count_epochs(hp, steps_per_epoch):
-    """The number of epochs; if `num_epochs` is 0, 20, and more for a small text.
-
-    A model needs some thousands of steps. With `minutes` or `max_steps`, there is no limit.
+    """The number of epochs; if `num_epochs` is 0, 20, and more for a small text, or no limit.
 
     >>> [count_epochs(make_hparams(dict(recipe="tiny")), steps) for steps in (6, 110, 318)]
     [96, 30, 20]

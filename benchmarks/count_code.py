@@ -3,11 +3,10 @@
     python benchmarks/count_code.py
 
 All text files that git lists are counted, in lines of at most 100 characters. Code is without blank
-lines, comments and docstrings. Product is all Python but tests/, benchmarks/, docs/, mini.py (which
-repeats facts on purpose) and server/html_text.py (which will be replaced). A floor is a step of the
-longest chain of imports between its files; imports in functions count. Flags are all that the
-parser of a script accepts, shown in --help or not; --x and --no-x are one. The exit code is 1 if a
-limit is broken.
+lines, comments and docstrings. Product is all Python but tests/, benchmarks/, docs/ and mini.py
+(which repeats facts on purpose). A floor is a step of the longest chain of imports between its
+files; imports in functions count. Flags are all that the parser of a script accepts, shown in
+--help or not; --x and --no-x are one. The exit code is 1 if a limit is broken.
 """
 
 import ast
@@ -21,14 +20,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMITS = {
-    "product lines": 9900,
-    "product characters": 440_000,
-    "product code": 6500,
+    "product lines": 10_020,
+    "product characters": 447_000,
+    "product code": 6640,
     "functions of the product": 670,
     "benchmarks lines": 1500,
-    "tests lines": 11_500,
-    "tests characters": 500_000,
-    "English documents lines": 5600,
+    "tests lines": 12_000,
+    "tests characters": 525_000,
+    "English documents lines": 5750,
     "docs Python lines": 1800,
     "HTML and JavaScript bytes": 41_875,
     "other text lines": 450,
@@ -36,7 +35,6 @@ LIMITS = {
     "flags of translate.py": 25,
 }
 SCRIPTS = ("prepro.py", "train.py", "eval.py", "translate.py", "serve.py", "export.py")
-FLOORED = ("product", "html_text.py")
 NOT_COUNTED = ("requirements.lock", "corpora/sample.tsv", "tutorial.ipynb", "tests/golden/")
 # Runs a script until it parses its flags, and prints their names.
 LIST_FLAGS = """
@@ -59,7 +57,7 @@ def kind_of(name) -> str:
     """
     folder, suffix = name.partition("/")[0], Path(name).suffix
     if suffix == ".py":
-        name = Path(name).name if name in ("mini.py", "server/html_text.py") else "product"
+        name = name if name == "mini.py" else "product"
         return dict(tests="tests", benchmarks="benchmarks", docs="docs Python").get(folder, name)
     if name.startswith(NOT_COUNTED):
         return ""
@@ -145,7 +143,7 @@ def main():
         cells = [files[kind], *(counts[f"{kind} {column}"] for column in columns)]
         print(f"{kind:20}" + "".join(f"{cell:11,}" for cell in cells))
 
-    trees = {name: ast.parse(texts[name]) for name in texts if kind_of(name) in FLOORED}
+    trees = {name: ast.parse(texts[name]) for name in texts if kind_of(name) == "product"}
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     functions = [
         (node.end_lineno - node.lineno + 1, f"{name}:{node.lineno}: {node.name}")

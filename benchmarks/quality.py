@@ -114,11 +114,11 @@ def bleu_row(test, got, lang) -> list[str]:
     got_tokens = tokens(own, lang)
     references = [tokens(side, lang) for side in test.references]
     scores = [
-        corpus_score("bleu", test, got, lang)[0],
-        compare_systems(test.references, own, own, lang)["bleu"].intervals[0],
-        corpus_score("bleu", test, got, lang, lowercase=True)[0],
+        corpus_score("bleu", test, got)[0],
+        compare_systems(test.references, own, own)["bleu"].intervals[0],
+        corpus_score("bleu", test, got, lowercase=True)[0],
         sacrebleu.corpus_bleu(got_tokens, references, tokenize="none", force=True).score,
-        corpus_score("chrf", test, got, lang)[0],
+        corpus_score("chrf", test, got)[0],
     ]
     return [f"{score:.2f}" for score in scores]
 

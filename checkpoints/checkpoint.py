@@ -18,8 +18,6 @@ from support.files import atomic_open, atomic_write
 RUN_FILE = "run.json"
 RECENT_SHARE = 1 / 4  # of the steps of a training, whose checkpoints are averaged
 
-# The checkpoints of a training ---------------------------------------------------
-
 
 class Row(NamedTuple):
     """A checkpoint of a training. Its file may have been deleted since."""
@@ -77,18 +75,15 @@ def scored_rows(rows) -> list[Row]:
 
 
 def best_row(rows) -> Row | None:
-    """Return the first of the `scored_rows` with the best score."""
-    return max(scored_rows(rows), key=lambda row: row.score, default=None)
-
-
-# Saving ------------------------------------------------------------------------
+    """Return the newest of the `scored_rows` with the best score."""
+    return max(reversed(scored_rows(rows)), key=lambda row: row.score, default=None)
 
 
 def save(logdir, rows, arrays, keep=5) -> list[Row]:
     """Save the arrays of the last of `rows`, delete old checkpoints, and return the rows left.
 
-    The `keep` newest milestones stay (the 2017 code kept 5), and the one with the best score.
-    Within an epoch, the two newest others stay; one that was saved by time stays until the next.
+    The `keep` newest milestones stay, and the one with the best score. Within an epoch, the two
+    newest others stay; one that was saved by time stays until the next.
     """
     newest = rows[-1]
     with atomic_open(path_of(logdir, newest)) as file:
@@ -104,9 +99,6 @@ def save(logdir, rows, arrays, keep=5) -> list[Row]:
         if row not in kept:
             path_of(logdir, row).unlink(missing_ok=True)
     return listed
-
-
-# Loading -----------------------------------------------------------------------
 
 
 def load(path) -> dict:
@@ -132,14 +124,11 @@ def load_newest(logdir, rows):
 
 
 def load_model_weights(logdir, best=False, count=1):
-    """Read the parameters of the model in `logdir`.
+    """Read the parameters of the model in `logdir`: the paths, oldest first, and the mean by name.
 
     The checkpoint with the best score is used, or the newest one. If the training has a development
     set, it was evaluated. With `count`, the mean of so many: the milestones before it in the last
     `RECENT_SHARE` of the steps (docs/training.md has figures).
-
-    Returns:
-      (list of Path, dict): the checkpoints, oldest first, and the mean of their arrays by name.
     """
     present = existing(logdir, read_rows(logdir))
     used = [row for row in present if row.score is not None or not row.dev] or present

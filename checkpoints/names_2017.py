@@ -11,14 +11,14 @@ def variables_by_2017_name(model) -> dict:
     if isinstance(model, RecurrentModel):
         return recurrent_variables(model)
     names = token_variables(model, model.enc_input.tokens, model.dec_input.tokens)
-    for side, layer in ("enc", model.enc_input), ("dec", model.dec_input):
-        names |= {f"{side}oder/{side}_pe/{v.name}": v for v in layer.positions.weights}
+    names |= layer_variables("encoder/enc_pe", model.enc_input.positions)
+    names |= layer_variables("decoder/dec_pe", model.dec_input.positions)
+    # The default scope of feedforward is "multihead_attention", too. TensorFlow 1 reused that
+    # scope for the convolutions, and added a number for the normalization.
     for i, block in enumerate(model.enc_blocks):
         scope = f"encoder/num_blocks_{i}"
         names |= attention_variables(block.self_attention, f"{scope}/multihead_attention")
         names |= position_variables(model.enc_positions, i, scope)
-        # The default scope of feedforward is "multihead_attention", too. TensorFlow 1 reused
-        # that scope for the convolutions, and added a number for the normalization.
         names |= feedforward_variables(block.feedforward, scope, "multihead_attention_1")
     for i, block in enumerate(model.dec_blocks):
         scope = f"decoder/num_blocks_{i}"
@@ -28,18 +28,16 @@ def variables_by_2017_name(model) -> dict:
         names |= feedforward_variables(block.feedforward, scope, "multihead_attention")
     if model.output_bias is not None:
         names["dense/bias"] = model.output_bias
-    if model.hp.normalization == "pre":
-        names |= normalize_variables(model.enc_norm, "encoder")
-        names |= normalize_variables(model.dec_norm, "decoder")
-    return names
+    names |= normalize_variables(model.enc_norm, "encoder")
+    return names | normalize_variables(model.dec_norm, "decoder")
 
 
 def recurrent_variables(model) -> dict:
     """The variables of a `RecurrentModel`."""
     names = token_variables(model, model.source_tokens, model.target_tokens)
-    for scope, layer in zip(("forward", "backward"), model.encoder.directions, strict=False):
-        names |= {f"encoder/{scope}/{v.name}": v for v in layer.weights}
-    names |= {f"decoder/cell/{v.name}": v for v in model.decoder.cell.weights}
+    for scope, layer in zip(("forward", "backward"), model.encoder.directions, strict=True):
+        names |= layer_variables(f"encoder/{scope}", layer)
+    names |= layer_variables("decoder/cell", model.decoder.cell)
     score = model.decoder.score_parameters.items()
     return names | {f"decoder/score/{name}": v for name, v in score}
 
@@ -47,12 +45,10 @@ def recurrent_variables(model) -> dict:
 def token_variables(model, source_tokens, target_tokens) -> dict:
     """The variables of two `Embedding`s and of the output layer."""
     if model.hp.tied_embeddings:
-        return {"shared_embed/lookup_table": target_tokens.lookup_table}
-    return {
-        "encoder/enc_embed/lookup_table": source_tokens.lookup_table,
-        "decoder/dec_embed/lookup_table": target_tokens.lookup_table,
-        **dense_variables("dense", model.output_layer),
-    }
+        return layer_variables("shared_embed", target_tokens)
+    names = layer_variables("encoder/enc_embed", source_tokens)
+    names |= layer_variables("decoder/dec_embed", target_tokens)
+    return names | layer_variables("dense", model.output_layer)
 
 
 def attention_variables(attention, scope) -> dict:
@@ -60,27 +56,25 @@ def attention_variables(attention, scope) -> dict:
     names = normalize_variables(attention.add_norm.normalize, scope)
     layers = attention.query, attention.key, attention.value, attention.output_projection
     for name, layer in zip(("dense", "dense_1", "dense_2", "dense_3"), layers, strict=True):
-        names |= dense_variables(f"{scope}/{name}", layer)
+        names |= layer_variables(f"{scope}/{name}", layer)
     return names | {f"{scope}/{name}": v for name, v in attention.score_parameters.items()}
 
 
 def position_variables(layers, i, scope) -> dict:
     """The variables of relative positions in block `i`; shared ones are in block 0."""
-    if layers[i] is None or layers[i] in layers[:i]:
-        return {}
-    return {f"{scope}/positions/{v.name}": v for v in layers[i].weights}
+    return {} if layers[i] in layers[:i] else layer_variables(f"{scope}/positions", layers[i])
 
 
 def feedforward_variables(feedforward, scope, normalize_scope) -> dict:
     """The variables of a `Feedforward`."""
     names = normalize_variables(feedforward.add_norm.normalize, f"{scope}/{normalize_scope}")
-    names |= dense_variables(f"{scope}/multihead_attention/conv1d", feedforward.inner)
-    return names | dense_variables(f"{scope}/multihead_attention/conv1d_1", feedforward.outer)
+    names |= layer_variables(f"{scope}/multihead_attention/conv1d", feedforward.inner)
+    return names | layer_variables(f"{scope}/multihead_attention/conv1d_1", feedforward.outer)
 
 
-def dense_variables(scope, layer) -> dict:
-    """The variables of a dense layer, or of None."""
-    return {f"{scope}/kernel": layer.kernel, f"{scope}/bias": layer.bias} if layer else {}
+def layer_variables(scope, layer) -> dict:
+    """The variables of a layer by their own names, or of None."""
+    return {f"{scope}/{v.name}": v for v in layer.weights} if layer else {}
 
 
 def normalize_variables(normalize, scope) -> dict:

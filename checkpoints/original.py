@@ -17,10 +17,9 @@ from text.vocab import WordVocab, load_vocabs
 
 
 def load_original(given):
-    """Load the model in a folder without hparams.json, which the 2017 code has trained.
+    """Load a model of the 2017 code: the fields of a `LoadedModel`.
 
     TensorFlow reads the checkpoint. Its format is not safe against files that were made to do harm.
-    The results are the fields of a `LoadedModel`.
     """
     path = find_newest(given.get("logdir", Hyperparams.logdir))
     arrays = read_original(path)
@@ -84,7 +83,7 @@ def assign_original(model, arrays, path):
     A convolution of width 1 is a dense layer: its kernel (1, C_in, C_out) loses the first axis.
     """
     variables = variables_by_2017_name(model)
-    arrays = {name: arrays[name] for name in variables if name in arrays}
+    arrays = {name: array for name, array in arrays.items() if name in variables}
     arrays = {name: array[0] if array.ndim == 3 else array for name, array in arrays.items()}
     assign(variables, arrays, path)
 

@@ -6,7 +6,6 @@ Each German sentence has one translation. The same seed gives the same bytes, an
 only adds pairs at the end. No development or test sentence is in the training text.
 """
 
-import contextlib
 import itertools
 import random
 import sys
@@ -18,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from support.cli import run_script
 from support.errors import InputError
-from support.files import atomic_open
+from support.files import atomic_write
 from support.flags import Parser, expand_path
 
 MAX_WORDS = 14  # in the longer side of a pair
@@ -29,10 +28,10 @@ SIGNATURE = "corpora/sample.py"  # in the first lines of every file
 # Words -------------------------------------------------------------------------
 
 
-WORDS = {}  # the entries of sample.tsv, lists of words, by table and key
+WORDS = {}  # the entries of sample.tsv, lists of words, by table and key; - is an empty word
 for line in Path(__file__).with_suffix(".tsv").read_text("utf-8").splitlines():
     if not line.startswith("#"):
-        table, key, *words = line.split("\t")
+        table, key, *words = line.replace("\t-", "\t").split("\t")
         WORDS.setdefault(table, {}).setdefault(key, []).append(words)
 # Forms are in the order of the persons: ich, du, er, wir, ihr, sie.
 SEIN = "bin bist ist sind seid sind".split()
@@ -45,15 +44,14 @@ WISSEN = "weiß weißt weiß wissen wisst wissen".split()
 
 
 class Noun(NamedTuple):
-    """A noun in both languages."""
+    """A noun in both languages: its kind, and the words of its entry."""
 
-    singular: str
-    weak: str  # ending of a weak noun in all cases but the nominative singular
+    kind: str
+    singular: str  # of a weak noun, its ending in other cases follows after a slash
     gender: str
     plural: str
     en: str
     en_plural: str
-    kind: str
 
 
 class Verb(NamedTuple):
@@ -77,38 +75,26 @@ class Phrase(NamedTuple):
     relative: str = ""  # English and German pronoun of a relative clause about it
 
 
-def parse_noun(kind, words):
-    """Make a `Noun` from the five words of its entry."""
-    singular, gender, plural, en, en_plural = words
-    singular, _, weak = singular.partition("/")
-    return Noun(singular, weak, gender, plural.replace("-", ""), en, en_plural, kind)
-
-
 def parse_verb(frame, words):
     """Make a `Verb` from the words of its entry, and add its regular forms."""
     infinitive, du, er, participle, *en, auxiliary = words
     prefix, _, plain = infinitive.rpartition("|")
     stem = plain.removesuffix("en")
     linked = stem + "e" if stem[-1] in "td" else stem
-    du = linked + ("t" if stem[-1] in "sßzx" else "st") if du == "-" else du
-    er = linked + "t" if er == "-" else er
-    present = [stem + "e", du, er, plain, linked + "t", plain]
+    du = du or linked + ("t" if stem[-1] in "sßzx" else "st")
+    present = [stem + "e", du, er or linked + "t", plain, linked + "t", plain]
     perfect = SEIN if auxiliary == "sein" else HABEN
     return Verb(prefix, prefix + plain, present, participle, tuple(en), perfect, frame)
 
 
-NOUNS_BY_KIND = {
-    kind: [parse_noun(kind, words) for words in entries] for kind, entries in WORDS["noun"].items()
-}
+NOUNS_BY_KIND = {kind: [Noun(kind, *row) for row in rows] for kind, rows in WORDS["noun"].items()}
 ADJECTIVES_BY_KIND = {kind: [] for kind in NOUNS_BY_KIND}
 for kinds, entries in WORDS["adjective"].items():
     for kind in kinds.split():
         ADJECTIVES_BY_KIND[kind] += entries
 TEMPORARY = "müde hungrig glücklich traurig ruhig krank".split()  # states that may pass
 COLOURED_KINDS = ("thing", "door", "clothing", "hat", "vehicle")
-ALL_VERBS = [
-    parse_verb(frame, words) for frame, entries in WORDS["verb"].items() for words in entries
-]
+ALL_VERBS = [parse_verb(frame, row) for frame, rows in WORDS["verb"].items() for row in rows]
 ANIMAL_VERBS = """schlafen warten schwimmen spielen aufwachen einschlafen laufen kommen essen
     trinken sehen suchen finden folgen""".split()
 SPEECH_VERBS = [parse_verb("alone", words) for words in WORDS["speech verb"]["alone"]]
@@ -146,14 +132,13 @@ def ending(table, case, gender):
 
 def determiner(rng, kind, case, gender):
     """Draw it in German and English, with the endings of an adjective after it."""
-    plural = gender == "pl"
-    if kind == "indefinite" and plural:
+    if kind == "indefinite" and gender == "pl":
         return "", "", STRONG_ENDINGS
     if kind == "possessive":
         stem, en = rng.choice(POSSESSIVES)
         return stem + ending(EIN_WORD_ENDINGS, case, gender), en, MIXED_ENDINGS
-    stem, endings, adjective_endings, en, en_plural = DETERMINERS[kind]
-    return stem + ending(endings, case, gender), en_plural if plural else en, adjective_endings
+    stem, endings, adjective_endings, *en = DETERMINERS[kind]
+    return stem + ending(endings, case, gender), en[gender == "pl"], adjective_endings
 
 
 def noun_phrase(rng, kinds, case, definite=False, negated=False):
@@ -179,7 +164,8 @@ def noun_phrase(rng, kinds, case, definite=False, negated=False):
         de.append(noun.plural + ("n" if case == "dat" and noun.plural[-1] not in "ns" else ""))
         en.append(noun.en_plural)
     else:
-        de.append(noun.singular + (noun.weak if case != "nom" else ""))
+        singular, _, weak = noun.singular.partition("/")
+        de.append(singular + (weak if case != "nom" else ""))
         en.append(noun.en)
     if en[0] == "a" and en[1][0] in "aeiou":
         en[0] = "an"
@@ -228,7 +214,7 @@ class Clause:
         elif self.tense == "future":
             self.finite, self.end, self.auxiliary = WERDEN[person], verb.infinitive, "will"
         else:
-            modal = [part.replace("-", "") for part in rng.choice(WORDS["modal"]["any"])]
+            modal = rng.choice(WORDS["modal"]["any"])
             self.finite, self.end = modal[person], verb.infinitive
             self.auxiliary, main = modal[8:] if self.negated else modal[6:8]
             third = main.replace("want", "wants").replace("have", "has")
@@ -321,14 +307,14 @@ def verb_clause(rng, verb, subject, without=(), **kwargs):
 def add_object(rng, clause, case, kinds, alone):
     """Add an object to `clause`; `case` is "acc" or "dat", or has a preposition and + before it."""
     preposition, _, case = case.rpartition("+")
-    slot = clause.complements if preposition else clause.pronouns
     if kinds[0] == "person" and (alone or case == "dat") and rng.random() < 0.25:
-        phrase = pronoun(rng, case, clause.subject)
+        phrase, slot = pronoun(rng, case, clause.subject), clause.pronouns
     else:
-        slot = clause.complements if preposition else clause.objects
+        slot = clause.objects
         kein = clause.needs_nicht and case == "acc" and not preposition and rng.random() < 0.5
         phrase = noun_phrase(rng, kinds, case, definite=clause.negated, negated=kein)
         clause.needs_nicht &= not phrase.de.startswith("kein")
+    slot = clause.complements if preposition else slot
     slot.append((join([preposition, phrase.de]), phrase.en))
 
 
@@ -471,53 +457,47 @@ def sentence_pairs(seed):
 # Files -------------------------------------------------------------------------
 
 
-def talk_lines(pairs):
-    """Yield the lines of both sides, with markup lines before each talk."""
-    for number, pair in enumerate(pairs):
+def talk_text(sentences, lang) -> str:
+    """Make a training file: markup lines before each talk, and its sentences."""
+    lines = []
+    for number, sentence in enumerate(sentences):
         if number % TALK_PAIRS == 0:
             talk = number // TALK_PAIRS + 1
-            yield tuple(f"<url>{SIGNATURE}?lang={lang}&talk={talk}</url>" for lang in LANGUAGES)
-            yield (f"<talkid>{talk}</talkid>",) * 2
-        yield pair
+            lines += [f"<url>{SIGNATURE}?lang={lang}&talk={talk}</url>", f"<talkid>{talk}</talkid>"]
+        lines.append(sentence)
+    return "\n".join([*lines, ""])
 
 
-def xml_lines(pairs):
-    """Yield the lines of both sides: one XML document of numbered segments."""
-    yield ('<?xml version="1.0" encoding="UTF-8"?>',) * 2
-    yield ("<mteval>",) * 2
-    yield tuple(f'<srcset setid="sample" srclang="{lang}">' for lang in LANGUAGES)
-    yield tuple(f"<doc><url>{SIGNATURE}?lang={lang}</url>" for lang in LANGUAGES)
-    for number, pair in enumerate(pairs, 1):
-        yield tuple(f'<seg id="{number}"> {sentence} </seg>' for sentence in pair)
-    yield ("</doc></srcset></mteval>",) * 2
+def xml_text(sentences, lang) -> str:
+    """Make a test set: one XML document of numbered segments."""
+    segments = (f'<seg id="{i}"> {text} </seg>\n' for i, text in enumerate(sentences, 1))
+    return (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<mteval>\n<srcset setid="sample"'
+        f' srclang="{lang}">\n<doc><url>{SIGNATURE}?lang={lang}</url>\n{"".join(segments)}'
+        "</doc></srcset></mteval>\n"
+    )
 
 
 def main(args):
-    """Write the six files, which get their names when all are complete."""
+    """Write the six files."""
     pairs = sentence_pairs(args.seed)
-    tests = list(itertools.islice(pairs, args.test))
-    devs = list(itertools.islice(pairs, args.dev))
+    tests, devs = ([*itertools.islice(pairs, count)] for count in (args.test, args.dev))
     held_out = {english for _, english in tests + devs}
     trains = itertools.islice((pair for pair in pairs if pair[1] not in held_out), args.train)
-    parts = {
-        "IWSLT16.TED.tst2014.de-en.{}.xml": xml_lines(tests),
-        "IWSLT16.TED.dev2010.de-en.{}.xml": xml_lines(devs),
-        "train.tags.de-en.{}": talk_lines(trains),
-    }
-    paths = {name: [Path(args.output) / name.format(lang) for lang in LANGUAGES] for name in parts}
-    for path in itertools.chain(*paths.values()):
-        if path.exists():
-            with path.open("rb") as file:
-                is_own = SIGNATURE.encode() in file.read(300)
-            if not is_own:
-                raise InputError(f"{path}: exists, and is another text. Choose another --output")
-    with contextlib.ExitStack() as stack:
-        for name, lines in parts.items():
-            files = [stack.enter_context(atomic_open(path)) for path in paths[name]]
-            for pair in lines:
-                for file, line in zip(files, pair, strict=True):
-                    file.write(f"{line}\n".encode())
-    print("\n".join(map(str, itertools.chain(*paths.values()))))
+    texts = {}
+    for name, make_text, part in (
+        ("IWSLT16.TED.tst2014.de-en.{}.xml", xml_text, tests),
+        ("IWSLT16.TED.dev2010.de-en.{}.xml", xml_text, devs),
+        ("train.tags.de-en.{}", talk_text, trains),
+    ):
+        for lang, side in zip(LANGUAGES, zip(*part, strict=True), strict=True):
+            texts[Path(args.output) / name.format(lang)] = make_text(side, lang)
+    for path in texts:
+        if path.exists() and SIGNATURE not in path.read_text("utf-8", "replace"):
+            raise InputError(f"{path}: exists, and is another text. Choose another --output")
+    for path, text in texts.items():
+        atomic_write(path, text)
+        print(path)
 
 
 def parse_args():

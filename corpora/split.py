@@ -52,9 +52,7 @@ def connect(pairs) -> list[int]:
 def assign(groups, order, sizes) -> dict:
     """Return the part of each group: groups come in the order of their smallest number.
 
-    Args:
-      groups, order: the group and a random number of each pair.
-      sizes: a dict, the pairs of the development and the test set.
+    `groups` and `order` are the group and a random number of each pair, `sizes` the pairs by part.
     """
     smallest, counts, left = {}, Counter(groups), {**sizes}
     for group, number in zip(groups, order, strict=True):

@@ -15,7 +15,7 @@ from text.vocab import save_vocabs
 from translation.inference import suppressed_ids
 
 PAD_LOGIT = -1e9  # so low that the token is never chosen
-# The names that Argos Translate shows. A language without one is shown by its code.
+# The names that Argos Translate shows, or the codes of other languages.
 LANGUAGE_NAMES = (
     "cs Czech, de German, en English, es Spanish, fr French, ga Irish, it Italian, ja Japanese,"
     " nl Dutch, pl Polish, pt Portuguese, ru Russian, uk Ukrainian, yue Cantonese, zh Chinese"

@@ -6,10 +6,9 @@
     target_vocab.json        those of the target language, if both have their own
     source.spm, target.spm   the sentencepiece models, whose own ids do not count
 
-`read_pretrained` reads a model from which a training starts. Nothing in its folder is run. A model
-here has the special tokens first. So its tokens have other ids than in vocab.json, and
-`Tokens.rows` says where the vector of each is. `write` makes a folder that `AutoModelForSeq2SeqLM`
-and `AutoTokenizer` load.
+`read_pretrained` reads a model from which a training starts. A model here has the special tokens
+first. So its tokens have other ids than in vocab.json, and `Tokens.rows` says where the vector of
+each is. `write` makes a folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` load.
 """
 
 import dataclasses
@@ -55,17 +54,14 @@ KINDS = ModelProto.SentencePiece  # of the pieces in a sentencepiece model
 
 
 def unit_order(hidden_units):
-    """The units in the order of Marian, (C,): sines of positions first, then cosines.
-
-    Here they alternate. So the units are sorted, in everything that reads or writes them.
-    """
+    """The units in the order of Marian, (C,): sines of positions first. Here they alternate."""
     return np.concatenate([np.arange(0, hidden_units, 2), np.arange(1, hidden_units, 2)])
 
 
 def layer_parameters(hp):
-    """Yield for each parameter of the blocks its name in Marian, its name of 2017, and an axis.
+    """Yield for each parameter of the blocks its names in Marian and of 2017, and an axis or None.
 
-    This axis has the units of `unit_order`; None if no axis has.
+    This axis has the units of `unit_order`.
     """
     encoder = dict(self_attn="multihead_attention")
     decoder = dict(self_attn="self_attention", encoder_attn="vanilla_attention")
@@ -87,7 +83,7 @@ def layer_parameters(hp):
                     yield f"{theirs}.bias", f"{ours}/ln/Variable", 0
                 else:  # a linear layer that writes the units of the model, or reads them
                     writes = name.endswith(("out_proj", "fc2"))
-                    yield f"{theirs}.weight", f"{ours}/kernel", 1 if writes else 0
+                    yield f"{theirs}.weight", f"{ours}/kernel", int(writes)
                     yield f"{theirs}.bias", f"{ours}/bias", 0 if writes else None
 
 
@@ -209,9 +205,8 @@ def read_vocabularies(folder, config, hp) -> tuple:
 def arrange_tokens(path, config, models) -> Tokens:
     """Give each token its id here: the special ones first, then those of vocab.json.
 
-    The sentencepiece models may have subwords that the file lacks. Marian reads them as `<UNK>`,
-    and never writes them. Here each is a token of its own, with the vector of `<UNK>` and a low
-    bias, which training can raise.
+    Marian reads subwords that the file lacks as `<UNK>`, and never writes them. Here each is a
+    token of its own, with the vector of `<UNK>` and a low bias, which training can raise.
     """
     ids, start = read_json(path), config["decoder_start_token_id"]
     unknown = ids["<unk>" if "<unk>" in ids else SPECIALS[UNK]]
@@ -239,8 +234,8 @@ def usual_pieces(model) -> list:
 def make_sentencepiece(model, tokens, is_source) -> bytes:
     """Make a sentencepiece model that splits text in the same way, with the ids here.
 
-    A token that the model lacks, as those of the other language, is unused: no text has it. The
-    name of a target language, at the beginning of a source, has a space before it, as all text.
+    A token that the model lacks, as those of the other language, is unused. The name of a target
+    language, at the beginning of a source, has a space before it, as all text.
     """
     pieces = {piece.piece: piece for piece in usual_pieces(model)}
     made = ModelProto()
@@ -307,8 +302,7 @@ def write(loaded, path):
 def check_kind(hp, vocab):
     """Raise InputError if Marian has no such model, or the source vocabulary has --symbols.
 
-    Marian's tokenizer puts a word like >>de<< first, without the space before it. Symbols that
-    have the space are those of Marian itself.
+    Symbols with a space before them are those of Marian itself.
     """
     kind = hp.model, hp.attention_score, hp.mask_from, hp.design.relu_projections, hp.residual
     kind += hp.positions, hp.normalization, hp.tied_embeddings
@@ -329,11 +323,10 @@ def check_kind(hp, vocab):
 def json_files(hp, tokens) -> dict[str, dict]:
     """The contents of the files in JSON. Marian has other defaults, so each key is needed."""
     ids = dict(pad_token_id=PAD, bos_token_id=BOS, eos_token_id=EOS, decoder_start_token_id=BOS)
-    sizes = {}
-    for side, num_blocks in hp.block_counts.items():
-        sizes[f"{side}_layers"] = num_blocks
-        sizes[f"{side}_attention_heads"] = hp.num_heads
-        sizes[f"{side}_ffn_dim"] = hp.ffn_units or 4 * hp.hidden_units
+    sizes, ffn_units = {}, hp.ffn_units or 4 * hp.hidden_units
+    for side, layers in hp.block_counts.items():
+        of_side = dict(layers=layers, attention_heads=hp.num_heads, ffn_dim=ffn_units)
+        sizes |= {f"{side}_{name}": size for name, size in of_side.items()}
     config = dict(
         architectures=["MarianMTModel"],
         model_type="marian",

@@ -71,9 +71,6 @@ def write(loaded, path, quantization):
         shutil.copy(WEB / name, path)
 
 
-# Graphs ------------------------------------------------------------------------
-
-
 def make_functions(model, suppress_ids) -> dict:
     """Make the two functions of a StepModel that become ONNX graphs, by name.
 
@@ -87,11 +84,8 @@ def make_functions(model, suppress_ids) -> dict:
     def step(ids, parents, count, *tensors):
         """Compute the most likely next tokens of R hypotheses, and the next state.
 
-        Args:
-          ids: their newest tokens, (R,) int32.
-          parents: (R,) int32, which hypothesis of the step before each of them extends.
-          count: (1,) int32, how many next tokens to return.
-          tensors: the memory, and the state after the step before.
+        `ids` are their newest tokens, and `parents` which hypothesis of the step before each
+        extends. `count` next tokens are returned. `tensors` are the memory and the last state.
         """
         memory, state = tensors[: len(memory_specs)], tensors[len(memory_specs) :]
         state = [tf.gather(tensor, parents) for tensor in state]
@@ -127,9 +121,6 @@ def varying_specs(prefix, *nests) -> list[tf.TensorSpec]:
     one, two = (name_tensors(prefix, nest) for nest in nests)
     shapes = {n: t.shape.most_specific_compatible_shape(two[n].shape) for n, t in one.items()}
     return [tf.TensorSpec(shape, one[name].dtype, name) for name, shape in shapes.items()]
-
-
-# Settings ----------------------------------------------------------------------
 
 
 def describe_tokenizer(vocab, encodes=False) -> dict:

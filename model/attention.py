@@ -1,7 +1,6 @@
 """Attention: how well a key fits a query, and the weights that follow from it.
 
-An attention function is a pure function of queries and keys, and of parameters if it has any.
-`ATTENTION_SCORES` in hparams.py lists all of them, and docs/variants.md compares them.
+`ATTENTION_SCORES` in hparams.py lists all attention functions, and docs/variants.md compares them.
 
     N  sentences    h  heads    T_q, T_k  query and key positions    d  units per head
 """
@@ -15,10 +14,7 @@ NORM_EPSILON = 1e-7  # the smallest norm that cosines divide by
 
 
 def dot(Q, K):
-    """Q K^T: (N, h, T_q, d), (N, h, T_k, d) -> (N, h, T_q, T_k).
-
-    Vectors are rows here. Texts whose vectors are columns print Q^T K.
-    """
+    """Q K^T: (N, h, T_q, d), (N, h, T_k, d) -> (N, h, T_q, T_k)."""
     # tf: without transpose_b, the transposed copy of K takes time.
     return tf.matmul(Q, K, transpose_b=True)
 
@@ -34,10 +30,7 @@ def scaled_dot(Q, K):
 def scores_to_weights(scores, mask, query_mask=None, softmax=True):
     """Turn scores into attention weights: (N, h, T_q, T_k), all of 0 for hidden keys.
 
-    Args:
-      mask: bool, broadcast to (N, h, T_q, T_k); False hides a key from a query.
-      query_mask: bool, broadcast in the same way; False sets all weights of a query to 0.
-      softmax: whether weights are the softmax of the scores over T_k, or the scores themselves.
+    `mask` is False where a key is hidden, and `query_mask` where all weights of a query are 0.
     """
     if softmax:
         weights = ops.softmax(ops.where(mask, upcast(scores), MASK_VALUE))  # sums to 1 over T_k
@@ -52,9 +45,6 @@ def scores_to_weights(scores, mask, query_mask=None, softmax=True):
 def upcast(inputs):
     """Cast to at least float32: long sums lose too much precision in bfloat16."""
     return ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))
-
-
-# Any attention function by its row -------------------------------------------------
 
 
 def add_parameters(layer, choice, num_heads, num_units) -> dict:
@@ -73,19 +63,13 @@ def add_parameters(layer, choice, num_heads, num_units) -> dict:
 
 
 def prepare_keys(K, parameters):
-    """Multiply the keys by the parameter `key_kernel`, if there is one.
-
-    (N, h, T_k, d) -> (N, h, T_k, d). A recurrent decoder calls it once for all its steps.
-    """
+    """Multiply the keys by the parameter `key_kernel`, if there is one, once for all queries."""
     kernel = parameters.get("key_kernel")
     return K if kernel is None else map_heads(K, ops.cast(kernel, K.dtype))
 
 
 def attention_scores(choice, Q, keys, parameters):
-    """Compute the scores: (N, h, T_q, d), (N, h, T_k, d) -> (N, h, T_q, T_k).
-
-    `choice` is a row of `ATTENTION_SCORES`; `prepare_keys` and `add_parameters` made the others.
-    """
+    """Compute the scores of a row of `ATTENTION_SCORES`: (N, h, T_q, T_k)."""
     given = {name: ops.cast(v, Q.dtype) for name, v in parameters.items() if name != "key_kernel"}
     return choice.load()(Q, keys, **given)
 
@@ -97,17 +81,12 @@ def map_heads(inputs, kernel):
     return tf.einsum("nhtd,hde->nhte", inputs, kernel)
 
 
-# Other functions than that of the paper --------------------------------------------
-
-
 def additive(Q, keys, query_kernel, omega):
     """omega^T tanh(W [q; k]) (Bahdanau et al. 2015, appendix A.1.2).
 
     W [q; k] is the sum of two products: the left half of W, (h, d, d), times q, computed here, and
-    the right half times k, computed by `prepare_keys`. Texts leave the size of the tanh open; here
-    it is d. Each head has another W and omega (h, d). The tanh has shape (N, h, T_q, T_k, d). It is
-    computed query by query, at most ten at a time, and again for the gradient: no memory holds it
-    for all queries of a long sentence.
+    the right half times k, computed by `prepare_keys`. The tanh, (N, h, T_q, T_k, d), is computed
+    query by query, and again for the gradient: it would fill the memory.
     """
     queries = map_heads(Q, query_kernel)  # (N, h, T_q, d)
 
@@ -133,10 +112,10 @@ def bilinear(Q, K, kernel):
 
 
 def cosine(Q, K):
-    """q^T k / (|q| |k|), between -1 and 1. The angle of a zero vector is taken as 90 degrees.
+    """q^T k / (|q| |k|), between -1 and 1; 0 for a zero vector.
 
-    Some texts print cosine[Q^T K] V, without a softmax. `--attention_score cosine` is that reading:
-    weights may be negative, and do not sum to 1. `cosine_softmax` has the softmax of the others.
+    Some texts print cosine[Q^T K] V. So `--attention_score cosine` has no softmax: its weights may
+    be negative, and do not sum to 1. `cosine_softmax` has one.
     """
     Q, K = (ops.normalize(vectors, axis=-1, epsilon=NORM_EPSILON) for vectors in (Q, K))
     return dot(Q, K)

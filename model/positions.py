@@ -1,8 +1,7 @@
 """Position encodings: how a Transformer learns the order of its tokens.
 
-Attention alone does not see the order: without positions, "Tigers love rabbits" and "Rabbits love
-tigers" have the same words and the same weights (docs/walkthrough.md, section 7). Each subclass of
-`Positions` is a way to add the order. It overrides one or two of its hooks:
+Attention alone does not see the order (docs/walkthrough.md, section 7). Each subclass of
+`Positions` is a way to add it. It overrides one or two of its hooks:
 
     embed            changes the embedded tokens, before the first block
     rotate           changes Q and K             \\
@@ -26,9 +25,7 @@ from modules import Embedding, PositionalEncoding
 class Positions(keras.layers.Layer):
     """No positions. The base class of the others: its hooks return their inputs.
 
-    Args:
-      maxlen, hidden_units, num_heads: sizes, as in `Hyperparams`.
-      causality: whether a position sees only those before it, as in the decoder.
+    With `causality`, a position sees only those before it, as in the decoder.
     """
 
     shared = False  # whether all blocks use the parameters of the first one
@@ -46,15 +43,11 @@ class Positions(keras.layers.Layer):
         return ()
 
     def embed(self, tokens, start, state):
-        """Encode the positions of embedded tokens.
+        """Encode the positions of embedded tokens, and return them with the next state.
 
         Args:
-          tokens: (N, T, C), consecutive tokens of N sentences.
-          start: () int32, the position of the first of them.
+          tokens: (N, T, C), consecutive tokens, of which the first has the position `start`.
           state: what `initial_state` or the call for the tokens before them returned.
-
-        Returns:
-          ((N, T, C), state)
         """
         return tokens, state
 
@@ -72,7 +65,7 @@ class Positions(keras.layers.Layer):
 
 
 def token_positions(tokens, start):
-    """Return the positions of consecutive tokens (N, T, C), of which the first is `start`: (T,)."""
+    """Return the positions of consecutive tokens (N, T, C): (T,)."""
     return start + ops.arange(ops.shape(tokens)[1], dtype="int32")
 
 

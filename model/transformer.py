@@ -27,8 +27,7 @@ from text.ids import PAD
 class InputEmbedding(keras.layers.Layer):
     """Tokens and their positions as vectors (figure 1, bottom): (N, T) int32 -> (N, T, C).
 
-    `<PAD>` gives a zero vector: no position is added to it. `tokens` is an `Embedding`, and
-    `positions` a `positions.Positions`.
+    `<PAD>` gives a zero vector: no position is added to it.
     """
 
     def __init__(self, tokens, positions, dropout_rate, **kwargs):
@@ -80,8 +79,7 @@ class EncoderBlock(keras.layers.Layer):
 class DecoderBlock(keras.layers.Layer):
     """Figure 1, right: (N, T_q, C), (N, T_k, C) -> (N, T_q, C).
 
-    `attention` and `feedforward` as in `EncoderBlock`. With `causality`, query i may attend to the
-    tokens 0 to i only; outside of training it always is so, as in decoding.
+    Without `causality`, a query may attend to later tokens in training.
     """
 
     def __init__(self, attention, feedforward, causality=True, **kwargs):
@@ -98,10 +96,7 @@ class DecoderBlock(keras.layers.Layer):
         self.feedforward.build(dec_shape)
 
     def call(self, dec, memory, masks=None, memory_masks=None, positions=None, training=None):
-        """Decode all tokens at once; `memory` is the encoder's output.
-
-        Both masks are as in `project_keys_values`, and `positions` as in `attend`.
-        """
+        """Decode all tokens at once; `memory` is the encoder's output."""
         causality = self.causality or not training
         dec = self.self_attention(
             dec, key_masks=masks, causality=causality, positions=positions, training=training
@@ -116,10 +111,8 @@ class DecoderBlock(keras.layers.Layer):
         memory, as `beam` queries. The results are (N * beam, 1, C), and the cache with this token.
 
         Args:
-          dec: (N * beam, 1, C).
-          cache: `KeysValues` of the earlier tokens, (N * beam, h, T, C/h).
-          memory: `KeysValues` of the encoder's output, (N, h, T_k, C/h).
-          masks: (N * beam, 1) bool, as in `project_keys_values`.
+          dec: (N * beam, 1, C); `masks` are (N * beam, 1).
+          cache, memory: `KeysValues` of the earlier tokens, and of the encoder's output.
         """
         inputs = self.self_attention.add_norm.prepare(dec)
         cache = cache.append(self.self_attention.project_keys_values(inputs, masks))
@@ -142,8 +135,7 @@ class Transformer(TranslationModel):
     """Source ids and target ids (N, T) int32 -> logits of the targets (N, T, vocab).
 
     The logits at position i depend on the source and on the targets before i only. With
-    `hp.causality` off, they depend on all targets in training. The defaults are those of the 2017
-    code. The constructor creates all parameters.
+    `hp.causality` off, they depend on all targets in training.
     """
 
     def __init__(self, hp, source_vocab, target_vocab, **kwargs):
@@ -156,14 +148,11 @@ class Transformer(TranslationModel):
         enc_embed, self.enc_positions = self.position_layers(enc_blocks, causality=False)
         dec_embed, self.dec_positions = self.position_layers(dec_blocks, causality=True)
         self.enc_input = InputEmbedding(source_tokens, enc_embed, hp.dropout_rate, dtype=dtype)
-        self.enc_blocks = [
-            EncoderBlock(attention, feedforward, dtype=dtype) for _ in range(enc_blocks)
-        ]
+        block = dict(attention=attention, feedforward=feedforward, dtype=dtype)
+        self.enc_blocks = [EncoderBlock(**block) for _ in range(enc_blocks)]
         self.dec_input = InputEmbedding(target_tokens, dec_embed, hp.dropout_rate, dtype=dtype)
-        self.dec_blocks = [
-            DecoderBlock(attention, feedforward, hp.causality, dtype=dtype)
-            for _ in range(dec_blocks)
-        ]
+        block["causality"] = hp.causality
+        self.dec_blocks = [DecoderBlock(**block) for _ in range(dec_blocks)]
         self.enc_norm, self.dec_norm = (
             Normalize(dtype=dtype) if hp.normalization == "pre" else None for _ in range(2)
         )

@@ -123,10 +123,8 @@ class Parser(argparse.ArgumentParser):
 def parse_flags(description, *own, hparams, names=None, check=lambda given: None) -> dict:
     """Parse the command line of a script that will load TensorFlow: the flags that are given.
 
-    Args:
-      own: `Flags` classes of this script alone.
-      names: the fields of `hparams` that a script has which reads a model; None: all.
-      check: function of the flags, which raises InputError.
+    They are those of `own` classes, and of `hparams` all, or the `names` of a script that reads a
+    model. `check` raises InputError.
     """
     parser = Parser(
         usage="%(prog)s [--FLAG VALUE | @FILE] ...",
@@ -195,8 +193,8 @@ def check_paths_exist(name, value):
 def prepare_loading():
     """Prepare to load TensorFlow: quietly, in less time, and Ctrl-C ends the program at once.
 
-    Python collects no garbage until `run_script`, which saves half a second. Keras would import
-    matplotlib for pictures of its own, a third of a second, unless it seems not to be installed.
+    Without garbage collection until `run_script` it takes half a second less, and without
+    matplotlib, which Keras would import for pictures of its own, a third of a second.
     """
     # Settings of other Keras programs must not change a model. No keras.json is in os.devnull.
     os.environ |= dict(KERAS_BACKEND="tensorflow", KERAS_HOME=os.devnull)

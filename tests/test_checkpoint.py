@@ -61,7 +61,8 @@ PARTIAL, BY_TIME = dict(epoch_done=False), dict(epoch_done=False, by_time=True)
         ([scored(i, 10 * i, score) for i, score in enumerate([1, 9, 2, 3], 1)], 2, [20, 30, 40]),
         ([scored(1, 10, 9.0, dev="other"), scored(2, 20, 1.0), scored(3, 30, 2.0)], 1, [30]),
         ([scored(1, 10, 9.0, metric="chrf"), scored(2, 20, 1.0), scored(3, 30, 0.5)], 1, [20, 30]),
-        ([scored(1, step, 1.0, done=False) for step in (2, 4, 6)], 2, [2, 4, 6]),
+        ([scored(1, step, 9.0 - step, done=False) for step in (2, 4, 6)], 2, [2, 4, 6]),
+        ([scored(1, step, 1.0, done=False) for step in (2, 4, 6)], 2, [4, 6]),
     ],
 )
 def test_old_checkpoints_are_deleted(tmp_path, rows, keep, kept):
@@ -86,6 +87,7 @@ def test_files_of_others_stay(tmp_path):
         ([scored(1, 10, 9.0), Row(2, 20)], {}, [20]),  # trained on without a development set
         ([Row(1, 5, **PARTIAL, dev="d")], {}, [5]),
         ([scored(1, 10, 9.0), scored(2, 20, 5.0)], dict(best=True), [10]),
+        ([scored(1, 10, 9.0), scored(2, 20, 9.0), scored(3, 30, 5.0)], dict(best=True), [20]),
         ([Row(i, i) for i in range(96, 101)], dict(count=3), [98, 99, 100]),
         ([Row(i, i) for i in range(96, 101)], dict(count=9), [96, 97, 98, 99, 100]),
         ([Row(1, 74), Row(2, 75), Row(3, 76), Row(4, 100)], dict(count=9), [76, 100]),

@@ -71,6 +71,12 @@ def test_the_learning_rate_is_that_of_the_schedule(flags, steps, total, expected
     assert rates == pytest.approx(expected)
 
 
+def test_more_steps_than_planned_do_not_raise_the_peak():
+    """On a fast machine, `--minutes` has many steps in little time."""
+    hp = make_hparams(dict(lr=1.0, schedule="linear", minutes=1.0))
+    assert learning_rate(hp, 5000, 0.01, 2500) == 1.0
+
+
 # Flags ---------------------------------------------------------------------------
 
 

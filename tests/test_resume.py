@@ -240,6 +240,27 @@ def test_a_training_ends_and_a_later_end_continues_it(
         assert min(rates[10], rates[14], rates[20]) > rates[7]
 
 
+@pytest.mark.parametrize(
+    "scores, is_tired",
+    [
+        ([], False),
+        ([0, 0, 0, 0], False),  # two of 8 epochs do not count
+        ([0, 0, 0, 0, 0], True),
+        ([0.004, 0, 1, 0, 0], True),
+        ([0, 0, 1, 2, 1], False),
+        ([3, 0, 0], True),
+        ([1, 1, 1], True),
+        ([1, 0, 2, 1, 2], True),
+    ],
+)
+def test_patience(scores, is_tired):
+    rows = [checkpoint.Row(i, i, score=score) for i, score in enumerate(scores)]
+    training = SimpleNamespace(rows=rows, hp=SimpleNamespace(patience=2), num_epochs=8)
+    assert train.Training.is_tired.fget(training) == is_tired
+    training.hp.patience = 0
+    assert not train.Training.is_tired.fget(training)
+
+
 def test_a_training_of_some_minutes(flags, tmp_path, monkeypatch, no_graphs):
     """The clock goes on by a second whenever it is read."""
     clock = itertools.count().__next__

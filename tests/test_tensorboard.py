@@ -8,11 +8,12 @@ import tensorflow as tf
 
 from conftest import Golden
 from data_load import SentencePairs
-from hparams import make_hparams
+from helpers import scalars
+from hparams import load_hparams, make_hparams
 from modules import MultiheadAttention
 from text.ids import RaggedIds
 from training import tensorboard
-from training.optimizer import FusedAdam
+from training.optimizer import FusedAdam, learning_rate
 from training.step import make_train_step
 from translation.attention_maps import AttentionMaps, attention_maps, figure_to_array, plot_heads
 
@@ -78,3 +79,13 @@ def test_the_norm_of_the_gradient(eager):
     optimizer.build(model.trainable_variables)
     make_train_step(tf.distribute.get_strategy(), model, optimizer)(golden["x"], golden["y"])
     assert float(optimizer.gradient_norm()) == pytest.approx(np.linalg.norm(norms), rel=1e-5)
+
+
+def test_the_curve_of_the_learning_rate(trained):
+    """Each point is the rate with which its step was made."""
+    logdir = trained("tiny")["logdir"]
+    hp, rates = load_hparams(dict(logdir=logdir)), scalars(logdir)["lr"]
+    total = max(rates)
+    assert hp.schedule == "linear" and len({*rates.values()}) > 10
+    for step, rate in rates.items():
+        assert rate == pytest.approx(learning_rate(hp, step, step / total, total))

@@ -232,6 +232,8 @@ def test_seed_and_epoch_decide_how_an_epoch_changes_the_text(
     assert {*first[1]} <= {*data.Sources, *map(without_final_mark, data.Sources)}
     if bpe_dropout:  # more of it gives more subwords
         assert len(ids_and_sources(1, bpe_dropout=0.01)[0]) < len(first[0])
+        copies = pairs_of_epoch(data._replace(Targets=data.Sources), (vocab, vocab), hp, 1)
+        assert copies.X.ids.tolist() != copies.Y.ids.tolist()  # each side by itself
     # A test set does not change.
     tests = [load_test_data(make_hparams(own), (vocab, vocab)) for own in (flags, flags | vars(hp))]
     assert tests[0].data.X.ids.tolist() == tests[1].data.X.ids.tolist()

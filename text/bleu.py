@@ -7,17 +7,12 @@ import regex
 import sacrebleu
 from sacrebleu.significance import PairedTest
 
-# sacreBLEU's tokenizers for languages that write no spaces between words.
-TOKENIZERS = dict(zh="zh", ja="char", th="char", lo="char", km="char", my="char", bo="char")
-# For the scripts of these languages. Japanese text has Han characters, too.
-SCRIPTS = {
+# sacreBLEU's tokenizers for scripts without spaces between words. Japanese has Han characters, too.
+TOKENIZERS = {
     r"[\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]": "char",
     r"\p{Han}": "zh",
 }
 MIN_SCRIPT_SHARE = 0.2  # of the letters; in Japanese up to four of five letters are Han
-LITTLE_LEARNED_HINT = (
-    "The model has learned too little. Train longer or on more text, and check --lr"
-)
 METRICS = dict(bleu="BLEU", chrf="chrF")  # names for the user, by the values of --metric
 BOOTSTRAP_SAMPLES = 1000
 MIN_SCORE = 1e-6  # below it the score is 0, for which NLTK returns a tiny number
@@ -40,24 +35,20 @@ def bleu_score(expected, got):
     return (score if score > MIN_SCORE else 0.0), len(pairs)
 
 
-def make_metric(name, references, lang, lowercase=False):
+def make_metric(name, references, lowercase=False):
     """Make the metric of sacreBLEU with a name from `METRICS`."""
     if name == "chrf":
         return sacrebleu.CHRF(lowercase=lowercase)
-    tokenizer = choose_tokenizer(lang, references[0])
     # With `force`, it does not warn of text that is tokenized.
-    return sacrebleu.BLEU(lowercase=lowercase, tokenize=tokenizer, force=True)
+    return sacrebleu.BLEU(lowercase, tokenize=choose_tokenizer(references[0]), force=True)
 
 
-def corpus_score(name, test, got, lang, lowercase=False):
+def corpus_score(name, test, got, lowercase=False):
     """Compute a score of sacreBLEU, 0 to 100, on raw text, and the signature of its settings.
 
-    Args:
-      name: "bleu", or "chrf" for the F-score of character n-grams (Popović 2015).
-      test: EvalSet. The translation of a pair that was left out counts as an empty line.
-      got: the translations of the other pairs.
+    `got` are the translations of an EvalSet; that of a pair that was left out is an empty line.
     """
-    metric = make_metric(name, test.references, lang, lowercase)
+    metric = make_metric(name, test.references, lowercase)
     score = metric.corpus_score(align_with_references(test, got), test.references).score
     return score, str(metric.get_signature())
 
@@ -70,14 +61,11 @@ class Comparison(NamedTuple):
     p_value: float  # the probability of such a difference by chance
 
 
-def compare_systems(references, hypotheses, others, lang) -> dict:
-    """Compare the translations of two systems by paired bootstrap (Koehn 2004).
-
-    The result has a `Comparison` for each name in `METRICS`.
-    """
+def compare_systems(references, hypotheses, others) -> dict:
+    """Compare two systems by paired bootstrap (Koehn 2004): a `Comparison` for each metric."""
     test = PairedTest(
         [("other", others), ("this", hypotheses)],
-        {name: make_metric(name, references, lang) for name in METRICS},
+        {name: make_metric(name, references) for name in METRICS},
         references,
         test_type="bs",
         n_samples=BOOTSTRAP_SAMPLES,
@@ -91,26 +79,33 @@ def compare_systems(references, hypotheses, others, lang) -> dict:
     return comparisons
 
 
-def choose_tokenizer(lang, references) -> str:
-    """Choose sacreBLEU's tokenizer by the language, or by the script of the references.
+def choose_tokenizer(references) -> str:
+    """Choose sacreBLEU's tokenizer by the script of the references.
 
     The tokenizer 13a would treat a sentence in a script without spaces as one word.
 
-    >>> choose_tokenizer("en", ["我爱你。"])
+    >>> choose_tokenizer(["我爱你。"])
     'zh'
     """
-    if lang in TOKENIZERS:
-        return TOKENIZERS[lang]
     text = " ".join(references)
     least = MIN_SCRIPT_SHARE * len(regex.findall(r"\p{L}", text))
-    names = (name for script, name in SCRIPTS.items() if len(regex.findall(script, text)) > least)
+    names = (
+        name for script, name in TOKENIZERS.items() if len(regex.findall(script, text)) > least
+    )
     return next(names, "13a")
 
 
-def empty_note(got) -> str:
-    """Return a note if most translations are empty, else an empty string."""
+def score_note(got, scores) -> str:
+    """Return a note if most translations are empty, or too short for BLEU, else an empty string."""
     empty = sum(not text.strip() for text in got)
-    return f"{empty} of {len(got)} translations are empty" if empty > len(got) / 2 else ""
+    if empty > len(got) / 2:
+        return (
+            f"{empty} of {len(got)} translations are empty. The model has learned too little. Train"
+            " longer or on more text, and check --lr"
+        )
+    if round(scores["bleu"], 2) == 0 and scores["chrf"] > 50:
+        return "BLEU is 0 if no four words in sequence are right. Use chrF, as with --metric chrf"
+    return ""
 
 
 def align_with_references(test, got) -> list[str]:

@@ -28,9 +28,7 @@ class Vocab:
       paths(folder, hp): the files in a folder: one, or that of source and that of target;
       encode(sentences): for each prepared sentence the ids of its tokens, and of `</S>`;
       decode(ids): the sentence of the tokens before the first `</S>`;
-      id_to_token(i): the token with id `i`;
-      display(i): the same as it looks in a sentence, after a space if it has one;
-      path, content: the vocabulary file, and its bytes.
+      id_to_token(i), display(i): the token with id `i`, and as it looks, with its space.
     """
 
     empty_ids = [EOS]  # ids of the tokens that have no text
@@ -78,7 +76,6 @@ class WordVocab(Vocab):
 
     @staticmethod
     def paths(folder, hp) -> list[Path]:
-        """The files of source and target."""
         return [Path(folder) / f"{lang}.vocab.tsv" for lang in (hp.source_lang, hp.target_lang)]
 
     def __init__(self, path, min_cnt):
@@ -201,8 +198,6 @@ class SubwordVocab(Vocab):
         """Whether a text has characters without a subword."""
         return bool({*self.processor.normalize(normalize(text))} - self.characters)
 
-
-# Loading -----------------------------------------------------------------------
 
 TOKENIZERS = dict(words=WordVocab, bpe=SubwordVocab)
 

@@ -15,9 +15,8 @@ ADAM_RMS = 0.2  # root mean square of Adam's updates, divided by the learning ra
 class Muon(FusedAdam):
     """Muon (Jordan et al. 2024) for the matrices in blocks, and Adam for all other parameters.
 
-    The update of a matrix is its momentum (Nesterov) with all singular values near 1, so that all
-    directions change alike. It is scaled to the size of Adam's updates, and both share a learning
-    rate (Liu et al. 2025, "Muon is Scalable for LLM Training", section 2.2).
+    The update of a matrix is its momentum (Nesterov) with all singular values near 1. It is scaled
+    to the size of Adam's updates, and both share a learning rate (Liu et al. 2025, section 2.2).
     """
 
     def build(self, variables):
@@ -67,10 +66,7 @@ def is_block_matrix(variable) -> bool:
 
 
 def orthogonalize(matrices):
-    """Set all singular values of matrices near 1, by a Newton-Schulz iteration.
-
-    (..., rows, columns) -> (..., rows, columns).
-    """
+    """Set all singular values of matrices (..., rows, columns) near 1 (Newton-Schulz)."""
     rows, columns = matrices.shape[-2:]
     is_tall = rows > columns
     X = tf.linalg.matrix_transpose(matrices) if is_tall else matrices  # A is the smaller square

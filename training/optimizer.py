@@ -11,21 +11,15 @@ END_SHARE = 0.01  # of the peak, the last rate of a linear schedule
 
 
 def paper_rate(step, peak, warmup_steps):
-    """The learning rate of the paper (equation 3), whose peak is (C * warmup_steps)**-0.5.
-
-    Steps are counted from 1.
-    """
+    """The learning rate of the paper (equation 3), whose peak is (C * warmup_steps)**-0.5."""
     rise = step * warmup_steps**-1.5
     return peak * warmup_steps**0.5 * min(rise, step**-0.5)
 
 
 def learning_rate(hp, step, progress, total_steps) -> float:
-    """The learning rate of a step: constant, that of the paper, or on two straight lines.
+    """The learning rate of a step, from 1: constant, of the paper, or on two straight lines.
 
-    Args:
-      step: counted from 1.
-      progress: the share of the training that is done after this step, from 0 to 1.
-      total_steps: of the complete training.
+    `progress` is the share of the training that is done after this step.
     """
     warmup_steps = hp.warmup_steps or max(1, min(MAX_WARMUP_STEPS, total_steps // 10))
     peak = hp.lr or (hp.hidden_units * warmup_steps) ** -0.5
@@ -53,7 +47,6 @@ class FusedAdam(keras.optimizers.Adam):
         return tf.sqrt(2 * self.half_squared_norm.read_value())
 
     def apply(self, grads, trainable_variables=None):
-        """Update all variables."""
         super().apply([tf.convert_to_tensor(gradient) for gradient in grads], trainable_variables)
 
     def _distributed_tf_update_step(self, distribution, grads_and_vars, learning_rate):
@@ -88,10 +81,7 @@ def make_optimizer(hp):
 
 
 class GradientSum:
-    """Sums over several batches that share one update: gradients and metrics, per replica.
-
-    The mean gradient is then that of one batch as large as all of them together.
-    """
+    """Sums over several batches that share one update: gradients and metrics, per replica."""
 
     def __init__(self, variables):
         self.totals = [  # the last one of StepMetrics

@@ -24,7 +24,7 @@ class StepMetrics(NamedTuple):
 def make_train_step(strategy, model, optimizer, hp=DEFAULTS, gradient_sum=None):
     """Make the function that trains on a batch (x, y) of (N, T) -> StepMetrics.
 
-    With a GradientSum of the earlier batches of this update, the metrics are those of all of them.
+    With a GradientSum of earlier batches, the metrics are those of all of them.
     """
 
     def replica_step(x, y):
@@ -62,8 +62,7 @@ def replica_gradients(model, x, y, hp, mean):
     2021). As in their code, the loss is the mean of both cross entropies, plus half of
     `consistency` times the mean of both divergences.
 
-    Args:
-      mean: whether loss and accuracy are divided by the number of target tokens in all replicas.
+    With `mean`, loss and accuracy are divided by the number of target tokens in all replicas.
     """
     passes = 2 if hp.consistency else 1
     x, y = (tf.tile(ids, [passes, 1]) for ids in (x, y))  # (passes * N, T)
@@ -111,10 +110,7 @@ def batch_function(strategy, replica_step):
 
 
 def make_loss_fn(model, smoothing=0.1):
-    """Make the function of a batch: (x, y), (N, T) each -> sums of loss and targets, () each.
-
-    The loss is without dropout.
-    """
+    """Make the function of a batch: (x, y), (N, T) each -> sums of loss and targets, () each."""
 
     @tf.function(input_signature=BATCH_SPEC, autograph=False)
     def loss_fn(x, y):

@@ -49,9 +49,8 @@ def write_samples(dev, got, global_step):
 
 
 def write_attention(model, dev, vocabs, hp, global_step):
-    """Write pictures of the last block's attention for a sentence pair of the development set.
+    """Write a picture of each head of the last block for a sentence pair of the development set.
 
-    Each head has its own picture, which TensorBoard shows large enough to read its tokens.
     The decoder reads the reference, so that the tokens stay the same from epoch to epoch.
     """
     sides = dev.data.X, dev.data.Y

@@ -30,8 +30,7 @@ class HierarchicalPositions(LearnedPositions):
     """Learned positions that reach `maxlen`^2 (Su 2020).
 
     With n = maxlen, a learned table p and u_i = (p_i - a p_0) / (1 - a), position i n + j has the
-    vector a u_i + (1 - a) u_j. For i = 0 that is p_j. Positions after n^2 have the vector of the
-    last block of n.
+    vector a u_i + (1 - a) u_j. For i = 0 that is p_j.
     """
 
     alpha = 0.4
@@ -68,11 +67,7 @@ class RecurrentPositions(Positions):
 
 
 class ConvolutionalPositions(Positions):
-    """x + a convolution over x and the tokens before it (compare Islam et al. 2020).
-
-    Zeros before the first token mark the beginning; further positions follow from the order of
-    the tokens within the window, block by block.
-    """
+    """x + a convolution over x and the tokens before it (compare Islam et al. 2020)."""
 
     width = 4  # tokens in the window
 
@@ -96,16 +91,15 @@ class ConvolutionalPositions(Positions):
 class ComplexPositions(Positions):
     """Each token is C/2 complex waves of its position: r e^(i (w pos + p)) (Wang et al. 2020).
 
-    The embedded token has r e^(i p): columns 2i and 2i + 1 are a real and an imaginary part. The
-    learned frequencies w start as those of the sinusoids, and all tokens share them. Unlike in the
-    paper, the layers after it compute with real numbers.
+    The embedded token has r e^(i p): columns 2i and 2i + 1 are a real and an imaginary part. All
+    tokens share the learned frequencies w. The layers after it compute with real numbers.
     """
 
     def build(self, _):
-        initial = keras.initializers.Constant(rotation_frequencies(self.num_units))
+        frequencies = rotation_frequencies(self.num_units)
         self.frequencies = self.add_weight(
-            shape=(self.num_units // 2,),
-            initializer=initial,
+            shape=frequencies.shape,
+            initializer=keras.initializers.Constant(frequencies),
             autocast=False,  # angles of late positions need all bits
             name="frequencies",
         )
@@ -151,10 +145,7 @@ def select(rows, index):
 
 
 class ShawPositions(Positions):
-    """Learned vectors of distances, added to keys and values (Shaw et al. 2018, eq. 3 and 4).
-
-    Distances are clipped to `max_distance`. All heads of a block share the vectors.
-    """
+    """Learned vectors of clipped distances, added to keys and values (Shaw et al. 2018)."""
 
     max_distance = 16
 
@@ -182,8 +173,8 @@ class ShawPositions(Positions):
 class T5Positions(Positions):
     """A learned number per head and bucket of distances, added to scores (Raffel et al. 2020).
 
-    Half the buckets have one distance each, the others grow up to `max_distance`. All blocks of
-    a side share the numbers. Unlike there, scores are divided by sqrt(d).
+    Half the buckets have one distance each, the others grow up to `max_distance`. Unlike there,
+    scores are divided by sqrt(d).
     """
 
     shared = True
@@ -248,8 +239,7 @@ class DebertaPositions(Positions):
     """Scores of content and of distance apart (He et al. 2021, section 3.1).
 
     The score is (q k + q k_r + k q_r) / sqrt(3 d), where k_r and q_r are learned vectors of the
-    distance, clipped to `max_distance`. The paper projects one table of distances to k_r and q_r
-    in each block; here each block has two tables.
+    clipped distance. The paper projects one table to both; here each block has two tables.
     """
 
     max_distance = 16
@@ -263,12 +253,10 @@ class DebertaPositions(Positions):
         offsets = -distances(ops.shape(Q)[2], ops.shape(K)[2])  # (T_q, T_k)
         limit = self.max_distance
         to_key, to_query = (  # delta(i, j) and delta(j, i), from 0 to 2 * limit - 1
-            ops.clip(sign * offsets, -limit, limit - 1) + limit for sign in (1, -1)
+            ops.clip(side, -limit, limit - 1) + limit for side in (offsets, -offsets)
         )
-        key_table, query_table = (
-            ops.transpose(ops.cast(table, Q.dtype), (0, 2, 1))  # (h, d, 2 * limit)
-            for table in (self.key_table, self.query_table)
-        )
+        tables = ops.cast(self.key_table, Q.dtype), ops.cast(self.query_table, Q.dtype)
+        key_table, query_table = (ops.swapaxes(t, 1, 2) for t in tables)  # (h, d, 2 * limit)
         content_to_position = select(map_heads(Q, key_table), to_key)
         by_key = map_heads(K, query_table)  # (N, h, T_k, 2 * limit)
         position_to_content = select(by_key, ops.transpose(to_query))  # (N, h, T_k, T_q)

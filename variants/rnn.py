@@ -5,10 +5,8 @@
     d_t = f(y_(t-1), C_t, d_(t-1))     the decoder
     y_t = softmax(W d_t + b)
 
-Without attention, the context is the encoder's last state for every t. With attention, it is a
-weighted mean of all states:
-
-    s_i = score(e_i, d_(t-1)),  alpha = softmax(s),  C_t = sum of alpha_i e_i
+Without attention, the context is the encoder's last state for every t. With attention, it is the
+sum of alpha_i e_i, where alpha = softmax(s) and s_i = score(e_i, d_(t-1)).
 
 f is a cell: the plain tanh recurrence, a GRU or an LSTM. docs/walkthrough.md, section 13, explains
 them, and `hparams.py` the letters in shapes. `beam` is the number of hypotheses per sentence.
@@ -25,8 +23,7 @@ from model.attention import add_parameters, attention_scores, prepare_keys, scor
 from modules import Dropout, Embedding, Linear, TranslationModel, shift_right
 from text.ids import PAD
 
-# The cells over all tokens of a sentence; on a GPU, the last two use cuDNN. The first is
-# tanh(W x + U h + b). Some texts print one bias per product; their sum is b.
+# The cells over all tokens of a sentence; on a GPU, the last two use cuDNN.
 LAYERS = dict(tanh=keras.layers.SimpleRNN, gru=keras.layers.GRU, lstm=keras.layers.LSTM)
 
 
@@ -40,10 +37,7 @@ class Memory(NamedTuple):
 
 
 class RecurrentEncoder(keras.layers.Layer):
-    """Read embedded tokens: (N, T, C) -> (N, T, C), and the states after the last token.
-
-    Half of the units read from left to right, the others from right to left.
-    """
+    """Read embedded tokens, with half of the units from right to left: (N, T, C) -> (N, T, C)."""
 
     def __init__(self, num_units, cell, **kwargs):
         super().__init__(**kwargs)
@@ -63,7 +57,7 @@ class RecurrentEncoder(keras.layers.Layer):
             layer.build(input_shape)
 
     def call(self, inputs, token_masks):
-        """Encode (N, T, C); `token_masks`, (N, T) bool, False for padding."""
+        """Encode (N, T, C), and return also the states after the last token."""
         outputs = [layer(inputs, mask=token_masks) for layer in self.directions]
         (forward, *forward_last), (backward, *backward_last) = outputs  # (N, T, C/2), (N, C/2)
         states = ops.concatenate([forward, ops.flip(backward, axis=1)], axis=-1)  # (N, T, C)
@@ -72,10 +66,7 @@ class RecurrentEncoder(keras.layers.Layer):
 
 
 class RecurrentDecoder(keras.layers.Layer):
-    """One step of the decoder: y_(t-1) (N * beam, C) and the state d_(t-1) -> d_t.
-
-    `attention_score` is one of `hparams.ATTENTION_SCORES`, or None for a model without attention.
-    """
+    """One step of the decoder; `attention_score` is None for a model without attention."""
 
     def __init__(self, num_units, cell, attention_score, **kwargs):
         super().__init__(**kwargs)
@@ -92,21 +83,17 @@ class RecurrentDecoder(keras.layers.Layer):
     def call(self, inputs, states, memory, beam=-1):
         """Compute d_t, (N * beam, C), and the list of new states.
 
-        Consecutive rows may be hypotheses of one sentence, which has one row in `memory`.
-
         Args:
           inputs: the embedded tokens y_(t-1), (N * beam, C).
           states: d_(t-1), list of (N * beam, C); an LSTM has two.
+          memory: of N sentences; consecutive rows of the others may be hypotheses of one.
           beam: -1 if only the graph knows it.
         """
         context, _ = self.context(states[0], memory, beam)
         return self.cell(ops.concatenate([inputs, context], axis=-1), states)
 
     def context(self, d, memory, beam=-1):
-        """Compute C_t from d_(t-1), (N * beam, C), and the attention weights.
-
-        They are (N * beam, C), and (N, 1, beam, T) or None.
-        """
+        """Compute C_t, (N * beam, C), and the attention weights, (N, 1, beam, T) or None."""
         N, C = ops.shape(memory.states)[0], self.num_units
         if self.choice is None:
             # A small batch has no rows for some replicas: N may be 0.
