@@ -292,6 +292,7 @@ def test_a_training_of_some_minutes(flags, tmp_path, monkeypatch, no_graphs):
     assert last.step < 30 * first.step / first.seconds + 3  # the minutes of both runs count
     rates = scalars(tmp_path)["lr"]
     assert rates[last.step] == pytest.approx(0.01 * 0.01)
+    assert rates[min(rates)] == pytest.approx(0.01 * min(rates) / 250)  # the warm-up has 250 steps
     assert run() == last  # the training is done
     one_step = run(late=1000, minutes=2.0)  # it takes long to load the text
     assert one_step.step == last.step + 1 and one_step.score is not None
