@@ -42,8 +42,8 @@ class Token(NamedTuple):
 def tokenize(text):
     """Split HTML: its tokens, and the indices of the end tags by the numbers of their elements.
 
-    >>> [token.raw for token in tokenize("a<br><!--<b>--><b>c < d</b><code><i></code>")[0]]
-    ['a', '<br>', '<!--<b>-->', '<b>', 'c < d', '</b>', '<code><i></code>']
+    >>> [token.raw for token in tokenize("a<br><!--<b>--><b>c < d</b><code><i></code>.")[0]]
+    ['a', '<br>', '<!--<b>-->', '<b>', 'c < d', '</b>', '<code><i></code>', '.']
     """
     tokens, ends, opened, position = [], {}, [], 0
     for match in TOKEN.finditer(text):
