@@ -3,6 +3,7 @@
 import pytest
 
 from helpers import ROOT, load
+from text.ids import EOS
 from translation.protected import find_parts, in_order, lost_numbers, take_out
 from translation.translator import Translator
 
@@ -142,6 +143,13 @@ def test_the_place_of_parts(sample):
     }
     for translation, expected in zip(sample([*lines]), lines.values(), strict=True):
         assert expected is None or translation.text == expected
+
+
+def test_a_long_line_is_truncated_to_the_limit(sample):
+    translator = Translator(sample.loaded, max_tokens=8)
+    long, empty, short = translator(["Der Hund schläft und " * 9, "", "Hund"])
+    assert len(long.sentences[0].ids) == 8 and long.sentences[0].ids[-1] == EOS
+    assert [own.truncated for own in (long, empty, short)] == [True, False, False]
 
 
 def test_a_sentence_without_parts_is_translated_as_before(sample):
