@@ -1,10 +1,11 @@
 """Addresses, code, tags, emoji, numbers and unknown characters survive a translation."""
 
+import numpy as np
 import pytest
 
 from helpers import ROOT, load
 from text.ids import EOS
-from translation.protected import find_parts, in_order, lost_numbers, take_out
+from translation.protected import find_parts, in_order, lost_numbers, put_in, take_out
 from translation.translator import Translator
 
 
@@ -143,6 +144,24 @@ def test_the_place_of_parts(sample):
     }
     for translation, expected in zip(sample([*lines]), lines.values(), strict=True):
         assert expected is None or translation.text == expected
+
+
+def test_no_part_divides_a_word(sample):
+    """Wherever the attention is, and however many subwords a word has."""
+    source, target = sample.loaded.vocabs
+    taken, rng = (
+        take_out(line := "Der {a} Hund schläft {b}", find_parts(line)),
+        np.random.default_rng(0),
+    )
+    (x,), (y,) = source.encode([taken.text]), target.encode(["The xylophonist quickly slept."])
+    assert len(y) > 12
+    places = set()
+    for _ in range(100):
+        text = put_in(taken, x, y[:-1], rng.random((len(y), len(x))), sample.loaded.vocabs)
+        left = text.replace("{a}", " ").replace("{b}", " ").split()
+        assert " ".join(left).replace(" .", ".") == "The xylophonist quickly slept."
+        places.add(text)
+    assert len(places) > 3
 
 
 def test_a_long_line_is_truncated_to_the_limit(sample):
