@@ -99,6 +99,13 @@ def test_where_tags_are_put(html, translation, reversed_):
         assert translate_html(html, reverse=True) == reversed_
 
 
+def test_a_part_follows_all_words_that_attend_to_the_one_before_it():
+    vocab, line = Words(), "x {a} y"
+    taken = take_out(line, find_parts(line))
+    (x,), y = vocab.encode([taken.text]), [*map(vocab.id_of, "PQR")]
+    assert put_in(taken, x, y, np.eye(3)[[0, 0, 1, 2]], (vocab, vocab)) == "P Q {a} R"
+
+
 def test_an_end_tag_belongs_to_the_sentence_before_it():
     assert translate_html("东 <b>西。</b>南 北", True, "zh") == "<b>。 西</b>东北 南"
 
