@@ -59,8 +59,8 @@ def read_rows(path, encoding, delimiter, quoting):
 def read_table(path, encoding, delimiters):
     """The sides are the numbers of the columns.
 
-    Whether there are quotation marks around cells, and which of the delimiters is between them, is
-    what gives the most rows with as many cells.
+    The delimiter, and whether cells have quotation marks, are chosen such that most rows have the
+    same number of cells.
     """
 
     def num_alike(dialect) -> int:
