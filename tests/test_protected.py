@@ -22,7 +22,7 @@ first.last+tag@mail.example.co.uk @some_user /usr/bin/env ~/x C:\\x\\y.txt __nam
 %s %1$d %(name)s %.2f %ld %zu %.*s %s%s %dx%d %ds %1 %% %5.1f%% %n%% %@ %s:%d %name% %'d
 $variable $HOME/bin $1 <b> </b> <br/> <=> &nbsp; &#8364; <https://x.org/(a)> snake_case
 foo.bar() std::vector a->b --help www.x.de ~/.profile
-MP3 AB123 CO2 F-16 UTF-8 ISO-8859-1 x86_64 v1.2.3 H2O sha256
+%ld%% MP3 AB123 CO2 F-16 UTF-8 ISO-8859-1 x86_64 v1.2.3 H2O sha256
 😀 👩‍👩‍👧 🇩🇪 👍🏽 ❤️ 1️⃣ ©""".split()
 PARTS += ["<a href=\"https://example.com/?a=b\" title='x y'>", "{{ name }}", "{{ user.name }}"]
 PARTS += ["<%= name %>", "<% if a %>", "{n, plural, one {# item} other {# items}}"]
