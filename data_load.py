@@ -51,7 +51,8 @@ class EvalSet(NamedTuple):
 def create_data(source_sents, target_sents, source_vocab, target_vocab, maxlen) -> SentencePairs:
     """Encode pairs of normalized sentences with text and at most `maxlen` tokens on both sides.
 
-    A pair with an empty side is left out as a pair. The 2017 code shifted the sides there.
+    A pair with an empty side is left out as a pair. The 2017 code dropped the empty line alone,
+    which shifted the rest.
     """
     sources, targets = source_vocab.clean(source_sents), target_vocab.clean(target_sents)
     xs, ys = source_vocab.encode(sources), target_vocab.encode(targets)
@@ -226,7 +227,7 @@ def prefetch(items):
 def plan_batches(data, hp, epoch) -> list[np.ndarray]:
     """Divide the rows of an epoch into batches: the row indices of each, uint32.
 
-    With `hp.batch_size`, rows that do not fill a batch are left out, other ones in each epoch.
+    With `hp.batch_size`, as in 2017, rows that do not fill one are left out, others in each epoch.
     """
     rng = np.random.default_rng([hp.seed, epoch])
     order = np.arange(len(data.X), dtype=np.uint32)  # (N,)

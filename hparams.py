@@ -394,7 +394,8 @@ IMPLIED = dict(
 def make_hparams(given, other=None) -> Hyperparams:
     """The hyperparameters of a new training: the flags that are given, completed by their recipe.
 
-    `other` are those of the model that it starts from. Most of its `fixed` fields stay.
+    `other` are those of the model that it starts from. Its `fixed` fields stay, except for the
+    dropout and the optimizer, and for the languages if they have one vocabulary.
     """
     kept = {}
     if other:

@@ -59,7 +59,7 @@ SAVE_SECONDS = 600  # without a checkpoint; a fifth of `minutes` if that is soon
 
 
 class Training:
-    """A training: SentencePairs, an EvalSet or None, the model, and how far it has come.
+    """A training on `data`, SentencePairs, with `dev`, an EvalSet or None: how far it has come.
 
     Why the loop is not Keras's `fit`: `fit` averages the loss of each device over its own tokens,
     cannot resume exactly in mid-epoch, and fails with several workers (keras issues 20585, 20329).
@@ -115,7 +115,7 @@ class Training:
         Those of 0.00 before the first better one do not count, up to `num_epochs` / 4.
         """
         scores = [round(row.score, 2) for row in checkpoint.scored_rows(self.rows)]
-        zeros = len([*itertools.takewhile((0.0).__eq__, scores)])
+        zeros = len([*itertools.takewhile(lambda score: score == 0, scores)])
         counted = [-1.0, *scores[int(min(zeros, self.num_epochs / 4)) :]]
         return 0 < self.hp.patience < len(counted) - counted.index(max(counted))
 
@@ -273,7 +273,7 @@ def mean_loss(loss_fn, data, pad_to) -> float:
 
 
 def count_epochs(hp, steps_per_epoch):
-    """The number of epochs; if `num_epochs` is 0, 20, and more for a small text, or no limit.
+    """The number of epochs. If it is 0: 20, more for a small text, or no limit with `minutes`.
 
     >>> [count_epochs(make_hparams(dict(recipe="tiny")), steps) for steps in (6, 110, 318)]
     [96, 30, 20]

@@ -12,7 +12,7 @@ equal: both sides are the same text, but for case and spaces.
 long: a side has more than --max_chars characters.
 ratio: a side is more than --max_ratio times as long as the other one, in characters, after
 the mean ratio of the text.
-script: no letter of a side is in its script, the most frequent one there; a name may be in another.
+script: a side has 12 letters or more, and none of its script, the most frequent one of that side.
 language (with --languages de,en): a side is in another language than its own.
 overlap (with --against test.de,test.en): a side is in one of these files, but for case and
 punctuation.

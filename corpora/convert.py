@@ -41,10 +41,8 @@ MAX_UNIT_BYTES = 2**20  # of a translation memory
 CHUNK_BYTES = 2**14
 BARE_AMPERSAND = regex.compile(r"&(?!(?:amp|lt|gt|quot|apos|#[0-9]+|#x[0-9a-fA-F]+);)")
 
-# Each yields the units: lists of pairs, the name of a side and its text.
 
-
-def decoded(path, encoding):
+def decoded_lines(path, encoding):
     """Yield the lines of a file."""
     with open_unpacked(path) as file:
         yield from io.TextIOWrapper(file, encoding, newline="\n")
@@ -52,8 +50,11 @@ def decoded(path, encoding):
 
 def read_rows(path, encoding, delimiter, quoting):
     """Yield the rows of a table."""
-    lines = (line.strip("\r\n").replace("\r", " ") + "\n" for line in decoded(path, encoding))
+    lines = (line.strip("\r\n").replace("\r", " ") + "\n" for line in decoded_lines(path, encoding))
     yield from csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+
+
+# Each reader yields the units: lists of pairs, the name of a side and its text.
 
 
 def read_table(path, encoding, delimiters):
@@ -128,7 +129,7 @@ class Segments(HTMLParser):
 def read_segments(path, encoding):
     """The sides are src, ref and hyp."""
     parser = Segments()
-    parser.feed(BARE_AMPERSAND.sub("&amp;", "".join(decoded(path, encoding))))
+    parser.feed(BARE_AMPERSAND.sub("&amp;", "".join(decoded_lines(path, encoding))))
     parser.close()
     for unit in parser.units.values():
         yield [(side, "".join(parts)) for side, parts in unit]
@@ -141,7 +142,7 @@ def read_units(path, encoding):
         if suffix in READERS:
             yield from READERS[suffix](path, encoding)
         else:
-            yield from ([("1", line)] for line in decoded(path, encoding))
+            yield from ([("1", line)] for line in decoded_lines(path, encoding))
     except (ElementTree.ParseError, csv.Error, UnicodeError, LookupError) as error:
         raise InputError(
             f"{path}: cannot be read ({error}). Correct it, or name its --encoding"

@@ -30,7 +30,7 @@ def scaled_dot(Q, K):
 def scores_to_weights(scores, mask, query_mask=None, softmax=True):
     """Turn scores into attention weights: (N, h, T_q, T_k), all of 0 for hidden keys.
 
-    `mask` is False where a key is hidden, and `query_mask` where all weights of a query are 0.
+    `mask`, broadcast, is False for hidden keys; `query_mask` for queries with weights of 0 only.
     """
     if softmax:
         weights = ops.softmax(ops.where(mask, upcast(scores), MASK_VALUE))  # sums to 1 over T_k

@@ -101,10 +101,10 @@ class Interface:
 
     async def answer_libretranslate(self, fields) -> dict:
         """Return the answer to a client of LibreTranslate (https://docs.libretranslate.com)."""
-        own = [*map(language_code, (self.source, self.target))]
-        names = "source", "target", "format"
-        source, target, kind = (language_code(fields.get(name) or "") for name in names)
-        is_known = source in (own[0], "auto") and target == own[1]
+        source, target = (language_code(fields.get(name) or "") for name in ("source", "target"))
+        is_known = source in (language_code(self.source), "auto")
+        is_known = is_known and target == language_code(self.target)
+        kind = str(fields.get("format") or "").lower()
         if not is_known or kind not in ("", "text", "html"):
             raise InputError(
                 f"source must be {self.source} or auto, target {self.target}, and format text or"

@@ -18,7 +18,7 @@ def run_script(main, *arguments):
     """Call `main(*arguments)`, print its error as one line, and end the program.
 
     The exit code is 2 for an error of the user, 1 for one of the system, and 128 plus the number of
-    a signal.
+    a signal. The arguments of a KeyboardInterrupt are that number and a message.
     """
     gc.freeze()  # collections skip the objects of TensorFlow, half a million
     gc.enable()

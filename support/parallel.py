@@ -19,7 +19,7 @@ def one_thread_per_operation():
 
 
 def map_in_threads(function, items, threads):
-    """As `map` on a list, but computed in threads."""
+    """Yield function(item) for each item, in their order, computed in threads."""
     if threads == 1 or len(items) == 1:
         yield from map(function, items)
         return

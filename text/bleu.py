@@ -8,7 +8,7 @@ import sacrebleu
 from sacrebleu.significance import PairedTest
 
 # sacreBLEU's tokenizers for scripts without spaces between words. Japanese has Han characters, too.
-TOKENIZERS = {
+SCRIPTS = {
     r"[\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]": "char",
     r"\p{Han}": "zh",
 }
@@ -89,9 +89,7 @@ def choose_tokenizer(references) -> str:
     """
     text = " ".join(references)
     least = MIN_SCRIPT_SHARE * len(regex.findall(r"\p{L}", text))
-    names = (
-        name for script, name in TOKENIZERS.items() if len(regex.findall(script, text)) > least
-    )
+    names = (name for script, name in SCRIPTS.items() if len(regex.findall(script, text)) > least)
     return next(names, "13a")
 
 

@@ -16,8 +16,8 @@ WINDOW = 2_000  # pairs that are tested at a time
 MIN_PAIRS = 60  # in a window
 MAX_LAG = 10
 MIN_GAIN = 8.0  # of another lag, in standard deviations of the agreement at other lags
-MIN_AGREEMENT = 4.0  # of sides that fit together, in these; all real text has more than 6
-MIN_ORDERED_PAIRS = 1_000  # with fewer, the agreement may be lower
+MIN_AGREEMENT = 4.0  # at lag 0, in the same unit; real text has more than 6
+MIN_ORDERED_PAIRS = 1_000  # with fewer, good text may have a lower agreement
 NUM_HASHES = 64  # columns for the tokens
 SAME_MARKS = str.maketrans("。．、，؟？！：；।", "..,,??!:;.")
 # Characters of scripts without spaces, beginnings of words, numbers, and other characters.

@@ -171,7 +171,7 @@ def find_place(position, part, x, y, aligned, begins, vocabs) -> int:
     Args:
       position: of the token in `x` that follows the part.
       aligned: (T_y,), the position in `x` to which each token of `y` attends most.
-      begins: the positions in `y` where words begin. The other arguments are as in `put_in`.
+      begins: the positions in `y` where words begin.
     """
     source, target = vocabs
     before, after = aligned[aligned < position], aligned[aligned >= position]
@@ -201,9 +201,6 @@ def sticks(source_char, char) -> bool:
 
     There is none in scripts without spaces between words, and none where the part touches a
     character of the same kind in the source, a letter or another one.
-
-    Args:
-      source_char: the character next to the part in the source; "" for none.
     """
     if UNSPACED_LETTER.match(char):
         return True

@@ -286,18 +286,18 @@ class Beam:
     best ones.
     """
 
-    step: Callable
+    step: Callable  # step function
     state: Any  # the first state of `step`, for N * K hypotheses
-    memory: Any
+    memory: Any  # the memory of `step`
     first_ids: tf.Tensor  # (N,) int32, the tokens before the first ones
     max_lengths: Any  # (N,) int32 or an int, tokens per sentence, `eos` included
-    eos: int
+    eos: int  # the id that ends a sentence
     beam: int  # K
     penalty: Callable  # of lengths, `eos` included, as `paper_penalty`; it does not decrease
     nbest: int  # sentences to return per source, at most `beam`
 
     def start(self) -> BeamState:
-        """Before the first step."""
+        """Return the state before the first step."""
         N, K = tf.size(self.first_ids), self.beam
         no_ids = tf.zeros([N, K, 0], tf.int32)
         # All K hypotheses start out equal, so only the first one is given a finite score.
@@ -320,7 +320,7 @@ class Beam:
         return can_improve & (tf.shape(live.ids)[2] < max_lengths)
 
     def extend(self, beam_state) -> BeamState:
-        """One step later."""
+        """Return the state one step later."""
         return self.choose(beam_state, self.continue_live(beam_state))
 
     def continue_live(self, beam_state) -> Continuations:
@@ -336,7 +336,7 @@ class Beam:
         return Continuations(best, parents, ended, state)
 
     def choose(self, beam_state, found) -> BeamState:
-        """Put those that end into the finished slots, and keep the best others live."""
+        """Put `Continuations` that end into the finished slots, and keep the best others live."""
         (best, parents, ended, state), K = found, self.beam
         N, T = tf.shape(parents)[0], tf.shape(best.ids)[2]
         # Only the top K may finish: one hypothesis without a penalty is then greedy search.

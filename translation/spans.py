@@ -11,7 +11,7 @@ UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\
 WIDE = r"\u3000-\u303f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65"
 SPACED_LETTER = regex.compile(rf"[[\p{{L}}\p{{M}}\p{{N}}]--[{UNSPACED}]]", regex.V1)  # or a digit
 LETTER = rf"[\p{{L}}--[{UNSPACED}]]"
-CODE = rf"""(?:
+CODE_PATTERN = rf"""(?:
       [$%\#]?\{{(?:[^{{}}]++|\{{[^{{}}]*+\}})*+\}}           # {{}}, with one more pair inside
     | \[\[[^\[\]]*+\]\]
     | <[^<>\s]++(?:\s[^<>=%]*+[=%][^<>]*+|\s*+/?)>          # a tag; <% %>
@@ -21,8 +21,8 @@ CODE = rf"""(?:
     | \$(?:\w*+\([^()]*+\) | [_{LETTER}][\w--[{UNSPACED}]]*+ | \p{{Nd}}(?![.,]?\p{{Nd}}))
     | (?=[\p{{Extended_Pictographic}}\p{{RI}}]|[0-9\#*]\ufe0f?\u20e3)\X
 )"""
-TOKEN = regex.compile(rf"(?:{CODE}|[^\s{UNSPACED}{WIDE}])++", regex.V1 | regex.X)
-CODE = regex.compile(CODE, regex.V1 | regex.X)
+TOKEN = regex.compile(rf"(?:{CODE_PATTERN}|[^\s{UNSPACED}{WIDE}])++", regex.V1 | regex.X)
+CODE = regex.compile(CODE_PATTERN, regex.V1 | regex.X)
 WITHIN_COMPOUND = r"(?!\S{0,50}-\p{L}*\p{Ll})"  # CO2, but not CO2-Steuer
 WORD = regex.compile(r"[\p{L}\p{M}\p{N}]")
 UNLIKE_WORDS = regex.compile(

@@ -2,7 +2,7 @@
 
 The model translates a sentence without the parts that stay as they are. Then each part is put into
 the translation: attention finds the translation of the word next to the part, and the part is put
-next to that. So each part is in each translation exactly once, and its other words do not change.
+next to that. So each part is in each translation exactly once, and the other words do not change.
 Numbers are translated like words. If one is lost, the sentence is translated again, and the number
 is such a part.
 """
@@ -62,7 +62,6 @@ class Translator:
     """Translates texts.
 
     Args:
-      loaded: LoadedModel.
       nbest: translations per sentence, `hp.beam` at most.
       split: function from a text to a `Paragraph`.
       protect: whether to keep parts of a sentence; a model of words has no subwords for them.
@@ -92,11 +91,11 @@ class Translator:
         for row, (own, prefix) in enumerate(zip(translations, prefixes, strict=True)):
             if self.protects and not prefix:
                 text = own.hypotheses[0].text
-                lost[row] = lost_numbers(own.line, text, self.loaded.hp.target_lang)
-        again = [row for row in lost if lost[row]]
-        numbers = [lost[row] for row in again]
-        found = self.translate_around([sentences[row] for row in again], [""] * len(again), numbers)
-        for row, translation in zip(again, found, strict=True):
+                if numbers := lost_numbers(own.line, text, self.loaded.hp.target_lang):
+                    lost[row] = numbers
+        again = [sentences[row] for row in lost]
+        found = self.translate_around(again, [""] * len(lost), [*lost.values()])
+        for row, translation in zip(lost, found, strict=True):
             translations[row] = translation
         rest = iter(translations)
         return [TranslatedText(own, [next(rest) for _ in own.sentences]) for own in paragraphs]
