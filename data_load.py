@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import regex
 
 from support.errors import InputError
 from support.files import atomic_open
-from text.forms import without_final_mark
 from text.ids import EOS, UNK, RaggedIds
 from text.lines import normalize_lines, read_eval_set, read_pairs, training_files
 
 MARK_STREAM = 1  # its random numbers are not those of the order of the batches
+# The end of a sentence: marks, and quotes or brackets after them. Read from the right (?r).
+FINAL_MARK = regex.compile(r"(?r)\s*[\p{STerm}…]+([\p{Pe}\p{Pf}\p{Pi}\"'\s]*)")
 MAX_UNKNOWN_SHARE = 0.9  # with more <UNK>, the vocabulary belongs to another text
 SCANNED_IDS = 2**22  # of a text in which <UNK> are counted
 ARRAYS = ("source.ids", "source.splits", "target.ids", "target.splits", "counts")  # on disk
@@ -59,15 +61,9 @@ def create_data(source_sents, target_sents, source_vocab, target_vocab, maxlen) 
     pairs = enumerate(zip(source_sents, target_sents, strict=True))
     nonempty = [row for row, pair in pairs if all(map(str.strip, pair))]
     rows = [row for row in nonempty if max(len(xs[row]), len(ys[row])) <= maxlen]
-    return SentencePairs(
-        RaggedIds.from_lists([xs[row] for row in rows]),
-        RaggedIds.from_lists([ys[row] for row in rows]),
-        [sources[row] for row in rows],
-        [targets[row] for row in rows],
-        rows,
-        len(xs),
-        len(xs) - len(nonempty),
-    )
+    *ids, sources, targets = ([side[row] for row in rows] for side in (xs, ys, sources, targets))
+    X, Y = map(RaggedIds.from_lists, ids)
+    return SentencePairs(X, Y, sources, targets, rows, len(xs), len(xs) - len(nonempty))
 
 
 def load_train_data(hp, vocabs) -> SentencePairs:
@@ -153,6 +149,16 @@ def pairs_of_epoch(data, vocabs, hp, epoch) -> SentencePairs:
         for vocab, side, seed in zip(vocabs, (sources, data.Targets), seeds, strict=True)
     )
     return data._replace(X=X, Y=Y)
+
+
+def without_final_mark(text) -> str:
+    """Remove the punctuation that ends a sentence.
+
+    >>> without_final_mark("Hallo!"), without_final_mark("„Wer?“")
+    ('Hallo', '„Wer“')
+    """
+    found = FINAL_MARK.match(text)
+    return text[: found.start()] + found[1] if found else text
 
 
 # Files of ids, next to the vocabularies ----------------------------------------

@@ -84,14 +84,14 @@ def describe_scores(test, got, scores, hp, token_name, compare=NONE, others=None
         f"sacreBLEU = {cased:.2f} {cased_signature} (all {total} pairs)",
         f"sacreBLEU, lower-cased = {lowered:.2f} {lowered_signature}",
         f"chrF = {chrf:.2f} {chrf_signature}",
-        f"95% intervals = BLEU {compared['bleu'].intervals[0]:.2f},"
-        f" chrF {compared['chrf'].intervals[0]:.2f} (plus or minus)",
+        f"95% intervals = BLEU {compared['bleu'][0].ci:.2f},"
+        f" chrF {compared['chrf'][0].ci:.2f} (plus or minus)",
         f"Pairs scored = {scored} of {total} (those with more than 3 words on both sides)",
         *(
-            f"Compared with {compare} = {bleu.METRICS[name]} {c.scores[0]:.2f} plus or minus"
-            f" {c.intervals[0]:.2f}, there {c.scores[1]:.2f} plus or minus {c.intervals[1]:.2f},"
-            f" p = {c.p_value:.3f}"
-            for name, c in compared.items()
+            f"Compared with {compare} = {bleu.METRICS[name]} {this.score:.2f} plus or minus"
+            f" {this.ci:.2f}, there {other.score:.2f} plus or minus {other.ci:.2f},"
+            f" p = {this.p_value:.3f}"
+            for name, (this, other) in compared.items()
             if others
         ),
         f"Bleu Score = {score}",

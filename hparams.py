@@ -7,6 +7,7 @@ The letters that name the axes of tensors throughout the project:
 
     N  sentences in a batch           T  tokens in a sentence
     C  hidden units                   h  attention heads
+    d  units per head                 T_q, T_k  query and key positions
     vocab  tokens in a vocabulary
 """
 
@@ -42,7 +43,6 @@ class Choice(NamedTuple):
     softmax: bool = True  # weights are the softmax of the scores, or the scores
 
     def load(self):
-        """Import the class or function."""
         module, _, name = self.target.rpartition(".")
         return getattr(importlib.import_module(module), name)
 
@@ -200,7 +200,6 @@ class ModelHparams(Flags):
 
     @property
     def design(self) -> Architecture:
-        """The details of `architecture`."""
         return ARCHITECTURES[self.architecture]
 
     @property

@@ -1,8 +1,6 @@
 """The layers of the Transformer and its loss, named after the functions of the 2017 code.
 
-`hparams.py` explains the letters N, T, C and h in shapes. In an attention,
-
-    T_q  query positions              T_k  key positions
+`hparams.py` explains the letters in shapes.
 
 keras.ops or TensorFlow: the layers use keras.ops, except where a TensorFlow operation is
 measurably faster or has no equal in keras.ops. A comment `# tf:` marks each such place.
@@ -36,10 +34,8 @@ from text.ids import BOS
 class Embedding(keras.layers.Layer):
     """Look up a vector for each id: (N, T) int32 -> (N, T, C).
 
-    Args:
-      zero_pad: whether id 0 gives the zero vector instead of its row in the table.
-      scale: whether to multiply by sqrt(C) (paper, section 3.4).
-      pad_logit: whether `to_logits` uses the row of id 0; otherwise the logit of id 0 is 0.
+    With `zero_pad`, id 0 gives the zero vector instead of its row in the table. `scale` multiplies
+    by sqrt(C) (paper, section 3.4). Without `pad_logit`, `to_logits` gives id 0 the logit 0.
     """
 
     def __init__(
@@ -228,11 +224,9 @@ class MultiheadAttention(keras.layers.Layer):
     A call has two halves, `project_keys_values` and `attend`. A decoder that decodes token by
     token keeps the `KeysValues` of earlier tokens and appends those of the newest one.
 
-    Args:
-      dropout_rate: share of attention weights dropped in training.
-      add_norm: dict, arguments of `AddAndNorm`.
-      output_projection: whether the joined heads are projected by W_O.
-      mask_queries: whether all-zero queries get all-zero attention weights.
+    `dropout_rate` is the share of attention weights dropped in training, and `add_norm` a dict, the
+    arguments of `AddAndNorm`. With `output_projection`, the joined heads are projected by W_O. With
+    `mask_queries`, all-zero queries get all-zero attention weights.
     """
 
     def __init__(
@@ -289,12 +283,11 @@ class MultiheadAttention(keras.layers.Layer):
         return self.attend(queries, keys_values, causality, positions, training, inputs)
 
     def project_keys_values(self, keys, key_masks=None):
-        """Project `keys` to `KeysValues`.
+        """Project `keys`, (N, T_k, C), to `KeysValues`.
 
-        Args:
-          keys: (N, T_k, C); in self-attention, what `add_norm.prepare` returns for the queries.
-          key_masks: (N, T_k) bool, True: may be attended to. None for the rule of the 2017
-            code: every position whose vector is not all zeros.
+        In self-attention, they are what `add_norm.prepare` returns for the queries. `key_masks` are
+        (N, T_k) bool, True: may be attended to. None for the rule of the 2017 code: every position
+        whose vector is not all zeros.
         """
         K = self.split_heads(self.key(keys))  # (N, h, T_k, C/h)
         V = self.split_heads(self.value(keys))  # (N, h, T_k, C/h)
@@ -515,5 +508,4 @@ class TranslationModel(keras.Model):
 
     @classmethod
     def from_config(cls, config):
-        """Create the model from what `get_config` returned."""
         return cls(**config | dict(hp=ModelHparams(**config["hp"])))

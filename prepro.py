@@ -27,11 +27,9 @@ import sentencepiece
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 
 from data_load import write_ids
-from text.forms import fold
+from text.checks import overlap_notes, shift_notes
 from text.ids import BOS, EOS, PAD, SPECIALS, UNK
-from text.lines import blocks, clean, normalize, read_lines, read_pairs, training_files
-from text.overlap import overlap_notes
-from text.shifts import shift_notes
+from text.lines import blocks, clean, fold, normalize, read_lines, read_pairs, training_files
 from text.vocab import TOKENIZERS, load_vocabs
 
 SPECIAL_COUNT = 1_000_000_000  # count written for the special tokens, above every `min_cnt`

@@ -48,7 +48,7 @@ from text.bleu import METRICS, corpus_score, score_note
 from text.vocab import load_vocabs, save_vocabs
 from training import tensorboard as summaries
 from training.optimizer import GradientSum, learning_rate, make_optimizer
-from training.step import make_accumulate_step, make_loss_fn, make_train_step
+from training.step import make_loss_fn, make_train_step
 from training.workers import check_same_settings, make_strategy, mean_of_workers
 from translation.inference import LoadedModel, SearchDecoder, decoding_batches
 
@@ -80,7 +80,7 @@ class Training:
             self.optimizer.build(self.model.trainable_variables)
             sums = GradientSum(self.model.trainable_variables) if hp.accumulate > 1 else None
         self.train_step = make_train_step(self.strategy, self.model, self.optimizer, hp, sums)
-        self.accumulate_step = make_accumulate_step(self.strategy, self.model, hp, sums)
+        self.accumulate_step = make_train_step(self.strategy, self.model, None, hp, sums)
         self.loss_fn = make_loss_fn(self.model, hp.label_smoothing)  # of the development set
         greedy = LoadedModel([], hp, self.model, vocabs).with_hp(beam=1, temperature=0.0)
         self.decode = SearchDecoder(greedy, show_progress=True)
@@ -121,7 +121,6 @@ class Training:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to train."""
         is_after_last = self.epoch + self.epoch_done > self.num_epochs
         is_long_enough = 0 < self.hp.max_steps <= self.step
         is_late = self.hp.minutes > 0 and self.progress >= 1

@@ -115,7 +115,7 @@ def bleu_row(test, got, lang) -> list[str]:
     references = [tokens(side, lang) for side in test.references]
     scores = [
         corpus_score("bleu", test, got)[0],
-        compare_systems(test.references, own, own)["bleu"].intervals[0],
+        compare_systems(test.references, own, own)["bleu"][0].ci,
         corpus_score("bleu", test, got, lowercase=True)[0],
         sacrebleu.corpus_bleu(got_tokens, references, tokenize="none", force=True).score,
         corpus_score("chrf", test, got)[0],

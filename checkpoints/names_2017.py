@@ -2,6 +2,9 @@
 
 from variants.rnn import RecurrentModel
 
+# Of variables, if other than here. The scope "ln" is that of a `Normalize`.
+NAMES = dict(beta="ln/Variable", gamma="ln/Variable_1")
+
 
 def variables_by_2017_name(model) -> dict:
     """The trainable variables of a model, by their names in the 2017 code.
@@ -28,8 +31,8 @@ def variables_by_2017_name(model) -> dict:
         names |= feedforward_variables(block.feedforward, scope, "multihead_attention")
     if model.output_bias is not None:
         names["dense/bias"] = model.output_bias
-    names |= normalize_variables(model.enc_norm, "encoder")
-    return names | normalize_variables(model.dec_norm, "decoder")
+    names |= layer_variables("encoder", model.enc_norm)
+    return names | layer_variables("decoder", model.dec_norm)
 
 
 def recurrent_variables(model) -> dict:
@@ -53,10 +56,10 @@ def token_variables(model, source_tokens, target_tokens) -> dict:
 
 def attention_variables(attention, scope) -> dict:
     """The variables of a `MultiheadAttention`."""
-    names = normalize_variables(attention.add_norm.normalize, scope)
+    names = layer_variables(scope, attention.add_norm.normalize)
     layers = attention.query, attention.key, attention.value, attention.output_projection
-    for name, layer in zip(("dense", "dense_1", "dense_2", "dense_3"), layers, strict=True):
-        names |= layer_variables(f"{scope}/{name}", layer)
+    for suffix, layer in zip(("", "_1", "_2", "_3"), layers, strict=True):
+        names |= layer_variables(f"{scope}/dense{suffix}", layer)
     return names | {f"{scope}/{name}": v for name, v in attention.score_parameters.items()}
 
 
@@ -67,17 +70,12 @@ def position_variables(layers, i, scope) -> dict:
 
 def feedforward_variables(feedforward, scope, normalize_scope) -> dict:
     """The variables of a `Feedforward`."""
-    names = normalize_variables(feedforward.add_norm.normalize, f"{scope}/{normalize_scope}")
+    names = layer_variables(f"{scope}/{normalize_scope}", feedforward.add_norm.normalize)
     names |= layer_variables(f"{scope}/multihead_attention/conv1d", feedforward.inner)
     return names | layer_variables(f"{scope}/multihead_attention/conv1d_1", feedforward.outer)
 
 
 def layer_variables(scope, layer) -> dict:
-    """The variables of a layer by their own names, or of None."""
-    return {f"{scope}/{v.name}": v for v in layer.weights} if layer else {}
-
-
-def normalize_variables(normalize, scope) -> dict:
-    """The variables of a `Normalize`, or of None."""
-    names = f"{scope}/ln/Variable", f"{scope}/ln/Variable_1"
-    return dict(zip(names, (normalize.beta, normalize.gamma), strict=True)) if normalize else {}
+    """The variables of a layer, or of None."""
+    weights = layer.weights if layer else ()
+    return {f"{scope}/{NAMES.get(v.name, v.name)}": v for v in weights}

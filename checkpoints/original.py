@@ -32,7 +32,8 @@ def load_original(given):
         note = f"assuming --num_heads {hp.num_heads}, because the checkpoint does not record it"
         print(f"{path}: {note}", file=sys.stderr)
     model = make_model(hp, *vocab_sizes)
-    assign_original(model, arrays, path)
+    variables = variables_by_2017_name(model)
+    assign(variables, {name: arrays[name] for name in variables.keys() & arrays}, path)
     return [path], hp, model, load_vocabs(hp.preprocessed, hp)
 
 
@@ -47,7 +48,10 @@ def find_newest(logdir) -> Path:
 
 
 def read_original(path) -> dict:
-    """Read the arrays of a checkpoint of the 2017 code by name, without Adam's state."""
+    """Read the arrays of a checkpoint of the 2017 code by name, without Adam's state.
+
+    A convolution of width 1 is a dense layer: its kernel (1, C_in, C_out) loses the first axis.
+    """
     try:
         reader = tf.train.load_checkpoint(str(path))
         names = [name for name in reader.get_variable_to_shape_map() if "Adam" not in name]
@@ -58,7 +62,7 @@ def read_original(path) -> dict:
     if not {"encoder/enc_embed/lookup_table", "decoder/dec_embed/lookup_table"} <= arrays.keys():
         problem = "not a checkpoint of a Transformer of the 2017 code"
         raise InputError(f"{path}: {problem}. Name the folder of a model, with its hparams.json")
-    return arrays
+    return {name: array[0] if array.ndim == 3 else array for name, array in arrays.items()}
 
 
 def infer_model_args(arrays):
@@ -75,17 +79,6 @@ def infer_model_args(arrays):
     else:
         model_args |= dict(sinusoid=True, positions="sinusoid")
     return model_args, (source_vocab, target_vocab)
-
-
-def assign_original(model, arrays, path):
-    """Set the variables of a built `Transformer`.
-
-    A convolution of width 1 is a dense layer: its kernel (1, C_in, C_out) loses the first axis.
-    """
-    variables = variables_by_2017_name(model)
-    arrays = {name: array for name, array in arrays.items() if name in variables}
-    arrays = {name: array[0] if array.ndim == 3 else array for name, array in arrays.items()}
-    assign(variables, arrays, path)
 
 
 def find_min_cnt(paths, vocab_sizes, min_cnt) -> int:

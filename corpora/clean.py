@@ -22,7 +22,6 @@ A warning says where the sides seem to be shifted against each other. The files 
 times. About 100 bytes per pair are in memory.
 """
 
-import contextlib
 import functools
 import sys
 import unicodedata
@@ -34,12 +33,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from support.cli import run_script
 from support.errors import InputError
-from support.files import new_file
+from support.files import new_files
 from support.flags import Parser, expand_path, split_paths
 from support.optional import import_optional
+from text.checks import plain_forms, shift_notes
 from text.lines import read_pairs, read_sentences
-from text.overlap import plain_forms
-from text.shifts import shift_notes
 
 RULES = ("empty", "equal", "long", "ratio", "script", "language", "overlap", "duplicate")
 NUM_EXAMPLES = 3
@@ -82,10 +80,8 @@ def make_profile(paths):
 def broken_rule(pair, profile, args, seen) -> str | None:
     """Return the name of the first rule that a pair breaks.
 
-    Args:
-      profile: as of `make_profile`.
-      args: the flags; `args.against` is a set of `plain_forms`.
-      seen: the digests of the pairs before that break no rule; that of this pair is added.
+    `profile` is that of `make_profile`, `args.against` a set of `plain_forms`, and `seen` has the
+    digests of the pairs before that break no rule; that of this pair is added.
     """
     ratio, scripts = profile
     sides = [side.strip() for side in pair]
@@ -140,11 +136,8 @@ def main(args):
     against = split_paths(args.against) if args.against else []
     args.against = {form for path in against for form in plain_forms([*read_sentences(path)])}
     counts, examples, seen = Counter(), {rule: [] for rule in RULES}, set()
-    with contextlib.ExitStack() as stack:
-        files = []
-        for path in paths if args.output else ():
-            output = Path(args.output) / Path(path).name.removesuffix(".gz")
-            files.append(stack.enter_context(new_file(output)))
+    names = [Path(path).name.removesuffix(".gz") for path in paths if args.output]
+    with new_files(Path(args.output) / name for name in names) as files:
         profile = make_profile(paths)
         for note in shift_notes([paths]):
             print(note, file=sys.stderr)

@@ -30,7 +30,7 @@ import regex
 
 from support.cli import run_script
 from support.errors import InputError
-from support.files import new_file
+from support.files import new_files
 from support.flags import Parser, expand_path
 from text.lines import open_unpacked
 
@@ -170,8 +170,7 @@ def main(args):
     """Write the sides of a file to new files."""
     sides = args.sides.lower().split(",")[: len(args.outputs)]
     unit, counts = [], Counter()
-    with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(new_file(path)) for path in args.outputs]
+    with new_files(args.outputs) as files:
         for unit in read_units(args.input, args.encoding):
             texts = pick(unit, sides)
             counts[bool(texts)] += 1

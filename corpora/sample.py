@@ -9,7 +9,6 @@ only adds pairs at the end. No development or test sentence is in the training t
 import itertools
 import random
 import sys
-from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,14 +32,7 @@ for line in Path(__file__).with_suffix(".tsv").read_text("utf-8").splitlines():
     if not line.startswith("#"):
         table, key, *words = line.replace("\t-", "\t").split("\t")
         WORDS.setdefault(table, {}).setdefault(key, []).append(words)
-# Forms are in the order of the persons: ich, du, er, wir, ihr, sie.
-SEIN = "bin bist ist sind seid sind".split()
-WAR = "war warst war waren wart waren".split()
-HABEN = "habe hast hat haben habt haben".split()
-WERDEN = "werde wirst wird werden werdet werden".split()
-BE = "am are is are are are".split()
-WAS = "was were was were were were".split()
-WISSEN = "weiß weißt weiß wissen wisst wissen".split()
+FORMS = {word: forms for word, (forms,) in WORDS["forms"].items()}
 
 
 class Noun(NamedTuple):
@@ -83,8 +75,7 @@ def parse_verb(frame, words):
     linked = stem + "e" if stem[-1] in "td" else stem
     du = du or linked + ("t" if stem[-1] in "sßzx" else "st")
     present = [stem + "e", du, er or linked + "t", plain, linked + "t", plain]
-    perfect = SEIN if auxiliary == "sein" else HABEN
-    return Verb(prefix, prefix + plain, present, participle, tuple(en), perfect, frame)
+    return Verb(prefix, prefix + plain, present, participle, tuple(en), FORMS[auxiliary], frame)
 
 
 NOUNS_BY_KIND = {kind: [Noun(kind, *row) for row in rows] for kind, rows in WORDS["noun"].items()}
@@ -98,47 +89,28 @@ ALL_VERBS = [parse_verb(frame, row) for frame, rows in WORDS["verb"].items() for
 ANIMAL_VERBS = """schlafen warten schwimmen spielen aufwachen einschlafen laufen kommen essen
     trinken sehen suchen finden folgen""".split()
 SPEECH_VERBS = [parse_verb("alone", words) for words in WORDS["speech verb"]["alone"]]
-KNOW = Verb("", "wissen", WISSEN, "gewusst", ("know", "knows", "knew"), HABEN, "alone")
+WISSEN = FORMS["wissen"]
+KNOW = Verb("", "wissen", WISSEN, "gewusst", ("know", "knows", "knew"), FORMS["haben"], "alone")
 LOCATIONS = [(de, en) for entries in WORDS["place"].values() for de, en, *_ in entries]
 DESTINATIONS = [(de, en) for _, _, de, en in WORDS["place"]["destination"]]
-PERSON_OF_PRONOUN = {"ich": 0, "du": 1, "er": 2, "sie": 2, "wir": 3, "ihr": 4}
 
 # Noun phrases ------------------------------------------------------------------
 
-# Endings by case, in the order m, f, n, plural.
 GENDERS = ["m", "f", "n", "pl"]
-ARTICLES = {"nom": "der die das die", "acc": "den die das die", "dat": "dem der dem den"}
-DER_WORD_ENDINGS = {"nom": "er e es e", "acc": "en e es e", "dat": "em er em en"}
-EIN_WORD_ENDINGS = {"nom": "- e - e", "acc": "en e - e", "dat": "em er em en"}
-# Endings of adjectives: weak after der, mixed after ein, strong without an article.
-WEAK_ENDINGS = {"nom": "e e e en", "acc": "en e e en", "dat": "en en en en"}
-MIXED_ENDINGS = {"nom": "er e es en", "acc": "en e es en", "dat": "en en en en"}
-STRONG_ENDINGS = {"nom": "- - - e", "acc": "- - - e", "dat": "- - - en"}
-# German stem, its endings, those of an adjective after it; English singular and plural.
-DETERMINERS = {
-    "definite": ("", ARTICLES, WEAK_ENDINGS, "the", "the"),
-    "dieser": ("dies", DER_WORD_ENDINGS, WEAK_ENDINGS, "this", "these"),
-    "jeder": ("jed", DER_WORD_ENDINGS, WEAK_ENDINGS, "every", None),
-    "kein": ("kein", EIN_WORD_ENDINGS, MIXED_ENDINGS, "a", ""),
-    "indefinite": ("ein", EIN_WORD_ENDINGS, MIXED_ENDINGS, "a", None),
-}
-POSSESSIVES = [("mein", "my"), ("dein", "your"), ("sein", "his"), ("unser", "our")]
 
 
-def ending(table, case, gender):
-    """Return the ending for a case and gender."""
-    return table[case].split()[GENDERS.index(gender)].replace("-", "")
+def ending(kind, case, gender):
+    """Return the ending of a kind of words for a case and gender."""
+    return WORDS["ending"][f"{kind} {case}"][0][GENDERS.index(gender)]
 
 
 def determiner(rng, kind, case, gender):
-    """Draw it in German and English, with the endings of an adjective after it."""
+    """Draw it in German and English, with the kind of an adjective after it."""
     if kind == "indefinite" and gender == "pl":
-        return "", "", STRONG_ENDINGS
-    if kind == "possessive":
-        stem, en = rng.choice(POSSESSIVES)
-        return stem + ending(EIN_WORD_ENDINGS, case, gender), en, MIXED_ENDINGS
-    stem, endings, adjective_endings, *en = DETERMINERS[kind]
-    return stem + ending(endings, case, gender), en[gender == "pl"], adjective_endings
+        return "", "", "strong"
+    rows = WORDS["determiner"][kind]
+    stem, endings, adjective_kind, *en = rng.choice(rows) if len(rows) > 1 else rows[0]
+    return stem + ending(endings, case, gender), en[gender == "pl"], adjective_kind
 
 
 def noun_phrase(rng, kinds, case, definite=False, negated=False):
@@ -151,14 +123,14 @@ def noun_phrase(rng, kinds, case, definite=False, negated=False):
     if noun.plural and not definite:
         options += ["indefinite"] * 6 + ["jeder"] * (gender != "pl")
     kind = "kein" if negated and noun.plural else rng.choice(options)
-    article, en_article, endings = determiner(rng, kind, case, gender)
+    article, en_article, adjective_kind = determiner(rng, kind, case, gender)
 
     de, en = [article], [en_article]
     if rng.random() < 0.3:
         has_colour = noun.kind in COLOURED_KINDS and rng.random() < 0.5
         colours = WORDS["colour"]["any"]
         adjective = rng.choice(colours if has_colour else ADJECTIVES_BY_KIND[noun.kind])
-        de.append(adjective[0].removesuffix("e") + ending(endings, case, gender))
+        de.append(adjective[0].removesuffix("e") + ending(adjective_kind, case, gender))
         en.append(adjective[len(adjective) // 2])
     if gender == "pl":
         de.append(noun.plural + ("n" if case == "dat" and noun.plural[-1] not in "ns" else ""))
@@ -169,19 +141,16 @@ def noun_phrase(rng, kinds, case, definite=False, negated=False):
         en.append(noun.en)
     if en[0] == "a" and en[1][0] in "aeiou":
         en[0] = "an"
-    relative = ("who " if noun.kind == "person" else "that ") + ending(ARTICLES, "nom", gender)
+    relative = ("who " if noun.kind == "person" else "that ") + ending("article", "nom", gender)
     return Phrase(join(de), join(en), 5 if gender == "pl" else 2, relative)
 
 
 def pronoun(rng, case, subject=None):
-    """Draw a pronoun, of another person than `subject` if that is given."""
-    choices = WORDS["pronoun"][case]
-    if subject is not None and subject.person in (0, 1, 3, 4):
-        own = {0: "me us", 3: "me us", 1: "you", 4: "you"}[subject.person].split()
-        choices = [choice for choice in choices if choice[1] not in own]
-    de, en = rng.choice(choices)
-    person = 5 if (de, en) == ("sie", "they") else PERSON_OF_PRONOUN.get(de, 2)
-    return Phrase(de, en, person)
+    """Draw a pronoun; for ich and wir, or du and ihr, as `subject` none of the same two."""
+    own = subject.person % 3 if subject else 2
+    choices = [row for row in WORDS["pronoun"][case] if own == 2 or int(row[2]) % 3 != own]
+    de, en, person = rng.choice(choices)
+    return Phrase(de, en, int(person))
 
 
 def join(parts) -> str:
@@ -212,7 +181,7 @@ class Clause:
         elif self.tense == "past":
             self.finite, self.end = verb.perfect[person], verb.participle
         elif self.tense == "future":
-            self.finite, self.end, self.auxiliary = WERDEN[person], verb.infinitive, "will"
+            self.finite, self.end, self.auxiliary = FORMS["werden"][person], verb.infinitive, "will"
         else:
             modal = rng.choice(WORDS["modal"]["any"])
             self.finite, self.end = modal[person], verb.infinitive
@@ -322,10 +291,10 @@ def copula_clause(rng):
     """Draw a clause with sein: a quality, a location or a comparison."""
     kind = rng.choice(("person", "animal"))
     subject = some_subject(rng, [kind], relative=False)
-    german, english, tense = rng.choice([(SEIN, BE, "present"), (WAR, WAS, "past")])
-    be = Verb("", "sein", german, "gewesen", ("", "", ""), german, "alone")
+    german, english, tense = rng.choice([("sein", "be", "present"), ("war", "was", "past")])
+    be = Verb("", "sein", FORMS[german], "gewesen", ("", "", ""), [], "alone")
     clause = Clause(rng, be, subject, tenses=("present",))
-    clause.tense, clause.auxiliary = tense, english[subject.person]
+    clause.tense, clause.auxiliary = tense, FORMS[english][subject.person]
     adjective = rng.choice(ADJECTIVES_BY_KIND[kind])
     draw = rng.random()
     if draw < 0.2:
@@ -376,9 +345,7 @@ def question(rng):
 
 def adverb_question(rng):
     """Draw a question with why, where or when."""
-    german, english, without = rng.choice(
-        [("warum", "why", ()), ("wo", "where", ("place",)), ("wann", "when", ("time",))]
-    )
+    german, english, *without = rng.choice(WORDS["question adverb"]["any"])
     verbs = [verb for verb in ALL_VERBS if verb.frame not in ("to", "away") or german != "wo"]
     subject = some_subject(rng, ["person"], relative=False)
     clause = verb_clause(rng, rng.choice(verbs), subject, without=without)
@@ -445,10 +412,9 @@ def sentence_pairs(seed):
     seen = set()
     while True:
         german, english, stop = rng.choice(SENTENCES)(rng)
-        digest = blake2b(german.encode(), digest_size=8).digest()
-        if max(german.count(" "), english.count(" ")) >= MAX_WORDS or digest in seen:
+        if max(german.count(" "), english.count(" ")) >= MAX_WORDS or german in seen:
             continue
-        seen.add(digest)
+        seen.add(german)
         # A relative clause at the end leaves a comma before the full stop.
         german = german.removesuffix(",").replace(",,", ",")
         yield german[0].upper() + german[1:] + stop, english[0].upper() + english[1:] + stop
@@ -460,11 +426,9 @@ def sentence_pairs(seed):
 def talk_text(sentences, lang) -> str:
     """Make a training file: markup lines before each talk, and its sentences."""
     lines = []
-    for number, sentence in enumerate(sentences):
-        if number % TALK_PAIRS == 0:
-            talk = number // TALK_PAIRS + 1
-            lines += [f"<url>{SIGNATURE}?lang={lang}&talk={talk}</url>", f"<talkid>{talk}</talkid>"]
-        lines.append(sentence)
+    for talk, first in enumerate(range(0, len(sentences), TALK_PAIRS), 1):
+        lines += [f"<url>{SIGNATURE}?lang={lang}&talk={talk}</url>", f"<talkid>{talk}</talkid>"]
+        lines += sentences[first : first + TALK_PAIRS]
     return "\n".join([*lines, ""])
 
 

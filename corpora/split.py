@@ -8,7 +8,7 @@ on sentences that it was trained on. Only the pairs and --seed decide where a pa
 part, the order is that of the text, which is in memory, with about 500 bytes more per pair.
 """
 
-import contextlib
+import itertools
 import sys
 from collections import Counter
 from hashlib import blake2b
@@ -18,10 +18,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from support.cli import run_script
 from support.errors import InputError
-from support.files import new_file
+from support.files import new_files
 from support.flags import Parser, expand_path
+from text.checks import plain_forms
 from text.lines import read_pairs
-from text.overlap import plain_forms
 
 PARTS = ("train", "dev", "test")
 SEED_BYTES = 8
@@ -54,11 +54,9 @@ def assign(groups, order, sizes) -> dict:
 
     `groups` and `order` are the group and a random number of each pair, `sizes` the pairs by part.
     """
-    smallest, counts, left = {}, Counter(groups), {**sizes}
-    for group, number in zip(groups, order, strict=True):
-        smallest[group] = min(number, smallest.get(group, number))
-    parts = dict.fromkeys(smallest, "train")
-    for group in sorted(smallest, key=smallest.get):
+    counts, left = Counter(groups), {**sizes}
+    parts = {group: "train" for _, group in sorted(zip(order, groups, strict=True))}
+    for group in parts:
         for part in ("test", "dev"):
             if counts[group] <= left[part]:
                 parts[group] = part
@@ -98,11 +96,8 @@ def main(args):
     groups = connect([*zip(*sides, strict=True)])
     order = [digest("\n".join(pair), seed) for pair in pairs]
     parts = assign(groups, order, dict(dev=args.dev, test=args.test))
-    with contextlib.ExitStack() as stack:
-        files = {
-            part: [stack.enter_context(new_file(path)) for path in sides]
-            for part, sides in outputs.items()
-        }
+    with new_files(itertools.chain(*outputs.values())) as files:
+        files = dict(zip(outputs, zip(files[::2], files[1::2], strict=True), strict=True))
         for pair, group in zip(pairs, groups, strict=True):
             for file, sentence in zip(files[parts[group]], pair, strict=True):
                 file.write(f"{sentence}\n")

@@ -6,6 +6,7 @@ A package of Argos Translate has such a model.
 import json
 
 import numpy as np
+from babel import Locale
 
 from modules import Normalize
 from support.errors import InputError
@@ -15,11 +16,6 @@ from text.vocab import save_vocabs
 from translation.inference import suppressed_ids
 
 PAD_LOGIT = -1e9  # so low that the token is never chosen
-# The names that Argos Translate shows, or the codes of other languages.
-LANGUAGE_NAMES = (
-    "cs Czech, de German, en English, es Spanish, fr French, ga Irish, it Italian, ja Japanese,"
-    " nl Dutch, pl Polish, pt Portuguese, ru Russian, uk Ukrainian, yue Cantonese, zh Chinese"
-)
 
 
 def write(loaded, path, quantization):
@@ -43,7 +39,7 @@ def write_argos(loaded, path, quantization):
     (path / "model").mkdir()
     write(loaded, path / "model", quantization)
     (path / "model" / vocab.path.name).rename(path / "sentencepiece.model")
-    names = dict(name.split() for name in LANGUAGE_NAMES.split(", "))
+    names = Locale("en").languages  # which Argos Translate shows
     metadata = dict(package_version="1.0", argos_version="1.5")
     for side, code in (("from", hp.source_lang), ("to", hp.target_lang)):
         metadata |= {f"{side}_code": code, f"{side}_name": names.get(code, code)}
@@ -82,8 +78,8 @@ def make_spec(hp, model):
         set_dense(layer.ffn.linear_0, block.feedforward.inner)
         set_dense(layer.ffn.linear_1, block.feedforward.outer)
         set_normalize(layer.ffn.layer_norm, block.feedforward.add_norm.normalize)
-    for layer, block in zip(spec.decoder.layer, model.dec_blocks, strict=True):
-        set_attention(layer.attention, block.vanilla_attention)
+        if block in model.dec_blocks:
+            set_attention(layer.attention, block.vanilla_attention)
     if hp.normalization == "pre":
         set_normalize(spec.encoder.layer_norm, model.enc_norm)
         set_normalize(spec.decoder.layer_norm, model.dec_norm)
@@ -107,7 +103,8 @@ def set_input(spec, embeddings, layer, hp):
         longest = 1 + int(hp.max_output_tokens(hp.max_input_tokens))
         count = hp.maxlen if hp.positions == "learned" else longest
         zeros = np.zeros((1, count, hp.hidden_units), "float32")
-        vectors, _ = layer.positions.embed(zeros, start=0, state=())  # (1, count, C)
+        positions = np.arange(count, dtype=np.int32)
+        vectors, _ = layer.positions.embed(zeros, positions, state=())  # (1, count, C)
         spec.position_encodings.encodings = vectors[0].numpy()
 
 

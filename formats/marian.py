@@ -14,7 +14,6 @@ each is. `write` makes a folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer`
 import dataclasses
 import json
 import re
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,14 +100,13 @@ class Tokens(NamedTuple):
 class Pretrained(NamedTuple):
     """A model in the format of Hugging Face."""
 
-    folder: Path
-    hp: Hyperparams
+    hp: Hyperparams  # its `logdir` is the folder
     vocabs: tuple  # (Vocab, Vocab)
     sides: tuple  # (Tokens, Tokens), of source and target
 
     def restore(self, model):
         """Set the parameters of a built model."""
-        path, safetensors = self.folder / PARAMETERS, import_optional("safetensors")
+        path, safetensors = Path(self.hp.logdir, PARAMETERS), import_optional("safetensors")
         try:
             tensors = import_optional("safetensors.numpy").load_file(path)
             arrays = dict(convert_parameters(self, tensors))
@@ -133,7 +131,7 @@ def read_pretrained(folder, flags) -> Pretrained:
         reason = f"{type(error).__name__}: {error}"  # a KeyError has only the key
         raise InputError(f"{folder}: no Marian model ({reason}). {DOWNLOAD_AGAIN}") from None
     hp = dataclasses.replace(hp, vocab_size=len(vocabs[0]), logdir=str(folder))
-    return Pretrained(folder, hp, vocabs, sides)
+    return Pretrained(hp, vocabs, sides)
 
 
 def read_json(path) -> dict:
@@ -195,11 +193,8 @@ def read_vocabularies(folder, config, hp) -> tuple:
         files = zip(("vocab.json", "target_vocab.json"), models, strict=True)
         sides = tuple(arrange_tokens(folder / name, config, [model]) for name, model in files)
         names = f"bpe.{hp.source_lang}.model", f"bpe.{hp.target_lang}.model"
-    with tempfile.TemporaryDirectory() as temporary:
-        paths = [Path(temporary) / name for name in names]
-        for path, model, side in zip(paths, models, sides, strict=True):
-            path.write_bytes(make_sentencepiece(model, side, is_source=path is paths[0]))
-        return sides, tuple(map(SubwordVocab, paths))
+    contents = map(make_sentencepiece, models, sides, (True, False))
+    return sides, tuple(map(SubwordVocab, map(Path, names), contents))
 
 
 def arrange_tokens(path, config, models) -> Tokens:

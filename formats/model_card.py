@@ -7,8 +7,8 @@ from checkpoints.checkpoint import path_of, read_rows
 from hparams import FIELDS, RECIPES, hparams_path, load_hparams
 from support.flags import split_paths
 from text.bleu import METRICS
-from translation.ensemble import Ensemble
 from translation.inference import describe_checkpoints
+from translation.search import Ensemble
 
 EVALUATIONS = "evaluations.json"  # what eval.py has found, in the folder of the model
 

@@ -1,8 +1,7 @@
 """Attention: how well a key fits a query, and the weights that follow from it.
 
-`ATTENTION_SCORES` in hparams.py lists all attention functions, and docs/variants.md compares them.
-
-    N  sentences    h  heads    T_q, T_k  query and key positions    d  units per head
+`hparams.py` explains the letters in shapes, and lists all attention functions, `ATTENTION_SCORES`.
+docs/variants.md compares them.
 """
 
 import keras

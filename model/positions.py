@@ -11,13 +11,11 @@ Attention alone does not see the order (docs/walkthrough.md, section 7). Each su
 The first kind is called absolute, the second relative. Here are the encodings of the 2017 code and
 of the paper, which are absolute. variants/positions.py has the others.
 
-    N  sentences    T  tokens    C  units    h  heads    d  units per head
-    T_q, T_k  query and key positions. In self-attention, the queries are the last T_q of the T_k
-              positions: all of them in training, and the newest one in decoding.
+`hparams.py` explains the letters in shapes. In self-attention, the queries are the last T_q of the
+T_k positions: all of them in training, and the newest one in decoding.
 """
 
 import keras
-from keras import ops
 
 from modules import Embedding, PositionalEncoding
 
@@ -42,12 +40,11 @@ class Positions(keras.layers.Layer):
         """Return what `embed` needs to know of the tokens so far, before the first one."""
         return ()
 
-    def embed(self, tokens, start, state):
-        """Encode the positions of embedded tokens, and return them with the next state.
+    def embed(self, tokens, positions, state):
+        """Encode the positions, (T,) int32, of consecutive embedded tokens, (N, T, C).
 
-        Args:
-          tokens: (N, T, C), consecutive tokens, of which the first has the position `start`.
-          state: what `initial_state` or the call for the tokens before them returned.
+        Returns the tokens and the next state. `state` is what `initial_state` or the call for the
+        tokens before them returned.
         """
         return tokens, state
 
@@ -64,11 +61,6 @@ class Positions(keras.layers.Layer):
         return outputs
 
 
-def token_positions(tokens, start):
-    """Return the positions of consecutive tokens (N, T, C): (T,)."""
-    return start + ops.arange(ops.shape(tokens)[1], dtype="int32")
-
-
 class LearnedPositions(Positions):
     """x + t, with a learned vector t for each of `maxlen` positions (2017 code, BERT, GPT)."""
 
@@ -82,8 +74,8 @@ class LearnedPositions(Positions):
     def build(self, _):
         self.table.build(None)
 
-    def embed(self, tokens, start, state):
-        return tokens + self.vectors(token_positions(tokens, start)), state
+    def embed(self, tokens, positions, state):
+        return tokens + self.vectors(positions), state
 
     def vectors(self, positions):
         """(T,) int32 -> (1, T, C)."""
@@ -101,8 +93,7 @@ class SinusoidalPositions(Positions):
             self.num_units, self.paired, zero_pad=False, scale=False, dtype=self.dtype_policy
         )
 
-    def embed(self, tokens, start, state):
-        positions = token_positions(tokens, start)  # (T,)
+    def embed(self, tokens, positions, state):
         return tokens + self.encoding(positions[None]), state
 
 

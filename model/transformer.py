@@ -47,10 +47,11 @@ class InputEmbedding(keras.layers.Layer):
         return self.dropout(outputs, training=training)
 
     def embed(self, ids, start, state):
-        """Embed tokens without dropout; arguments and results as in `Positions.embed`."""
+        """As `Positions.embed`, of ids, without dropout; the first has the position `start`."""
         outputs = self.tokens(ids)  # (N, T, C)
         key_masks = ops.cast(ids != PAD, outputs.dtype)[:, :, None]  # (N, T, 1)
-        outputs, state = self.positions.embed(outputs, start, state)
+        positions = start + ops.arange(ops.shape(ids)[1], dtype="int32")  # (T,)
+        outputs, state = self.positions.embed(outputs, positions, state)
         return outputs * key_masks, state
 
 
@@ -108,11 +109,9 @@ class DecoderBlock(keras.layers.Layer):
         """Decode the newest token of each row, which attends to itself and to earlier tokens.
 
         Consecutive rows may be hypotheses of one sentence. They attend to a single copy of its
-        memory, as `beam` queries. The results are (N * beam, 1, C), and the cache with this token.
-
-        Args:
-          dec: (N * beam, 1, C); `masks` are (N * beam, 1).
-          cache, memory: `KeysValues` of the earlier tokens, and of the encoder's output.
+        memory, as `beam` queries. `dec` is (N * beam, 1, C), and `masks` are (N * beam, 1). `cache`
+        and `memory` are `KeysValues` of the earlier tokens, and of the encoder's output. Returns
+        (N * beam, 1, C), and the cache with this token.
         """
         inputs = self.self_attention.add_norm.prepare(dec)
         cache = cache.append(self.self_attention.project_keys_values(inputs, masks))
@@ -151,8 +150,7 @@ class Transformer(TranslationModel):
         block = dict(attention=attention, feedforward=feedforward, dtype=dtype)
         self.enc_blocks = [EncoderBlock(**block) for _ in range(enc_blocks)]
         self.dec_input = InputEmbedding(target_tokens, dec_embed, hp.dropout_rate, dtype=dtype)
-        block["causality"] = hp.causality
-        self.dec_blocks = [DecoderBlock(**block) for _ in range(dec_blocks)]
+        self.dec_blocks = [DecoderBlock(**block, causality=hp.causality) for _ in range(dec_blocks)]
         self.enc_norm, self.dec_norm = (
             Normalize(dtype=dtype) if hp.normalization == "pre" else None for _ in range(2)
         )
@@ -231,12 +229,9 @@ class Transformer(TranslationModel):
             self.output_bias = self.add_weight(shape, initializer="zeros", name="output_bias")
 
     def call(self, x, y, training=None, istarget=None):
-        """Compute the logits of `y`, given `x` and the targets before each position.
+        """Compute the logits of target ids `y`, given source ids `x`, (N, T) each.
 
-        Args:
-          x, y: source ids and target ids, (N, T).
-          istarget: (N, T) bool, or None. With it, only the logits of the M true positions are
-            computed.
+        With `istarget`, (N, T) bool, only those of the M true positions are computed.
         """
         memory = self.encode(x, training)
         dec = self.decode(shift_right(y), memory, self.padding_masks(x), training)  # (N, T, C)
@@ -265,10 +260,8 @@ class Transformer(TranslationModel):
     def decode(self, decoder_inputs, memory, memory_masks=None, training=None):
         """Decode all tokens at once, as in training: (N, T) -> (N, T, C), for `to_logits`.
 
-        Args:
-          decoder_inputs: target ids that start with `<S>`.
-          memory: what `encode` returned, (N, T_k, C).
-          memory_masks: `padding_masks` of the source ids, (N, T_k).
+        `decoder_inputs` are target ids that start with `<S>`, `memory` what `encode` returned,
+        (N, T_k, C), and `memory_masks` the `padding_masks` of the source ids, (N, T_k).
         """
         dec = self.dec_input(decoder_inputs, training=training)  # (N, T, C)
         masks = self.padding_masks(decoder_inputs)

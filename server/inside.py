@@ -14,9 +14,8 @@ import tensorflow as tf
 from support.errors import InputError
 from text.ids import BOS, SPECIALS, RaggedIds
 from translation.attention_maps import append_eos, attention_maps, cross_weights
-from translation.ensemble import Ensemble
 from translation.inference import decoding_batches, search_arguments, token_log_probs
-from translation.search import Beam, paper_penalty
+from translation.search import Beam, Ensemble, paper_penalty
 
 MAX_SOURCE_TOKENS = 99  # a longer sentence is refused
 TOP_TOKENS = 5

@@ -43,15 +43,21 @@ def atomic_open(path):
 
 
 @contextlib.contextmanager
-def new_file(path):
-    """Open a text file that does not exist yet, to write lines. An error deletes it."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "x", encoding="utf-8", newline="\n") as file:
-        try:
-            yield file
-        except BaseException:
-            os.unlink(path)
-            raise
+def new_files(paths):
+    """Open text files that do not exist yet, to write lines. An error deletes them."""
+    files = []
+    try:
+        for path in map(Path, paths):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.append(open(path, "x", encoding="utf-8", newline="\n"))
+        yield files
+    except BaseException:
+        for file in files:
+            os.unlink(file.name)
+        raise
+    finally:
+        for file in files:
+            file.close()
 
 
 def atomic_write(path, content):

@@ -115,11 +115,12 @@ class Golden:
 
     def model(self):
         """Build the model with these parameters."""
-        from checkpoints import original
+        from checkpoints.names_2017 import variables_by_2017_name
 
         names = ("maxlen", "hidden_units", "num_blocks", "num_heads")
         model = transformer(*self.vocab_sizes, **{name: self.hparams[name] for name in names})
-        original.assign_original(model, self.group("w"), "the 2017 model")
+        for name, variable in variables_by_2017_name(model).items():
+            variable.assign(self[f"w/{name}"].reshape(variable.shape))
         return model
 
 

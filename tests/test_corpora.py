@@ -16,10 +16,9 @@ from helpers import write_pairs
 from hparams import FIELDS, UNSAVED, Hyperparams, load_hparams, make_hparams
 from processes import ROOT
 from support.errors import InputError
-from text import shifts
+from text import checks
+from text.checks import find_shift, overlap_notes, plain_forms, shift_notes
 from text.lines import read_sentences
-from text.overlap import overlap_notes, plain_forms
-from text.shifts import find_shift, shift_notes
 
 
 @pytest.fixture
@@ -383,7 +382,7 @@ def shifted(sides, start, lag):
 @pytest.mark.parametrize("lag", [1, -1, 2, -7])
 @pytest.mark.parametrize("start, window", [(0, 0), (190, 200), (400, 400)])
 def test_a_lasting_shift_is_found(text, lag, start, window, monkeypatch):
-    monkeypatch.setattr(shifts, "WINDOW", 200)
+    monkeypatch.setattr(checks, "WINDOW", 200)
     assert find_shift(shifted(text, start, lag)) == (window, lag)
 
 
@@ -420,9 +419,9 @@ def test_a_shift_is_reported_with_the_number_of_the_sentence(run, tmp_path, text
         paths = write_pairs(tmp_path, [*zip(*sides, strict=True)])
         names = {path.suffix: path for path in paths}
         with monkeypatch.context() as patched:
-            patched.setattr(shifts, "BLOCK_LINES", 300)
+            patched.setattr(checks, "BLOCK_LINES", 300)
             blocks = [[side[row : row + 300] for side in sides] for row in (0, 300)]
-            patched.setattr(shifts, "read_pairs", lambda _, blocks=blocks: blocks)
+            patched.setattr(checks, "read_pairs", lambda _, blocks=blocks: blocks)
             notes = [*shift_notes([paths])]
         assert notes == [
             f"{paths[0]} and {paths[1]}: from about sentence 301 on, the sides seem to be shifted"

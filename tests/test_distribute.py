@@ -24,7 +24,7 @@ from support.errors import InputError
 from text.ids import RaggedIds
 from training.muon import Muon
 from training.optimizer import FusedAdam, GradientSum
-from training.step import make_accumulate_step, make_train_step
+from training.step import make_train_step
 from training.workers import check_same_settings, make_strategy, mean_of_workers
 
 # Plain gradient descent is compared closely. Adam divides each gradient by its size. If the true
@@ -74,7 +74,7 @@ def losses_of(strategy, recipe, optimizer_name):
     train_step = make_train_step(strategy, model, optimizer)
     if optimizer_name == "accumulated SGD":  # each batch twice per update, a clipped gradient
         clipped = Hyperparams(clip_norm=0.5)
-        accumulate = make_accumulate_step(strategy, model, clipped, gradient_sum)
+        accumulate = make_train_step(strategy, model, None, clipped, gradient_sum)
         update = make_train_step(strategy, model, optimizer, clipped, gradient_sum)
 
         def train_step(x, y):

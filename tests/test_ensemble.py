@@ -19,9 +19,9 @@ from hparams import make_hparams
 from model.transformer import make_model
 from support.errors import InputError
 from translation import inference
-from translation.ensemble import Ensemble
 from translation.inference import LoadedModel
 from translation.score import Scorer
+from translation.search import Ensemble
 from translation.translator import Translator
 
 V = 40

@@ -151,7 +151,7 @@ def wrong_words(references, share, seed=0):
 def intervals(references, got):
     """The intervals of a system, by the names of metrics."""
     compared = compare_systems(references, got, got)
-    return {name: comparison.intervals[0] for name, comparison in compared.items()}
+    return {name: this.ci for name, (this, _) in compared.items()}
 
 
 def test_a_difference_is_compared_with_chance(references):
@@ -163,12 +163,12 @@ def test_a_difference_is_compared_with_chance(references):
     for name, other in dict(bad=bad, same=same, good=good).items():
         found[name] = compare_systems([references], good, other)
     for metric in ("bleu", "chrf"):
-        compared = found["bad"][metric]
-        assert compared.scores[0] > compared.scores[1] + 5 and compared.p_value < 0.01
-        assert found["same"][metric].p_value > 0.05 and found["good"][metric].p_value == 1
-        assert compared.scores[0] == pytest.approx(corpus_score(metric, test, good)[0])
-        own = found["good"][metric].intervals[0]
-        assert own == pytest.approx(compared.intervals[0], abs=0.5) and own > 0.5
+        this, other = found["bad"][metric]
+        assert this.score > other.score + 5 and this.p_value < 0.01
+        assert found["same"][metric][0].p_value > 0.05 and found["good"][metric][0].p_value == 1
+        assert this.score == pytest.approx(corpus_score(metric, test, good)[0])
+        own = found["good"][metric][0].ci
+        assert own == pytest.approx(this.ci, abs=0.5) and own > 0.5
 
 
 def test_the_interval_shrinks_with_the_root_of_the_sentences(references):

@@ -15,9 +15,8 @@ from server.inside import InsideView, beam_tree
 from support.errors import InputError
 from text.ids import EOS, SPECIALS, UNK, RaggedIds
 from translation.attention_maps import append_eos, attention_maps
-from translation.ensemble import Ensemble
 from translation.inference import make_search, search_arguments, token_log_probs
-from translation.search import Beam, paper_penalty
+from translation.search import Beam, Ensemble, paper_penalty
 from translation.translator import Translator
 
 SMALL = dict(recipe="tiny", vocab_size=13, hidden_units=16, ffn_units=32, num_heads=2, num_blocks=1)

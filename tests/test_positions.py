@@ -86,7 +86,7 @@ ABSOLUTE = dict(
 @pytest.mark.parametrize("name", ABSOLUTE)
 def test_absolute_positions_are_their_formula(name):
     layer, tokens = make(name, maxlen=3 if name == "hierarchical" else T), random(N, T, C)
-    outputs, _ = layer.embed(tf.constant(tokens), 0, layer.initial_state(N))
+    outputs, _ = layer.embed(tf.constant(tokens), tf.range(T), layer.initial_state(N))
     for ours, row in zip(outputs, tokens, strict=True):
         np.testing.assert_allclose(ours, ABSOLUTE[name](weights_of(layer), row), atol=1e-5)
 
@@ -180,7 +180,7 @@ def scores_of_one_head(layer):
 def late_tokens(layer):
     """The angles of late positions need more bits than bfloat16 has."""
     tokens = ops.cast(random(N, 400, C), layer.compute_dtype)
-    return layer.embed(tokens, 0, layer.initial_state(N))[0]
+    return layer.embed(tokens, tf.range(400), layer.initial_state(N))[0]
 
 
 @needs_bfloat16
@@ -238,7 +238,8 @@ def test_complex_positions_start_with_the_frequencies_of_the_sinusoids():
     """A token of ones and zeros becomes the cosines and sines of its position."""
     layer = POSITIONS["complex"].load()(maxlen=T, hidden_units=C, num_heads=h)
     layer.build(None)
-    waves = layer.embed(tf.constant([[[1.0, 0.0] * (C // 2)] * T]), 0, ())[0][0]
+    tokens = tf.constant([[[1.0, 0.0] * (C // 2)] * T])
+    waves = layer.embed(tokens, tf.range(T), ())[0][0]
     expected = [[sinusoid(t, i ^ 1, paired=True) for i in range(C)] for t in range(T)]
     np.testing.assert_allclose(waves, expected, atol=1e-5)
 

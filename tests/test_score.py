@@ -106,7 +106,7 @@ def test_alignments_join_the_weights_of_a_word(trained, monkeypatch):
     loaded = load(dict(logdir=trained("tiny")["logdir"]))
     vocab, _ = loaded.vocabs
     x, y = vocab.encode(["Der Hund schläft.", "The dog."])
-    x_words, y_words = (np.array(word_indices(ids[:-1], vocab)) for ids in (x, y))
+    x_words, y_words = (word_indices(ids[:-1], vocab) for ids in (x, y))
     assert x_words.max() == 2 and y_words.max() == 1 and len(x_words) > 4
     weights = np.zeros((len(y), len(x)))
     weights[:, -1] = 1.0  # </S> gets most, and does not count

@@ -24,7 +24,7 @@ from support.errors import InputError
 from text.vocab import load_vocabs
 from training import step as training_step
 from training.optimizer import GradientSum
-from training.step import StepMetrics, make_accumulate_step, make_train_step
+from training.step import StepMetrics, make_train_step
 from translation import inference
 
 STRATEGY = tf.distribute.get_strategy()
@@ -64,7 +64,7 @@ def make_update(model, count, clip_norm=0.0, consistency=0.0):
     gradient_sum = GradientSum(model.trainable_variables) if count > 1 else None
     hp = Hyperparams(clip_norm=float(clip_norm), consistency=consistency)
     step = make_train_step(STRATEGY, model, sgd, hp, gradient_sum)
-    accumulate = make_accumulate_step(STRATEGY, model, hp, gradient_sum)
+    accumulate = make_train_step(STRATEGY, model, None, hp, gradient_sum)
 
     def update(batches):
         before = [variable.numpy() for variable in model.trainable_variables]
@@ -206,7 +206,7 @@ def test_the_seed_decides_the_initial_parameters(text, made_once, seed, same):
 
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_the_steps_and_the_search_have_the_values_of_the_flags(text, monkeypatch, accumulate):
-    for name in ("make_train_step", "make_accumulate_step", "make_loss_fn"):
+    for name in ("make_train_step", "make_loss_fn"):
         monkeypatch.setattr(train, name, lambda *args: args)
     flags = dict(label_smoothing=0.3, beta_2=0.97, epsilon=1e-7, temperature=2.0)
     run = make_training(text | flags | dict(accumulate=accumulate))
@@ -215,7 +215,7 @@ def test_the_steps_and_the_search_have_the_values_of_the_flags(text, monkeypatch
     assert len(run.optimizer.variables) > 2 * len(run.model.trainable_variables)
     *given, sums = run.train_step
     assert given == [run.strategy, run.model, run.optimizer, run.hp]
-    assert run.accumulate_step == (run.strategy, run.model, run.hp, sums)
+    assert run.accumulate_step == (run.strategy, run.model, None, run.hp, sums)
     assert (sums is None) == (accumulate == 1)
     assert run.loss_fn == (run.model, 0.3)  # of the development set
     search = run.decode.loaded.hp

@@ -19,14 +19,13 @@ import tensorflow as tf
 import prepro
 import train
 from conftest import SMALL, sample_pairs, slow, write_corpus
-from data_load import load_test_data, load_train_data, pairs_of_epoch
+from data_load import load_test_data, load_train_data, pairs_of_epoch, without_final_mark
 from formats import ctranslate2_model, saved_model
 from formats.saved_model import SubwordOps
 from helpers import load, read_test_sentences, tensorflow_text, vocabs_of
 from hparams import make_hparams
 from processes import ROOT
 from support.errors import InputError
-from text.forms import without_final_mark
 from text.ids import EOS, SPECIALS, UNK
 from text.lines import read_sentences
 from text.vocab import SubwordVocab

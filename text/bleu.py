@@ -1,7 +1,6 @@
 """Score translations: BLEU as in the 2017 code, and sacreBLEU, which is comparable elsewhere."""
 
 import warnings
-from typing import NamedTuple
 
 import regex
 import sacrebleu
@@ -24,7 +23,7 @@ def bleu_score(expected, got):
     Words are split at spaces. Pairs with 3 words or less on a side are left out.
     """
     pairs = [(target.split(), words.split()) for target, words in zip(expected, got, strict=True)]
-    pairs = [(ref, hypothesis) for ref, hypothesis in pairs if len(ref) > 3 and len(hypothesis) > 3]
+    pairs = [pair for pair in pairs if min(map(len, pair)) > 3]
     if not pairs:
         return 0.0, 0
     from nltk.translate.bleu_score import corpus_bleu  # takes a fifth of a second
@@ -53,16 +52,12 @@ def corpus_score(name, test, got, lowercase=False):
     return score, str(metric.get_signature())
 
 
-class Comparison(NamedTuple):
-    """The scores of two systems on one test set."""
-
-    scores: tuple  # of the two systems, 0 to 100
-    intervals: tuple  # half of the 95% interval of each
-    p_value: float  # the probability of such a difference by chance
-
-
 def compare_systems(references, hypotheses, others) -> dict:
-    """Compare two systems by paired bootstrap (Koehn 2004): a `Comparison` for each metric."""
+    """Compare two systems by paired bootstrap (Koehn 2004): sacreBLEU's `Result`s for each metric.
+
+    A `Result` has the score, 0 to 100, and `ci`, half of its 95% interval. The first one also has
+    `p_value`, the probability of such a difference by chance.
+    """
     test = PairedTest(
         [("other", others), ("this", hypotheses)],
         {name: make_metric(name, references) for name in METRICS},
@@ -71,12 +66,11 @@ def compare_systems(references, hypotheses, others) -> dict:
         n_samples=BOOTSTRAP_SAMPLES,
     )
     _, results = test()
-    comparisons = {}
-    for name, (other, this) in zip(METRICS, [*results.values()][1:], strict=True):
+    pairs = dict(zip(METRICS, [*results.values()][1:], strict=True))
+    for other, this in pairs.values():
         # Chance alone always makes a difference of 0 or more; sacreBLEU counts larger ones only.
-        p_value = this.p_value if this.score != other.score else 1.0
-        comparisons[name] = Comparison((this.score, other.score), (this.ci, other.ci), p_value)
-    return comparisons
+        this.p_value = this.p_value if this.score != other.score else 1.0
+    return {name: (this, other) for name, (other, this) in pairs.items()}
 
 
 def choose_tokenizer(references) -> str:

@@ -36,6 +36,8 @@ JOINERS_PATTERN = regex.compile(rf"[{JOINERS}]+")
 UNJOINED_PATTERN = regex.compile(rf"(?:^|[{UNJOINED}])[\p{{M}}{JOINERS}]+")
 LOOSE_PATTERN = regex.compile(LOOSE_NON_JOINER, regex.MULTILINE)
 
+TURKISH = ("tr", "az", "tur", "aze", "crh")  # have a dotted and a dotless i
+
 # Lines of tags in the text and the test sets of IWSLT and in Europarl. Headers hold text.
 HEADERS = "url|description|keywords|talkid|title|speaker|translator|reviewer"
 BLOCKS = "doc|p|hl|mteval|srcset|refset|tstset|chapter"
@@ -81,6 +83,13 @@ def clean(line) -> str:
 def language_code(name) -> str:
     """Return the code of a language without that of a country, as in pt-BR or zh_TW."""
     return regex.split("[-_]", str(name).lower())[0]
+
+
+def fold(text, lang="") -> str:
+    """Remove the case of a normalized text, character by character."""
+    if language_code(lang) in TURKISH:
+        text = text.replace("İ", "i").replace("I", "ı")
+    return unicodedata.normalize("NFC", text.replace("İ", "i").casefold())
 
 
 # The lines of a file ------------------------------------------------------------

@@ -33,10 +33,10 @@ class Vocab:
 
     empty_ids = [EOS]  # ids of the tokens that have no text
 
-    def __init__(self, path):
+    def __init__(self, path, content=None):
         self.path = path
         try:
-            self.content = path.read_bytes()
+            self.content = content or path.read_bytes()
         except OSError as error:
             raise InputError(f"{path}: {error.strerror.lower()}. {REMEDY}") from None
 
@@ -121,8 +121,8 @@ class SubwordVocab(Vocab):
 
     token_name = "subwords"
 
-    def __init__(self, path):
-        super().__init__(path)
+    def __init__(self, path, content=None):
+        super().__init__(path, content)
         self.processor = sentencepiece.SentencePieceProcessor()
         try:
             self.processor.LoadFromSerializedProto(self.content)

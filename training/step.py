@@ -24,13 +24,16 @@ class StepMetrics(NamedTuple):
 def make_train_step(strategy, model, optimizer, hp=DEFAULTS, gradient_sum=None):
     """Make the function that trains on a batch (x, y) of (N, T) -> StepMetrics.
 
-    With a GradientSum of earlier batches, the metrics are those of all of them.
+    With a GradientSum of earlier batches, the metrics are those of all of them. Without an
+    optimizer, the batch is only added to it.
     """
 
     def replica_step(x, y):
         gradients, metrics = replica_gradients(model, x, y, hp, mean=gradient_sum is None)
         if gradient_sum is not None:
             gradient_sum.add(gradients, metrics)
+            if optimizer is None:
+                return metrics
             gradients, sums = gradient_sum.pop()
             loss, correct, local_targets = tf.unstack(sums)
             num_targets = sum_of_replicas(local_targets)
@@ -39,17 +42,6 @@ def make_train_step(strategy, model, optimizer, hp=DEFAULTS, gradient_sum=None):
         if hp.clip_norm:
             gradients = clip_gradients(gradients, hp.clip_norm)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return metrics
-
-    return batch_function(strategy, replica_step)
-
-
-def make_accumulate_step(strategy, model, hp, gradient_sum):
-    """Make the function that only adds a batch to a GradientSum."""
-
-    def replica_step(x, y):
-        gradients, metrics = replica_gradients(model, x, y, hp, mean=False)
-        gradient_sum.add(gradients, metrics)
         return metrics
 
     return batch_function(strategy, replica_step)

@@ -1,6 +1,5 @@
 """Attention maps, the attention weights of each head between all tokens, and their pictures."""
 
-import itertools
 import math
 import sys
 import warnings
@@ -15,8 +14,8 @@ from modules import shift_right
 from support.files import atomic_open
 from text.ids import EOS, RaggedIds
 from text.vocab import truncate_at_eos
-from translation.ensemble import Ensemble
 from translation.inference import decoding_batches
+from translation.search import Ensemble
 from variants.rnn import RecurrentModel
 
 MAX_PICTURE_TOKENS = 100  # on each axis of a picture
@@ -61,8 +60,7 @@ def attention_maps(model, x, y) -> AttentionMaps:
         weights = block.self_attention.attention_weights(enc, key_masks=masks, positions=positions)
         maps.encoder.append(weights)
         enc = block(enc, masks, positions=positions)
-    if model.enc_norm:
-        enc = model.enc_norm(enc)
+    enc = model.enc_norm(enc) if model.enc_norm else enc
     dec, dec_masks = model.dec_input(inputs), model.padding_masks(inputs)  # (N, T_y, C)
     for block, positions in zip(model.dec_blocks, model.dec_positions, strict=True):
         attention, cross_attention = block.self_attention, block.vanilla_attention
@@ -96,11 +94,8 @@ def alignments(loaded, X, Y):
     """Compute the cross-attention of translations: a list of (T_y, T_x) float32.
 
     They sum to 1 over T_x, or to less if the model also attends to padding, as that of 2017. Those
-    of `--attention_score cosine` have any sum.
-
-    Args:
-      X: RaggedIds of sources, `</S>` included.
-      Y: the ids of their translations; `append_eos` appends `</S>`.
+    of `--attention_score cosine` have any sum. X are RaggedIds of sources, with `</S>`, and Y the
+    ids of their translations, which get it by `append_eos`.
     """
     model, hp = loaded.model, loaded.hp
     Y = RaggedIds.from_lists([append_eos(ids, hp) for ids in Y])
@@ -119,10 +114,8 @@ def word_alignments(loaded, pairs) -> list[str]:
 
     Each word of a translation is aligned with the word of the source that gets most of its
     attention. Spaces separate words. A result is as 0-0 1-2, word of the source and of the
-    translation; "" if a side is empty.
-
-    Args:
-      pairs: the ids of each source, `</S>` included, and of its translation, without.
+    translation; "" if a side is empty. `pairs` are the ids of a source, with `</S>`, and of its
+    translation, without.
     """
     results = [""] * len(pairs)
     rows = [row for row, sides in enumerate(pairs) if all(map(len, sides))]
@@ -137,11 +130,9 @@ def word_alignments(loaded, pairs) -> list[str]:
     return results
 
 
-def word_indices(ids, vocab) -> list[int]:
-    """The index of the word of each token."""
-    begins = [*map(vocab.starts_word, ids)]
-    begins[0] = True
-    return [count - 1 for count in itertools.accumulate(begins)]
+def word_indices(ids, vocab):
+    """The index of the word of each token, (T,)."""
+    return np.cumsum([0, *map(vocab.starts_word, ids[1:])])
 
 
 def append_eos(ids, hp) -> list:
@@ -158,11 +149,9 @@ def readable_token(token) -> str:
 
 
 def plot_heads(heads, x_labels, y_labels, x_title="source", y_title="translation"):
-    """Plot an attention map per head as a matplotlib Figure. Negative weights are red.
+    """Plot the maps of heads, (h, T_q, T_k), as a matplotlib Figure. Negative weights are red.
 
-    Args:
-      heads: (h, T_q, T_k).
-      x_labels, y_labels: the keys and the queries, lists of T_k and T_q tokens.
+    `x_labels` and `y_labels` are the T_k tokens of the keys, and the T_q tokens of the queries.
     """
     import matplotlib as mpl  # takes a third of a second
     from matplotlib.figure import Figure

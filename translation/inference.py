@@ -21,8 +21,8 @@ from support.flags import split_paths
 from support.parallel import map_in_threads, num_cores
 from text.ids import BOS, EOS, PAD, UNK
 from text.vocab import load_vocabs, truncate_at_eos
-from translation.ensemble import Ensemble
 from translation.search import (
+    Ensemble,
     StepModel,
     beam_search,
     greedy,
@@ -134,15 +134,14 @@ def describe_checkpoints(paths) -> str:
 def make_search(model, hp, beam, nbest=1, scored=False, prefixed=False):
     """Make the function that translates a batch; `hp.max_output_tokens` limits a translation.
 
+    From source ids (N, T) int32 it computes ids (N, nbest, T) int32, with zeros after `</S>`, and
+    scores (N, nbest) float32.
+
     Args:
       nbest: translations per sentence, `beam` at most.
       scored: whether greedy search also computes scores; else they are 0.
-      prefixed: whether the function also takes the first ids of the translations, (N, P) int32,
-        with zeros after them.
-
-    Returns:
-      function from source ids (N, T) int32 to ids (N, nbest, T) int32, with zeros after
-      `</S>`, and scores (N, nbest) float32.
+      prefixed: whether it also takes the first ids of the translations, (N, P) int32, with zeros
+        after them.
     """
     ids = tf.TensorSpec([None, None], tf.int32)
 
@@ -201,10 +200,8 @@ def suppressed_ids(hp, beam) -> list[int]:
 def sequence_scores(model, x, preds, max_lengths, penalty, suppress_ids=()):
     """Score translations as beam search does: log-probability / length penalty, (N,) float32.
 
-    Args:
-      x, preds: ids of the sources and of their translations, (N, T) int32.
-      max_lengths: (N,) int32, the most tokens that each translation could have.
-      suppress_ids: ids that the search could not choose.
+    `x` and `preds` are ids, (N, T) int32, `max_lengths`, (N,) int32, the most tokens that each
+    translation could have, and `suppress_ids` what the search could not choose.
     """
     lengths = truncate_at_eos_tf(preds, max_lengths).row_lengths()  # (N,), without </S>
     lengths = tf.minimum(tf.cast(lengths, tf.int32) + 1, max_lengths)  # (N,), with </S>
@@ -290,9 +287,8 @@ class SearchDecoder:
 def decoding_batches(lengths, beam=1, width=None, threads=1):
     """Yield the row indices of each batch: sentences of similar length, the longest first.
 
-    Args:
-      width: the length to which all rows are padded, or None for the longest row of a batch.
-      threads: how many batches are in memory at the same time. Each gets one.
+    All rows are padded to `width`, or if it is None to the longest row of their batch. As many
+    batches as `threads` are in memory at the same time. Each thread gets one.
     """
     order = np.argsort(lengths, kind="stable")[::-1]
     share = math.ceil(len(order) / threads)

@@ -143,7 +143,6 @@ class Splitter:
         self.vocab, self.max_tokens = vocab, max_tokens
 
     def __call__(self, text) -> Paragraph:
-        """Split a text."""
         match = TARGET_SYMBOL.match(text.lstrip())
         symbol = match[0] if match and self.is_symbol(match[0]) else ""
         max_tokens = self.max_tokens - (SYMBOL_TOKENS if symbol else 0)

@@ -36,7 +36,6 @@ class Part(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The part."""
         return self.line[self.start : self.end]
 
     @property
@@ -122,19 +121,15 @@ def take_out(line, parts) -> Taken:
 def put_in(taken, x, y, weights, vocabs) -> str:
     """Return the text of a translation with the parts that were taken out of its source.
 
-    The first `MAX_PLACED_PARTS` parts are placed. The place of the others is the end.
-
-    Args:
-      taken: Taken.
-      x: the ids that the model has read, `</S>` included.
-      y: the ids of the translation, without `</S>`.
-      weights: (T_y, T_x), what each token of the translation attends to.
-      vocabs: of source and target.
+    The first `MAX_PLACED_PARTS` parts are placed. The place of the others is the end. `x` are the
+    ids that the model has read, with `</S>`, `y` those of the translation, without, and `weights`,
+    (T_y, T_x), what each token of the translation attends to.
     """
     (source, target), (_, _, parts, befores) = vocabs, taken
     aligned = weights[: len(y)].argmax(axis=1)  # (T_y,) positions in x
     # Where words begin: no part divides a word.
-    begins = [0, *(k for k, i in enumerate(y) if not is_inside_word(target, i)), len(y)]
+    starts = (k for k, i in enumerate(y) if target.starts_word(i) or not is_word(target, i))
+    begins = [0, *starts, len(y)]
     positions = [min(len(ids), len(x)) - 1 for ids in source.encode(source.prepare(befores))]
     rows = zip(positions, parts, strict=False)
     places = [find_place(position, part, x, y, aligned, begins, vocabs) for position, part in rows]
@@ -168,10 +163,8 @@ def find_place(position, part, x, y, aligned, begins, vocabs) -> int:
     come after the translation of the nearest word before them, or, if they touch only the word
     after them, before the translation of that word.
 
-    Args:
-      position: of the token in `x` that follows the part.
-      aligned: (T_y,), the position in `x` to which each token of `y` attends most.
-      begins: the positions in `y` where words begin.
+    `position` is that of the token in `x` that follows the part, `aligned`, (T_y,), that to which
+    each token of `y` attends most, and `begins` has the positions in `y` where words begin.
     """
     source, target = vocabs
     before, after = aligned[aligned < position], aligned[aligned >= position]
@@ -189,11 +182,6 @@ def find_place(position, part, x, y, aligned, begins, vocabs) -> int:
 def is_word(vocab, i) -> bool:
     """Whether the token with id `i` has letters or digits."""
     return bool(WORD.search(vocab.display(i)))
-
-
-def is_inside_word(vocab, i) -> bool:
-    """Whether the token with id `i` continues the word of the token before it."""
-    return is_word(vocab, i) and not vocab.starts_word(i)
 
 
 def sticks(source_char, char) -> bool:

@@ -53,8 +53,48 @@ class StepModel(Protocol):
         """Read the newest tokens (N * beam,); returns the logits of the next, and the cache."""
 
 
+class Ensemble:
+    """Models whose log-probabilities are averaged.
+
+    It is a `StepModel` itself, so that a search needs no change. The models may differ in size and
+    kind, but not in their vocabularies.
+    """
+
+    def __init__(self, models):
+        self.models = models
+
+    @property
+    def variables(self):
+        return [variable for model in self.models for variable in model.variables]
+
+    def __call__(self, x, y):
+        """Return mean log-probabilities, in place of logits."""
+        return mean_log_probs([model(x, y) for model in self.models])
+
+    def encode_memory(self, x):
+        return [model.encode_memory(x) for model in self.models]
+
+    def initial_cache(self, memory, beam=1):
+        pairs = zip(self.models, memory, strict=True)
+        return [model.initial_cache(own, beam) for model, own in pairs]
+
+    def decode_step(self, ids, cache, memory):
+        """Return mean log-probabilities, and the cache of each model."""
+        steps = zip(self.models, cache, memory, strict=True)
+        logits, cache = zip(
+            *(model.decode_step(ids, own, memory) for model, own, memory in steps), strict=True
+        )
+        return mean_log_probs(logits), [*cache]
+
+
+def mean_log_probs(logits):
+    """Average over models whose logits are (..., vocab)."""
+    log_probs = [tf.nn.log_softmax(tf.cast(own, tf.float32)) for own in logits]
+    return tf.add_n(log_probs) / len(log_probs)
+
+
 def greedy(step, state, memory, first_ids, max_lengths, eos=-1):
-    """Choose the most likely next token until every sentence has ended.
+    """Choose the most likely next token until every sentence has ended: (N, T) int32.
 
     Args:
       step, state, memory: a step function with K = 1, its first state, and its memory.
@@ -62,9 +102,6 @@ def greedy(step, state, memory, first_ids, max_lengths, eos=-1):
       max_lengths: (N,) int32 or an int, tokens per sentence, `eos` included.
       eos: the id that ends a sentence; all later ids are 0. -1 to continue until `max_lengths`,
         as in the 2017 code.
-
-    Returns:
-      (N, T) int32.
     """
 
     def extend(greedy_state):
@@ -88,7 +125,7 @@ def greedy(step, state, memory, first_ids, max_lengths, eos=-1):
 
 
 def search_loop(extend, search_state, is_unfinished, take_sentences, results):
-    """Extend the sentences of a batch until all are finished.
+    """Extend the sentences of a batch until all are finished. Return the padded results of all.
 
     A finished sentence costs as much per step as any other. So when a quarter of them is finished,
     these leave the batch, and the loop continues with the others.
@@ -98,9 +135,7 @@ def search_loop(extend, search_state, is_unfinished, take_sentences, results):
       search_state: nest of tensors, the state before the first step.
       is_unfinished: search state -> (N,) bool.
       take_sentences: search state and indices (M,) -> the state of these M sentences.
-      results: search state -> nest of tensors whose first axis is N.
-
-    The results are those of all sentences, padded with zeros.
+      results: search state -> nest of tensors whose first axis is N, to be padded with zeros.
     """
 
     def extend_and_compact(search_state, sentences, all_results):
@@ -320,7 +355,6 @@ class Beam:
         return can_improve & (tf.shape(live.ids)[2] < max_lengths)
 
     def extend(self, beam_state) -> BeamState:
-        """Return the state one step later."""
         return self.choose(beam_state, self.continue_live(beam_state))
 
     def continue_live(self, beam_state) -> Continuations:

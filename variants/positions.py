@@ -1,6 +1,6 @@
 """Other position encodings than those of the 2017 code and the paper.
 
-Each is a subclass of `positions.Positions`, which explains the hooks and the letters in shapes.
+Each is a subclass of `positions.Positions`, which explains the hooks.
 """
 
 import keras
@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import ops
 
 from model.attention import map_heads
-from model.positions import LearnedPositions, Positions, token_positions
+from model.positions import LearnedPositions, Positions
 from modules import PositionalEncoding
 
 # Absolute positions ---------------------------------------------------------------
@@ -22,8 +22,8 @@ class ProductPositions(LearnedPositions):
         super().__init__(*args, **kwargs)
         self.table.initializer = "ones"
 
-    def embed(self, tokens, start, state):
-        return tokens * self.vectors(token_positions(tokens, start)), state
+    def embed(self, tokens, positions, state):
+        return tokens * self.vectors(positions), state
 
 
 class HierarchicalPositions(LearnedPositions):
@@ -61,7 +61,7 @@ class RecurrentPositions(Positions):
     def initial_state(self, N):
         return ops.zeros((N, self.num_units), self.compute_dtype)
 
-    def embed(self, tokens, start, state):
+    def embed(self, tokens, positions, state):
         state = ops.reshape(state, (-1, self.num_units))  # (N, C), a static shape in a loop
         return self.gru(tokens, initial_state=state)  # (N, T, C), (N, C)
 
@@ -78,7 +78,7 @@ class ConvolutionalPositions(Positions):
     def initial_state(self, N):
         return ops.zeros((N, self.width - 1, self.num_units), self.compute_dtype)
 
-    def embed(self, tokens, start, state):
+    def embed(self, tokens, positions, state):
         T = ops.shape(tokens)[1]
         padded = ops.concatenate([state, tokens], axis=1)  # (N, width - 1 + T, C)
         kernel = ops.cast(self.kernel, tokens.dtype)
@@ -104,8 +104,7 @@ class ComplexPositions(Positions):
             name="frequencies",
         )
 
-    def embed(self, tokens, start, state):
-        positions = token_positions(tokens, start)  # (T,)
+    def embed(self, tokens, positions, state):
         frequencies = ops.convert_to_tensor(self.frequencies, "float32")
         return rotate_pairs(tokens, positions, frequencies), state
 

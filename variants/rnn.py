@@ -83,11 +83,9 @@ class RecurrentDecoder(keras.layers.Layer):
     def call(self, inputs, states, memory, beam=-1):
         """Compute d_t, (N * beam, C), and the list of new states.
 
-        Args:
-          inputs: the embedded tokens y_(t-1), (N * beam, C).
-          states: d_(t-1), list of (N * beam, C); an LSTM has two.
-          memory: of N sentences; consecutive rows of the others may be hypotheses of one.
-          beam: -1 if only the graph knows it.
+        `inputs` are the embedded tokens y_(t-1), (N * beam, C), and `states` is d_(t-1), a list of
+        (N * beam, C); an LSTM has two. Consecutive rows may be hypotheses of one of the N sentences
+        of `memory`. `beam` is -1 if only the graph knows it.
         """
         context, _ = self.context(states[0], memory, beam)
         return self.cell(ops.concatenate([inputs, context], axis=-1), states)

@@ -1,17 +1,22 @@
-"""Find out whether the sides of a parallel text are shifted, or in different orders.
+"""Check a training text: sentences of test sets in it, and sides that do not fit together.
 
 A line that one side lacks shifts all later lines. A sentence becomes a vector: its length, and its
 tokens by their spelling. In each window of the text, the vectors of the pairs (i, i) must vary
 together more than those of (i, i + lag).
 """
 
+import itertools
 import re
 import zlib
 
 import numpy as np
+import regex
 
-from text.lines import BLOCK_LINES, read_pairs
+from support.flags import NONE
+from text.lines import BLOCK_LINES, normalize, read_eval_set, read_pairs, training_files
 
+# Punctuation, spaces, accents that stand alone, and control characters.
+IGNORED = regex.compile(r"[[\p{P}\p{Z}\p{Sk}\p{C}]--[\n]]+", regex.VERSION1)
 WINDOW = 2_000  # pairs that are tested at a time
 MIN_PAIRS = 60  # in a window
 MAX_LAG = 10
@@ -22,6 +27,40 @@ NUM_HASHES = 64  # columns for the tokens
 SAME_MARKS = str.maketrans("。．、，؟？！：；।", "..,,??!:;.")
 # Characters of scripts without spaces, beginnings of words, numbers, and other characters.
 TOKEN = re.compile(r"[\u2e80-\uffff]|[^\W\d_\u2e80-\uffff]{1,5}|\d+|[^\w\s]")
+
+# Overlap ----------------------------------------------------------------------
+
+
+def plain_forms(lines) -> list[str]:
+    """Return each line without case, punctuation and spaces, or only stripped if that is all."""
+    if not lines:
+        return []
+    forms = IGNORED.sub("", normalize("\n".join(lines)).casefold()).split("\n")
+    return [form or line.strip() for form, line in zip(forms, lines, strict=True)]
+
+
+def overlap_notes(hp, given):
+    """Yield a line for each development and test set that the flags name."""
+    for part in ("dev", "test"):
+        names = f"source_{part}", f"target_{part}"
+        paths = [getattr(hp, name) for name in names]
+        if NONE in paths or not given.keys() & {*names}:
+            continue
+        source, references = read_eval_set(hp, part)
+        sides = [plain_forms(side) for side in (source, references[0])]
+        found = [set(), set()]  # the forms of each side that are in the training text
+        for block in itertools.chain.from_iterable(map(read_pairs, training_files(hp))):
+            for known, wanted, lines in zip(found, sides, block, strict=True):
+                known |= {*wanted} & {*plain_forms(lines)} - {""}
+        counts = [sum(form in known for form in s) for s, known in zip(sides, found, strict=True)]
+        yield (
+            f"{', '.join(paths)}: {counts[0]} of {len(source)} sources and {counts[1]} targets are"
+            " in the training text, but for case and punctuation"
+            + (". `corpora/clean.py --against` removes them" if any(counts) else "")
+        )
+
+
+# Shifts -----------------------------------------------------------------------
 
 
 def make_vectors(lines) -> np.ndarray:
