@@ -1,0 +1,153 @@
+"""Train a translator from two files in one command, and show what it can do.
+
+    python quickstart.py my.de my.en --minutes 30
+    python quickstart.py my.tsv --source_lang zh --target_lang en
+
+The text is cleaned and divided, a recipe is chosen by its size, a model is trained for some minutes
+and scored. Each step is a command that is printed first: type one of them to do it in another way.
+LOGDIR/flags has what was chosen. The same command goes on where it was stopped.
+"""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from support.cli import run_script
+from support.errors import InputError
+from support.files import atomic_write
+from support.flags import Parser, cpu_info, expand_path
+
+ROOT = Path(__file__).resolve().parent
+# Recipes by the pairs of the text, up to so many. `paper` is for a GPU.
+RECIPES = {10_000: "low_resource", 50_000: "tiny", 10**9: "small"}
+TABLES = (".tsv", ".csv", ".tmx")
+MAX_TEST_PAIRS = 1000  # and as many for development; at most a twentieth of the pairs
+SAMPLES = 10  # test sentences that are shown
+EXAMPLES = 3  # of them for the page of serve.py
+RECORD = re.compile("^- source: (.*)\n- expected: (.*)\n- got: (.*)$", re.MULTILINE)
+
+
+def run(script, *flags):
+    """Print a command, and run it. The program ends if it fails, and gives it its signals."""
+    words = [script, *map(str, flags)]
+    print(f"\n$ {shlex.join(['python', *words])}", flush=True)
+    command = [sys.executable, ROOT / script, *words[1:]]
+    with subprocess.Popen(command, start_new_session=True) as process:
+        try:
+            process.wait()
+        except KeyboardInterrupt as error:
+            process.send_signal(error.args[0])
+    if process.returncode:
+        sys.exit(process.returncode)  # it has said why
+
+
+def choose_languages(args) -> list[str]:
+    """Return the languages of source and target: those of the flags, or the files' suffixes."""
+    suffixes = [Path(path.removesuffix(".gz")).suffix[1:] for path in args.files]
+    flags = [args.source_lang, args.target_lang]
+    languages = [given or own for given, own in zip(flags, suffixes + flags, strict=False)]
+    codes = [re.fullmatch(r"[a-z]{2,3}([-_]\w+)?", str(own)) for own in languages]
+    if not all(codes) or is_table(args.files[0]) and not all(flags):
+        raise InputError(
+            f"{' '.join(args.files)}: no names that end in a language, as my.de and my.en. Give"
+            " --source_lang and --target_lang"
+        )
+    return languages
+
+
+def prepare_text(args, folder, languages) -> dict:
+    """Convert, clean and divide the text. Return the flags of the training."""
+    text, cleaned, divided = folder / "text", folder / "cleaned", folder / "split"
+    for path in (text, cleaned, divided):  # of a run that was stopped
+        shutil.rmtree(path, ignore_errors=True)
+    names, files = [f"text.{language}" for language in languages], args.files
+    if is_table(files[0]):
+        sides = ",".join(languages) if ".tmx" in files[0] else "1,2"
+        files = [text / name for name in names]
+        run("corpora/convert.py", *args.files, *files, "--sides", sides)
+    run("corpora/clean.py", *files, "--output", cleaned)
+    files = [
+        (cleaned / Path(path).name.removesuffix(".gz")).rename(cleaned / name)
+        for path, name in zip(files, names, strict=True)
+    ]
+    with open(files[0], "rb") as file:
+        num_pairs = sum(1 for _ in file)
+    size = min(MAX_TEST_PAIRS, max(1, num_pairs // 20))
+    run("corpora/split.py", *files, "--output", divided, "--dev", size, "--test", size)
+    recipe = next(name for most, name in RECIPES.items() if num_pairs <= most)
+    flags = dict(recipe=recipe, source_lang=languages[0], target_lang=languages[1])
+    for part in ("train", "dev", "test"):
+        for side, language in zip(("source", "target"), languages, strict=True):
+            flags[f"{side}_{part}"] = divided / f"{part}.{language}"
+    precision = "bfloat16" if "bf16" in cpu_info() else "float32"
+    return flags | dict(logdir=folder, preprocessed=folder / "preprocessed", precision=precision)
+
+
+def show_samples(folder):
+    """Print test sentences from the worst to the best by chrF; the page gets the best ones."""
+    from sacrebleu import sentence_chrf
+
+    newest = max((folder / "results").iterdir(), key=lambda path: path.stat().st_mtime)
+    rows = RECORD.findall(newest.read_text("utf-8"))
+    rows.sort(key=lambda row: sentence_chrf(row[2], [row[1]]).score)
+    rows = [rows[i * (len(rows) - 1) // (SAMPLES - 1)] for i in range(SAMPLES)]
+    for source, expected, got in rows:
+        print(f"\n{source}\n  reference:   {expected}\n  translation: {got}")
+    examples = dict.fromkeys(source for source, *_ in rows[-EXAMPLES:])
+    atomic_write(folder / "examples.txt", "".join(f"{source}\n" for source in examples))
+
+
+def main(args):
+    """Do what is left to do, and print what to type next."""
+    languages = choose_languages(args)
+    folder = Path(args.logdir or f"logdir/{'-'.join(languages)}")
+    path, first_line = folder / "flags", f"# {' '.join([*args.files, *languages])}"
+    if not path.exists():
+        flags = prepare_text(args, folder, languages).items()
+        lines = [first_line, *(f"--{name} {shlex.quote(str(value))}" for name, value in flags)]
+        atomic_write(path, "".join(f"{line}\n" for line in lines))
+    if path.read_text("utf-8").splitlines()[0] != first_line:
+        raise InputError(f"{path}: is of another text. Choose another --logdir")
+    if not (folder / "run.json").exists():
+        run("prepro.py", f"@{path}")
+    run("train.py", f"@{path}", "--minutes", f"{args.minutes:g}")
+    run("eval.py", "--logdir", folder, "--results", folder / "results")
+    shutil.rmtree(folder / "export", ignore_errors=True)
+    run("export.py", "--logdir", folder, "--format", "logdir", "--output", folder / "export")
+    show_samples(folder)
+    print(f"\n{path} has what was chosen, and {folder}/export the model to give away. Type next:")
+    for command, meaning in (
+        (f"translate.py --logdir {folder}", "translates what you type"),
+        (f"serve.py --logdir {folder}", "serves a page"),
+        (f"train.py @{path} --minutes {2 * args.minutes:g}", "trains longer"),
+    ):
+        print(f"  python {command}  # {meaning}")
+
+
+def is_table(path) -> bool:
+    """Whether one file has both sides."""
+    return Path(path.removesuffix(".gz")).suffix in TABLES
+
+
+def parse_args():
+    """Parse the command line."""
+    parser = Parser(description=__doc__)
+    files = "two files of different names, or one TSV, CSV or TMX file"
+    parser.add_argument("files", nargs="+", type=expand_path, help=files)
+    add = parser.add_argument
+    add("--minutes", type=float, default=30.0, help="of training (default: %(default)s)")
+    add("--source_lang", help="its code (default: the end of the file's name)")
+    add("--target_lang", help="the same")
+    add("--logdir", type=expand_path, help="folder for all (default: logdir/SOURCE-TARGET)")
+    args = parser.parse_args()
+    names = {Path(path).name.removesuffix(".gz") for path in args.files}
+    if not len(args.files) == len(names) == 2 - is_table(args.files[0]):
+        parser.error(f"give {files}")
+    return args
+
+
+if __name__ == "__main__":
+    run_script(main, parse_args())

@@ -1,0 +1,101 @@
+"""quickstart.py: from two files to a translator in one command."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import quickstart
+from conftest import sample_pairs, slow
+from corpora.split import PARTS
+from helpers import write_lines, write_pairs
+from processes import ROOT
+from support.errors import InputError
+
+
+def arguments(monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["quickstart.py", *map(str, words)])
+    return quickstart.parse_args()
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        ("my.de my.en", ["de", "en"]),
+        ("a/train.zh.gz b/train.en", ["zh", "en"]),
+        ("my.tsv --source_lang pt-br --target_lang en", ["pt-br", "en"]),
+        ("a.txt b.txt --source_lang ja --target_lang zh", ["ja", "zh"]),
+        ("a.de b.txt --target_lang en", ["de", "en"]),
+        *((words, InputError) for words in ("text.1 text.2", "my.tsv --source_lang de", "my.csv")),
+        *((words, SystemExit) for words in ("my.de", "a.de b.en c.fr", "my.tsv b.tsv", "a/x b/x")),
+    ],
+)
+def test_languages(monkeypatch, words, expected):
+    try:
+        got = quickstart.choose_languages(arguments(monkeypatch, *words.split()))
+    except (InputError, SystemExit) as error:
+        got = type(error)
+    assert got == expected
+
+
+def test_what_is_chosen(tmp_path, monkeypatch, capfd):
+    """From a table. Another text needs another folder; a stopped run of the same text goes on."""
+    pairs, folder = sample_pairs(400), tmp_path / "log"
+    table = write_lines(tmp_path / "my.tsv", ["\t".join(pair) for pair in [*pairs, pairs[0]]])
+    words = table, "--source_lang", "de", "--target_lang", "en", "--logdir", folder
+    args = arguments(monkeypatch, *words)
+    calls, run = [], quickstart.run
+
+    def run_corpora(script, *words):
+        calls.append(script)
+        if script.startswith("corpora"):
+            run(script, *words)
+
+    records = [f"- source: s{i}\n- expected: a dog\n- got: {'a dog'[:i]}\n" for i in range(6)]
+    (folder / "results").mkdir(parents=True)
+    (folder / "results" / "model").write_text("".join(reversed(records)))
+    monkeypatch.setattr(quickstart, "run", run_corpora)
+    quickstart.main(args)
+    scripts = ["prepro.py", "train.py", "eval.py", "export.py"]
+    assert calls == [f"corpora/{name}.py" for name in ("convert", "clean", "split")] + scripts
+    flags = (folder / "flags").read_text().splitlines()
+    assert "--recipe low_resource" in flags and "--source_lang de" in flags
+    assert f"--target_test {folder}/split/test.en" in flags
+    counts = [len((folder / f"split/{part}.de").read_text().splitlines()) for part in PARTS]
+    assert counts == [360, 20, 20]
+    printed = capfd.readouterr().out
+    assert "duplicate: 1 pairs" in printed and printed.index("\ns0\n") < printed.index("\ns5\n")
+    assert (folder / "examples.txt").read_text() == "s3\ns4\ns5\n"
+    quickstart.main(args)
+    assert calls[7:] == scripts
+    with pytest.raises(InputError, match="is of another text"):
+        quickstart.main(arguments(monkeypatch, table, *words[1:4], "fr", *words[5:]))
+
+
+def test_a_failing_command_ends_it(tmp_path, monkeypatch, capfd):
+    """Its message has the file of the user."""
+    files = [write_lines(tmp_path / f"{count}.txt", ["a"] * count) for count in (3, 2)]
+    words = "--source_lang", "de", "--target_lang", "en", "--logdir", tmp_path / "log"
+    with pytest.raises(SystemExit) as error:
+        quickstart.main(arguments(monkeypatch, *files, *words))
+    assert error.value.code == 2 and not (tmp_path / "log" / "flags").exists()
+    assert f"{files[0]}: 3 sentences" in capfd.readouterr().err
+
+
+@slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_one_command(tmp_path, number):
+    """Stopped in the training, the same command goes on."""
+    paths, folder = write_pairs(tmp_path, sample_pairs(1500)), tmp_path / "log"
+    command = [sys.executable, "quickstart.py", *paths, "--minutes", "0.3", "--logdir", folder]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert any("Building the graph" in line for line in process.stdout)
+        process.send_signal(number)
+        process.stdout.read()  # to the end of the training
+    assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Resuming from" in done.stdout or "this training is done" in done.stdout
+    assert done.stdout.count("  translation: ") == 10 and "serve.py --logdir" in done.stdout
+    assert "# Translation from de to en" in (folder / "export/README.md").read_text()
