@@ -76,7 +76,9 @@ def main(given):
             folder = Path(temporary) / output.stem
             folder.mkdir()
             Choice(FORMATS[options.format]).load()(loaded, folder, **more)
-            (folder / "README.md").write_text(make_card(loaded), "utf-8")
+            readme = folder / "README.md"
+            more_text = readme.read_text("utf-8") if readme.exists() else ""  # about the format
+            readme.write_text(make_card(loaded) + more_text, "utf-8")
             if options.format == "argos":
                 folder = shutil.make_archive(folder, "zip", temporary, output.stem)
             os.replace(folder, output)

@@ -1,14 +1,16 @@
 """Serve a web page that translates text and shows what each token attends to.
 
     python serve.py --logdir logdir
+    python serve.py --logdir de-en --logdir en-de
 
-The page is at http://127.0.0.1:8080. Other computers can open it only if --host allows it."""
+Each --logdir is a model, which adds the directions that it translates. The page is at
+http://127.0.0.1:8080. Other computers can open it only if --host allows it."""
 
 import asyncio
 import dataclasses
 import logging
 
-from hparams import parse_reader_flags
+from hparams import Hyperparams, parse_reader_flags
 from support.errors import InputError
 from support.flags import Flags, flag
 
@@ -33,14 +35,14 @@ class ServeFlags(Flags):
 
 
 if __name__ == "__main__":  # before TensorFlow is loaded
-    given = parse_reader_flags(__doc__, ServeFlags)
+    given = parse_reader_flags(__doc__, ServeFlags, repeated="logdir")
 
 from aiohttp import web
 from yarl import URL
 
 from server.app import Interface
 from server.inside import InsideView
-from support.cli import run_script
+from support.cli import SignalGuard, run_script
 from translation.inference import load_model
 from translation.paragraphs import Splitter, split_lines
 from translation.translator import Translator
@@ -49,8 +51,16 @@ MAX_TOKENS = 200  # of a sentence, </S> included: an answer grows with their squ
 
 
 def main(given):
-    """Load the model, and serve."""
-    options, loaded = ServeFlags.of(given), load_model(given)
+    """Load the models, and serve."""
+    options = ServeFlags.of(given)
+    folders = given.get("logdir", [Hyperparams.logdir])
+    models = [load(given | dict(logdir=folder), options) for folder in folders]
+    asyncio.run(listen(Interface(models, options.host), options.host, options.port))
+
+
+def load(given, options):
+    """Load a model: its `Translator` and its `InsideView`."""
+    loaded = load_model(given)
     hp = loaded.hp
     nbest = 1 if hp.temperature else options.nbest  # a random translation is one
     loaded = loaded.with_hp(beam=max(hp.beam, nbest))
@@ -59,11 +69,11 @@ def main(given):
     translator = Translator(loaded, nbest, split, options.protect, max_tokens)
     inside = InsideView(translator)
     inside.describe(translator(["Hund"])[0].sentences)  # the first call takes a second
-    asyncio.run(listen(Interface(translator, inside, options.host), options.host, options.port))
+    return translator, inside
 
 
 async def listen(interface, host, port):
-    """Serve until a signal comes."""
+    """Serve until a signal comes. Requests that wait are then answered, for a minute at most."""
     logging.basicConfig(format="%(message)s")
     logging.getLogger("aiohttp.access").setLevel(logging.INFO)
     runner = web.AppRunner(interface.app())
@@ -75,7 +85,11 @@ async def listen(interface, host, port):
         raise InputError(f"{host}:{port}: {reason}. Choose another --port or --host") from None
     (_, port, *_), *_ = runner.addresses
     print(f"{URL.build(scheme='http', host=host, port=port)} (Ctrl-C stops the server)", flush=True)
-    await asyncio.Event().wait()
+    with SignalGuard() as guard:
+        while not guard.signal:
+            await asyncio.sleep(0.1)
+        await runner.cleanup()
+    raise KeyboardInterrupt(guard.signal, "stopped")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
     *.model          the sentencepiece models, if there are any
 
 The files of web/ have the loop of the search: a page with its program, and one in Python.
+Their README.md is put after the card of the model.
 """
 
 import json
@@ -67,7 +68,7 @@ def write(loaded, path, quantization):
         target=describe_tokenizer(target),
     )
     (path / "model.json").write_text(json.dumps(settings, ensure_ascii=False) + "\n", "utf-8")
-    for name in ("index.html", "translator.js", "translate.py"):
+    for name in ("index.html", "style.css", "translator.js", "translate.py", "README.md"):
         shutil.copy(WEB / name, path)
 
 

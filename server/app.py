@@ -1,18 +1,20 @@
 """The HTTP interface: the page, its requests, and those of clients of LibreTranslate."""
 
 import asyncio
+import json
 import logging
 import re
 from pathlib import Path
 
 from aiohttp import web
 
+from server.directions import choose_direction, detect, directions_of, language_name
 from server.html_text import HtmlText
 from support.errors import InputError
-from text.lines import language_code
 from translation.paragraphs import as_one_sentence
 
-PAGE = Path(__file__).resolve().with_name("page.html").read_text("utf-8")
+ROOT = Path(__file__).resolve().parent.parent
+FILES = {"/": ROOT / "server/page.html", "/style.css": ROOT / "formats/web/style.css"}
 MAX_REQUEST_BYTES = 100_000
 MAX_BATCH_REQUESTS = 32  # whose texts are translated together
 LOCAL_NAMES = ("127.0.0.1", "localhost", "::1")  # of this machine
@@ -21,40 +23,44 @@ USAGE = 'Send application/json: {"text": "a text"}, or the fields q, source and 
 
 
 class Interface:
-    """What the server of a `Translator` and its `InsideView` answers at each path."""
+    """What the server of some models, each a `Translator` and its `InsideView`, answers."""
 
-    def __init__(self, translator, inside, host):
-        self.split, self.inside, self.host = translator.split, inside, host
-        self.translate_batch = Batcher(translator.translate)
-        hp = translator.loaded.hp
-        self.source, self.target = hp.source_lang, hp.target_lang
-        self.detected = dict(language=self.source, confidence=0)  # nothing is detected
+    def __init__(self, models, host):
+        self.host, self.directions = host, []
+        for translator, inside in models:
+            more = translator, inside, Batcher(translator.translate)
+            self.directions += directions_of(*more)
+        pairs = dict.fromkeys((own.source, own.target) for own in self.directions)
+        targets = {code: [] for pair in pairs for code in pair}
+        for source, target in pairs:
+            targets[source].append(target)
+        names = [dict(code=code, name=language_name(code)) for code in targets]
         self.facts = {
-            "/languages": [dict(code=self.source, name=self.source, targets=[self.target])],
-            "/detect": [self.detected],
+            "/directions": [choose_direction(self.directions, *own).describe() for own in pairs],
+            "/languages": [own | dict(targets=targets[own["code"]]) for own in names],
             "/health": dict(status="ok"),
         }
 
     def app(self) -> web.Application:
         """Make the application."""
         app = web.Application(middlewares=[self.answer], client_max_size=MAX_REQUEST_BYTES)
-        app.router.add_get("/", self.page)
+        app.router.add_get("/{file:|style.css}", self.file)
         app.router.add_post("/translate", self.translate)
         app.router.add_post("/look/{part:attention|steps|beam}", self.look)
-        app.router.add_post("/detect", self.fact)
-        app.router.add_get("/{fact:languages|health}", self.fact)
+        app.router.add_post("/detect", self.detect)
+        app.router.add_get("/{fact:directions|languages|health}", self.fact)
         return app
 
     @web.middleware
     async def answer(self, request, handler):
-        """Answer a request in JSON, but for the page."""
+        """Answer a request in JSON, but for a file."""
         status = 200
         try:
             # A page of another site may have a name that resolves to this machine (DNS rebinding).
             if self.host in LOCAL_NAMES and request.url.host not in LOCAL_NAMES:
                 raise web.HTTPForbidden(text=f"Use one of these hosts: {', '.join(LOCAL_NAMES)}.")
             answer = await handler(request)
-            if isinstance(answer, web.Response):
+            if isinstance(answer, web.FileResponse):
                 return answer
         except InputError as error:
             status, answer = 400, dict(error=str(error))
@@ -65,13 +71,17 @@ class Interface:
             status, answer = 500, dict(error="The server failed. Its log has the reason.")
         return web.json_response(answer, status=status)
 
-    async def page(self, _):
-        """The page."""
-        return web.Response(text=PAGE, content_type="text/html")
+    async def file(self, request):
+        """The page, or its style sheet."""
+        return web.FileResponse(FILES[request.path])
 
     async def fact(self, request):
-        """What a client of LibreTranslate asks for, and does not depend on the request."""
+        """What does not depend on the request."""
         return self.facts[request.path]
+
+    async def detect(self, request):
+        """The language of a text, for a client of LibreTranslate."""
+        return [detect(text_field(await read_fields(request), "q"), self.directions)]
 
     async def translate(self, request):
         """Translate a text for the page, or texts for a client of LibreTranslate."""
@@ -79,71 +89,90 @@ class Interface:
         if "text" not in fields:
             return await self.answer_libretranslate(fields)
         text, prefix = text_field(fields, "text"), text_field(fields, "prefix", "")
-        paragraph = self.split(text)
+        direction = self.direction(fields)
+        paragraph = direction.read(text)
         if not fields.get("split", True) or len(paragraph.sentences) < 2:
-            paragraph = as_one_sentence(in_one_line(text))
-        (found,) = await self.translate_batch([paragraph._replace(prefix=in_one_line(prefix))])
+            paragraph = direction.read(in_one_line(text), as_one_sentence)
+        paragraph = paragraph._replace(prefix=in_one_line(prefix))
+        (found,) = await direction.translate_batch([paragraph])
         if len(paragraph.sentences) > 1:
-            return paragraph_answer(found)
-        (answer,) = await asyncio.to_thread(self.inside.describe, found.sentences)
+            return paragraph_answer(found, direction.symbol)
+        (answer,) = await asyncio.to_thread(direction.inside.describe, found.sentences)
         return answer
 
     async def look(self, request):
         """What the model computes for a translation: its attention, its steps, or its beam."""
         fields = await read_fields(request)
+        direction, text = self.direction(fields), in_one_line(text_field(fields, "text"))
+        (text,) = direction.read(text, as_one_sentence).inputs
         look = dict(
-            text=in_one_line(text_field(fields, "text")),
+            text=text,
             prefix=in_one_line(text_field(fields, "prefix", "")),
             kind=text_field(fields, "kind", ""),
             **{name: number_field(fields, name) for name in ("translation", "block", "head")},
         )
-        return await asyncio.to_thread(getattr(self.inside, request.match_info["part"]), **look)
+        part = getattr(direction.inside, request.match_info["part"])
+        return await asyncio.to_thread(part, **look)
+
+    def direction(self, fields, text=""):
+        """The direction that the fields of a request name; `auto` is that of the text."""
+        source, target = (text_field(fields, name, "") for name in ("source", "target"))
+        if source.lower() == "auto":
+            target = choose_direction(self.directions, "", target).target
+            own = [direction for direction in self.directions if direction.target == target]
+            source = detect(text, own)["language"]
+        return choose_direction(self.directions, source, target)
 
     async def answer_libretranslate(self, fields) -> dict:
         """Return the answer to a client of LibreTranslate (https://docs.libretranslate.com)."""
-        source, target = (language_code(fields.get(name) or "") for name in ("source", "target"))
-        is_known = source in (language_code(self.source), "auto")
-        is_known = is_known and target == language_code(self.target)
         kind = str(fields.get("format") or "").lower()
-        if not is_known or kind not in ("", "text", "html"):
-            raise InputError(
-                f"source must be {self.source} or auto, target {self.target}, and format text or"
-                f" html. {USAGE}"
-            )
+        if kind not in ("", "text", "html"):
+            raise InputError(f"The field format must be text or html. {USAGE}")
         is_list, count = isinstance(fields.get("q"), list), 1 + number_field(fields, "alternatives")
         given = fields["q"] if is_list else [fields.get("q")]
         texts = [text_field(dict(q=text), "q") for text in given]
+        direction = self.direction(dict(source=None, target=None) | fields, "".join(texts))
         if kind == "html":
-            translations = [await self.translate_html(text, count) for text in texts]
+            translations = [await translate_html(text, count, direction) for text in texts]
         else:
-            found = await self.translate_batch([*map(self.split, texts)])
+            found = await direction.translate_batch([*map(direction.read, texts)])
             translations = [own.best(count) for own in found]
         answer = dict(translatedText=[best for best, *_ in translations])
         if count > 1:
             answer["alternatives"] = [others for _, *others in translations]
-        if source == "auto":
-            answer["detectedLanguage"] = [self.detected] * len(texts)
+        if fields["source"].lower() == "auto":
+            detected = detect("".join(texts), self.directions) | dict(language=direction.source)
+            answer["detectedLanguage"] = [detected] * len(texts)
         return answer if is_list else {name: value for name, (value,) in answer.items()}
 
-    async def translate_html(self, text, count) -> list[str]:
-        """Return the best translations of HTML, at most `count`."""
-        try:
-            document = HtmlText(text)
-        except ValueError:  # of `int`
-            raise InputError("A character reference has too many digits.") from None
-        found = await self.translate_batch([*map(self.split, document.texts)])
-        texts = [own.best(count) for own in found]
-        most = max([1, *map(len, texts)])
-        return [document.join([own[: i + 1][-1] for own in texts]) for i in range(most)]
+
+async def translate_html(text, count, direction) -> list[str]:
+    """Return the best translations of HTML, at most `count`."""
+    try:
+        document = HtmlText(text)
+    except ValueError:  # of `int`
+        raise InputError("A character reference has too many digits.") from None
+    found = await direction.translate_batch([*map(direction.read, document.texts)])
+    texts = [own.best(count) for own in found]
+    most = max([1, *map(len, texts)])
+    return [document.join([own[: i + 1][-1] for own in texts]) for i in range(most)]
 
 
-def paragraph_answer(found) -> dict:
-    """Return the answer to a `TranslatedText` of several sentences, with that of each one."""
+def paragraph_answer(found, symbol="") -> dict:
+    """Return the answer to a `TranslatedText` of several sentences, with that of each one.
+
+    The symbol of the direction is left out.
+    """
     paragraph, best = found.paragraph, [own.hypotheses[0] for own in found.sentences]
     befores = [paragraph.gaps[0], *paragraph.joints([own.text for own in best])]
     rows = zip(befores, paragraph.inputs, best, strict=False)
     sentences = [
-        dict(before=before, text=text, translation=own.text, truncated=own.at_limit)
+        dict(
+            before=before,
+            text=text.removeprefix(f"{symbol} "),
+            translation=own.text,
+            truncated=own.at_limit,
+        )
         for before, text, own in rows
     ]
     translation = dict(text=found.text, truncated=any(own.at_limit for own in best))
@@ -191,7 +220,11 @@ async def read_fields(request) -> dict:
         if request.content_type == "application/json":
             return dict(await request.json())
         return {**request.query, **await request.post()}
-    except (LookupError, TypeError, ValueError):  # an unknown charset, no object, no JSON
+    except UnicodeDecodeError as error:
+        raise InputError(f"The request is not {error.encoding}. {USAGE}") from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"The request is not JSON: {error}. {USAGE}") from None
+    except (LookupError, TypeError, ValueError):  # an unknown charset, no object
         raise InputError(USAGE) from None
 
 

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import os
+import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -25,6 +26,7 @@ import pytest
 # No TensorFlow: pytest-xdist imports this file in one process more, which runs no test.
 from helpers import RNG, write_lines
 from processes import ROOT
+from serving import SAMPLE, started
 
 GOLDEN = ROOT / "tests" / "golden"
 INSTALL_EXTRAS = "no such package. To run them: pip install -r tests/requirements.txt"
@@ -279,3 +281,15 @@ def dropout_inputs(monkeypatch):
 
     monkeypatch.setattr(Dropout, "call", call)
     return recorded
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    """Start serve.py with the sample model, and with one as if it translated the other way."""
+    other = shutil.copytree(SAMPLE, tmp_path_factory.mktemp("models") / "en-de")
+    (other / "examples.txt").unlink()
+    flags = json.loads((other / "hparams.json").read_text())
+    flags |= dict(source_lang="en", target_lang="de")
+    (other / "hparams.json").write_text(json.dumps(flags))
+    with started(other) as (_, address):
+        yield address

@@ -28,15 +28,13 @@ from helpers import (
 from hparams import POSITIONS, Choice, make_hparams
 from marian import Marian
 from model.transformer import make_model
-from processes import ROOT
+from serving import SAMPLE
 from support.errors import InputError
 from text.ids import BOS, PAD, UNK
 from text.vocab import SubwordVocab
 from translation.inference import LoadedModel
 from translation.search import suppress
 from translation.translator import Translator
-
-SAMPLE = str(ROOT / "docs" / "sample_model")
 
 # Clients: each translates the file "in" with the folder "exported" -------------------
 
@@ -105,7 +103,7 @@ def translate(logdir, lines, **more):
 
 
 # The client of each format, the package that writes it, and the files besides README.md.
-WEB_FILES = "translate.py translator.js index.html"
+WEB_FILES = "translate.py translator.js index.html style.css"
 MARIAN_FILES = "config.json generation_config.json model.safetensors source.spm target.spm"
 FORMATS = dict(
     saved_model=(ask_saved_model, "keras", "assets fingerprint.pb saved_model.pb variables"),

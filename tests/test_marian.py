@@ -17,7 +17,7 @@ from helpers import ODD_LINES, load
 from hparams import load_hparams, make_hparams
 from marian import LANGUAGES, Marian, make_marian, write_json
 from model.transformer import make_model
-from processes import ROOT
+from serving import SAMPLE
 from support.errors import InputError
 from text.ids import BOS, EOS, PAD, SPECIALS, UNK
 from text.vocab import SubwordVocab
@@ -28,7 +28,6 @@ NO_CHANGE = dict(lr=1e-30, warmup_steps=0, num_epochs=1, batch_size=16)
 WEIGHTS = "model.safetensors"
 INSTALL_TRANSFORMERS = "no Hugging Face. To run them: pip install transformers torch sacremoses"
 ODD = "Ⅻ ﬁnden „x“ ☃ €5"
-SAMPLE = str(ROOT / "docs" / "sample_model")
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,9 @@
 import contextlib
 import functools
 import http.server
+import itertools
 import json
+import re
 import shutil
 import subprocess
 import threading
@@ -20,12 +22,14 @@ from formats.marian import read_pretrained
 from helpers import load
 from hparams import make_hparams
 from marian import make_marian
-from processes import ROOT
+from serving import SAMPLE
 from text.vocab import load_vocabs
+from translation.paragraphs import joint
 from translation.translator import Translator
 
-SAMPLE = str(ROOT / "docs" / "sample_model")
-RUNTIME = "onnxruntime-web@1.30.0"  # the version that the page names
+README = (onnx_model.WEB / "README.md").read_text("utf-8")
+(COMMANDS,) = re.findall(r"```\n(.*?)```", README, re.DOTALL)  # which fetch the runtime
+RUNTIME = re.search(r"npm pack (\S+)", COMMANDS)[1]
 TOKENIZE = """
 import fs from "node:fs";
 import {Translator} from "./translator.js";
@@ -38,13 +42,56 @@ console.log(JSON.stringify(lines.map((line) => {
     return [ids, translator.normalized(target.decode(ids))];
 })));
 """
+JOIN = """
+import {joint, splitText} from "./translator.js";
+import fs from "node:fs";
+const [texts, joints] = JSON.parse(fs.readFileSync(0, "utf8"));
+const split = (text) => splitText(text, "en").map(({sentence, gap}) => [sentence, gap]);
+console.log(JSON.stringify([texts.map(split), joints.map((own) => joint(...own))]));
+"""
+OBSERVE = """
+window.said = [];
+const status = document.getElementById("status");
+new MutationObserver(() => said.push(status.textContent)).observe(status, {childList: true});
+"""
 # Scripts, marks and spaces that are hard to tokenize.
 CHARACTERS = (
     "abcäöüßAÉ.,;'  \t\u00a0\u200b\u200d\u200cİIıſﬁΣσς中文日本 ▁<>0 1½e\u0301\u0308🙂👨👩ア\r١क्ष"
 )
 
 
-@pytest.mark.skipif(not shutil.which("node"), reason="no Node.js. To run them: install node")
+needs_node = pytest.mark.skipif(
+    not shutil.which("node"), reason="no Node.js. To run them: install node"
+)
+
+
+def run_javascript(program, folder, value):
+    """Run a program that imports translator.js in a folder: its answer about a value."""
+    shutil.copy(onnx_model.WEB / "translator.js", folder)
+    (folder / "package.json").write_text('{"type": "module"}')
+    command, given = ["node", "--input-type=module", "--eval", program], json.dumps(value)
+    return json.loads(subprocess.check_output(command, input=given, text=True, cwd=folder))
+
+
+@needs_node
+def test_javascript_splits_a_text_and_joins_its_translations(tmp_path):
+    """The joints are those of Python."""
+    texts = {
+        " 車站在哪兒？我迷路了。\n\nYes.  No. ": [
+            *(["車站在哪兒？", ""], ["我迷路了。", "\n"], ["", "\n"], ["Yes.", "  "], ["No.", ""])
+        ],
+        "a" * 500: [["a" * 300, ""], ["a" * 200, ""]],  # is too long
+        "a " * 200: [[("a " * 150)[:-1], " "], [("a " * 50)[:-1], ""]],
+        "": [],
+    }
+    parts = ("Gut.", "好。", "「はい。」", "Ja", "", "ไป"), ("", " ", "  ", "\n", "\u3000", " \t")
+    joints = [*itertools.product(*parts, ("好。", "「はい。」", "OK", "Good.", ""))]
+    joints = [own for own in joints if own[:2] != ("ไป", "")]  # a sentence does not end so
+    found = run_javascript(JOIN, tmp_path, [[*texts], joints])
+    assert found == [[*texts.values()], [joint(*own) for own in joints]]
+
+
+@needs_node
 @pytest.mark.parametrize(
     "more",
     [
@@ -69,23 +116,14 @@ def test_javascript_tokenizes_as_sentencepiece(tmp_path, more):
         normalize=onnx_model.normalization_patterns(),
     )
     (tmp_path / "model.json").write_text(json.dumps(settings), "utf-8")
-    shutil.copy(onnx_model.WEB / "translator.js", tmp_path)
-    (tmp_path / "package.json").write_text('{"type": "module"}')
     rng = np.random.default_rng(1)
     lines = ["".join(rng.choice([*CHARACTERS], rng.integers(0, 30))) for _ in range(500)]
     lines += [line for pair in sample_pairs(50, seed=2) for line in pair]
     lines += [">>eng<< Der Hund", "ﬁnden Ⅻ ½ ＡＢ ｶﾞ", ">>de<< Der Hund", "Der>>d<num>>>de<<"]
     lines += ["<num>", "▁", " ", "", "Hund " * 60]
-    done = subprocess.run(
-        ["node", "--input-type=module", "--eval", TOKENIZE],
-        input=json.dumps(lines),
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=True,
-    )
+    found = run_javascript(TOKENIZE, tmp_path, lines)
     for line, ids, (their_ids, text) in zip(
-        lines, source.encode(source.prepare(lines)), json.loads(done.stdout), strict=True
+        lines, source.encode(source.prepare(lines)), found, strict=True
     ):
         assert their_ids == ids[:-1], line
         if all(i < len(target) for i in ids):
@@ -113,13 +151,10 @@ def runtime(request, tmp_path_factory):
         if not shutil.which("npm"):
             pytest.skip("no npm. To run them: install Node.js")
         work = tmp_path_factory.mktemp("npm")
-        done = subprocess.run(["npm", "pack", RUNTIME], cwd=work, capture_output=True, timeout=300)
+        done = subprocess.run(["bash", "-ec", COMMANDS], cwd=work, capture_output=True, timeout=300)
         if done.returncode:
             pytest.skip(f"{RUNTIME} cannot be downloaded")
-        (archive,) = work.glob("*.tgz")
-        shutil.unpack_archive(archive, work, filter="data")
-        for path in (work / "package" / "dist").glob("ort*wasm*"):
-            shutil.copy(path, folder)
+        shutil.copytree(work / "ort", folder, dirs_exist_ok=True)
         (folder / "ready").touch()
     return folder
 
@@ -134,6 +169,8 @@ def test_the_page_translates(runtime, tmp_path):
     expected = [own.text for own in Translator(load(dict(logdir=SAMPLE)))(lines)]
     with served(folder) as address, chromium() as driver:
         text_of = lambda name: driver.find_element("id", name).text  # noqa: E731
+        driver.get((folder / "index.html").as_uri())
+        wait_for(lambda: "Run python -m http.server" in text_of("status"))
         driver.get(address)  # without the runtime, and without a network
         wait_for(lambda: "onnxruntime-web is missing" in text_of("status"))
         shutil.copytree(runtime, folder / "ort")
@@ -142,13 +179,24 @@ def test_the_page_translates(runtime, tmp_path):
             driver.get(address)
             source = driver.find_element("id", "source")
             wait_for(source.is_enabled)
+            assert driver.title == "German to English"
             source.send_keys("\n".join(lines))
             wait_for(lambda: text_of("target").split("\n") == expected, seconds=30)
-            assert not text_of("status")
+            wait_for(lambda: not text_of("status"))
             widths = driver.execute_script(
                 "return [document.documentElement.scrollWidth, innerWidth]"
             )
             assert widths[0] <= widths[1]
+        write = "arguments[0].value = arguments[1]; arguments[0].oninput()"
+        driver.execute_script(write, source, "Hund " * 1001)
+        wait_for(lambda: "at most 5000 characters" in text_of("status"))
+        assert not text_of("target")
+        driver.execute_script(OBSERVE)
+        driver.execute_script(write, source, "Hund " * 100)  # too long for one sentence
+        wait_for(lambda: driver.execute_script("return said.at(-1)") == "")
+        assert driver.execute_script("return said") == [
+            *("Sentence 1 of 2 …", "Sentence 2 of 2 …", "")
+        ]
         requests = driver.execute_script(
             "return performance.getEntriesByType('resource').map((entry) => entry.name)"
         )

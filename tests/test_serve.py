@@ -1,13 +1,12 @@
 """serve.py, used by programs and in a browser."""
 
 import asyncio
-import contextlib
+import itertools
 import json
 import re
 import signal
 import socket
 import threading
-import time
 import urllib.request
 from types import SimpleNamespace
 
@@ -15,14 +14,13 @@ import numpy as np
 import pytest
 from aiohttp import FormData
 from aiohttp.test_utils import TestClient, TestServer
+from libretranslatepy import LibreTranslateAPI
 
-from browser import chromium, wait_for, wait_for_text
-from conftest import slow
 from helpers import load, read_test_sentences
 from hparams import Hyperparams
-from processes import ROOT, Forked, command_line
 from server.app import MAX_REQUEST_BYTES, Batcher, Interface, paragraph_answer
 from server.inside import InsideView
+from serving import SAMPLE, SOURCES, TARGETS, ask, started
 from translation.inference import Hypothesis
 from translation.paragraphs import Paragraph, Splitter, as_one_sentence, split_lines
 from translation.translator import TranslatedText, Translation, Translator
@@ -32,9 +30,9 @@ MIME = "application/json"
 JSON = {"Content-Type": MIME}
 
 
-def answers_to(translator, inside, host, *requests):
+def answers_to(models, host, *requests):
     """Send requests at once, each a method, a path and more: the status and answer of each."""
-    app = Interface(translator, inside, host).app()
+    app = Interface(models, host).app()
 
     async def send(client, method, path, more):
         async with client.request(method, path, **more) as response:
@@ -61,11 +59,24 @@ def translate_twice(sentence):
     return Translation(sentence, [], found, truncated=False)
 
 
-class Server:
-    """What a server without a model has in place of a `Translator` and an `InsideView`."""
+class Symbols(list):
+    """A vocabulary."""
 
-    loaded = SimpleNamespace(hp=Hyperparams(source_lang="de", target_lang="en"))
+    def id_to_token(self, i):
+        return self[i]
+
+
+class Server:
+    """What a server without a model has in place of a `Translator` and an `InsideView`.
+
+    Its vocabulary has only the symbols of languages.
+    """
+
     split = staticmethod(split_lines)
+
+    def __init__(self, source="de", target="en", symbols=()):
+        hp = Hyperparams(source_lang=source, target_lang=target)
+        self.loaded = SimpleNamespace(hp=hp, vocabs=[Symbols(symbols)])
 
     def translate(self, paragraphs):
         return [TranslatedText(own, [*map(translate_twice, own.inputs)]) for own in paragraphs]
@@ -82,7 +93,7 @@ class Server:
 def answer_to(method, path, server=None, host="127.0.0.1", **more):
     """Send a request to a server without a model: the status and the answer."""
     server = server or Server()
-    (answer,) = answers_to(server, server, host, (method, path, more))
+    (answer,) = answers_to([(server, server)], host, (method, path, more))
     return answer
 
 
@@ -139,7 +150,14 @@ SENTENCES = [
         ),
         ("detect", dict(data=dict(q="Er")), [DETECTED]),
         ("health", None, dict(status="ok")),
-        ("languages", None, [dict(code="de", name="de", targets=["en"])]),
+        (
+            "languages",
+            None,
+            [
+                dict(code="de", name="German", targets=["en"]),
+                dict(code="en", name="English", targets=[]),
+            ],
+        ),
         # The page.
         ("translate", dict(json=dict(text="a\nb", split=False)), page_answer("A B", "a b")),
         (
@@ -160,7 +178,7 @@ def test_requests_are_answered(path, fields, expected):
     assert answer_to(method, f"/{path}", **(fields or {})) == (200, expected)
 
 
-KNOWN = "source must be de or auto, target en, and format text or html"
+KNOWN = "Choose one of: de to en."
 USAGE = "Send application/json"
 LARGE = "a" * MAX_REQUEST_BYTES
 LONG = f"a&#{'9' * 5000};"
@@ -169,18 +187,22 @@ LONG = f"a&#{'9' * 5000};"
 @pytest.mark.parametrize(
     "path, fields, status, reason",
     [
-        ("translate", dict(), 400, KNOWN),
-        ("translate", dict(json=dict(q="a", source="de")), 400, KNOWN),
-        ("translate", dict(json=RUNS | dict(source=["de"])), 400, KNOWN),
-        ("translate", dict(json=RUNS | dict(format="xml")), 400, KNOWN),
+        ("translate", dict(), 400, "q must be text"),
+        ("translate", dict(json=dict(q="a", source="de")), 400, "target must be text"),
+        ("translate", dict(json=RUNS | dict(source=["de"])), 400, "source must be text"),
+        ("translate", dict(json=RUNS | dict(source="en")), 400, KNOWN),
+        ("translate", dict(json=RUNS | dict(source="auto", target="fr")), 400, KNOWN),
+        ("translate", dict(json=dict(text="a", target="de")), 400, KNOWN),
+        ("look/beam", dict(json=dict(text="a", source="fr")), 400, KNOWN),
+        ("translate", dict(json=RUNS | dict(format="xml")), 400, "format must be text or html"),
         ("translate", dict(json=dict(q=LONG, format="html") | LANGUAGES), 400, "too many digits"),
         ("translate", dict(json=LANGUAGES), 400, "q must be text"),
         ("translate", dict(json=RUNS | dict(q=["a", None])), 400, "q must be text"),
         ("translate", dict(json=RUNS | dict(alternatives=-1)), 400, "alternatives must be a whole"),
         ("translate", dict(json=dict(text="\ud800")), 400, "text must be text"),
         ("translate", dict(json=dict(text="a", prefix=7)), 400, "prefix must be text"),
-        ("translate", dict(data="{", headers=JSON), 400, USAGE),
-        ("translate", dict(data=b"\xff", headers=JSON), 400, USAGE),
+        ("translate", dict(data="{", headers=JSON), 400, "The request is not JSON: Expecting"),
+        ("translate", dict(data=b'{"text": "\xff"}', headers=JSON), 400, "is not utf-8"),
         ("translate", dict(data="{}", headers={"Content-Type": f"{MIME}; charset=no"}), 400, USAGE),
         ("translate", dict(json=[1]), 400, USAGE),
         ("translate", dict(data='{"text": "a"}'), 400, USAGE),
@@ -206,6 +228,50 @@ def test_mistakes_have_a_status_and_a_reason(path, fields, status, reason):
 def test_names_that_are_accepted(name, host):
     """Those of this machine; a server for other machines has any name."""
     assert answer_to("GET", "/health", host=host, headers=dict(Host=name))[0] == 200
+
+
+# Languages of a server with models of German, of Chinese and Japanese, and of four languages.
+SYMBOLS = ["<S>", ">>en<<", ">>fr<<", ">>bt<<", ">>pt-BR<<", "a"]
+
+
+@pytest.mark.parametrize(
+    "source, target, text, got",
+    [
+        ("de", "en", "Ei", "EI"),
+        ("en", "de", "Ei", "EI"),
+        ("DE_at", "en-US", "Ei", "EI"),
+        ("zh-Hans", "en", "Ei", "EI"),
+        ("en", "fr", "Ei\nAh", ">>FR<< EI\n>>FR<< AH"),
+        ("fr", "pt-BR", "Ei", ">>PT-BR<< EI"),
+        ("fr", "pt", ">>en<< Ei", ">>EN<< EI"),
+        ("auto", "en", "Ei", "de"),  # the first model
+        ("auto", "de", "Ei", "en"),  # no other translates into German
+        ("auto", "en", "漢字", "zh-CN"),
+        ("auto", "en", "漢字です", "ja"),
+        ("auto", "fr", "漢字です", "en"),
+    ],
+)
+def test_a_request_chooses_its_model(source, target, text, got):
+    pairs = [("de", "en"), ("en", "de"), ("zh-CN", "en"), ("ja", "en")]
+    servers = [*itertools.starmap(Server, pairs), Server("en", "fr", SYMBOLS), Server("de", "en")]
+    requests = [
+        ("POST", "/translate", dict(json=dict(q=text, source=source, target=target))),
+        ("GET", "/directions", {}),
+        ("GET", "/languages", {}),
+    ]
+    models = [(server, server) for server in servers]
+    (status, answer), (_, directions), (_, languages) = answers_to(models, "", *requests)
+    assert status == 200
+    assert (
+        got == answer.get("detectedLanguage", dict(language=answer["translatedText"]))["language"]
+    )
+    found = [tuple(own[side]["code"] for side in ("source", "target")) for own in directions]
+    several = [("en", "fr"), ("en", "pt-BR"), ("fr", "en"), ("fr", "pt-BR")]
+    assert found == [*pairs, *several, ("pt-BR", "fr"), ("pt-BR", "en")]
+    names = {own["code"]: (own["name"], own["targets"]) for own in languages}
+    assert names["en"] == ("English", ["de", "fr", "pt-BR"])
+    assert names["pt-BR"] == ("Brazilian Portuguese", ["fr", "en"])
+    assert names["ja"] == ("Japanese", ["en"])
 
 
 def test_a_failure_of_the_server_is_answered_in_json(caplog):
@@ -249,7 +315,10 @@ def test_a_sentence_of_a_text_has_the_symbol_of_its_target_language():
     """The page asks for the translation of a sentence alone."""
     paragraph = Paragraph([">>fr<< Eins.", "Zwei."], ["", " ", ""], ">>fr<<")
     found = Translation("", [], [Hypothesis("Un.", [], 0.0, at_limit=False)], truncated=False)
-    answer = paragraph_answer(TranslatedText(paragraph, [found] * 2))
+    translated = TranslatedText(paragraph, [found] * 2)
+    answer = paragraph_answer(translated, ">>fr<<")
+    assert [own["text"] for own in answer["sentences"]] == ["Eins.", "Zwei."]
+    answer = paragraph_answer(translated)
     assert [own["text"] for own in answer["sentences"]] == [">>fr<< Eins.", ">>fr<< Zwei."]
     assert answer["translations"][0]["text"] == "Un. Un."
 
@@ -270,7 +339,7 @@ class Model:
     def ask_all(self, path, *all_fields):
         """Send requests for the page: the answer to each."""
         requests = [("POST", f"/{path}", dict(json=fields)) for fields in all_fields]
-        return answers_to(self.translator, self.inside, "127.0.0.1", *requests)
+        return answers_to([(self.translator, self.inside)], "127.0.0.1", *requests)
 
     def ask(self, path="translate", status=200, **fields):
         """The answer to one request."""
@@ -340,12 +409,8 @@ def test_a_prefix_is_continued(tiny):
 
 # Paragraphs and HTML ------------------------------------------------------------
 
+
 # Of the sample model: docs/sample_model.md.
-SAMPLE = str(ROOT / "docs" / "sample_model")
-SOURCES = ["Die Frau hat den Brief nicht gelesen.", "Der Hund schläft.", "Der Mann liest ein Buch."]
-TARGETS = ["The woman did not read the letter.", "The dog sleeps.", "The man reads a book."]
-
-
 @pytest.fixture(scope="module")
 def sample():
     """The sample model, which translates the words of the built-in corpus."""
@@ -410,32 +475,18 @@ def test_the_tags_of_html_are_kept(sample):
 # serve.py ----------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def started(**more):
-    """Start serve.py with the sample model: the process, and its port."""
-    options = dict(logdir=SAMPLE, port=0, nbest=3, beam=1) | more
-    with Forked(["serve.py", *command_line(options)]) as process:
-        line = next((line for line in process.stdout if "http" in line), "")
-        assert line.startswith(f"http://{options.get('host', '127.0.0.1')}:"), process.stderr.read()
-        try:
-            yield process, int(line.split()[0].rpartition(":")[2])
-        finally:
-            process.terminate()
-
-
-def ask(address, **fields):
-    """Send fields as JSON to a running server: the answer."""
-    body = json.dumps(fields).encode()
-    request = urllib.request.Request(f"{address}/translate", body, JSON)
-    with urllib.request.urlopen(request) as response:
-        return json.load(response)
-
-
-@pytest.fixture(scope="module")
-def server():
-    """Start serve.py: the address of the page."""
-    with started() as (_, port):
-        yield f"http://127.0.0.1:{port}"
+def test_a_client_of_libretranslate(server):
+    client = LibreTranslateAPI(server)
+    assert client.languages() == [
+        dict(code="de", name="German", targets=["en"]),
+        dict(code="en", name="English", targets=["de"]),
+    ]
+    assert client.detect("Der Hund")[0]["language"] == "de"
+    for source in ("de", "auto", "de-DE"):
+        assert client.translate(SOURCES[0], source, "en") == TARGETS[0]
+    assert client.translate("The dog", "en", "de")
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        client.translate("Le chien", "fr", "de")
 
 
 def test_the_size_of_an_answer_is_limited(server):
@@ -451,220 +502,19 @@ def test_the_size_of_an_answer_is_limited(server):
 
 def test_a_server_of_random_translations_is_stopped_during_a_request():
     """A random translation is one, and without --split that of a line. The stop prints one line."""
-    with started(temperature=1.0, host="0.0.0.0", split=False) as (process, port):
-        text = " ".join(SOURCES[:2])
-        one, again = (ask(f"http://127.0.0.1:{port}", text=text) for _ in "ab")
+    with started(temperature=1.0, host="0.0.0.0", split=False) as (process, address):
+        text, port = " ".join(SOURCES[:2]), int(address.rpartition(":")[2])
+        one, again = (ask(address, text=text) for _ in "ab")
         assert one == again and len(one["translations"]) == 1 and "sentences" not in one
         body = json.dumps(dict(text="Hund " * 400)).encode()
         with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
             head = f"POST /translate HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
-            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-            client.sendall(head.encode() + body)
-            time.sleep(0.2)  # so that the translation begins on most machines
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+            client.sendall(f"{head}Expect: 100-continue\r\n\r\n".encode())
+            assert client.recv(100).startswith(b"HTTP/1.1 100")  # the request has begun
             process.send_signal(signal.SIGTERM)
+            client.sendall(body)
+            assert client.recv(100).startswith(b"HTTP/1.1 200")
             printed = process.stderr.read()
     assert "Traceback" not in printed and printed.endswith("serve.py: stopped\n")
     assert process.returncode == 128 + signal.SIGTERM
-
-
-# The page ----------------------------------------------------------------------
-
-
-# What WCAG 2.1 AA asks for and a program can check: names of controls, contrast, language.
-ACCESSIBILITY = """
-const faults = [];
-const luminance = ([r, g, b]) => [r, g, b].map(c => c / 255)
-    .map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-const rgb = colour => colour.match(/[\\d.]+/g).map(Number);
-const background = element => {
-    for (; element; element = element.parentElement) {
-        const colour = rgb(getComputedStyle(element).backgroundColor);
-        if (colour.length < 4 || colour[3] === 1) return colour;
-    }
-    return [255, 255, 255];
-};
-if (!document.documentElement.lang) faults.push("the page has no language");
-if (!document.title) faults.push("the page has no title");
-const controls = "textarea, input, button, select, summary, [tabindex]";
-for (const element of document.querySelectorAll(controls)) {
-    const name = element.labels?.[0]?.textContent || element.ariaLabel || element.innerText;
-    if (!name?.trim() && element.checkVisibility()) faults.push(element.outerHTML);
-    if (element.tabIndex < 0) faults.push(`not reached by Tab: ${element.outerHTML}`);
-}
-for (const element of document.querySelectorAll("body *")) {
-    if (![...element.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())) continue;
-    if (["SCRIPT", "STYLE"].includes(element.tagName)) continue;
-    const pair = [rgb(getComputedStyle(element).color), background(element)].map(luminance);
-    const contrast = (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
-    if (contrast < 4.5) faults.push(`contrast ${contrast}: ${element.outerHTML}`);
-}
-if (document.documentElement.scrollWidth > innerWidth) faults.push("wider than the screen");
-return faults;
-"""
-
-
-class Page:
-    """A browser with a page of the server."""
-
-    def __init__(self, driver):
-        from selenium.webdriver.common.action_chains import ActionChains
-        from selenium.webdriver.common.keys import Keys
-
-        self.driver, self.keys, self.actions = driver, Keys, lambda: ActionChains(driver)
-
-    def find(self, selector):
-        """The elements that a selector of CSS names."""
-        return self.driver.find_elements("css selector", selector)
-
-    def value(self, script):
-        """The value of an expression of JavaScript."""
-        return self.driver.execute_script(f"return {script}")
-
-    def texts(self, selector, attribute="innerText"):
-        """Their texts, read at once, since an answer replaces the elements."""
-        return self.value(f"[...document.querySelectorAll('{selector}')].map(e => e.{attribute})")
-
-    def press(self, *keys):
-        self.actions().send_keys(*keys).perform()
-
-    def translate(self, text):
-        """Type a text in place of the one before."""
-        (field,) = self.find("#text")
-        field.clear()
-        field.send_keys(text + "\n")
-
-    def translation(self):
-        return self.value("byId('translation').value")
-
-    def wait_until_colours_differ(self, name):
-        colour = "background-color"
-        wait_for(
-            lambda: (
-                len({own.value_of_css_property(colour) for own in self.find(f"#{name} span")}) > 1
-            )
-        )
-
-
-@pytest.fixture
-def page():
-    with chromium() as driver:
-        yield Page(driver)
-
-
-def test_the_page(server, page):
-    source, second, _ = SOURCES
-    best = [own["text"] for own in ask(server, text=source)["translations"]]
-    keys = page.keys
-    page.driver.get(server)
-    page.translate(source)
-    wait_for_text(page.driver, *best)
-    assert page.translation() == best[0]
-    for name, text in (("source", source), ("target", best[0])):  # no space indents the line
-        assert "".join(page.texts(f"#{name} span", "textContent")) == text
-    assert page.driver.get_log("browser") == []  # no error, of the icon for example
-    page.actions().move_to_element(page.find("#target span")[0]).perform()
-    page.wait_until_colours_differ("source")
-    wait_for_text(page.driver, "has the probability 0.")
-    page.actions().move_to_element(page.find("#source span")[0]).perform()
-    page.wait_until_colours_differ("target")
-    # By keyboard: Tab reaches the tokens of the translation.
-    page.driver.execute_script("arguments[0].focus()", page.find("#source span")[-1])
-    page.press(keys.TAB)
-    assert page.driver.switch_to.active_element == page.find("#target span")[0]
-    page.wait_until_colours_differ("source")
-
-    page.find("#alternatives button")[1].click()
-    assert page.translation() == best[1]
-    # The user types over the translation, which is then continued.
-    (field,) = page.find("#translation")
-    field.send_keys(keys.CONTROL, "a")
-    field.send_keys("They")
-    wait_for(lambda: page.translation().startswith("They") and len(page.translation()) > 4)
-    selected = page.value("byId('translation').value.slice(byId('translation').selectionStart)")
-    assert selected and page.translation() == f"They{selected}"
-    # Deleting is no request: the user is not done.
-    field.send_keys(keys.BACKSPACE)
-    time.sleep(1)
-    assert page.translation() == "They"
-
-    page.translate(second)
-    wait_for(lambda: page.texts("#history button") == [second, source])
-    page.find("#history button")[1].click()
-    wait_for(lambda: page.translation() == best[0])
-    page.driver.refresh()
-    wait_for_text(page.driver, source, second)
-
-
-def test_the_page_shows_a_paragraph(server, page):
-    """By keyboard, on the width of a phone."""
-    metrics = dict(width=360, height=700, deviceScaleFactor=1, mobile=True)
-    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    page.driver.get(server)
-    assert page.value("byId('several').checkVisibility()") is False
-    (field,), keys = page.find("#text"), page.keys
-    field.send_keys(SOURCES[0] + " " + SOURCES[1], keys.SHIFT + keys.ENTER)
-    field.send_keys(SOURCES[2] + "\n")
-    wait_for(lambda: page.translation() == TARGETS[0])
-    text = f"{TARGETS[0]} {TARGETS[1]}\n{TARGETS[2]}"
-    assert page.value("byId('paragraph').textContent") == text
-    assert page.texts("#target") == [TARGETS[0]]
-    # Tab reaches the sentences, and Enter chooses one.
-    page.find("form button")[0].send_keys(keys.TAB)
-    page.press(keys.TAB, keys.ENTER)
-    wait_for(lambda: page.translation() == TARGETS[1])
-    assert page.texts("#paragraph [aria-pressed=true]") == [TARGETS[1]]
-    wait_for_text(page.driver, f"Sentence 2 of 3: {SOURCES[1]}")
-    # A change of its translation is one of the paragraph.
-    page.find("#alternatives button")[1].click()
-    other = page.translation()
-    assert other != TARGETS[1]
-    assert page.value("byId('paragraph').textContent") == text.replace(TARGETS[1], other)
-    assert page.driver.execute_script(ACCESSIBILITY) == []
-    # One sentence, which is no HTML here, has the page of a sentence.
-    page.translate("<img src=x onerror=alert(1)>")
-    wait_for(lambda: page.value("byId('several').checkVisibility()") is False)
-    assert page.value("document.images.length") == 0
-
-
-@slow
-def test_the_page_shows_the_inside_of_the_model(server, page):
-    find, texts, keys = page.find, page.texts, page.keys
-
-    def wait_until_shown(condition):
-        """Wait until the condition is true and no answer is on its way."""
-        wait_for(lambda: condition() and not find("[aria-busy=true]"))
-
-    def looks():
-        names = page.value("performance.getEntriesByType('resource').map(entry => entry.name)")
-        return sorted({name.rpartition("/")[2] for name in names if "/look/" in name})
-
-    dark = dict(name="prefers-color-scheme", value="dark")
-    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", dict(features=[dark]))
-    page.driver.get(server)
-    page.translate(SOURCES[0])
-    wait_for(lambda: len(find("#alternatives button")) == 3)
-    assert looks() == []  # nothing is computed yet
-    find("summary")[0].send_keys(keys.ENTER)
-    wait_until_shown(lambda: texts("#map td") and texts("#likely li"))
-    assert looks() == ["attention", "steps"]
-    assert len(texts("#map tbody th")) == len(texts("#likely li"))
-    # By keyboard: Tab leads from the choice of the head into the map, arrows move in it.
-    find("#head")[0].send_keys(keys.TAB)
-    page.press(keys.ARROW_RIGHT, keys.ARROW_DOWN)
-    row, column = texts("#map tbody th")[1], texts("#map thead th")[1]
-    wait_for_text(page.driver, f"Row {row}, column {column}: ")
-    find("#kind")[0].send_keys("decoder")
-    wait_until_shown(lambda: texts("#map .masked") and texts("#map thead th")[0] == "<S>")
-    find("details details summary")[0].send_keys(keys.ENTER)
-    wait_until_shown(lambda: texts("#tree .node"))
-    assert page.driver.execute_script(ACCESSIBILITY) == []
-    best = texts("#tree .taken")
-    find("#alternatives button")[1].click()
-    wait_until_shown(lambda: texts("#tree .taken") != best)
-    assert "■ 1" in best[-1] and "■ 2" in texts("#tree .taken")[-1]
-    # Another sentence is shown in the open panel.
-    before = texts("#map tbody th")
-    page.translate(SOURCES[1])
-    wait_until_shown(lambda: texts("#map tbody th") != before)
-    assert page.driver.get_log("browser") == []

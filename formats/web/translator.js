@@ -4,6 +4,29 @@
 //     const translator = await Translator.load(document.baseURI, ort);
 //     const {text, score} = await translator.translate("Ein Hund läuft.");
 
+const LONGEST = 300;  // characters of a sentence; a longer one is split, if possible at a space
+const PARTS = new RegExp(`.{1,${LONGEST}}(?:\\s+|$)|.{1,${LONGEST}}`, "gsu");
+// Chinese and Japanese, which have no space after a sentence.
+const WIDE_END = /[\p{sc=Han}\p{sc=Hiragana}\p{sc=Katakana}\u3001-\u303f\uff01-\uff65][\p{Pi}\p{Pf}\p{Pe}…—]*$/u;
+
+// Returns the sentences of a text, with the white space after each: [{sentence, gap}].
+export function splitText(text, language) {
+  const segments = [...new Intl.Segmenter(language, {granularity: "sentence"}).segment(text.trim())];
+  return segments.flatMap(({segment}) => segment.match(PARTS)).map((part) => {
+    const sentence = part.trimEnd();
+    return {sentence, gap: part.slice(sentence.length)};
+  });
+}
+
+// Returns what separates the translation of a sentence from the next one: see `joint` of
+// translation/paragraphs.py.
+export function joint(sentence, gap, translation) {
+  if (/[^ \u3000]/u.test(gap)) return gap;
+  if (WIDE_END.test(translation)) return "";
+  const isInWord = !gap && /[\p{L}\p{M}\p{N}]$/u.test(sentence);
+  return gap.includes(" ") || !translation || isInWord ? gap : " ";
+}
+
 export class Translator {
   static async load(folder, ort) {
     const settings = await (await fetch(new URL("model.json", folder))).json();
@@ -53,6 +76,7 @@ export class Translator {
     let live = [{tokens: [], score: 0, parent: 0}];  // not ended, the best first
     let finished = [];  // ended, the best first
     for (let length = 1; length <= limit; length++) {
+      await globalThis.scheduler?.yield?.();  // so that a page is alive
       const outputs = await this.step.run({
         ...tensors,
         ids: int32(live.map(({tokens}) => tokens.at(-1) ?? start)),
