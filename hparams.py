@@ -454,13 +454,18 @@ def load_hparams(given) -> Hyperparams:
 def check_saved_flags(given):
     """Raise InputError if a folder of `logdir` is missing, or the flags contradict it."""
     logdir = given.get("logdir", Hyperparams.logdir)
-    check_paths_exist("logdir", logdir)
-    for folder in split_paths(logdir):
-        if hparams_path(folder).exists():  # one of the 2017 code has none
-            load_hparams(given | dict(logdir=folder))
+    for folder in [logdir] if isinstance(logdir, str) else logdir:
+        check_paths_exist("logdir", folder)
+        for own in split_paths(folder):
+            if hparams_path(own).exists():  # one of the 2017 code has none
+                load_hparams(given | dict(logdir=own))
 
 
-def parse_reader_flags(description, own, *more) -> dict:
-    """Parse the command line of a script that reads a model; `more` are further fields."""
+def parse_reader_flags(description, own, *more, repeated="") -> dict:
+    """Parse the command line of a script that reads a model; `more` are further fields.
+
+    The value of a `repeated` flag is a list.
+    """
     names = (*READER_FLAGS, *more)
-    return parse_flags(description, own, hparams=Hyperparams, names=names, check=check_saved_flags)
+    rules = dict(names=names, check=check_saved_flags, repeated=repeated)
+    return parse_flags(description, own, hparams=Hyperparams, **rules)

@@ -158,6 +158,10 @@ class Training:
         """Train to the end. If `guard` notes a signal, save, and raise KeyboardInterrupt."""
         hp, pending = self.hp, []  # StepMetrics; reading them would wait for their steps
         most_seconds = min(SAVE_SECONDS, 60 * hp.minutes / 5 or SAVE_SECONDS)
+        if self.dev and not self.rows and hp.start_from != NONE:
+            report = self.evaluate()[1]
+            if self.is_first:
+                print(f"{hp.start_from}: before the first step{report}", flush=True)
         while not self.is_over:
             for (x, y), is_update in self.batches():
                 if not is_update:
@@ -195,6 +199,7 @@ class Training:
         batches, total = get_batch_data(data, hp, self.epoch, done, self.strategy)
         of_all = f"/{self.num_epochs}" if self.num_epochs < math.inf else ""
         settings = dict(total=total, initial=done, leave=False, mininterval=1, unit="b")
+        settings["disable"] = None  # where there is no terminal
         with tqdm(batches, f"epoch {self.epoch}{of_all}", **settings) as self.bar:
             for number, batch in enumerate(self.bar, done + 1):
                 self.epoch_done = number == total
@@ -243,7 +248,8 @@ class Training:
             self.rows = checkpoint.save(self.hp.logdir, self.rows, arrays, self.hp.keep_checkpoints)
             if evaluates:
                 loss, acc = self.sums[1:] / self.sums[0]
-                tqdm.write(f"{self.path}: mean_loss {loss:.3f} acc {acc:.3f}{report}")
+                minutes = f"{self.seconds / 60:.1f} min"
+                tqdm.write(f"{self.path}: {minutes}, mean_loss {loss:.3f} acc {acc:.3f}{report}")
                 sys.stdout.flush()
 
     def evaluate(self):

@@ -1,7 +1,7 @@
 """Translate text, line by line, with the model in logdir.
 
-    python translate.py < in > out
-    python translate.py --source in --output out
+    python translate.py in.txt > out.txt
+    python translate.py --source in.txt --output out.txt
 
 Each line of the input gives one line of the output, in the same order. A line may be a paragraph.
 On a terminal each line is translated when it is typed."""
@@ -26,8 +26,9 @@ class TranslateFlags(Flags):
         "-",
         "file to translate, a sentence or a paragraph per line; -: standard input",
         path=True,
+        positional=True,
     )
-    output: str = flag("-", "file to write the translations to; -: standard output")
+    output: str = flag("-", "file for the translations, written as they come; -: standard output")
     split: bool = flag(
         True,
         "split each line into sentences, and sentences of more than maxlen tokens into parts; not"
@@ -121,6 +122,12 @@ def read_available():
 
 
 def read_batches(source, other):
+    """Return an iterator over lists of pairs; an error in the first one comes at once."""
+    batches = read_pairs(source, other)
+    return itertools.chain([*itertools.islice(batches, 1)], batches)
+
+
+def read_pairs(source, other):
     """Yield lists of pairs: a line of the source, and of the other file, "" if it is NONE."""
     if source == "-":
         yield from ([(line, "") for line in lines] for lines in read_available())
@@ -143,8 +150,8 @@ def open_outputs(options, loaded):
     no_links, stdout = options.alignments == NONE, contextlib.nullcontext(sys.stdout.buffer)
     with (
         contextlib.nullcontext() if no_links else atomic_open(options.alignments) as aligned,
-        stdout if options.output == "-" else atomic_open(options.output) as file,
-        tqdm(disable=no_bar, unit=" lines") as bar,
+        stdout if options.output == "-" else atomic_open(options.output, in_place=True) as file,
+        tqdm(disable=no_bar or None, unit=" lines") as bar,
     ):
 
         def write(texts, pairs):
@@ -177,8 +184,9 @@ def translate_lines(options, loaded):
     translator = Translator(loaded, options.nbest, split, options.protect)
     number = num_translated = at_limit = 0
     truncated, last = [], None  # the numbers of lines, counted from 1; the last translation
+    batches = read_batches(options.source, options.prefix)  # before the output is opened
     with open_outputs(options, loaded) as write:
-        for pairs in read_batches(options.source, options.prefix):
+        for pairs in batches:
             found = translator(*zip(*pairs, strict=True))
             texts = [
                 format_translation(i, own, options.nbest) for i, own in enumerate(found, number)
@@ -206,8 +214,9 @@ def translate_lines(options, loaded):
 def score_lines(options, loaded):
     """Score the given translation of each line."""
     scorer, scores = Scorer(loaded), []
+    batches = read_batches(options.source, options.score)
     with open_outputs(options, loaded) as write:
-        for pairs in read_batches(options.source, options.score):
+        for pairs in batches:
             found = scorer(*zip(*pairs, strict=True))
             texts = [f"{own.logp:.4f}\t{own.perplexity:.4f}\n" for own in found]
             write(texts, [(own.source_ids, own.target_ids) for own in found])

@@ -16,7 +16,7 @@ import time
 
 from harness import describe_machine
 
-from support.flags import prepare_loading
+from support.flags import load_tensorflow
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 ROUNDS = 5
@@ -40,7 +40,7 @@ def baseline(_):
 def training(logdir):
     """Run two training steps."""
     stamp = timestamps("import", "read the text", "make the model", "first step", "second step")
-    prepare_loading()
+    load_tensorflow()
     from data_load import get_batch_data, load_train_data
     from hparams import load_hparams
     from support.cli import run_script
@@ -66,7 +66,7 @@ def training(logdir):
 def translation(logdir):
     """Translate two sentences, as translate.py does from standard input."""
     stamp = timestamps("import", "read the model", "first sentence", "second sentence")
-    prepare_loading()
+    load_tensorflow()
     from support.cli import run_script
     from text.ids import RaggedIds
     from translation.inference import SearchDecoder, load_model, start_quickly

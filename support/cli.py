@@ -22,7 +22,7 @@ def run_script(main, *arguments):
     """
     gc.freeze()  # collections skip the objects of TensorFlow, half a million
     gc.enable()
-    if sys.modules.get("matplotlib", "") is None:  # see `prepare_loading`
+    if sys.modules.get("matplotlib", "") is None:  # see `load_tensorflow`
         del sys.modules["matplotlib"]
     for number in ending_signals():
         signal.signal(number, interrupt)

@@ -10,17 +10,17 @@ from support.errors import InputError
 
 
 @contextlib.contextmanager
-def atomic_open(path):
+def atomic_open(path, in_place=False):
     """Open `path` to write bytes. Readers see the old file or the complete new one.
 
-    A pipe or a device is written to directly. Missing folders are made. An error of writing has
-    the path.
+    A pipe or a device, or any file if `in_place`, is written to directly. Missing folders are made.
+    An error of writing has the path.
     """
     path = Path(os.path.realpath(path))
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        if path.exists() and not path.is_file():
+        if in_place or path.exists() and not path.is_file():
             with open(path, "wb") as file:
                 yield file
             return

@@ -7,14 +7,20 @@ import argparse
 import dataclasses
 import difflib
 import gc
+import importlib
 import os
+import platform
+import re
 import shlex
 import signal
 import sys
+from importlib import metadata
 from importlib.util import find_spec
+from pathlib import Path
 
 from support.errors import InputError
 
+VERSION = "1.0"  # of this project, as in CHANGELOG.md
 NONE = "none"  # the value of a field that names a file or folder, if there is none
 LIMITS = {int: 2**31, float: 3.4e38}  # exclusive; TensorFlow counts with 32 bits
 
@@ -30,10 +36,11 @@ def flag(
     group="this script",  # title under which `--help` lists the flag; None: it is no flag
     fixed=False,  # whether a trained model depends on it
     path=False,  # whether it names a file or folder to read, or several with commas between them
+    positional=False,  # whether its name may be left out
 ):
     """Declare a field of a `Flags` dataclass."""
     metadata = dict(help=description, low=low, high=high or LIMITS.get(type(default)))
-    metadata |= dict(choices=choices, group=group, fixed=fixed, path=path)
+    metadata |= dict(choices=choices, group=group, fixed=fixed, path=path, positional=positional)
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -72,16 +79,20 @@ def check_value(field, value):
 
 # Parsing -----------------------------------------------------------------------
 
+# Names in other toolkits, which are not similar to ours.
 NAMES_ELSEWHERE = dict(
-    learning_rate="lr",
-    d_model="hidden_units",
-    d_ff="ffn_units",
-    num_layers="num_blocks",
-    beam_size="beam",
-    epochs="num_epochs",
-    dropout="dropout_rate",
-    max_tokens="batch_tokens",
-    model_dir="logdir",
+    d_ff="--ffn_units",
+    d_model="--hidden_units",
+    device="the variable CUDA_VISIBLE_DEVICES",
+    dropout="--dropout_rate",
+    fp16="--precision",
+    input="--source",
+    learning_rate="--lr",
+    model="--logdir",
+    num_layers="--num_blocks",
+    save_dir="--logdir",
+    src="--source or --source_train",
+    tgt="--target_train or --score",
 )
 
 
@@ -95,6 +106,16 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             **settings,
         )
+        meaning = "print the versions and the processor, for a report of an error"
+        own = dict(action="store_true", default=argparse.SUPPRESS, help=meaning)
+        self.add_argument("--version", **own)
+
+    def _parse_optional(self, arg_string):
+        """Read the dashes in a name as underscores."""
+        name, *value = re.split("(=)", arg_string, maxsplit=1)
+        names = {own.replace("-", "_"): own for own in self._option_string_actions}
+        name = names.get(name.replace("-", "_"), name)
+        return super()._parse_optional("".join([name, *value]))
 
     def convert_arg_line_to_args(self, arg_line):
         """Split a line of a file of flags."""
@@ -107,6 +128,9 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self):
         """Parse the command line. The error of an unknown flag names a similar one."""
+        if "--version" in sys.argv[1:]:
+            print(describe_versions())
+            self.exit()
         try:
             namespace, unknown = self.parse_known_args()
         except ValueError as error:  # not UTF-8, or a quotation mark is missing
@@ -114,17 +138,34 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             name, known = unknown[0].partition("=")[0], self._option_string_actions
             elsewhere = NAMES_ELSEWHERE.get(name.replace("-", "_").strip("_"))
-            similar = [f"--{elsewhere}"] if elsewhere else difflib.get_close_matches(name, known)
+            similar = [elsewhere] if elsewhere else difflib.get_close_matches(name, known)
             guess = f" (did you mean {similar[0]}?)" if similar else ""
             self.error(f"there is no flag {name}{guess}")
         return namespace
 
 
-def parse_flags(description, *own, hparams, names=None, check=lambda given: None) -> dict:
+def cpu_info() -> str:
+    """What Linux says of the processor; empty on another system."""
+    path = Path("/proc/cpuinfo")
+    return path.read_text() if path.exists() else ""
+
+
+def describe_versions() -> str:
+    """What a report of an error needs."""
+    names = ("tensorflow", "tensorflow-cpu", "keras")
+    found = (f"{own.name} {own.version}" for own in metadata.distributions() if own.name in names)
+    versions = f"Transformer {VERSION}", *sorted(found), f"Python {platform.python_version()}"
+    name = re.findall("model name.*: (.*)", cpu_info())[:1]
+    bfloat16 = "bfloat16" if "bf16" in cpu_info() else "no bfloat16"
+    machine = f"{os.cpu_count()} cores, {bfloat16}"
+    return ", ".join([*versions, platform.platform(), *name, machine])
+
+
+def parse_flags(description, *own, hparams, names=None, check=lambda _: None, repeated="") -> dict:
     """Parse the command line of a script that will load TensorFlow: the flags that are given.
 
     They are those of `own` classes, and of `hparams` all, or the `names` of a script that reads a
-    model. `check` raises InputError.
+    model. `check` raises InputError. The value of the `repeated` flag is a list.
     """
     parser = Parser(
         usage="%(prog)s [--FLAG VALUE | @FILE] ...",
@@ -141,13 +182,16 @@ def parse_flags(description, *own, hparams, names=None, check=lambda given: None
             fields[field.name] = field
             groups[title] = groups.get(title) or parser.add_argument_group(title)
             of_model = is_saved and (field.metadata["fixed"] or title != "data")
-            add_flag(groups[title], field, "the model's" if of_model else field.default)
+            default = "the model's" if of_model else field.default
+            action = "append" if field.name == repeated else None
+            add_flag(groups[title], field, default, action)
     given = vars(parser.parse_args())
     try:
-        for name, value in given.items():
-            check_value(fields[name], value)
-            if fields[name].metadata["path"]:
-                check_paths_exist(name, value)
+        for name, given_value in given.items():
+            for value in given_value if name == repeated else [given_value]:
+                check_value(fields[name], value)
+                if fields[name].metadata["path"]:
+                    check_paths_exist(name, value)
         for kind in own:
             kind.of(given)
         check(given)
@@ -156,11 +200,11 @@ def parse_flags(description, *own, hparams, names=None, check=lambda given: None
     if not find_spec("tensorflow"):
         message = "has no TensorFlow. Run `make install`, and then `source .venv/bin/activate`"
         parser.exit(2, f"{parser.prog}: {sys.executable} {message}\n")
-    prepare_loading()
+    load_tensorflow()
     return given
 
 
-def add_flag(group, field, default):
+def add_flag(group, field, default, action=None):
     """Add the flag of a field to a group of argparse."""
     text = f"{field.metadata['help']} (default: {default})".replace("%", "%%")
     if field.type is bool:
@@ -168,9 +212,11 @@ def add_flag(group, field, default):
     elif field.metadata["choices"]:
         options = dict(metavar="|".join(field.metadata["choices"]))
     else:
-        options = dict(type=expand_path if field.type is str else field.type)
+        options = dict(type=expand_path if field.type is str else field.type, action=action)
         options["metavar"] = field.type.__name__.upper()
     group.add_argument(f"--{field.name}", help=text, **options)
+    if field.metadata["positional"]:
+        group.add_argument(field.name, nargs="?", type=expand_path, help=argparse.SUPPRESS)
 
 
 def expand_path(word) -> str:
@@ -190,15 +236,24 @@ def check_paths_exist(name, value):
             raise InputError(f"{path or value}: no such file or directory. Check --{name}")
 
 
-def prepare_loading():
-    """Prepare to load TensorFlow: quietly, in less time, and Ctrl-C ends the program at once.
+def load_tensorflow():
+    """Load TensorFlow: quietly, in less time, and Ctrl-C ends the program at once.
 
     Without garbage collection until `run_script` it takes half a second less, and without
     matplotlib, which Keras would import for pictures of its own, a third of a second.
     """
     # Settings of other Keras programs must not change a model. No keras.json is in os.devnull.
     os.environ |= dict(KERAS_BACKEND="tensorflow", KERAS_HOME=os.devnull)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's notices
     gc.disable()
     sys.modules.setdefault("matplotlib", None)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+        return
+    # TensorFlow 2.21 reads it only after its first notices (its issue 100442).
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    stderr = os.dup(2)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    try:
+        importlib.import_module("tensorflow")
+    finally:
+        os.dup2(stderr, 2)

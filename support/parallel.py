@@ -13,7 +13,7 @@ def num_cores() -> int:
 def one_thread_per_operation():
     """Make TensorFlow compute each operation on one core: many batches at once are faster.
 
-    It must not be loaded yet. The setting of a user stays.
+    It must not have computed yet. The setting of a user stays.
     """
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 

@@ -28,7 +28,7 @@ def break_it(monkeypatch):
 
 def test_each_experiment_changes_the_flags_that_it_names(break_it, monkeypatch):
     """Their text need not exist."""
-    for name in ("check_paths_exist", "prepare_loading"):
+    for name in ("check_paths_exist", "load_tensorflow"):
         monkeypatch.setattr(runtime_flags, name, lambda *_: None)
     given = {}
     for name, flags in break_it.EXPERIMENTS.items():

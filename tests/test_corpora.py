@@ -514,7 +514,7 @@ def test_it_replaces_its_own_files_and_no_others(run, tmp_path):
 
 def test_the_sample_model_is_that_of_its_flags(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train.py", f"@{ROOT}/docs/sample_model.flags"])
-    for name in ("check_paths_exist", "prepare_loading"):  # the text need not exist
+    for name in ("check_paths_exist", "load_tensorflow"):  # the text need not exist
         monkeypatch.setattr(support.flags, name, lambda *_: None)
     made = make_hparams(support.flags.parse_flags("", hparams=Hyperparams))
     saved = load_hparams(dict(logdir=str(ROOT / "docs" / "sample_model")))

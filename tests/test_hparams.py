@@ -7,12 +7,13 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
 import hparams
 from hparams import FIELDS, Hyperparams, hparams_path, load_hparams, make_hparams, save_hparams
 from processes import ROOT
 from support.errors import InputError
-from support.flags import parse_flags
+from support.flags import VERSION, parse_flags
 from training.optimizer import learning_rate
 from translate import TranslateFlags
 
@@ -107,6 +108,24 @@ def test_flags_are_read_from_files(tmp_path, monkeypatch):
     assert given == dict(seed=3, recipe="tiny", results="my results#1", maxlen=30, sinusoid=False)
 
 
+def test_dashes_are_underscores(tmp_path, monkeypatch):
+    """And the file to translate needs no flag."""
+    (tmp_path / "my-flags").write_text("--vocab-size=5 --logdir a-b=c-d --no-fold_case")
+    path = f"{tmp_path}/my-flags"
+    words = f"--no_tied_embeddings --min-cnt -0 @{path} --fold-case {path}".split()
+    given = dict(tied_embeddings=False, min_cnt=0, vocab_size=5, logdir="a-b=c-d", fold_case=True)
+    assert parse(monkeypatch, *words) == given | dict(source=path)
+
+
+def test_the_version(monkeypatch, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        parse(monkeypatch, "--maxlen", "none", "--version")
+    printed = capsys.readouterr().out
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    assert f"Transformer {VERSION}, keras 3." in printed and f"\n## {VERSION} (" in changes
+    assert f"tensorflow {tf.__version__}, Python 3." in printed and "bfloat16" in printed
+
+
 def test_home_is_expanded_in_paths_that_no_shell_has_read(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "my.flags").write_text("--results ~/results --preprocessed $HOME/a")
@@ -121,7 +140,11 @@ def test_home_is_expanded_in_paths_that_no_shell_has_read(tmp_path, monkeypatch)
         (["--logdir"], "argument --logdir: expected one argument"),
         (["--beams", "5"], "there is no flag --beams (did you mean --beam?)"),
         (["--learning-rate=1"], "there is no flag --learning-rate (did you mean --lr?)"),
-        (["--sinusoid", "maybe"], "there is no flag maybe. `python train.py --help` lists all"),
+        (["--save-dir", "x"], "there is no flag --save-dir (did you mean --logdir?)"),
+        (["--src", "x"], "there is no flag --src (did you mean --source or --source_train?)"),
+        (["--epochs", "5"], "there is no flag --epochs (did you mean --num_epochs?)"),
+        (["no.txt"], "no.txt: no such file or directory. Check --source"),
+        (["--sinusoid", "my.flags", "maybe"], "there is no flag maybe. `python train.py --help`"),
         (["--maxlen", "ten"], "invalid int value: 'ten'"),
         (["--maxlen", "0"], "maxlen is 0. It must be at least 1 and below 4097"),
         (["--lr", "nan"], "lr is nan"),

@@ -75,7 +75,7 @@ def refused(here, monkeypatch, capsys):
         loads, before = [], files()
         capsys.readouterr()
         with monkeypatch.context() as patched, pytest.raises(SystemExit) as ended:
-            patched.setattr("support.flags.prepare_loading", lambda: loads.append(True))
+            patched.setattr("support.flags.load_tensorflow", lambda: loads.append(True))
             patched.setattr(os, "dup2", lambda handle, _: os.close(handle))
             patched.setattr(gc, "freeze", lambda: None)
             patched.setattr(signal, "signal", lambda *_: None)

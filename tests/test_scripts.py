@@ -65,6 +65,15 @@ def test_results_have_the_format_of_the_2017_code(evaluated):
     assert closing.splitlines()[-1] in printed and "- got: " in printed
 
 
+def test_tensorflow_prints_nothing_and_errors_are_printed():
+    code = "from support.flags import load_tensorflow; load_tensorflow();"
+    code += "from support.cli import run_script; run_script(open, 'no such file')"
+    env = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True)
+    assert done.returncode == 2
+    assert done.stderr == b"-c: no such file: no such file or directory. Check the path\n"
+
+
 # In this process, which has loaded TensorFlow already ------------------------------
 
 
@@ -115,7 +124,7 @@ def test_training_loads_nothing_that_only_other_scripts_need_and_no_settings(tmp
     (tmp_path / ".keras").mkdir()
     (tmp_path / ".keras" / "keras.json").write_text('{"floatx": "float64", "backend": "torch"}')
     env = os.environ | dict(HOME=str(tmp_path), KERAS_BACKEND="jax")
-    code = "import sys; from support.flags import prepare_loading; prepare_loading(); import train;"
+    code = "import sys; from support.flags import load_tensorflow; load_tensorflow(); import train;"
     code += "print(*(name for name, module in sys.modules.items() if module));"
     code += "import keras; print(keras.config.backend(), keras.config.floatx())"
     printed = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, env=env, text=True)

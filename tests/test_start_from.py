@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -43,8 +44,13 @@ def test_it_starts_with_the_parameters_and_vocabularies_of_the_other_model(
     more = dict(dropout_rate=0.35, attention_dropout=0.15)
     more |= {} if recipe == "legacy" else dict(source_lang="en", target_lang="de")
     flags = started(base, tmp_path, average_checkpoints=3, save_steps=0, **more)
+    flags |= dict(source_dev=flags["source_test"], target_dev=flags["target_test"])
     train.main(flags)
-    assert "Starting from" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    # Before the first step, the model is scored. Here, it then does not change.
+    scores = re.findall("dev loss (.*) BLEU", printed)
+    assert "Starting from" in printed and len(scores) == 2
+    assert float(scores[0]) == pytest.approx(float(scores[1]), abs=0.002)
     assert saved_rows(flags["logdir"])[-1].epoch == 1
     expected, vocabs = parameters(base["logdir"], average_checkpoints=3)
     newest, _ = parameters(base["logdir"], average_checkpoints=1)

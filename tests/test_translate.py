@@ -11,9 +11,11 @@ import sys
 import pytest
 
 import eval
+import translate
 from conftest import slow
 from helpers import (
     ODD_LINES,
+    blocks,
     read_test_sentences,
     run_translate,
     skip_search,
@@ -72,6 +74,13 @@ def test_translations_equal_those_of_eval(tiny, tmp_path):
     assert translated(tiny, tmp_path, lines, beam=1) == found and len({*found}) > 3
 
 
+def test_the_lines_for_python_print_what_the_document_says(capsys):
+    parts = iter(blocks("translating.md"))
+    program = next(block for kind, block in parts if kind == "python")
+    exec(program, {})
+    assert next(parts) == ("text", capsys.readouterr().out)
+
+
 def test_a_typed_line_is_translated_before_the_next_one_comes(tiny):
     terminal, program_side = pty.openpty()
     command = [sys.executable, *translate_command(tiny, beam=1)]
@@ -85,6 +94,24 @@ def test_a_typed_line_is_translated_before_the_next_one_comes(tiny):
         out, stderr = process.communicate(timeout=120)
     assert process.returncode == 0 and b"Ctrl-D ends" in stderr
     assert answers[0] == answers[1] != b"\n" == out
+
+
+def test_a_file_of_translations_is_written_as_they_come(tiny, tmp_path, monkeypatch, capsys):
+    """So a run that is stopped loses none. Without a terminal there is no progress bar."""
+    monkeypatch.setattr("translate.MAX_BATCH_LINES", 2)
+    out, call = tmp_path / "new" / "out", SearchDecoder.__call__
+
+    def stop_later(*args):
+        if out.read_text().count("\n") == 2:
+            raise KeyboardInterrupt
+        return call(*args)
+
+    monkeypatch.setattr(SearchDecoder, "__call__", stop_later)
+    source = write_lines(tmp_path / "in", ["Der Hund schläft"] * 5)
+    with pytest.raises(KeyboardInterrupt):
+        translate.main(dict(logdir=tiny["logdir"], source=str(source), output=str(out), beam=1))
+    first, second = out.read_text().splitlines()
+    assert first == second != "" and "\r" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGPIPE, 1)])
@@ -146,7 +173,7 @@ def test_several_translations_of_a_line(tiny, tmp_path, monkeypatch, capsys):
     lines = ["Der Hund schläft", "Die Frau singt", "Die Katze läuft", "Hund", ""]
     prefix = write_lines(tmp_path / "prefix", prefixes)
     found = translated(tiny, tmp_path, lines, beam=4, nbest=3, prefix=prefix)
-    assert "\r5 lines [" in capsys.readouterr().err
+    assert "\r" not in capsys.readouterr().err  # no bar without a terminal
     rows = [line.split(" ||| ") for line in found]
     assert [row[0] for row in rows] == [*"00011122234"]
     for line in range(3):

@@ -188,7 +188,8 @@ def training_files(hp) -> list[tuple[str, str]]:
 def read_pairs(paths):
     """Yield the pairs of a source and a target file in blocks, two lists of sentences each."""
     sides = [read_sentences(path) for path in paths]
-    with tqdm(desc="reading", unit=" pairs", leave=False, mininterval=1, delay=1) as bar:
+    settings = dict(leave=False, mininterval=1, delay=1, disable=None)  # None: if no terminal
+    with tqdm(desc="reading", unit=" pairs", **settings) as bar:
         while any(block := [[*itertools.islice(side, BLOCK_LINES)] for side in sides]):
             if len(block[0]) != len(block[1]):
                 check_same_length(paths, [sum(1 for _ in read_sentences(path)) for path in paths])

@@ -269,7 +269,7 @@ class SearchDecoder:
             return [tensor.numpy() for tensor in found]  # (N, nbest, T), (N, nbest)
 
         hypotheses = [[] for _ in range(len(X))]
-        no_bar = not self.show_progress
+        no_bar = None if self.show_progress else True  # None: if there is no terminal
         with tqdm(desc="translating", total=len(X), leave=False, disable=no_bar) as bar:
             results = map_in_threads(decode_rows, batches, threads)
             for rows, (preds, scores) in zip(batches, results, strict=True):
