@@ -1,15 +1,14 @@
 # Python 3.11 to 3.13. Name another one with `make demo PYTHON=...`.
+# `make install CPU=1` installs TensorFlow without CUDA. Give CPU=1 to the other targets, too.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY = .venv/bin/python
 # As many as there are processors. On two processors, three took longer: 377 s, not 256 s.
 TESTS_AT_ONCE = $$(getconf _NPROCESSORS_ONLN)
 
-DEMO = --source_train corpora/sample/train.tags.de-en.de \
-       --target_train corpora/sample/train.tags.de-en.en \
-       --source_dev corpora/sample/IWSLT16.TED.dev2010.de-en.de.xml \
-       --target_dev corpora/sample/IWSLT16.TED.dev2010.de-en.en.xml \
-       --source_test corpora/sample/IWSLT16.TED.tst2014.de-en.de.xml \
-       --target_test corpora/sample/IWSLT16.TED.tst2014.de-en.en.xml \
+S = corpora/sample
+DEMO = --source_train $S/train.tags.de-en.de --target_train $S/train.tags.de-en.en \
+       --source_dev $S/IWSLT16.TED.dev2010.de-en.de.xml --target_dev $S/IWSLT16.TED.dev2010.de-en.en.xml \
+       --source_test $S/IWSLT16.TED.tst2014.de-en.de.xml --target_test $S/IWSLT16.TED.tst2014.de-en.en.xml \
        --preprocessed preprocessed/demo --logdir logdir/demo --results results/demo
 DEMO_MODEL = --maxlen 15 --min_cnt 2 --hidden_units 128 --num_blocks 2 --num_heads 4 \
        --batch_size 64 --lr 0.001 --num_epochs 6
@@ -22,7 +21,7 @@ install: .venv/installed
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
 	    { echo "Python 3.11 to 3.13 is needed. Install it, or name it: make PYTHON=..."; exit 2; }
 	$(PYTHON) -m venv .venv
-	$(PY) -m pip install -r requirements.txt
+	$(PY) -m pip install -r requirements$(if $(CPU),-cpu).txt
 	touch $@
 
 .venv/installed-tests: .venv/installed tests/requirements.txt
@@ -30,7 +29,7 @@ install: .venv/installed
 	touch $@
 
 demo: .venv/installed
-	$(PY) corpora/sample.py --output corpora/sample
+	$(PY) corpora/sample.py --output $S
 	$(PY) prepro.py $(DEMO)
 	$(PY) train.py $(DEMO) $(DEMO_MODEL)
 	$(PY) eval.py --logdir logdir/demo
