@@ -5,8 +5,8 @@
 All text files that git lists are counted, in lines of at most 100 characters. Code is without blank
 lines, comments and docstrings. Product is all Python but tests/, benchmarks/, docs/ and mini.py
 (which repeats facts on purpose). A floor is a step of the longest chain of imports between its
-files; imports in functions count. Flags are all that the parser of a script accepts, shown in
---help or not; --x and --no-x are one. The exit code is 1 if a limit is broken.
+files; imports in functions count. Flags are all that the parser of a script accepts, but for --help
+and --version; --x and --no-x are one. HTML has its CSS. The exit code is 1 if a limit is broken.
 """
 
 import ast
@@ -20,16 +20,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMITS = {
-    "product lines": 10_020,
-    "product characters": 447_000,
-    "product code": 6640,
-    "functions of the product": 670,
+    "product lines": 10_240,
+    "product characters": 459_500,
+    "product code": 6830,
+    "functions of the product": 675,
     "benchmarks lines": 1500,
-    "tests lines": 12_000,
-    "tests characters": 525_000,
-    "English documents lines": 5750,
+    "tests lines": 12_235,
+    "tests characters": 534_300,
+    "English documents lines": 5740,
     "docs Python lines": 1800,
-    "HTML and JavaScript bytes": 41_875,
+    "HTML and JavaScript bytes": 42_184,
     "other text lines": 450,
     "flags of train.py": 70,
     "flags of translate.py": 25,
@@ -63,7 +63,7 @@ def kind_of(name) -> str:
         return ""
     if suffix == ".md":
         return "Chinese documents" if name.startswith("docs/zh/") else "English documents"
-    return "HTML and JavaScript" if suffix in (".html", ".js") else "other text"
+    return "HTML and JavaScript" if suffix in (".html", ".js", ".css") else "other text"
 
 
 def read_texts() -> dict:
@@ -123,7 +123,7 @@ def flags_of(script) -> int:
     """Count the flags of a script."""
     command = [sys.executable, "-c", LIST_FLAGS, script]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
-    names = {name.removeprefix("--") for name in json.loads(done.stdout)} - {"help"}
+    names = {name.removeprefix("--") for name in json.loads(done.stdout)} - {"help", "version"}
     return sum(name.removeprefix("no-") not in names - {name} for name in names)
 
 

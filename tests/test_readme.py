@@ -30,9 +30,11 @@ SKIPPED = {
     "python -m http.server": "tests/test_onnx.py opens the page",
     "python corpora/download.py": "tests/test_download.py has a server",
     "python corpora/clean.py": "tests/test_corpora.py runs it",
+    "python quickstart.py": "tests/test_quickstart.py runs it",
     "python corpora/split.py": "tests/test_corpora.py runs it",
     "python tests/mutants.py": "takes hours",
     "python eval.py --logdir logdir/": "tests/test_eval.py compares two evaluations",
+    "python serve.py --logdir logdir/": "tests/test_serve.py has such models",
     "python translate.py --logdir logdir/": "tests/test_ensemble.py trains two models",
     "python train.py --start_from opus-mt-de-en": "tests/test_marian.py has such a model",
 }
@@ -53,7 +55,7 @@ def commands(block):
 def folder(tmp_path_factory):
     """The scripts, and text under all the names that the documents give."""
     folder = tmp_path_factory.mktemp("repository")
-    for path in [*ROOT.glob("*.py"), *FOLDERS]:
+    for path in [*ROOT.glob("*.py"), *FOLDERS, ROOT / "docs"]:
         (folder / path.name).symlink_to(path)
     pairs = sample_pairs(400)
     text = "\n".join(map(text_of, DOCUMENTS))
@@ -91,7 +93,7 @@ def start_again(folder):
 # How many commands a document has at least that are run; those of the others have own tests.
 COUNTS = {"README.md": 8, "original.md": 3, "results.md": 6, "training.md": 1}
 COUNTS |= {"translating.md": 7, "export.md": 7}
-TESTED_ELSEWHERE = "sample_model break_it workers development walkthrough".split()
+TESTED_ELSEWHERE = "deploy sample_model break_it workers development walkthrough".split()
 
 
 @slow
@@ -161,7 +163,7 @@ FLOORS = (
     "data_load checkpoints",
     "translation",
     "training formats server",
-    "prepro train eval translate serve export mini",
+    "prepro train eval translate serve export mini quickstart",
 )
 
 
