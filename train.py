@@ -248,8 +248,8 @@ class Training:
             self.rows = checkpoint.save(self.hp.logdir, self.rows, arrays, self.hp.keep_checkpoints)
             if evaluates:
                 loss, acc = self.sums[1:] / self.sums[0]
-                minutes = f"{self.seconds / 60:.1f} min"
-                tqdm.write(f"{self.path}: {minutes}, mean_loss {loss:.3f} acc {acc:.3f}{report}")
+                minutes = f", {self.seconds / 60:.1f} min"
+                tqdm.write(f"{self.path}: mean_loss {loss:.3f} acc {acc:.3f}{report}{minutes}")
                 sys.stdout.flush()
 
     def evaluate(self):

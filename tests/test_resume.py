@@ -379,9 +379,9 @@ def test_a_closed_terminal_saves_and_nohup_trains_on(flags, process_uninterrupte
     assert not saved_rows(tmp_path)[-1].is_milestone
     prepare = functools.partial(signal.signal, signal.SIGHUP, signal.SIG_IGN)
     with start(flags, tmp_path, prepare=prepare) as process:
-        wait_for_text(functools.partial(process.stderr.read, 1), "epoch 1/3")
+        wait_for_text(functools.partial(process.stdout.read, 1), "Resuming from")
         process.send_signal(signal.SIGHUP)
-        process.stderr.read()
+        process.stdout.read()
     assert process.returncode == 0
     assert_equal(tmp_path, process_uninterrupted)
 
