@@ -40,8 +40,8 @@ def run(script, *flags):
             process.wait()
         except KeyboardInterrupt as error:
             process.send_signal(error.args[0])
-    if process.returncode:
-        sys.exit(process.returncode)  # it has said why
+    if code := process.returncode:  # it has said why, unless a signal ended it: -number
+        sys.exit(code if code > 0 else 128 - code)
 
 
 def choose_languages(args) -> list[str]:
@@ -50,10 +50,11 @@ def choose_languages(args) -> list[str]:
     flags = [args.source_lang, args.target_lang]
     languages = [given or own for given, own in zip(flags, suffixes + flags, strict=False)]
     codes = [re.fullmatch(r"[a-z]{2,3}([-_]\w+)?", str(own)) for own in languages]
-    if not all(codes) or is_table(args.files[0]) and not all(flags):
+    is_unclear = is_table(args.files[0]) and not all(flags)
+    if is_unclear or not all(codes) or languages[0] == languages[1]:
         raise InputError(
-            f"{' '.join(args.files)}: no names that end in a language, as my.de and my.en. Give"
-            " --source_lang and --target_lang"
+            f"{' '.join(args.files)}: the names do not end in two languages, as my.de and my.en."
+            " Give --source_lang and --target_lang, codes such as de and en"
         )
     return languages
 
@@ -65,7 +66,7 @@ def prepare_text(args, folder, languages) -> dict:
         shutil.rmtree(path, ignore_errors=True)
     names, files = [f"text.{language}" for language in languages], args.files
     if is_table(files[0]):
-        sides = ",".join(languages) if ".tmx" in files[0] else "1,2"
+        sides = ",".join(languages) if ".tmx" in files[0].lower() else "1,2"
         files = [text / name for name in names]
         run("corpora/convert.py", *args.files, *files, "--sides", sides)
     run("corpora/clean.py", *files, "--output", cleaned)
@@ -104,13 +105,19 @@ def main(args):
     """Do what is left to do, and print what to type next."""
     languages = choose_languages(args)
     folder = Path(args.logdir or f"logdir/{'-'.join(languages)}")
-    path, first_line = folder / "flags", f"# {' '.join([*args.files, *languages])}"
+    path, sizes = folder / "flags", [f"{Path(own).stat().st_size:,} bytes" for own in args.files]
+    of_text = f"# {' '.join([*(Path(own).name for own in args.files), *languages, *sizes])}\n"
     if not path.exists():
-        flags = prepare_text(args, folder, languages).items()
-        lines = [first_line, *(f"--{name} {shlex.quote(str(value))}" for name, value in flags)]
-        atomic_write(path, "".join(f"{line}\n" for line in lines))
-    if path.read_text("utf-8").splitlines()[0] != first_line:
+        if folder.exists():  # folders in it will be deleted
+            raise InputError(f"{folder}: was not made by quickstart.py. Choose another --logdir")
+        atomic_write(path, of_text)
+    content = path.read_text("utf-8")
+    if not content.startswith(of_text):
         raise InputError(f"{path}: is of another text. Choose another --logdir")
+    if content == of_text:  # the text is not prepared yet
+        flags = prepare_text(args, folder, languages).items()
+        lines = (f"--{name} {shlex.quote(str(value))}\n" for name, value in flags)
+        atomic_write(path, "".join([of_text, *lines]))
     if not (folder / "run.json").exists():
         run("prepro.py", f"@{path}")
     run("train.py", f"@{path}", "--minutes", f"{args.minutes:g}")
@@ -119,33 +126,35 @@ def main(args):
     run("export.py", "--logdir", folder, "--format", "logdir", "--output", folder / "export")
     show_samples(folder)
     print(f"\n{path} has what was chosen, and {folder}/export the model to give away. Type next:")
-    for command, meaning in (
-        (f"translate.py --logdir {folder}", "translates what you type"),
-        (f"serve.py --logdir {folder}", "serves a page"),
-        (f"train.py @{path} --minutes {2 * args.minutes:g}", "trains longer"),
+    for words, meaning in (
+        (("translate.py", "--logdir", folder), "translates what you type"),
+        (("serve.py", "--logdir", folder), "serves a page"),
+        (("train.py", f"@{path}", "--minutes", f"{2 * args.minutes:g}"), "trains longer"),
     ):
-        print(f"  python {command}  # {meaning}")
+        print(f"  {shlex.join(['python', *map(str, words)])}  # {meaning}")
 
 
 def is_table(path) -> bool:
     """Whether one file has both sides."""
-    return Path(path.removesuffix(".gz")).suffix in TABLES
+    return Path(path.lower().removesuffix(".gz")).suffix in TABLES
 
 
 def parse_args():
     """Parse the command line."""
     parser = Parser(description=__doc__)
-    files = "two files of different names, or one TSV, CSV or TMX file"
+    files = "two files of different names, or one TMX, TSV or CSV file (columns 1 and 2)"
     parser.add_argument("files", nargs="+", type=expand_path, help=files)
     add = parser.add_argument
-    add("--minutes", type=float, default=30.0, help="of training (default: %(default)s)")
-    add("--source_lang", help="its code (default: the end of the file's name)")
-    add("--target_lang", help="the same")
+    add("--minutes", type=float, default=30.0, help="of training, in all runs (%(default)s)")
+    add("--source_lang", help="its code, such as de (default: the end of the file's name)")
+    add("--target_lang", help="its code")
     add("--logdir", type=expand_path, help="folder for all (default: logdir/SOURCE-TARGET)")
     args = parser.parse_args()
     names = {Path(path).name.removesuffix(".gz") for path in args.files}
     if not len(args.files) == len(names) == 2 - is_table(args.files[0]):
         parser.error(f"give {files}")
+    if not 0 < args.minutes < 1e6:
+        parser.error(f"--minutes {args.minutes:g}: give a number above 0")
     return args
 
 

@@ -9,6 +9,7 @@ http://127.0.0.1:8080. Other computers can open it only if --host allows it."""
 import asyncio
 import dataclasses
 import logging
+import os
 
 from hparams import Hyperparams, parse_reader_flags
 from support.errors import InputError
@@ -81,7 +82,7 @@ async def listen(interface, host, port):
     try:
         await web.TCPSite(runner, host, port).start()
     except OSError as error:
-        reason = error.strerror.lower()
+        reason = os.strerror(error.errno).lower()
         raise InputError(f"{host}:{port}: {reason}. Choose another --port or --host") from None
     (_, port, *_), *_ = runner.addresses
     print(f"{URL.build(scheme='http', host=host, port=port)} (Ctrl-C stops the server)", flush=True)

@@ -20,13 +20,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMITS = {
-    "product lines": 10_240,
-    "product characters": 459_500,
-    "product code": 6830,
+    "product lines": 10_250,
+    "product characters": 460_200,
+    "product code": 6840,
     "functions of the product": 675,
     "benchmarks lines": 1500,
-    "tests lines": 12_235,
-    "tests characters": 534_300,
+    "tests lines": 12_234,
+    "tests characters": 534_500,
     "English documents lines": 5740,
     "docs Python lines": 1800,
     "HTML and JavaScript bytes": 42_184,

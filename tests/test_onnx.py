@@ -194,9 +194,8 @@ def test_the_page_translates(runtime, tmp_path):
         driver.execute_script(OBSERVE)
         driver.execute_script(write, source, "Hund " * 100)  # too long for one sentence
         wait_for(lambda: driver.execute_script("return said.at(-1)") == "")
-        assert driver.execute_script("return said") == [
-            *("Sentence 1 of 2 …", "Sentence 2 of 2 …", "")
-        ]
+        said = driver.execute_script("return said")
+        assert said == ["Sentence 1 of 2 …", "Sentence 2 of 2 …", ""]
         requests = driver.execute_script(
             "return performance.getEntriesByType('resource').map((entry) => entry.name)"
         )

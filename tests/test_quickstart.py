@@ -27,6 +27,8 @@ def arguments(monkeypatch, *words):
         ("my.tsv --source_lang pt-br --target_lang en", ["pt-br", "en"]),
         ("a.txt b.txt --source_lang ja --target_lang zh", ["ja", "zh"]),
         ("a.de b.txt --target_lang en", ["de", "en"]),
+        ("my.de.txt my.en.txt", InputError),
+        ("my.de my.en --minutes 0", SystemExit),
         *((words, InputError) for words in ("text.1 text.2", "my.tsv --source_lang de", "my.csv")),
         *((words, SystemExit) for words in ("my.de", "a.de b.en c.fr", "my.tsv b.tsv", "a/x b/x")),
     ],
@@ -51,10 +53,11 @@ def test_what_is_chosen(tmp_path, monkeypatch, capfd):
         calls.append(script)
         if script.startswith("corpora"):
             run(script, *words)
+        elif script == "eval.py":
+            (folder / "results").mkdir(exist_ok=True)
+            (folder / "results" / "model").write_text("".join(reversed(records)))
 
     records = [f"- source: s{i}\n- expected: a dog\n- got: {'a dog'[:i]}\n" for i in range(6)]
-    (folder / "results").mkdir(parents=True)
-    (folder / "results" / "model").write_text("".join(reversed(records)))
     monkeypatch.setattr(quickstart, "run", run_corpora)
     quickstart.main(args)
     scripts = ["prepro.py", "train.py", "eval.py", "export.py"]
@@ -62,15 +65,21 @@ def test_what_is_chosen(tmp_path, monkeypatch, capfd):
     flags = (folder / "flags").read_text().splitlines()
     assert "--recipe low_resource" in flags and "--source_lang de" in flags
     assert f"--target_test {folder}/split/test.en" in flags
-    counts = [len((folder / f"split/{part}.de").read_text().splitlines()) for part in PARTS]
-    assert counts == [360, 20, 20]
+    assert [(folder / f"split/{part}.de").read_text().count("\n") for part in PARTS] == [
+        360,
+        20,
+        20,
+    ]
     printed = capfd.readouterr().out
     assert "duplicate: 1 pairs" in printed and printed.index("\ns0\n") < printed.index("\ns5\n")
     assert (folder / "examples.txt").read_text() == "s3\ns4\ns5\n"
     quickstart.main(args)
     assert calls[7:] == scripts
+    table.write_text(f"{table.read_text()}Ja.\tYes.\n")
     with pytest.raises(InputError, match="is of another text"):
-        quickstart.main(arguments(monkeypatch, table, *words[1:4], "fr", *words[5:]))
+        quickstart.main(args)
+    with pytest.raises(InputError, match="was not made by"):  # else it could lose files
+        quickstart.main(arguments(monkeypatch, *words[:-1], tmp_path))
 
 
 def test_a_failing_command_ends_it(tmp_path, monkeypatch, capfd):
@@ -79,8 +88,8 @@ def test_a_failing_command_ends_it(tmp_path, monkeypatch, capfd):
     words = "--source_lang", "de", "--target_lang", "en", "--logdir", tmp_path / "log"
     with pytest.raises(SystemExit) as error:
         quickstart.main(arguments(monkeypatch, *files, *words))
-    assert error.value.code == 2 and not (tmp_path / "log" / "flags").exists()
-    assert f"{files[0]}: 3 sentences" in capfd.readouterr().err
+    assert error.value.code == 2 and f"{files[0]}: 3 sentences" in capfd.readouterr().err
+    assert len((tmp_path / "log" / "flags").read_text().splitlines()) == 1  # begin again
 
 
 @slow

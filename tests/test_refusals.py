@@ -258,7 +258,7 @@ def test_a_port_that_is_taken(refused, monkeypatch):
     monkeypatch.setattr("server.inside.InsideView.describe", lambda *_: None)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        refused("serve", dict(port=port), f"('127.0.0.1', {port}): address already in use. Choose")
+        refused("serve", dict(port=port), f"127.0.0.1:{port}: address already in use. Choose")
 
 
 def test_a_second_training_in_a_logdir(refused):

@@ -150,14 +150,6 @@ SENTENCES = [
         ),
         ("detect", dict(data=dict(q="Er")), [DETECTED]),
         ("health", None, dict(status="ok")),
-        (
-            "languages",
-            None,
-            [
-                dict(code="de", name="German", targets=["en"]),
-                dict(code="en", name="English", targets=[]),
-            ],
-        ),
         # The page.
         ("translate", dict(json=dict(text="a\nb", split=False)), page_answer("A B", "a b")),
         (

@@ -277,5 +277,5 @@ def test_the_best_checkpoint_follows_the_metric(run, monkeypatch, capsys):
         assert run.rows[-1].score == scores[metric]
         (path,), _ = load_model_weights(run.hp.logdir, best=True)
         assert path.stem == f"model_epoch_01_gs_{best}"
-        report = f"mean_loss 4.500 acc 0.500, dev loss .* BLEU {bleu:.2f} chrF {chrf:.2f}\n"
+        report = f"mean_loss 4.500 acc 0.500, dev loss .* BLEU {bleu:.2f} chrF {chrf:.2f}, "
         assert re.search(report, capsys.readouterr().out)
