@@ -152,7 +152,7 @@ def cpu_info() -> str:
 
 def describe_versions() -> str:
     """What a report of an error needs."""
-    names = ("tensorflow", "tensorflow-cpu", "keras")
+    names = ("tensorflow", "tensorflow_cpu", "keras")
     found = (f"{own.name} {own.version}" for own in metadata.distributions() if own.name in names)
     versions = f"Transformer {VERSION}", *sorted(found), f"Python {platform.python_version()}"
     name = re.findall("model name.*: (.*)", cpu_info())[:1]

@@ -123,7 +123,7 @@ def test_the_version(monkeypatch, capsys):
     printed = capsys.readouterr().out
     changes = (ROOT / "CHANGELOG.md").read_text()
     assert f"Transformer {VERSION}, keras 3." in printed and f"\n## {VERSION} (" in changes
-    assert re.search(rf"tensorflow(-cpu)? {tf.__version__}, Python 3\..* bfloat16$", printed)
+    assert re.search(rf"tensorflow(_cpu)? {tf.__version__}, Python 3\..* bfloat16$", printed)
 
 
 def test_home_is_expanded_in_paths_that_no_shell_has_read(tmp_path, monkeypatch):
