@@ -5,7 +5,7 @@
 
 The text is cleaned and divided, a recipe is chosen by its size, a model is trained for some minutes
 and scored. Each step is a command that is printed first: type one of them to do it in another way.
-LOGDIR/flags has what was chosen. The same command goes on where it was stopped.
+LOGDIR/flags has the chosen flags. After a stop, the same command resumes.
 """
 
 import re
@@ -21,12 +21,12 @@ from support.files import atomic_write
 from support.flags import Parser, cpu_info, expand_path
 
 ROOT = Path(__file__).resolve().parent
-# Recipes by the pairs of the text, up to so many. `paper` is for a GPU.
+# Recipes by the number of pairs, up to this one. `paper` is for a GPU.
 RECIPES = {10_000: "low_resource", 50_000: "tiny", 10**9: "small"}
 TABLES = (".tsv", ".csv", ".tmx")
 MAX_TEST_PAIRS = 1000  # and as many for development; at most a twentieth of the pairs
 SAMPLES = 10  # test sentences that are shown
-EXAMPLES = 3  # of them for the page of serve.py
+EXAMPLES = 3  # for the page
 RECORD = re.compile("^- source: (.*)\n- expected: (.*)\n- got: (.*)$", re.MULTILINE)
 
 
@@ -40,18 +40,19 @@ def run(script, *flags):
             process.wait()
         except KeyboardInterrupt as error:
             process.send_signal(error.args[0])
-    if code := process.returncode:  # it has said why, unless a signal ended it: -number
+            process.wait()
+            raise
+    if code := process.returncode:  # it has printed why; a signal gives -number
         sys.exit(code if code > 0 else 128 - code)
 
 
 def choose_languages(args) -> list[str]:
-    """Return the languages of source and target: those of the flags, or the files' suffixes."""
-    suffixes = [Path(path.removesuffix(".gz")).suffix[1:] for path in args.files]
-    flags = [args.source_lang, args.target_lang]
-    languages = [given or own for given, own in zip(flags, suffixes + flags, strict=False)]
-    codes = [re.fullmatch(r"[a-z]{2,3}([-_]\w+)?", str(own)) for own in languages]
-    is_unclear = is_table(args.files[0]) and not all(flags)
-    if is_unclear or not all(codes) or languages[0] == languages[1]:
+    """Return the languages of source and target, from the flags or the files' suffixes."""
+    files = ["", ""] if is_table(args.files[0]) else args.files  # a table names no language
+    suffixes = [Path(path.removesuffix(".gz")).suffix[1:] for path in files]
+    languages = [args.source_lang or suffixes[0], args.target_lang or suffixes[1]]
+    codes = [re.fullmatch(r"[a-z]{2,3}([-_]\w+)?", language) for language in languages]
+    if not all(codes) or languages[0] == languages[1]:
         raise InputError(
             f"{' '.join(args.files)}: the names do not end in two languages, as my.de and my.en."
             " Give --source_lang and --target_lang, codes such as de and en"
@@ -102,7 +103,7 @@ def show_samples(folder):
 
 
 def main(args):
-    """Do what is left to do, and print what to type next."""
+    """Run the steps that are left, and print the next commands."""
     languages = choose_languages(args)
     folder = Path(args.logdir or f"logdir/{'-'.join(languages)}")
     path, sizes = folder / "flags", [f"{Path(own).stat().st_size:,} bytes" for own in args.files]
@@ -125,7 +126,7 @@ def main(args):
     shutil.rmtree(folder / "export", ignore_errors=True)
     run("export.py", "--logdir", folder, "--format", "logdir", "--output", folder / "export")
     show_samples(folder)
-    print(f"\n{path} has what was chosen, and {folder}/export the model to give away. Type next:")
+    print(f"\n{path} has the chosen flags, {folder}/export a model to give away. Type next:")
     for words, meaning in (
         (("translate.py", "--logdir", folder), "translates what you type"),
         (("serve.py", "--logdir", folder), "serves a page"),

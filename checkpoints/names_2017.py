@@ -2,7 +2,7 @@
 
 from variants.rnn import RecurrentModel
 
-# Of variables, if other than here. The scope "ln" is that of a `Normalize`.
+# Names of variables that differ from those here. The scope "ln" is that of a `Normalize`.
 NAMES = dict(beta="ln/Variable", gamma="ln/Variable_1")
 
 

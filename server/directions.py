@@ -36,7 +36,7 @@ class Direction(NamedTuple):
         return paragraph._replace(symbol=paragraph.symbol or self.symbol)
 
     def describe(self) -> dict:
-        """Return what the page shows: the languages, and the examples in the model's folder."""
+        """Return the languages, for the page, and the examples in the model's folder."""
         path = Path(split_paths(self.translator.loaded.hp.logdir)[0], "examples.txt")
         examples = [*read_lines(path)] if path.exists() and not self.symbol else []
         source, target = (dict(code=c, name=language_name(c)) for c in (self.source, self.target))
@@ -79,10 +79,10 @@ def choose_direction(directions, source, target) -> Direction:
 def detect(text, directions) -> dict:
     """Return the source language by the script of a text, in the form of LibreTranslate.
 
-    Of several with this script, it is the first, without confidence.
+    If several have it, it is the first of them, without confidence.
     """
     counts = {}
-    for code in sum(([own.source, own.target] for own in directions), []):
+    for code in dict.fromkeys(code for own in directions for code in (own.source, own.target)):
         script = get_global("likely_subtags").get(language_code(code), "_Latn").split("_")[1]
         letters = regex.findall(LETTERS.get(script, rf"\p{{{script}}}"), text)
         # A text of Han characters alone is rather Chinese than Japanese.

@@ -157,8 +157,8 @@ def describe_versions() -> str:
     versions = f"Transformer {VERSION}", *sorted(found), f"Python {platform.python_version()}"
     name = re.findall("model name.*: (.*)", cpu_info())[:1]
     bfloat16 = "bfloat16" if "bf16" in cpu_info() else "no bfloat16"
-    machine = f"{os.cpu_count()} cores, {bfloat16}"
-    return ", ".join([*versions, platform.platform(), *name, machine])
+    machine = *name, f"{os.cpu_count()} cores", bfloat16
+    return ", ".join([*versions, platform.platform(), *machine])
 
 
 def parse_flags(description, *own, hparams, names=None, check=lambda _: None, repeated="") -> dict:

@@ -37,7 +37,7 @@ for (const element of document.querySelectorAll("body *")) {
     const contrast = (Math.max(...pair) + 0.05) / (Math.min(...pair) + 0.05);
     if (contrast < 4.5) faults.push(`contrast ${contrast}: ${element.outerHTML}`);
     if (/^H\\d$/.test(element.tagName) && !element.parentElement.innerText.slice(20)) {
-        faults.push(`nothing follows ${element.outerHTML}`);
+        faults.push(`no text follows ${element.outerHTML}`);
     }
 }
 if (document.documentElement.scrollWidth > innerWidth) faults.push("wider than the screen");
@@ -189,7 +189,7 @@ def test_the_page_shows_a_paragraph(server, page):
     assert page.texts("#output [aria-pressed=true]") == [TARGETS[1]]
     wait_for(lambda: not page.find("[aria-busy=true]"))
     page.check()
-    # What is chosen for a sentence stays when another one is chosen, and when another one changes.
+    # The choice for a sentence stays when another one is chosen, and when another one changes.
     page.find("#others button")[1].click()
     chosen = page.texts("#output span")[1]
     assert chosen != TARGETS[1]
@@ -240,7 +240,7 @@ def test_the_page_shows_how_a_sentence_was_translated(server, page):
         assert "".join(texts(f"#{name} span", "textContent")) == text
     page.actions().move_to_element(find("#source span")[0]).perform()
     page.wait_until_colours_differ("target")
-    # By keyboard: Tab leads to the tokens, and behind them. Arrow keys move in them.
+    # By keyboard: Tab leads to the tokens, and after them. Arrow keys move in them.
     summary.send_keys(keys.TAB)
     page.press(keys.ARROW_DOWN)
     assert page.driver.switch_to.active_element == find("#target span")[0]

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import quickstart
-from conftest import sample_pairs, slow
+from conftest import needs_bfloat16, sample_pairs, slow
 from corpora.split import PARTS
 from helpers import write_lines, write_pairs
 from processes import ROOT
@@ -42,7 +42,7 @@ def test_languages(monkeypatch, words, expected):
 
 
 def test_what_is_chosen(tmp_path, monkeypatch, capfd):
-    """From a table. Another text needs another folder; a stopped run of the same text goes on."""
+    """From a table. Another text needs another folder; a stopped run of the same text resumes."""
     pairs, folder = sample_pairs(400), tmp_path / "log"
     table = write_lines(tmp_path / "my.tsv", ["\t".join(pair) for pair in [*pairs, pairs[0]]])
     words = table, "--source_lang", "de", "--target_lang", "en", "--logdir", folder
@@ -93,9 +93,10 @@ def test_a_failing_command_ends_it(tmp_path, monkeypatch, capfd):
 
 
 @slow
+@needs_bfloat16  # the system names it, oneDNN does not have it
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_one_command(tmp_path, number):
-    """Stopped in the training, the same command goes on."""
+    """Stopped in the training, the same command resumes."""
     paths, folder = write_pairs(tmp_path, sample_pairs(1500)), tmp_path / "log"
     command = [sys.executable, "quickstart.py", *paths, "--minutes", "0.3", "--logdir", folder]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:

@@ -201,7 +201,7 @@ def sequence_scores(model, x, preds, max_lengths, penalty, suppress_ids=()):
     """Score translations as beam search does: log-probability / length penalty, (N,) float32.
 
     `x` and `preds` are ids, (N, T) int32, `max_lengths`, (N,) int32, the most tokens that each
-    translation could have, and `suppress_ids` what the search could not choose.
+    translation could have, and `suppress_ids` those that the search could not choose.
     """
     lengths = truncate_at_eos_tf(preds, max_lengths).row_lengths()  # (N,), without </S>
     lengths = tf.minimum(tf.cast(lengths, tf.int32) + 1, max_lengths)  # (N,), with </S>
