@@ -66,7 +66,8 @@ class Training:
     """
 
     def __init__(self, hp, vocabs, data, dev=None, strategy=None):
-        keras.backend.clear_session()  # the rounding of sums follows the names of layers
+        # The rounding of sums follows the names of layers.
+        keras.backend.clear_session(free_memory=False)
         keras.utils.set_random_seed(hp.seed)
         self.hp, self.vocabs, self.data, self.dev = hp, vocabs, data, dev
         self.digests = digest_of_batches(data, hp), dev.digest() if dev else ""
@@ -331,6 +332,9 @@ def start(given, strategy) -> Training:
 
 def main(given):
     """Train, or resume."""
+    # These passes change nothing in the graph of a step, and take a third of a second.
+    passes = "layout_optimizer", "remapping", "shape_optimization", "loop_optimization"
+    tf.config.optimizer.set_experimental_options(dict.fromkeys(passes, False))
     strategy, logdir = make_strategy(), given.get("logdir", Hyperparams.logdir)
     is_first = strategy.extended.should_checkpoint  # false in all workers but one
     with lock_logdir(logdir) if is_first else contextlib.nullcontext(), SignalGuard() as guard:

@@ -14,8 +14,8 @@ NORM_EPSILON = 1e-7  # the smallest norm that cosines divide by
 
 def dot(Q, K):
     """Q K^T: (N, h, T_q, d), (N, h, T_k, d) -> (N, h, T_q, T_k)."""
-    # tf: without transpose_b, the transposed copy of K takes time.
-    return tf.matmul(Q, K, transpose_b=True)
+    # tf: the gradient of a matmul has operations for shapes that broadcast.
+    return tf.einsum("nhqd,nhkd->nhqk", Q, K)
 
 
 def scaled_dot(Q, K):
@@ -23,7 +23,7 @@ def scaled_dot(Q, K):
 
     Without the division, the variance of a score grows with d, and the softmax saturates.
     """
-    return dot(Q, K) / K.shape[-1] ** 0.5
+    return dot(Q, K) * K.shape[-1] ** -0.5
 
 
 def scores_to_weights(scores, mask, query_mask=None, softmax=True):

@@ -48,6 +48,13 @@ class Positions(keras.layers.Layer):
         """
         return tokens, state
 
+    def prepare(self, T_q, T_k):
+        """Return an object with the hooks below, for these lengths.
+
+        It is called once for all blocks that share the layer.
+        """
+        return self
+
     def rotate(self, Q, K):
         """Change the queries (N, h, T_q, d) and the keys (N, h, T_k, d)."""
         return Q, K

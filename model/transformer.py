@@ -253,8 +253,11 @@ class Transformer(TranslationModel):
     def encode(self, x, training=None):
         """Encode source ids: (N, T) -> (N, T, C)."""
         enc = self.enc_input(x, training=training)  # (N, T, C)
-        for block, positions in zip(self.enc_blocks, self.enc_positions, strict=True):
-            enc = block(enc, self.padding_masks(x), positions=positions, training=training)
+        masks = self.padding_masks(x)
+        T = tf.shape(x)[1]
+        all_positions = prepare_positions(self.enc_positions, T, T)
+        for block, positions in zip(self.enc_blocks, all_positions, strict=True):
+            enc = block(enc, masks, positions=positions, training=training)
         return self.enc_norm(enc) if self.enc_norm else enc
 
     def decode(self, decoder_inputs, memory, memory_masks=None, training=None):
@@ -265,7 +268,9 @@ class Transformer(TranslationModel):
         """
         dec = self.dec_input(decoder_inputs, training=training)  # (N, T, C)
         masks = self.padding_masks(decoder_inputs)
-        for block, positions in zip(self.dec_blocks, self.dec_positions, strict=True):
+        T = tf.shape(decoder_inputs)[1]
+        all_positions = prepare_positions(self.dec_positions, T, T)
+        for block, positions in zip(self.dec_blocks, all_positions, strict=True):
             dec = block(dec, memory, masks, memory_masks, positions=positions, training=training)
         return dec
 
@@ -303,11 +308,18 @@ class Transformer(TranslationModel):
         masks = self.padding_masks(ids[:, None])  # (N * beam, 1)
         dec, state = self.dec_input.embed(ids[:, None], t, cache.input)  # (N * beam, 1, C)
         new_blocks = []
-        blocks = zip(self.dec_blocks, cache.blocks, memory, self.dec_positions, strict=True)
+        all_positions = prepare_positions(self.dec_positions, 1, t + 1)
+        blocks = zip(self.dec_blocks, cache.blocks, memory, all_positions, strict=True)
         for block, block_cache, block_memory, positions in blocks:
             dec, block_cache = block.decode_step(dec, block_cache, block_memory, masks, positions)
             new_blocks.append(block_cache)
         return self.to_logits(dec[:, 0]), DecoderCache(state, new_blocks)  # (N * beam, vocab)
+
+
+def prepare_positions(layers, T_q, T_k):
+    """Prepare the `Positions` of all blocks, or None, for so many queries and keys."""
+    prepared = {layer: layer and layer.prepare(T_q, T_k) for layer in dict.fromkeys(layers)}
+    return [prepared[layer] for layer in layers]
 
 
 def make_model(hp, source_vocab, target_vocab):

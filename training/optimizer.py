@@ -49,6 +49,11 @@ class FusedAdam(keras.optimizers.Adam):
     def apply(self, grads, trainable_variables=None):
         super().apply([tf.convert_to_tensor(gradient) for gradient in grads], trainable_variables)
 
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        # One replica has nothing to sum, and needs no operation for each gradient.
+        is_one = tf.distribute.get_replica_context().num_replicas_in_sync == 1
+        return grads_and_vars if is_one else super()._all_reduce_sum_gradients(grads_and_vars)
+
     def _distributed_tf_update_step(self, distribution, grads_and_vars, learning_rate):
         # With several devices, Keras has summed the gradients over all of them by now.
         gradients = [distribution.experimental_local_results(pair[0])[0] for pair in grads_and_vars]
@@ -57,7 +62,8 @@ class FusedAdam(keras.optimizers.Adam):
         # All variables share the learning rate and the powers of beta: the graph is smaller.
         dtype = gradients[0].dtype
         step = ops.cast(self.iterations + 1, dtype)
-        self.shared = dict(beta1=self.beta_1, beta2=self.beta_2, epsilon=self.epsilon)
+        constants = dict(beta1=self.beta_1, beta2=self.beta_2, epsilon=self.epsilon)
+        self.shared = {name: tf.constant(value, dtype) for name, value in constants.items()}
         self.shared |= dict(beta1_power=self.beta_1**step, beta2_power=self.beta_2**step)
         self.shared["lr"] = ops.cast(learning_rate, dtype)
         super()._distributed_tf_update_step(distribution, grads_and_vars, learning_rate)

@@ -3,6 +3,8 @@
 Each is a subclass of `positions.Positions`, which explains the hooks.
 """
 
+from typing import NamedTuple
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -132,8 +134,7 @@ def distances(T_q, T_k):
     >>> distances(2, 3).numpy().tolist()
     [[-1, 0, 1], [-2, -1, 0]]
     """
-    queries, keys = T_k - T_q + ops.arange(T_q, dtype="int32"), ops.arange(T_k, dtype="int32")
-    return keys - queries[:, None]
+    return tf.range(T_k) - tf.range(T_k - T_q, T_k)[:, None]
 
 
 def select(rows, index):
@@ -185,22 +186,40 @@ class T5Positions(Positions):
 
     def buckets(self, T_q, T_k):
         """Return the bucket of each pair, (T_q, T_k): in the decoder, all for the past."""
-        offsets = -distances(T_q, T_k)  # positive: the key comes before the query
+        limit = self.max_distance  # farther ones are in the same bucket
+        offsets = np.arange(limit, -limit - 1, -1)  # positive: the key comes before the query
         count, first = self.num_buckets, 0
         if not self.causality:  # the second half is for keys that come after
             count //= 2
-            first = count * ops.cast(offsets < 0, "int32")
-            offsets = ops.abs(offsets)
-        offsets = ops.maximum(offsets, 0)
+            first = count * (offsets < 0)
+            offsets = abs(offsets)
+        offsets = np.maximum(offsets, 0)
         exact = count // 2
-        log_ratio = ops.log(ops.maximum(offsets, 1) / exact) / np.log(self.max_distance / exact)
-        larger = exact + ops.cast(log_ratio * (count - exact), "int32")
-        return first + ops.where(offsets < exact, offsets, ops.minimum(larger, count - 1))
+        log_ratio = np.log(np.maximum(offsets, 1) / exact) / np.log(limit / exact)
+        larger = exact + (log_ratio * (count - exact)).astype(int)
+        table = first + np.where(offsets < exact, offsets, np.minimum(larger, count - 1))
+        pairs = tf.clip_by_value(distances(T_q, T_k), -limit, limit) + limit
+        return tf.gather(table.astype("int32"), pairs)
+
+    def prepare(self, T_q, T_k):
+        table = ops.cast(self.table, self.compute_dtype)
+        bias = tf.gather(table, self.buckets(T_q, T_k))  # (T_q, T_k, h)
+        return ScoreBias(tf.transpose(bias, (2, 0, 1)))
 
     def change_scores(self, scores, Q, K):
-        buckets = self.buckets(ops.shape(Q)[2], ops.shape(K)[2])
-        bias = ops.take(ops.cast(self.table, scores.dtype), buckets, axis=0)  # (T_q, T_k, h)
-        return scores + ops.transpose(bias, (2, 0, 1))
+        prepared = self.prepare(tf.shape(Q)[2], tf.shape(K)[2])
+        return prepared.change_scores(scores, Q, K)
+
+
+class ScoreBias(NamedTuple):
+    """The hooks of T5 for given lengths."""
+
+    bias: tf.Tensor  # (h, T_q, T_k), which is added to the scores
+
+    rotate, change_outputs = Positions.rotate, Positions.change_outputs
+
+    def change_scores(self, scores, Q, K):
+        return scores + self.bias
 
 
 class XLNetPositions(Positions):
