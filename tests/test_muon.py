@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from conftest import needs_bfloat16
 from hparams import make_hparams
 from model.transformer import make_model
 from training.muon import Muon, is_block_matrix, orthogonalize
@@ -29,15 +30,18 @@ def parameters_after(optimizer):
 
 
 @pytest.mark.parametrize("shape", [(16, 16), (16, 40), (40, 16)])
-def test_singular_values_end_near_1_and_singular_vectors_stay(shape):
+@pytest.mark.parametrize(
+    "precision, error", [("float32", 1e-3), pytest.param("bfloat16", 0.1, marks=needs_bfloat16)]
+)
+def test_singular_values_end_near_1_and_singular_vectors_stay(shape, precision, error):
     rng = np.random.default_rng(0)
     left, _, right = np.linalg.svd(rng.normal(size=shape), full_matrices=False)
     singular = np.geomspace(1, 0.05, 16)
     matrix = tf.constant(left * singular @ right, "float32")
     for scaled in (matrix, matrix * 1e6, matrix * 1e-4):
-        result = left.T @ orthogonalize(scaled).numpy() @ right.T
+        result = left.T @ orthogonalize(scaled, precision).numpy() @ right.T
         assert np.all((np.diag(result) > 0.5) & (np.diag(result) < 1.3))
-        assert np.abs(result - np.diag(np.diag(result))).max() < 1e-3
+        assert np.abs(result - np.diag(np.diag(result))).max() < error
 
 
 def test_a_gradient_of_zeros_gives_an_update_of_zeros():

@@ -38,6 +38,8 @@ class FusedAdam(keras.optimizers.Adam):
     parameters. It uses private names of Keras, so `requirements.txt` limits the releases.
     """
 
+    precision = "float32"  # of products in the update, if there are any
+
     def build(self, variables):
         super().build(variables)
         self.half_squared_norm = tf.Variable(0.0, trainable=False)
@@ -83,7 +85,9 @@ class FusedAdam(keras.optimizers.Adam):
 def make_optimizer(hp):
     """Make the optimizer. Its learning rate is assigned before each step."""
     Optimizer = OPTIMIZERS[hp.optimizer].load()
-    return Optimizer(learning_rate=0.0, beta_1=0.9, beta_2=hp.beta_2, epsilon=hp.epsilon)
+    optimizer = Optimizer(learning_rate=0.0, beta_1=0.9, beta_2=hp.beta_2, epsilon=hp.epsilon)
+    optimizer.precision = hp.precision
+    return optimizer
 
 
 class GradientSum:
