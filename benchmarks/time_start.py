@@ -1,9 +1,10 @@
 """Time how long it takes from the command to the first training step and the first translation.
 
-    python benchmarks/time_start.py --logdir LOGDIR
+    python benchmarks/time_start.py --logdir LOGDIR --preprocessed DIR
 
 Each run is a new process; the output has the medians. LOGDIR holds a model that translates from
-German. The baseline imports TensorFlow and Keras, which every script here needs.
+German, and DIR what prepro.py wrote for it. The baseline imports TensorFlow and Keras, which every
+script here needs.
 """
 
 import argparse
@@ -28,7 +29,7 @@ def timestamps(*names):
     return lambda: print("timestamp", next(remaining), time.time(), flush=True)
 
 
-def baseline(_):
+def baseline(*_):
     """Import TensorFlow and Keras."""
     stamp = timestamps("import TensorFlow and Keras")
     import keras  # noqa: F401
@@ -37,7 +38,7 @@ def baseline(_):
     stamp()
 
 
-def training(logdir):
+def training(logdir, preprocessed):
     """Run two training steps."""
     stamp = timestamps("import", "read the text", "make the model", "first step", "second step")
     load_tensorflow()
@@ -49,7 +50,7 @@ def training(logdir):
 
     def run():
         stamp()
-        hp = load_hparams(dict(logdir=logdir))
+        hp = load_hparams(dict(logdir=logdir, preprocessed=preprocessed))
         vocabs = load_vocabs(logdir, hp)
         data = load_train_data(hp, vocabs)
         stamp()
@@ -63,7 +64,7 @@ def training(logdir):
     run_script(run)
 
 
-def translation(logdir):
+def translation(logdir, _):
     """Translate two sentences, as translate.py does from standard input."""
     stamp = timestamps("import", "read the model", "first sentence", "second sentence")
     load_tensorflow()
@@ -84,10 +85,10 @@ def translation(logdir):
     run_script(run)
 
 
-def run_once(kind, logdir) -> dict:
+def run_once(kind, folders) -> dict:
     """Time a new process; returns {name: seconds from its start} for each timestamp."""
     start = time.time()
-    command = [sys.executable, __file__, kind, "--logdir", logdir]
+    command = [sys.executable, __file__, kind, *folders]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     seconds = {}
     for line in done.stdout.splitlines():
@@ -104,14 +105,16 @@ def main():
     )
     parser.add_argument("kind", nargs="?", help=argparse.SUPPRESS)  # in the timed processes
     parser.add_argument("--logdir", required=True)
+    parser.add_argument("--preprocessed", default="preprocessed")
     args = parser.parse_args()
     functions = dict(baseline=baseline, training=training, translation=translation)
     if args.kind:
-        return functions[args.kind](args.logdir)
+        return functions[args.kind](args.logdir, args.preprocessed)
+    folders = f"--logdir={args.logdir}", f"--preprocessed={args.preprocessed}"
     runs = {kind: [] for kind in functions}
     for _ in range(ROUNDS):
         for kind in functions:
-            runs[kind].append(run_once(kind, args.logdir))
+            runs[kind].append(run_once(kind, folders))
     print(f"{describe_machine()}, medians of {ROUNDS}, seconds")
     for kind, rounds in runs.items():
         before = 0.0

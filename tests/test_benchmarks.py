@@ -46,7 +46,7 @@ def test_the_time_from_the_command(benchmarks, trained):
     import time_start
 
     for kind, count in (("training", 5), ("translation", 4)):
-        seconds = [*time_start.run_once(kind, trained("tiny")["logdir"]).values()]
+        seconds = [*time_start.run_once(kind, ["--logdir", trained("tiny")["logdir"]]).values()]
         assert len(seconds) == count and sorted(seconds) == seconds and seconds[0] > 0
 
 
