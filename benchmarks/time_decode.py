@@ -1,12 +1,13 @@
-"""Time decoding against the method of the 2017 code, and against JoeyNMT.
+"""Time decoding against the method of the 2017 code, and against CTranslate2.
 
     python benchmarks/time_decode.py uncached
-    REAL_TEXT=DIR python benchmarks/time_decode.py joeynmt --logdir LOGDIR
+    REAL_TEXT=DIR python benchmarks/time_decode.py ctranslate2 --logdir LOGDIR [--busy]
 
 `uncached` runs the complete model on each prefix, in batches of 32, as the 2017 code does. The
 parameters are random and the same on both sides. All `maxlen` steps are taken, which is the least
-favourable case for the KV cache. `joeynmt` gives JoeyNMT the parameters of a model of the recipe
-`tiny`, and both translate `test_2016_flickr`.
+favourable case for the KV cache. `ctranslate2` translates `test_2016_flickr` by a trained model, as
+eval.py does, and by its export, without a length penalty, which differs. With `--busy`, another
+process keeps one core busy.
 """
 
 import argparse
@@ -19,23 +20,14 @@ from pathlib import Path
 
 import harness
 import numpy as np
-from joey import joey_config, run_joey
 from quality import corpus_flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from support.parallel import one_thread_per_operation
+from support.parallel import num_cores, one_thread_per_operation
 
-ALPHA = 0.6  # the exponent of both length penalties
 NUM_TOKENS, VOCAB_SIZE = 4096, 8000  # of an untrained model
 OURS = [sys.executable, __file__, "worker"]
-# Runs in the environment of JoeyNMT: the parameters as its checkpoint.
-TO_CHECKPOINT = """
-import sys, numpy, torch
-arrays = numpy.load(sys.argv[1])
-state = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-torch.save(dict(model_state=state), sys.argv[2])
-"""
 
 # Our decoder, in a process of its own ------------------------------------------
 
@@ -104,12 +96,37 @@ def trained_decoder(flags, output):
     return timed_fn
 
 
+def exported_decoder(flags, output):
+    """Make a function that translates the test set by CTranslate2 into a file."""
+    import ctranslate2
+    import sentencepiece
+
+    folder, lines = flags["folder"], Path(flags["source_test"]).read_text("utf-8").splitlines()
+    source, target = (
+        sentencepiece.SentencePieceProcessor(f"{folder}/{name}.model")
+        for name in ("bpe.source", "bpe")
+    )
+    translator = ctranslate2.Translator(folder, **flags["translator"])
+    search = dict(beam_size=flags["beam"], patience=2, length_penalty=0)
+
+    def timed_fn():
+        tokens = source.encode(lines, out_type=str)
+        found = translator.translate_batch(
+            tokens, max_batch_size=4096, batch_type="tokens", **search
+        )
+        texts = target.decode([result.hypotheses[0] for result in found])
+        output.write_text("".join(f"{text}\n" for text in texts), "utf-8")
+
+    return timed_fn
+
+
 def run_worker(kind, flags, output):
     """Run a worker, and write its translations to the file `output`."""
     flags = json.loads(flags)
-    if kind == "trained":
+    if kind in ("trained", "exported"):
         one_thread_per_operation()  # as eval.py, before TensorFlow is loaded
-        timed_fn = trained_decoder(flags, Path(output))
+        decoder = trained_decoder if kind == "trained" else exported_decoder
+        timed_fn = decoder(flags, Path(output))
         timed_fn()  # traces the graph
     else:
         timed_fn = untrained_decoder(kind, flags)
@@ -118,19 +135,6 @@ def run_worker(kind, flags, output):
 
 
 # The comparisons ---------------------------------------------------------------
-
-
-def print_speed(title, seconds, name, baseline, sentences, tokens):
-    """Print how many sentences and tokens per second `name` translates, and the baseline.
-
-    Args:
-      seconds: {name: seconds of each round}.
-      sentences, tokens: the size of the translations.
-    """
-    ours, theirs = (sentences / statistics.median(seconds[key]) for key in (name, baseline))
-    times = harness.speedup(seconds, name, baseline)
-    print(f"{title}: {ours:.1f} sentences/s, {baseline} {theirs:.1f}: {times:.1f} times as fast")
-    print(f"    {ours * tokens / sentences:.0f} tokens/s")
 
 
 def compare_uncached(rounds):
@@ -145,103 +149,47 @@ def compare_uncached(rounds):
             worker.stop()
         ours, theirs = (np.load(path) for path in outputs.values())
         same = (ours == theirs).all(axis=1).mean()
-        title = f"legacy, greedy, maxlen {maxlen}"
-        print_speed(title, seconds, "cached", "uncached", len(ours), ours.size)
-        print(f"    the same tokens in {same:.1%} of the sentences")
+        speeds = [len(ours) / statistics.median(seconds[name]) for name in outputs]
+        times = harness.speedup(seconds, "cached", "uncached")
+        print(f"legacy, greedy, maxlen {maxlen}: {speeds[0]:.1f} sentences/s, uncached", end=" ")
+        print(f"{speeds[1]:.1f}: {times:.1f} times as fast, {same:.1%} with the same tokens")
 
 
-def joey_parameters(model) -> dict:
-    """Return the parameters of our model under JoeyNMT's names: {name: array}."""
-    arrays = {}
+def compare_ctranslate2(logdir, rounds):
+    """Time our decoding and CTranslate2's, with one thread per translator and with all in one."""
+    import sacrebleu
 
-    def dense(name, layer):
-        arrays[f"{name}.weight"] = layer.kernel.numpy().T
-        arrays[f"{name}.bias"] = layer.bias.numpy()
-
-    def normalize(name, layer):
-        arrays[f"{name}.weight"], arrays[f"{name}.bias"] = layer.gamma.numpy(), layer.beta.numpy()
-
-    def attention(name, layer):
-        dense(f"{name}.q_layer", layer.query)
-        dense(f"{name}.k_layer", layer.key)
-        dense(f"{name}.v_layer", layer.value)
-        dense(f"{name}.output_layer", layer.output_projection)
-
-    def feedforward(name, layer):
-        dense(f"{name}.pwff_layer.0", layer.inner)
-        dense(f"{name}.pwff_layer.3", layer.outer)
-
-    table = model.enc_input.tokens.padded_table().numpy()
-    for name in ("src_embed.lut", "trg_embed.lut", "decoder.output_layer"):
-        # In JoeyNMT, <UNK> has the id 0 and <PAD> the id 1.
-        arrays[f"{name}.weight"] = table[[1, 0, *range(2, len(table))]]
-    positions = model.enc_input.positions.encoding(np.arange(5000)[None]).numpy()  # (1, 5000, C)
-    arrays |= {f"{side}.pe.pe": positions for side in ("encoder", "decoder")}
-    for i, block in enumerate(model.enc_blocks):
-        name = f"encoder.layers.{i}"
-        attention(f"{name}.src_src_att", block.self_attention)
-        normalize(f"{name}.layer_norm", block.self_attention.add_norm.normalize)
-        feedforward(f"{name}.feed_forward", block.feedforward)
-        normalize(f"{name}.feed_forward.layer_norm", block.feedforward.add_norm.normalize)
-    for i, block in enumerate(model.dec_blocks):
-        name = f"decoder.layers.{i}"
-        attention(f"{name}.trg_trg_att", block.self_attention)
-        attention(f"{name}.src_trg_att", block.vanilla_attention)
-        normalize(f"{name}.x_layer_norm", block.self_attention.add_norm.normalize)
-        normalize(f"{name}.dec_layer_norm", block.vanilla_attention.add_norm.normalize)
-        feedforward(f"{name}.feed_forward", block.feedforward)
-        normalize(f"{name}.feed_forward.layer_norm", block.feedforward.add_norm.normalize)
-    return arrays
-
-
-def joey_seconds(folder, beam) -> float:
-    """Translate the test set with JoeyNMT into `joey.test`; returns the seconds in its log."""
-    config = json.loads((folder / "joey.yaml").read_text())
-    config["testing"] |= dict(beam_size=beam, beam_alpha=ALPHA)
-    path = folder / f"joey_{beam}.yaml"
-    path.write_text(json.dumps(config))
-    return run_joey(path, r"Generation took ([\d.]+)", "test", "-o", folder / "joey")[-1]
-
-
-def prepare_joey(logdir, flags, folder):
-    """Write JoeyNMT's configuration, and its checkpoint with our parameters."""
-
-    from translation.inference import load_model
-
-    _, hp, model, vocabs = load_model(dict(logdir=logdir))
-    (folder / "joey").mkdir(parents=True, exist_ok=True)
-    config = joey_config(hp, vocabs[0], flags, folder)
-    config["data"]["test"] = flags["source_test"].removesuffix(f".{hp.source_lang}")
-    config["testing"]["load_model"] = str(folder / "joey" / "ours.ckpt")
-    config["testing"]["max_output_length"] = 2 * hp.maxlen
-    (folder / "joey.yaml").write_text(json.dumps(config))
-    parameters = folder / "parameters.npz"
-    np.savez(parameters, **joey_parameters(model))
-    program = [harness.BASELINE_PYTHON, "-c", TO_CHECKPOINT]
-    subprocess.run([*program, parameters, folder / "joey" / "ours.ckpt"], check=True)
-
-
-def compare_joey(logdir, rounds):
-    """Time decoding by this project and by JoeyNMT with the same parameters."""
-    folder = harness.WORK / "time_decode"
-    flags = corpus_flags("multi30k", "de-en")
-    prepare_joey(logdir, flags, folder)
-    for beam in (1, 4, 5):
-        our_flags = dict(logdir=logdir, beam=beam, alpha=ALPHA)
-        our_flags |= {name: flags[name] for name in ("source_test", "target_test")}
-        worker = harness.Worker([*OURS, "trained", json.dumps(our_flags), folder / "ours.test"])
-        seconds = dict(ours=[], JoeyNMT=[])
-        for _ in range(rounds):
-            seconds["ours"].append(worker.seconds())
-            seconds["JoeyNMT"].append(joey_seconds(folder, beam))
-        worker.stop()
-        ours, theirs = (
-            (folder / f"{name}.test").read_text().splitlines() for name in ("ours", "joey")
-        )
-        words = sum(len(line.split()) for line in ours)
-        print_speed(f"tiny, beam {beam}", seconds, "ours", "JoeyNMT", len(ours), words)
-        same = sum(map(str.__eq__, ours, theirs)) / len(ours)
-        print(f"    the same text in {same:.1%} of the sentences", flush=True)
+    folder, flags = harness.WORK / "time_decode", corpus_flags("multi30k", "de-en")
+    folder.mkdir(parents=True, exist_ok=True)
+    exported = dict(folder=str(folder / "ctranslate2"), source_test=flags["source_test"])
+    harness.run_script(
+        "export.py", dict(logdir=logdir, output=exported["folder"], format="ctranslate2")
+    )
+    test_set = {name: flags[name] for name in ("source_test", "target_test")}
+    references = Path(flags["target_test"]).read_text("utf-8").splitlines()
+    print("| beam | | sentences/s | ours is as fast, times | equal sentences | BLEU |")
+    print("|---|---|---|---|---|---|")
+    for beam in (1, 5):
+        choices = {"ours": ("trained", test_set | dict(logdir=logdir, beam=beam, alpha=0.0))}
+        for kind in ("float32", "int8"):
+            for translators, threads in ((num_cores(), 1), (1, num_cores())):
+                settings = dict(compute_type=kind, inter_threads=translators, intra_threads=threads)
+                name = f"CTranslate2, {kind}, {translators} x {threads} threads"
+                choices[name] = "exported", exported | dict(beam=beam, translator=settings)
+        paths = {name: folder / f"{index}.txt" for index, name in enumerate(choices)}
+        workers = {
+            name: harness.Worker([*OURS, kind, json.dumps(given), paths[name]])
+            for name, (kind, given) in choices.items()
+        }
+        seconds = harness.time_interleaved(workers, rounds)
+        texts = {name: path.read_text("utf-8").splitlines() for name, path in paths.items()}
+        for name, worker in workers.items():
+            worker.stop()
+            speed = len(references) / statistics.median(seconds[name])
+            times = harness.speedup(seconds, "ours", name)
+            same = sum(map(str.__eq__, texts["ours"], texts[name])) / len(references)
+            bleu = sacrebleu.corpus_bleu(texts[name], [references]).score
+            print(f"| {beam} | {name} | {speed:.0f} | {times:.2f} | {same:.1%} | {bleu:.2f} |")
 
 
 def main():
@@ -249,20 +197,24 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("baseline", choices=("uncached", "joeynmt"))
-    parser.add_argument(
-        "--logdir", help="a model of the recipe tiny, with the flags of harness.SMALL_PAPER"
-    )
+    parser.add_argument("baseline", choices=("uncached", "ctranslate2"))
+    parser.add_argument("--logdir", help="a trained model, from German to English")
+    parser.add_argument("--busy", action="store_true", help="keep one core busy")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     harness.WORK.mkdir(exist_ok=True)
     print(harness.describe_machine(), flush=True)
-    if args.baseline == "uncached":
-        compare_uncached(args.rounds)
-    elif args.logdir:
-        compare_joey(args.logdir, args.rounds)
-    else:
-        parser.error("joeynmt needs --logdir.")
+    neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if args.busy else None
+    try:
+        if args.baseline == "uncached":
+            compare_uncached(args.rounds)
+        elif args.logdir:
+            compare_ctranslate2(args.logdir, args.rounds)
+        else:
+            parser.error("ctranslate2 needs --logdir.")
+    finally:
+        if neighbour:
+            neighbour.kill()
 
 
 if __name__ == "__main__":
