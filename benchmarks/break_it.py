@@ -11,8 +11,8 @@ all results.
 """
 
 import argparse
+import os
 import re
-import resource
 import shlex
 import subprocess
 import sys
@@ -48,11 +48,7 @@ REPORT = re.compile(r": mean_loss (\S+) acc (\S+), dev loss (\S+) BLEU (\S+) ")
 
 
 def run(script, *words, text=None) -> subprocess.CompletedProcess:
-    """Run a script of the project.
-
-    Args:
-      text: its standard input.
-    """
+    """Run a script of the project, with `text` as its standard input."""
     command = [sys.executable, str(ROOT / script), *words]
     return subprocess.run(command, cwd=ROOT, input=text, capture_output=True, text=True)
 
@@ -76,11 +72,10 @@ def measure(name, seed, more_flags=(), folder="logdir/break_it") -> dict:
       the translations; and the seconds of processor time.
     """
     logdir = ["--logdir", f"{folder}/{re.sub('[^a-z]+', '_', name)}_{seed}"]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    before = os.times()
     words = [f"@{FLAGS}", *shlex.split(EXPERIMENTS[name]), "--seed", str(seed), *logdir]
     done = run("train.py", *words, *more_flags)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    seconds = sum(os.times()[2:4]) - sum(before[2:4])  # of child processes
     row = dict(name=name, seed=seed, processor_seconds=round(seconds))
     if done.returncode == 2 and "a lower --lr" in done.stderr:
         return row | dict(stopped=done.stderr.strip().splitlines()[-1])

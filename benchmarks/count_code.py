@@ -30,7 +30,7 @@ LIMITS = {
     "English documents lines": 5890,
     "docs Python lines": 1800,
     "HTML and JavaScript bytes": 42_184,
-    "other text lines": 450,
+    "other text lines": 490,
     "flags of train.py": 70,
     "flags of translate.py": 25,
 }

@@ -20,7 +20,6 @@ from support.parallel import num_cores
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "benchmarks" / "work"
-BASELINE_PYTHON = WORK / "baselines" / "bin" / "python"  # has JoeyNMT; README.md says how to get it
 # The recipe tiny with the parts that the paper has.
 SMALL_PAPER = dict(
     recipe="tiny",
@@ -104,6 +103,23 @@ def load_rows(path) -> list[dict]:
 def save_rows(path, rows):
     """Write measurements, a list of dict, to a file, one per line."""
     path.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
+
+
+def draw_curves(curves, path, x_label, y_label, scale="linear"):
+    """Draw curves (name, xs, ys); those of one name have one color."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    colors = {name: f"C{i}" for i, name in enumerate(dict.fromkeys(name for name, *_ in curves))}
+    for name, xs, ys in curves:
+        axes.plot(xs, ys, color=colors[name], marker=".")
+    for name, color in colors.items():
+        axes.plot([], [], color=color, marker=".", label=name)
+    axes.set(xlabel=x_label, ylabel=y_label, xscale=scale, yscale=scale)
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
 
 
 def describe_machine() -> str:

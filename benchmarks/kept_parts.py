@@ -51,8 +51,15 @@ def lowered_bleu(translations, references) -> float:
     return sacrebleu.corpus_bleu(translations, [references], lowercase=True).score
 
 
-def main(args):
+def main():
     """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("text", nargs=2, help="source and target of a test set")
+    parser.add_argument("--logdir", required=True, help="a model with subwords")
+    parser.add_argument("--count", type=int, default=1000, help="sentences; default: %(default)s")
+    args = parser.parse_args()
     sources, references = (list(read_lines(path))[: args.count] for path in args.text)
     loaded = load_model(dict(logdir=args.logdir))
     alone, protected = Translator(loaded), Translator(loaded, protect=True)
@@ -89,16 +96,5 @@ def main(args):
         print(f"{name} ({len(rows)}), model alone and protected: {bleus}")
 
 
-def parse_args():
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("text", nargs=2, help="source and target of a test set")
-    parser.add_argument("--logdir", required=True, help="a model with subwords")
-    parser.add_argument("--count", type=int, default=1000, help="sentences; default: %(default)s")
-    return parser.parse_args()
-
-
 if __name__ == "__main__":
-    main(parse_args())
+    main()

@@ -15,19 +15,18 @@ import argparse
 import datetime
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from harness import ROOT, WORK, describe_machine, load_rows, save_rows
+from harness import ROOT, WORK, describe_machine, draw_curves, load_rows, save_rows
 from quality import corpus_flags
 
 RESULTS = ROOT / "benchmarks" / "race.json"
 GOALS = (30, 35, 40, 42)  # BLEU
-REPORT = re.compile(r"gs_(\d+)\S*: .* dev loss .* BLEU ([0-9.]+) chrF")
+REPORT = r"gs_(\d+)\S*: .* dev loss .* BLEU ([0-9.]+) chrF"
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -35,6 +34,27 @@ def processor_seconds(pid) -> float:
     """Return the processor time of a process so far, and of its children that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, fields[11:15])) / TICKS_PER_SECOND
+
+
+def follow(command, pattern, folder):
+    """Run a command in a folder, and print its output; ends the program if it fails.
+
+    Yields:
+      (re.Match, float): of each line of the output in which the pattern is found, and the seconds
+        of processor time so far. Closing the iterator ends the command.
+    """
+    pipe = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    with subprocess.Popen(command, cwd=folder, **pipe) as process:
+        try:
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                if found := re.search(pattern, line):
+                    yield found, processor_seconds(process.pid)
+        except GeneratorExit:
+            process.terminate()
+            return
+    if process.returncode:
+        sys.exit(process.returncode)
 
 
 def race(checkout, more_flags) -> list[list]:
@@ -54,20 +74,22 @@ def race(checkout, more_flags) -> list[list]:
     options = [*(f"--{name}={value}" for name, value in flags.items()), *more_flags]
     start = time.monotonic()
     subprocess.run([sys.executable, "prepro.py", *options], cwd=checkout, check=True)
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    prepared = used.ru_utime + used.ru_stime  # of all children, of which this is the first
-    points = []
+    prepared = sum(os.times()[2:4])  # of all children, of which this is the first
     command = [sys.executable, "-u", "train.py", *options]
-    with subprocess.Popen(command, cwd=checkout, stdout=subprocess.PIPE, text=True) as process:
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            if found := REPORT.search(line):
-                seconds = time.monotonic() - start
-                processor = prepared + processor_seconds(process.pid)
-                points.append([seconds / 60, processor / 60, int(found[1]), float(found[2])])
-    if process.returncode:
-        sys.exit(process.returncode)
+    points = []
+    for found, used in follow(command, REPORT, checkout):
+        seconds = time.monotonic() - start
+        points.append([seconds / 60, (prepared + used) / 60, int(found[1]), float(found[2])])
     return points
+
+
+def add_row(name, words, points) -> list[dict]:
+    """Add a run to race.json, and return all rows; `words` are those of its flags."""
+    row = dict(date=str(datetime.date.today()), name=name, flags=" ".join(words))
+    points = [[round(value, 2) for value in point] for point in points]
+    rows = [*load_rows(RESULTS), row | dict(machine=describe_machine(), points=points)]
+    save_rows(RESULTS, rows)
+    return rows
 
 
 def time_to(points, goal) -> str:
@@ -96,22 +118,12 @@ def table(rows) -> str:
 
 
 def draw(rows, path):
-    """Draw the curve of each run: BLEU over minutes of processor time. Names have a color each."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    names = list(dict.fromkeys(row["name"] for row in rows))
-    for index, name in enumerate(names):
-        axes.plot([], [], color=f"C{index}", marker=".", label=name)
+    """Draw the curve of each run: BLEU over minutes of processor time."""
+    curves = []
     for row in rows:
         _, processor, _, bleu = zip(*row["points"], strict=True)
-        axes.plot(processor, bleu, color=f"C{names.index(row['name'])}", marker=".")
-    axes.set_xlabel("minutes of processor time")
-    axes.set_ylabel("BLEU of the development set, greedy")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=120)
+        curves.append((row["name"], processor, bleu))
+    draw_curves(curves, path, "minutes of processor time", "BLEU of the development set, greedy")
 
 
 def main():
@@ -128,16 +140,7 @@ def main():
         if not args.name:
             parser.error("--name is missing. Say what is new in this run")
         points = race(args.checkout, more_flags)
-        rows.append(
-            dict(
-                date=str(datetime.date.today()),
-                name=args.name,
-                flags=" ".join(more_flags),
-                machine=describe_machine(),
-                points=[[round(value, 2) for value in point] for point in points],
-            )
-        )
-        save_rows(RESULTS, rows)
+        rows = add_row(args.name, more_flags, points)
     print(table(rows))
 
 

@@ -1,25 +1,29 @@
 """Time decoding against the method of the 2017 code, and against CTranslate2.
 
     python benchmarks/time_decode.py uncached
-    REAL_TEXT=DIR python benchmarks/time_decode.py ctranslate2 --logdir LOGDIR [--busy]
+    REAL_TEXT=DIR python benchmarks/time_decode.py ctranslate2 --logdir LOGDIR
 
 `uncached` runs the complete model on each prefix, in batches of 32, as the 2017 code does. The
 parameters are random and the same on both sides. All `maxlen` steps are taken, which is the least
-favourable case for the KV cache. `ctranslate2` translates `test_2016_flickr` by a trained model, as
-eval.py does, and by its export, without a length penalty, which differs. With `--busy`, another
-process keeps one core busy.
+favourable case for the KV cache. `ctranslate2` exports a model, and both programs translate
+`test_2016_flickr`; "2 x 1 threads" are 2 translators with a thread each. The table says which share
+of the translations equals ours, and how many times as fast ours is (median over the rounds).
 """
 
 import argparse
+import itertools
 import json
+import operator
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import harness
 import numpy as np
+import sacrebleu
 from quality import corpus_flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -27,20 +31,15 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 from support.parallel import num_cores, one_thread_per_operation
 
 NUM_TOKENS, VOCAB_SIZE = 4096, 8000  # of an untrained model
-OURS = [sys.executable, __file__, "worker"]
+BATCH_TOKENS = 2048  # of CTranslate2: larger batches are not faster
+# Keeps a core busy until this process ends.
+NEIGHBOUR = f"import os\nwhile os.getppid() == {os.getpid()}: pass"
 
-# Our decoder, in a process of its own ------------------------------------------
+# Decoders: functions that return a list of translations -------------------------
 
 
 def untrained_decoder(kind, flags):
-    """Make a function that decodes with random parameters; no sentence ends before `maxlen`.
-
-    Args:
-      kind: "cached", or "uncached" to run the complete model on each prefix.
-
-    Returns:
-      function without arguments, which returns (N, maxlen) int32.
-    """
+    """Decode random ids with random parameters; `kind` is "cached" or "uncached"."""
     import keras
     import tensorflow as tf
 
@@ -76,145 +75,137 @@ def untrained_decoder(kind, flags):
         return preds
 
     search = uncached if kind == "uncached" else cached
-    return lambda: np.concatenate([search(x) for x in batches])
+    return lambda: np.concatenate([search(x) for x in batches]).tolist()
 
 
-def trained_decoder(flags, output):
-    """Make a function that translates the test set of a trained model into a file."""
+def trained_decoder(flags):
+    """Translate the test set with a model, and the length penalty of CTranslate2."""
+    one_thread_per_operation()  # as eval.py
 
     from data_load import load_test_data
-    from translation.inference import SearchDecoder, load_model
+    from translation import inference
 
-    loaded = load_model(flags)
-    test = load_test_data(loaded.hp, loaded.vocabs)
-    decode = SearchDecoder(loaded)
-
-    def timed_fn():
-        texts = [best.text for best, *_ in decode(test.data.X)]
-        output.write_text("".join(f"{text}\n" for text in texts), "utf-8")
-
-    return timed_fn
+    inference.paper_penalty = lambda alpha: lambda length: length**alpha
+    loaded = inference.load_model(flags)
+    X = load_test_data(loaded.hp, loaded.vocabs).data.X
+    decode = inference.SearchDecoder(loaded)
+    return lambda: [best.text for best, *_ in decode(X)]
 
 
-def exported_decoder(flags, output):
-    """Make a function that translates the test set by CTranslate2 into a file."""
+def ctranslate2_decoder(flags, folder, options):
+    """Translate the test set with an exported model. `options` are those of `Translator`."""
     import ctranslate2
-    import sentencepiece
 
-    folder, lines = flags["folder"], Path(flags["source_test"]).read_text("utf-8").splitlines()
-    source, target = (
-        sentencepiece.SentencePieceProcessor(f"{folder}/{name}.model")
-        for name in ("bpe.source", "bpe")
-    )
-    translator = ctranslate2.Translator(folder, **flags["translator"])
-    search = dict(beam_size=flags["beam"], patience=2, length_penalty=0)
+    from data_load import load_test_data
+    from hparams import load_hparams
+    from text.vocab import load_vocabs
 
-    def timed_fn():
-        tokens = source.encode(lines, out_type=str)
-        found = translator.translate_batch(
-            tokens, max_batch_size=4096, batch_type="tokens", **search
-        )
-        texts = target.decode([result.hypotheses[0] for result in found])
-        output.write_text("".join(f"{text}\n" for text in texts), "utf-8")
+    hp = load_hparams(flags)
+    source, target = load_vocabs(hp.logdir, hp)
+    X = load_test_data(hp, (source, target)).data.X
+    tokens = [[*map(source.id_to_token, X[row][:-1])] for row in range(len(X))]  # without </S>
+    translator = ctranslate2.Translator(folder, **options)
+    limit = int(hp.max_output_tokens(X.lengths.max()))
+    search = dict(beam_size=hp.beam, length_penalty=hp.alpha, max_decoding_length=limit)
+    search["patience"] = 2  # else it stops earlier than our beam search
+    batches = dict(max_batch_size=BATCH_TOKENS, batch_type="tokens")
 
-    return timed_fn
+    def decode():
+        results = translator.translate_batch(tokens, **search, **batches)
+        return [target.processor.decode(result.hypotheses[0]) for result in results]
+
+    return decode
 
 
-def run_worker(kind, flags, output):
+DECODERS = dict(
+    untrained=untrained_decoder, trained=trained_decoder, ctranslate2=ctranslate2_decoder
+)
+
+
+def run_worker(decoder, arguments, output):
     """Run a worker, and write its translations to the file `output`."""
-    flags = json.loads(flags)
-    if kind in ("trained", "exported"):
-        one_thread_per_operation()  # as eval.py, before TensorFlow is loaded
-        decoder = trained_decoder if kind == "trained" else exported_decoder
-        timed_fn = decoder(flags, Path(output))
-        timed_fn()  # traces the graph
-    else:
-        timed_fn = untrained_decoder(kind, flags)
-        np.save(output, timed_fn())
-    harness.worker_loop(timed_fn)
+    decode = DECODERS[decoder](*json.loads(arguments))
+    Path(output).write_text(json.dumps(decode()))  # the first run, which also traces the graph
+    harness.worker_loop(decode)
 
 
 # The comparisons ---------------------------------------------------------------
 
 
-def compare_uncached(rounds):
+def compare(decoders, references, args):
+    """Time {name: (key of `DECODERS`, its arguments)}, ours first; returns rows of the table."""
+    workers, found, output = {}, {}, harness.WORK / "decoded.json"
+    for name, (decoder, *arguments) in decoders.items():
+        words = decoder, json.dumps(arguments), output
+        workers[name] = harness.Worker([sys.executable, __file__, "worker", *words])
+        found[name] = json.loads(output.read_text())
+    timings = [harness.time_interleaved(workers, args.rounds)]
+    if args.busy:
+        neighbour = subprocess.Popen([sys.executable, "-c", NEIGHBOUR])
+        timings.append(harness.time_interleaved(workers, args.rounds))
+        neighbour.kill()
+    for worker in workers.values():
+        worker.stop()
+    ours, rows = next(iter(decoders)), []
+    for name, lines in found.items():
+        bleu = f"{sacrebleu.corpus_bleu(lines, [references]).score:.2f}" if references else "-"
+        cells = [name, bleu, f"{np.mean([*map(operator.eq, found[ours], lines)]):.1%}"]
+        for seconds in timings:
+            cells.append(f"{len(lines) / statistics.median(seconds[name]):.1f}")
+            cells.append(f"{harness.speedup(seconds, ours, name):.2f}")
+        rows.append(cells)
+    return rows
+
+
+def compare_uncached(args):
     """Time decoding with and without a KV cache."""
+    rows = []
     for maxlen in (10, 50):
-        flags = json.dumps(dict(recipe="legacy", maxlen=maxlen))
-        outputs = {name: harness.WORK / f"decode_{name}.npy" for name in ("cached", "uncached")}
-        commands = {name: [*OURS, name, flags, path] for name, path in outputs.items()}
-        workers = {name: harness.Worker(command) for name, command in commands.items()}
-        seconds = harness.time_interleaved(workers, rounds)
-        for worker in workers.values():
-            worker.stop()
-        ours, theirs = (np.load(path) for path in outputs.values())
-        same = (ours == theirs).all(axis=1).mean()
-        speeds = [len(ours) / statistics.median(seconds[name]) for name in outputs]
-        times = harness.speedup(seconds, "cached", "uncached")
-        print(f"legacy, greedy, maxlen {maxlen}: {speeds[0]:.1f} sentences/s, uncached", end=" ")
-        print(f"{speeds[1]:.1f}: {times:.1f} times as fast, {same:.1%} with the same tokens")
+        flags, kinds = dict(recipe="legacy", maxlen=maxlen), ("cached", "uncached")
+        decoders = {f"maxlen {maxlen}, {kind}": ("untrained", kind, flags) for kind in kinds}
+        rows += compare(decoders, None, args)
+    return rows
 
 
-def compare_ctranslate2(logdir, rounds):
-    """Time our decoding and CTranslate2's, with one thread per translator and with all in one."""
-    import sacrebleu
-
-    folder, flags = harness.WORK / "time_decode", corpus_flags("multi30k", "de-en")
-    folder.mkdir(parents=True, exist_ok=True)
-    exported = dict(folder=str(folder / "ctranslate2"), source_test=flags["source_test"])
-    harness.run_script(
-        "export.py", dict(logdir=logdir, output=exported["folder"], format="ctranslate2")
-    )
-    test_set = {name: flags[name] for name in ("source_test", "target_test")}
-    references = Path(flags["target_test"]).read_text("utf-8").splitlines()
-    print("| beam | | sentences/s | ours is as fast, times | equal sentences | BLEU |")
-    print("|---|---|---|---|---|---|")
-    for beam in (1, 5):
-        choices = {"ours": ("trained", test_set | dict(logdir=logdir, beam=beam, alpha=0.0))}
-        for kind in ("float32", "int8"):
-            for translators, threads in ((num_cores(), 1), (1, num_cores())):
-                settings = dict(compute_type=kind, inter_threads=translators, intra_threads=threads)
-                name = f"CTranslate2, {kind}, {translators} x {threads} threads"
-                choices[name] = "exported", exported | dict(beam=beam, translator=settings)
-        paths = {name: folder / f"{index}.txt" for index, name in enumerate(choices)}
-        workers = {
-            name: harness.Worker([*OURS, kind, json.dumps(given), paths[name]])
-            for name, (kind, given) in choices.items()
-        }
-        seconds = harness.time_interleaved(workers, rounds)
-        texts = {name: path.read_text("utf-8").splitlines() for name, path in paths.items()}
-        for name, worker in workers.items():
-            worker.stop()
-            speed = len(references) / statistics.median(seconds[name])
-            times = harness.speedup(seconds, "ours", name)
-            same = sum(map(str.__eq__, texts["ours"], texts[name])) / len(references)
-            bleu = sacrebleu.corpus_bleu(texts[name], [references]).score
-            print(f"| {beam} | {name} | {speed:.0f} | {times:.2f} | {same:.1%} | {bleu:.2f} |")
+def compare_ctranslate2(args):
+    """Time decoding by this project and by CTranslate2 with the same parameters."""
+    corpus, cores, rows = corpus_flags("multi30k", "de-en"), num_cores(), []
+    references = Path(corpus["target_test"]).read_text("utf-8").splitlines()
+    with tempfile.TemporaryDirectory() as folder:
+        model, flags = f"{folder}/model", dict(logdir=args.logdir)
+        harness.run_script("export.py", flags | dict(output=model, format="ctranslate2"))
+        flags |= {name: corpus[name] for name in ("source_test", "target_test")}
+        for beam in (1, 5):
+            flags |= dict(beam=beam, alpha=1.0)
+            decoders = {f"beam {beam}, ours": ("trained", flags)}
+            threads = (cores, 1), (1, cores)
+            for kind, (inter, intra) in itertools.product(("float32", "int8"), threads):
+                options = dict(compute_type=kind, inter_threads=inter, intra_threads=intra)
+                name = f"beam {beam}, CTranslate2, {kind}, {inter} x {intra} threads"
+                decoders[name] = "ctranslate2", flags, model, options
+            rows += compare(decoders, references, args)
+    return rows
 
 
 def main():
-    """Time against the baseline that the command line names."""
+    """Print the table of the baseline that the command line names."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("baseline", choices=("uncached", "ctranslate2"))
-    parser.add_argument("--logdir", help="a trained model, from German to English")
-    parser.add_argument("--busy", action="store_true", help="keep one core busy")
+    parser.add_argument("--logdir", help="a model of the recipe tiny, from German to English")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--busy", action="store_true", help="also time beside a busy process")
     args = parser.parse_args()
+    if args.baseline == "ctranslate2" and not args.logdir:
+        parser.error("ctranslate2 needs --logdir.")
     harness.WORK.mkdir(exist_ok=True)
-    print(harness.describe_machine(), flush=True)
-    neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if args.busy else None
-    try:
-        if args.baseline == "uncached":
-            compare_uncached(args.rounds)
-        elif args.logdir:
-            compare_ctranslate2(args.logdir, args.rounds)
-        else:
-            parser.error("ctranslate2 needs --logdir.")
-    finally:
-        if neighbour:
-            neighbour.kill()
+    rows = (compare_uncached if args.baseline == "uncached" else compare_ctranslate2)(args)
+    columns = ["", "BLEU", "equal", "sentences/s", "ours / this"]
+    columns += ["sentences/s, busy", "ours / this"] * args.busy
+    print(harness.describe_machine(), end="\n\n")
+    for cells in (columns, ["---"] * len(columns), *rows):
+        print(f"| {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@
     python benchmarks/time_start.py --logdir LOGDIR --preprocessed DIR
 
 Each run is a new process; the output has the medians. LOGDIR holds a model that translates from
-German, and DIR what prepro.py wrote for it. The baseline imports TensorFlow and Keras, which every
-script here needs.
+German, and DIR what prepro.py wrote for it.
 """
 
 import argparse
@@ -27,15 +26,6 @@ def timestamps(*names):
     """Make a function that prints the next of these names and the time at each call."""
     remaining = iter(names)
     return lambda: print("timestamp", next(remaining), time.time(), flush=True)
-
-
-def baseline(*_):
-    """Import TensorFlow and Keras."""
-    stamp = timestamps("import TensorFlow and Keras")
-    import keras  # noqa: F401
-    import tensorflow  # noqa: F401
-
-    stamp()
 
 
 def training(logdir, preprocessed):
@@ -107,7 +97,7 @@ def main():
     parser.add_argument("--logdir", required=True)
     parser.add_argument("--preprocessed", default="preprocessed")
     args = parser.parse_args()
-    functions = dict(baseline=baseline, training=training, translation=translation)
+    functions = dict(training=training, translation=translation)
     if args.kind:
         return functions[args.kind](args.logdir, args.preprocessed)
     folders = f"--logdir={args.logdir}", f"--preprocessed={args.preprocessed}"
