@@ -31,7 +31,7 @@ SIZES = {
     ("joeynmt", "ours"): OURS | dict(lr=0.002, warmup=200, schedule="warmupinversesquareroot"),
     ("joeynmt", "usual"): dict(blocks=6, units=256, inner=1024, heads=4, dropout=0.3, batch=4096)
     | dict(beta=0.999, lr=0.0003, warmup=0, schedule="plateau"),
-    ("eole", "ours"): OURS | dict(lr=0.03, warmup=200, schedule="rsqrt"),
+    ("eole", "ours"): OURS | dict(lr=0.4, warmup=200, schedule="noam"),
     ("eole", "usual"): dict(blocks=6, units=512, inner=2048, heads=8, dropout=0.1, batch=4096)
     | dict(beta=0.998, lr=2, warmup=4000, schedule="noam"),
 }
