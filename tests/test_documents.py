@@ -158,23 +158,50 @@ def sections(name):
 
 @pytest.fixture(scope="module")
 def names():
-    """The names that the program at the beginning of the answers defines."""
-    (code,) = re.findall(r"^```python\n(.*?)^```", sections("answers.md")[""], re.DOTALL | re.M)
-    namespace = {}
-    run_program(code, "answers.md", namespace)
-    return namespace
+    """The names that the program at the beginning of the exercises defines."""
+    namespace, before = {}, mini.hp
+    mini.hp = type("hp", (mini.hp,), {})
+    (code,) = re.findall(r"^```python\n(.*?)^```", sections("exercises.md")[""], re.DOTALL | re.M)
+    run_program(code, "exercises.md", namespace)
+    yield namespace
+    mini.hp = before
+
+
+def numbered(name, title):
+    """The parts of a section that have numbers: {number: text}."""
+    _, *parts = re.split(r"^\*\*(\d+\.\d+)\*\*", sections(name)[title], flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def without_stubs(code):
+    """A program without the functions whose body is a docstring and `...`."""
+    tree = ast.parse(code)
+    is_stub = lambda node: ast.unparse(node).endswith("...")  # noqa: E731
+    tree.body = [node for node in tree.body if not is_stub(node)]
+    return ast.unparse(tree)
 
 
 @slow
 @pytest.mark.parametrize("title", [title for title in sections("answers.md") if title])
-def test_the_answers_print_what_stands_beneath_them(names, title):
-    text = sections("answers.md")[title]
+def test_the_answers_print_what_stands_beneath_them_and_pass_the_checks(names, title, monkeypatch):
+    monkeypatch.setattr("matplotlib.pyplot.show", lambda: None)
     namespace = dict(names, rng=np.random.default_rng(0))  # whichever sections ran before
-    programs = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", text, re.DOTALL | re.M)
-    assert len(programs) == text.count("```python")
-    for code, expected in programs:
-        printed = run_program(code, "answers.md", namespace)
-        assert same_output(expected, printed), (code, printed)
+    exercises = numbered("exercises.md", title)
+    for number, text in numbered("answers.md", title).items():
+        programs = re.findall(
+            r"^```python\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", text, re.DOTALL | re.M
+        )
+        checks = re.findall(r"^```python\n(.*?)^```", exercises[number], re.DOTALL | re.M)
+        is_own = "*Write it yourself.*" in exercises[number]
+        assert bool(checks) == is_own and all("assert" in check for check in checks), number
+        for code, _ in programs[:is_own]:  # the function that the check calls
+            run_program(code, "answers.md", namespace)
+        for check in checks:
+            with pytest.raises((AssertionError, TypeError, AttributeError, ValueError)):
+                run_program(check, "exercises.md", dict(namespace, rng=np.random.default_rng()))
+            run_program(without_stubs(check), "exercises.md", namespace)
+        for code, expected in programs[is_own:]:
+            assert same_output(expected, run_program(code, "answers.md", namespace)), number
 
 
 def test_each_exercise_has_an_answer():
@@ -184,5 +211,5 @@ def test_each_exercise_has_an_answer():
     )
     assert exercises == answers and [*exercises] == [*answers] and len(exercises) == 14
     for number, numbers in enumerate([*exercises.values()][1:], 1):
-        assert 3 <= len(numbers) <= 5
+        assert 4 <= len(numbers) <= 7
         assert numbers == [f"{number}.{i + 1}" for i in range(len(numbers))]
