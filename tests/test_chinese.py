@@ -16,11 +16,12 @@ ENGLISH = {
     "README.md": ROOT / "README.md",
     **{
         f"{name}.md": ROOT / "docs" / f"{name}.md"
-        for name in ("walkthrough", "exercises", "original", "errors", "answers", "break_it")
+        for name in ("walkthrough", "exercises", "original", "errors", "break_it")
     },
 }
 BLOCK = re.compile(r"^```.*?^```$|^\$\$.*?^\$\$$", re.DOTALL | re.MULTILINE)
-MARKED = re.compile(r"`[^`\n]+`|\]\([^)]+\)|\$[^$\n]+\$")  # names, links, formulas
+MARKED = re.compile(r"`[^`\n]+`|\]\([^)]+\)|\$[^$\n]+\$|\d+ 月")  # names, links, formulas, months
+COMMENT = re.compile(r"(?<!^)# .*$|(?<=\"\"\").*(?=\"\"\"$)", re.MULTILINE)  # also a docstring
 LANGUAGES = re.compile(r"^\[(中文|English)\]\(.*\)$\n", re.MULTILINE)  # the link to the other one
 EARLIER = re.compile(r"^# .+\n\n> 本页对应 .+ 之前的英文版")  # it follows an earlier English page
 
@@ -45,7 +46,7 @@ def facts(section) -> dict:
     """What a section has in every language."""
     prose = BLOCK.sub("", section)
     return dict(
-        blocks=[*map(str.rstrip, BLOCK.findall(section))],
+        blocks=[COMMENT.sub("", block) for block in BLOCK.findall(section)],
         marked=Counter(re.findall(r"`[^`\n]+`|\$[^$\n]+\$", prose)),  # names, formulas
         links=prose.count("]("),
         numbers=Counter(re.findall(r"\d+(?:[.,]\d+)*", MARKED.sub(" ", prose))),
