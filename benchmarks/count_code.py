@@ -27,7 +27,7 @@ LIMITS = {
     "benchmarks lines": 1500,
     "tests lines": 12_734,
     "tests characters": 559_500,
-    "English documents lines": 5890,
+    "English documents lines": 5900,
     "docs Python lines": 1800,
     "HTML and JavaScript bytes": 42_184,
     "other text lines": 490,
