@@ -89,10 +89,14 @@ def speedup(seconds, name, baseline) -> float:
     return statistics.median(other / own for other, own in pairs)
 
 
-def run_script(script, flags, more_flags=()):
-    """Run a script of the project; the flags are a dict, and more of them words."""
-    options = [f"--{name}={value}" for name, value in flags.items()]
-    subprocess.run([sys.executable, ROOT / script, *options, *more_flags], check=True)
+def run_script(script, flags, more_flags=(), **options) -> subprocess.CompletedProcess:
+    """Run a script of the project; the flags are a dict, and more of them words.
+
+    `options` are those of `subprocess.run`.
+    """
+    words = [f"--{name}={value}" for name, value in flags.items()]
+    command = [sys.executable, ROOT / script, *words, *more_flags]
+    return subprocess.run(command, check=True, **options)
 
 
 def load_rows(path) -> list[dict]:

@@ -2,10 +2,10 @@
 
     REAL_TEXT=DIR taskset -c 0 python benchmarks/peers.py joeynmt ours --minutes 30 --seed 0
 
-`ours` is the size of the recipe tiny, with the learning rate that was best on the development set;
-`usual` is a configuration that the peer publishes, for IWSLT 2014 or WMT 2017. Both read the
-subwords of prepro.py. The time of a peer leaves out prepro.py and evaluations, which that of
-race.py includes. README.md says how to install the peers.
+`ours` is the size of the recipe tiny; `usual` is the size and the schedule that the peer publishes
+for IWSLT 2014 (JoeyNMT) or for WMT 2017 (Eole). Both read the subwords of prepro.py. The time of a
+peer leaves out prepro.py and evaluations, which that of race.py includes. README.md says how to
+install the peers.
 """
 
 import argparse
@@ -39,7 +39,7 @@ SIZES = {
 JOEYNMT_LOG = r"Step: +(?P<step>\d+)|(?P<start>Predicting \d+ example)|bleu: +(?P<bleu>[\d.]+)"
 
 
-def joeynmt_points(programs, folder, minutes, dev) -> list[list]:
+def joeynmt_points(programs, folder, minutes) -> list[list]:
     """Train JoeyNMT; returns points as `race.race` does."""
     points, used_by_evaluations = [], 0
     log = follow(
@@ -105,8 +105,10 @@ def main():
     template = string.Template(Path(__file__).with_name(f"{args.peer}.yaml").read_text("utf-8"))
     config = template.substitute(SIZES[args.peer, args.size], **more)
     (folder / "config.yaml").write_text(config, encoding="utf-8")
-    train_peer = joeynmt_points if args.peer == "joeynmt" else eole_points
-    points = train_peer(programs, folder, args.minutes, dev)
+    if args.peer == "joeynmt":
+        points = joeynmt_points(programs, folder, args.minutes)
+    else:
+        points = eole_points(programs, folder, args.minutes, dev)
     add_row(f"{args.peer}, {args.size} size", sys.argv[1:], points)
 
 

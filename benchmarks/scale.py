@@ -12,20 +12,18 @@ import re
 import resource
 import shutil
 import subprocess
-import sys
 import time
 
+import harness
 import numpy as np
-from harness import ROOT, WORK, corpus_folder, describe_machine, draw_curves, load_rows, save_rows
 
-RESULTS = ROOT / "benchmarks" / "scale.json"
+RESULTS = harness.ROOT / "benchmarks" / "scale.json"
 STEPS = 40
 MEASURES = dict(
     prepro="prepro.py, seconds",
     first="from train.py to the first step, seconds",
     epoch="an epoch, minutes",
     memory="largest memory of both, GB",
-    disk="preprocessed, GB",
 )
 
 
@@ -34,7 +32,7 @@ def write_text(folder, pairs) -> dict:
     rng, flags = np.random.default_rng(0), dict(recipe="tiny", precision="bfloat16")
     rows = rng.integers(29000, size=pairs)  # both sides have the lengths of one pair
     for side, lang in dict(source="de", target="en").items():
-        text = (corpus_folder("multi30k") / f"train.{lang}").read_text("utf-8")
+        text = (harness.corpus_folder("multi30k") / f"train.{lang}").read_text("utf-8")
         lengths = np.array([len(line.split()) for line in text.splitlines()])[rows]
         words, path = np.array(text.split()), folder / f"train.{lang}"
         with path.open("w", encoding="utf-8") as file:
@@ -44,28 +42,27 @@ def write_text(folder, pairs) -> dict:
     return flags | dict(preprocessed=str(folder / "preprocessed"), logdir=str(folder / "logdir"))
 
 
-def run(script, flags) -> tuple[float, str]:
+def time_script(script, flags) -> tuple[float, str]:
     """Run a script of the project; returns its seconds and its output."""
     start = time.monotonic()
-    command = [sys.executable, script, *(f"--{name}={value}" for name, value in flags.items())]
-    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
-    return time.monotonic() - start, done.stdout
+    output = harness.run_script(script, flags, stdout=subprocess.PIPE, text=True).stdout
+    return time.monotonic() - start, output
 
 
 def measure(pairs) -> dict:
     """Prepare so many pairs, and train on them; returns a row of scale.json."""
-    folder = WORK / "scale"
+    folder = harness.WORK / "scale"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     flags = write_text(folder, pairs)
-    row = dict(pairs=pairs, machine=describe_machine(), prepro=run("prepro.py", flags)[0])
-    row["first"], output = run("train.py", flags | dict(max_steps=1))
+    row = dict(pairs=pairs, machine=harness.describe_machine())
+    row["prepro"], _ = time_script("prepro.py", flags)
+    row["first"], output = time_script("train.py", flags | dict(max_steps=1))
     shutil.rmtree(flags["logdir"])
-    seconds, _ = run("train.py", flags | dict(max_steps=1 + STEPS))
+    seconds, _ = time_script("train.py", flags | dict(max_steps=1 + STEPS))
     per_epoch = int(re.search(r"([\d,]+) per epoch", output)[1].replace(",", ""))
     row["epoch"] = (seconds - row["first"]) / STEPS * per_epoch / 60
     row["memory"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e9
-    row["disk"] = sum(path.stat().st_size for path in (folder / "preprocessed").iterdir()) / 1e9
     shutil.rmtree(folder)
     return row
 
@@ -77,16 +74,16 @@ def main():
     parser.add_argument("--draw", metavar="PNG")
     args = parser.parse_args()
     for pairs in args.pairs:
-        others = [row for row in load_rows(RESULTS) if row["pairs"] != pairs]
-        save_rows(RESULTS, [*others, measure(pairs)])
-    rows = load_rows(RESULTS)
+        others = [row for row in harness.load_rows(RESULTS) if row["pairs"] != pairs]
+        harness.save_rows(RESULTS, [*others, measure(pairs)])
+    rows = harness.load_rows(RESULTS)
     print(f"| pairs | {' | '.join(MEASURES.values())} |\n{'|---' * (1 + len(MEASURES))}|")
     for row in rows:
         print(f"| {row['pairs']:,} | {' | '.join(f'{row[name]:.3g}' for name in MEASURES)} |")
     if args.draw:
         pairs = [row["pairs"] for row in rows]
         curves = [(MEASURES[name], pairs, [row[name] for row in rows]) for name in MEASURES]
-        draw_curves(curves, args.draw, "pairs", "", scale="log")
+        harness.draw_curves(curves, args.draw, "pairs", "", scale="log")
 
 
 if __name__ == "__main__":

@@ -22,9 +22,7 @@ ENGLISH = {
 BLOCK = re.compile(r"^```.*?^```$|^\$\$.*?^\$\$$", re.DOTALL | re.MULTILINE)
 MARKED = re.compile(r"`[^`\n]+`|\]\([^)]+\)|\$[^$\n]+\$|\d+ 月")  # names, links, formulas, months
 # Comments, except one that names the file of an excerpt, and docstrings of one line.
-COMMENT = re.compile(
-    r"# (?![\w/]+\.py: ).*$|(?<=\"\"\").*(?=\"\"\"$)", re.MULTILINE
-)  # or docstring
+COMMENT = re.compile(r"# (?![\w/]+\.py: ).*$|(?<=\"\"\").*(?=\"\"\"$)", re.MULTILINE)
 LANGUAGES = re.compile(r"^\[(中文|English)\]\(.*\)$\n", re.MULTILINE)  # the link to the other one
 
 
