@@ -7,6 +7,7 @@ import ast
 import re
 import shlex
 import shutil
+import string
 import subprocess
 import sys
 
@@ -46,8 +47,10 @@ SETUP = [
 
 
 def commands(block):
-    """The lines of a block without comments; a backslash continues a line."""
-    lines = re.sub(r"(^|\s)#.*", "", block.replace("\\\n", " "), flags=re.MULTILINE).splitlines()
+    """The lines of a block, without comments and variables; a backslash continues a line."""
+    text = re.sub(r"(^|\s)#.*", "", block.replace("\\\n", " "), flags=re.MULTILINE)
+    variables = {name: value.strip('" ') for name, value in re.findall(r"^(\w+)=(.*)", text, re.M)}
+    lines = string.Template(text).safe_substitute(variables).splitlines()
     return [line.strip() for line in lines if line.strip()]
 
 
