@@ -4,7 +4,7 @@
 
 A pair is as long as one of Multi30k, German to English, and its words are drawn from all of that
 text, so that hardly a line occurs twice. The recipe is `tiny`, in bfloat16. Each size gets a row in
-scale.json, in this folder. The time of an epoch is that of 40 steps, times their number.
+scale.json, in this folder. The time of an epoch is that of 200 steps, times their number.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import harness
 import numpy as np
 
 RESULTS = harness.ROOT / "benchmarks" / "scale.json"
-STEPS = 40
+STEPS = 200
 MEASURES = dict(
     prepro="prepro.py, seconds",
     first="from train.py to the first step, seconds",
