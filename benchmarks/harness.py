@@ -106,7 +106,7 @@ def load_rows(path) -> list[dict]:
 
 def save_rows(path, rows):
     """Write measurements, a list of dict, to a file, one per line."""
-    path.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
+    path.write_text("[" + ",\n ".join(map(json.dumps, rows)) + "]\n")
 
 
 def draw_curves(curves, path, x_label, y_label, scale="linear"):
