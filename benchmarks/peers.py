@@ -1,8 +1,8 @@
 """Train JoeyNMT or Eole on the text of race.py, and add a row to race.json.
 
-    REAL_TEXT=DIR taskset -c 0 python benchmarks/peers.py joeynmt ours --minutes 30 --seed 0
+    REAL_TEXT=DIR taskset -c 0 python benchmarks/peers.py joeynmt tiny --minutes 30 --seed 0
 
-`ours` is the size of the recipe tiny; `usual` is the size and the schedule that the peer publishes
+`tiny` is the size of that recipe; `usual` is the size and the schedule that the peer publishes
 for IWSLT 2014 (JoeyNMT) or for WMT 2017 (Eole). Both read the subwords of prepro.py. The time of a
 peer leaves out prepro.py and evaluations, which that of race.py includes. README.md says how to
 install the peers.
@@ -26,12 +26,12 @@ from hparams import make_hparams
 from text.ids import SPECIALS
 from text.vocab import load_vocabs
 
-OURS = dict(blocks=4, units=128, inner=256, heads=4, dropout=0.1, batch=2048, beta=0.98)
+TINY = dict(blocks=4, units=128, inner=256, heads=4, dropout=0.1, batch=2048, beta=0.98)
 SIZES = {
-    ("joeynmt", "ours"): OURS | dict(lr=0.002, warmup=200, schedule="warmupinversesquareroot"),
+    ("joeynmt", "tiny"): TINY | dict(lr=0.002, warmup=200, schedule="warmupinversesquareroot"),
     ("joeynmt", "usual"): dict(blocks=6, units=256, inner=1024, heads=4, dropout=0.3, batch=4096)
     | dict(beta=0.999, lr=0.0003, warmup=0, schedule="plateau"),
-    ("eole", "ours"): OURS | dict(lr=0.4, warmup=200, schedule="noam"),
+    ("eole", "tiny"): TINY | dict(lr=0.4, warmup=200, schedule="noam"),
     ("eole", "usual"): dict(blocks=6, units=512, inner=2048, heads=8, dropout=0.1, batch=4096)
     | dict(beta=0.998, lr=2, warmup=4000, schedule="noam"),
 }
@@ -87,7 +87,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("peer", choices=("joeynmt", "eole"))
-    parser.add_argument("size", choices=("ours", "usual"))
+    parser.add_argument("size", choices=("tiny", "usual"))
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--every", type=int, default=100, help="steps between evaluations")
     parser.add_argument("--seed", type=int, default=0)

@@ -1,7 +1,7 @@
 """Train on Multi30k, German to English, and print how soon the development set has which BLEU.
 
     REAL_TEXT=DIR python benchmarks/race.py --name "tiny" --recipe tiny --seed 0
-    REAL_TEXT=DIR python benchmarks/race.py --name "tiny before" --checkout OTHER --recipe tiny
+    REAL_TEXT=DIR python benchmarks/race.py --name "tiny, earlier" --checkout OTHER --recipe tiny
     REAL_TEXT=DIR python benchmarks/race.py --draw docs/race.png
 
 The time counts from the start of prepro.py, and includes the evaluations, which are those of
