@@ -1,11 +1,11 @@
 """Train the small model of docs/break_it.md, and the same without one of its parts.
 
-    python benchmarks/break_it.py
-    python benchmarks/break_it.py --rows "complete model" --seed 1
+    python benchmarks/break_it.py --results own.json
+    python benchmarks/break_it.py --rows "complete model" --seed 3
     python benchmarks/break_it.py --table
 
-The first command trains each experiment that benchmarks/break_it.json does not have, one after the
-other, and adds its losses, its BLEU and its translations to that file. Interrupted, the same
+The first command trains each experiment that the file of results does not have, one after the
+other, and adds its losses, its BLEU and its translations to it. Interrupted, the same
 command resumes. It needs no other text than the built-in corpus, which it writes. --table prints
 all results.
 """

@@ -3,8 +3,8 @@
     REAL_TEXT=DIR python benchmarks/time_train.py tiny
     REAL_TEXT=DIR python benchmarks/time_train.py base --precision bfloat16
 
-`legacy` is the model of the 2017 code on IWSLT; `tiny` is the recipe on Multi30k; `base` is the
-paper's model on Multi30k, with 8,000 subwords and batches of 4,096 tokens.
+`legacy` is the model of the 2017 code on IWSLT; `tiny` has the size of the recipe, with Adam, and
+`base` is the paper's model with 8,000 subwords and batches of 4,096 tokens, both on Multi30k.
 """
 
 import argparse
