@@ -1,4 +1,4 @@
-"""Hyperparameters. Every field but two of Adam is also a command-line flag.
+"""Hyperparameters. Every field but `beta_2` and `epsilon` is also a flag.
 
 A recipe supplies every flag that the user does not set. `train.py` saves the hyperparameters in
 `logdir/hparams.json`, and each script that reads a model starts from them.
