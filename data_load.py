@@ -13,7 +13,7 @@ import regex
 from support.errors import InputError
 from support.files import atomic_open
 from text.ids import EOS, UNK, RaggedIds
-from text.lines import normalize_lines, read_eval_set, read_pairs, training_files
+from text.lines import normalize, read_eval_set, read_pairs, training_files
 
 MARK_STREAM = 1  # its random numbers are not those of the order of the batches
 # The end of a sentence: marks, and quotes or brackets after them. Read from the right (?r).
@@ -84,7 +84,7 @@ def encode_train_text(hp, vocabs) -> SentencePairs:
     """Encode the training text in blocks. It is kept only if each epoch encodes it again."""
     blocks = []
     for sides in itertools.chain.from_iterable(map(read_pairs, training_files(hp))):
-        block = create_data(*map(normalize_lines, sides), *vocabs, hp.maxlen)
+        block = create_data(*([*map(normalize, side)] for side in sides), *vocabs, hp.maxlen)
         blocks.append(block if hp.changes_text else block._replace(Sources=[], Targets=[]))
     Xs, Ys, sources, targets, _, totals, empty = zip(*blocks, strict=True)
     ids, chain = map(RaggedIds.concatenate, (Xs, Ys)), itertools.chain.from_iterable

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hparams import Hyperparams, parse_reader_flags
 from support.errors import InputError
-from support.flags import NONE, Flags, flag
+from support.flags import NONE, Flags, flag, split_paths
 from support.parallel import one_thread_per_operation
 
 LEFT_OUT = "Left out, numbers of the pairs"
@@ -114,7 +114,7 @@ def results_path(newest, hp) -> Path:
     """
     name = newest.stem
     if hp.results == Hyperparams.results and hp.logdir != Hyperparams.logdir:
-        name += f".{Path(hp.logdir).resolve().name}"
+        name = ".".join([name, *(Path(own).resolve().name for own in split_paths(hp.logdir))])
     return Path(hp.results) / name
 
 

@@ -330,8 +330,10 @@ class Hyperparams(ModelHparams):
             yield "source_lang and target_lang are names of files, without a slash"
         if self.bpe_dropout and not self.unbounded_length:
             yield "bpe_dropout needs positions without an end, as of the recipe tiny"
-        if self.source_train == self.target_train:
-            yield "source_train and target_train are the same file. Give a file for each side"
+        for part in ("train", "dev", "test"):
+            paths = (split_paths(getattr(self, f"{side}_{part}")) for side in ("source", "target"))
+            if set.intersection(*map(set, paths)) - {NONE}:
+                yield f"source_{part} and target_{part} have the same file. Give one for each side"
         if (self.source_dev == NONE) != (self.target_dev == NONE):
             yield "give both source_dev and target_dev, or neither"
         if (self.patience or self.dev_steps) and self.source_dev == NONE:
@@ -385,7 +387,7 @@ IMPLIED = dict(
     average_checkpoints=dict(best=False),
     best=dict(average_checkpoints=1),
     minutes=dict(max_steps=0),
-    num_epochs=dict(minutes=0.0),
+    num_epochs=dict(minutes=0.0, max_steps=0),
     max_steps=dict(minutes=0.0, num_epochs=0),  # no limit of epochs
 )
 

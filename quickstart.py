@@ -108,17 +108,15 @@ def main(args):
     folder = Path(args.logdir or f"logdir/{'-'.join(languages)}")
     path, sizes = folder / "flags", [f"{Path(own).stat().st_size:,} bytes" for own in args.files]
     of_text = f"# {' '.join([*(Path(own).name for own in args.files), *languages, *sizes])}\n"
-    if not path.exists():
-        if folder.exists():  # folders in it will be deleted
-            raise InputError(f"{folder}: was not made by quickstart.py. Choose another --logdir")
+    if folder.exists() and not path.exists():  # folders in it will be deleted
+        raise InputError(f"{folder}: was not made by quickstart.py. Choose another --logdir")
+    if not path.exists() or path.read_text("utf-8").count("\n") == 1:  # not prepared yet
         atomic_write(path, of_text)
-    content = path.read_text("utf-8")
-    if not content.startswith(of_text):
-        raise InputError(f"{path}: is of another text. Choose another --logdir")
-    if content == of_text:  # the text is not prepared yet
         flags = prepare_text(args, folder, languages).items()
         lines = (f"--{name} {shlex.quote(str(value))}\n" for name, value in flags)
         atomic_write(path, "".join([of_text, *lines]))
+    if not path.read_text("utf-8").startswith(of_text):
+        raise InputError(f"{path}: is of another text. Choose another --logdir")
     if not (folder / "run.json").exists():
         run("prepro.py", f"@{path}")
     run("train.py", f"@{path}", "--minutes", f"{args.minutes:g}")

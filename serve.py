@@ -65,8 +65,9 @@ def load(given, options):
     hp = loaded.hp
     nbest = 1 if hp.temperature else options.nbest  # a random translation is one
     loaded = loaded.with_hp(beam=max(hp.beam, nbest))
-    split = Splitter(hp.source_lang, loaded.vocabs[0], hp.maxlen) if options.split else split_lines
     max_tokens = min(MAX_TOKENS, hp.max_input_tokens)
+    splitter = Splitter(hp.source_lang, loaded.vocabs[0], min(max_tokens, hp.maxlen))
+    split = splitter if options.split else split_lines
     translator = Translator(loaded, nbest, split, options.protect, max_tokens)
     inside = InsideView(translator)
     inside.describe(translator(["Hund"])[0].sentences)  # the first call takes a second

@@ -12,6 +12,7 @@ import time
 
 from checkpoints import checkpoint
 from hparams import Hyperparams, hparams_path, load_hparams, make_hparams, save_hparams
+from support.errors import InputError
 from support.flags import NONE, parse_flags
 
 START_SECONDS = time.monotonic()  # --minutes counts from here
@@ -20,6 +21,8 @@ START_SECONDS = time.monotonic()  # --minutes counts from here
 def choose_hparams(given):
     """The hyperparameters, and those of the model of ours that the training starts from."""
     logdir, folder = given.get("logdir", Hyperparams.logdir), given.get("start_from", NONE)
+    if os.path.realpath(logdir) == os.path.realpath(folder):
+        raise InputError("start_from and logdir are the same folder. Use a new --logdir")
     if checkpoint.read_rows(logdir):
         return load_hparams(given), None
     if not hparams_path(folder).exists():
@@ -42,7 +45,6 @@ from data_load import get_batch_data, load_test_data, load_train_data, pairs_of_
 from formats.marian import read_pretrained
 from model.transformer import make_model
 from support.cli import SignalGuard, run_script
-from support.errors import InputError
 from support.files import lock_logdir
 from text.bleu import METRICS, corpus_score, score_note
 from text.vocab import load_vocabs, save_vocabs
@@ -317,8 +319,8 @@ def start(given, strategy) -> Training:
         hp, vocabs = make_hparams(given, pretrained.hp), pretrained.vocabs
     else:
         vocabs = load_vocabs(hp.preprocessed, hp)
-        for vocab in vocabs:
-            vocab.check_flags(hp, given)
+    for vocab in vocabs:
+        vocab.check_flags(hp, given)
     if hp.deterministic:
         tf.config.experimental.enable_op_determinism()
     dev = load_test_data(hp, vocabs, "dev") if hp.source_dev != NONE else None

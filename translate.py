@@ -68,10 +68,9 @@ class TranslateFlags(Flags):
     )
 
     def problems(self):
-        reads_two = self.score != NONE or self.prefix != NONE
-        if self.output == self.source != "-":
+        if self.source != "-" and os.path.realpath(self.output) == os.path.realpath(self.source):
             yield "output would replace the source. Choose another"
-        if reads_two and self.source == "-":
+        if self.source == "-" and {self.score, self.prefix} != {NONE}:
             yield "score and prefix need a file. Give --source"
         if self.attention != NONE and not self.attention.endswith(".png"):
             yield f"attention {self.attention}: choose a name that ends in .png"

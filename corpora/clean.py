@@ -64,11 +64,12 @@ def count_scripts(text) -> Counter:
     return counts
 
 
-def make_profile(paths):
+def make_profile(paths, max_chars):
     """Return the characters of the target per character of the source, and each side's script."""
-    lengths, scripts = [0, 0], [Counter(), Counter()]
+    lengths, scripts = [1, 1], [Counter(), Counter()]
     for block in read_pairs(paths):
-        for i, text in enumerate(map("".join, block)):
+        usable = [pair for pair in zip(*block, strict=True) if not unusable_rule(pair, max_chars)]
+        for i, text in enumerate(map("".join, zip(*usable, strict=True))):
             lengths[i] += len(text)
             scripts[i] += count_scripts(text)
     return lengths[1] / lengths[0], [max(own, key=own.get, default="") for own in scripts]
@@ -77,20 +78,26 @@ def make_profile(paths):
 # Rules -------------------------------------------------------------------------
 
 
+def unusable_rule(pair, max_chars) -> str | None:
+    """Return the rule that a pair breaks by itself; it is then not part of the profile."""
+    sides = [side.strip() for side in pair]
+    if not all(sides):
+        return "empty"
+    if len({" ".join(side.casefold().split()) for side in sides}) == 1:
+        return "equal"
+    return "long" if max(map(len, sides)) > max_chars else None
+
+
 def broken_rule(pair, profile, args, seen) -> str | None:
     """Return the name of the first rule that a pair breaks.
 
     `profile` is that of `make_profile`, `args.against` a set of `plain_forms`, and `seen` has the
     digests of the pairs before that break no rule; that of this pair is added.
     """
+    if rule := unusable_rule(pair, args.max_chars):
+        return rule
     ratio, scripts = profile
     sides = [side.strip() for side in pair]
-    if not all(sides):
-        return "empty"
-    if len({" ".join(side.casefold().split()) for side in sides}) == 1:
-        return "equal"
-    if max(map(len, sides)) > args.max_chars:
-        return "long"
     expected = len(sides[0]) * ratio + RATIO_SLACK_CHARS
     actual = len(sides[1]) + RATIO_SLACK_CHARS
     if max(expected, actual) > args.max_ratio * min(expected, actual):
@@ -138,7 +145,7 @@ def main(args):
     counts, examples, seen = Counter(), {rule: [] for rule in RULES}, set()
     names = [Path(path).name.removesuffix(".gz") for path in paths if args.output]
     with new_files(Path(args.output) / name for name in names) as files:
-        profile = make_profile(paths)
+        profile = make_profile(paths, args.max_chars)
         for note in shift_notes([paths]):
             print(note, file=sys.stderr)
         for block in read_pairs(paths):

@@ -70,7 +70,8 @@ def read_table(path, encoding, delimiters):
             widths.update(map(len, read_rows(path, encoding, *dialect)))
         return max([0, *(count for width, count in widths.items() if width > 1)])
 
-    dialects = itertools.product(delimiters, (csv.QUOTE_MINIMAL, csv.QUOTE_NONE))
+    quotings = (csv.QUOTE_MINIMAL, csv.QUOTE_NONE)[: 1 + (delimiters == "\t")]
+    dialects = itertools.product(delimiters, quotings)
     for row in read_rows(path, encoding, *max(dialects, key=num_alike)):
         yield [(str(number), cell) for number, cell in enumerate(row, 1) if cell.strip()]
 

@@ -1,7 +1,6 @@
 """The HTTP interface: the page, its requests, and those of clients of LibreTranslate."""
 
 import asyncio
-import json
 import logging
 import re
 from pathlib import Path
@@ -91,10 +90,9 @@ class Interface:
         text, prefix = text_field(fields, "text"), text_field(fields, "prefix", "")
         direction = self.direction(fields)
         paragraph = direction.read(text)
-        if not fields.get("split", True) or len(paragraph.sentences) < 2:
-            paragraph = direction.read(in_one_line(text), as_one_sentence)
-        paragraph = paragraph._replace(prefix=in_one_line(prefix))
-        (found,) = await direction.translate_batch([paragraph])
+        if fields.get("split") in (False, "false") or len(paragraph.sentences) < 2:
+            paragraph = direction.read(text, as_one_sentence)
+        (found,) = await direction.translate_batch([paragraph._replace(prefix=prefix)])
         if len(paragraph.sentences) > 1:
             return paragraph_answer(found, direction.symbol)
         (answer,) = await asyncio.to_thread(direction.inside.describe, found.sentences)
@@ -103,11 +101,11 @@ class Interface:
     async def look(self, request):
         """What the model computes for a translation: its attention, its steps, or its beam."""
         fields = await read_fields(request)
-        direction, text = self.direction(fields), in_one_line(text_field(fields, "text"))
+        direction, text = self.direction(fields), text_field(fields, "text")
         (text,) = direction.read(text, as_one_sentence).inputs
         look = dict(
             text=text,
-            prefix=in_one_line(text_field(fields, "prefix", "")),
+            prefix=text_field(fields, "prefix", ""),
             kind=text_field(fields, "kind", ""),
             **{name: number_field(fields, name) for name in ("translation", "block", "head")},
         )
@@ -220,12 +218,8 @@ async def read_fields(request) -> dict:
         if request.content_type == "application/json":
             return dict(await request.json())
         return {**request.query, **await request.post()}
-    except UnicodeDecodeError as error:
-        raise InputError(f"The request is not {error.encoding}. {USAGE}") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"The request is not JSON: {error}. {USAGE}") from None
-    except (LookupError, TypeError, ValueError):  # an unknown charset, no object
-        raise InputError(USAGE) from None
+    except (LookupError, RecursionError, TypeError, ValueError) as error:  # not JSON, no object
+        raise InputError(f"The request cannot be read: {error}. {USAGE}") from None
 
 
 def text_field(fields, name, default=None) -> str:
@@ -236,14 +230,9 @@ def text_field(fields, name, default=None) -> str:
     return text
 
 
-def in_one_line(text) -> str:
-    """Return text with a space for each line break."""
-    return text.replace("\n", " ")
-
-
 def number_field(fields, name) -> int:
     """Return a field that is a whole number, 0 if it is missing, or raise InputError."""
     word = str(fields.get(name) or 0)
-    if not word.isdecimal():
+    if not re.fullmatch("[0-9]{1,9}", word):
         raise InputError(f"The field {name} must be a whole number.")
     return int(word)

@@ -58,7 +58,7 @@ def directions_of(translator, *more) -> list[Direction]:
         Direction(source, target, targets[target], translator, *more)
         for source in sources
         for target in sorted(targets, key=lambda code: code != hp.target_lang)
-        if source != target
+        if source != target or len(targets) == 1
     ]
 
 

@@ -76,7 +76,8 @@ class HtmlText:
             if token.kind == "start" and STAYS.search(token.raw):
                 within = [] if is_inline(token) else [*takewhile(is_inline, tokens[i + 1 :])]
                 within = tokens[i + 1 : ends.get(i, i + len(within)) + 1]
-                token = Token(token.raw + "".join(own.raw for own in within), "other", token.name)
+                raw = token.raw + "".join(own.raw for own in within)
+                token = token._replace(raw=raw, kind="other")
                 i += len(within)
             touches = bool(block) and block[-1].kind == "end" and token.kind == "start"
             if touches or not is_inline(token):
@@ -111,7 +112,7 @@ class HtmlText:
     def join(self, translations) -> str:
         """Return the HTML with the translations of its texts."""
         texts = [html.escape(t, quote=False).replace("\xa0", "&nbsp;") for t in translations]
-        texts = [HTML_TAG.sub(lambda mark: self.tags[mark[0]], own) for own in texts]
+        texts = [HTML_TAG.sub(lambda mark: self.tags.get(mark[0], mark[0]), own) for own in texts]
         return "".join(chain(*zip_longest(self.gaps, texts, fillvalue="")))
 
 

@@ -40,7 +40,7 @@ class InsideView:
         self.loaded, self.nbest = translator.loaded, translator.decode.nbest
         # The next look at a sentence then needs no search.
         self.translate = functools.lru_cache(16)(
-            lambda text, prefix: translator.search([text], [prefix])[0]
+            lambda text, prefix: translator.translate_around([text], [prefix])[0]
         )
 
         @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2, autograph=False)

@@ -26,8 +26,8 @@ def run_script(main, *arguments):
         del sys.modules["matplotlib"]
     for number in ending_signals():
         signal.signal(number, interrupt)
-    for stream in (sys.stdin, sys.stdout, sys.stderr):  # file names may hold any bytes
-        stream.reconfigure(encoding="utf-8", errors="surrogateescape")
+    for stream in filter(None, (sys.stdin, sys.stdout, sys.stderr)):  # None: it is closed
+        stream.reconfigure(encoding="utf-8", errors="surrogateescape")  # any file names
     try:
         main(*arguments)
         sys.stdout.flush()

@@ -51,6 +51,8 @@ def new_files(paths):
             path.parent.mkdir(parents=True, exist_ok=True)
             files.append(open(path, "x", encoding="utf-8", newline="\n"))
         yield files
+        for file in files:
+            file.flush()
     except BaseException:
         for file in files:
             os.unlink(file.name)

@@ -119,7 +119,7 @@ class Parser(argparse.ArgumentParser):
 
     def convert_arg_line_to_args(self, arg_line):
         """Split a line of a file of flags."""
-        return shlex.split(arg_line, comments=True)
+        return shlex.split(arg_line.removeprefix("\ufeff"), comments=True)
 
     def error(self, message):
         """Print the message, and end the program."""
@@ -221,7 +221,7 @@ def add_flag(group, field, default, action=None):
 
 def expand_path(word) -> str:
     """Replace ~ and $HOME, as no shell does in --logdir=~/run."""
-    return os.path.expanduser(os.path.expandvars(word))
+    return ",".join(map(os.path.expanduser, os.path.expandvars(word).split(",")))
 
 
 def split_paths(value) -> list[str]:

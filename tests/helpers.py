@@ -170,9 +170,9 @@ def translated(flags, folder, lines, **more):
 
 def read_test_sentences(path):
     """Read a file of a test set: its sentences, normalized."""
-    from text.lines import normalize_lines, read_sentences
+    from text.lines import normalize, read_sentences
 
-    return normalize_lines([*read_sentences(path)])
+    return [*map(normalize, read_sentences(path))]
 
 
 def tensorflow_text():

@@ -149,6 +149,7 @@ def test_a_format_becomes_lines(run, tmp_path, name, content, sides, expected, l
             "no unit ends within",
         ),
         ("a.tmx", b'<!DOCTYPE tmx [<!ENTITY a "b">]><tmx/>', "", "The last one has none"),
+        ("a.csv", b'a,b\n"c, d" e,f\ng,h\n', "", "a.csv: cannot be read .*expected after"),
         ("a.csv", b'"x' + b"y" * 200_000, "", "field larger than field limit"),
         ("a.xml.gz", gzip.compress(WMT.encode())[:-30], "--sides src", "a damaged gzip file"),
     ],
@@ -299,6 +300,10 @@ def test_the_ratio_is_relative_to_that_of_the_text(run, tmp_path):
     printed = run("clean", *write_pairs(tmp_path, [*pairs, *bad])).out
     assert "ratio: 1 pairs" in printed and "script: 1 pairs" in printed
     assert "98 of 100 pairs are kept" in printed
+    # Pairs that break another rule do not count, even if they are most of the text.
+    bad += [(english * 9, english * 9), ("", english * 9), (english * 99, "a " * 600)] * 60
+    printed = run("clean", *write_pairs(tmp_path, [*bad, *pairs])).out
+    assert "98 of 280 pairs are kept" in printed
 
 
 def test_sentences_of_test_sets_are_removed(run, tmp_path):

@@ -19,7 +19,7 @@ from helpers import latest, saved_rows, scalars
 from hparams import Hyperparams, make_hparams
 from model.transformer import make_model
 from modules import Dropout
-from processes import Forked, command_line, start
+from processes import Forked, command_line, free_ports, start
 from support.errors import InputError
 from text.ids import RaggedIds
 from training.muon import Muon
@@ -178,6 +178,16 @@ def test_workers_end_together_and_can_resume(corpus, number, signalled, message)
     assert ["mean_loss" in out for out, _ in printed] == [True, False]
     steps = [*scalars(logdir)["mean_loss"]]
     assert steps == sorted(steps)
+
+
+def test_a_cluster_may_have_one_worker(corpus):
+    worker = dict(type="worker", index=0)
+    cluster = dict(worker=[f"127.0.0.1:{port}" for port in free_ports(1)])
+    words = ["train.py", *command_line(corpus | SMALL | dict(max_steps=2))]
+    config = json.dumps(dict(cluster=cluster, task=worker))
+    with Forked(words, env=dict(TF_CONFIG=config)) as process:
+        printed = process.communicate()
+    assert process.returncode == 0 and printed[0].endswith("Done\n"), printed
 
 
 @pytest.mark.parametrize(

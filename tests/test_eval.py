@@ -202,6 +202,7 @@ def test_translations_are_read_from_results(tmp_path):
     [
         ({}, "results/model_epoch_01_gs_9"),
         (dict(logdir="a/run/"), "results/model_epoch_01_gs_9.run"),
+        (dict(logdir="a/run,b"), "results/model_epoch_01_gs_9.run.b"),
         (dict(logdir="a/run", results="r"), "r/model_epoch_01_gs_9"),
     ],
 )

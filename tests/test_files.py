@@ -1,13 +1,14 @@
 """Writing files: completely or not at all, with messages that name the right file."""
 
 import os
+import resource
 import subprocess
 import sys
 
 import pytest
 
 from conftest import ROOT
-from support.files import atomic_open, atomic_write
+from support.files import atomic_open, atomic_write, new_files
 
 
 def test_a_file_is_written_atomically(tmp_path):
@@ -66,6 +67,13 @@ def test_an_error_of_writing_has_the_path_of_its_file(tmp_path):
         with pytest.raises(type(error)) as raised, atomic_open(tmp_path / "out"):
             raise error
         assert raised.value is error
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))  # acts as a full disk
+    try:
+        with pytest.raises(OSError), new_files([tmp_path / "a", tmp_path / "b"]) as files:
+            files[1].write("a" * 20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     long = tmp_path / ("a" * 250)  # the name of the temporary file is too long
     with pytest.raises(OSError) as raised, atomic_open(long):
         pass

@@ -103,7 +103,7 @@ def parse(monkeypatch, *words, names=None):
 
 def test_flags_are_read_from_files(tmp_path, monkeypatch):
     path = tmp_path / "my.flags"
-    path.write_text("--recipe tiny  # isn't large\n--results 'my results#1'\n\n--maxlen=25")
+    path.write_text("\ufeff--recipe tiny  # isn't large\n--results 'my results#1'\n\n--maxlen=25")
     given = parse(monkeypatch, "--seed", "3", f"@{path}", "--maxlen", "30", "--no-sinusoid")
     assert given == dict(seed=3, recipe="tiny", results="my results#1", maxlen=30, sinusoid=False)
 
@@ -128,10 +128,10 @@ def test_the_version(monkeypatch, capsys):
 
 def test_home_is_expanded_in_paths_that_no_shell_has_read(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "my.flags").write_text("--results ~/results --preprocessed $HOME/a")
+    (tmp_path / "my.flags").write_text("--results ~/results --preprocessed $HOME/a,~/b")
     given = parse(monkeypatch, "--logdir=~/run", f"@{tmp_path}/my.flags")
-    paths = dict(logdir="run", results="results", preprocessed="a")
-    assert given == {name: f"{tmp_path}/{end}" for name, end in paths.items()}
+    paths = dict(logdir="{}/run", results="{}/results", preprocessed="{0}/a,{0}/b")
+    assert given == {name: path.format(tmp_path) for name, path in paths.items()}
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,10 @@ def test_each_number_has_its_bounds():
         (dict(symbols=">>de<<"), "symbols needs --tokenizer bpe"),
         (dict(tied_embeddings=True), "tied_embeddings needs one vocabulary of subwords"),
         (dict(bpe_dropout=0.1, tokenizer="bpe"), "bpe_dropout needs positions without an end"),
-        (dict(source_train="a", target_train="a"), "and target_train are the same file"),
+        (
+            dict(source_train="a", target_train="a"),
+            "source_train and target_train have the same file",
+        ),
         (dict(source_dev="val.de"), "give both source_dev and target_dev, or neither"),
         (dict(patience=3), "patience and dev_steps need --source_dev"),
         (dict(dev_steps=3), "patience and dev_steps need --source_dev"),
@@ -238,6 +241,7 @@ def test_saved_hyperparameters_are_loaded(tmp_path):
         (dict(average_checkpoints=5), dict(best=True), dict(best=True, average_checkpoints=1)),
         (dict(minutes=5.0), dict(num_epochs=3), dict(minutes=0.0, num_epochs=3)),
         (dict(minutes=5.0), dict(max_steps=3), dict(minutes=0.0, max_steps=3)),
+        (dict(max_steps=3), dict(num_epochs=3), dict(max_steps=0, num_epochs=3)),
         (dict(max_steps=3), dict(minutes=5.0), dict(minutes=5.0, max_steps=0)),
         (dict(batch_tokens=9), dict(batch_size=3), dict(batch_tokens=0, batch_size=3)),
         (None, dict(sinusoid=True), dict(positions="sinusoid")),

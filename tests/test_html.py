@@ -58,6 +58,9 @@ def translate_html(html, reverse=False, language="de"):
     return document.join(translations)
 
 
+TWO = "<i translate=no>a</i> <i translate=no>b</i>"
+
+
 @pytest.mark.parametrize(
     "html, translation, reversed_",
     [
@@ -87,6 +90,8 @@ def translate_html(html, reverse=False, language="de"):
         ("<i class='x notranslate'>a</i>b", "<i class='x notranslate'>a</i>B", None),
         ("<img class=notranslate> a", "<img class=notranslate> A", None),
         ("<i translate=no>a <i>b</i></i> c", "<i translate=no>a <i>b</i></i> C", None),
+        (f"{TWO} c", f"{TWO} C", None),
+        ("\ue000zz\ue001 a", "\ue000ZZ\ue001 A", None),
         ("<b></b> <br/>", "<b></b> <br/>", None),
         ("a <b>gut. Sehr</b> d", "A <b>GUT. SEHR</b> D", ". <b>GUT A D SEHR</b>"),
         ("<b>a. B c</b> d. <i>E.</i>", "<b>A. B C</b> D. <i>E.</i>", None),

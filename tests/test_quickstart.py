@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import pytest
 
@@ -89,7 +90,11 @@ def test_a_failing_command_ends_it(tmp_path, monkeypatch, capfd):
     with pytest.raises(SystemExit) as error:
         quickstart.main(arguments(monkeypatch, *files, *words))
     assert error.value.code == 2 and f"{files[0]}: 3 sentences" in capfd.readouterr().err
-    assert len((tmp_path / "log" / "flags").read_text().splitlines()) == 1  # begin again
+    monkeypatch.setattr(quickstart, "prepare_text", lambda *_: {})
+    monkeypatch.setattr(quickstart, "run", Mock(side_effect=KeyboardInterrupt))
+    write_lines(files[1], ["a"] * 3)
+    with pytest.raises(KeyboardInterrupt):  # the text is right now: it begins again
+        quickstart.main(arguments(monkeypatch, *files, *words))
 
 
 @slow

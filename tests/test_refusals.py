@@ -138,6 +138,10 @@ NO_HPARAMS = "logdir/hparams.json: not hyperparameters of this project ... Copy 
         ("train", {}, dict(logdir="x" * 300), "File name too long"),
         ("train", {}, dict(hidden_units=32), "trained with --hidden_units 16, not 32. Leave the"),
         ("train", {}, NEW | dict(start_from="logdir", num_blocks=2), "with --num_blocks 1, not 2"),
+        ("train", {}, dict(start_from="./logdir"), "start_from and logdir are the same folder"),
+        ("prepro", {}, dict(target_train="two,train.source"), "source_train and target_train have"),
+        ("eval", {}, dict(target_test="test.source"), "source_test and target_test have the same"),
+        ("translate", {}, dict(output="./test.source"), "output would replace the source. Choose"),
         ("translate", {HPARAMS: "{"}, {}, NO_HPARAMS),
         ("train", {HPARAMS: None}, {}, NO_HPARAMS),
         ("train", {RUN: "{"}, {}, "run.json: does not list the checkpoints of a training. Copy"),
@@ -214,6 +218,12 @@ CHINESE = "我爱你\n" * 40
         ("train", {NEW_VOCAB: None}, NEW, f"{NEW_VOCAB}: no such file ... Run `python prepro.py`"),
         ("train", {}, NEW | SWAPPED, "96% of its words are not in ... Check --source_lang"),
         ("train", {}, SUBWORDS | NEW | dict(vocab_size=300), "do not fit vocab_size 300. Write"),
+        (
+            "train",
+            {},
+            SUBWORDS | NEW | dict(start_from="tiny", symbols=">>x<<", maxlen=100),
+            "fit symbols >>x<<.",
+        ),
         ("translate", {VOCAB: lambda b: b + b"more\t7\n"}, {}, f"(191, 16) ... {UNFIT}"),
         ("translate", {"tiny/bpe.model": "cut"}, TINY, f"tiny/bpe.model: {NO_MODEL}"),
         # Models.

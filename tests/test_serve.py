@@ -152,6 +152,7 @@ SENTENCES = [
         ("health", None, dict(status="ok")),
         # The page.
         ("translate", dict(json=dict(text="a\nb", split=False)), page_answer("A B", "a b")),
+        ("translate", dict(data=dict(text="a\nb", split="false")), page_answer("A B", "a b")),
         (
             "translate",
             dict(json=dict(text=" a\n cut")),
@@ -193,10 +194,12 @@ LONG = f"a&#{'9' * 5000};"
         ("translate", dict(json=RUNS | dict(alternatives=-1)), 400, "alternatives must be a whole"),
         ("translate", dict(json=dict(text="\ud800")), 400, "text must be text"),
         ("translate", dict(json=dict(text="a", prefix=7)), 400, "prefix must be text"),
-        ("translate", dict(data="{", headers=JSON), 400, "The request is not JSON: Expecting"),
-        ("translate", dict(data=b'{"text": "\xff"}', headers=JSON), 400, "is not utf-8"),
+        ("translate", dict(data="{", headers=JSON), 400, "cannot be read: Expecting"),
+        ("translate", dict(data=b'{"text": "\xff"}', headers=JSON), 400, "'utf-8' codec"),
         ("translate", dict(data="{}", headers={"Content-Type": f"{MIME}; charset=no"}), 400, USAGE),
         ("translate", dict(json=[1]), 400, USAGE),
+        ("translate", dict(data="[" * 99_000, headers=JSON), 400, USAGE),
+        ("look/beam", dict(json=dict(text="a", block="9" * 5000)), 400, "block must be a whole"),
         ("translate", dict(data='{"text": "a"}'), 400, USAGE),
         ("translate", dict(json=dict(text=LARGE)), 413, "100000"),
         ("translate", dict(data=dict(q=LARGE)), 413, "100000"),

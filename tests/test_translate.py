@@ -153,7 +153,7 @@ class Recorder(Translator):
     def __init__(self):
         self.read = []
 
-    def translate_around(self, sentences, prefixes, numbers):
+    def translate_around(self, sentences, prefixes, keep_numbers=False):
         self.read += zip(sentences, prefixes, strict=True)
         return [None] * len(sentences)
 

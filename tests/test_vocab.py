@@ -28,7 +28,7 @@ from processes import ROOT
 from support.errors import InputError
 from text.ids import EOS, SPECIALS, UNK
 from text.lines import read_sentences
-from text.vocab import SubwordVocab
+from text.vocab import SubwordVocab, save_vocabs
 from translation.paragraphs import Splitter
 from translation.translator import Translator
 
@@ -92,6 +92,17 @@ def test_a_flag_that_prepro_did_not_have_is_refused(flags, tmp_path, written, wa
         vocabs_of(flags | written | wanted)
 
 
+def test_no_vocabulary_of_another_recipe_is_left(flags, tmp_path):
+    """`fold_case` writes a second file, which would be read."""
+    flags = flags | dict(preprocessed=str(tmp_path / "pre"))
+    for fold_case, names in ((True, ["bpe.model", "bpe.source.model"]), (False, ["bpe.model"])):
+        prepro.main(flags | dict(fold_case=fold_case))
+        vocabs = vocabs_of(flags | dict(fold_case=fold_case))
+        save_vocabs(vocabs, tmp_path / "log")
+        for folder in ("pre", "log"):
+            assert sorted(path.name for path in (tmp_path / folder).glob("*.model")) == names
+
+
 def test_without_a_flag_training_takes_the_size_from_the_file(flags):
     """Even if the recipe has another vocab_size."""
     given = {name: value for name, value in flags.items() if name != "vocab_size"}
@@ -139,6 +150,7 @@ def test_a_size_that_the_text_does_not_allow_names_the_nearest(flags, tmp_path):
         "Ζωή, 12.5 % — “naïve”!",
         "नमस्ते दुनिया",
         "안녕 세상 🙂",
+        "ab" * 40_000,  # sentencepiece fails at a word of 65,536 characters
         "Balken ▃▅▇ voll",  # sentencepiece skips a word with U+2585, and then its other characters
     ],
 )

@@ -70,11 +70,6 @@ def normalize(text) -> str:
     return unicodedata.normalize("NFC", text)
 
 
-def normalize_lines(lines) -> list[str]:
-    """Normalize many lines, none of which has a line feed in it."""
-    return normalize("\n".join(lines)).split("\n") if lines else []
-
-
 def clean(line) -> str:
     """Remove every character that is not white space, a Latin letter or an apostrophe."""
     return regex.sub(r"[^\s\p{Latin}']", "", line)
@@ -201,7 +196,7 @@ def read_eval_set(hp, part="test"):
     """Read the normalized sources, and the references of each file."""
     source, target = (getattr(hp, f"{side}_{part}") for side in ("source", "target"))
     paths = [source, *split_paths(target)]
-    sides = [normalize_lines([*read_sentences(path)]) for path in paths]
+    sides = [[*map(normalize, read_sentences(path))] for path in paths]
     for path, side in zip(paths, sides, strict=True):
         check_same_length((source, path), (len(sides[0]), len(side)))
     return sides[0], sides[1:]

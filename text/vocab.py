@@ -11,12 +11,13 @@ import sentencepiece
 from support.errors import InputError
 from support.files import atomic_write
 from text.ids import EOS, SPECIALS, UNK
-from text.lines import clean, normalize, normalize_lines
+from text.lines import clean, normalize
 
 REMEDY = (
     "Run `python prepro.py` with the flags of this command (--recipe, --source_lang, ...), or copy"
     " the file again from the folder in which the model was trained"
 )
+SOURCE_MODEL = "bpe.source.model"
 
 
 class Vocab:
@@ -49,7 +50,7 @@ class Vocab:
 
     def prepare(self, sentences) -> list[str]:
         """Normalize sentences, and remove what has no token."""
-        return self.clean(normalize_lines(sentences))
+        return self.clean([*map(normalize, sentences)])
 
     def tokens(self) -> list[str]:
         """List all tokens by their ids."""
@@ -140,7 +141,7 @@ class SubwordVocab(Vocab):
         """The files of source and target, or one of both; or two that read text differently."""
         if not hp.joint_vocab:
             return [Path(folder) / f"bpe.{side}.model" for side in (hp.source_lang, hp.target_lang)]
-        of_source, joint = Path(folder) / "bpe.source.model", Path(folder) / "bpe.model"
+        of_source, joint = Path(folder) / SOURCE_MODEL, Path(folder) / "bpe.model"
         return [of_source, joint] if hp.fold_case or of_source.exists() else [joint]
 
     def check_flags(self, hp, given):
@@ -214,3 +215,5 @@ def save_vocabs(vocabs, folder):
     """Write the vocabularies into a folder, with the bytes that were loaded."""
     for vocab in vocabs:
         atomic_write(Path(folder) / vocab.path.name, vocab.content)
+    if vocabs[0].path == vocabs[1].path:  # else that of an earlier training would be read
+        (Path(folder) / SOURCE_MODEL).unlink(missing_ok=True)

@@ -17,7 +17,8 @@ def make_strategy():
     if "TF_CONFIG" in os.environ:
         print("Waiting for all workers of TF_CONFIG", flush=True)
         try:
-            return tf.distribute.MultiWorkerMirroredStrategy()
+            strategy = tf.distribute.MultiWorkerMirroredStrategy()
+            return strategy if strategy.num_replicas_in_sync > 1 else tf.distribute.get_strategy()
         except (TypeError, ValueError, tf.errors.OpError) as error:
             problem = str(error).partition("\n")[0].rstrip(".")
             raise InputError(f"TF_CONFIG: {problem}. Write it as in docs/workers.md") from None

@@ -80,7 +80,7 @@ def load_model(given) -> LoadedModel:
     if others:
         paths = sum((own.paths for own in others), loaded.paths)
         ensemble = Ensemble([loaded.model, *(own.model for own in others)])
-        loaded = loaded._replace(paths=paths, model=ensemble)
+        loaded = loaded._replace(paths=paths, model=ensemble).with_hp(logdir=given["logdir"])
     print(f"Loaded {describe_checkpoints(loaded.paths)}", file=sys.stderr)
     return loaded
 

@@ -50,7 +50,7 @@ BOUNDARIES = (
 )
 CLUSTER = regex.compile(r"\X")  # a character as a reader sees it
 # The symbol of a target language, which a source of a model for several languages begins with.
-TARGET_SYMBOL = regex.compile(r">>[^\s<>]+<<(?!\S)")
+TARGET_SYMBOL = regex.compile(r"^>>[^\s<>]+<<(?!\S)")
 SYMBOL_TOKENS = 2  # at most: the symbol, and the space before it
 
 
@@ -122,8 +122,8 @@ def joint(sentence, gap, translation) -> str:
 
 
 def as_one_sentence(text) -> Paragraph:
-    """Return a text that is one sentence."""
-    return Paragraph([text], ["", ""])
+    """Return a text that is one sentence, in one line."""
+    return Paragraph([text.replace("\n", " ")], ["", ""])
 
 
 def split_lines(text) -> Paragraph:

@@ -11,6 +11,7 @@ import num2words
 import numpy as np
 import regex
 
+from translation.paragraphs import TARGET_SYMBOL
 from translation.spans import HTML_TAG, NUMBER, SPACED_LETTER, UNSPACED, WORD, find_code
 
 # The part that stays if one of its characters is unknown: the number or the word around it. Where
@@ -22,7 +23,7 @@ LAST_TAG = regex.compile(rf"(?r){HTML_TAG.pattern}\Z")
 LIST_GAP = regex.compile(r"[\s,;:/&+–-]*")
 DIGITS = regex.compile(r"\p{Nd}+")
 MAX_PLACED_PARTS = 100  # parts of a line; a sentence has fewer
-MAX_SPELLED_DIGITS = 9
+MAX_SPELLED_DIGITS = 6
 
 # Parts --------------------------------------------------------------------------
 
@@ -44,20 +45,21 @@ class Part(NamedTuple):
         return self.line[self.start - 1 : self.start], self.line[self.end : self.end + 1]
 
 
-def find_parts(line, vocab=None, numbers=()) -> list[Part]:
+def find_parts(line, vocab=None, keep_numbers=False) -> list[Part]:
     """Find the parts of a sentence that must stay as they are. Those of a list are one.
 
     >>> [part.text for part in find_parts("Hallo {name}, siehe www.example.de.")]
     ['{name}', 'www.example.de']
 
-    `vocab` is a SubwordVocab, which may lack characters, and `numbers` are those that must stay, as
-    `lost_numbers` finds them.
+    `vocab` is a SubwordVocab, which may lack characters. `keep_numbers` is for a sentence that has
+    `lost_numbers`: without one of them, its translation may lose another one.
     """
     text = HTML_TAG.sub(lambda tag: " " * len(tag[0]), line)
-    if not any(map(str.isalpha, text)):
+    if not any(map(str.isalpha, TARGET_SYMBOL.sub("", text))):
         return [Part(line, 0, len(line))]
     spans = find_code(text)
-    spans += [match.span() for match in NUMBER.finditer(text) if match[0] in numbers]
+    numbers = NUMBER.finditer(text) if keep_numbers else ()
+    spans += [match.span() for match in numbers if len(match[0]) > 1]
     if vocab and vocab.lacks_part_of(text):
         spans += [own.span() for own in UNKNOWN_PARTS.finditer(text) if vocab.lacks_part_of(own[0])]
     merged = []
@@ -112,7 +114,8 @@ def take_out(line, parts) -> Taken:
         if gap:
             pieces.append(gap if pieces[-1].strip() or len(pieces) > 1 else gap.lstrip())
     text = "".join(pieces)
-    return Taken(line, text if any(map(str.isalpha, text)) else "", parts, befores)
+    has_words = any(map(str.isalpha, TARGET_SYMBOL.sub("", text)))
+    return Taken(line, text if has_words else "", parts, befores)
 
 
 # Placing ------------------------------------------------------------------------
@@ -245,8 +248,9 @@ def lost_numbers(source, translation, language) -> set[str]:
     lost = set()
     for match in NUMBER.finditer(source):
         groups, digits = map(plain_digits, DIGITS.findall(match[0])), plain_digits(match[0])
-        is_found = digits in found or found.issuperset(groups)
-        if len(digits) > 1 and not is_found and not is_spelled(digits, translation, language):
+        if len(match[0]) == 1 or not digits or digits in found or found.issuperset(groups):
+            continue
+        if not is_spelled(digits, translation, language):
             lost.add(match[0])
     return lost
 
@@ -262,7 +266,7 @@ def is_spelled(digits, text, language) -> bool:
     for kind in ("cardinal", "ordinal") if len(digits) <= MAX_SPELLED_DIGITS else ():
         try:
             words = num2words.num2words(int(digits), lang=language, to=kind)
-        except NotImplementedError:
+        except Exception:  # it lacks the language, or fails in one of many ways
             break
         pattern = r"[\W_]*".join(regex.findall(r"\w+", words))
         if regex.search(rf"\b{pattern}\b", text, regex.IGNORECASE):

@@ -17,7 +17,7 @@ from text.ids import RaggedIds
 from text.lines import normalize
 from translation.attention_maps import alignments
 from translation.inference import Hypothesis, SearchDecoder
-from translation.paragraphs import Paragraph, as_one_sentence
+from translation.paragraphs import TARGET_SYMBOL, Paragraph, as_one_sentence
 from translation.protected import add_tags, find_parts, lost_numbers, put_in, take_out
 
 
@@ -86,25 +86,25 @@ class Translator:
             own = paragraph.inputs
             sentences += own
             prefixes += [paragraph.prefix, *[""] * len(own)][: len(own)]
-        translations = self.translate_around(sentences, prefixes, [()] * len(sentences))
-        lost = {}
+        translations, again = self.translate_around(sentences, prefixes), []
         for row, (own, prefix) in enumerate(zip(translations, prefixes, strict=True)):
             if self.protects and not prefix:
-                text = own.hypotheses[0].text
-                if numbers := lost_numbers(own.line, text, self.loaded.hp.target_lang):
-                    lost[row] = numbers
-        again = [sentences[row] for row in lost]
-        found = self.translate_around(again, [""] * len(lost), [*lost.values()])
-        for row, translation in zip(lost, found, strict=True):
+                text, language = own.hypotheses[0].text, self.loaded.hp.target_lang
+                again += [row] if lost_numbers(own.line, text, language) else []
+        lines = [sentences[row] for row in again]
+        found = self.translate_around(lines, [""] * len(again), keep_numbers=True)
+        for row, translation in zip(again, found, strict=True):
             translations[row] = translation
         rest = iter(translations)
         return [TranslatedText(own, [next(rest) for _ in own.sentences]) for own in paragraphs]
 
-    def translate_around(self, sentences, prefixes, numbers) -> list[Translation]:
-        """Translate sentences without their parts, such as some numbers, and put these back."""
+    def translate_around(self, sentences, prefixes, keep_numbers=False) -> list[Translation]:
+        """Translate sentences without their parts, and put these back."""
         vocab, taken = self.loaded.vocabs[0], []
-        for sentence, prefix, own in zip(sentences, prefixes, numbers, strict=True):
-            parts = find_parts(sentence, vocab, own) if self.protects else add_tags(sentence)
+        for sentence, prefix in zip(sentences, prefixes, strict=True):
+            parts = add_tags(sentence)
+            if self.protects:
+                parts = find_parts(sentence, vocab, keep_numbers)
             taken.append(take_out(sentence, [] if prefix else parts))
         translations = self.search([own.text for own in taken], prefixes)
         return self.put_back(taken, translations)
@@ -149,7 +149,7 @@ class Translator:
         for row, (own, translation) in enumerate(zip(taken, translations, strict=True)):
             if not own.parts:
                 continue
-            x, texts = translation.ids, [normalize(own.line).strip()]
+            x, texts = translation.ids, [normalize(TARGET_SYMBOL.sub("", own.line)).strip()]
             if len(x):  # without words, a sentence stays as it is
                 texts = [
                     put_in(own, x, best.ids, next(weights), loaded.vocabs)
