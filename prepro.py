@@ -113,7 +113,7 @@ def make_subwords(word2cnt, hp) -> bytes:
     pieces, separator = Counter(), re.compile(f"[{re.escape(''.join(omitted))}]")
     for word, count in word2cnt.items():
         for piece in separator.sub(" ", word).split():
-            pieces[piece[: 2**16 - 1]] += count  # sentencepiece fails at longer ones
+            pieces[piece[: 2**16 - 1]] += count  # sentencepiece fails at more
     alphabet = {"▁", *SPECIALS, *counts} - omitted  # ▁ is the space before a word
     size = min(MAX_SUBWORDS, round(sum(counts[char] for char in alphabet) ** 0.6))
     num_merges = size - min(len(alphabet), ALPHABET_SIZE, size // 2)
@@ -199,7 +199,7 @@ def main(given):
         contents = make_models(hp, pairs)
     # All are made before one is written, so that the files always belong together.
     paths = TOKENIZERS[hp.tokenizer].paths(hp.preprocessed, hp)
-    for path in paths[: -len(contents)]:  # an earlier recipe's, which would be read
+    for path in paths[: -len(contents)]:  # of another recipe
         path.unlink()
     for path, content in zip(paths[-len(contents) :], contents, strict=True):
         atomic_write(path, content)

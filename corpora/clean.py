@@ -79,7 +79,7 @@ def make_profile(paths, max_chars):
 
 
 def unusable_rule(pair, max_chars) -> str | None:
-    """Return the rule that a pair breaks by itself; it is then not part of the profile."""
+    """Return the rule that a pair breaks alone; it is then no part of the profile."""
     sides = [side.strip() for side in pair]
     if not all(sides):
         return "empty"

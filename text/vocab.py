@@ -215,5 +215,5 @@ def save_vocabs(vocabs, folder):
     """Write the vocabularies into a folder, with the bytes that were loaded."""
     for vocab in vocabs:
         atomic_write(Path(folder) / vocab.path.name, vocab.content)
-    if vocabs[0].path == vocabs[1].path:  # else that of an earlier training would be read
+    if vocabs[0].path == vocabs[1].path:  # that of another recipe would be read
         (Path(folder) / SOURCE_MODEL).unlink(missing_ok=True)
