@@ -332,8 +332,8 @@ class Hyperparams(ModelHparams):
             yield "bpe_dropout needs positions without an end, as of the recipe tiny"
         for part in ("train", "dev", "test"):
             paths = (split_paths(getattr(self, f"{side}_{part}")) for side in ("source", "target"))
-            if set.intersection(*map(set, paths)) - {NONE}:
-                yield f"source_{part} and target_{part} have the same file. Give one for each side"
+            if any(a == b != NONE for a, b in zip(*paths, strict=False)):
+                yield f"source_{part} and target_{part} have the same file. Give another one"
         if (self.source_dev == NONE) != (self.target_dev == NONE):
             yield "give both source_dev and target_dev, or neither"
         if (self.patience or self.dev_steps) and self.source_dev == NONE:

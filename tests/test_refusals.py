@@ -139,7 +139,7 @@ NO_HPARAMS = "logdir/hparams.json: not hyperparameters of this project ... Copy 
         ("train", {}, dict(hidden_units=32), "trained with --hidden_units 16, not 32. Leave the"),
         ("train", {}, NEW | dict(start_from="logdir", num_blocks=2), "with --num_blocks 1, not 2"),
         ("train", {}, dict(start_from="./logdir"), "start_from and logdir are the same folder"),
-        ("prepro", {}, dict(target_train="two,train.source"), "source_train and target_train have"),
+        ("prepro", {}, dict(target_train="train.source"), "source_train and target_train have"),
         ("eval", {}, dict(target_test="test.source"), "source_test and target_test have the same"),
         ("translate", {}, dict(output="./test.source"), "output would replace the source. Choose"),
         ("translate", {HPARAMS: "{"}, {}, NO_HPARAMS),

@@ -220,8 +220,10 @@ def test_the_development_set_is_identified_by_its_text_and_not_by_its_path(run, 
     data = load_train_data(dataclasses.replace(hp, preprocessed=str(tmp_path)), vocabs)
     link = tmp_path / "link"
     link.symlink_to(hp.source_dev)
-    for path, is_same in ((str(link), True), (hp.target_dev, False)):
-        dev = load_test_data(dataclasses.replace(hp, source_dev=path), vocabs, "dev")
+    other = tmp_path / "other"
+    other.write_text(link.read_text("utf-8").replace("e", "a"), "utf-8")
+    for path, is_same in ((link, True), (other, False)):
+        dev = load_test_data(dataclasses.replace(hp, source_dev=str(path)), vocabs, "dev")
         training = train.Training(hp, vocabs, data, dev)
         assert (training.digests[1] == rows[-1].dev) == is_same
 
