@@ -266,7 +266,7 @@ def is_spelled(digits, text, language) -> bool:
     for kind in ("cardinal", "ordinal") if len(digits) <= MAX_SPELLED_DIGITS else ():
         try:
             words = num2words.num2words(int(digits), lang=language, to=kind)
-        except Exception:  # it lacks the language, or fails in one of many ways
+        except Exception:  # it lacks the language, or fails in some way
             break
         pattern = r"[\W_]*".join(regex.findall(r"\w+", words))
         if regex.search(rf"\b{pattern}\b", text, regex.IGNORECASE):
