@@ -79,7 +79,7 @@ def make_profile(paths, max_chars):
 
 
 def unusable_rule(pair, max_chars) -> str | None:
-    """Return the rule that a pair breaks alone; it is then no part of the profile."""
+    """Return the rule that a pair breaks by itself. The profile leaves such pairs out."""
     sides = [side.strip() for side in pair]
     if not all(sides):
         return "empty"

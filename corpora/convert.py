@@ -17,7 +17,6 @@ import contextlib
 import csv
 import functools
 import io
-import itertools
 import sys
 from collections import Counter
 from html.parser import HTMLParser
@@ -70,8 +69,8 @@ def read_table(path, encoding, delimiters):
             widths.update(map(len, read_rows(path, encoding, *dialect)))
         return max([0, *(count for width, count in widths.items() if width > 1)])
 
-    quotings = (csv.QUOTE_MINIMAL, csv.QUOTE_NONE)[: 1 + (delimiters == "\t")]
-    dialects = itertools.product(delimiters, quotings)
+    quotings = csv.QUOTE_MINIMAL, csv.QUOTE_NONE
+    dialects = [(own, quoting) for own in delimiters for quoting in quotings[: 1 + (own != ",")]]
     for row in read_rows(path, encoding, *max(dialects, key=num_alike)):
         yield [(str(number), cell) for number, cell in enumerate(row, 1) if cell.strip()]
 

@@ -15,6 +15,7 @@ from support.errors import InputError
 from text.ids import BOS, SPECIALS, RaggedIds
 from translation.attention_maps import append_eos, attention_maps, cross_weights
 from translation.inference import decoding_batches, search_arguments, token_log_probs
+from translation.paragraphs import as_one_sentence
 from translation.search import Beam, Ensemble, paper_penalty
 
 MAX_SOURCE_TOKENS = 99  # a longer sentence is refused
@@ -40,7 +41,7 @@ class InsideView:
         self.loaded, self.nbest = translator.loaded, translator.decode.nbest
         # The next look at a sentence then needs no search.
         self.translate = functools.lru_cache(16)(
-            lambda text, prefix: translator.translate_around([text], [prefix])[0]
+            lambda *own: translator.translate([as_one_sentence(*own)])[0].sentences[0]
         )
 
         @tf.function(input_signature=[tf.TensorSpec([None, None], tf.int32)] * 2, autograph=False)

@@ -30,7 +30,7 @@ def run_script(main, *arguments):
         stream.reconfigure(encoding="utf-8", errors="surrogateescape")  # any file names
     try:
         main(*arguments)
-        sys.stdout.flush()
+        print(end="", flush=True)
         return
     except InputError as error:
         code, message = 2, error

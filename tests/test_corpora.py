@@ -99,6 +99,13 @@ IRISH = ["Oscail an comhad", "Cabhair"]
         ("a.tsv", CSV.replace(",", "\t"), "1,3", [OF_CSV[0], ["Open the file", "Help"]], 2),
         ("a.tsv", NEWS, "", [['"Ja", sagte er.', "ä"], ['"Yes," he said.', '"b"']], 2),
         ("a.csv", CSV, "1,3", OF_CSV, 2),
+        (
+            "a.csv",
+            NEWS.replace("\t", ";"),
+            "",
+            [['"Ja", sagte er.', "ä"], ['"Yes," he said.', '"b"']],
+            2,
+        ),
         ("a.csv", CSV.replace(",", ";"), "1,3", [OF_CSV[0], ["Open; the file", "Help"]], 2),
         (
             "a.csv",

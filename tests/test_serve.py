@@ -394,11 +394,11 @@ def test_a_look_inside_is_answered(tiny):
 
 def test_a_prefix_is_continued(tiny):
     model, text = tiny
-    for prefix in ("They", "The 猫"):  # the second one has an unknown character
+    for prefix in ("They", "The 猫", "The\ndog"):  # 猫 is unknown
         translations = model.ask(text=text, prefix=prefix)["translations"]
         assert len(translations) == 3
         for translation in translations:
-            assert translation["text"].startswith(prefix)
+            assert translation["text"].startswith(prefix.replace("\n", " "))
             assert all(0 <= probability <= 1 for probability in translation["probabilities"])
 
 

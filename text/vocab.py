@@ -17,7 +17,6 @@ REMEDY = (
     "Run `python prepro.py` with the flags of this command (--recipe, --source_lang, ...), or copy"
     " the file again from the folder in which the model was trained"
 )
-SOURCE_MODEL = "bpe.source.model"
 
 
 class Vocab:
@@ -100,8 +99,7 @@ class WordVocab(Vocab):
 
     def clean(self, sentences) -> list[str]:
         """Remove from normalized sentences what is in no word, as `text.clean`."""
-        lines = clean("\n".join(sentences)).split("\n") if sentences else []
-        return [line.strip() for line in lines]
+        return [clean(sentence).strip() for sentence in sentences]
 
     def encode(self, sentences) -> list[list[int]]:
         ids_of = self.word2idx.get
@@ -141,7 +139,7 @@ class SubwordVocab(Vocab):
         """The files of source and target, or one of both; or two that read text differently."""
         if not hp.joint_vocab:
             return [Path(folder) / f"bpe.{side}.model" for side in (hp.source_lang, hp.target_lang)]
-        of_source, joint = Path(folder) / SOURCE_MODEL, Path(folder) / "bpe.model"
+        of_source, joint = Path(folder) / "bpe.source.model", Path(folder) / "bpe.model"
         return [of_source, joint] if hp.fold_case or of_source.exists() else [joint]
 
     def check_flags(self, hp, given):
@@ -216,4 +214,4 @@ def save_vocabs(vocabs, folder):
     for vocab in vocabs:
         atomic_write(Path(folder) / vocab.path.name, vocab.content)
     if vocabs[0].path == vocabs[1].path:  # that of another recipe would be read
-        (Path(folder) / SOURCE_MODEL).unlink(missing_ok=True)
+        (Path(folder) / "bpe.source.model").unlink(missing_ok=True)

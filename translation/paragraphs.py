@@ -50,7 +50,7 @@ BOUNDARIES = (
 )
 CLUSTER = regex.compile(r"\X")  # a character as a reader sees it
 # The symbol of a target language, which a source of a model for several languages begins with.
-TARGET_SYMBOL = regex.compile(r"^>>[^\s<>]+<<(?!\S)")
+TARGET_SYMBOL = regex.compile(r">>[^\s<>]+<<(?!\S)")
 SYMBOL_TOKENS = 2  # at most: the symbol, and the space before it
 
 
@@ -121,9 +121,9 @@ def joint(sentence, gap, translation) -> str:
 # Sentences ---------------------------------------------------------------------
 
 
-def as_one_sentence(text) -> Paragraph:
+def as_one_sentence(text, prefix="") -> Paragraph:
     """Return a text that is one sentence, in one line."""
-    return Paragraph([text.replace("\n", " ")], ["", ""])
+    return Paragraph([text.replace("\n", " ")], ["", ""], prefix=prefix)
 
 
 def split_lines(text) -> Paragraph:

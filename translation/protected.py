@@ -1,6 +1,6 @@
 """Take parts out of a sentence that stay as they are, and put them into its translation.
 
-They are code, addresses, unknown characters, numbers that a translation has lost, and HTML's tags.
+They are code, addresses, unknown characters, the numbers if one was lost, and HTML's tags.
 """
 
 import unicodedata
@@ -11,8 +11,7 @@ import num2words
 import numpy as np
 import regex
 
-from translation.paragraphs import TARGET_SYMBOL
-from translation.spans import HTML_TAG, NUMBER, SPACED_LETTER, UNSPACED, WORD, find_code
+from translation.spans import HTML_TAG, LETTER, NUMBER, SPACED_LETTER, UNSPACED, WORD, find_code
 
 # The part that stays if one of its characters is unknown: the number or the word around it. Where
 # words have no spaces between them, the character alone.
@@ -23,9 +22,10 @@ LAST_TAG = regex.compile(rf"(?r){HTML_TAG.pattern}\Z")
 LIST_GAP = regex.compile(r"[\s,;:/&+–-]*")
 DIGITS = regex.compile(r"\p{Nd}+")
 MAX_PLACED_PARTS = 100  # parts of a line; a sentence has fewer
-MAX_SPELLED_DIGITS = 6
-
-# Parts --------------------------------------------------------------------------
+# As >>fr<< or >>cmn_Hans<<: no word of the text.
+LANGUAGE_SYMBOL = regex.compile(r"^>>[a-z]{2,3}(?:[-_]\w+)*<<(?!\S)")
+# In no word, as 80er or 13-year-old.
+WHOLE_NUMBER = regex.compile(rf"(?<!{LETTER}-?|\d){NUMBER.pattern}(?!-?{LETTER})", regex.V1)
 
 
 class Part(NamedTuple):
@@ -52,13 +52,13 @@ def find_parts(line, vocab=None, keep_numbers=False) -> list[Part]:
     ['{name}', 'www.example.de']
 
     `vocab` is a SubwordVocab, which may lack characters. `keep_numbers` is for a sentence that has
-    `lost_numbers`: without one of them, its translation may lose another one.
+    `lost_numbers`. If only these stayed, others could be lost.
     """
     text = HTML_TAG.sub(lambda tag: " " * len(tag[0]), line)
-    if not any(map(str.isalpha, TARGET_SYMBOL.sub("", text))):
+    if not any(map(str.isalpha, LANGUAGE_SYMBOL.sub("", text))):
         return [Part(line, 0, len(line))]
     spans = find_code(text)
-    numbers = NUMBER.finditer(text) if keep_numbers else ()
+    numbers = WHOLE_NUMBER.finditer(text) if keep_numbers else ()
     spans += [match.span() for match in numbers if len(match[0]) > 1]
     if vocab and vocab.lacks_part_of(text):
         spans += [own.span() for own in UNKNOWN_PARTS.finditer(text) if vocab.lacks_part_of(own[0])]
@@ -114,11 +114,9 @@ def take_out(line, parts) -> Taken:
         if gap:
             pieces.append(gap if pieces[-1].strip() or len(pieces) > 1 else gap.lstrip())
     text = "".join(pieces)
-    has_words = any(map(str.isalpha, TARGET_SYMBOL.sub("", text)))
-    return Taken(line, text if has_words else "", parts, befores)
-
-
-# Placing ------------------------------------------------------------------------
+    if any(map(str.isalpha, LANGUAGE_SYMBOL.sub("", text))):
+        return Taken(line, text, parts, befores)
+    return Taken(LANGUAGE_SYMBOL.sub("", line), "", parts, befores)
 
 
 def put_in(taken, x, y, weights, vocabs) -> str:
@@ -233,9 +231,6 @@ def unpaired_tags(found) -> list:
     return unpaired
 
 
-# Numbers ------------------------------------------------------------------------
-
-
 def lost_numbers(source, translation, language) -> set[str]:
     """Return the numbers of two digits and more that a translation neither has nor spells out.
 
@@ -246,7 +241,7 @@ def lost_numbers(source, translation, language) -> set[str]:
     for match in NUMBER.finditer(translation):
         found |= {plain_digits(match[0]), *map(plain_digits, DIGITS.findall(match[0]))}
     lost = set()
-    for match in NUMBER.finditer(source):
+    for match in WHOLE_NUMBER.finditer(source):
         groups, digits = map(plain_digits, DIGITS.findall(match[0])), plain_digits(match[0])
         if len(match[0]) == 1 or not digits or digits in found or found.issuperset(groups):
             continue
@@ -263,10 +258,11 @@ def plain_digits(number) -> str:
 
 def is_spelled(digits, text, language) -> bool:
     """Whether a text has a number in words, as far as num2words knows the language."""
-    for kind in ("cardinal", "ordinal") if len(digits) <= MAX_SPELLED_DIGITS else ():
+    is_short = len(digits) < 10 and len(digits.rstrip("0")) < 7  # it may hang at others
+    for kind in ("cardinal", "ordinal") if is_short else ():
         try:
             words = num2words.num2words(int(digits), lang=language, to=kind)
-        except Exception:  # it lacks the language, or fails in some way
+        except Exception:  # it lacks the language, or fails
             break
         pattern = r"[\W_]*".join(regex.findall(r"\w+", words))
         if regex.search(rf"\b{pattern}\b", text, regex.IGNORECASE):

@@ -2,9 +2,8 @@
 
 The model translates a sentence without the parts that stay as they are. Then each part is put into
 the translation: attention finds the translation of the word next to the part, and the part is put
-next to that. So each part is in each translation exactly once, and the other words do not change.
-Numbers are translated like words. If one is lost, the sentence is translated again, and the number
-is such a part.
+next to that. Numbers are translated like words. If one is lost, all are such parts, and the
+sentence is translated again.
 """
 
 import itertools
@@ -17,7 +16,7 @@ from text.ids import RaggedIds
 from text.lines import normalize
 from translation.attention_maps import alignments
 from translation.inference import Hypothesis, SearchDecoder
-from translation.paragraphs import TARGET_SYMBOL, Paragraph, as_one_sentence
+from translation.paragraphs import Paragraph, as_one_sentence
 from translation.protected import add_tags, find_parts, lost_numbers, put_in, take_out
 
 
@@ -131,7 +130,7 @@ class Translator:
         found = self.decode(X, RaggedIds.from_lists(ids))
         for row, (prefix, read) in enumerate(zip(prefixes, map(vocab.decode, ids), strict=True)):
             # The vocabulary may lack a character of the prefix.
-            begun = normalize(prefix).strip()
+            begun = normalize(prefix).strip().replace("\n", " ")
             found[row] = [own._replace(text=begun + own.text[len(read) :]) for own in found[row]]
         return found
 
@@ -149,7 +148,7 @@ class Translator:
         for row, (own, translation) in enumerate(zip(taken, translations, strict=True)):
             if not own.parts:
                 continue
-            x, texts = translation.ids, [normalize(TARGET_SYMBOL.sub("", own.line)).strip()]
+            x, texts = translation.ids, [normalize(own.line).strip()]
             if len(x):  # without words, a sentence stays as it is
                 texts = [
                     put_in(own, x, best.ids, next(weights), loaded.vocabs)
