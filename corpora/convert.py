@@ -69,8 +69,8 @@ def read_table(path, encoding, delimiters):
             widths.update(map(len, read_rows(path, encoding, *dialect)))
         return max([0, *(count for width, count in widths.items() if width > 1)])
 
-    quotings = csv.QUOTE_MINIMAL, csv.QUOTE_NONE
-    dialects = [(own, quoting) for own in delimiters for quoting in quotings[: 1 + (own != ",")]]
+    dialects = [(own, csv.QUOTE_MINIMAL) for own in delimiters]
+    dialects += [(own, csv.QUOTE_NONE) for own in delimiters if own != ","]  # text has commas
     for row in read_rows(path, encoding, *max(dialects, key=num_alike)):
         yield [(str(number), cell) for number, cell in enumerate(row, 1) if cell.strip()]
 

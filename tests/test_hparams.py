@@ -189,10 +189,7 @@ def test_each_number_has_its_bounds():
         (dict(symbols=">>de<<"), "symbols needs --tokenizer bpe"),
         (dict(tied_embeddings=True), "tied_embeddings needs one vocabulary of subwords"),
         (dict(bpe_dropout=0.1, tokenizer="bpe"), "bpe_dropout needs positions without an end"),
-        (
-            dict(source_train="a", target_train="a"),
-            "source_train and target_train have the same file",
-        ),
+        (dict(source_train="a", target_train="a"), "and target_train have the same file"),
         (dict(source_dev="val.de"), "give both source_dev and target_dev, or neither"),
         (dict(patience=3), "patience and dev_steps need --source_dev"),
         (dict(dev_steps=3), "patience and dev_steps need --source_dev"),

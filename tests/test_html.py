@@ -58,7 +58,7 @@ def translate_html(html, reverse=False, language="de"):
     return document.join(translations)
 
 
-TWO = "<i translate=no>a</i> <i translate=no>b</i>"
+UNTRANSLATED = "<i translate=no>a</i> <i translate=no>b</i>"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ TWO = "<i translate=no>a</i> <i translate=no>b</i>"
         ("<i class='x notranslate'>a</i>b", "<i class='x notranslate'>a</i>B", None),
         ("<img class=notranslate> a", "<img class=notranslate> A", None),
         ("<i translate=no>a <i>b</i></i> c", "<i translate=no>a <i>b</i></i> C", None),
-        (f"{TWO} c", f"{TWO} C", None),
+        (f"{UNTRANSLATED} c", f"{UNTRANSLATED} C", None),
         ("&#xe000;b&#xe001; a", "\ue000b\ue001 A", None),
         ("<b></b> <br/>", "<b></b> <br/>", None),
         ("a <b>gut. Sehr</b> d", "A <b>GUT. SEHR</b> D", ". <b>GUT A D SEHR</b>"),

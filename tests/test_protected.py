@@ -115,7 +115,7 @@ def test_numbers():
     for language in ("xx", "ko", "ca", "am"):  # num2words lacks some, and fails in others
         lost = {"007", "13", "1234567", f"{10**12}"}  # num2words hangs at one of them
         assert lost_numbers(f"8 {' '.join(lost)}", "treize", language) == lost
-    # If one is lost, all stay: without it, the model translates the others in another way.
+    # If one is lost, all stay: without it, the model translates the sentence in another way.
     kept = find_parts("12 Hunde und 3 Katzen, 07 Uhr, 80er, 13-jährig, 2007年", keep_numbers=True)
     assert [own.text for own in kept] == ["12", "07", "2007"]
     assert lost_numbers("9" * 10_000, "8" * 10_000, "en") == {"9" * 10_000}

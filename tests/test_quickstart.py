@@ -90,6 +90,7 @@ def test_a_failing_command_ends_it(tmp_path, monkeypatch, capfd):
     with pytest.raises(SystemExit) as error:
         quickstart.main(arguments(monkeypatch, *files, *words))
     assert error.value.code == 2 and f"{files[0]}: 3 sentences" in capfd.readouterr().err
+    assert len((tmp_path / "log" / "flags").read_text().splitlines()) == 1
     monkeypatch.setattr(quickstart, "prepare_text", lambda *_: {})
     monkeypatch.setattr(quickstart, "run", Mock(side_effect=KeyboardInterrupt))
     write_lines(files[1], ["a"] * 3)

@@ -34,6 +34,7 @@ LOOSE_NON_JOINER = r"\u200c+([\p{Z}\s]|$)"
 INVISIBLE_PATTERN = regex.compile(rf"[{INVISIBLE}]+")
 JOINERS_PATTERN = regex.compile(rf"[{JOINERS}]+")
 UNJOINED_PATTERN = regex.compile(rf"(?:^|[{UNJOINED}])[\p{{M}}{JOINERS}]+")
+NOT_LATIN = regex.compile(r"[^\s\p{Latin}']")
 LOOSE_PATTERN = regex.compile(LOOSE_NON_JOINER, regex.MULTILINE)
 
 TURKISH = ("tr", "az", "tur", "aze", "crh")  # have a dotted and a dotless i
@@ -72,7 +73,7 @@ def normalize(text) -> str:
 
 def clean(line) -> str:
     """Remove every character that is not white space, a Latin letter or an apostrophe."""
-    return regex.sub(r"[^\s\p{Latin}']", "", line)
+    return NOT_LATIN.sub("", line)
 
 
 def language_code(name) -> str:
