@@ -47,7 +47,7 @@ class EvalSet(NamedTuple):
         return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
 
 
-# Encoding ----------------------------------------------------------------------
+# Encoding -----------------------------------------------------------
 
 
 def create_data(source_sents, target_sents, source_vocab, target_vocab, maxlen) -> SentencePairs:
@@ -161,7 +161,7 @@ def without_final_mark(text) -> str:
     return text[: found.start()] + found[1] if found else text
 
 
-# Files of ids, next to the vocabularies ----------------------------------------
+# Files of ids, next to the vocabularies -----------------------------
 
 
 def ids_paths(hp, vocabs) -> list[Path]:
@@ -198,7 +198,7 @@ def map_ids(hp, vocabs) -> SentencePairs | None:
     return SentencePairs(RaggedIds(*arrays[:2]), RaggedIds(*arrays[2:]), [], [], [], *counts)
 
 
-# Batches -----------------------------------------------------------------------
+# Batches ------------------------------------------------------------
 
 
 def get_batch_data(data, hp, epoch, skip=0, strategy=None):

@@ -26,7 +26,7 @@ from support.flags import NONE, Flags, check_paths_exist, flag, parse_flags, spl
 MAX_INPUT_TOKENS = 1024  # tokens of a sentence that are read, if the model has no limit
 WIDTH_LIMIT = 2**16 + 1  # exclusive; units of a layer
 
-# What can be chosen by name ------------------------------------------------------
+# What can be chosen by name -----------------------------------------
 
 
 class Choice(NamedTuple):
@@ -106,7 +106,7 @@ ARCHITECTURES = {
     "marian_relu": Architecture(output_bias=True),
 }
 
-# Recipes -----------------------------------------------------------------------
+# Recipes ------------------------------------------------------------
 
 # The differences from the defaults, which are those of legacy.
 UPDATED = dict(architecture="2019", ffn_units=2048, positions="paired_sinusoid", dropout_rate=0.3)
@@ -140,7 +140,7 @@ RECIPES = dict(
     rnn_attention=RNN | dict(model="rnn_attention"),
 )
 
-# Fields ------------------------------------------------------------------------
+# Fields -------------------------------------------------------------
 
 # Declare a flag of a group in `--help`.
 data_flag, training_flag, decoding_flag, checkpoint_flag = (
@@ -370,7 +370,7 @@ class Hyperparams(ModelHparams):
         return round(10 * self.max_output_ratio) * source_tokens // 10 + 10
 
 
-# Making, saving and loading ------------------------------------------------------
+# Making, saving and loading -----------------------------------------
 
 FIELDS = {field.name: field for field in dataclasses.fields(Hyperparams)}
 UNSAVED = ("logdir", "results", "preprocessed")  # the folder may be moved, or from someone else

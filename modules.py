@@ -416,7 +416,7 @@ def nonzero_positions(inputs):
     return ops.sum(ops.abs(inputs), axis=-1) > 0
 
 
-# The loss ------------------------------------------------------------------------
+# The loss -----------------------------------------------------------
 
 
 def label_smoothing(inputs, epsilon=0.1):
@@ -504,7 +504,7 @@ def divergence_of_halves(logits):
     return divergence_of(logits)
 
 
-# Models --------------------------------------------------------------------------
+# Models -------------------------------------------------------------
 
 
 def shift_right(y):

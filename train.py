@@ -107,7 +107,7 @@ class Training:
         print(f"{self.model.count_params():,} parameters on {devices}, {length}, {steps} per epoch")
         print("Building the graph of a step takes some seconds", flush=True)
 
-    # Where it stands ---------------------------------------------------------------
+    # Where it stands ------------------------------------------------
 
     @property
     def progress(self) -> float:
@@ -159,7 +159,7 @@ class Training:
             )
         print(f"Resuming from {self.path}")
 
-    # The loop ------------------------------------------------------------------------
+    # The loop -------------------------------------------------------
 
     def train(self, guard):
         """Train to the end. If `guard` notes a signal, save, and raise KeyboardInterrupt."""
@@ -238,7 +238,7 @@ class Training:
         remedy = "Use a new --logdir, and a lower --lr or more --warmup_steps"
         return InputError(f"{problem}. {last}. {remedy}")
 
-    # Evaluating and saving -----------------------------------------------------------
+    # Evaluating and saving ------------------------------------------
 
     def save(self, evaluates):
         """Save a checkpoint; if it `evaluates`, with the score of the development set."""
@@ -302,7 +302,7 @@ def digest_of_batches(data, hp) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-# Starting ----------------------------------------------------------------------------
+# Starting -----------------------------------------------------------
 
 
 def start(given, strategy) -> Training:

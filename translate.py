@@ -96,7 +96,7 @@ from translation.translator import Translator
 MAX_BATCH_LINES = 1000  # lines that are translated together, sorted by length
 MAX_READ_BYTES = 2**16  # from standard input at once
 
-# Reading and writing lines -----------------------------------------------------
+# Reading and writing lines ------------------------------------------
 
 
 def read_available():
@@ -172,7 +172,7 @@ def format_translation(number, found, nbest) -> str:
     return "".join(f"{number} ||| {own.text} ||| {own.score:.4f}\n" for own in hypotheses)
 
 
-# Translating and scoring -------------------------------------------------------
+# Translating and scoring --------------------------------------------
 
 
 def translate_lines(options, loaded):

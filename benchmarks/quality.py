@@ -74,7 +74,7 @@ def train(flags, more_flags) -> float:
     return (time.monotonic() - start) / 60
 
 
-# Scoring -----------------------------------------------------------------------
+# Scoring ------------------------------------------------------------
 
 
 def moses_tokens(lines, lang) -> list[str]:

@@ -35,7 +35,7 @@ BATCH_TOKENS = 2048  # of CTranslate2: larger batches are not faster
 # Keeps a core busy until this process ends.
 NEIGHBOUR = f"import os\nwhile os.getppid() == {os.getpid()}: pass"
 
-# Decoders: functions that return a list of translations -------------------------
+# Decoders: functions that return a list of translations -------------
 
 
 def untrained_decoder(kind, flags):
@@ -129,7 +129,7 @@ def run_worker(decoder, arguments, output):
     harness.worker_loop(decode)
 
 
-# The comparisons ---------------------------------------------------------------
+# The comparisons ----------------------------------------------------
 
 
 def compare(decoders, references, args):

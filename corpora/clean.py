@@ -75,7 +75,7 @@ def make_profile(paths, max_chars):
     return lengths[1] / lengths[0], [max(own, key=own.get, default="") for own in scripts]
 
 
-# Rules -------------------------------------------------------------------------
+# Rules --------------------------------------------------------------
 
 
 def unusable_rule(pair, max_chars) -> str | None:

@@ -24,7 +24,7 @@ LANGUAGES = ("de", "en")
 TALK_PAIRS = 100  # pairs between two headers of markup lines
 SIGNATURE = "corpora/sample.py"  # in the first lines of every file
 
-# Words -------------------------------------------------------------------------
+# Words --------------------------------------------------------------
 
 
 WORDS = {}  # the entries of sample.tsv, lists of words, by table and key; - is an empty word
@@ -94,7 +94,7 @@ KNOW = Verb("", "wissen", WISSEN, "gewusst", ("know", "knows", "knew"), FORMS["h
 LOCATIONS = [(de, en) for entries in WORDS["place"].values() for de, en, *_ in entries]
 DESTINATIONS = [(de, en) for _, _, de, en in WORDS["place"]["destination"]]
 
-# Noun phrases ------------------------------------------------------------------
+# Noun phrases -------------------------------------------------------
 
 GENDERS = ["m", "f", "n", "pl"]
 
@@ -158,7 +158,7 @@ def join(parts) -> str:
     return " ".join(filter(None, parts))
 
 
-# Clauses -----------------------------------------------------------------------
+# Clauses ------------------------------------------------------------
 
 
 class Clause:
@@ -320,7 +320,7 @@ def some_clause(rng, relative=True, **kwargs):
     return verb_clause(rng, verb, some_subject(rng, kinds, relative), **kwargs)
 
 
-# Sentences: German, English, and the mark at the end ----------------------------
+# Sentences: German, English, and the mark at the end ----------------
 
 
 def statement(rng):
@@ -420,7 +420,7 @@ def sentence_pairs(seed):
         yield german[0].upper() + german[1:] + stop, english[0].upper() + english[1:] + stop
 
 
-# Files -------------------------------------------------------------------------
+# Files --------------------------------------------------------------
 
 
 def talk_text(sentences, lang) -> str:

@@ -49,7 +49,7 @@ MAX_GENERATED_TOKENS = 512  # of a translation, unless the caller of `generate` 
 DOWNLOAD_AGAIN = "Download the folder again"
 KINDS = ModelProto.SentencePiece  # of the pieces in a sentencepiece model
 
-# Names and order of the parameters ---------------------------------------------
+# Names and order of the parameters ----------------------------------
 
 
 def unit_order(hidden_units):
@@ -86,7 +86,7 @@ def layer_parameters(hp):
                     yield f"{theirs}.bias", f"{ours}/bias", 0 if writes else None
 
 
-# Reading -----------------------------------------------------------------------
+# Reading ------------------------------------------------------------
 
 
 class Tokens(NamedTuple):
@@ -277,7 +277,7 @@ def convert_parameters(pretrained, tensors):
         yield "dense/kernel", table(target, *TARGET_TABLE).T
 
 
-# Writing -----------------------------------------------------------------------
+# Writing ------------------------------------------------------------
 
 
 def write(loaded, path):

@@ -209,7 +209,7 @@ class Batcher:
         return await found
 
 
-# Fields of requests --------------------------------------------------------------
+# Fields of requests -------------------------------------------------
 
 
 async def read_fields(request) -> dict:

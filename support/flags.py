@@ -24,7 +24,7 @@ VERSION = "1.0"  # of this project, as in CHANGELOG.md
 NONE = "none"  # the value of a field that names a file or folder, if there is none
 LIMITS = {int: 2**31, float: 3.4e38}  # exclusive; TensorFlow counts with 32 bits
 
-# Declaring ---------------------------------------------------------------------
+# Declaring ----------------------------------------------------------
 
 
 def flag(
@@ -77,7 +77,7 @@ def check_value(field, value):
         raise InputError(f"{field.name} is {value!r}. Give it a value without control characters")
 
 
-# Parsing -----------------------------------------------------------------------
+# Parsing ------------------------------------------------------------
 
 # Names in other toolkits, which are not similar to ours.
 NAMES_ELSEWHERE = dict(

@@ -25,7 +25,7 @@ from text.bleu import bleu_score
 from text.ids import SPECIALS
 from translation.inference import load_model
 
-# The checkpoints of a training ---------------------------------------------------
+# The checkpoints of a training --------------------------------------
 
 
 def save_all(folder, rows, keep=5):
@@ -109,7 +109,7 @@ def test_a_folder_without_such_a_checkpoint(tmp_path, best):
         load_model_weights(tmp_path, best=best)
 
 
-# Damage --------------------------------------------------------------------------
+# Damage -------------------------------------------------------------
 
 
 def flip(content):
@@ -188,7 +188,7 @@ def test_variables_that_do_not_fit_are_named(change):
     assert not np.any(variables["a"])  # none is set
 
 
-# Locks ---------------------------------------------------------------------------
+# Locks --------------------------------------------------------------
 
 
 def test_one_training_at_a_time_which_deletes_what_a_killed_one_left(tmp_path):
@@ -203,7 +203,7 @@ def test_one_training_at_a_time_which_deletes_what_a_killed_one_left(tmp_path):
         pass
 
 
-# Checkpoints of the 2017 code -----------------------------------------------------
+# Checkpoints of the 2017 code ---------------------------------------
 
 
 def write_original(golden, folder):

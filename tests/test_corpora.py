@@ -49,7 +49,7 @@ def different_pairs(count):
     return [*{target: (source, target) for source, target in sample_pairs(count)}.values()]
 
 
-# Convert -----------------------------------------------------------------------
+# Convert ------------------------------------------------------------
 
 WMT = """<?xml version="1.0"?>
 <dataset id="x">
@@ -198,7 +198,7 @@ def test_what_the_tools_refuse(run, tmp_path):
     assert files_in(tmp_path) == before
 
 
-# Split -------------------------------------------------------------------------
+# Split --------------------------------------------------------------
 
 
 def read_parts(folder):
@@ -256,7 +256,7 @@ def test_a_long_chain_of_pairs_is_one_group(run, tmp_path):
     assert split.connect([]) == [] and len({*split.connect([(9, 3), (3, 4)])}) == 2
 
 
-# Clean -------------------------------------------------------------------------
+# Clean --------------------------------------------------------------
 
 BAD = dict(
     empty=("Ein Hund läuft.", " "),
@@ -339,7 +339,7 @@ def test_other_languages_are_removed(run, tmp_path, monkeypatch):
         run("clean", *paths, "--languages", "de,en")
 
 
-# Overlaps ----------------------------------------------------------------------
+# Overlaps -----------------------------------------------------------
 
 
 def test_plain_forms():
@@ -374,7 +374,7 @@ def test_prepro_prints_a_line_for_each_set_that_the_command_names(tmp_path, caps
         assert [*overlap_notes(make_hparams(given), given)] == [note]
 
 
-# Shifts ------------------------------------------------------------------------
+# Shifts -------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -480,7 +480,7 @@ def test_shifts_of_real_text(real_text, names):
         assert find_shift(shifted(sides, start, lag)) == (start, lag)
 
 
-# The built-in corpus -----------------------------------------------------------
+# The built-in corpus ------------------------------------------------
 
 
 def test_the_pairs_are_those_of_all_measurements():

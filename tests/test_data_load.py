@@ -130,7 +130,7 @@ def test_both_directions_are_two_files_and_a_comma_may_be_part_of_a_name(tmp_pat
     assert training_pairs(flags) == [*TWO, *(pair[::-1] for pair in TWO)]
 
 
-# Files of ids ------------------------------------------------------------------
+# Files of ids -------------------------------------------------------
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_the_text_is_kept_only_if_epochs_change_it(encoded):
         assert [*zip(data.Sources, data.Targets, strict=True)] == kept
 
 
-# Vocabularies of words ---------------------------------------------------------
+# Vocabularies of words ----------------------------------------------
 
 GOOD = "<PAD>\t9\n<UNK>\t9\n<S>\t9\n</S>\t9\nein\t3\nHund\t1\n"
 
@@ -236,7 +236,7 @@ def test_min_cnt_is_inferred_from_the_sizes(tmp_path):
             find_min_cnt(paths, sizes, given)
 
 
-# Ids ---------------------------------------------------------------------------
+# Ids ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("largest", [2**16 - 1, 2**16, 2**20])
@@ -253,7 +253,7 @@ def test_ids_of_any_size_are_stored_exactly(largest):
     assert moved.ids.tolist() == ragged.ids.tolist() and moved.digest() != ragged.digest()
 
 
-# Batches -----------------------------------------------------------------------
+# Batches ------------------------------------------------------------
 
 
 def ragged_pairs(*lengths):

@@ -128,7 +128,7 @@ def test_the_lines_of_the_summary():
     assert lines[7:] == ["Bleu Score = 100.0"]
 
 
-# Comparing two systems ---------------------------------------------------------
+# Comparing two systems ----------------------------------------------
 
 
 @pytest.fixture(scope="module")

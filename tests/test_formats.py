@@ -36,7 +36,7 @@ from translation.inference import LoadedModel
 from translation.search import suppress
 from translation.translator import Translator
 
-# Clients: each translates the file "in" with the folder "exported" -------------------
+# Clients: each translates the file "in" with the folder "exported" ----------
 
 
 def ask(cwd, *command) -> list[str]:
@@ -135,7 +135,7 @@ def write(format, loaded, path):
     Choice(export.FORMATS[format]).load()(loaded, path, *more)
 
 
-# Translations -----------------------------------------------------------------------
+# Translations -------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +221,7 @@ for line in open("in", encoding="utf-8", newline="\\n"):
         assert all((score < 0) == (line != "") for line, score in zip(texts, scores, strict=True))
 
 
-# Probabilities ----------------------------------------------------------------------
+# Probabilities ------------------------------------------------------
 
 
 def ctranslate2_log_probs(path, vocab, x, y):
@@ -310,7 +310,7 @@ def test_log_probabilities_are_those_of_the_model(tmp_path, case):
         np.testing.assert_allclose(found, expected, atol=1e-3 if format == "huggingface" else 1e-4)
 
 
-# What is refused -------------------------------------------------------------------
+# What is refused ----------------------------------------------------
 
 LEGACY = dict(recipe="legacy")
 OTHERS = [dict(attention_score="cosine", positions="none"), dict(residual=False)]
@@ -335,7 +335,7 @@ def test_models_that_a_format_lacks(tmp_path, format, reason, changes):
     assert not [*tmp_path.iterdir()]
 
 
-# A folder to give away, and its card ------------------------------------------------
+# A folder to give away, and its card --------------------------------
 
 
 @slow

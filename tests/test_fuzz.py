@@ -51,7 +51,7 @@ def examples(fast, soak, shrink=True):
     )
 
 
-# Files -----------------------------------------------------------------------------
+# Files --------------------------------------------------------------
 
 
 @examples(100, 20_000)
@@ -84,7 +84,7 @@ def test_tags_are_read_as_sentences_or_refused(tmp_path, content):
         assert not any("\n" in line for line in lines)
 
 
-# Vocabularies ----------------------------------------------------------------------
+# Vocabularies -------------------------------------------------------
 
 
 @examples(100, 20_000)
@@ -180,7 +180,7 @@ def test_every_character_is_classified_the_same_within_tensorflow(words):
     assert ops.encode(tf.constant(lines)).to_list() == vocab.encode(map(clean, lines))
 
 
-# The model -------------------------------------------------------------------------
+# The model ----------------------------------------------------------
 
 FLAGS = dict(
     recipe=[*RECIPES],

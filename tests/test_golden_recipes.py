@@ -23,7 +23,7 @@ def recipe_model(recipe, vocab_size, **sizes):
     return transformer(vocab_size, vocab_size, **args)
 
 
-# The 2019 code -------------------------------------------------------------------
+# The 2019 code ------------------------------------------------------
 
 
 def name_of_2019(name):
@@ -111,7 +111,7 @@ def test_learning_rates_are_those_of_2019():
     np.testing.assert_allclose(rates, arrays["noam_lr"], rtol=1e-6)
 
 
-# The paper -----------------------------------------------------------------------
+# The paper ----------------------------------------------------------
 
 
 def pytorch_arrays(model):

@@ -78,7 +78,7 @@ def test_more_steps_than_planned_do_not_raise_the_peak():
     assert learning_rate(hp, 5000, 0.01, 2500) == 1.0
 
 
-# Flags ---------------------------------------------------------------------------
+# Flags --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("script", ["prepro", "train", "eval", "translate", "serve", "export"])
@@ -208,7 +208,7 @@ def test_contradictions_are_named(flags, message):
         make_hparams(flags)
 
 
-# Saved hyperparameters -----------------------------------------------------------
+# Saved hyperparameters ----------------------------------------------
 
 
 def save(folder, **fields):

@@ -42,7 +42,7 @@ def view_of(tiny, model=None, recipe="tiny", nbest=2, **flags):
     return see
 
 
-# Beam search -------------------------------------------------------------------
+# Beam search --------------------------------------------------------
 
 
 def paths(steps):
@@ -116,7 +116,7 @@ def test_the_tree_of_a_sentence(tiny):
     assert answer["steps"] == [] and "There is no beam" in answer["note"]
 
 
-# Attention and likely tokens ----------------------------------------------------
+# Attention and likely tokens ----------------------------------------
 
 
 @pytest.mark.parametrize("recipe", slow_unless(["tiny"], ["legacy", "tiny"]))
@@ -169,7 +169,7 @@ def test_the_most_likely_tokens_are_those_of_the_model(tiny):
             assert step["probability"] <= values[-1]
 
 
-# Other models -------------------------------------------------------------------
+# Other models -------------------------------------------------------
 
 
 def test_a_recurrent_model_shows_what_it_has(tiny):

@@ -187,7 +187,7 @@ def test_tied_matrices_are_stored_under_any_of_their_names(texts, tmp_path, join
         np.testing.assert_array_equal(got, weights)
 
 
-# Folders of strangers ------------------------------------------------------------
+# Folders of strangers -----------------------------------------------
 
 
 def change_json(name, **changes):
@@ -258,7 +258,7 @@ def test_its_languages(copied):
         read_pretrained(copied, {})
 
 
-# The class itself ----------------------------------------------------------------
+# The class itself ---------------------------------------------------
 
 
 def test_transformers_computes_the_same(texts, tmp_path):

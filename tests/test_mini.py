@@ -99,7 +99,7 @@ def assign(model, arrays):
     return variables
 
 
-# Equal to the 2017 code -----------------------------------------------------------
+# Equal to the 2017 code ---------------------------------------------
 
 
 def test_numbers_gradients_steps_and_translations_are_those_of_2017(
@@ -157,7 +157,7 @@ def test_arrays_of_real_text_are_those_of_2017(real_text, configure, maxlen, min
     assert found.items() <= golden[f"maxlen={maxlen},min_cnt={min_cnt}"].items()
 
 
-# Equal to the complete project ----------------------------------------------------
+# Equal to the complete project --------------------------------------
 
 
 def test_the_comments_have_the_hyperparameters_of_2017():
@@ -244,7 +244,7 @@ def test_the_functions_equal_the_layers():
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
-# A run ---------------------------------------------------------------------------
+# A run --------------------------------------------------------------
 
 
 def test_dropout_acts_in_training_only(sample, configure):
@@ -349,7 +349,7 @@ def test_the_edits_to_try_have_an_effect(tmp_path):
     assert scores[0] > 60 and scores[1] < scores[0] - 5 and scores[2] < 1
 
 
-# The file ------------------------------------------------------------------------
+# The file -----------------------------------------------------------
 
 
 def test_the_document_lists_the_functions_of_2017():

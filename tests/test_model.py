@@ -41,7 +41,7 @@ def loss_and_gradients(model, x, y, named):
     return loss, tape.gradient(loss, [v.value for v in named.values()])
 
 
-# Equal to the 2017 code -----------------------------------------------------------
+# Equal to the 2017 code ---------------------------------------------
 
 
 def test_stacks_logits_and_loss_are_those_of_2017(golden):
@@ -103,7 +103,7 @@ def test_greedy_decoding_is_that_of_2017(golden):
     np.testing.assert_array_equal(preds, golden["greedy"])
 
 
-# Properties ----------------------------------------------------------------------
+# Properties ---------------------------------------------------------
 
 # The models, each with changes of its recipe that have nothing to do with each other.
 CASES = {recipe: (recipe, {}) for recipe in ("updated", "paper", "tiny", "rnn", "rnn_attention")}
@@ -317,7 +317,7 @@ def test_bfloat16_is_near_float32_and_learns(recipe):
     assert losses[-1] < losses[0] / 2
 
 
-# Keras ---------------------------------------------------------------------------
+# Keras --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", ["legacy learned", "paper", "tiny recurrent", "rnn_attention"])
@@ -364,7 +364,7 @@ def test_beam_search_keeps_the_state_of_each_hypothesis(case, eager):
     np.testing.assert_allclose(scores[:, 0], expected, rtol=1e-4)
 
 
-# The Python interface ------------------------------------------------------------
+# The Python interface -----------------------------------------------
 
 
 @pytest.fixture

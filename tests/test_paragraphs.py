@@ -114,7 +114,7 @@ def test_text_without_a_sentence():
     assert split_lines(" a b. C.\n\nd").sentences == ["a b. C.", "d"]
 
 
-# Long sentences -------------------------------------------------------------------
+# Long sentences -----------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_the_symbol_of_a_target_language_counts_for_all_sentences():
     assert lengths == [2, 3]
 
 
-# Any input ------------------------------------------------------------------------
+# Any input ----------------------------------------------------------
 
 CHARACTERS = "aB.!? \n\r\t„“\"'()[]「」«»。！好é\u0301🇩👩\u200d1-,;:\u2028\x85\x00\x0b"
 CHARACTERS += "\u3000\u2003\xa0\ufeff…؟।<>"

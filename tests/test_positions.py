@@ -30,7 +30,7 @@ def weights_of(layer):
     return {variable.name: variable.numpy() for variable in layer.weights}
 
 
-# Formulas, position by position ------------------------------------------------------
+# Formulas, position by position -------------------------------------
 
 
 def sinusoid(position, column, paired):
@@ -222,7 +222,7 @@ def test_shaws_values_have_vectors_of_the_distance():
     np.testing.assert_allclose(layer.change_outputs(outputs, alpha), expected, atol=1e-4)
 
 
-# Laws ----------------------------------------------------------------------------------
+# Laws ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", RELATIVE)

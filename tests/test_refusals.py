@@ -105,7 +105,7 @@ def files():
     return {path: path.read_bytes() for path in paths - {*Path("preprocessed").iterdir()}}
 
 
-# Before TensorFlow is loaded -------------------------------------------------------
+# Before TensorFlow is loaded ----------------------------------------
 
 
 def damage(edits):
@@ -163,7 +163,7 @@ def test_no_package_is_needed_to_refuse_a_run(here):
     check_message("translate", done.returncode, done.stderr, parts)
 
 
-# When a file is read or written -----------------------------------------------------
+# When a file is read or written -------------------------------------
 
 
 def other(_):
@@ -276,7 +276,7 @@ def test_a_second_training_in_a_logdir(refused):
         refused("train", {}, "logdir: another training writes here. Wait for it, or use a new")
 
 
-# The system ------------------------------------------------------------------------
+# The system ---------------------------------------------------------
 
 
 def test_a_full_memory_or_a_full_disk_of_tensorboards_writer(refused, monkeypatch):

@@ -74,7 +74,7 @@ def uninterrupted(flags, tmp_path_factory):
     return run
 
 
-# Interrupted = uninterrupted -------------------------------------------------------
+# Interrupted = uninterrupted ----------------------------------------
 
 
 class Killed(BaseException):
@@ -201,7 +201,7 @@ def test_what_the_batches_depend_on(flags):
     assert len(digests) == len(changes) + 2
 
 
-# The end of a training -------------------------------------------------------------
+# The end of a training ----------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_a_training_of_some_minutes(flags, tmp_path, monkeypatch, no_graphs):
     assert (of_epochs.epoch, of_epochs.epoch_done) == (one_step.epoch + 1, True)
 
 
-# Processes -------------------------------------------------------------------------
+# Processes ----------------------------------------------------------
 
 
 def start(flags, logdir, prepare=None, **more):

@@ -74,7 +74,7 @@ def test_tensorflow_prints_nothing_and_errors_are_printed():
     assert done.stderr == b"-c: no such file: no such file or directory. Check the path\n"
 
 
-# In this process, which has loaded TensorFlow already ------------------------------
+# In this process, which has loaded TensorFlow already ---------------
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -115,7 +115,7 @@ def test_a_locale_without_umlauts_and_a_folder_with_them(tmp_path):
     assert "- source: " in done.stdout and [*(folder / "results").iterdir()]
 
 
-# What starting loads ---------------------------------------------------------------
+# What starting loads ------------------------------------------------
 
 
 @slow

@@ -69,7 +69,7 @@ def test_greedy_search_spells_and_feeds_each_letter_back(words, steps, eos, expe
     assert spelled == [word[: len(expected_sizes)] for word in words] and sizes == expected_sizes
 
 
-# Beam search ---------------------------------------------------------------------
+# Beam search --------------------------------------------------------
 
 V, STOP = 5, 3
 
@@ -278,7 +278,7 @@ def test_each_thread_has_batches_and_all_together_have_a_limit():
     assert inference.decoding_batch_size(10, beam=1) > inference.decoding_batch_size(100, beam=1)
 
 
-# Sampling ------------------------------------------------------------------------
+# Sampling -----------------------------------------------------------
 
 
 def draw(logits, seeds, length, temperature):
@@ -311,7 +311,7 @@ def test_a_seed_draws_the_same_in_any_batch(eager):
     assert len(np.unique(several, axis=0)) == 3
 
 
-# The searches of models ----------------------------------------------------------------------
+# The searches of models ---------------------------------------------
 
 
 def untrained(vocab_size=40, **flags):

@@ -45,7 +45,7 @@ def answers_to(models, host, *requests):
     return asyncio.run(asyncio.wait_for(send_all(), 120))
 
 
-# A server without a model ---------------------------------------------------------
+# A server without a model -------------------------------------------
 
 
 def translate_twice(sentence):
@@ -318,7 +318,7 @@ def test_a_sentence_of_a_text_has_the_symbol_of_its_target_language():
     assert answer["translations"][0]["text"] == "Un. Un."
 
 
-# A server with a model ------------------------------------------------------------
+# A server with a model ----------------------------------------------
 
 
 class Model:
@@ -402,7 +402,7 @@ def test_a_prefix_is_continued(tiny):
             assert all(0 <= probability <= 1 for probability in translation["probabilities"])
 
 
-# Paragraphs and HTML ------------------------------------------------------------
+# Paragraphs and HTML ------------------------------------------------
 
 
 # Of the sample model: docs/sample_model.md.
@@ -467,7 +467,7 @@ def test_the_tags_of_html_are_kept(sample):
     assert answer == dict(translatedText=expected)
 
 
-# serve.py ----------------------------------------------------------------------
+# serve.py -----------------------------------------------------------
 
 
 def test_a_client_of_libretranslate(server):

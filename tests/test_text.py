@@ -19,7 +19,7 @@ from text import lines as text
 from text.bleu import METRICS, bleu_score, corpus_score
 from text.lines import read_eval_set, read_lines, read_pairs, read_sentences, training_files
 
-# Lines -------------------------------------------------------------------------
+# Lines --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
@@ -31,7 +31,7 @@ def test_only_a_line_feed_ends_a_line(tmp_path, pack):
     assert list(read_lines(path)) == lines
 
 
-# Sentences ---------------------------------------------------------------------
+# Sentences ----------------------------------------------------------
 
 SENTENCES = [
     *("<b>Öffnet</b> die Datei", '<a href="%s">ヘルプ</a>', "<3", "<url>", "<p>幫手</p>", ""),
@@ -99,7 +99,7 @@ def test_no_line_takes_more_than_linear_time(unit, tmp_path):
     assert time.process_time() - start < 6  # about 0.1 s; quadratic time would be an hour
 
 
-# Pairs -------------------------------------------------------------------------
+# Pairs --------------------------------------------------------------
 
 
 def write_sides(folder, *sides):
@@ -160,7 +160,7 @@ def test_pairs_of_real_text(real_text, names, count):
     assert sum(len(source) for source, _ in blocks) == count
 
 
-# Normalization -----------------------------------------------------------------
+# Normalization ------------------------------------------------------
 
 
 # Each item: texts that look equal.

@@ -154,7 +154,7 @@ def test_consistency_without_dropout_changes_nothing(model, batches):
     np.testing.assert_allclose(other, plain, atol=1e-5)
 
 
-# In a training ---------------------------------------------------------------------
+# In a training ------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

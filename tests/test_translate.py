@@ -219,7 +219,7 @@ def test_a_picture_of_the_attention(tiny, tmp_path, monkeypatch, capsys):
     assert 1000 < max(struct.unpack(">II", pictures[2][16:24])) < 4000
 
 
-# Slow ----------------------------------------------------------------------
+# Slow ---------------------------------------------------------------
 
 
 @slow

@@ -49,7 +49,7 @@ def vocab(flags):
     return vocabs_of(flags)[0]
 
 
-# The sentencepiece model ------------------------------------------------------------
+# The sentencepiece model --------------------------------------------
 
 
 def test_both_sides_share_a_model_whose_text_comes_back(flags, vocab):
@@ -110,7 +110,7 @@ def test_without_a_flag_training_takes_the_size_from_the_file(flags):
     assert len(vocabs_of(given | dict(recipe="paper"))[0]) == 180
 
 
-# The number of subwords -------------------------------------------------------------
+# The number of subwords ---------------------------------------------
 
 
 def make_processor(word2cnt):
@@ -181,7 +181,7 @@ def test_a_text_of_many_characters_has_merges_for_both_sides(pairs):
         assert sum(map(len, processor.encode(source[:100]))) < 15 * 100  # some pairs are merged
 
 
-# Sources without case ---------------------------------------------------------------
+# Sources without case -----------------------------------------------
 
 
 @pytest.mark.parametrize("joint_vocab", [True, False])
@@ -218,7 +218,7 @@ def test_case_follows_the_rules_of_the_language(tmp_path, lang, texts):
         assert len({tuple(own) for own in ids}) == 1 and UNK not in ids[0]
 
 
-# BPE-dropout and missing marks --------------------------------------------------------
+# BPE-dropout and missing marks --------------------------------------
 
 
 @pytest.mark.parametrize("bpe_dropout, missing_mark", [(0.1, 0.0), (0.0, 0.4), (0.1, 0.4)])
@@ -284,7 +284,7 @@ def test_files_and_bpe_dropout_are_the_same_in_every_process(flags, vocab, tmp_p
     assert done.stdout.splitlines()[-1] == str(vocab.encode(lines, dropout=0.5, seed=7))
 
 
-# Symbols and bytes ------------------------------------------------------------------
+# Symbols and bytes --------------------------------------------------
 
 
 @pytest.mark.parametrize("fold_case", [True, False])
@@ -354,7 +354,7 @@ def test_rare_characters_can_be_spelled(tmp_path):
         assert len(vocab) < 450
 
 
-# One vocabulary per language --------------------------------------------------------
+# One vocabulary per language ----------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ SAME_MARKS = str.maketrans("。．、，؟？！：；।", "..,,??!:;.")
 # Characters of scripts without spaces, beginnings of words, numbers, and other characters.
 TOKEN = re.compile(r"[\u2e80-\uffff]|[^\W\d_\u2e80-\uffff]{1,5}|\d+|[^\w\s]")
 
-# Overlap ----------------------------------------------------------------------
+# Overlap ------------------------------------------------------------
 
 
 def plain_forms(lines) -> list[str]:
@@ -60,7 +60,7 @@ def overlap_notes(hp, given):
         )
 
 
-# Shifts -----------------------------------------------------------------------
+# Shifts -------------------------------------------------------------
 
 
 def make_vectors(lines) -> np.ndarray:

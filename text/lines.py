@@ -16,7 +16,7 @@ from tqdm import tqdm
 from support.errors import InputError
 from support.flags import split_paths
 
-# A line -------------------------------------------------------------------------
+# A line -------------------------------------------------------------
 
 # Character classes of invisible characters: control characters, soft hyphens, zero-width spaces,
 # marks of direction, byte-order marks; and joiners, which in many scripts change how letters look.
@@ -88,7 +88,7 @@ def fold(text, lang="") -> str:
     return unicodedata.normalize("NFC", text.replace("İ", "i").casefold())
 
 
-# The lines of a file ------------------------------------------------------------
+# The lines of a file ------------------------------------------------
 
 GZIP_MAGIC = b"\x1f\x8b"  # the first two bytes of a compressed file
 BLOCK_LINES = 10_000  # lines in memory as text at a time: strings take far more room than ids
@@ -142,7 +142,7 @@ def blocks(lines, size=None):
         yield block
 
 
-# Sentences and pairs ------------------------------------------------------------
+# Sentences and pairs ------------------------------------------------
 
 
 def read_sentences(path):

@@ -25,7 +25,7 @@ TENSORBOARD_DPI = 78
 # Fallback fonts: no single font covers all scripts.
 FONTS = ("DejaVu Sans", "Noto Sans CJK JP", "Hiragino Sans", "Microsoft YaHei", "Arial Unicode MS")
 
-# Computing ---------------------------------------------------------------------
+# Computing ----------------------------------------------------------
 
 
 class AttentionMaps(NamedTuple):
@@ -140,7 +140,7 @@ def append_eos(ids, hp) -> list:
     return [*truncate_at_eos(ids), EOS][: None if hp.unbounded_length else hp.maxlen]
 
 
-# Drawing -----------------------------------------------------------------------
+# Drawing ------------------------------------------------------------
 
 
 def readable_token(token) -> str:

@@ -40,7 +40,7 @@ MAX_BATCH_HYPOTHESES = 1024
 MAX_THREADS = 8  # threads that translate batches at the same time
 MAX_SHARES = 4  # the limits of a batch are divided by the number of threads, up to this one
 
-# Loading a model ---------------------------------------------------------------
+# Loading a model ----------------------------------------------------
 
 
 def start_quickly():
@@ -128,7 +128,7 @@ def describe_checkpoints(paths) -> str:
     return f"{len(texts)} models ({each})" if len(texts) > 1 else texts[0]
 
 
-# Searching ---------------------------------------------------------------------
+# Searching ----------------------------------------------------------
 
 
 def make_search(model, hp, beam, nbest=1, scored=False, prefixed=False):
@@ -228,7 +228,7 @@ def truncate_at_eos_tf(ids, max_lengths):
     return tf.RaggedTensor.from_tensor(ids, tf.minimum(lengths, max_lengths))
 
 
-# Decoding ----------------------------------------------------------------------
+# Decoding -----------------------------------------------------------
 
 
 class Hypothesis(NamedTuple):

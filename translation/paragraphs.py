@@ -118,7 +118,7 @@ def joint(sentence, gap, translation) -> str:
     return " "
 
 
-# Sentences ---------------------------------------------------------------------
+# Sentences ----------------------------------------------------------
 
 
 def as_one_sentence(text, prefix="") -> Paragraph:
@@ -194,7 +194,7 @@ def with_tags(pieces, text) -> list[str]:
     return [*found[:-1], found[-1] + text[position:]] if found else pieces
 
 
-# Parts of long sentences ---------------------------------------------------------
+# Parts of long sentences --------------------------------------------
 
 
 def halves(text) -> tuple[str, str]:

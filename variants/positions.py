@@ -14,7 +14,7 @@ from model.attention import map_heads
 from model.positions import LearnedPositions, Positions
 from modules import PositionalEncoding
 
-# Absolute positions ---------------------------------------------------------------
+# Absolute positions -------------------------------------------------
 
 
 class ProductPositions(LearnedPositions):
@@ -125,7 +125,7 @@ def rotate_pairs(inputs, positions, frequencies):
     return ops.reshape(pairs, ops.shape(inputs))  # (..., T, d)
 
 
-# Relative positions ---------------------------------------------------------------
+# Relative positions -------------------------------------------------
 
 
 def distances(T_q, T_k):
