@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import re
 import sys
@@ -21,8 +22,8 @@ class EvalFlags(Flags):
 
     compare: str = flag(
         NONE,
-        "results file of another evaluation of the same test set: show whether the difference may"
-        " be chance; none: no comparison",
+        "results file of another model for the same test set: show whether the difference may be"
+        " chance",
         path=True,
     )
 
@@ -42,19 +43,20 @@ from translation.inference import SearchDecoder, describe_decoding, limit_note, 
 SAMPLES = 5  # translations that are printed
 
 
-def describe_test(hp) -> str:
-    """The line of a results file that names the test set."""
-    return f"Test set = {file_names(hp.source_test, hp.target_test)}"
+def describe_test(hp, references) -> str:
+    """The line of a results file that identifies the test set."""
+    digest = hashlib.sha256("\n".join(map("\n".join, references)).encode()).hexdigest()
+    return f"Test set = {file_names(hp.source_test, hp.target_test)} (SHA-256 {digest[:12]})"
 
 
-def read_results(path, hp, total) -> list[str]:
+def read_results(path, hp, references) -> list[str]:
     """Read the translations of another evaluation, "" for a pair that was left out."""
     text = "\n".join(read_lines(path))
     got = re.findall("^- got: (.*)$", text, re.MULTILINE)
-    left_out = re.search(f"^{LEFT_OUT} = ([0-9 ]+|-)$", text, re.MULTILINE)
-    numbers = {*left_out[1].split()} - {"-"} if left_out else {}  # counted from 1
-    of_test = left_out and describe_test(hp) in text.split("\n")
-    if not of_test or len(got) + len(numbers) != total:
+    left_out = re.findall(f"^{LEFT_OUT} = (.*)$", text, re.MULTILINE)
+    numbers, total = {*" ".join(left_out).split()} - {"-"}, len(references[0])  # counted from 1
+    test = f"\n{describe_test(hp, references)}\n"
+    if test not in text or len(got) + len(numbers) != total:
         raise InputError(
             f"{path}: is not a results file of this test set. Evaluate both models with the same"
             " --source_test and --target_test"
@@ -124,7 +126,7 @@ def main(given):
     hp, newest, vocabs = loaded.hp, loaded.paths[-1], loaded.vocabs
     path, test, others = results_path(newest, hp), load_test_data(hp, vocabs), None
     if options.compare != NONE:
-        others = read_results(options.compare, hp, len(test.references[0]))
+        others = read_results(options.compare, hp, test.references)
     decoding = describe_decoding(loaded)
     print(f"Translating {len(test.data.X)} sentences: {decoding}")
     search = SearchDecoder(loaded, show_progress=True)
@@ -138,7 +140,7 @@ def main(given):
         names = vocabs[0].token_name, options.compare, others
         summary = [
             f"Decoding = {decoding}",
-            describe_test(hp),
+            describe_test(hp, test.references),
             f"Ended at the limit = {at_limit} of {len(got)}",
             *describe_scores(test, got, scores, hp, *names),
         ]

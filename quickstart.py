@@ -4,10 +4,11 @@
     python quickstart.py my.tsv --source_lang zh --target_lang en
 
 The text is cleaned and divided, a recipe is chosen by its size, a model is trained for some minutes
-and scored. Each step is a command that is printed first: type one of them to do it in another way.
-LOGDIR/flags has the chosen flags. After a stop, the same command resumes.
+and scored. Each step is a command, which is printed first. LOGDIR/flags has the chosen flags.
+After a stop, the same command resumes.
 """
 
+import hashlib
 import re
 import shlex
 import shutil
@@ -106,8 +107,9 @@ def main(args):
     """Run the steps that are left, and print the next commands."""
     languages = choose_languages(args)
     folder = Path(args.logdir or f"logdir/{'-'.join(languages)}")
-    path, sizes = folder / "flags", [f"{Path(own).stat().st_size:,} bytes" for own in args.files]
-    of_text = f"# {' '.join([*(Path(own).name for own in args.files), *languages, *sizes])}\n"
+    path = folder / "flags"
+    digests = [hashlib.sha256(Path(own).read_bytes()).hexdigest()[:12] for own in args.files]
+    of_text = f"# {' '.join([*(Path(own).name for own in args.files), *languages, *digests])}\n"
     if folder.exists() and not path.exists():  # folders in it will be deleted
         raise InputError(f"{folder}: was not made by quickstart.py. Choose another --logdir")
     if not path.exists() or path.read_text("utf-8").count("\n") == 1:  # not prepared yet

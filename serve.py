@@ -20,18 +20,10 @@ from support.flags import Flags, flag
 class ServeFlags(Flags):
     """The flags of this script."""
 
-    host: str = flag("127.0.0.1", "address to listen on; 0.0.0.0: all addresses of this computer")
+    host: str = flag("127.0.0.1", "address to listen on; 0.0.0.0: all of this computer")
     port: int = flag(8080, "port to listen on; 0: any free port", 0, 2**16)
-    split: bool = flag(
-        True,
-        "split a text into sentences, and sentences of more than maxlen tokens into parts; without"
-        " it, a line is one sentence",
-    )
-    protect: bool = flag(
-        True,
-        "keep URLs, e-mail addresses, placeholders such as {name} and %s, tags, emoji, numbers, and"
-        " characters that the vocabulary lacks; with subwords",
-    )
+    split: bool = flag(True, "split a text as translate.py does; without it, at its lines only")
+    protect: bool = flag(True, "keep URLs, placeholders, numbers and more, as translate.py does")
     nbest: int = flag(5, "translations per sentence; raises --beam if it is smaller", 1, 1001)
 
 

@@ -63,8 +63,7 @@ SAVE_SECONDS = 600  # without a checkpoint; a fifth of `minutes` if that is soon
 class Training:
     """A training on `data`, SentencePairs, with `dev`, an EvalSet or None: how far it has come.
 
-    Why the loop is not Keras's `fit`: `fit` averages the loss of each device over its own tokens,
-    cannot resume exactly in mid-epoch, and fails with several workers (keras issues 20585, 20329).
+    docs/development.md says why the loop is not Keras's `fit`.
     """
 
     def __init__(self, hp, vocabs, data, dev=None, strategy=None):
@@ -119,11 +118,11 @@ class Training:
     def is_tired(self) -> bool:
         """Whether none of the last `patience` evaluations was better than those before.
 
-        Those of 0.00 before the first better one do not count, up to `num_epochs` / 4.
+        Scores of 0.00 in the first quarter of the epochs do not count before a better one.
         """
-        scores = [round(row.score, 2) for row in checkpoint.scored_rows(self.rows)]
-        zeros = len([*itertools.takewhile(lambda score: score == 0, scores)])
-        counted = [-1.0, *scores[int(min(zeros, self.num_epochs / 4)) :]]
+        rows, early = checkpoint.scored_rows(self.rows), self.num_epochs / 4
+        rows = itertools.dropwhile(lambda row: row.score < 0.005 and row.epoch <= early, rows)
+        counted = [-1.0, *(round(row.score, 2) for row in rows)]
         return 0 < self.hp.patience < len(counted) - counted.index(max(counted))
 
     @property

@@ -31,40 +31,35 @@ class TranslateFlags(Flags):
     output: str = flag("-", "file for the translations, written as they come; -: standard output")
     split: bool = flag(
         True,
-        "split each line into sentences, and sentences of more than maxlen tokens into parts; not"
-        " with nbest, prefix, score and alignments, for which each line is a sentence",
+        "split each line into sentences, and those of more than maxlen tokens into parts; not with"
+        " nbest, prefix, score and alignments",
     )
     nbest: int = flag(
         1,
-        "translations per line, at most --beam; if more than 1, the output has a line `number |||"
-        " translation ||| score` for each of them, with the numbers of the lines counted from 0",
+        "translations per line, at most --beam; if more than 1, each has a line `number |||"
+        " translation ||| score` with the number of its source, counted from 0",
         1,
         1001,
     )
-    attention: str = flag(
-        NONE, "PNG file, for example out.png, that shows the attention of the last translation"
-    )
+    attention: str = flag(NONE, "PNG file that shows the attention of the last translation")
     protect: bool = flag(
         True,
-        "keep URLs, e-mail addresses, placeholders such as {name} and %s, tags, emoji, numbers, and"
-        " characters that the vocabulary lacks; with subwords",
+        "keep URLs, placeholders such as {name} and %s, tags, emoji, numbers, and characters that"
+        " the vocabulary lacks; with subwords",
     )
     alignments: str = flag(
         NONE,
-        "file for the word alignment of each translation: 0-0 1-2 aligns word 0 of the source"
-        " with word 0 of the translation, and word 1 with word 2",
+        "file for word alignments: 0-0 1-2 aligns word 0 of the source with word 0 of the"
+        " translation, and word 1 with word 2",
     )
     score: str = flag(
         NONE,
-        "file with a translation for each line of --source; the output has the log-probability"
-        " and the perplexity of each, in place of translations",
+        "file with a translation for each line of --source: write its log-probability and its"
+        " perplexity",
         path=True,
     )
     prefix: str = flag(
-        NONE,
-        "file with the first words of the translation of each line of --source, which it then"
-        " continues",
-        path=True,
+        NONE, "file with the first words of each translation, which are then continued", path=True
     )
 
     def problems(self):

@@ -4,7 +4,7 @@
     python corpora/convert.py my.csv my.de my.en
     python corpora/convert.py my.tmx my.de my.en --sides de,en
     python corpora/convert.py newstest.xml test.de test.en other.en --sides src,ref,ref
-    python corpora/convert.py latin.txt utf8.txt --encoding latin-1
+    python corpora/convert.py windows.txt utf8.txt --encoding cp1252
 
 The name of the file tells its format, also before .gz: a table (.tsv, .csv), a translation memory
 (.tmx), the segments of WMT and IWSLT (.xml, .sgm, .sgml), else lines. Sides are columns, languages,
@@ -34,7 +34,8 @@ from support.flags import Parser, expand_path
 from text.lines import open_unpacked
 
 SIDES = dict(srcset="src", refset="ref", tstset="hyp", src="src", ref="ref", hyp="hyp")
-CODES = ("bpt", "ept", "it", "ph", "ut")  # elements of TMX that hold the codes of another format
+# Elements of TMX that hold no text of the unit.
+NO_TEXT = ("bpt", "ept", "it", "ph", "ut", "prop", "note")
 LANG = "{http://www.w3.org/XML/1998/namespace}lang"
 MAX_UNIT_BYTES = 2**20  # of a translation memory
 CHUNK_BYTES = 2**14
@@ -50,7 +51,8 @@ def decoded_lines(path, encoding):
 def read_rows(path, encoding, delimiter, quoting):
     """Yield the rows of a table."""
     lines = (line.strip("\r\n").replace("\r", " ") + "\n" for line in decoded_lines(path, encoding))
-    yield from csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+    dialect = dict(delimiter=delimiter, quoting=quoting, skipinitialspace=True, strict=True)
+    yield from csv.reader(lines, **dialect)
 
 
 # Each reader yields the units: lists of pairs, the name of a side and its text.
@@ -87,7 +89,7 @@ def read_tmx(path, _):
                     body = element
                 elif event == "end" and element.tag == "tu":
                     for part in element.iter():
-                        part.text = None if part.tag in CODES else part.text
+                        part.text = None if part.tag in NO_TEXT else part.text
                     yield [
                         ((own.get(LANG) or own.get("lang", "")).lower(), "".join(own.itertext()))
                         for own in element.iter("tuv")

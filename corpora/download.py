@@ -139,8 +139,7 @@ def parse_args():
     """Parse the command line."""
     parser = Parser(description=__doc__)
     parser.add_argument("corpus", choices=CORPORA, help="the corpus to download")
-    help_text = "folder to write to (corpora)"
-    parser.add_argument("--output", type=expand_path, default="corpora", help=help_text)
+    parser.add_argument("--output", type=expand_path, default="corpora", help="folder (corpora)")
     return parser.parse_args()
 
 

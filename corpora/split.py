@@ -91,7 +91,7 @@ def main(args):
             f" {wanted:,} pairs of development and test, and as many for training. Lower --dev and"
             " --test"
         )
-    # Pairs share a side if its plain form is the same. Their order depends on nothing but the seed.
+    # Pairs share a side if its plain form is the same.
     sides = [map(digest, plain_forms(side)) for side in zip(*pairs, strict=True)]
     groups = connect([*zip(*sides, strict=True)])
     order = [digest("\n".join(pair), seed) for pair in pairs]

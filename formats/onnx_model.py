@@ -23,7 +23,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from support.errors import InputError
 from support.optional import import_optional
 from text.ids import BOS, EOS, SPECIALS, UNK
-from text.lines import INVISIBLE, JOINERS, LOOSE_NON_JOINER, UNJOINED
+from text.lines import INVISIBLE, JOINERS, LOOSE_NON_JOINER, UNJOINED, language_code
 from text.vocab import WordVocab, save_vocabs
 from translation.inference import describe_decoding, suppressed_ids
 from translation.search import suppress
@@ -60,7 +60,7 @@ def write(loaded, path, quantization):
     # A translation of n source tokens has at most n * factor // 10 + extra tokens.
     search["max_output"] = dict(factor=hp.max_output_tokens(10) - extra, extra=extra)
     settings = dict(
-        languages=[hp.source_lang, hp.target_lang],
+        languages=[*map(language_code, (hp.source_lang, hp.target_lang))],
         description=describe_decoding(loaded),
         search=search,
         normalize=normalization_patterns(),

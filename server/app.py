@@ -218,7 +218,7 @@ async def read_fields(request) -> dict:
         if request.content_type == "application/json":
             return dict(await request.json())
         return {**request.query, **await request.post()}
-    except (LookupError, RecursionError, TypeError, ValueError) as error:  # not JSON, no object
+    except (LookupError, RecursionError, TypeError, ValueError, web.RequestPayloadError) as error:
         raise InputError(f"The request cannot be read: {error}. {USAGE}") from None
 
 

@@ -17,7 +17,8 @@ INLINE = frozenset(
     " math meter noscript object output q ruby rb rp rt s samp small span strike strong sub sup svg"
     " time tt u var wbr".split()
 )  # elements within a sentence; others end it
-# A server reads HTML of anyone: possessive quantifiers keep the time linear.
+EMPTY = "br img input wbr".split()  # they have no end tag
+# The HTML may be of anyone: possessive quantifiers keep the time linear.
 TOKEN = regex.compile(
     r"""(?isx) <!--.*?(?:-->|\Z) | <[!?][^<>]*+> | [\ue000-\uf8ff]
     | <(?P<kept>script|style|textarea|xmp|iframe|pre|code|svg|math)(?=[\s>])[^>]*+(?<!/)>
@@ -26,6 +27,11 @@ TOKEN = regex.compile(
     | <(?P<end>/?)(?P<name>[a-z][^\s/<>]*+)(?:(?:[^<>"']++|"[^"]*+"|'[^']*+')*+|[^<>]*+)>"""
 )
 STAYS = regex.compile(r"""(?i)\s(?:translate=["']?no|class=["']?[^"'>]*\bnotranslate)\b""")
+# Spaces at the edges of an element are moved in front of it, or behind it.
+SPACES_WITHIN = (
+    regex.compile(r"(?r)((?:\ue000[a-j]++\ue001)++)(\s++)(?!\s)"),
+    regex.compile(r"(?<!\s)(\s++)((?:\ue000/\w++\ue001)++)"),
+)
 MAX_OPEN = 100  # elements among which the start of one is looked for
 DIGITS_AS_LETTERS = str.maketrans("0123456789", "abcdefghij")  # no number of a text
 
@@ -50,7 +56,7 @@ def tokenize(text):
         if position < match.start():
             tokens.append(Token(text[position : match.start()], "text"))
         position, name = match.end(), (match["name"] or "").lower()
-        kind = ("end" if match["end"] else "start") if name else "other"
+        kind = "end" if match["end"] else "start" if name and name not in EMPTY else "other"
         token = Token(match[0], kind, name, len(tokens))
         names = [own.name for own in opened[-MAX_OPEN:]]
         if kind == "start":
@@ -79,8 +85,10 @@ class HtmlText:
                 raw = token.raw + "".join(own.raw for own in within)
                 token = token._replace(raw=raw, kind="other")
                 i += len(within)
-            touches = bool(block) and block[-1].kind == "end" and token.kind == "start"
-            if touches or not is_inline(token):
+            # Two buttons end a block, but not the parts of <b>a </b><b>b</b>.
+            touches = block and block[-1][1:3] == ("end", token.name) and token.kind == "start"
+            joint = block[-2:][0].raw[-1:] + tokens[i + 1].raw[:1] if touches else " "
+            if not regex.search(r"\s", joint) or not is_inline(token):
                 self.add(block)
                 block = []
             if is_inline(token):
@@ -98,9 +106,11 @@ class HtmlText:
                 text += html.unescape(token.raw)
             else:
                 name = str(token.number).translate(DIGITS_AS_LETTERS)
-                mark = f"\ue000{'/' * (token.kind == 'end')}{name}\ue001"
-                self.tags[mark] = token.raw
+                name = dict(start=name, end=f"/{name}", other=name.upper())[token.kind]
+                self.tags[mark := f"\ue000{name}\ue001"] = token.raw
                 text += mark
+        for spaces_within in SPACES_WITHIN:
+            text = spaces_within.sub(r"\2\1", text)
         if any(map(str.isalpha, HTML_TAG.sub("", text))):
             before, text, after = regex.fullmatch(r"(?s)(\s*+)(.*\S)(\s*+)", text).groups()
             self.texts.append(regex.sub(r"[\t\n\r\f]", " ", text))

@@ -65,7 +65,8 @@ WMT = """<?xml version="1.0"?>
 """
 TMX = """<?xml version="1.0"?><!DOCTYPE tmx SYSTEM "tmx14.dtd">
 <tmx version="1.4"><header srclang="en"/><body>
-<tu><tuv xml:lang="en-US"><seg>Open <bpt i="1">&lt;b></bpt>the<ept i="1">&lt;/b></ept>
+<tu><prop>x</prop><tuv xml:lang="en-US"><note>a note</note><prop type="id">7</prop>
+<seg>Open <bpt i="1">&lt;b></bpt>the<ept i="1">&lt;/b></ept>
  <hi>file</hi></seg></tuv><tuv xml:lang="GA"><seg>Oscail<ph x="1"/> an comhad</seg></tuv></tu>
 <tu><tuv xml:lang="en-US"><seg>only one</seg></tuv></tu>
 <tu><tuv lang="EN-gb"><seg>R&amp;D <![CDATA[< 1]]></seg></tuv><tuv xml:lang="ga"><seg>Cabhair</seg>
@@ -106,6 +107,7 @@ IRISH = ["Oscail an comhad", "Cabhair"]
             [['"Ja", sagte er.', "ä"], ['"Yes," he said.', '"b"']],
             2,
         ),
+        ("a.csv", 'Ja, "Yes, yes"\nÄ,  b\n', "", [["Ja", "Ä"], ["Yes, yes", "b"]], 0),
         ("a.csv", CSV.replace(",", ";"), "1,3", [OF_CSV[0], ["Open; the file", "Help"]], 2),
         (
             "a.csv",
@@ -141,7 +143,7 @@ def test_a_format_becomes_lines(run, tmp_path, name, content, sides, expected, l
     [
         ("a.txt", b"B\xe4ume\n", "", r"a.txt: cannot be read \('utf-8' codec .* --encoding"),
         ("a.txt", b"x\n", "--encoding foo", "unknown encoding: foo"),
-        ("a.tmx", TMX[:-20].encode(), "--sides en", r"a.tmx: cannot be read \(.*line 7"),
+        ("a.tmx", TMX[:-20].encode(), "--sides en", r"a.tmx: cannot be read \(.*line 8"),
         ("a.tmx", TMX.encode(), "--sides en", "sides en. The last one has en-gb, ga, ga-ie"),
         (
             "a.tmx",

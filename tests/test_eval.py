@@ -12,7 +12,7 @@ import sacrebleu
 
 import eval
 from data_load import EvalSet, SentencePairs
-from eval import LEFT_OUT, describe_scores, read_results, results_path
+from eval import LEFT_OUT, describe_scores, describe_test, read_results, results_path
 from helpers import load
 from hparams import Hyperparams
 from support.errors import InputError
@@ -181,20 +181,30 @@ def test_the_interval_shrinks_with_the_root_of_the_sentences(references):
 
 
 HP = Hyperparams(source_test="text/a.de", target_test="text/a.en")
+REFERENCES = [["a", "b", "c", "d"], ["e", "", "", "f"]]
 RESULTS = "- source: x\n- got: a\n\n- got: \n\n- got: d\u2028\r e\n\n"
-RESULTS += f"Test set = a.de, a.en\n{LEFT_OUT} = 3\n"
+RESULTS += f"{describe_test(HP, REFERENCES)}\n{LEFT_OUT} = 3\n"
 
 
 def test_translations_are_read_from_results(tmp_path):
     path = tmp_path / "results"
     path.write_text(RESULTS, "utf-8", newline="")
-    assert read_results(path, HP, 4) == ["a", "", "", "d\u2028\r e"]
-    path.write_text(RESULTS.replace("= 3", "= -"), "utf-8", newline="")
-    assert read_results(path, HP, 3) == ["a", "", "d\u2028\r e"]
-    for old, new in (("= 3", "= -"), ("= 3", "= 2 3"), ("a.en", "b.en"), (LEFT_OUT, "x")):
+    assert read_results(path, HP, REFERENCES) == ["a", "", "", "d\u2028\r e"]
+    complete = RESULTS.replace("- source", "- got: b\n- source").replace("= 3", "= -")
+    path.write_text(complete, "utf-8", newline="")
+    assert read_results(path, HP, REFERENCES) == ["b", "a", "", "d\u2028\r e"]
+    others = [["a", "b", "c", "e"], REFERENCES[1]]
+    for old, new, references in (
+        ("", "", others),  # of the same names
+        ("", "", REFERENCES[:1]),
+        ("= 3", "= -", REFERENCES),
+        ("= 3", "= 2 3", REFERENCES),
+        ("a.en", "b.en", REFERENCES),
+        (LEFT_OUT, "x", REFERENCES),
+    ):
         path.write_text(RESULTS.replace(old, new), "utf-8", newline="")
         with pytest.raises(InputError, match=f"^{path}: is not a results file of this test set"):
-            read_results(path, HP, 4)
+            read_results(path, HP, references)
 
 
 @pytest.mark.parametrize(

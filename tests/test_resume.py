@@ -241,20 +241,23 @@ def test_a_training_ends_and_a_later_end_continues_it(
 
 
 @pytest.mark.parametrize(
-    "scores, is_tired",
+    "scores, often, is_tired",
     [
-        ([], False),
-        ([0, 0, 0, 0], False),  # two of 8 epochs do not count
-        ([0, 0, 0, 0, 0], True),
-        ([0.004, 0, 1, 0, 0], True),
-        ([0, 0, 1, 2, 1], False),
-        ([3, 0, 0], True),
-        ([1, 1, 1], True),
-        ([1, 0, 2, 1, 2], True),
+        ([], 1, False),
+        ([0, 0, 0, 0], 1, False),  # two of 8 epochs do not count
+        ([0, 0, 0, 0, 0], 1, True),
+        ([0] * 10, 4, False),  # two of them are of epoch 3
+        ([0] * 11, 4, True),
+        ([0.004, 0, 1, 0, 0], 1, True),
+        ([0, 0, 1, 2, 1], 1, False),
+        ([3, 0, 0], 1, True),
+        ([1, 1, 1], 1, True),
+        ([1, 0, 2, 1, 2], 1, True),
     ],
 )
-def test_patience(scores, is_tired):
-    rows = [checkpoint.Row(i, i, score=score) for i, score in enumerate(scores)]
+def test_patience(scores, often, is_tired):
+    """There are `often` evaluations in an epoch."""
+    rows = [checkpoint.Row(i // often + 1, i, score=score) for i, score in enumerate(scores)]
     training = SimpleNamespace(rows=rows, hp=SimpleNamespace(patience=2), num_epochs=8)
     assert train.Training.is_tired.fget(training) == is_tired
     training.hp.patience = 0

@@ -49,7 +49,7 @@ def test_results_have_the_format_of_the_2017_code(evaluated):
         assert re.fullmatch(r"- source: .+\n- expected: .+\n- got: .*", record)
     lines = [
         f"Decoding = greedy search, {path.name}",
-        r"Test set = test\.source, test\.target",
+        r"Test set = test\.source, test\.target \(SHA-256 [0-9a-f]{12}\)",
         r"Ended at the limit = \d+ of 21",
         r"Left out = 2 of 23 \(1 longer than 14 words, 1 with an empty line.*",
         ".*= 8 9",

@@ -198,6 +198,7 @@ LONG = f"a&#{'9' * 5000};"
         ("translate", dict(data=b'{"text": "\xff"}', headers=JSON), 400, "'utf-8' codec"),
         ("translate", dict(data="{}", headers={"Content-Type": f"{MIME}; charset=no"}), 400, USAGE),
         ("translate", dict(json=[1]), 400, USAGE),
+        ("translate", dict(data="{}", headers=JSON | {"Content-Encoding": "gzip"}), 400, "read"),
         ("translate", dict(data="[" * 99_000, headers=JSON), 400, USAGE),
         ("look/beam", dict(json=dict(text="a", block="9" * 5000)), 400, "block must be a whole"),
         ("translate", dict(data='{"text": "a"}'), 400, USAGE),
