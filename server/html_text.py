@@ -106,7 +106,7 @@ class HtmlText:
                 text += html.unescape(token.raw)
             else:
                 name = str(token.number).translate(DIGITS_AS_LETTERS)
-                name = dict(start=name, end=f"/{name}", other=name.upper())[token.kind]
+                name = dict(start=name, end=f"/{name}", other=f"x{name}")[token.kind]
                 self.tags[mark := f"\ue000{name}\ue001"] = token.raw
                 text += mark
         for spaces_within in SPACES_WITHIN:
