@@ -48,10 +48,10 @@ def decoded_lines(path, encoding):
         yield from io.TextIOWrapper(file, encoding, newline="\n")
 
 
-def read_rows(path, encoding, delimiter, quoting):
+def read_rows(path, encoding, delimiter, quoting, skips):
     """Yield the rows of a table."""
     lines = (line.strip("\r\n").replace("\r", " ") + "\n" for line in decoded_lines(path, encoding))
-    dialect = dict(delimiter=delimiter, quoting=quoting, skipinitialspace=True, strict=True)
+    dialect = dict(delimiter=delimiter, quoting=quoting, skipinitialspace=skips, strict=True)
     yield from csv.reader(lines, **dialect)
 
 
@@ -61,8 +61,8 @@ def read_rows(path, encoding, delimiter, quoting):
 def read_table(path, encoding, delimiters):
     """The sides are the numbers of the columns.
 
-    The delimiter, and whether cells have quotation marks, are chosen such that most rows have the
-    same number of cells.
+    The delimiter, and whether cells have quotation marks, perhaps after spaces, are chosen such
+    that most rows have the same number of cells.
     """
 
     def num_alike(dialect) -> int:
@@ -71,8 +71,8 @@ def read_table(path, encoding, delimiters):
             widths.update(map(len, read_rows(path, encoding, *dialect)))
         return max([0, *(count for width, count in widths.items() if width > 1)])
 
-    dialects = [(own, csv.QUOTE_MINIMAL) for own in delimiters]
-    dialects += [(own, csv.QUOTE_NONE) for own in delimiters if own != ","]  # text has commas
+    dialects = [(own, csv.QUOTE_MINIMAL, skips) for skips in (False, True) for own in delimiters]
+    dialects += [(own, csv.QUOTE_NONE, False) for own in delimiters if own != ","]  # as in text
     for row in read_rows(path, encoding, *max(dialects, key=num_alike)):
         yield [(str(number), cell) for number, cell in enumerate(row, 1) if cell.strip()]
 

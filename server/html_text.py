@@ -85,8 +85,8 @@ class HtmlText:
                 raw = token.raw + "".join(own.raw for own in within)
                 token = token._replace(raw=raw, kind="other")
                 i += len(within)
-            # Two buttons end a block, but not the parts of <b>a </b><b>b</b>.
-            touches = block and block[-1][1:3] == ("end", token.name) and token.kind == "start"
+            # Two buttons are two blocks, but not the parts of <b>a </b><i>b</i>.
+            touches = block and block[-1].kind == "end" and token.name and token.kind != "end"
             joint = block[-2:][0].raw[-1:] + tokens[i + 1].raw[:1] if touches else " "
             if not regex.search(r"\s", joint) or not is_inline(token):
                 self.add(block)

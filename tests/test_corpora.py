@@ -107,6 +107,7 @@ IRISH = ["Oscail an comhad", "Cabhair"]
             [['"Ja", sagte er.', "ä"], ['"Yes," he said.', '"b"']],
             2,
         ),
+        ("a.csv", 'Ja, "a" b\nÄ,c\n', "", [["Ja", "Ä"], ['"a" b', "c"]], 0),
         ("a.csv", 'Ja, "Yes, yes"\nÄ,  b\n', "", [["Ja", "Ä"], ["Yes, yes", "b"]], 0),
         ("a.csv", CSV.replace(",", ";"), "1,3", [OF_CSV[0], ["Open; the file", "Help"]], 2),
         (

@@ -73,7 +73,10 @@ UNTRANSLATED = "<i translate=no>a</i> <i translate=no>b</i>"
         ("<a href='?a=1&b=2'>{x}</a> b", "<a href='?a=1&b=2'>{x}</a> B", None),
         ("<button>a</button><button>b c</button>", "<button>A</button><button>B C</button>", None),
         ("<b>a</b><b>b</b> c", "<b>A</b><b>B</b> C", "<b>A</b>C <b>B</b>"),
-        ("<i>a</i><b>b</b> c", "<i>AB</i><b></b> C", "<b>C <i>AB</i></b>"),  # one word
+        ("<i>a</i><b>b</b> c", "<i>A</i><b>B</b> C", "<i>A</i>C <b>B</b>"),
+        ("<i>a</i><img><b>b</b> c", "<i>A</i><img><b>B</b> C", None),
+        ("a<i>&nbsp;</i>b", "A <i></i>B", None),
+        ("a<i><b> b</b></i> c", "A <i><b>B</b></i> C", "C <i><b>B</b></i> A"),
         ("<b>a </b><b>b</b> c", "<b>A</b> <b>B</b> C", "C <b>B</b> <b>A</b>"),
         ("<b>a</b><i> b</i> c", "<b>A</b> <i>B</i> C", "C <i>B</i> <b>A</b>"),
         ("a<b> b c </b>d", "A <b>B C</b> D", "D <b>C B</b> A"),

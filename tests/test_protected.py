@@ -25,13 +25,8 @@ foo.bar() std::vector a->b --help www.x.de ~/.profile
 %ld%% MP3 AB123 CO2 F-16 UTF-8 ISO-8859-1 x86_64 v1.2.3 H2O sha256
 😀 👩‍👩‍👧 🇩🇪 👍🏽 ❤️ 1️⃣ ©""".split()
 PARTS += ["<a href=\"https://example.com/?a=b\" title='x y'>", "{{ name }}", "{{ user.name }}"]
-PARTS += [
-    "[a link](https://x.org/a)",
-    "![](b.png)",
-    "<%= name %>",
-    "<% if a %>",
-    "{n, plural, one {# item} other {# items}}",
-]
+PARTS += ["<%= name %>", "<% if a %>", "{n, plural, one {# item} other {# items}}"]
+PARTS += ["](https://x.org/a)", "](b.png)"]  # of Markdown
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -61,8 +56,8 @@ def test_words_are_no_parts(line):
 def test_code_within_a_word_is_a_part():
     line = "%s-Datei, »{name}«, {count}er, <b>Wort</b> und %s's"
     assert [p.text for p in find_parts(line)] == ["%s", "{name}", "{count}", "<b>", "</b>", "%s"]
-    line = "%s가 %1$d개를 보고 http://x.org/a에서 본 CO2를 {name}님"  # Korean particles
-    assert [p.text for p in find_parts(line)] == ["%s", "%1$d", "http://x.org/a", "CO2", "{name}"]
+    line = "%s가 %1$d개를 보고 {name}님"  # Korean particles
+    assert [p.text for p in find_parts(line)] == ["%s", "%1$d", "{name}"]
 
 
 def test_unknown_characters_are_parts_with_their_word(sample):

@@ -171,7 +171,7 @@ def split_sentences(line, language) -> list[str]:
     >>> split_sentences("1. Am 3. Mai kam M. Lang. Er ging. 😀", "de")
     ['1. Am 3. Mai kam M. Lang. ', 'Er ging. 😀']
     """
-    segments = sentencex.segment(language, WHITE_SPACE.sub(" ", line).replace("…", "."))
+    segments = sentencex.segment(language, WHITE_SPACE.sub(" ", line))
     lengths = [len(part) for segment in segments for part in MISSED.split(segment)]
     rules = GOES_ON + SMALL_LETTER * (not line.islower()) + ORDINAL * (language in HAS_ORDINALS)
     goes_on = regex.compile(rf"(?!{AND_SO_ON})(?:{rules})", regex.V1 | regex.X)

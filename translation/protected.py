@@ -107,7 +107,7 @@ def take_out(line, parts) -> Taken:
     pieces, befores = [line[: parts[0].start]], []
     for part, following in zip(parts, [*parts[1:], None], strict=True):
         gap = line[part.end : following.start if following else None]
-        if CLOSING.match(gap):
+        if CLOSING.match(line, part.end):
             pieces[-1] = pieces[-1].rstrip()
         if len(befores) < MAX_PLACED_PARTS:
             befores.append("".join(pieces).rstrip())

@@ -13,7 +13,7 @@ SPACED_LETTER = regex.compile(rf"[[\p{{L}}\p{{M}}\p{{N}}]--[{UNSPACED}]]", regex
 LETTER = rf"[\p{{L}}--[{UNSPACED}]]"
 CODE_PATTERN = rf"""(?:
       [$%\#]?\{{(?:[^{{}}]++|\{{[^{{}}]*+\}})*+\}}           # {{}}, with one more pair inside
-    | \[\[[^\[\]]*+\]\] | !?\[[^\[\]]*+\]\([^()\s]*+\)  # a link of Markdown
+    | \[\[[^\[\]]*+\]\] | \]\((?=[^()\s]*[/.:\#])[^()\s]*+\)     # ](address) of Markdown
     | <[^<>\s]++(?:\s[^<>=%]*+[=%][^<>]*+|\s*+/?)>          # a tag; <% %>
     | &(?:\#\w++|\w\w++);
     | %{LETTER}\w++%(?![\w%]) | %%
@@ -21,9 +21,7 @@ CODE_PATTERN = rf"""(?:
     | \$(?:\w*+\([^()]*+\) | [_{LETTER}][\w--[{UNSPACED}]]*+ | \p{{Nd}}(?![.,]?\p{{Nd}}))
     | (?=[\p{{Extended_Pictographic}}\p{{RI}}]|[0-9\#*]\ufe0f?\u20e3)\X
 )"""
-TOKEN = regex.compile(
-    rf"(?:{CODE_PATTERN}|[^\s{UNSPACED}{WIDE}\p{{Hangul}}])++", regex.V1 | regex.X
-)
+TOKEN = regex.compile(rf"(?:{CODE_PATTERN}|[^\s{UNSPACED}{WIDE}])++", regex.V1 | regex.X)
 CODE = regex.compile(CODE_PATTERN, regex.V1 | regex.X)
 WITHIN_COMPOUND = r"(?!\S{0,50}-\p{L}*\p{Ll})"  # CO2, but not CO2-Steuer
 WORD = regex.compile(r"[\p{L}\p{M}\p{N}]")
