@@ -11,7 +11,7 @@ import numpy as np
 import regex
 
 from support.errors import InputError
-from support.files import atomic_open
+from support.files import atomic_open, file_digest
 from text.ids import EOS, UNK, RaggedIds
 from text.lines import normalize, read_eval_set, read_pairs, training_files
 
@@ -170,8 +170,7 @@ def ids_paths(hp, vocabs) -> list[Path]:
     for vocab in vocabs:
         digest.update(vocab.content)
     for path in itertools.chain.from_iterable(training_files(hp)):
-        with open(path, "rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+        digest.update(file_digest(path).digest())
     return [Path(hp.preprocessed) / f"train.{digest.hexdigest()}.{name}.npy" for name in ARRAYS]
 
 

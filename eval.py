@@ -53,16 +53,16 @@ def read_results(path, hp, references) -> list[str]:
     """Read the translations of another evaluation, "" for a pair that was left out."""
     text = "\n".join(read_lines(path))
     got = re.findall("^- got: (.*)$", text, re.MULTILINE)
-    left_out = re.findall(f"^{LEFT_OUT} = (.*)$", text, re.MULTILINE)
-    numbers, total = {*" ".join(left_out).split()} - {"-"}, len(references[0])  # counted from 1
-    test = f"\n{describe_test(hp, references)}\n"
-    if test not in text or len(got) + len(numbers) != total:
+    left_out = re.search(f"^{LEFT_OUT} = ([0-9 ]+|-)$", text, re.MULTILINE)
+    numbers = {*left_out[1].split()} - {"-"} if left_out else {}  # counted from 1
+    of_test = left_out and describe_test(hp, references) in text.split("\n")
+    if not of_test or len(got) + len(numbers) != len(references[0]):
         raise InputError(
             f"{path}: is not a results file of this test set. Evaluate both models with the same"
             " --source_test and --target_test"
         )
     rest = iter(got)
-    return ["" if str(row) in numbers else next(rest) for row in range(1, total + 1)]
+    return ["" if str(row) in numbers else next(rest) for row, _ in enumerate(references[0], 1)]
 
 
 def describe_scores(test, got, scores, hp, token_name, compare=NONE, others=None) -> list[str]:

@@ -4,11 +4,9 @@
     python quickstart.py my.tsv --source_lang zh --target_lang en
 
 The text is cleaned and divided, a recipe is chosen by its size, a model is trained for some minutes
-and scored. Each step is a command, which is printed first. LOGDIR/flags has the chosen flags.
-After a stop, the same command resumes.
+and scored. Each step is a command, which is printed first. After a stop, the same command resumes.
 """
 
-import hashlib
 import re
 import shlex
 import shutil
@@ -18,7 +16,7 @@ from pathlib import Path
 
 from support.cli import run_script
 from support.errors import InputError
-from support.files import atomic_write
+from support.files import atomic_write, file_digest
 from support.flags import Parser, cpu_info, expand_path
 
 ROOT = Path(__file__).resolve().parent
@@ -107,8 +105,7 @@ def main(args):
     """Run the steps that are left, and print the next commands."""
     languages = choose_languages(args)
     folder = Path(args.logdir or f"logdir/{'-'.join(languages)}")
-    path = folder / "flags"
-    digests = [hashlib.sha256(Path(own).read_bytes()).hexdigest()[:12] for own in args.files]
+    path, digests = folder / "flags", [file_digest(own).hexdigest()[:12] for own in args.files]
     of_text = f"# {' '.join([*(Path(own).name for own in args.files), *languages, *digests])}\n"
     if folder.exists() and not path.exists():  # folders in it will be deleted
         raise InputError(f"{folder}: was not made by quickstart.py. Choose another --logdir")

@@ -20,7 +20,7 @@ from support.flags import Flags, flag
 class ServeFlags(Flags):
     """The flags of this script."""
 
-    host: str = flag("127.0.0.1", "address to listen on; 0.0.0.0: all of this computer")
+    host: str = flag("127.0.0.1", "address to listen on; 0.0.0.0: all addresses")
     port: int = flag(8080, "port to listen on; 0: any free port", 0, 2**16)
     split: bool = flag(True, "split a text as translate.py does; without it, at its lines only")
     protect: bool = flag(True, "keep URLs, placeholders, numbers and more, as translate.py does")

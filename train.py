@@ -121,7 +121,7 @@ class Training:
         Scores of 0.00 in the first quarter of the epochs do not count before a better one.
         """
         rows, early = checkpoint.scored_rows(self.rows), self.num_epochs / 4
-        rows = itertools.dropwhile(lambda row: row.score < 0.005 and row.epoch <= early, rows)
+        rows = itertools.dropwhile(lambda own: not round(own.score, 2) and own.epoch <= early, rows)
         counted = [-1.0, *(round(row.score, 2) for row in rows)]
         return 0 < self.hp.patience < len(counted) - counted.index(max(counted))
 

@@ -18,8 +18,8 @@ overlap (with --against test.de,test.en): a side is in one of these files, but f
 punctuation.
 duplicate: the same pair was there before.
 
-A warning says where the sides seem to be shifted against each other. About 100 bytes
-per pair are in memory.
+A warning says where the sides seem to be shifted against each other. The files are read three
+times. About 100 bytes per pair are in memory.
 """
 
 import functools

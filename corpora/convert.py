@@ -48,11 +48,10 @@ def decoded_lines(path, encoding):
         yield from io.TextIOWrapper(file, encoding, newline="\n")
 
 
-def read_rows(path, encoding, delimiter, quoting, skips):
+def read_rows(path, encoding, dialect):
     """Yield the rows of a table."""
     lines = (line.strip("\r\n").replace("\r", " ") + "\n" for line in decoded_lines(path, encoding))
-    dialect = dict(delimiter=delimiter, quoting=quoting, skipinitialspace=skips, strict=True)
-    yield from csv.reader(lines, **dialect)
+    yield from csv.reader(lines, strict=True, **dialect)
 
 
 # Each reader yields the units: lists of pairs, the name of a side and its text.
@@ -61,19 +60,21 @@ def read_rows(path, encoding, delimiter, quoting, skips):
 def read_table(path, encoding, delimiters):
     """The sides are the numbers of the columns.
 
-    The delimiter, and whether cells have quotation marks, perhaps after spaces, are chosen such
-    that most rows have the same number of cells.
+    The delimiter, and whether cells have quotation marks, are chosen such that most rows have the
+    same number of cells.
     """
 
     def num_alike(dialect) -> int:
         widths = Counter()
         with contextlib.suppress(csv.Error):
-            widths.update(map(len, read_rows(path, encoding, *dialect)))
+            widths.update(map(len, read_rows(path, encoding, dialect)))
         return max([0, *(count for width, count in widths.items() if width > 1)])
 
-    dialects = [(own, csv.QUOTE_MINIMAL, skips) for skips in (False, True) for own in delimiters]
-    dialects += [(own, csv.QUOTE_NONE, False) for own in delimiters if own != ","]  # as in text
-    for row in read_rows(path, encoding, *max(dialects, key=num_alike)):
+    quotings = dict(), dict(skipinitialspace=True)
+    dialects = [dict(delimiter=own) | quoting for quoting in quotings for own in delimiters]
+    # Text has commas.
+    dialects += [dict(delimiter=own, quoting=csv.QUOTE_NONE) for own in delimiters if own != ","]
+    for row in read_rows(path, encoding, max(dialects, key=num_alike)):
         yield [(str(number), cell) for number, cell in enumerate(row, 1) if cell.strip()]
 
 

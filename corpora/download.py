@@ -14,7 +14,6 @@ iwslt2017: German-English TED talks, about 206,000 training pairs, in the folder
 train.tags.de-en.*, and development and test sets, for example IWSLT17.TED.tst2014.de-en.de.xml.
 
 The downloads stay in corpora/downloads, and the same command downloads only what is missing there.
-It never replaces a file with other content.
 """
 
 import gzip

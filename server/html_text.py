@@ -1,7 +1,7 @@
 """Translate the text of HTML. Its tags are parts of sentences that stay as they are.
 
 In a text to translate, each tag is a mark: U+E000, a name that the two tags of an element share,
-after a slash in the end tag, and U+E001. What is read need not be valid HTML.
+after a slash in the end tag, and U+E001.
 """
 
 import html
@@ -17,8 +17,8 @@ INLINE = frozenset(
     " math meter noscript object output q ruby rb rp rt s samp small span strike strong sub sup svg"
     " time tt u var wbr".split()
 )  # elements within a sentence; others end it
-EMPTY = "br img input wbr".split()  # they have no end tag
-# The HTML may be of anyone: possessive quantifiers keep the time linear.
+VOID = "br img input wbr".split()  # elements without an end tag
+# Possessive quantifiers keep the time linear.
 TOKEN = regex.compile(
     r"""(?isx) <!--.*?(?:-->|\Z) | <[!?][^<>]*+> | [\ue000-\uf8ff]
     | <(?P<kept>script|style|textarea|xmp|iframe|pre|code|svg|math)(?=[\s>])[^>]*+(?<!/)>
@@ -27,11 +27,12 @@ TOKEN = regex.compile(
     | <(?P<end>/?)(?P<name>[a-z][^\s/<>]*+)(?:(?:[^<>"']++|"[^"]*+"|'[^']*+')*+|[^<>]*+)>"""
 )
 STAYS = regex.compile(r"""(?i)\s(?:translate=["']?no|class=["']?[^"'>]*\bnotranslate)\b""")
-# Spaces at the edges of an element are moved in front of it, or behind it.
-SPACES_WITHIN = (
-    regex.compile(r"(?r)((?:\ue000[a-j]++\ue001)++)(\s++)(?!\s)"),
-    regex.compile(r"(?<!\s)(\s++)((?:\ue000/\w++\ue001)++)"),
+SPACE = r"(?:\s|&nbsp;)"
+SPACES_WITHIN = (  # an element, after its start tags and before its end tags
+    regex.compile(rf"(?r)((?:\ue000[a-j]++\ue001)++)({SPACE}++)(?!{SPACE})"),
+    regex.compile(rf"(?<!{SPACE})({SPACE}++)((?:\ue000/\w++\ue001)++)"),
 )
+SPACED_JOINT = regex.compile(rf"{SPACE}\ue000|\ue000{SPACE}")
 MAX_OPEN = 100  # elements among which the start of one is looked for
 DIGITS_AS_LETTERS = str.maketrans("0123456789", "abcdefghij")  # no number of a text
 
@@ -56,7 +57,7 @@ def tokenize(text):
         if position < match.start():
             tokens.append(Token(text[position : match.start()], "text"))
         position, name = match.end(), (match["name"] or "").lower()
-        kind = "end" if match["end"] else "start" if name and name not in EMPTY else "other"
+        kind = "end" if match["end"] else "start" if name and name not in VOID else "other"
         token = Token(match[0], kind, name, len(tokens))
         names = [own.name for own in opened[-MAX_OPEN:]]
         if kind == "start":
@@ -86,9 +87,13 @@ class HtmlText:
                 token = token._replace(raw=raw, kind="other")
                 i += len(within)
             # Two buttons are two blocks, but not the parts of <b>a </b><i>b</i>.
-            touches = block and block[-1].kind == "end" and token.name and token.kind != "end"
-            joint = block[-2:][0].raw[-1:] + tokens[i + 1].raw[:1] if touches else " "
-            if not regex.search(r"\s", joint) or not is_inline(token):
+            touches = (
+                block
+                and block[-1].kind == "end"
+                and (token.kind == "start" or token.name in VOID)
+                and not SPACED_JOINT.search(f"{block[-2:][0].raw}\ue000{tokens[i + 1].raw}")
+            )
+            if touches or not is_inline(token):
                 self.add(block)
                 block = []
             if is_inline(token):
@@ -103,14 +108,16 @@ class HtmlText:
         text = ""
         for token in block:
             if token.kind == "text":
-                text += html.unescape(token.raw)
+                text += token.raw
             else:
                 name = str(token.number).translate(DIGITS_AS_LETTERS)
-                name = dict(start=name, end=f"/{name}", other=f"x{name}")[token.kind]
-                self.tags[mark := f"\ue000{name}\ue001"] = token.raw
+                prefix = dict(start="", end="/", other="x")[token.kind]
+                mark = f"\ue000{prefix}{name}\ue001"
+                self.tags[mark] = token.raw
                 text += mark
-        for spaces_within in SPACES_WITHIN:
-            text = spaces_within.sub(r"\2\1", text)
+        for pattern in SPACES_WITHIN:  # they are moved outside
+            text = pattern.sub(r"\2\1", text)
+        text = html.unescape(text)
         if any(map(str.isalpha, HTML_TAG.sub("", text))):
             before, text, after = regex.fullmatch(r"(?s)(\s*+)(.*\S)(\s*+)", text).groups()
             self.texts.append(regex.sub(r"[\t\n\r\f]", " ", text))

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import secrets
 from pathlib import Path
@@ -60,6 +61,12 @@ def new_files(paths):
     finally:
         for file in files:
             file.close()
+
+
+def file_digest(path):
+    """The SHA-256 of a file, an object of hashlib."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256")
 
 
 def atomic_write(path, content):
